@@ -1,0 +1,41 @@
+# Every target makes its own environment on a fresh machine and remakes it when the requirements change.
+
+PYTHON ?= python3
+BIN := .venv/bin
+READY := .venv/.ready
+
+# One thread per worker: two workers that each start a pool of threads slow each other down.
+export OMP_NUM_THREADS := 1
+export MKL_NUM_THREADS := 1
+export TOKENIZERS_PARALLELISM := false
+
+.DELETE_ON_ERROR:
+.PHONY: help test check clean
+
+help:
+	@echo "make test    run the tests (the slow ones: $(BIN)/pytest -m slow)"
+	@echo "make check   lint, formatting, types, and the rules of the house"
+	@echo "make clean   remove the environment and every cache"
+
+test: $(READY)
+	$(BIN)/python -m pytest -q -n 2
+
+check: $(READY)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy --strict src
+	$(BIN)/python -m pytest -q tests/test_house.py
+
+# The stamp is removed first and written last, so an interrupted installation starts again. torch goes in
+# alone and pinned: resolved together with the rest it may bring gigabytes of CUDA libraries.
+$(READY): pyproject.toml constraints.txt
+	@rm -f $(READY)
+	@$(PYTHON) -c 'import sys; sys.exit("paceline needs Python 3.11 or newer: make PYTHON=python3.11" if sys.version_info < (3, 11) else 0)'
+	@$(BIN)/python -m pip --version >/dev/null 2>&1 || $(PYTHON) -m venv --clear .venv
+	$(BIN)/python -m pip install -q torch==2.13.0
+	$(BIN)/python -m pip install -q -c constraints.txt -e '.[dev]'
+	@touch $(READY)
+
+clean:
+	rm -rf .venv .mypy_cache .pytest_cache .ruff_cache build dist
+	find src tests -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,0 +1,126 @@
+"""One sequence: the tokens committed so far, and when it ends.
+
+Everything a drafter may know stands here: the tokens, the sampling settings, and the public noise with which the
+target will choose (`Context.gumbel`). A candidate ranked by log-score plus that noise is likelier to be the target's
+own choice, and since the target chooses without looking at the draft, knowing the noise cannot change the text.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+
+import numpy as np
+from numpy.typing import NDArray
+
+from paceline.law import Noise, Sampling
+from paceline.vocabulary import StopMatcher, StopStrings
+
+Ints = NDArray[np.int64]
+
+Criterion = Callable[[Ints], bool]
+"""A stopping criterion: all tokens so far, the new one included -> whether to end. Called once per emitted token."""
+
+
+class Finish(StrEnum):
+    """Why a sequence ended, in the words of the OpenAI API where it has one."""
+
+    EOS = "eos"
+    STOP = "stop"
+    CRITERION = "criterion"
+    LENGTH = "length"
+    CONTEXT = "context"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ending:
+    """When plain decoding would stop. The engine asks after every single token, so a draft cannot carry past it."""
+
+    max_new_tokens: int
+    eos: frozenset[int] = frozenset()
+    strings: StopStrings | None = None
+    criteria: tuple[Criterion, ...] = ()
+    context_length: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.max_new_tokens < 1:
+            raise ValueError(f"max_new_tokens must be at least 1, not {self.max_new_tokens}")
+
+    def room(self, length: int, prompt_length: int) -> int:
+        """How many more tokens may follow a sequence of ``length``."""
+        room = prompt_length + self.max_new_tokens - length
+        return room if self.context_length is None else min(room, self.context_length - length)
+
+
+class Context:
+    """The committed tokens of one sequence. `commit` is the only way in, so every token is seen by every stop rule."""
+
+    def __init__(self, prompt: Sequence[int] | Ints, sampling: Sampling, ending: Ending, *, sample: int = 0) -> None:
+        tokens = np.asarray(prompt, np.int64)
+        if tokens.ndim != 1 or len(tokens) == 0:
+            raise ValueError("the prompt is empty; a model needs at least one token (its BOS token, say) to go on from")
+        limit = ending.context_length
+        if limit is not None and len(tokens) >= limit:
+            raise ValueError(
+                f"the prompt has {len(tokens)} tokens and the model's context holds {limit}; "
+                "shorten the prompt so that at least one token can follow"
+            )
+        self.sampling = sampling
+        self.ending = ending
+        self.noise = Noise(sampling.seed, sample)
+        self.prompt_length = len(tokens)
+        self.finish: Finish | None = None
+        self._length = len(tokens)
+        self._buffer = np.empty(len(tokens) + max(1, ending.room(len(tokens), len(tokens))), np.int64)
+        self._buffer[: len(tokens)] = tokens
+        self._strings: StopMatcher | None = ending.strings.open() if ending.strings is not None else None
+
+    def __len__(self) -> int:
+        return self._length
+
+    @property
+    def tokens(self) -> Ints:
+        """Prompt and emitted tokens: a view, to be read and not written."""
+        return self._buffer[: self._length]
+
+    @property
+    def emitted(self) -> Ints:
+        """The tokens written since the prompt."""
+        return self.tokens[self.prompt_length :]
+
+    @property
+    def root(self) -> int:
+        """The last committed token: not in the cache yet, scored with the next draft."""
+        return int(self._buffer[self._length - 1])
+
+    @property
+    def room(self) -> int:
+        """How many more tokens may be emitted before a length ends the sequence."""
+        return self.ending.room(self._length, self.prompt_length)
+
+    def gumbel(self, ahead: int, ids: Ints) -> NDArray[np.float64]:
+        """The public noise of the position ``ahead`` places after the next token, for the given token ids."""
+        return self.noise.gumbel(self._length + ahead, ids)
+
+    def commit(self, token: int) -> bool:
+        """Append one emitted token; true where plain decoding stops with it.
+
+        Every criterion is asked about every token, also when an earlier rule already ended the sequence: stateful
+        criteria count calls, and plain decoding would have made this one.
+        """
+        assert self.finish is None, "a finished sequence takes no more tokens"
+        self._buffer[self._length] = token
+        self._length += 1
+        asked = [criterion(self.tokens) for criterion in self.ending.criteria]
+        stopped = self._strings is not None and self._strings.push(token) is not None
+        if token in self.ending.eos:
+            self.finish = Finish.EOS
+        elif stopped:
+            self.finish = Finish.STOP
+        elif any(asked):
+            self.finish = Finish.CRITERION
+        elif self.room <= 0:
+            full = self._length < self.prompt_length + self.ending.max_new_tokens
+            self.finish = Finish.CONTEXT if full else Finish.LENGTH
+        return self.finish is not None

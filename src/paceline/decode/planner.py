@@ -1,0 +1,37 @@
+"""Whether to draft, and how much: asked before a drafter runs, since a draft may cost more than it saves."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from paceline.context import Context
+
+DEFAULT_NODES = 10
+
+
+class Planner(Protocol):
+    """Sizes drafts. Under the rejection rule a planner must not look at live timings: they would leak into the text."""
+
+    def nodes(self, context: Context) -> int:
+        """How many nodes the next draft may hold; 0 for none."""
+        ...
+
+
+class Fixed:
+    """The same number of nodes in every round."""
+
+    def __init__(self, nodes: int = DEFAULT_NODES) -> None:
+        if nodes < 0:
+            raise ValueError(f"a draft cannot hold {nodes} tokens; choose 0 (no draft) or more")
+        self._nodes = nodes
+
+    def nodes(self, context: Context) -> int:
+        return self._nodes
+
+
+def make_planner(spec: str) -> Planner:
+    """The planner a spec names: ``fixed:n``."""
+    kind, _, count = spec.partition(":")
+    if kind != "fixed" or (count and not count.lstrip("-").isdigit()):
+        raise ValueError(f"cannot read planner {spec!r}: write fixed:N with N draft tokens per round")
+    return Fixed(int(count)) if count else Fixed()

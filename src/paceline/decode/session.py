@@ -1,0 +1,200 @@
+"""The decode loop of one sequence, as a generator that asks two questions.
+
+`Session.flow` yields `Propose` and is sent a draft tree; it yields `Score` and is sent scores. Who answers, and when,
+and for how many sequences at once, is the driver's business; every driver therefore emits the same tokens.
+
+Between rounds one identity holds: the cache has a committed row for every token but the last, the root, which is
+scored together with the next draft.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Generator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from paceline.context import Context
+from paceline.drafters.base import Budget, Drafter, Seen
+from paceline.decode.planner import Planner
+from paceline.law import Dice, Distribution, KeyedDice, Law
+from paceline.targets.base import Request, Rows, Scores, Target
+from paceline.tree import EMPTY, DraftTree
+from paceline.verify import Rule, Verdict, judge
+
+
+@dataclass(frozen=True)
+class Propose:
+    """Question to a drafter: a tree for this state within this budget."""
+
+    drafter: Drafter
+    state: Any
+    budget: Budget
+
+
+@dataclass(frozen=True)
+class Score:
+    """Question to the target: what follows each of these rows."""
+
+    request: Request
+
+
+Question = Propose | Score
+Answer = DraftTree | Scores
+
+
+@dataclass(frozen=True)
+class TokenLogprobs:
+    """The model's own log-probability of an emitted token (no warp applied), and its best alternatives."""
+
+    logprob: float
+    top: tuple[tuple[int, float], ...]
+
+
+@dataclass(frozen=True)
+class Emission:
+    """One emitted token and where it came from: a source's name, or "" for the target's own token of a round."""
+
+    token: int
+    source: str
+    logprobs: TokenLogprobs | None = None
+
+
+@dataclass(frozen=True)
+class Round:
+    """What one scored draft brought. ``position`` counts tokens before it, prompt included."""
+
+    position: int
+    drafted: int
+    accepted: int
+    emitted: int
+    seconds_draft: float
+    seconds_score: float
+    seconds_judge: float
+
+
+@dataclass(eq=False)
+class Session:
+    """One sequence being written. ``rows`` may already hold a prefix of the prompt; only the rest is read."""
+
+    context: Context
+    target: Target
+    rows: Rows
+    drafter: Drafter
+    planner: Planner
+    rule: Rule = Rule.COUPLED
+    law: Law | None = None
+    dice: Dice | None = None
+    top_logprobs: int | None = None
+    """None for no logprobs, 0 for the emitted token's only, k for k alternatives besides."""
+    checked: bool = False
+    """Assert the cache's accounting identity after every round."""
+    emissions: list[Emission] = field(default_factory=list)
+    rounds: list[Round] = field(default_factory=list)
+    seconds_prefill: float = 0.0
+
+    def __post_init__(self) -> None:
+        if self.law is None:
+            self.law = Law(self.context.sampling, self.context.prompt_length)
+        if self.dice is None:
+            self.dice = KeyedDice(self.context.noise)
+
+    def flow(self) -> Generator[Question, Any, None]:
+        """Ask until the sequence ends. Closing the generator at any question closes the drafter's state."""
+        state = self.drafter.open(self.context)
+        try:
+            yield from self._prefill(state)
+            while self.context.finish is None:
+                yield from self._round(state)
+        finally:
+            self.drafter.close(state)
+
+    def _prefill(self, state: Any) -> Generator[Question, Any, None]:
+        """Read what the rows do not hold yet of all tokens but the root."""
+        started = time.perf_counter()
+        prompt = self.context.tokens[:-1]
+        self.rows.rewind(min(self.rows.common_prefix(prompt), len(prompt)))
+        size = self.target.prefill_size(len(prompt))
+        for start in range(self.rows.committed, len(prompt), size):
+            piece = prompt[start : start + size]
+            scores = yield Score(Request.of_prompt(self.rows, piece, self.drafter.needs))
+            self._keep(range(len(piece)))
+            verdict = Verdict(path=tuple(range(len(piece))), tokens=(), accepted=0)
+            self.drafter.observe([Seen(state, verdict, scores)])
+        self.seconds_prefill = time.perf_counter() - started
+
+    def _round(self, state: Any) -> Generator[Question, Any, None]:
+        """Draft, score, judge, keep, learn."""
+        started = time.perf_counter()
+        budget = self._budget()
+        tree: DraftTree = EMPTY if budget.empty else (yield Propose(self.drafter, state, budget))
+        tree = self._admit(tree, budget)
+        drafted = time.perf_counter()
+        scores: Scores = yield Score(Request.of_tree(self.rows, self.context.root, tree, self.drafter.needs))
+        scored = time.perf_counter()
+        position = len(self.context)
+        verdict = self._judge(tree, scores)
+        self._keep([0, *(node + 1 for node in verdict.path)])
+        assert self.rows.committed == len(self.context) - 1, "every token but the root has its row"
+        self.drafter.observe([Seen(state, verdict, scores)])
+        judged = time.perf_counter()
+        self.rounds.append(
+            Round(
+                position=position,
+                drafted=len(tree),
+                accepted=verdict.accepted,
+                emitted=len(verdict.tokens),
+                seconds_draft=drafted - started,
+                seconds_score=scored - drafted,
+                seconds_judge=judged - scored,
+            )
+        )
+
+    def _budget(self) -> Budget:
+        """What the planner grants, cut to what the sequence has room for and the target can score faithfully.
+
+        A round emits one token more than it accepts, so a draft as deep as the room left would be one too deep.
+        """
+        depth = self.context.room - 1
+        limit = self.target.reach(len(self.context) - 1).depth
+        depth = depth if limit is None else min(depth, limit)
+        return Budget(self.planner.nodes(self.context) if depth > 0 else 0, depth)
+
+    def _admit(self, tree: DraftTree, budget: Budget) -> DraftTree:
+        """A draft that keeps the rules: valid, within budget, of a shape the target can score."""
+        tree.check(self.target.vocab_size)
+        tree = tree.head(budget.nodes, depth=budget.depth if len(tree) > budget.depth else None)
+        return tree if self.target.reach(len(self.context) - 1).trees else tree.trunk()
+
+    def _judge(self, tree: DraftTree, scores: Scores) -> Verdict:
+        law, dice = self.law, self.dice
+        assert law is not None and dice is not None
+
+        def node_law(node: int) -> Distribution:
+            if law.argmax_only:
+                return Distribution.one_hot(scores.choice(node))
+            return law.distribution(scores.row(node), self.context.tokens)
+
+        def emit(token: int, node: int) -> bool:
+            child = tree.child(node, token)
+            source = tree.sources[child] if child is not None else ""
+            self.emissions.append(Emission(token, source, self._logprobs(scores, node, token)))
+            return self.context.commit(token)
+
+        return judge(tree, node_law, self.rule, dice, index=len(self.context), emit=emit)
+
+    def _logprobs(self, scores: Scores, node: int, token: int) -> TokenLogprobs | None:
+        if self.top_logprobs is None:
+            return None
+        assert self.law is not None
+        row = self.law.log_probabilities(scores.row(node))
+        best = row.topk(self.top_logprobs)
+        top = zip(best.indices.tolist(), best.values.tolist(), strict=True)
+        return TokenLogprobs(float(row[token]), tuple(top))
+
+    def _keep(self, path: Sequence[int]) -> None:
+        self.rows.keep(path)
+        if self.checked:
+            self.rows.check()
+
+

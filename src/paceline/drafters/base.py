@@ -1,0 +1,95 @@
+"""What a drafter is. A third party needs one method::
+
+    class Echo(Drafter):
+        name = "echo"
+
+        def propose_one(self, context, budget):
+            return DraftTree.chain([context.root] * budget.nodes, source=self.name)
+
+A draft can never be wrong, only useless: the target decides every token.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, NamedTuple
+
+from paceline.context import Context
+from paceline.targets.base import NOTHING, Scores, Want
+from paceline.tree import DraftTree
+from paceline.verify import Verdict
+
+
+@dataclass(frozen=True)
+class Budget:
+    """How much a draft may hold: ``nodes`` in all, no path longer than ``depth``."""
+
+    nodes: int
+    depth: int
+
+    def __post_init__(self) -> None:
+        assert self.nodes >= 0 and self.depth >= 0, f"a budget is not negative: {self}"
+
+    @property
+    def empty(self) -> bool:
+        return self.nodes == 0 or self.depth == 0
+
+
+class Ask(NamedTuple):
+    """One sequence waiting for a draft."""
+
+    state: Any
+    budget: Budget
+
+
+class Seen(NamedTuple):
+    """What became of one sequence's rows. In prefill, every row is on the path and no token was emitted."""
+
+    state: Any
+    verdict: Verdict
+    scores: Scores
+
+
+class Drafter:
+    """Proposes continuations. State is per sequence and lives from `open` to `close`; calls are grouped over sequences.
+
+    Overriding `propose_one` suffices; a drafter that gains from seeing several sequences at once overrides `propose`.
+    """
+
+    name: ClassVar[str] = ""
+    summary: ClassVar[str] = ""
+    """One line for ``paceline methods``."""
+    source: ClassVar[str] = ""
+    """The paper or project the method comes from."""
+    needs: Want = NOTHING
+    """What the target should compute for `observe` beyond tokens."""
+
+    def open(self, context: Context) -> Any:
+        """Start a sequence; what is returned comes back as ``state``."""
+        return context
+
+    def propose(self, asks: Sequence[Ask]) -> list[DraftTree]:
+        """One draft per asking sequence, empty where there is nothing to say."""
+        return [self.propose_one(state, budget) for state, budget in asks]
+
+    def propose_one(self, state: Any, budget: Budget) -> DraftTree:
+        """The draft of one sequence."""
+        raise TypeError(f"drafter {type(self).__name__} overrides neither propose nor propose_one")
+
+    def observe(self, seen: Sequence[Seen]) -> None:
+        """Learn from a round. The context has its new tokens already."""
+
+    def close(self, state: Any) -> None:
+        """Forget a sequence: called exactly once for every `open`, also when a generation is cut short."""
+
+
+class Plain(Drafter):
+    """Never drafts, so every round is one row and one token: what everything else is measured against."""
+
+    name = "plain"
+    summary = "no draft: one token per forward"
+    source = "autoregressive decoding"
+
+    def propose_one(self, state: Context, budget: Budget) -> DraftTree:
+        return DraftTree.chain([])

@@ -1,0 +1,1 @@
+"""Who calls the engine: `python` is the API of this package."""

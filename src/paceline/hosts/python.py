@@ -1,0 +1,244 @@
+"""The Python API: text in, text out, around the engine that speaks token ids.
+
+    >>> lm = paceline.load("path/to/model")                                      # doctest: +SKIP
+    >>> for piece in lm.stream("Once upon a time", max_new_tokens=50):           # doctest: +SKIP
+    ...     print(piece.text, end="")
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from paceline.context import Context, Criterion, Ending
+from paceline.decode.account import Totals
+from paceline.decode.planner import Planner, make_planner
+from paceline.decode.serial import run
+from paceline.decode.session import Emission, Round, Session, TokenLogprobs
+from paceline.drafters import Drafter, make_drafter
+from paceline.law import Sampling
+from paceline.targets.base import Rows, Target
+from paceline.verify import Rule
+from paceline.vocabulary import StopStrings, TextStream, Vocabulary
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+Prompt = str | Sequence[int] | NDArray[np.int64]
+
+DEFAULT_METHOD = "lookup"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings:
+    """How to generate, apart from the sampling settings of `Sampling`."""
+
+    method: str | Drafter = DEFAULT_METHOD
+    planner: str | Planner = "fixed:10"
+    rule: str = Rule.COUPLED
+    max_new_tokens: int = 128
+    stop: str | tuple[str, ...] = ()
+    ignore_eos: bool = False
+    criteria: tuple[Criterion, ...] = ()
+    logprobs: int | None = None
+    """None for none; 0 for the emitted tokens'; k for k alternatives besides."""
+
+    def __post_init__(self) -> None:
+        if self.rule not in list(Rule):
+            raise ValueError(f"unknown rule {self.rule!r}; choose {' or '.join(Rule)}")
+        if self.logprobs is not None and self.logprobs < 0:
+            raise ValueError(f"logprobs is how many alternatives to report, 0 or more, not {self.logprobs}")
+
+    @property
+    def stops(self) -> tuple[str, ...]:
+        return (self.stop,) if isinstance(self.stop, str) else tuple(self.stop)
+
+
+def split_settings(given: dict[str, Any]) -> tuple[Settings, Sampling]:
+    """Keyword arguments of a call, sorted into the two kinds; a misspelt one is told, not dropped."""
+    own = {f.name for f in fields(Settings)}
+    sampling = {f.name for f in fields(Sampling)}
+    for name in given:
+        if name not in own | sampling:
+            close = difflib.get_close_matches(name, own | sampling, n=1)
+            hint = f"did you mean {close[0]!r}?" if close else f"known are {', '.join(sorted(own | sampling))}"
+            raise ValueError(f"unknown setting {name!r}; {hint}")
+    return (
+        Settings(**{name: value for name, value in given.items() if name in own}),
+        Sampling(**{name: value for name, value in given.items() if name in sampling}),
+    )
+
+
+@dataclass(frozen=True)
+class Piece:
+    """What a stream hands out: the text that became certain with one token (often none, when a character is cut)."""
+
+    text: str
+    token: int
+    source: str
+    logprobs: TokenLogprobs | None = None
+
+
+@dataclass(frozen=True)
+class Generation:
+    """One finished text and how it came about."""
+
+    text: str
+    tokens: list[int]
+    finish: str
+    prompt_tokens: int
+    emissions: list[Emission]
+    rounds: list[Round]
+    totals: Totals
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain data, as ``--json`` prints it."""
+        return {
+            "text": self.text,
+            "tokens": self.tokens,
+            "sources": [emission.source for emission in self.emissions],
+            "finish": self.finish,
+            "prompt_tokens": self.prompt_tokens,
+            "logprobs": [asdict(e.logprobs) for e in self.emissions if e.logprobs is not None],
+            "rounds": [asdict(r) for r in self.rounds],
+            "totals": self.totals.as_dict(),
+        }
+
+
+class LanguageModel:
+    """A target with its vocabulary. Keeps the cached rows of the last text, so that one which begins alike (the next
+    turn of a chat, another sample of a prompt) reads only what is new."""
+
+    def __init__(self, target: Target, vocabulary: Vocabulary | None = None) -> None:
+        self.target = target
+        self.vocabulary = vocabulary
+        self._spare: Rows | None = None
+
+    def generate(self, prompt: Prompt, **settings: Any) -> Generation:
+        """One text. Settings are the fields of `Settings` and of `paceline.Sampling`."""
+        return self.sample(prompt, n=1, **settings)[0]
+
+    def sample(self, prompt: Prompt, *, n: int, **settings: Any) -> list[Generation]:
+        """``n`` texts from one prompt, different under any temperature above 0; the first is what `generate` gives."""
+        if n < 1:
+            raise ValueError(f"cannot draw {n} samples; ask for 1 or more")
+        return [self._finish(Writing(self, prompt, number, settings)) for number in range(n)]
+
+    def stream(self, prompt: Prompt, **settings: Any) -> Iterator[Piece]:
+        """The text as it becomes certain. Closing the iterator ends the generation and gives its memory back."""
+        return iter(Writing(self, prompt, 0, settings))
+
+    def forget(self) -> None:
+        """Give back the memory of the last text."""
+        if self._spare is not None:
+            self._spare.close()
+            self._spare = None
+
+    def encode(self, prompt: Prompt) -> NDArray[np.int64]:
+        """A prompt as token ids, with the special tokens that the tokenizer puts before a text."""
+        if not isinstance(prompt, str):
+            return np.asarray(prompt, np.int64)
+        if self.vocabulary is None:
+            raise ValueError(f"{self.target.name} came without a tokenizer; give the prompt as token ids")
+        return self.vocabulary.encode(prompt)
+
+    @staticmethod
+    def _finish(writing: Writing) -> Generation:
+        text = "".join(piece.text for piece in writing)
+        return writing.result(text)
+
+    def take_rows(self, capacity: int) -> Rows:
+        """The spare rows, or new ones while those are in use."""
+        rows, self._spare = self._spare, None
+        return rows if rows is not None else self.target.open(capacity)
+
+    def return_rows(self, rows: Rows) -> None:
+        """Keep the rows for the next text that begins alike."""
+        if self._spare is not None:
+            self._spare.close()
+        self._spare = rows
+
+
+class Writing:
+    """One text being written: the engine's session between two conversions of text."""
+
+    def __init__(self, lm: LanguageModel, prompt: Prompt, number: int, given: dict[str, Any]) -> None:
+        settings, sampling = split_settings(given)
+        self._lm = lm
+        self._prompt = lm.encode(prompt)
+        self._stops = _stop_strings(lm, settings.stops)
+        ending = Ending(
+            max_new_tokens=settings.max_new_tokens,
+            eos=frozenset() if settings.ignore_eos else lm.target.eos,
+            strings=self._stops,
+            criteria=settings.criteria,
+            context_length=lm.target.context_length,
+        )
+        self.context = Context(self._prompt, sampling, ending, sample=number)
+        self._settings = settings
+        method, planner = settings.method, settings.planner
+        self._drafter = make_drafter(method) if isinstance(method, str) else method
+        self._planner = make_planner(planner) if isinstance(planner, str) else planner
+        self.session: Session | None = None
+
+    def __iter__(self) -> Iterator[Piece]:
+        settings, context = self._settings, self.context
+        rows = self._lm.take_rows(len(context) + context.room + 64)
+        self.session = Session(
+            context, self._lm.target, rows, self._drafter, self._planner, Rule(settings.rule),
+            top_logprobs=settings.logprobs,
+        )  # fmt: skip
+        text = TextStream(self._lm.vocabulary, self._stops, self._prompt) if self._lm.vocabulary is not None else None
+        try:
+            for emission in run(self.session):
+                said = text.push(emission.token) if text is not None else ""
+                yield Piece(said, emission.token, emission.source, emission.logprobs)
+            if text is not None and (rest := text.finish()):
+                yield Piece(rest, -1, "")
+        finally:
+            self._lm.return_rows(rows)
+
+    def result(self, text: str) -> Generation:
+        """The finished text and its record."""
+        session = self.session
+        assert session is not None and self.context.finish is not None, "the text is still being written"
+        return Generation(
+            text=text,
+            tokens=self.context.emitted.tolist(),
+            finish=str(self.context.finish),
+            prompt_tokens=self.context.prompt_length,
+            emissions=session.emissions,
+            rounds=session.rounds,
+            totals=Totals.of(session.rounds, session.seconds_prefill),
+        )
+
+
+def _stop_strings(lm: LanguageModel, strings: tuple[str, ...]) -> StopStrings | None:
+    if not strings:
+        return None
+    if lm.vocabulary is None:
+        raise ValueError(f"{lm.target.name} came without a tokenizer, so stop strings cannot be seen; leave them out")
+    return StopStrings(lm.vocabulary, strings)
+
+
+def load(
+    model: str | Path | PreTrainedModel,
+    *,
+    tokenizer: PreTrainedTokenizerBase | None = None,
+    dtype: str | None = None,
+    device: str | None = None,
+    device_map: str | dict[str, Any] | None = None,
+) -> LanguageModel:
+    """A transformers causal LM by path or name, or one that is loaded already (then with its tokenizer)."""
+    from paceline.targets.hf.load import load_target, load_tokenizer
+
+    target = load_target(model, dtype=dtype, device=device, device_map=device_map)
+    if tokenizer is None and isinstance(model, (str, Path)):
+        tokenizer = load_tokenizer(model)
+    return LanguageModel(target, Vocabulary.of(tokenizer) if tokenizer is not None else None)

@@ -1,0 +1,41 @@
+"""From logits to a law over the next token, and from keyed noise to a choice under that law.
+
+This is the only room where scores become probabilities. `settings` says what the user asked for, `law`
+applies it to a row of logits by way of `adjust` and `warp`, `distribution` is the result, `noise` supplies
+the random bits and `dice` throws them; `scores` normalises raw rows. `Law` is fetched on first use, because
+it alone loads torch.
+"""
+
+from typing import TYPE_CHECKING
+
+from paceline.law.dice import Dice, KeyedDice
+from paceline.law.distribution import Distribution, Weight, race
+from paceline.law.noise import Noise, Stream
+from paceline.law.scores import log_normalizer, log_probabilities
+from paceline.law.settings import Processor, Sampling
+
+if TYPE_CHECKING:
+    from paceline.law.law import Law
+
+__all__ = [
+    "Dice",
+    "Distribution",
+    "KeyedDice",
+    "Law",
+    "Noise",
+    "Processor",
+    "Sampling",
+    "Stream",
+    "Weight",
+    "log_normalizer",
+    "log_probabilities",
+    "race",
+]
+
+
+def __getattr__(name: str) -> object:
+    if name == "Law":
+        from paceline.law.law import Law
+
+        return Law
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,0 +1,91 @@
+"""The law over the next token, and the race that draws from it.
+
+All of it is arithmetic on two arrays and runs on weights of `fractions.Fraction` as well as of float64: the
+exact tests of the decoding rules execute this very code.
+"""
+
+from dataclasses import dataclass
+from fractions import Fraction
+from functools import cached_property
+from typing import Any, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+Weight: TypeAlias = float | Fraction
+
+_ROUNDING = 2.0**-46
+"""Relative: the sums that normalise two float64 laws agree far better than this."""
+
+
+@dataclass(frozen=True, eq=False)
+class Distribution:
+    """Survivors of the warps: ``ids`` ascending, each with a positive weight; weights need not sum to 1.
+
+    An empty distribution, of ``mass`` 0, arises only as what `without` or `minus` leave.
+    """
+
+    ids: NDArray[np.int64]
+    weights: NDArray[Any]
+
+    def __post_init__(self) -> None:
+        assert self.ids.ndim == 1, "a law is over one next token"
+        assert self.ids.shape == self.weights.shape, "every survivor has one weight"
+
+    @classmethod
+    def one_hot(cls, token: int) -> "Distribution":
+        return cls(np.array([token], dtype=np.int64), np.ones(1))
+
+    @cached_property
+    def mass(self) -> Weight:
+        total: Weight = self.weights.sum()
+        return total
+
+    @cached_property
+    def probs(self) -> NDArray[Any]:
+        return self.weights / self.mass
+
+    def probability(self, token: int) -> Weight:
+        """Of one token; 0 where it did not survive."""
+        place = int(np.searchsorted(self.ids, token))
+        if place == self.ids.size or self.ids[place] != token:
+            return 0
+        probability: Weight = self.weights[place] / self.mass
+        return probability
+
+    def without(self, token: int) -> "Distribution":
+        """The law of a draw that is known not to be ``token``."""
+        others = self.ids != token
+        return Distribution(self.ids[others], self.weights[others])
+
+    def minus(self, other: "Distribution") -> "Distribution":
+        """The residual ``(p - q)+`` of the two normalised laws, itself left unnormalised.
+
+        Its mass is the chance that a token drawn from *q* is refused where *p* is wanted. In float64 equal
+        laws may differ by the rounding of their sums; such a gap counts as none, lest noise be normalised
+        into a law.
+        """
+        wanted = self.probs
+        gap = wanted - other._probabilities(self.ids)
+        short = gap > (0 if gap.dtype == object else _ROUNDING * wanted)
+        return Distribution(self.ids[short], gap[short])
+
+    def _probabilities(self, ids: NDArray[np.int64]) -> NDArray[Any]:
+        """Of each of the ascending ``ids``."""
+        if np.array_equal(ids, self.ids):
+            return self.probs
+        _, there, here = np.intersect1d(ids, self.ids, assume_unique=True, return_indices=True)
+        found = np.zeros(ids.size, dtype=self.weights.dtype)
+        found[there] = self.probs[here]
+        return found
+
+
+def race(law: Distribution, exponentials: NDArray[np.float64]) -> int:
+    """The token whose exponential clock, running at the speed of its weight, rings first.
+
+    With independent unit exponentials, one per survivor, this is a draw from the law. Ties go to the lowest
+    id.
+    """
+    assert law.ids.size > 0, "an empty law has nothing to draw"
+    with np.errstate(over="ignore"):  # beside a weight as small as that, some other token wins anyway
+        return int(law.ids[np.argmin(exponentials / law.weights)])

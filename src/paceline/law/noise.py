@@ -1,0 +1,151 @@
+"""Random-access noise: every (seed, sample, stream, index, token) names its own fixed 64 bits.
+
+Decoding that must give the same text with every drafter cannot draw from a generator that moves on with each
+call: how often it is called depends on the draft. Here a random number is a function of what it decides
+about, computed by the counter-based generator Philox4x32-10 (Salmon et al., "Parallel random numbers: as
+easy as 1, 2, 3", 2011).
+
+The layout is frozen by tests, because a change would change every seeded text::
+
+    counter words   c0 = token id // 2    c1 = index in the sequence's own token list, prompt included
+                    c2 = sample           c3 = stream
+    key words       k0 = seed mod 2^32    k1 = seed // 2^32
+    output words    r0 r1 r2 r3: token 2b takes r0 + 2^32 r1, token 2b + 1 takes r2 + 2^32 r3
+
+With *n* the upper 52 of a token's 64 bits its uniform is (n + 1/2) / 2^52: strictly between 0 and 1 and
+exact in float64, so uniforms are the same bits on every machine. Exponentials pass through the platform's
+logarithm, whose last bit may differ between mathematics libraries.
+"""
+
+from dataclasses import dataclass
+from enum import IntEnum
+from functools import lru_cache
+
+import numpy as np
+from numpy.typing import NDArray
+
+Bits = NDArray[np.uint64]
+Ids = NDArray[np.int64]
+
+_ROUNDS = 10
+_WORD_BITS = np.uint64(32)
+_LOW_WORD = np.uint64(0xFFFFFFFF)
+_MULTIPLIERS = np.array([[0xCD9E8D57], [0xD2511F53]], dtype=np.uint64)  # of c2 and of c0, in this order
+_KEY_STEPS = (0x9E3779B9, 0xBB67AE85)
+
+_CHUNK = 20480
+"""Tokens at a time: the three work arrays ``[2, chunk / 2]`` then stay in a core's second-level cache."""
+
+
+class Stream(IntEnum):
+    """Who may look at the numbers.
+
+    ``TARGET`` is public: it decides the target's own sample, and a drafter that ranks its candidates with
+    the same numbers is accepted more often without changing the text. ``ACCEPT`` and ``RESIDUAL`` are
+    private to the rejection rule, which is exact only for drafts independent of its coins. ``DRAFT`` is for
+    drafters that sample.
+    """
+
+    TARGET = 0
+    ACCEPT = 1
+    RESIDUAL = 2
+    DRAFT = 3
+
+
+@dataclass(frozen=True)
+class Noise:
+    """The noise of one sampled sequence; ``sample`` tells several sequences under one seed apart."""
+
+    seed: int
+    sample: int = 0
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.seed < 2**64:
+            raise ValueError(f"seed is {self.seed}: choose one from 0 to 2**64 - 1.")
+        if not 0 <= self.sample < 2**32:
+            raise ValueError(f"sample is {self.sample}: choose one from 0 to 2**32 - 1.")
+
+    def uniform(self, stream: Stream, index: int, ids: Ids) -> NDArray[np.float64]:
+        """Uniforms in (0, 1) for the tokens ``ids``, in any order, at place ``index`` of the token list."""
+        assert 0 <= index < 2**32, f"index {index} does not fit a counter word"
+        values = np.empty(ids.size, dtype=np.float64)
+        for start in range(0, ids.size, _CHUNK):
+            chunk = slice(start, start + _CHUNK)
+            bits = self._bits(stream, index, ids[chunk])
+            bits >>= np.uint64(12)
+            np.add(bits, 0.5, out=values[chunk])
+        values *= 2.0**-52
+        return values
+
+    def exponential(self, stream: Stream, index: int, ids: Ids) -> NDArray[np.float64]:
+        """Unit exponentials: the token of least ``exponential / weight`` is drawn in proportion to weight."""
+        values = self.uniform(stream, index, ids)
+        np.log(values, out=values)
+        return np.negative(values, out=values)
+
+    def gumbel(self, index: int, ids: Ids) -> NDArray[np.float64]:
+        """The public noise in the form drafters add to log-scores.
+
+        The token of greatest ``log-probability + gumbel`` is that of least ``exponential / probability``, so
+        a drafter whose scores equal the target's ranks the target's own sample first.
+        """
+        values = self.exponential(Stream.TARGET, index, ids)
+        np.log(values, out=values)
+        return np.negative(values, out=values)
+
+    def _bits(self, stream: Stream, index: int, ids: Ids) -> Bits:
+        """The 64 bits of each token. A block serves two neighbours: a dense set is cut out of its whole range."""
+        low, high = int(ids.min()), int(ids.max())
+        assert 0 <= low <= high < 2**33, f"token ids {low}..{high} do not fit a counter word"
+        if 2 * ids.size <= high - low + 1:
+            even, odd = self._blocks(stream, index, ids >> 1)
+            return np.where(ids & 1, odd, even)
+        first = low >> 1
+        even, odd = self._blocks(stream, index, np.arange(first, (high >> 1) + 1))
+        pairs = np.empty((even.size, 2), dtype=np.uint64)
+        pairs[:, 0], pairs[:, 1] = even, odd
+        return pairs.reshape(-1).take(ids - 2 * first)
+
+    def _blocks(self, stream: Stream, index: int, blocks: Ids) -> tuple[Bits, Bits]:
+        """The bits of the even and of the odd token of each block."""
+        even = np.empty((2, blocks.size), dtype=np.uint64)
+        even[0], even[1] = blocks, self.sample
+        odd = np.array([[index], [stream]], dtype=np.uint64)
+        low, high = philox(even, odd, self.seed)
+        high <<= _WORD_BITS
+        high |= low
+        return high[0], high[1]
+
+
+def philox(even: Bits, odd: Bits, key: int) -> tuple[Bits, Bits]:
+    """Philox4x32-10 over counters given as words (c0, c2) = ``even [2, n]`` and (c1, c3) = ``odd [2, n or 1]``.
+
+    Returns the output words in the same halves; those of the odd half carry junk above their 32 bits. A
+    round is ::
+
+        c0, c1, c2, c3 = high(M1 c2) ^ c1 ^ k0, low(M1 c2), high(M0 c0) ^ c3 ^ k1, low(M0 c0)
+
+    so words sit in 64-bit lanes, the new even words come from the products of the *reversed* even words, and
+    the new odd words are those products: they only ever meet an exclusive or, and are cut to 32 bits after
+    it.
+    """
+    even = even.copy()
+    product, spare = np.empty_like(even), np.empty_like(even)
+    for round_key in _round_keys(key):
+        np.multiply(even[::-1], _MULTIPLIERS, out=product)
+        np.right_shift(product, _WORD_BITS, out=even)
+        even ^= odd
+        even ^= round_key
+        even &= _LOW_WORD
+        odd, product, spare = product, spare, product
+    return even, odd
+
+
+@lru_cache(maxsize=64)
+def _round_keys(key: int) -> tuple[Bits, ...]:
+    words = (key % 2**32, key >> 32)
+    rounds = (
+        [(word + i * step) % 2**32 for word, step in zip(words, _KEY_STEPS, strict=True)]
+        for i in range(_ROUNDS)
+    )
+    return tuple(np.array(keys, dtype=np.uint64)[:, None] for keys in rounds)

@@ -1,0 +1,95 @@
+"""What the user may ask of sampling; checked once, here, so that the law never has to doubt it."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from math import isfinite
+from typing import TYPE_CHECKING, TypeAlias
+
+if TYPE_CHECKING:
+    import torch
+
+Processor: TypeAlias = "Callable[[torch.Tensor, torch.Tensor], torch.Tensor]"
+"""``(token ids [1, length], scores [1, vocabulary]) -> scores``: what transformers calls a `LogitsProcessor`."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sampling:
+    """How the model's logits are turned into a law over the next token.
+
+    The defaults change nothing: greedy decoding of the raw logits. Fields act in the order in which
+    transformers applies its processors: ``logit_bias``, ``repetition_penalty`` (prompt included),
+    ``presence_penalty`` and ``frequency_penalty`` (emitted tokens only), ``banned``, ``processors``, and
+    where the temperature is above 0 ``temperature``, ``top_k``, ``top_p``, ``min_p``.
+    """
+
+    temperature: float = 0.0
+    """0 is greedy: the most likely token, the lowest id among equals."""
+    top_k: int = 0
+    """0 is off. Tokens that tie with the k-th survive too."""
+    top_p: float = 1.0
+    """A token survives if those before it hold less than this mass; equals stand in the order of their ids."""
+    min_p: float = 0.0
+    """A token survives if it is at least this fraction as likely as the most likely one."""
+    repetition_penalty: float = 1.0
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    logit_bias: Mapping[int, float] = field(default_factory=dict, hash=False)
+    banned: tuple[tuple[int, ...], ...] = ()
+    """Token sequences never completed: the last token is impossible where the others stand before it."""
+    processors: tuple[Processor, ...] = ()
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        self._check_warps()
+        self._check_penalties()
+        self._check_tokens()
+        _require(0 <= self.seed < 2**64, f"seed is {self.seed}: choose one from 0 to 2**64 - 1.")
+
+    @property
+    def greedy(self) -> bool:
+        return self.temperature == 0
+
+    @property
+    def adjusts(self) -> bool:
+        """Whether anything acts on the logits before temperature does."""
+        penalises = self.repetition_penalty != 1 or self.presence_penalty != 0 or self.frequency_penalty != 0
+        return penalises or bool(self.logit_bias or self.banned or self.processors)
+
+    @property
+    def warps(self) -> bool:
+        """Whether a sampled law is anything but the plain softmax of the adjusted logits."""
+        cuts = self.top_k > 0 or self.top_p < 1 or self.min_p > 0
+        return not self.greedy and (cuts or self.temperature != 1)
+
+    def _check_warps(self) -> None:
+        _require(
+            self.temperature >= 0 and isfinite(self.temperature),
+            f"temperature is {self.temperature}: use 0 for greedy decoding or a positive finite number.",
+        )
+        _require(self.top_k >= 0, f"top_k is {self.top_k}: use a number of tokens, or 0 to keep all.")
+        _require(
+            0 < self.top_p <= 1, f"top_p is {self.top_p}: use a mass above 0 and up to 1, which keeps all."
+        )
+        _require(0 <= self.min_p < 1, f"min_p is {self.min_p}: use a fraction below 1, or 0 to keep all.")
+
+    def _check_penalties(self) -> None:
+        _require(
+            self.repetition_penalty > 0 and isfinite(self.repetition_penalty),
+            f"repetition_penalty is {self.repetition_penalty}: use a positive finite number, or 1 for none.",
+        )
+        for name in ("presence_penalty", "frequency_penalty"):
+            value = getattr(self, name)
+            _require(isfinite(value), f"{name} is {value}: use a finite number, or 0 for none.")
+
+    def _check_tokens(self) -> None:
+        for token, bias in self.logit_bias.items():
+            _require(token >= 0, f"logit_bias names token {token}: token ids start at 0.")
+            _require(isfinite(bias), f"logit_bias of token {token} is {bias}: use a finite number or banned.")
+        for entry in self.banned:
+            _require(len(entry) > 0, "banned holds an empty entry: give each at least one token id.")
+            _require(min(entry) >= 0, f"banned holds {tuple(entry)}: token ids start at 0.")
+
+
+def _require(holds: bool, sentence: str) -> None:
+    if not holds:
+        raise ValueError(sentence)

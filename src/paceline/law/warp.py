@@ -1,0 +1,84 @@
+"""Temperature, top-k, top-p and min-p: a row of adjusted logits becomes a law.
+
+The row is on the host by now. Sums run in numpy, whose order of addition depends on the row's length alone;
+a sum split over threads could move a token across the top-p boundary when the number of threads changes.
+"""
+
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from paceline.law.distribution import Distribution
+from paceline.law.settings import Sampling
+
+Row = NDArray[np.floating[Any]]
+Weights = NDArray[np.float64]
+
+
+def warped(row: Row, sampling: Sampling) -> Distribution:
+    """The law of sampling at a temperature above 0. The most likely token weighs exactly 1."""
+    peak = float(row.max())
+    check_peak(peak)
+    ids = _top_k(row, sampling.top_k)
+    weights = _tempered(row if ids.size == row.size else row[ids], peak, sampling.temperature)
+    kept = weights > 0
+    if sampling.top_p < 1:
+        kept &= _nucleus(weights, sampling.top_p)
+    if sampling.min_p > 0:
+        kept &= weights >= sampling.min_p
+    return Distribution(ids, weights) if kept.all() else Distribution(ids[kept], weights[kept])
+
+
+def check_peak(peak: float) -> None:
+    """Without a largest score that is a number there is no law, only something numeric that looks like one."""
+    if peak == -np.inf:
+        raise ValueError("No token is possible here: relax banned or the logits processors.")
+    if not np.isfinite(peak):
+        raise ValueError(
+            f"The largest score is {peak}: the model and its processors must give finite scores."
+        )
+
+
+def _tempered(row: Row, peak: float, temperature: float) -> Weights:
+    weights = np.subtract(row, peak, dtype=np.float64)
+    with np.errstate(over="ignore"):  # a tiny temperature sends all but the best to minus infinity
+        weights /= temperature
+    return np.exp(weights, out=weights)
+
+
+def _top_k(row: Row, k: int) -> NDArray[np.int64]:
+    if not 0 < k < row.size:
+        return _all_ids(row.size)
+    place = row.size - k
+    return np.flatnonzero(row >= np.partition(row, place)[place])
+
+
+def _nucleus(weights: Weights, p: float) -> NDArray[np.bool_]:
+    """Which tokens have less than the share ``p`` of the mass strictly before them, in descending order.
+
+    Only a part is sorted: tokens lighter than ``(1 - p) mass / size`` hold less than ``1 - p`` of it
+    together, so the heavier ones reach ``p`` (the bound is halved, as room for rounding). Values sort
+    several times faster than ids, and name the least weight that survives; how many of its ties do is then a
+    matter of counting.
+    """
+    mass = float(weights.sum())
+    candidates = weights[weights >= 0.5 * (1 - p) * mass / weights.size]
+    candidates.sort()
+    descending = candidates[::-1]
+    count = 1 + int(np.searchsorted(np.cumsum(descending[:-1]), p * mass))
+    least = descending[count - 1]
+    kept: NDArray[np.bool_] = weights >= least
+    surplus = int(np.count_nonzero(kept)) - count
+    if surplus:
+        kept[np.flatnonzero(weights == least)[-surplus:]] = False
+    return kept
+
+
+@lru_cache(maxsize=8)
+def _all_ids(size: int) -> NDArray[np.int64]:
+    """Shared by every law over a whole vocabulary, and therefore read-only."""
+    ids = np.arange(size, dtype=np.int64)
+    ids.flags.writeable = False
+    return ids

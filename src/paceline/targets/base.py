@@ -1,0 +1,277 @@
+"""What a target is: something that scores the rows of a draft after a cached prefix.
+
+A request names the cached rows of one sequence, the tokens to score after them (the root and the draft's nodes), and
+what the drafter wants to know of them. The answer is lazy: logits stay where the model put them, and only what is
+asked for crosses to the host.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from paceline.law import log_normalizer
+from paceline.tree import ROOT, DraftTree, Ints, ancestors, rows_of
+
+if TYPE_CHECKING:
+    import torch
+
+
+@dataclass(frozen=True, kw_only=True)
+class Want:
+    """What a drafter needs to know of scored rows beyond the tokens; the target computes nothing else.
+
+    Hidden states are numbered as transformers numbers them: ``0`` the embeddings, ``i`` the output of layer ``i``
+    (the input of the next), and the number of layers the state after the final norm, which the head reads.
+    """
+
+    logits: bool = False
+    """Logits of every row in prefill, too (rows of a draft always have them)."""
+    hidden: frozenset[int] = frozenset()
+    early_exit: int | None = None
+    """A layer whose state, sent through the final norm and the head, gives early logits for every row."""
+
+    def __or__(self, other: Want) -> Want:
+        exits = {want.early_exit for want in (self, other)} - {None}
+        if len(exits) > 1:
+            raise ValueError(f"drafters ask for different early-exit layers {sorted(map(str, exits))}; a forward has one")
+        return Want(
+            logits=self.logits or other.logits,
+            hidden=self.hidden | other.hidden,
+            early_exit=next(iter(exits), None),
+        )
+
+
+NOTHING = Want()
+
+
+class Top(NamedTuple):
+    """The best ``k`` of each row before any warp, and the log of its normaliser: ``logits - log_z`` are log-probabilities."""
+
+    ids: Ints
+    logits: NDArray[np.float32]
+    log_z: NDArray[np.float64]
+
+
+class Rows(ABC):
+    """The cached rows of one sequence: `committed` ones, then the `tentative` ones of the last scored request.
+
+    A target keeps one row per token. ``tokens`` remembers which, so that a later prompt can reuse a common prefix.
+    """
+
+    def __init__(self) -> None:
+        self._tokens = np.empty(64, np.int64)
+        self.committed = 0
+        self.tentative = 0
+
+    @property
+    def tokens(self) -> Ints:
+        """The tokens whose rows are committed."""
+        return self._tokens[: self.committed]
+
+    def note(self, tokens: Ints) -> None:
+        """Remember the tokens of rows about to be written behind the committed ones; drops any tentative rows."""
+        end = self.committed + len(tokens)
+        if end > len(self._tokens):
+            grown = np.empty(max(end, 2 * len(self._tokens)), np.int64)
+            grown[: self.committed] = self.tokens
+            self._tokens = grown
+        self._tokens[self.committed : end] = tokens
+        self.tentative = len(tokens)
+
+    def keep(self, path: Sequence[int]) -> None:
+        """Commit the tentative rows ``path`` (ascending, counted from the first tentative row), drop the others."""
+        rows = np.asarray(path, np.int64)
+        assert len(rows) == 0 or (rows[-1] < self.tentative and (np.diff(rows) > 0).all()), "a path descends its tree"
+        self._tokens[self.committed : self.committed + len(rows)] = self._tokens[self.committed + rows]
+        self._gather(rows)
+        self.committed += len(rows)
+        self.tentative = 0
+
+    def rewind(self, length: int) -> None:
+        """Forget every row behind the first ``length``."""
+        assert 0 <= length <= self.committed, f"cannot rewind {self.committed} rows to {length}"
+        self.committed, self.tentative = length, 0
+        self._truncate()
+
+    def common_prefix(self, tokens: Ints) -> int:
+        """How many leading tokens of a prompt are cached here already. Does not change the rows."""
+        n = min(self.committed, len(tokens))
+        differ = np.flatnonzero(self._tokens[:n] != tokens[:n])
+        return int(differ[0]) if len(differ) else n
+
+    @abstractmethod
+    def _gather(self, rows: Ints) -> None:
+        """Move the tentative rows ``rows`` directly behind the committed ones, in place."""
+
+    def _truncate(self) -> None:
+        """Called after a rewind, for rows that hold more than counters."""
+
+    @abstractmethod
+    def check(self) -> None:
+        """Assert the accounting identity: every layer holds exactly the committed rows, then the tentative ones."""
+
+    def close(self) -> None:
+        """Give the memory back."""
+
+
+@dataclass(frozen=True, eq=False)
+class Request:
+    """Score ``tokens`` behind the committed rows. ``parents`` are row numbers; ``-1`` hangs from the cached prefix."""
+
+    rows: Rows
+    tokens: Ints
+    parents: Ints
+    want: Want = NOTHING
+    prefill: bool = False
+    """A piece of the prompt: no row of it is verified, so its logits are computed only if wanted."""
+
+    @classmethod
+    def of_tree(cls, rows: Rows, root: int, tree: DraftTree, want: Want = NOTHING) -> Request:
+        return cls(rows, *rows_of(root, tree), want)
+
+    @classmethod
+    def of_prompt(cls, rows: Rows, tokens: Ints, want: Want = NOTHING) -> Request:
+        return cls(rows, tokens, np.arange(-1, len(tokens) - 1), want, prefill=True)
+
+    @cached_property
+    def visible(self) -> NDArray[np.bool_]:
+        """``[n, n]``: which of the request's rows each of them sees."""
+        return ancestors(self.parents)
+
+    @cached_property
+    def positions(self) -> Ints:
+        """The position of each row in its sequence: the number of tokens before it on its path."""
+        return self.rows.committed + self.visible.sum(axis=1) - 1
+
+    @cached_property
+    def is_chain(self) -> bool:
+        return bool((self.parents == np.arange(-1, len(self.parents) - 1)).all())
+
+
+class Scores:
+    """What a target found for the rows of one request. Nodes are tree nodes; the root is ``-1``, the first row.
+
+    ``logits`` is ``[rows, vocabulary]`` on the target's device, or None for a prefill that nobody wanted logits of.
+    """
+
+    def __init__(
+        self,
+        request: Request,
+        logits: torch.Tensor | None,
+        *,
+        hidden: dict[int, torch.Tensor] | None = None,
+        early: torch.Tensor | None = None,
+    ) -> None:
+        self.tokens = request.tokens
+        self.parents = request.parents
+        self._logits = logits
+        self._hidden = hidden or {}
+        self._early = early
+
+    @property
+    def logits(self) -> torch.Tensor:
+        """Full logits, root row first, before any warp."""
+        if self._logits is None:
+            raise ValueError("logits of prompt rows were not computed; ask for them with Want(logits=True)")
+        return self._logits
+
+    def row(self, node: int) -> torch.Tensor:
+        """The logits that follow a node."""
+        return self.logits[node - ROOT]
+
+    @cached_property
+    def _choices(self) -> Ints:
+        chosen: Ints = self.logits.argmax(dim=-1).cpu().numpy()
+        return chosen
+
+    def choice(self, node: int) -> int:
+        """The most probable token after a node, ties to the lowest id."""
+        return int(self._choices[node - ROOT])
+
+    def choices(self) -> Ints:
+        """`choice` of the root and of every node, in one transfer."""
+        return self._choices
+
+    def top(self, k: int) -> Top:
+        """The ``k`` best tokens of every row, with what turns their logits into log-probabilities."""
+        logits = self.logits.float()
+        best = logits.topk(min(k, logits.shape[-1]), dim=-1)
+        return Top(best.indices.cpu().numpy(), best.values.cpu().numpy(), log_normalizer(logits).cpu().numpy())
+
+    def hidden(self, layer: int) -> torch.Tensor:
+        """States ``[rows, width]`` of a layer that `Want.hidden` named."""
+        return self._hidden[layer]
+
+    @property
+    def early(self) -> torch.Tensor:
+        """Logits ``[rows, vocabulary]`` of the early exit that `Want.early_exit` named."""
+        assert self._early is not None, "no early exit was wanted"
+        return self._early
+
+
+OnEarly = Callable[[int, "torch.Tensor"], None]
+"""Called in the middle of a forward: the number of the request, and its early-exit logits."""
+
+
+class Pending(ABC):
+    """A submitted forward. `result` waits for it; the serial driver asks at once, an overlapped one drafts meanwhile."""
+
+    @abstractmethod
+    def result(self) -> list[Scores]: ...
+
+
+class Done(Pending):
+    """A forward that was finished when `submit` returned."""
+
+    def __init__(self, scores: list[Scores]) -> None:
+        self._scores = scores
+
+    def result(self) -> list[Scores]:
+        return self._scores
+
+
+@dataclass(frozen=True, kw_only=True)
+class Reach:
+    """What drafts a target can score without one row depending on another (`Target.reach`)."""
+
+    trees: bool = True
+    """Whether siblings may be scored together; otherwise chains only."""
+    depth: int | None = None
+    """How many tokens a draft may reach past the root; None where nothing limits it."""
+
+
+class Target(ABC):
+    """A model whose text must not change."""
+
+    name: str
+    vocab_size: int
+    context_length: int | None
+    eos: frozenset[int]
+    prefill_chunk: int = 512
+
+    @abstractmethod
+    def open(self, capacity: int = 0) -> Rows:
+        """Rows for one sequence, with memory for ``capacity`` tokens set aside."""
+
+    @abstractmethod
+    def submit(self, requests: Sequence[Request], on_early: OnEarly | None = None) -> Pending:
+        """Score several requests, each of its own sequence, in as few forwards as the model allows."""
+
+    def reach(self, position: int) -> Reach:
+        """What may be drafted behind a root at ``position``: a row must not depend on what else is in the forward."""
+        return Reach()
+
+    def prefill_size(self, length: int) -> int:
+        """How many prompt tokens to score per forward, of a prompt of ``length``."""
+        return self.prefill_chunk
+
+    @abstractmethod
+    def fingerprint(self) -> str:
+        """Names the weights: equal for equal weights, different for different ones."""

@@ -1,0 +1,104 @@
+"""Keys and values of one sequence: buffers that are written in place and never rebuilt.
+
+A layer's buffer is ``[1, heads, capacity, width]``. Rows ``0 .. committed`` belong to the text, the rows behind them
+to the draft being scored. Keeping a path moves its rows forward inside the buffer, so a round copies as many rows as
+it accepts and allocates nothing that grows with the context. Sliding-window layers keep every row, too: a window is a
+matter of what attention looks at, and a rewind must find the rows it goes back to.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+from paceline.targets.base import Rows
+from paceline.tree import Ints
+
+
+@dataclass
+class LayerRows:
+    """The buffers of one layer; allocated when the first row shows their shape, type and device."""
+
+    capacity: int
+    keys: torch.Tensor | None = None
+    values: torch.Tensor | None = None
+    filled: int = 0
+
+    def write(self, start: int, keys: torch.Tensor, values: torch.Tensor) -> None:
+        """Put new rows ``[1, heads, n, width]`` at ``start``."""
+        end = start + keys.shape[2]
+        if self.keys is None or self.values is None:
+            self.capacity = max(self.capacity, end)
+            self.keys, self.values = self._room(keys), self._room(values)
+        elif end > self.capacity:
+            self.capacity = max(end, 2 * self.capacity)
+            self.keys, self.values = self._moved(self.keys, start), self._moved(self.values, start)
+        self.keys[:, :, start:end] = keys
+        self.values[:, :, start:end] = values
+        self.filled = end
+
+    def span(self, start: int, end: int) -> tuple[torch.Tensor, torch.Tensor]:
+        """Views of the rows ``start .. end``."""
+        assert self.keys is not None and self.values is not None and end <= self.filled, "rows are written before read"
+        return self.keys[:, :, start:end], self.values[:, :, start:end]
+
+    def gather(self, start: int, rows: Ints) -> None:
+        """Move the rows ``start + rows`` (ascending) to ``start``, in place."""
+        if self.keys is None or self.values is None:
+            return
+        if (rows != range(len(rows))).any():
+            index = torch.as_tensor(start + rows, device=self.keys.device)
+            self.keys[:, :, start : start + len(rows)] = self.keys.index_select(2, index)
+            self.values[:, :, start : start + len(rows)] = self.values.index_select(2, index)
+        self.filled = start + len(rows)
+
+    def _room(self, like: torch.Tensor) -> torch.Tensor:
+        return like.new_empty((*like.shape[:2], self.capacity, like.shape[3]))
+
+    def _moved(self, rows: torch.Tensor, used: int) -> torch.Tensor:
+        moved = self._room(rows)
+        moved[:, :, :used] = rows[:, :, :used]
+        return moved
+
+
+class CacheRows(Rows):
+    """The layers of one sequence. ``committed`` is the one truth; what a layer holds beyond it is scratch, so a
+    forward that was interrupted half-way leaves nothing to repair."""
+
+    def __init__(self, capacity: int) -> None:
+        super().__init__()
+        self._capacity = capacity
+        self.layers: dict[int, LayerRows] = {}
+
+    def write(self, layer: int, keys: torch.Tensor, values: torch.Tensor) -> LayerRows:
+        """Write one layer's tentative rows behind the committed ones."""
+        rows = self.layers.get(layer)
+        if rows is None:
+            rows = self.layers[layer] = LayerRows(self._capacity)
+        rows.write(self.committed, keys, values)
+        return rows
+
+    def _gather(self, rows: Ints) -> None:
+        for layer in self.layers.values():
+            layer.gather(self.committed, rows)
+
+    def _truncate(self) -> None:
+        for layer in self.layers.values():
+            layer.filled = self.committed
+
+    def check(self) -> None:
+        expected = self.committed + self.tentative
+        for number, layer in self.layers.items():
+            assert layer.filled == expected, f"layer {number} holds {layer.filled} rows, the sequence {expected}"
+            assert layer.keys is not None and layer.keys.shape[2] == layer.capacity >= expected
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes set aside for keys and values."""
+        buffers = [b for layer in self.layers.values() for b in (layer.keys, layer.values) if b is not None]
+        return sum(b.nbytes for b in buffers)
+
+    def close(self) -> None:
+        self.layers.clear()
+        self.committed = self.tentative = 0

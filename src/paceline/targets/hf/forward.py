@@ -1,0 +1,138 @@
+"""One forward in progress: the object transformers is handed as its cache, and the attention function's guide.
+
+Two ways in. *Packed*: the model uses transformers' attention interface, keys and values go straight to each
+sequence's own rows, and the attention function does the rest. *Masked*: the model has an attention of its own; one
+sequence at a time, it gets all of its keys back from the cache and an additive float mask (per layer type where types
+mix; a boolean one would silently be added as 0 and 1 by eager attention). *Chained*: the model builds its mask and
+its position bias itself and is only trusted with plain continuations.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from enum import StrEnum
+from typing import Any
+
+import torch
+from transformers import AttentionInterface, Cache, PreTrainedModel
+
+from paceline.targets.base import Request
+from paceline.targets.hf.attention import NAME, MaskScratch, Part, attend
+
+AttentionInterface.register(NAME, attend)
+
+
+class Mode(StrEnum):
+    """How drafts reach a model, best first."""
+
+    PACKED = "packed"
+    MASKED = "masked"
+    CHAINED = "chained"
+
+
+class Unsupported(Exception):
+    """The model asks something of attention or cache that the mode cannot honour; the next mode may."""
+
+
+class Forward(Cache):
+    """The rows of one forward, seen by transformers as a cache whose layers appear as they are written."""
+
+    def __init__(self, requests: Sequence[Request], mode: Mode, scratch: MaskScratch) -> None:
+        super().__init__(layers=[])
+        self.mode = mode
+        self.parts: list[Part] = []
+        start = 0
+        for number, request in enumerate(requests):
+            self.parts.append(Part(request, number, start, scratch))
+            start += len(request.tokens)
+            request.rows.note(request.tokens)
+        self.windows: list[int | None] = []
+        self._layer: int | None = None
+
+    def update(
+        self, key_states: torch.Tensor, value_states: torch.Tensor, layer_idx: int, *args: Any, **kwargs: Any
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Called by every layer with its fresh rows; returns what the layer's attention should see of the cache."""
+        self._layer = layer_idx
+        for part in self.parts:
+            fresh = slice(part.start, part.start + part.n)
+            rows = part.rows.write(layer_idx, key_states[:, :, fresh], value_states[:, :, fresh])
+        if self.mode is Mode.PACKED:
+            return key_states, value_states
+        return rows.span(0, part.rows.committed + part.n)
+
+    def enter_layer(self, window: int | None, others: dict[str, Any]) -> int:
+        """The layer whose attention is being computed; refuses what the attention function does not know."""
+        strange = [name for name, value in others.items() if isinstance(value, torch.Tensor) and name not in HARMLESS]
+        if strange:
+            raise Unsupported(f"attention is given {', '.join(sorted(strange))}")
+        if self._layer is None:
+            raise Unsupported("a layer attends to keys that another layer wrote")
+        layer, self._layer = self._layer, None
+        self.windows.append(window)
+        return layer
+
+    def get_seq_length(self, layer_idx: int = 0) -> int:
+        return self.parts[0].rows.committed
+
+    def get_mask_sizes(self, query_length: int, layer_idx: int) -> tuple[int, int]:
+        return self.parts[0].rows.committed + query_length, 0
+
+    @property
+    def is_compileable(self) -> bool:
+        return False
+
+    @property
+    def is_sliding(self) -> list[bool]:
+        return [False]
+
+    @property
+    def is_linear(self) -> list[bool]:
+        return [False]
+
+    @property
+    def is_dummy(self) -> list[bool]:
+        return [False]
+
+
+HARMLESS = frozenset({"position_ids", "cache_position", "position_embeddings"})
+"""Tensors that some models pass on to attention functions for their own bookkeeping."""
+
+
+class Attention:
+    """A model's attention implementation, switched to ours for a forward and back again after it: a model that was
+    handed to us keeps working as its owner set it up."""
+
+    def __init__(self, model: PreTrainedModel, name: str) -> None:
+        self._config = model.config
+        self._name = name
+
+    def __enter__(self) -> None:
+        self._before = self._config._attn_implementation
+        if self._before != self._name:
+            self._config._attn_implementation = self._name
+
+    def __exit__(self, *_: object) -> None:
+        if self._before != self._name:
+            self._config._attn_implementation = self._before
+
+
+def masks(forward: Forward, model: PreTrainedModel, layer_types: Sequence[str], window: int | None) -> Any:
+    """The additive float mask(s) of a masked forward: one, or a dict where full and sliding layers mix."""
+    part = forward.parts[0]
+    like = torch.empty(0, dtype=model.dtype, device=model.device)
+    kinds = sorted(set(layer_types))
+    by_kind = {kind: _mask(part, window if kind == "sliding_attention" else None, like) for kind in kinds}
+    if len(kinds) == 1:
+        return by_kind[kinds[0]]
+    return by_kind
+
+
+def _mask(part: Part, window: int | None, like: torch.Tensor) -> torch.Tensor:
+    """``[1, 1, n, committed + n]``: all keys come back from the cache, so a window has to be masked out of them."""
+    from paceline.targets.hf.attention import fill_mask
+
+    committed = part.rows.committed
+    mask = part.scratch.take((part.number, window, like.dtype, like.device), part.n, committed + part.n, like)
+    fill_mask(mask, part.request, 0, window)
+    return mask[None, None]

@@ -1,0 +1,109 @@
+"""A target that is an explicit conditional table over a few tokens: small enough to enumerate every text it can write.
+
+It is the public test double. A plug-in's author sees within milliseconds whether a drafter keeps the law, and our own
+tests compute output laws exactly. The table answers with log2 weights: with integers there, every probability after
+every warp is a fraction.
+
+    >>> target = TableTarget(lambda history: [0, 1, 2] if len(history) % 2 else [3, 0, 0], vocab_size=3)
+    >>> rows = target.open()
+    >>> scores = target.submit([Request.of_tree(rows, 0, DraftTree.chain([2]))]).result()[0]
+    >>> scores.choice(-1), scores.choice(0)
+    (2, 0)
+
+Its rows store the tokens themselves and every history is read back through them, so a row gathered from the wrong
+place changes what the table answers, as it would in a model.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import torch
+
+from paceline.targets.base import Done, OnEarly, Pending, Request, Rows, Scores, Target
+from paceline.tree import DraftTree, Ints
+
+__all__ = ["DraftTree", "Request", "TableRows", "TableTarget", "random_table"]
+
+Table = Callable[[tuple[int, ...]], Sequence[float]]
+"""All tokens so far -> the log2 weight of each next token; ``-inf`` forbids one."""
+
+
+class TableRows(Rows):
+    """One integer per row: the token, as a model's keys and values would have it."""
+
+    def __init__(self, capacity: int = 0) -> None:
+        super().__init__()
+        self.cells = np.full(max(capacity, 16), -1, np.int64)
+
+    def write(self, tokens: Ints) -> None:
+        self.note(tokens)
+        end = self.committed + self.tentative
+        if end > len(self.cells):
+            self.cells = np.concatenate([self.cells, np.full(max(end, len(self.cells)), -1, np.int64)])
+        self.cells[self.committed : end] = tokens
+
+    def _gather(self, rows: Ints) -> None:
+        self.cells[self.committed : self.committed + len(rows)] = self.cells[self.committed + rows]
+
+    def check(self) -> None:
+        assert (self.cells[: self.committed] == self.tokens).all(), "a cached row holds another token than it stands for"
+
+
+class TableTarget(Target):
+    """``table(history)`` gives the log2 weights of the next token; logits are those times ln 2, in float64."""
+
+    def __init__(
+        self,
+        table: Table,
+        vocab_size: int,
+        *,
+        eos: frozenset[int] = frozenset(),
+        context_length: int | None = None,
+        dtype: torch.dtype = torch.float64,
+        prefill_chunk: int = 4,
+    ) -> None:
+        self.name = "table"
+        self.table = table
+        self.vocab_size = vocab_size
+        self.eos = eos
+        self.context_length = context_length
+        self.dtype = dtype
+        self.prefill_chunk = prefill_chunk
+        self.forwards = 0
+
+    def open(self, capacity: int = 0) -> TableRows:
+        return TableRows(capacity)
+
+    def submit(self, requests: Sequence[Request], on_early: OnEarly | None = None) -> Pending:
+        self.forwards += 1
+        return Done([self._score(request) for request in requests])
+
+    def _score(self, request: Request) -> Scores:
+        rows = request.rows
+        assert isinstance(rows, TableRows), "a table scores the rows it opened"
+        rows.write(request.tokens)
+        prefix = rows.cells[: rows.committed]
+        fresh = rows.cells[rows.committed : rows.committed + rows.tentative]
+        histories = [(*prefix.tolist(), *fresh[seen].tolist()) for seen in request.visible]
+        logits = [[weight * math.log(2) for weight in self.table(history)] for history in histories]
+        return Scores(request, torch.tensor(logits, dtype=self.dtype))
+
+    def fingerprint(self) -> str:
+        probe = [list(self.table((token,))) for token in range(self.vocab_size)]
+        return hashlib.sha256(repr(probe).encode()).hexdigest()[:16]
+
+
+def random_table(vocab_size: int, *, seed: int = 0, memory: int = 3, spread: int = 4, step: int = 1) -> Table:
+    """A table whose law depends on the last ``memory`` tokens and on the length: integer log2 weights, multiples of
+    ``step``, within ``spread``."""
+
+    def table(history: tuple[int, ...]) -> list[float]:
+        key = f"{seed}:{len(history)}:{history[-memory:]}".encode()
+        state = np.random.default_rng(int.from_bytes(hashlib.sha256(key).digest()[:8], "big"))
+        return [float(step * weight) for weight in state.integers(0, spread + 1, vocab_size)]
+
+    return table

@@ -1,0 +1,269 @@
+"""The draft tree: what a drafter proposes and a target scores in one forward.
+
+Nodes stand in topological order (a parent before its children); parent ``-1`` (`ROOT`) is the last committed token,
+which every tree hangs from and which is scored with it. The arrays live on the host: a numpy gather costs a quarter
+of a torch one, and trees are small.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from paceline.law import Distribution
+
+ROOT = -1
+
+Ints = NDArray[np.int64]
+Floats = NDArray[np.float64]
+Bools = NDArray[np.bool_]
+
+
+@dataclass(frozen=True, eq=False)
+class DraftTree:
+    """Candidate continuations that share their beginnings.
+
+    ``drawn`` maps a parent to the law *q* from which its children were sampled, in their order and without
+    replacement. Children of any other parent are `fixed`: point masses, whatever clever way led to them. Choosing
+    among sampled children by value (pruning, merging) destroys the law of the draw, so those operations forget it.
+
+    ``probes`` marks nodes that are scored for what they teach and never verified (lookahead's window).
+    """
+
+    tokens: Ints
+    parents: Ints
+    scores: Floats
+    """log-probability of each node given its parent, as its source believes; 0 where it has no opinion."""
+    sources: tuple[str, ...]
+    drawn: Mapping[int, Distribution] = field(default_factory=dict)
+    probes: Bools | None = None
+
+    def __len__(self) -> int:
+        return len(self.tokens)
+
+    @classmethod
+    def build(
+        cls,
+        tokens: Iterable[int],
+        parents: Iterable[int],
+        *,
+        source: str = "",
+        scores: Iterable[float] | None = None,
+        drawn: Mapping[int, Distribution] | None = None,
+        probes: Iterable[bool] | None = None,
+    ) -> DraftTree:
+        ids = np.fromiter(tokens, np.int64)
+        return cls(
+            tokens=ids,
+            parents=np.fromiter(parents, np.int64),
+            scores=np.zeros(len(ids)) if scores is None else np.fromiter(scores, np.float64),
+            sources=(source,) * len(ids),
+            drawn=drawn or {},
+            probes=None if probes is None else np.fromiter(probes, np.bool_),
+        )
+
+    @classmethod
+    def chain(
+        cls,
+        tokens: Sequence[int] | Ints,
+        *,
+        source: str = "",
+        scores: Iterable[float] | None = None,
+        laws: Sequence[Distribution] = (),
+    ) -> DraftTree:
+        """One line of tokens; ``laws[i]`` is the law token ``i`` was sampled from, where it was sampled."""
+        drawn = {i - 1: law for i, law in enumerate(laws)}
+        return cls.build(tokens, range(-1, len(tokens) - 1), source=source, scores=scores, drawn=drawn)
+
+    @classmethod
+    def from_beams(
+        cls, beams: Sequence[Sequence[int]], *, source: str = "", scores: Sequence[Sequence[float]] | None = None
+    ) -> DraftTree:
+        """Beams with their shared beginnings stored once, level by level, so that a prefix of the nodes is a tree.
+
+        >>> DraftTree.from_beams([[5, 6], [5, 7], [8]]).parents.tolist()
+        [-1, -1, 0, 0]
+        """
+        seen: dict[tuple[int, ...], int] = {}
+        tokens: list[int] = []
+        parents: list[int] = []
+        kept: list[float] = []
+        for depth in range(max((len(beam) for beam in beams), default=0)):
+            for row, beam in enumerate(beams):
+                path = tuple(beam[: depth + 1])
+                if len(path) <= depth or path in seen:
+                    continue
+                seen[path] = len(tokens)
+                tokens.append(int(path[-1]))
+                parents.append(seen[path[:-1]] if depth else ROOT)
+                kept.append(scores[row][depth] if scores is not None else 0.0)
+        return cls.build(tokens, parents, source=source, scores=kept)
+
+    def children(self, parent: int) -> Ints:
+        """The verifiable children of a node, in the order in which they were drawn. Does not change the tree."""
+        found = np.flatnonzero(self.parents == parent)
+        return found if self.probes is None else found[~self.probes[found]]
+
+    def child(self, parent: int, token: int) -> int | None:
+        """The child of ``parent`` that carries ``token``, if the draft has one."""
+        for node in self.children(parent):
+            if self.tokens[node] == token:
+                return int(node)
+        return None
+
+    def depths(self) -> Ints:
+        """Distance of each node from the root, 1 for its children: also how far its position lies past the root's."""
+        depths = np.ones(len(self), np.int64)
+        for node, parent in enumerate(self.parents.tolist()):
+            if parent != ROOT:
+                depths[node] = depths[parent] + 1
+        return depths
+
+    def path(self, node: int) -> list[int]:
+        """The nodes from below the root down to ``node``."""
+        path = []
+        while node != ROOT:
+            path.append(node)
+            node = int(self.parents[node])
+        return path[::-1]
+
+    def path_scores(self) -> Floats:
+        """log-probability of the whole path to each node: what a planner ranks by; it never rises downwards."""
+        totals = self.scores.copy()
+        for node, parent in enumerate(self.parents.tolist()):
+            if parent != ROOT:
+                totals[node] += totals[parent]
+        return totals
+
+    def select(self, nodes: Sequence[int] | Ints, *, drawn: Mapping[int, Distribution] | None = None) -> DraftTree:
+        """The tree of the given nodes, ascending and closed under parents."""
+        index = np.asarray(nodes, np.int64)
+        place = np.full(len(self) + 1, -2, np.int64)
+        place[index] = np.arange(len(index))
+        place[-1] = ROOT
+        parents = place[self.parents[index]]
+        assert (parents != -2).all(), "a selection of nodes must hold the parents of its nodes"
+        return DraftTree(
+            tokens=self.tokens[index],
+            parents=parents,
+            scores=self.scores[index],
+            sources=tuple(self.sources[i] for i in index.tolist()),
+            drawn={int(place[p]): q for p, q in (drawn or {}).items() if p == ROOT or place[p] >= 0},
+            probes=None if self.probes is None else self.probes[index],
+        )
+
+    def head(self, count: int, *, depth: int | None = None) -> DraftTree:
+        """The first ``count`` nodes, none deeper than ``depth``: a cut that looks at no value, so `drawn` survives."""
+        if count >= len(self) and depth is None:
+            return self
+        keep = np.arange(len(self)) < count
+        if depth is not None:
+            keep &= self.depths() <= depth
+        return self if keep.all() else self.select(np.flatnonzero(keep), drawn=self.drawn)
+
+    def trunk(self) -> DraftTree:
+        """The line of first children, for a target that can only score chains."""
+        line: list[int] = []
+        node = ROOT
+        while len(children := self.children(node)):
+            node = int(children[0])
+            line.append(node)
+        return self if len(line) == len(self) else self.select(line, drawn=self.drawn)
+
+    def top(self, count: int) -> DraftTree:
+        """The ``count`` best nodes by path score, probes apart; connected, since a path's score never rises downwards."""
+        if count >= len(self):
+            return self
+        ranks = -self.path_scores()
+        if self.probes is not None:
+            ranks = np.where(self.probes, -np.inf, ranks)
+            count += int(self.probes.sum())
+        return self.select(np.sort(np.lexsort((np.arange(len(self)), ranks))[:count]))
+
+    def check(self, vocab_size: int) -> None:
+        """What every drafter owes the engine; a third-party drafter that breaks it is told which rule it broke."""
+        n = len(self)
+        if not len(self.parents) == len(self.scores) == len(self.sources) == n:
+            raise ValueError(f"a draft tree of {n} tokens needs as many parents, scores and sources")
+        if n == 0:
+            return
+        if ((self.parents < ROOT) | (self.parents >= np.arange(n))).any():
+            raise ValueError(f"a draft tree lists parents before children, with {ROOT} for the root; got {self.parents}")
+        if self.tokens.min() < 0 or self.tokens.max() >= vocab_size:
+            raise ValueError(f"a drafted token lies outside the target's vocabulary of {vocab_size}: {self.tokens}")
+        verified = np.arange(n) if self.probes is None else np.flatnonzero(~self.probes)
+        pairs = self.parents[verified] * vocab_size + self.tokens[verified]
+        if len(np.unique(pairs)) < len(pairs):
+            raise ValueError("two children of one node in a draft tree carry the same token; merge them first")
+
+
+EMPTY = DraftTree.build((), ())
+
+
+def merge(trees: Sequence[DraftTree]) -> DraftTree:
+    """The union: equal paths become one node, which remembers every source and the best score.
+
+    Which of several drafts survives here depends on their values, so the laws of sampled children are forgotten.
+    """
+    nodes: dict[tuple[int, int], int] = {}
+    tokens: list[int] = []
+    parents: list[int] = []
+    scores: list[float] = []
+    sources: list[str] = []
+    probes: list[bool] = []
+    for tree in trees:
+        place = {ROOT: ROOT}
+        for node in range(len(tree)):
+            parent, token = place[int(tree.parents[node])], int(tree.tokens[node])
+            probe = tree.probes is not None and bool(tree.probes[node])
+            known = None if probe else nodes.get((parent, token))
+            if known is None:
+                known = len(tokens)
+                tokens.append(token)
+                parents.append(parent)
+                scores.append(float(tree.scores[node]))
+                sources.append(tree.sources[node])
+                probes.append(probe)
+                if not probe:
+                    nodes[parent, token] = known
+            else:
+                scores[known] = max(scores[known], float(tree.scores[node]))
+                sources[known] = _both(sources[known], tree.sources[node])
+            place[node] = known
+    merged = DraftTree.build(tokens, parents, scores=scores, probes=probes if any(probes) else None)
+    return DraftTree(merged.tokens, merged.parents, merged.scores, tuple(sources), {}, merged.probes)
+
+
+def _both(first: str, second: str) -> str:
+    return first if second in first.split("+") else f"{first}+{second}"
+
+
+def ancestors(parents: Ints) -> Bools:
+    """``[n, n]``: whether row ``i`` may see row ``j``, itself included; parents ``-1`` hang from the cached prefix.
+
+    >>> ancestors(np.array([-1, 0, 0])).astype(int).tolist()
+    [[1, 0, 0], [1, 1, 0], [1, 0, 1]]
+    """
+    n = len(parents)
+    if (parents == np.arange(-1, n - 1)).all():
+        return np.tri(n, dtype=np.bool_)
+    seen = np.eye(n, dtype=np.bool_)
+    for row, parent in enumerate(parents.tolist()):
+        if parent != ROOT:
+            seen[row] |= seen[parent]
+    return seen
+
+
+def offsets(parents: Ints) -> Ints:
+    """How many positions each scored row lies past the first, which stands directly after the cached prefix."""
+    return ancestors(parents).sum(axis=1) - 1
+
+
+def rows_of(root: int, tree: DraftTree) -> tuple[Ints, Ints]:
+    """Tokens and parents of the rows that a target scores for a tree: the root first, then the nodes."""
+    return np.concatenate(([root], tree.tokens)), np.concatenate(([ROOT], tree.parents + 1))
+
+

@@ -1,0 +1,118 @@
+"""What the ids of one tokenizer spell."""
+
+import hashlib
+import json
+from collections.abc import Iterable
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from paceline.vocabulary.detokenize import PieceText
+from paceline.vocabulary.spelling import PieceTable, canonical_rule, read_decoder
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+PROBES = 192
+"""How many ids of a vocabulary its tables are tried on before they are trusted."""
+
+
+class Vocabulary:
+    """Ids, bytes and text of a transformers tokenizer, in tables that are built when first asked for.
+
+    How ids spell is read from the tokenizer's decoder and then put to the proof: where the tables part from the
+    tokenizer's own `decode` on a sample of the vocabulary, the tokenizer's word stands and every text is found
+    by decoding. Tokens added to the tokenizer after the first question are not seen.
+    """
+
+    def __init__(self, tokenizer: "PreTrainedTokenizerBase") -> None:
+        self._tokenizer: Any = tokenizer
+        self._backend: Any = getattr(tokenizer, "backend_tokenizer", None)
+        if not hasattr(self._backend, "id_to_token"):
+            raise ValueError(
+                f"{type(tokenizer).__name__} has no tokenizers backend to read a vocabulary from; "
+                f"load a fast tokenizer, one with a tokenizer.json"
+            )
+
+    @classmethod
+    def of(cls, tokenizer: "PreTrainedTokenizerBase") -> "Vocabulary":
+        return cls(tokenizer)
+
+    @property
+    def size(self) -> int:
+        """One more than the highest id. Ids below may be unused, and a model may have rows beyond."""
+        return len(self._strings)
+
+    @cached_property
+    def specials(self) -> frozenset[int]:
+        """The ids that contribute no text where special tokens are skipped."""
+        added = self._backend.get_added_tokens_decoder().values()
+        names = {token.content for token in added if token.special}
+        return frozenset(i for i, string in enumerate(self._strings) if string in names)
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """Equal for two vocabularies whose ids mean the same text, in every process."""
+        identity = json.dumps([canonical_rule(self._decoder), self._strings, sorted(self.specials)])
+        return hashlib.sha256(identity.encode()).hexdigest()[:16]
+
+    def token_bytes(self, token: int) -> bytes:
+        """The bytes of a token in the middle of a text; of a special token, its name; of an unused id, none."""
+        assert token >= 0, f"token ids are not negative, got {token}"
+        if token >= self.size or self._strings[token] is None:
+            return b""
+        piece = self.table.all[token] if self.table else self._difference(token)
+        return piece.encode() if isinstance(piece, str) else piece or b""
+
+    def text(self, ids: Iterable[int], *, skip_special: bool = True) -> str:
+        """The text of a whole sequence, as the tokenizer itself decodes it."""
+        text: str = self._tokenizer.decode(
+            [int(token) for token in ids], skip_special_tokens=skip_special, clean_up_tokenization_spaces=False
+        )
+        return text
+
+    def encode(self, text: str, add_special: bool = True) -> NDArray[np.int64]:
+        return np.asarray(self._tokenizer.encode(text, add_special_tokens=add_special), dtype=np.int64)
+
+    @cached_property
+    def table(self) -> PieceTable | None:
+        """What each token spells by itself; `None` if the decoder is opaque."""
+        spelling = read_decoder(self._decoder)
+        table = spelling and PieceTable(spelling, self._strings, self.specials)
+        return table if table and self._confirms(table) else None
+
+    @cached_property
+    def _strings(self) -> list[str | None]:
+        size = max(self._backend.get_vocab(with_added_tokens=True).values(), default=-1) + 1
+        return list(map(self._backend.id_to_token, range(size)))
+
+    @cached_property
+    def _decoder(self) -> dict[str, Any] | None:
+        """The decoder's own serialised form: that of the whole tokenizer takes a fifth of a second."""
+        decoder = self._backend.decoder
+        return None if decoder is None else json.loads(decoder.__getstate__())
+
+    def _confirms(self, table: PieceTable) -> bool:
+        """Whether tokenizer and table tell the same text, on short sequences of ids from all over the vocabulary."""
+        sample = [*range(0, self.size, max(1, self.size // PROBES)), *sorted(self.specials)[:PROBES]]
+        for i in range(0, len(sample), 4):
+            ids = sample[i : i + 8]
+            for skip_special in (True, False):
+                text = PieceText(table, skip_special)
+                told = "".join(map(text.push, ids)) + text.finish()
+                if told != self.text(ids, skip_special=skip_special):
+                    return False
+        return True
+
+    def _difference(self, token: int) -> str:
+        """What a token of an opaque decoder adds to an ordinary one before it, or says alone."""
+        before = self.text([self._anchor], skip_special=False)
+        both = self.text([self._anchor, token], skip_special=False)
+        return both[len(before) :] if both.startswith(before) else self.text([token], skip_special=False)
+
+    @cached_property
+    def _anchor(self) -> int:
+        words = (i for i, string in enumerate(self._strings) if string and string.isalpha() and i not in self.specials)
+        return next(words, 0)
