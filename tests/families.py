@@ -2,8 +2,8 @@
 
 The default initialisation of transformers (standard deviation 0.02) makes a tiny model almost blind:
 attention is uniform, positions barely matter, and a wrong mask or a wrong rotary angle changes nothing that a
-test could see. Here the weights are drawn so that a wrong key, a wrong position, a forgotten sink or a forgotten
-soft cap moves the logits, and greedy text goes on; `test_families_ready.py` holds every family to that.
+test could see. Here the weights are drawn so that a wrong key, a wrong position, a forgotten sink or a
+forgotten soft cap moves the logits, and greedy text goes on; `test_families_ready.py` holds them to that.
 
     python tests/families.py NAME DIRECTORY     saves model and byte-level tokenizer for `from_pretrained`
 """
@@ -272,7 +272,7 @@ SAMPLE = (
     "the rider in front breaks the wind and the others ride in the draft behind; when the leader tires, "
     "the next one takes the front. за лідером легше. na zmianę."
 )
-END = "<|end|>"
+END = "<|endoftext|>"
 
 
 def byte_tokenizer(vocabulary: int = 320) -> PreTrainedTokenizerFast:

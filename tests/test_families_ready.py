@@ -122,7 +122,7 @@ def test_a_model_is_its_name_and_seed(name: str) -> None:
     assert not first.training
 
 
-@pytest.mark.parametrize("name", ["llama", "gemma3", "gpt2", "gpt_oss", "bloom"])
+@pytest.mark.parametrize("name", ["llama", "qwen2", "gemma3", "gpt2", "gpt_oss", "bloom"])
 def test_saved_models_load(name: str, tmp_path: Path) -> None:
     main([name, str(tmp_path)])
     model = AutoModelForCausalLM.from_pretrained(tmp_path)

@@ -31,7 +31,20 @@ OUTSIDE_THE_ORDER = frozenset({DOOR, "__main__"})
 NOT_CODE = frozenset({"py.typed", "__pycache__"})
 
 # What users may rely on. A name joins or leaves this list on purpose, never by the way.
-EXPORTS: list[str] = []
+EXPORTS = [
+    "Budget",
+    "Context",
+    "DraftTree",
+    "Drafter",
+    "Generation",
+    "LanguageModel",
+    "Piece",
+    "Sampling",
+    "Settings",
+    "TableTarget",
+    "Want",
+    "load",
+]
 
 ROOMS_OF_SOFTMAX = frozenset({"law", "train"})
 SOFTMAX_NAMES = frozenset({"softmax", "log_softmax", "logsumexp", "Softmax", "LogSoftmax"})

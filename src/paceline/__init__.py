@@ -8,7 +8,21 @@ from importlib import import_module
 
 __version__ = "0.1.0"
 
-_HOME: dict[str, str] = {}  # exported name -> the module that defines it
+_HOME = {
+    "Budget": "paceline.drafters",
+    "Context": "paceline.context",
+    "DraftTree": "paceline.tree",
+    "Drafter": "paceline.drafters",
+    "Generation": "paceline.hosts.python",
+    "LanguageModel": "paceline.hosts.python",
+    "Piece": "paceline.hosts.python",
+    "Sampling": "paceline.law",
+    "Settings": "paceline.hosts.python",
+    "TableTarget": "paceline.targets.table",
+    "Want": "paceline.targets.base",
+    "load": "paceline.hosts.python",
+}
+"""Exported name -> the module that defines it."""
 
 __all__ = sorted(_HOME)
 

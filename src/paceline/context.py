@@ -1,8 +1,9 @@
 """One sequence: the tokens committed so far, and when it ends.
 
-Everything a drafter may know stands here: the tokens, the sampling settings, and the public noise with which the
-target will choose (`Context.gumbel`). A candidate ranked by log-score plus that noise is likelier to be the target's
-own choice, and since the target chooses without looking at the draft, knowing the noise cannot change the text.
+Everything a drafter may know stands here: the tokens, the sampling settings, and the public noise with which
+the target will choose (`Context.gumbel`). A candidate ranked by log-score plus that noise is likelier to be
+the target's own choice, and since the target chooses without looking at the draft, knowing the noise cannot
+change the text.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from paceline.vocabulary import StopMatcher, StopStrings
 Ints = NDArray[np.int64]
 
 Criterion = Callable[[Ints], bool]
-"""A stopping criterion: all tokens so far, the new one included -> whether to end. Called once per emitted token."""
+"""All tokens so far, the new one included -> whether to end. Called once per emitted token."""
 
 
 class Finish(StrEnum):
@@ -35,7 +36,7 @@ class Finish(StrEnum):
 
 @dataclass(frozen=True, kw_only=True)
 class Ending:
-    """When plain decoding would stop. The engine asks after every single token, so a draft cannot carry past it."""
+    """When plain decoding would stop. Asked after every single token, so a draft cannot carry past it."""
 
     max_new_tokens: int
     eos: frozenset[int] = frozenset()
@@ -54,12 +55,18 @@ class Ending:
 
 
 class Context:
-    """The committed tokens of one sequence. `commit` is the only way in, so every token is seen by every stop rule."""
+    """The committed tokens of one sequence. `commit` is the only way in: every stop rule sees every token."""
 
-    def __init__(self, prompt: Sequence[int] | Ints, sampling: Sampling, ending: Ending, *, sample: int = 0) -> None:
+    def __init__(
+        self, prompt: Sequence[int] | Ints, sampling: Sampling, ending: Ending, *, sample: int = 0
+    ) -> None:
         tokens = np.asarray(prompt, np.int64)
-        if tokens.ndim != 1 or len(tokens) == 0:
-            raise ValueError("the prompt is empty; a model needs at least one token (its BOS token, say) to go on from")
+        if tokens.ndim != 1:
+            raise ValueError(f"a prompt is one list of token ids, not an array of shape {tokens.shape}")
+        if len(tokens) == 0:
+            raise ValueError(
+                "the prompt is empty; give at least one token (the model's BOS, say) to go on from"
+            )
         limit = ending.context_length
         if limit is not None and len(tokens) >= limit:
             raise ValueError(
@@ -74,7 +81,8 @@ class Context:
         self._length = len(tokens)
         self._buffer = np.empty(len(tokens) + max(1, ending.room(len(tokens), len(tokens))), np.int64)
         self._buffer[: len(tokens)] = tokens
-        self._strings: StopMatcher | None = ending.strings.open() if ending.strings is not None else None
+        strings = ending.strings
+        self._strings: StopMatcher | None = None if strings is None else strings.open(tokens.tolist())
 
     def __len__(self) -> int:
         return self._length
@@ -106,8 +114,8 @@ class Context:
     def commit(self, token: int) -> bool:
         """Append one emitted token; true where plain decoding stops with it.
 
-        Every criterion is asked about every token, also when an earlier rule already ended the sequence: stateful
-        criteria count calls, and plain decoding would have made this one.
+        Every criterion is asked about every token, also when an earlier rule already ended the sequence:
+        stateful criteria count calls, and plain decoding would have made this one.
         """
         assert self.finish is None, "a finished sequence takes no more tokens"
         self._buffer[self._length] = token

@@ -1,8 +1,8 @@
 """The draft tree: what a drafter proposes and a target scores in one forward.
 
-Nodes stand in topological order (a parent before its children); parent ``-1`` (`ROOT`) is the last committed token,
-which every tree hangs from and which is scored with it. The arrays live on the host: a numpy gather costs a quarter
-of a torch one, and trees are small.
+Nodes stand in topological order (a parent before its children); parent ``-1`` (`ROOT`) is the last committed
+token, which every tree hangs from and which is scored with it. The arrays live on the host: a numpy gather
+costs a quarter of a torch one, and trees are small.
 """
 
 from __future__ import annotations
@@ -27,8 +27,10 @@ class DraftTree:
     """Candidate continuations that share their beginnings.
 
     ``drawn`` maps a parent to the law *q* from which its children were sampled, in their order and without
-    replacement. Children of any other parent are `fixed`: point masses, whatever clever way led to them. Choosing
-    among sampled children by value (pruning, merging) destroys the law of the draw, so those operations forget it.
+    replacement. Children of any other parent are `fixed`: point masses, whatever clever way led to them.
+    Choosing among sampled children by value (pruning, merging) destroys the law of the draw, so those
+    operations forget it; for the same reason the order of the nodes must not tell their values, since a draft
+    over budget is cut in this order.
 
     ``probes`` marks nodes that are scored for what they teach and never verified (lookahead's window).
     """
@@ -36,7 +38,7 @@ class DraftTree:
     tokens: Ints
     parents: Ints
     scores: Floats
-    """log-probability of each node given its parent, as its source believes; 0 where it has no opinion."""
+    """Log-probability of each node given its parent, as its source believes; 0 where it has no opinion."""
     sources: tuple[str, ...]
     drawn: Mapping[int, Distribution] = field(default_factory=dict)
     probes: Bools | None = None
@@ -80,9 +82,14 @@ class DraftTree:
 
     @classmethod
     def from_beams(
-        cls, beams: Sequence[Sequence[int]], *, source: str = "", scores: Sequence[Sequence[float]] | None = None
+        cls,
+        beams: Sequence[Sequence[int]],
+        *,
+        source: str = "",
+        scores: Sequence[Sequence[float]] | None = None,
     ) -> DraftTree:
-        """Beams with their shared beginnings stored once, level by level, so that a prefix of the nodes is a tree.
+        """Beams with their shared beginnings stored once, level by level: the first nodes are the shallow
+        ones.
 
         >>> DraftTree.from_beams([[5, 6], [5, 7], [8]]).parents.tolist()
         [-1, -1, 0, 0]
@@ -103,7 +110,7 @@ class DraftTree:
         return cls.build(tokens, parents, source=source, scores=kept)
 
     def children(self, parent: int) -> Ints:
-        """The verifiable children of a node, in the order in which they were drawn. Does not change the tree."""
+        """The verifiable children of a node, in the order in which they were drawn."""
         found = np.flatnonzero(self.parents == parent)
         return found if self.probes is None else found[~self.probes[found]]
 
@@ -115,7 +122,7 @@ class DraftTree:
         return None
 
     def depths(self) -> Ints:
-        """Distance of each node from the root, 1 for its children: also how far its position lies past the root's."""
+        """How far each node's position lies past the root's: 1 for the children of the root."""
         depths = np.ones(len(self), np.int64)
         for node, parent in enumerate(self.parents.tolist()):
             if parent != ROOT:
@@ -131,14 +138,16 @@ class DraftTree:
         return path[::-1]
 
     def path_scores(self) -> Floats:
-        """log-probability of the whole path to each node: what a planner ranks by; it never rises downwards."""
+        """Log-probability of the path to each node: what a planner ranks by; it never rises downwards."""
         totals = self.scores.copy()
         for node, parent in enumerate(self.parents.tolist()):
             if parent != ROOT:
                 totals[node] += totals[parent]
         return totals
 
-    def select(self, nodes: Sequence[int] | Ints, *, drawn: Mapping[int, Distribution] | None = None) -> DraftTree:
+    def select(
+        self, nodes: Sequence[int] | Ints, *, drawn: Mapping[int, Distribution] | None = None
+    ) -> DraftTree:
         """The tree of the given nodes, ascending and closed under parents."""
         index = np.asarray(nodes, np.int64)
         place = np.full(len(self) + 1, -2, np.int64)
@@ -156,7 +165,7 @@ class DraftTree:
         )
 
     def head(self, count: int, *, depth: int | None = None) -> DraftTree:
-        """The first ``count`` nodes, none deeper than ``depth``: a cut that looks at no value, so `drawn` survives."""
+        """The first ``count`` nodes, down to ``depth``: a cut that looks at no value, so `drawn` survives."""
         if count >= len(self) and depth is None:
             return self
         keep = np.arange(len(self)) < count
@@ -174,30 +183,79 @@ class DraftTree:
         return self if len(line) == len(self) else self.select(line, drawn=self.drawn)
 
     def top(self, count: int) -> DraftTree:
-        """The ``count`` best nodes by path score, probes apart; connected, since a path's score never rises downwards."""
+        """The ``count`` best nodes by path score, equals shallow nodes first, and all probes besides.
+
+        Connected, since a path's score never rises downwards; what a probe hangs from stays with it.
+        """
         if count >= len(self):
             return self
         ranks = -self.path_scores()
         if self.probes is not None:
-            ranks = np.where(self.probes, -np.inf, ranks)
+            ranks[self._under_probes()] = -np.inf
             count += int(self.probes.sum())
-        return self.select(np.sort(np.lexsort((np.arange(len(self)), ranks))[:count]))
+        order = np.lexsort((np.arange(len(self)), self.depths(), ranks))
+        return self.select(np.sort(order[:count]))
 
-    def check(self, vocab_size: int) -> None:
-        """What every drafter owes the engine; a third-party drafter that breaks it is told which rule it broke."""
+    def _under_probes(self) -> Bools:
+        """The probes and all nodes on the way to one."""
+        assert self.probes is not None, "only a tree with probes is asked"
+        held = self.probes.copy()
+        for node in range(len(self) - 1, -1, -1):
+            if held[node] and self.parents[node] != ROOT:
+                held[self.parents[node]] = True
+        return held
+
+    def check(self, vocab_size: int | None = None) -> None:
+        """What every drafter owes the engine; one that breaks a rule is told which.
+
+        Without ``vocab_size`` only the shape is judged, for those who combine trees of unknown origin.
+        """
+        self._check_arrays()
+        if len(self) and vocab_size is not None and (most := int(self.tokens.max())) >= vocab_size:
+            raise ValueError(
+                f"a draft holds token {most}, and the target's vocabulary has {vocab_size} tokens"
+            )
+        self._check_siblings()
+        self._check_draws()
+
+    def _check_arrays(self) -> None:
         n = len(self)
-        if not len(self.parents) == len(self.scores) == len(self.sources) == n:
-            raise ValueError(f"a draft tree of {n} tokens needs as many parents, scores and sources")
-        if n == 0:
-            return
+        marks = n if self.probes is None else len(self.probes)
+        if not len(self.parents) == len(self.scores) == len(self.sources) == marks == n:
+            raise ValueError(
+                f"a draft tree of {n} tokens needs as many parents, scores, sources and probe marks"
+            )
         if ((self.parents < ROOT) | (self.parents >= np.arange(n))).any():
-            raise ValueError(f"a draft tree lists parents before children, with {ROOT} for the root; got {self.parents}")
-        if self.tokens.min() < 0 or self.tokens.max() >= vocab_size:
-            raise ValueError(f"a drafted token lies outside the target's vocabulary of {vocab_size}: {self.tokens}")
-        verified = np.arange(n) if self.probes is None else np.flatnonzero(~self.probes)
-        pairs = self.parents[verified] * vocab_size + self.tokens[verified]
-        if len(np.unique(pairs)) < len(pairs):
-            raise ValueError("two children of one node in a draft tree carry the same token; merge them first")
+            parents = self.parents.tolist()
+            raise ValueError(
+                f"a draft tree lists parents before children, {ROOT} for the root; it has {parents}"
+            )
+        if (self.tokens < 0).any():
+            raise ValueError(f"a draft holds token {self.tokens.min()}; token ids start at 0")
+        if not (self.scores <= 0).all():
+            raise ValueError(
+                f"scores in a draft are log-probabilities, at most 0; it has {self.scores.max()}"
+            )
+
+    def _check_siblings(self) -> None:
+        verified = slice(None) if self.probes is None else ~self.probes
+        parents, tokens = self.parents[verified], self.tokens[verified]
+        places = parents * (tokens.max(initial=0) + 1) + tokens
+        if len(np.unique(places)) < len(places):
+            raise ValueError(
+                "two children of one node in a draft tree carry the same token; merge them first"
+            )
+
+    def _check_draws(self) -> None:
+        """A sampled child that its law rules out would be a division by zero, and no sample of that law."""
+        for parent, law in self.drawn.items():
+            if not ROOT <= parent < len(self):
+                raise ValueError(
+                    f"a draft names a law for the children of node {parent}, which it does not have"
+                )
+            for token in self.tokens[self.children(parent)].tolist():
+                if not law.probability(token) > 0:
+                    raise ValueError(f"token {token} of a draft cannot come from the law it was sampled from")
 
 
 EMPTY = DraftTree.build((), ())
@@ -206,7 +264,8 @@ EMPTY = DraftTree.build((), ())
 def merge(trees: Sequence[DraftTree]) -> DraftTree:
     """The union: equal paths become one node, which remembers every source and the best score.
 
-    Which of several drafts survives here depends on their values, so the laws of sampled children are forgotten.
+    Which of several drafts survives here depends on their values, so the laws of sampled children are
+    forgotten. Probes keep to themselves.
     """
     nodes: dict[tuple[int, int], int] = {}
     tokens: list[int] = []
@@ -242,7 +301,7 @@ def _both(first: str, second: str) -> str:
 
 
 def ancestors(parents: Ints) -> Bools:
-    """``[n, n]``: whether row ``i`` may see row ``j``, itself included; parents ``-1`` hang from the cached prefix.
+    """``[n, n]``: whether row ``i`` may see row ``j``, itself included; parent ``-1`` is the cached prefix.
 
     >>> ancestors(np.array([-1, 0, 0])).astype(int).tolist()
     [[1, 0, 0], [1, 1, 0], [1, 0, 1]]
@@ -258,12 +317,10 @@ def ancestors(parents: Ints) -> Bools:
 
 
 def offsets(parents: Ints) -> Ints:
-    """How many positions each scored row lies past the first, which stands directly after the cached prefix."""
+    """How many positions each scored row lies past the first, which stands right after the cached prefix."""
     return ancestors(parents).sum(axis=1) - 1
 
 
 def rows_of(root: int, tree: DraftTree) -> tuple[Ints, Ints]:
     """Tokens and parents of the rows that a target scores for a tree: the root first, then the nodes."""
     return np.concatenate(([root], tree.tokens)), np.concatenate(([ROOT], tree.parents + 1))
-
-

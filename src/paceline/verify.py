@@ -1,29 +1,31 @@
 """The two rules by which a target accepts a draft.
 
-Both walk the tree from the root. At each node the target's law of the next token is known, the rule settles on one
-token, and the walk goes on to the child that carries it; where there is no such child, the token stands alone as the
-round's last. So every round yields its accepted path and exactly one token more, unless the sequence ends inside.
+Both walk the tree from the root. At each node the target's law of the next token is known, the rule settles
+on one token, and the walk goes on to the child that carries it; where there is no such child, the token
+stands alone as the round's last. So every round yields its accepted path and exactly one token more, unless
+the sequence ends inside.
 
-**Coupled.** The token at sequence index *i* is ``choose(i, law)``: the argmax, or the Gumbel-max sample under noise
-keyed by *i*. It is a function of the target's law and of the noise, and the law a function of the tokens before it.
-By induction over *i* the whole text is a function of target, prompt, settings and seed. The draft does not occur in
-that function, so it may depend on anything at all, the noise included. That is the whole proof: the tree only
-decides how many tokens of the text become known per forward.
+**Coupled.** The token at sequence index *i* is ``choose(i, law)``: the argmax, or the Gumbel-max sample under
+noise keyed by *i*. It is a function of the target's law and of the noise, and the law a function of the
+tokens before it. By induction over *i* the whole text is a function of target, prompt, settings and seed. The
+draft does not occur in that function, so it may depend on anything at all, the noise included. That is the
+whole proof: the tree only decides how many tokens of the text become known per forward.
 
 **Rejection.** Let *p* be the target's law at a node.
 
-*Fixed children.* The token is drawn from *p* with private noise, and a child that carries it is walked to. The noise
-is seen by no draft and used for no other index, so given all that came before (draft included) the token has law *p*.
+*Fixed children.* The token is drawn from *p* with private noise, and a child that carries it is walked to.
+The noise is seen by no draft and used for no other index, so given all that came before (draft included) the
+token has law *p*.
 
-*Sampled children* x1, x2, ... drawn from *q* in this order and without replacement: with ``p1 = p``, ``q1 = q``
-accept xk with probability ``min(1, pk(xk) / qk(xk))``; otherwise go on with ``p(k+1) = normalised (pk - qk)+`` and
-``q(k+1) = qk`` without xk; when all are refused draw from what is left of *p*. One step is exact: given the history,
-xk has law qk, so token *x* leaves the step with probability ``min(pk(x), qk(x))`` and the step is refused with
-probability ``m = sum (pk - qk)+``, in which case the rest, by induction, has law ``(pk - qk)+ / m``. Together:
-``min(pk, qk) + (pk - qk)+ = pk``.
+*Sampled children* x1, x2, ... drawn from *q* in this order and without replacement: with ``p1 = p``, ``q1 =
+q`` accept xk with probability ``min(1, pk(xk) / qk(xk))``; otherwise go on with ``p(k+1) = normalised (pk -
+qk)+`` and ``q(k+1) = qk`` without xk; when all are refused draw from what is left of *p*. One step is exact:
+given the history, xk has law qk, so token *x* leaves the step with probability ``min(pk(x), qk(x))`` and the
+step is refused with probability ``m = sum (pk - qk)+``, in which case the rest, by induction, has law ``(pk -
+qk)+ / m``. Together: ``min(pk, qk) + (pk - qk)+ = pk``.
 
-The coins of one index are used at that index only, and each index is settled once, so nothing a draft saw in an
-earlier round correlates with a later decision.
+The coins of one index are used at that index only, and each index is settled once, so nothing a draft saw in
+an earlier round correlates with a later decision.
 """
 
 from __future__ import annotations
@@ -47,14 +49,15 @@ class Rule(StrEnum):
 class Verdict:
     """What one round settled.
 
-    ``tokens`` were emitted in this order. ``path`` are the accepted nodes whose keys and values are worth keeping:
-    one per token but the last, which becomes the next root (or ends the text) and is not in the cache.
+    ``tokens`` were emitted in this order. ``path`` are the accepted nodes whose keys and values are worth
+    keeping: one per token but the last, which becomes the next root (or ends the text) and is not in the
+    cache.
     """
 
     path: tuple[int, ...]
     tokens: tuple[int, ...]
     accepted: int
-    """How many of ``tokens`` were drafted: all but the last, or all where the sequence ended inside the draft."""
+    """How many of ``tokens`` were drafted: all but the last, or all where the text ended inside the draft."""
 
 
 def judge(
@@ -68,9 +71,10 @@ def judge(
 ) -> Verdict:
     """Walk the tree from the root and emit the target's tokens.
 
-    ``law(node)`` is asked for walked nodes only and directly before their token is settled, so processors that keep
-    state see plain decoding's sequence of calls. ``index`` is the sequence index of the first token. ``emit(token,
-    node)`` commits the token settled at ``node`` and says whether the sequence ends with it.
+    ``law(node)`` is asked for walked nodes only and directly before their token is settled, so processors
+    that keep state see plain decoding's sequence of calls. ``index`` is the sequence index of the first
+    token. ``emit(token, node)`` commits the token settled at ``node`` and says whether the sequence ends with
+    it.
     """
     node, path, tokens = ROOT, list[int](), list[int]()
     while True:

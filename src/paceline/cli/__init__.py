@@ -1,1 +1,71 @@
-""
+"""The command line: thin commands, one file each. `main` is the entry point."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import warnings
+from collections.abc import Sequence
+from typing import NoReturn
+
+from paceline import __version__
+from paceline.cli import check, generate, methods
+
+COMMANDS = (generate, check, methods)
+
+OUTDATED = {
+    "--draft-max": "--num-draft-tokens",
+    "--draft-n": "--num-draft-tokens",
+    "--speculative-model": "--method",
+    "--spec-type": "--method",
+}
+"""Flags that other tools have or had, and what to write here."""
+
+
+class Parser(argparse.ArgumentParser):
+    """Errors are one sentence, with exit code 2 and without the usage text in front of them."""
+
+    def error(self, message: str) -> NoReturn:
+        for word in sys.argv[1:]:
+            if (new := OUTDATED.get(word.partition("=")[0])) is not None:
+                message = f"{word.partition('=')[0]} is another tool's flag; write {new}"
+        self.exit(2, f"paceline: error: {message}\n")
+
+
+def parser() -> argparse.ArgumentParser:
+    """The whole command line."""
+    top = Parser(
+        prog="paceline",
+        description="Makes language models write faster without changing what they write.",
+        allow_abbrev=False,
+    )
+    top.add_argument("--version", action="version", version=f"paceline {__version__}")
+    commands = top.add_subparsers(dest="command", metavar="COMMAND", required=True, parser_class=Parser)
+    for command in COMMANDS:
+        command.add(commands)
+    return top
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one command. 0 is success, 1 a check that found a bug, 2 a mistake in what was asked, 130 an interruption."""
+    options = parser().parse_args(arguments)
+    try:
+        with warnings.catch_warnings():
+            warnings.showwarning = _note
+            return int(options.run(options))
+    except (ValueError, OSError) as error:
+        print(f"paceline: error: {_sentence(error)}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        print("\npaceline: interrupted", file=sys.stderr)
+        return 130
+
+
+def _note(message: Warning | str, *_: object, **__: object) -> None:
+    print(f"paceline: note: {message}", file=sys.stderr)
+
+
+def _sentence(error: Exception) -> str:
+    if isinstance(error, OSError) and error.filename is not None:
+        return f"cannot read {error.filename}: {error.strerror}"
+    return " ".join(str(error).split())

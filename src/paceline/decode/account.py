@@ -1,10 +1,10 @@
 """What a run of rounds amounts to, in one set of words.
 
-    tokens_per_round    emitted tokens / rounds, the target's own token included
-    mean_accepted       accepted draft tokens / rounds
-    accepted_per_draft  accepted draft tokens / rounds that drafted
-    acceptance_rate     accepted draft tokens / drafted tokens (of a tree: all its nodes)
-    coverage            rounds that drafted / rounds
+tokens_per_round    emitted tokens / rounds, the target's own token included
+mean_accepted       accepted draft tokens / rounds
+accepted_per_draft  accepted draft tokens / rounds that drafted
+acceptance_rate     accepted draft tokens / drafted tokens (of a tree: all its nodes)
+coverage            rounds that drafted / rounds
 """
 
 from __future__ import annotations

@@ -10,7 +10,7 @@ DEFAULT_NODES = 10
 
 
 class Planner(Protocol):
-    """Sizes drafts. Under the rejection rule a planner must not look at live timings: they would leak into the text."""
+    """Sizes drafts. Under the rejection rule not by live timings, which the text would then depend on."""
 
     def nodes(self, context: Context) -> int:
         """How many nodes the next draft may hold; 0 for none."""

@@ -1,4 +1,4 @@
-"""The serial driver: one sequence, every question answered at once. The slow twin of every faster driver."""
+"""The serial driver: one sequence, each question answered at once. The slow twin of every faster driver."""
 
 from __future__ import annotations
 
@@ -11,7 +11,10 @@ from paceline.targets.base import Target
 
 
 def run(session: Session) -> Iterator[Emission]:
-    """Drive a session to its end, handing out tokens as rounds bring them. Closing the iterator closes the session."""
+    """Drive a session to its end, handing out tokens as rounds bring them.
+
+    Closing the iterator closes the session.
+    """
     answer: Answer | None = None
     given = 0
     with closing(session.flow()) as flow:

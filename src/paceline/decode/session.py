@@ -1,10 +1,11 @@
 """The decode loop of one sequence, as a generator that asks two questions.
 
-`Session.flow` yields `Propose` and is sent a draft tree; it yields `Score` and is sent scores. Who answers, and when,
-and for how many sequences at once, is the driver's business; every driver therefore emits the same tokens.
+`Session.flow` yields `Propose` and is sent a draft tree; it yields `Score` and is sent scores. Who answers,
+and when, and for how many sequences at once, is the driver's business; every driver therefore emits the same
+tokens.
 
-Between rounds one identity holds: the cache has a committed row for every token but the last, the root, which is
-scored together with the next draft.
+Between rounds one identity holds: the cache has a committed row for every token but the last, the root, which
+is scored together with the next draft.
 """
 
 from __future__ import annotations
@@ -15,8 +16,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from paceline.context import Context
-from paceline.drafters.base import Budget, Drafter, Seen
 from paceline.decode.planner import Planner
+from paceline.drafters.base import Budget, Drafter, Seen
 from paceline.law import Dice, Distribution, KeyedDice, Law
 from paceline.targets.base import Request, Rows, Scores, Target
 from paceline.tree import EMPTY, DraftTree
@@ -53,7 +54,7 @@ class TokenLogprobs:
 
 @dataclass(frozen=True)
 class Emission:
-    """One emitted token and where it came from: a source's name, or "" for the target's own token of a round."""
+    """One emitted token and where it came from: a source's name, or "" for the target's own of a round."""
 
     token: int
     source: str
@@ -119,7 +120,7 @@ class Session:
             piece = prompt[start : start + size]
             scores = yield Score(Request.of_prompt(self.rows, piece, self.drafter.needs))
             self._keep(range(len(piece)))
-            verdict = Verdict(path=tuple(range(len(piece))), tokens=(), accepted=0)
+            verdict = Verdict(path=tuple(range(len(piece) - 1)), tokens=(), accepted=0)
             self.drafter.observe([Seen(state, verdict, scores)])
         self.seconds_prefill = time.perf_counter() - started
 
@@ -151,9 +152,9 @@ class Session:
         )
 
     def _budget(self) -> Budget:
-        """What the planner grants, cut to what the sequence has room for and the target can score faithfully.
+        """What the planner grants, cut to what the sequence has room for and the target can score.
 
-        A round emits one token more than it accepts, so a draft as deep as the room left would be one too deep.
+        A round emits one token more than it accepts, so a draft as deep as the room left is one too deep.
         """
         depth = self.context.room - 1
         limit = self.target.reach(len(self.context) - 1).depth
@@ -168,7 +169,8 @@ class Session:
 
     def _judge(self, tree: DraftTree, scores: Scores) -> Verdict:
         law, dice = self.law, self.dice
-        assert law is not None and dice is not None
+        assert law is not None, "set when the session was made"
+        assert dice is not None, "set when the session was made"
 
         def node_law(node: int) -> Distribution:
             if law.argmax_only:
@@ -186,9 +188,9 @@ class Session:
     def _logprobs(self, scores: Scores, node: int, token: int) -> TokenLogprobs | None:
         if self.top_logprobs is None:
             return None
-        assert self.law is not None
+        assert self.law is not None, "set when the session was made"
         row = self.law.log_probabilities(scores.row(node))
-        best = row.topk(self.top_logprobs)
+        best = row.topk(min(self.top_logprobs, len(row)))
         top = zip(best.indices.tolist(), best.values.tolist(), strict=True)
         return TokenLogprobs(float(row[token]), tuple(top))
 
@@ -196,5 +198,3 @@ class Session:
         self.rows.keep(path)
         if self.checked:
             self.rows.check()
-
-

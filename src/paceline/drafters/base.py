@@ -29,7 +29,7 @@ class Budget:
     depth: int
 
     def __post_init__(self) -> None:
-        assert self.nodes >= 0 and self.depth >= 0, f"a budget is not negative: {self}"
+        assert min(self.nodes, self.depth) >= 0, f"a budget is not negative: {self}"
 
     @property
     def empty(self) -> bool:
@@ -44,7 +44,10 @@ class Ask(NamedTuple):
 
 
 class Seen(NamedTuple):
-    """What became of one sequence's rows. In prefill, every row is on the path and no token was emitted."""
+    """What became of one sequence's rows: the first, and those on the verdict's path, were kept.
+
+    A piece of the prompt looks like a chain that was accepted whole and emitted nothing.
+    """
 
     state: Any
     verdict: Verdict
@@ -52,9 +55,11 @@ class Seen(NamedTuple):
 
 
 class Drafter:
-    """Proposes continuations. State is per sequence and lives from `open` to `close`; calls are grouped over sequences.
+    """Proposes continuations. State is per sequence and lives from `open` to `close`; calls take several
+    sequences.
 
-    Overriding `propose_one` suffices; a drafter that gains from seeing several sequences at once overrides `propose`.
+    Overriding `propose_one` suffices; a drafter that gains from several sequences at once overrides
+    `propose`.
     """
 
     name: ClassVar[str] = ""

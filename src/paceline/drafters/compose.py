@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import ExitStack
 from typing import Any
 
 from paceline.context import Context
-from paceline.drafters.base import NOTHING, Ask, Drafter, Seen
-from paceline.targets.base import Want
+from paceline.drafters.base import Ask, Drafter, Seen
+from paceline.targets.base import NOTHING, Want
 from paceline.tree import EMPTY, DraftTree, merge
 
 
@@ -23,12 +24,11 @@ class Composed(Drafter):
 
     def open(self, context: Context) -> list[Any]:
         states: list[Any] = []
-        try:
+        with ExitStack() as opened:
             for part in self.parts:
                 states.append(part.open(context))
-        except BaseException:
-            self.close(states)
-            raise
+                opened.callback(part.close, states[-1])
+            opened.pop_all()
         return states
 
     def observe(self, seen: Sequence[Seen]) -> None:
@@ -36,12 +36,13 @@ class Composed(Drafter):
             part.observe([entry._replace(state=entry.state[number]) for entry in seen])
 
     def close(self, state: list[Any]) -> None:
-        for part, own in zip(self.parts, state, strict=False):
-            part.close(own)
+        with ExitStack() as opened:  # also the others where one fails to close
+            for part, own in zip(self.parts, state, strict=True):
+                opened.callback(part.close, own)
 
 
 class Fallback(Composed):
-    """``a,b``: for each sequence the first part that proposes anything; later parts are not even asked."""
+    """``a,b``: for each sequence the first part that proposes anything; later parts are not asked."""
 
     name = "fallback"
 
@@ -58,7 +59,7 @@ class Fallback(Composed):
 
 
 class Union(Composed):
-    """``a+b``: one tree of all parts, equal paths merged, cut to the budget by path score, shallow nodes first."""
+    """``a+b``: one tree of all parts with equal paths merged, cut to the budget as `DraftTree.top` cuts."""
 
     name = "union"
 
@@ -67,4 +68,13 @@ class Union(Composed):
             part.propose([Ask(state[number], budget) for state, budget in asks])
             for number, part in enumerate(self.parts)
         ]
-        return [merge(trees).top(ask.budget.nodes) for ask, trees in zip(asks, zip(*by_part, strict=True), strict=True)]
+        return [
+            self._united(trees).top(ask.budget.nodes)
+            for ask, trees in zip(asks, zip(*by_part, strict=True), strict=True)
+        ]
+
+    @staticmethod
+    def _united(trees: Sequence[DraftTree]) -> DraftTree:
+        for tree in trees:
+            tree.check()
+        return merge(trees)

@@ -1,9 +1,9 @@
 """Prompt lookup: what followed these words the last time they stood here.
 
-Text that quotes its prompt or itself (summaries, code edits, names, agents' transcripts) repeats token n-grams. The
-longest suffix of the text that occurred before, at its latest occurrence, is continued as it was continued there.
-Where the copied piece reaches the end of the text it goes on into its own copy, so a repetition is drafted to any
-length.
+Text that quotes its prompt or itself (summaries, code edits, names, agents' transcripts) repeats token
+n-grams. The longest suffix of the text that occurred before, at its latest occurrence, is continued as it was
+continued there. Where the copied piece reaches the end of the text it goes on into its own copy, so a
+repetition is drafted to any length.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class Places:
     indexed: int = 0
 
     def catch_up(self) -> None:
-        """Index n-grams that have a successor by now: each is written once, later occurrences over earlier ones."""
+        """Index the n-grams that have a successor by now, each once, later occurrences over earlier ones."""
         tokens = self.context.tokens
         start = max(0, self.indexed - self.sizes[-1])
         recent = tokens[start:].tolist()

@@ -1,7 +1,8 @@
 """Method specs: parsing, the built-in methods, and those that other packages bring.
 
-A package adds a method by an entry point of the group ``paceline.drafters``: its name is the method's name, its value
-a `Drafter` class (or any callable that returns a drafter) whose keyword arguments are the method's options.
+A package adds a method by an entry point of the group ``paceline.drafters``: its name is the method's name,
+its value a `Drafter` class (or any callable that returns a drafter) whose keyword arguments are the method's
+options.
 """
 
 from __future__ import annotations
@@ -9,8 +10,9 @@ from __future__ import annotations
 import inspect
 import re
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import cache
-from importlib.metadata import entry_points
+from importlib.metadata import EntryPoint, entry_points
 from typing import Any
 
 from paceline.drafters.base import Drafter, Plain
@@ -25,24 +27,33 @@ GROUP = "paceline.drafters"
 _NAME = re.compile(r"[A-Za-z][\w.-]*")
 
 
+@dataclass(frozen=True)
+class PlugIn:
+    """A method of another package: imported when it is used, so a broken one breaks nothing else."""
+
+    entry: EntryPoint
+
+    def load(self) -> Factory:
+        try:
+            factory: Factory = self.entry.load()
+        except Exception as error:
+            brought = f"method {self.entry.name!r} ({self.entry.value})"
+            raise ValueError(f"the package that brings {brought} cannot be imported: {error}") from error
+        return factory
+
+    def __call__(self, **options: Any) -> Drafter:
+        made = self.load()(**options)
+        if not isinstance(made, Drafter):
+            what = f"method {self.entry.name!r} gives a {type(made).__name__}"
+            raise ValueError(f"{what}, not a drafter; derive its class from paceline.Drafter")
+        return made
+
+
 @cache
 def available() -> dict[str, Factory]:
     """All methods by name: the built-in ones and the installed plug-ins, which cannot replace them."""
-    plugins = {entry.name: _lazy(entry.load) for entry in entry_points(group=GROUP)}
+    plugins = {entry.name: PlugIn(entry) for entry in entry_points(group=GROUP)}
     return {**plugins, **BUILT_IN}
-
-
-def _lazy(load: Callable[[], Any]) -> Factory:
-    """A plug-in is imported when its method is used, so a broken one breaks nothing else."""
-
-    def factory(**options: Any) -> Drafter:
-        made = load()(**options)
-        if not isinstance(made, Drafter):
-            raise ValueError(f"a plug-in's drafter must derive from paceline.Drafter, not be a {type(made).__name__}")
-        return made
-
-    factory.__wrapped__ = load  # type: ignore[attr-defined]
-    return factory
 
 
 def make_drafter(spec: str) -> Drafter:
@@ -74,49 +85,59 @@ def _union(text: str, spec: str) -> Drafter:
 def _single(text: str, spec: str) -> Drafter:
     name, colon, rest = text.strip().partition(":")
     if not _NAME.fullmatch(name) or (colon and not rest):
-        raise ValueError(f"cannot read method {spec!r}: write name, name:key=value, 'a,b' (fallback) or 'a+b' (union)")
+        raise ValueError(
+            f"cannot read method {spec!r}: write name, name:key=value, 'a,b' (fallback) or 'a+b' (union)"
+        )
     factory = available().get(name)
     if factory is None:
-        raise ValueError(f"unknown method {name!r}; 'paceline methods' lists {', '.join(sorted(available()))}")
+        raise ValueError(
+            f"unknown method {name!r}; 'paceline methods' lists {', '.join(sorted(available()))}"
+        )
     return factory(**_options(name, factory, rest))
 
 
 def _options(name: str, factory: Factory, text: str) -> dict[str, Any]:
-    options: dict[str, Any] = {}
-    if not text:
-        return options
     known = _parameters(factory)
-    for pair in text.split(","):
+    options: dict[str, Any] = {}
+    for pair in text.split(",") if text else ():
         key, equals, value = (piece.strip() for piece in pair.partition("="))
         if not equals or not key or not value:
             raise ValueError(f"cannot read {pair!r} in method {name!r}: write key=value")
+        if key in options:
+            raise ValueError(f"method {name!r} is given option {key!r} twice; keep one of them")
         if known is not None and key not in known:
             takes = ", ".join(known) or "no options"
             raise ValueError(f"method {name!r} has no option {key!r}; it takes {takes}")
-        options[key] = _convert(name, key, value, known[key] if known else None)
+        options[key] = _convert(name, key, value, _kind(known[key]) if known else str)
+    for key, parameter in (known or {}).items():
+        if parameter.default is parameter.empty and key not in options:
+            raise ValueError(f"method {name!r} needs option {key!r}: write {name}:{key}=value")
     return options
 
 
 def _parameters(factory: Factory) -> dict[str, inspect.Parameter] | None:
-    """Options of a method by name; None for a plug-in that was not imported to ask."""
-    target = getattr(factory, "__wrapped__", None)
-    if target is not None:
-        factory = target()
-    own = dict(inspect.signature(factory).parameters)
+    """Options of a method by name; None where it takes any."""
+    signature = inspect.signature(factory.load() if isinstance(factory, PlugIn) else factory)
+    own = {n: p for n, p in signature.parameters.items() if p.kind is not p.VAR_POSITIONAL}
     return None if any(p.kind is p.VAR_KEYWORD for p in own.values()) else own
 
 
-def _convert(name: str, key: str, value: str, parameter: inspect.Parameter | None) -> Any:
-    default = parameter.default if parameter is not None else None
-    if isinstance(default, bool):
+def _kind(parameter: inspect.Parameter) -> type:
+    """What an option's text is read as: what its annotation says, or else the type of its default."""
+    words = set(re.findall(r"\w+", inspect.formatannotation(parameter.annotation)))
+    for kind in (bool, float, int, str):
+        if kind.__name__ in words:
+            return kind
+    return type(parameter.default) if type(parameter.default) in (bool, int, float) else str
+
+
+def _convert(name: str, key: str, value: str, kind: type) -> Any:
+    if kind is bool:
         if value.lower() not in ("true", "false"):
             raise ValueError(f"option {key!r} of method {name!r} is true or false, not {value!r}")
         return value.lower() == "true"
-    for kind in (int, float):
-        if isinstance(default, kind):
-            try:
-                return kind(value)
-            except ValueError:
-                noun = "a whole number" if kind is int else "a number"
-                raise ValueError(f"option {key!r} of method {name!r} takes {noun}, not {value!r}") from None
-    return value
+    try:
+        return kind(value)
+    except ValueError:
+        noun = "a whole number" if kind is int else "a number"
+        raise ValueError(f"option {key!r} of method {name!r} takes {noun}, not {value!r}") from None

@@ -86,5 +86,5 @@ class Adjustment:
 
 
 def _scored(ids: Tokens, scores: torch.Tensor) -> torch.Tensor:
-    """Those of the ascending ids that have a score: an embedding may hold more tokens than the output layer."""
+    """Those of the ascending ids that have a score: embeddings may hold more tokens than the output layer."""
     return torch.from_numpy(ids[: np.searchsorted(ids, scores.numel())]).to(scores.device)

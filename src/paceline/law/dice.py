@@ -25,7 +25,7 @@ class Dice(Protocol):
         ...
 
     def accept(self, index: int, token: int, chance: Weight) -> bool:
-        """Whether a drafted token is taken, which happens with probability ``chance`` (1 and above: always)."""
+        """Whether a drafted token is taken, which has probability ``chance`` (1 and above: always)."""
         ...
 
 

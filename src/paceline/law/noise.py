@@ -94,7 +94,7 @@ class Noise:
         return np.negative(values, out=values)
 
     def _bits(self, stream: Stream, index: int, ids: Ids) -> Bits:
-        """The 64 bits of each token. A block serves two neighbours: a dense set is cut out of its whole range."""
+        """The 64 bits of each token. A block serves two, so a dense set is cut out of its whole range."""
         low, high = int(ids.min()), int(ids.max())
         assert 0 <= low <= high < 2**33, f"token ids {low}..{high} do not fit a counter word"
         if 2 * ids.size <= high - low + 1:
@@ -118,7 +118,7 @@ class Noise:
 
 
 def philox(even: Bits, odd: Bits, key: int) -> tuple[Bits, Bits]:
-    """Philox4x32-10 over counters given as words (c0, c2) = ``even [2, n]`` and (c1, c3) = ``odd [2, n or 1]``.
+    """Philox4x32-10 of counters with words (c0, c2) = ``even [2, n]``, (c1, c3) = ``odd [2, n or 1]``.
 
     Returns the output words in the same halves; those of the odd half carry junk above their 32 bits. A
     round is ::
@@ -126,26 +126,27 @@ def philox(even: Bits, odd: Bits, key: int) -> tuple[Bits, Bits]:
         c0, c1, c2, c3 = high(M1 c2) ^ c1 ^ k0, low(M1 c2), high(M0 c0) ^ c3 ^ k1, low(M0 c0)
 
     so words sit in 64-bit lanes, the new even words come from the products of the *reversed* even words, and
-    the new odd words are those products: they only ever meet an exclusive or, and are cut to 32 bits after
-    it.
+    the new odd words are those products: they only meet an exclusive or, and are cut to 32 bits after it.
     """
     even = even.copy()
-    product, spare = np.empty_like(even), np.empty_like(even)
-    for round_key in _round_keys(key):
+    products = np.empty((2, *even.shape), dtype=np.uint64)  # in turn: one is written, one is the odd words
+    for turn, round_key in enumerate(_round_keys(key)):
+        product = products[turn % 2]
         np.multiply(even[::-1], _MULTIPLIERS, out=product)
         np.right_shift(product, _WORD_BITS, out=even)
         even ^= odd
         even ^= round_key
         even &= _LOW_WORD
-        odd, product, spare = product, spare, product
+        odd = product
     return even, odd
 
 
 @lru_cache(maxsize=64)
 def _round_keys(key: int) -> tuple[Bits, ...]:
     words = (key % 2**32, key >> 32)
-    rounds = (
-        [(word + i * step) % 2**32 for word, step in zip(words, _KEY_STEPS, strict=True)]
-        for i in range(_ROUNDS)
+    return tuple(
+        np.array(
+            [[(word + turn * step) % 2**32] for word, step in zip(words, _KEY_STEPS, strict=True)], np.uint64
+        )
+        for turn in range(_ROUNDS)
     )
-    return tuple(np.array(keys, dtype=np.uint64)[:, None] for keys in rounds)

@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     import torch
 
 Processor: TypeAlias = "Callable[[torch.Tensor, torch.Tensor], torch.Tensor]"
-"""``(token ids [1, length], scores [1, vocabulary]) -> scores``: what transformers calls a `LogitsProcessor`."""
+"""``(token ids [1, length], scores [1, vocabulary]) -> scores``, as transformers calls its own."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,7 +27,7 @@ class Sampling:
     top_k: int = 0
     """0 is off. Tokens that tie with the k-th survive too."""
     top_p: float = 1.0
-    """A token survives if those before it hold less than this mass; equals stand in the order of their ids."""
+    """A token survives if those before it hold less than this mass; equals stand in order of id."""
     min_p: float = 0.0
     """A token survives if it is at least this fraction as likely as the most likely one."""
     repetition_penalty: float = 1.0

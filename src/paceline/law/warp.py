@@ -28,11 +28,14 @@ def warped(row: Row, sampling: Sampling) -> Distribution:
         kept &= _nucleus(weights, sampling.top_p)
     if sampling.min_p > 0:
         kept &= weights >= sampling.min_p
-    return Distribution(ids, weights) if kept.all() else Distribution(ids[kept], weights[kept])
+    if kept.all():
+        return Distribution(ids, weights)
+    survivors = np.flatnonzero(kept)
+    return Distribution(ids[survivors], weights[survivors])
 
 
 def check_peak(peak: float) -> None:
-    """Without a largest score that is a number there is no law, only something numeric that looks like one."""
+    """Without a finite largest score there is nothing to measure the others against, and no law."""
     if peak == -np.inf:
         raise ValueError("No token is possible here: relax banned or the logits processors.")
     if not np.isfinite(peak):

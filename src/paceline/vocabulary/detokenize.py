@@ -6,12 +6,16 @@ Two promises, for every sequence of ids, sensible or not:
   sequence the ids turn out to be, and with `finish` it is all of it;
 - no half characters: bytes wait until they make a character, or until no continuation can make them one.
 
-What can be told early follows from how a tokenizer repairs bytes that are no text. Byte-level decoders replace
-each maximal invalid stretch by one U+FFFD and go on at the next possible character, so every character is
-certain with its last byte. Byte-fallback decoders judge a *run* of byte tokens as a whole: if any byte of it is
-wrong, each byte of the run becomes a U+FFFD, also those that were good characters. Hence a run that is valid so
-far stays untold until a token of another kind ends it, and a run that has gone wrong is told at once, byte by
-byte. `unsettled` shows the characters that wait for such a verdict.
+What can be told early follows from how a tokenizer repairs bytes that are no text:
+
+- byte-level decoders put one U+FFFD for each maximal invalid stretch and go on at the next possible
+  character, so every character is certain with its last byte;
+- byte-fallback decoders judge a *run* of byte tokens as a whole. If any byte of it is wrong, each byte of the
+  run becomes a U+FFFD, also those that were good characters. Hence a run that is valid so far stays untold
+  until a token of another kind ends it, and a run that has gone wrong is told at once, byte by byte.
+  `unsettled` shows the characters that wait for such a verdict.
+
+An opaque decoder promises nothing of the kind, so with one both promises hold for ordinary text only.
 """
 
 import copy
@@ -25,21 +29,21 @@ if TYPE_CHECKING:
     from paceline.vocabulary.tokens import Vocabulary
 
 REPLACEMENT = "\ufffd"
-OPAQUE_CONTEXT = 16
-"""How many tokens before the first new one an opaque decoder is shown, so that it sees what joins them."""
 
 
 class Detokenizer:
     """The text of one growing sequence.
 
-    `prefix` is what the sequence already holds (a prompt): its text is not repeated, and the text that follows
-    is spelled as a continuation, so that the space before a first word survives. A character whose first bytes
+    `prefix` is what the sequence already holds (a prompt): its text is not repeated, and what follows is
+    spelled as a continuation, so that the space before a first word survives. A character whose first bytes
     are in the prefix is returned with the token that completes it.
     """
 
     __slots__ = ("_text",)
 
-    def __init__(self, vocabulary: "Vocabulary", skip_special: bool = True, prefix: Iterable[int] = ()) -> None:
+    def __init__(
+        self, vocabulary: "Vocabulary", skip_special: bool = True, prefix: Iterable[int] = ()
+    ) -> None:
         table = vocabulary.table
         self._text: PieceText | OpaqueText
         if table is not None:
@@ -69,7 +73,7 @@ class Detokenizer:
 
 
 class PieceText:
-    """The text of tokens that each have a piece of their own. All state is immutable, so a copy is shallow."""
+    """The text of tokens that each have a piece of their own. No field is mutable, so copies are shallow."""
 
     __slots__ = ("_broken", "_opens", "_pieces", "_run", "_strip", "_table", "_tail", "_untold")
 
@@ -170,29 +174,32 @@ class PieceText:
 class OpaqueText:
     """The text of tokens whose decoder only speaks about sequences: differences of decodes.
 
-    Each step decodes a window that starts some tokens before the first untold one, so that the decoder sees
-    what joins them. `finish` decodes everything once and returns what the steps have left, so the whole is the
-    decoder's own wherever its text grows at the end only; what else it does is unknowable early.
+    Each step decodes a window that reaches back over the tokens of the last telling, so that the decoder sees
+    what joins old and new, and that starts where some telling ended, hence between two characters. `finish`
+    decodes everything once and returns what the steps have left: the whole is the decoder's own wherever its
+    text only ever grows at the end, and what else it may do cannot be known early.
     """
 
-    __slots__ = ("_context", "_decode", "_ids", "_prefix_text", "_start", "_told")
+    __slots__ = ("_decode", "_heard", "_ids", "_start", "_told", "_window_told")
 
     def __init__(self, decode: Callable[[list[int]], str]) -> None:
         self._decode = decode
         self._ids: list[int] = []
-        self._start = 0  # first token of the window
-        self._context = ""  # the window's text that is already told
+        self._start = 0  # the first token of the window
+        self._heard = 0  # how many tokens the told text is made of
+        self._window_told = ""  # the told text of the window
         self._told: list[str] = []
 
     def push(self, token: int) -> str:
         self._ids.append(token)
         window = self._decode(self._ids[self._start :])
-        if window.endswith(REPLACEMENT) or not window.startswith(self._context):
+        if window.endswith(REPLACEMENT) or not window.startswith(self._window_told):
             return ""
-        fresh = window[len(self._context) :]
+        fresh = window[len(self._window_told) :]
         if fresh:
             self._told.append(fresh)
-            self._slide()
+            self._start, self._heard = self._heard, len(self._ids)
+            self._window_told = self._decode(self._ids[self._start :])
         return fresh
 
     def finish(self) -> str:
@@ -200,7 +207,7 @@ class OpaqueText:
         whole = self._decode(self._ids)
         if whole.startswith(told):
             return whole[len(told) :]
-        return self._decode(self._ids[self._start :])[len(self._context) :]
+        return self._decode(self._ids[self._start :])[len(self._window_told) :]
 
     def unsettled(self, since: int) -> str:
         return ""
@@ -212,9 +219,7 @@ class OpaqueText:
 
     def prime(self, prefix: Sequence[int]) -> None:
         self._ids = list(prefix)
-        self._told = [self._decode(self._ids).rstrip(REPLACEMENT)]
-        self._slide()
-
-    def _slide(self) -> None:
-        self._start = max(0, len(self._ids) - OPAQUE_CONTEXT)
-        self._context = self._decode(self._ids[self._start :]).rstrip(REPLACEMENT)
+        text = self._decode(self._ids)
+        self._window_told = text.rstrip(REPLACEMENT)
+        self._heard = len(prefix) if text == self._window_told else 0
+        self._told = [self._window_told]

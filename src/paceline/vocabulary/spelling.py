@@ -1,8 +1,8 @@
 """What one token contributes to the text, read off the tokenizer's own decoder.
 
-A tokenizer's decoder maps a list of token strings to a text. Streaming needs more than that map: it needs the
-map to be a concatenation, so that a token's part is known when the token is. For nearly every tokenizer in use
-it is one, up to three irregularities, and a `Spelling` is a decoder written in those terms:
+A tokenizer's decoder maps a list of token strings to a text. Streaming needs that map to be a concatenation,
+so that a token's part is known when the token is. For nearly every tokenizer in use it is one, up to three
+irregularities, and a `Spelling` is a decoder written in those terms:
 
 - the token that opens the text may be spelled differently (Metaspace drops its marker, WordPiece its space);
 - bytes that make no character by themselves wait for their neighbours. Byte-level tokenizers repair invalid
@@ -26,6 +26,8 @@ Step: TypeAlias = Callable[[str, bool], str]
 
 @dataclass(frozen=True, kw_only=True)
 class Spelling:
+    """A decoder as a concatenation of pieces."""
+
     steps: tuple[Step, ...] = ()
     byte_level: bool = False
     byte_runs: bool = False
@@ -68,8 +70,8 @@ def canonical_rule(decoder: dict[str, Any] | None) -> str:
 
 
 def read_decoder(decoder: dict[str, Any] | None) -> Spelling | None:
-    """The spelling behind a decoder's JSON, `None` if it is opaque. A tokenizer without a decoder joins by spaces."""
-    if decoder is None:
+    """The spelling behind a decoder's JSON, `None` if it is opaque."""
+    if decoder is None:  # a tokenizer without one puts spaces between its tokens
         return Spelling(steps=(_joined_by_spaces,))
     steps = _flatten(decoder)
     if [step["type"] for step in steps] in (["ByteLevel"], ["ByteLevel", "Fuse"]):
@@ -110,11 +112,12 @@ def _flatten(decoder: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def _without_encoder_fields(step: dict[str, Any]) -> dict[str, Any]:
-    """Decoders share their classes with pre-tokenizers; these fields never reach the decoded text."""
-    return {k: v for k, v in step.items() if k not in ("add_prefix_space", "trim_offsets", "use_regex", "split")}
+    """Decoders share their classes with pre-tokenizers, some of whose fields never reach the decoded text."""
+    encoding_only = ("add_prefix_space", "trim_offsets", "use_regex", "split")
+    return {field: value for field, value in step.items() if field not in encoding_only}
 
 
-# ---- token-wise decoders -------------------------------------------------------------------------------------
+# ---- token-wise decoders ----------------------------------------------------------------------------------
 
 
 def _joined_by_spaces(token: str, opens: bool) -> str:
@@ -176,14 +179,14 @@ def _strip_leading(text: str, character: str, most: int) -> str:
     return text[min(most, len(text) - len(bare)) :]
 
 
-# ---- bytes ---------------------------------------------------------------------------------------------------
+# ---- bytes ------------------------------------------------------------------------------------------------
 
 
 def _alphabet() -> dict[int, int]:
     """Code point -> byte of the byte-level alphabet, which gives every byte a printable character.
 
-    Printable Latin-1 stands for itself, the other bytes follow in order from U+0100. The remaining code points
-    below U+0100 are outside of the alphabet; sending them beyond Latin-1 lets one `encode` notice them.
+    Printable Latin-1 stands for itself, the other bytes follow in order from U+0100. The code points of those
+    others are not in the alphabet; sending them beyond Latin-1 lets one `encode` notice them.
     """
     themselves = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
     others = [byte for byte in range(0x100) if byte not in themselves]

@@ -33,11 +33,13 @@ class StopStrings:
     sequence one number, and its depth the number of characters that a reader must not see yet.
     """
 
-    def __init__(self, vocabulary: "Vocabulary", strings: str | Iterable[str], skip_special: bool = True) -> None:
+    def __init__(
+        self, vocabulary: "Vocabulary", strings: str | Iterable[str], skip_special: bool = True
+    ) -> None:
         self.strings = (strings,) if isinstance(strings, str) else tuple(strings)
         for i, string in enumerate(self.strings):
             if not isinstance(string, str) or not string:
-                raise ValueError(f"stop string {i} is {string!r}; a stop string is text of at least one character")
+                raise ValueError(f"stop string {i} is {string!r}; give text of at least one character")
         self._vocabulary = vocabulary
         self._skip_special = skip_special
         self.depth: list[int] = [0]

@@ -22,9 +22,9 @@ PROBES = 192
 class Vocabulary:
     """Ids, bytes and text of a transformers tokenizer, in tables that are built when first asked for.
 
-    How ids spell is read from the tokenizer's decoder and then put to the proof: where the tables part from the
-    tokenizer's own `decode` on a sample of the vocabulary, the tokenizer's word stands and every text is found
-    by decoding. Tokens added to the tokenizer after the first question are not seen.
+    How ids spell is read from the tokenizer's decoder and then put to the proof: where the tables part from
+    the tokenizer's own `decode` on a sample of the vocabulary, the tokenizer's word stands and every text is
+    found by decoding. Tokens added to the tokenizer after the first question are not seen.
     """
 
     def __init__(self, tokenizer: "PreTrainedTokenizerBase") -> None:
@@ -59,7 +59,7 @@ class Vocabulary:
         return hashlib.sha256(identity.encode()).hexdigest()[:16]
 
     def token_bytes(self, token: int) -> bytes:
-        """The bytes of a token in the middle of a text; of a special token, its name; of an unused id, none."""
+        """What a token spells in the middle of a text; a special token its name, an unused id nothing."""
         assert token >= 0, f"token ids are not negative, got {token}"
         if token >= self.size or self._strings[token] is None:
             return b""
@@ -68,13 +68,13 @@ class Vocabulary:
 
     def text(self, ids: Iterable[int], *, skip_special: bool = True) -> str:
         """The text of a whole sequence, as the tokenizer itself decodes it."""
-        text: str = self._tokenizer.decode(
-            [int(token) for token in ids], skip_special_tokens=skip_special, clean_up_tokenization_spaces=False
-        )
-        return text
+        how = {"skip_special_tokens": skip_special, "clean_up_tokenization_spaces": False}
+        return str(self._tokenizer.decode([int(token) for token in ids], **how))
 
     def encode(self, text: str, add_special: bool = True) -> NDArray[np.int64]:
-        return np.asarray(self._tokenizer.encode(text, add_special_tokens=add_special), dtype=np.int64)
+        # not verbose: how long a text may be is the model's business
+        ids = self._tokenizer.encode(text, add_special_tokens=add_special, verbose=False)
+        return np.asarray(ids, dtype=np.int64)
 
     @cached_property
     def table(self) -> PieceTable | None:
@@ -90,12 +90,17 @@ class Vocabulary:
 
     @cached_property
     def _decoder(self) -> dict[str, Any] | None:
-        """The decoder's own serialised form: that of the whole tokenizer takes a fifth of a second."""
+        """The decoder's own serialised form, for that of the whole tokenizer takes a fifth of a second."""
         decoder = self._backend.decoder
-        return None if decoder is None else json.loads(decoder.__getstate__())
+        if decoder is None:
+            return None
+        try:
+            return dict(json.loads(decoder.__getstate__()))
+        except Exception:  # a decoder written in Python has no serialised form, and no narrower error
+            return {"type": type(decoder).__name__}
 
     def _confirms(self, table: PieceTable) -> bool:
-        """Whether tokenizer and table tell the same text, on short sequences of ids from all over the vocabulary."""
+        """Whether table and tokenizer tell the same text, on short sequences from all over the vocabulary."""
         sample = [*range(0, self.size, max(1, self.size // PROBES)), *sorted(self.specials)[:PROBES]]
         for i in range(0, len(sample), 4):
             ids = sample[i : i + 8]
@@ -114,5 +119,5 @@ class Vocabulary:
 
     @cached_property
     def _anchor(self) -> int:
-        words = (i for i, string in enumerate(self._strings) if string and string.isalpha() and i not in self.specials)
-        return next(words, 0)
+        ordinary = (i for i in range(self.size) if i not in self.specials)
+        return next((i for i in ordinary if (self._strings[i] or "").isalpha()), 0)

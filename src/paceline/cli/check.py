@@ -1,0 +1,87 @@
+"""``paceline check``: does speculation leave this model's text alone?"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from typing import TYPE_CHECKING
+
+from paceline.cli.common import Subparsers, add_json, add_model, print_json
+
+if TYPE_CHECKING:
+    from paceline.measure.conformance import Checker, Report
+
+
+def add(commands: Subparsers) -> None:
+    parser = commands.add_parser(
+        "check",
+        help="find out whether a model writes the same with and without drafts",
+        description=(
+            "Runs methods, rules, sampling settings and draft sizes against plain decoding of the same model, "
+            "counts differences, and tells near ties of the arithmetic from bugs. Exit code 1 means a bug."
+        ),
+        allow_abbrev=False,
+    )
+    add_model(parser)
+    parser.add_argument("--methods", nargs="+", metavar="SPEC", help="methods to check (default: all, and adversaries)")
+    parser.add_argument("--rules", nargs="+", metavar="RULE", help="coupled, rejection (default: both)")
+    parser.add_argument("--sizes", nargs="+", type=int, metavar="N", help="draft sizes (default: 4 12)")
+    parser.add_argument("--max-new-tokens", type=int, default=64, metavar="N", help="tokens per case (default: 64)")
+    parser.add_argument("--seed", type=int, default=0, metavar="S", help="seed of the sampled cases (default: 0)")
+    add_json(parser)
+    parser.set_defaults(run=run)
+
+
+def run(options: argparse.Namespace) -> int:
+    from paceline.drafters import make_drafter
+    from paceline.hosts.python import load
+    from paceline.measure.conformance import ADVERSARIES, METHODS, SIZES, Checker
+    from paceline.verify import Rule
+
+    methods = tuple(options.methods or (*METHODS, *ADVERSARIES))
+    for method in methods:
+        if method not in ADVERSARIES:
+            make_drafter(method)
+    unknown = sorted(set(options.rules or ()) - set(Rule))
+    if unknown:
+        raise ValueError(f"unknown rule {unknown[0]!r}; choose from {', '.join(Rule)}")
+    rules = tuple(Rule(rule) for rule in options.rules or Rule)
+    lm = load(options.model, dtype=options.dtype, device=options.device)
+    checker = Checker(
+        lm.target, lm.vocabulary, methods, tuple(options.sizes or SIZES), rules, options.max_new_tokens, options.seed
+    )
+    report = _with_progress(checker) if sys.stderr.isatty() else checker.run()
+    _print(report)
+    if options.json:
+        print_json(report.summary())
+    return 1 if report.bugs else 0
+
+
+def _with_progress(checker: Checker) -> Report:
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    columns = (BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(), TextColumn("{task.description}"))
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task("plain decoding")
+
+        def advance(name: str, number: int, total: int) -> None:
+            bar.update(task, description=name, completed=number, total=total)
+
+        checker.progress = advance
+        return checker.run()
+
+
+def _print(report: Report) -> None:
+    found = report.summary()
+    print(f"{report.target}  {report.dtype}  weights {report.fingerprint}")
+    print(f"{'method':42} {'cases':>6} {'equal':>6} {'near ties':>10} {'not re-scored':>14} {'bugs':>5}")
+    for method, row in report.by_method():
+        counts = f"{row['cases']:6} {row['equal']:6} {row['near ties']:10} {row['not re-scored']:14} {row['bugs']:5}"
+        print(f"{method:42} {counts}")
+    print(
+        f"{found['tokens']} tokens walked along plain decoding's text: {found['flips_per_1000']} flips per 1,000, "
+        f"control {found['control_flips_per_1000']}; {found['seconds']} s"
+    )
+    for line in (*(f"BUG  {fault}" for fault in report.sentences()), *(f"note {note}" for note in report.notes)):
+        print(line)

@@ -1,0 +1,45 @@
+"""Options that several commands share."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+Subparsers = Any
+"""What argparse returns for subcommands; its own type is private."""
+
+
+def add_model(parser: argparse.ArgumentParser) -> None:
+    """Which model, in which type, on which device."""
+    parser.add_argument("--model", required=True, metavar="PATH", help="folder or name of a transformers causal LM")
+    parser.add_argument("--dtype", metavar="TYPE", help="float64, float32, bfloat16 or float16 (default: the model's own)")
+    parser.add_argument("--device", metavar="DEVICE", help="where to run it, e.g. cpu, cuda, mps (default: cpu)")
+
+
+def add_json(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--json", action="store_true", help="print one JSON object as the last line of stdout")
+
+
+def print_json(data: Mapping[str, Any]) -> None:
+    print(json.dumps(data, ensure_ascii=False))
+
+
+def read_prompt(argument: str | None, file: Path | None) -> str:
+    """The prompt from the command line, from a file, or from standard input where it is ``-``."""
+    if (argument is None) == (file is None):
+        raise ValueError("give a prompt or --prompt-file FILE, one of the two")
+    if argument is not None and argument != "-":
+        return argument
+    raw = sys.stdin.buffer.read() if file is None else file.read_bytes()
+    try:
+        return raw.decode()
+    except UnicodeDecodeError as error:
+        where = file if file is not None else "standard input"
+        byte = raw[error.start]
+        raise ValueError(
+            f"{where} is not UTF-8 text (byte 0x{byte:02x} at offset {error.start}); convert it, for example with iconv"
+        ) from None

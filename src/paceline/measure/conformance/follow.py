@@ -1,0 +1,58 @@
+"""Walking plain decoding's text under another method: what was chosen is recorded, what plain chose is emitted.
+
+So a run goes on after a difference, and one difference is counted once instead of turning everything after it into
+another text.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from paceline.context import Ints
+from paceline.law import Dice, Distribution
+from paceline.law.distribution import Weight
+
+
+class Overrun(Exception):
+    """The method went on where plain decoding had ended."""
+
+
+@dataclass(frozen=True)
+class Flip:
+    """Two choices at one index of the token list."""
+
+    index: int
+    chosen: int
+    expected: int
+
+
+@dataclass
+class FollowingDice:
+    """Asks the real dice, notes where they differ from ``script`` (all of plain's tokens, prompt included), and
+    answers with the script. Under the rejection rule only greedy laws can be followed: their coins do not matter."""
+
+    inner: Dice
+    script: Ints
+    flips: list[Flip] = field(default_factory=list)
+
+    def choose(self, index: int, law: Distribution) -> int:
+        return self._follow(index, self.inner.choose(index, law))
+
+    def draw(self, index: int, law: Distribution) -> int:
+        return self._follow(index, self.inner.draw(index, law))
+
+    def accept(self, index: int, token: int, chance: Weight) -> bool:
+        if self.inner.accept(index, token, chance):
+            self._follow(index, token)
+        return token == self._expected(index)
+
+    def _follow(self, index: int, chosen: int) -> int:
+        expected = self._expected(index)
+        if chosen != expected:
+            self.flips.append(Flip(index, chosen, expected))
+        return expected
+
+    def _expected(self, index: int) -> int:
+        if index >= len(self.script):
+            raise Overrun(f"a token was chosen at index {index}, where plain decoding had ended")
+        return int(self.script[index])

@@ -1,0 +1,70 @@
+"""The law of a setting, worked out by transformers' own processors, to hold ours against.
+
+A mistake in the law itself would change plain decoding and drafted decoding alike, so comparing the two cannot see it.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from transformers import generation
+
+from paceline.context import Ints
+from paceline.law import Law, Sampling
+from paceline.measure.conformance.record import Recording
+
+TOLERANCE = 1e-6
+
+
+def law_faults(recording: Recording) -> tuple[str, ...]:
+    """Where our law of a recorded text differs from transformers', the first place only."""
+    sampling, prompt = recording.setting.sampling, len(recording.setting.prompt)
+    law = Law(sampling, prompt)
+    for index, row in enumerate(recording.narrow, start=prompt):
+        tokens = recording.tokens[:index]
+        ours = np.zeros(len(row))
+        found = law.distribution(row.double(), tokens)
+        ours[found.ids] = found.probs
+        gap = float(np.abs(ours - reference(row.double(), tokens, prompt, sampling)).max())
+        if gap > TOLERANCE:
+            return (f"the law at index {index} differs from transformers' by {gap:.2g} in a probability",)
+    return ()
+
+
+def reference(row: torch.Tensor, tokens: Ints, prompt: int, sampling: Sampling) -> NDArray[np.float64]:
+    """Probabilities by transformers' processors, in its order; the two penalties it lacks come after repetition."""
+    before, after = _processors(sampling)
+    ids, scores = torch.from_numpy(tokens)[None], row.cpu()[None].clone()
+    for processor in before:
+        scores = processor(ids, scores)
+    seen = torch.bincount(ids[0, prompt:], minlength=scores.shape[-1])
+    scores = scores - sampling.presence_penalty * (seen > 0) - sampling.frequency_penalty * seen
+    for processor in after:
+        scores = processor(ids, scores)
+    if sampling.greedy:
+        scores = torch.where(torch.arange(scores.shape[-1]) == scores.argmax(), scores, float("-inf"))
+    probabilities: NDArray[np.float64] = Law(Sampling(), 0).log_probabilities(scores[0]).exp().numpy()
+    return probabilities
+
+
+def _processors(sampling: Sampling) -> tuple[list[generation.LogitsProcessor], list[generation.LogitsProcessor]]:
+    """What acts before the presence and frequency penalties, and what acts after them."""
+    before: list[generation.LogitsProcessor] = []
+    after: list[generation.LogitsProcessor] = []
+    if sampling.logit_bias:
+        before.append(generation.SequenceBiasLogitsProcessor({(t,): b for t, b in sampling.logit_bias.items()}))
+    if sampling.repetition_penalty != 1:
+        before.append(generation.RepetitionPenaltyLogitsProcessor(sampling.repetition_penalty))
+    if sampling.banned:
+        after.append(generation.NoBadWordsLogitsProcessor([list(words) for words in sampling.banned]))
+    if sampling.greedy:
+        return before, after
+    after.append(generation.TemperatureLogitsWarper(sampling.temperature))
+    if sampling.top_k:
+        after.append(generation.TopKLogitsWarper(sampling.top_k))
+    if sampling.top_p < 1:
+        after.append(generation.TopPLogitsWarper(sampling.top_p))
+    if sampling.min_p > 0:
+        after.append(generation.MinPLogitsWarper(sampling.min_p))
+    return before, after

@@ -1,0 +1,268 @@
+"""The conformance kit finds nothing on a sound engine, and finds each of the mistakes it exists for."""
+
+import json
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+import torch
+
+import families
+from paceline import verify
+from paceline.cli import main
+from paceline.law import Law, Sampling
+from paceline.measure.conformance import Checker, Report
+from paceline.measure.conformance.cases import LATE, Case, Plan
+from paceline.measure.conformance.follow import Flip
+from paceline.measure.conformance.record import record, teacher_forced
+from paceline.measure.conformance.rescore import Rescorer, Verdict
+from paceline.targets import base
+from paceline.targets.cache import CacheRows
+from paceline.targets.hf.probe import prepare
+from paceline.targets.hf.target import HFTarget
+from paceline.targets.table import TableTarget, random_table
+from paceline.verify import Rule
+from paceline.vocabulary import Vocabulary
+
+
+def target(dtype: torch.dtype = torch.float32, family: str = "llama") -> HFTarget:
+    return prepare(HFTarget(families.build(family, dtype=dtype), name=family))
+
+
+def small_check(subject: HFTarget | TableTarget) -> Report:
+    """Two adversaries, one draft size: the smallest grid with power against every mistake below."""
+    return Checker(
+        subject, methods=("(oracle tree)", "(recall sampled)"), sizes=(8,), max_new_tokens=LATE + 2
+    ).run()
+
+
+def test_a_sound_engine_is_equal_everywhere() -> None:
+    report = small_check(target())
+    assert report.sentences() == []
+    assert report.summary()["cases"] == report.summary()["equal"] >= 60
+    assert report.control_tokens >= 14 * LATE
+
+
+def test_texts_are_long_and_mostly_sampled() -> None:
+    report = small_check(target())
+    assert min(result.tokens for result in report.results) >= LATE
+    sampled = [r for r in report.results if not r.case.setting.sampling.greedy]
+    assert len(sampled) >= len(report.results) / 2
+
+
+def test_the_adversaries_are_accepted_at_depth() -> None:
+    """A kit whose drafts are all refused would prove nothing."""
+    subject = target()
+    checker = Checker(subject, methods=("(oracle tree)",))
+    setting = Plan(subject, None).settings()[4]
+    recording = record(setting, subject, subject.open(256))
+    case = Case("(oracle tree)", Rule.COUPLED, 12, setting)
+    session = checker._session(case, checker._drafter(case, recording))
+    list(checker_run(session))
+    accepted = [r.accepted for r in session.rounds]
+    assert max(accepted) >= 3
+    assert np.mean(accepted) > 1
+
+
+def checker_run(session):
+    from paceline.decode.serial import run
+
+    return run(session)
+
+
+# --- mistakes -------------------------------------------------------------------------------------------------------
+
+
+def bonus_off_by_one(patch: pytest.MonkeyPatch) -> None:
+    """The token after a path is read from the row before the path's last node."""
+    patch.setattr(base.Scores, "row", lambda self, node: self.logits[max(node, 0)])
+    patch.setattr(base.Scores, "choice", lambda self, node: int(self._choices[max(node, 0)]))
+
+
+def wrong_row_gathered(patch: pytest.MonkeyPatch) -> None:
+    """Kept rows are the first tentative ones, not the accepted ones."""
+    right = CacheRows._gather
+    patch.setattr(CacheRows, "_gather", lambda self, rows: right(self, np.arange(len(rows))))
+
+
+def sibling_visible(patch: pytest.MonkeyPatch) -> None:
+    """Every earlier row of a draft is seen, ancestor or not, at the position of its own depth."""
+    right = base.ancestors
+    positions = property(lambda self: self.rows.committed + right(self.parents).sum(axis=1) - 1)
+    patch.setattr(base, "ancestors", lambda parents: np.tri(len(parents), dtype=np.bool_))
+    patch.setattr(base.Request, "positions", positions)
+
+
+def stale_noise_position(patch: pytest.MonkeyPatch) -> None:
+    """All tokens of a round are drawn with the noise of its first."""
+    right = verify._settle
+
+    def stale(tree, node, law, rule, dice, index):
+        return right(tree, node, law, rule, dice, index - len(tree.path(node)))
+
+    patch.setattr(verify, "_settle", stale)
+
+
+def warp_twice_under_drafts(patch: pytest.MonkeyPatch) -> None:
+    """The law of a drafted node is warped once more than plain decoding's."""
+    right = verify._settle
+
+    def twice(tree, node, law, rule, dice, index):
+        again = type(law)(law.ids, law.weights**2) if node >= 0 else law
+        return right(tree, node, again, rule, dice, index)
+
+    patch.setattr(verify, "_settle", twice)
+
+
+def warp_twice_everywhere(patch: pytest.MonkeyPatch) -> None:
+    """Plain decoding is wrong in the same way as every method, so only an independent law can tell."""
+    right = Law.distribution
+
+    def twice(self, row, tokens):
+        return right(self, row / (self.sampling.temperature**2 or 1.0) * 0.5, tokens)
+
+    patch.setattr(Law, "distribution", twice)
+
+
+def accepts_with_p(patch: pytest.MonkeyPatch) -> None:
+    """The rejection rule accepts a sampled child with probability p instead of p / q."""
+
+    def biased(p, q, drawn, dice, index):
+        for token in drawn.tolist():
+            if dice.accept(index, token, p.probability(token)):
+                return int(token)
+        return dice.draw(index, p)
+
+    patch.setattr(verify, "_accept_sampled", biased)
+
+
+MISTAKES = [
+    bonus_off_by_one,
+    wrong_row_gathered,
+    sibling_visible,
+    stale_noise_position,
+    warp_twice_under_drafts,
+    warp_twice_everywhere,
+    accepts_with_p,
+]
+
+
+@pytest.mark.parametrize("mistake", MISTAKES, ids=lambda mistake: mistake.__name__)
+def test_each_mistake_is_caught(
+    mistake: Callable[[pytest.MonkeyPatch], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    subject = target()
+    mistake(monkeypatch)
+    assert small_check(subject).bugs > 0
+
+
+# --- near ties ------------------------------------------------------------------------------------------------------
+
+
+def test_bfloat16_differences_are_near_ties_within_the_control() -> None:
+    report = small_check(target(torch.bfloat16))
+    assert report.bugs == 0, report.sentences()
+    assert report.control_flips > 0
+    assert report.flips > 0
+
+
+def test_a_difference_far_from_a_tie_is_a_bug_in_any_type() -> None:
+    """The same difference is judged a bug unless both tokens are on top within the measured error."""
+    subject = target(torch.bfloat16)
+    setting = Plan(subject, None).settings()[0]
+    recording = record(setting, subject, subject.open(256))
+    index = len(setting.prompt) + 5
+    best = recording.narrow[5].topk(2)
+    worst = int(recording.narrow[5].argmin())
+    assert float(best.values[0] - recording.narrow[5][worst]) > 2
+    assert Rescorer(subject).judge(Flip(index, worst, int(best.indices[0])), recording) is Verdict.BUG
+
+
+def test_float64_knows_no_near_ties_and_a_table_cannot_be_rescored() -> None:
+    subject = target(torch.float64)
+    setting = Plan(subject, None).settings()[0]
+    recording = record(setting, subject, subject.open(256))
+    flip = Flip(len(setting.prompt), 1, int(recording.emitted[0]))
+    assert Rescorer(subject).judge(flip, recording) is Verdict.BUG
+    table = TableTarget(random_table(5), 5, dtype=torch.float32)
+    setting = Plan(table, None, 4).settings()[0]
+    recording = record(setting, table, table.open())
+    flip = Flip(len(setting.prompt), 1, int(recording.emitted[0]))
+    assert Rescorer(table).judge(flip, recording) is Verdict.NOT_RESCORED
+
+
+def test_too_many_near_ties_are_a_bug() -> None:
+    """A flip rate that the control does not explain is an error hiding among near ties."""
+    setting = Plan(TableTarget(random_table(5), 5), None, 4).settings()[0]
+    case = Case("lookup", Rule.COUPLED, 4, setting)
+    near = tuple((Flip(i, 1, 2), Verdict.NEAR_TIE) for i in range(30))
+    report = Report("m", "bfloat16", "f", control_flips=2, control_tokens=1000)
+    from paceline.measure.conformance.report import Result
+
+    report.results.append(Result(case, 1000, near))
+    report.close()
+    assert report.bugs == 1
+    calm = Report("m", "bfloat16", "f", control_flips=20, control_tokens=1000)
+    calm.results.append(Result(case, 1000, near))
+    calm.close()
+    assert calm.bugs == 0
+
+
+def test_teacher_forced_rows_are_plain_decodings_rows() -> None:
+    subject = target(torch.float64)
+    setting = Plan(subject, None, 20).settings()[0]
+    recording = record(setting, subject, subject.open(64))
+    for width in (1, 7, 16):
+        rows = list(teacher_forced(subject, recording.tokens, len(setting.prompt), width))
+        assert len(rows) == len(recording.emitted)
+        for ours, plain in zip(rows, recording.narrow, strict=True):
+            torch.testing.assert_close(ours, plain, rtol=0, atol=1e-9)
+
+
+# --- aimed cases and the command ------------------------------------------------------------------------------------
+
+
+def test_aimed_settings_end_late_at_their_token_or_string() -> None:
+    subject = target(family="gpt2")
+    vocabulary = Vocabulary.of(families.byte_tokenizer())
+    subject = prepare(HFTarget(families.build("gpt2", vocab_size=vocabulary.size), name="gpt2"))
+    plan = Plan(subject, vocabulary)
+    pilot = plan.settings()[4]
+    text = record(pilot, subject, subject.open(256))
+    late, *strings = plan.aimed(pilot, text.emitted)
+    cut = record(late, subject, subject.open(256))
+    assert cut.finish == "eos"
+    assert cut.emitted.tolist() == text.emitted[: len(cut.emitted)].tolist()
+    for stop in strings:
+        assert record(stop, subject, subject.open(256)).finish == "stop"
+
+
+def test_the_command_prints_its_counts_last(tmp_path, capsys: pytest.CaptureFixture[str]) -> None:
+    families.save("llama", tmp_path)
+    code = main(
+        ["check", "--model", str(tmp_path), "--methods", "lookup", "--rules", "coupled", "--sizes", "6", "--json"]
+    )
+    last = json.loads(capsys.readouterr().out.splitlines()[-1])
+    assert code == 0
+    assert list(last)[:3] == ["cases", "equal", "near_ties"]
+    assert last["bugs"] == 0
+    assert last["cases"] == last["equal"]
+
+
+def test_the_command_exits_with_1_on_a_bug(tmp_path, monkeypatch: pytest.MonkeyPatch) -> None:
+    families.save("llama", tmp_path)
+    wrong_row_gathered(monkeypatch)
+    arguments = ["check", "--model", str(tmp_path), "--methods", "(oracle tree)", "--rules", "coupled", "--sizes", "6"]
+    assert main(arguments) == 1
+
+
+def test_settings_cover_every_field_of_sampling() -> None:
+    """A new sampling setting must enter the check."""
+    from dataclasses import fields
+
+    from paceline.measure.conformance.cases import samplings
+
+    made = list(samplings(100, 0).values())
+    for field in fields(Sampling):
+        if field.name != "processors":
+            assert any(getattr(s, field.name) != getattr(Sampling(), field.name) for s in made), field.name
