@@ -1,33 +1,48 @@
 """Every random outcome of a decoding run, once, with its exact probability.
 
 The engine runs unchanged; what is exchanged are the two things that hold numbers. `FractionLaw` turns a row of a
-table target into a law of fractions, and `Coins` answers every random question by taking one of its outcomes and
-remembering the others. `output_law` plays the run again and again, outcome by outcome, until none is left.
+table target into a law of fractions, and `Coins` answers every random question by taking one of its outcomes
+and remembering the others. `output_law` plays the run again and again, outcome by outcome, until none is left.
 
-A coin is not a question but a *variable*: as in keyed noise, each (stream, index) has one uniform number, and all
-that a question settles is the interval in which that number lies. Who asks a coin twice, about whatever law, hears
-about the same number. So a drafter may look at the target's coins beforehand, and a rule that used one coin for two
-decisions would be found out.
+A coin is not a question but a *variable*: as in keyed noise, each (stream, index) has one uniform number, and
+all that a question settles is the interval in which that number lies. Who asks a coin twice, about whatever
+law, hears about the same number. So a drafter may look at the target's coins beforehand, and a rule that used
+one coin for two decisions would be found out.
 """
 
 import math
 from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterable, Sequence
+from dataclasses import dataclass, field
 from fractions import Fraction
-from functools import cache, lru_cache
+from functools import cache, cached_property, lru_cache
 from itertools import accumulate
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
 
 from fraction_oracle import oracle_law
+from paceline.context import Context, Criterion, Ending
+from paceline.decode.planner import Fixed
+from paceline.decode.serial import run
+from paceline.decode.session import Session
+from paceline.drafters import Budget, Drafter
+from paceline.drafters.compose import Union
 from paceline.law import Distribution, Law, Sampling, Weight
-from paceline.tree import Ints
+from paceline.targets.table import Table, TableTarget, random_table
+from paceline.tree import DraftTree, Ints
+from paceline.verify import Rule
+
+WARM = Sampling(temperature=1.0)
 
 Outcome = TypeVar("Outcome", bound=Hashable)
-Exact = dict[int, Fraction]
 Tokens = tuple[int, ...]
+Exact = dict[int, Fraction]
+"""A law of the next token."""
+TextLaw = dict[tuple[Tokens, str], Fraction]
+"""A law of complete texts: the emitted tokens, and why they ended."""
+Draft = Callable[["Sight"], DraftTree]
 
 
 class Coins:
@@ -103,7 +118,7 @@ def starts(law: Distribution) -> tuple[Fraction, ...]:
 
 
 class FractionLaw(Law):
-    """`paceline.law.Law` in exact arithmetic, for rows of whole bits; remembers for which tokens it was asked."""
+    """`paceline.law.Law` in exact arithmetic, for rows of whole bits; notes for which tokens it is asked."""
 
     def __init__(self, sampling: Sampling, prompt_length: int) -> None:
         super().__init__(sampling, prompt_length)
@@ -137,11 +152,9 @@ def weighted(law: Exact) -> Distribution:
     return Distribution(np.array(tokens, dtype=np.int64), weights)
 
 
-def plain_law(
-    next_token: Callable[[Tokens], Exact], finish: Callable[[Tokens], str | None], prompt: Tokens
-) -> dict[tuple[Tokens, str], Fraction]:
+def plain_law(next_token: Callable[[Tokens], Exact], finish: Callable[[Tokens], str | None], prompt: Tokens) -> TextLaw:
     """Complete texts of decoding one token after the other: the definition, by recursion."""
-    texts: dict[tuple[Tokens, str], Fraction] = {}
+    texts: TextLaw = {}
 
     def go_on(before: Tokens, probability: Fraction) -> None:
         for token, share in next_token(before).items():
@@ -154,3 +167,103 @@ def plain_law(
 
     go_on(prompt, Fraction(1))
     return texts
+
+
+def remembered(size: int, **options: Any) -> Table:
+    return cache(random_table(size, **options))
+
+
+@dataclass(frozen=True, kw_only=True)
+class World:
+    """A target, a prompt, settings, and when texts end."""
+
+    size: int = 3
+    table: Table = field(default_factory=lambda: remembered(3))
+    prompt: Tokens = (0, 2)
+    sampling: Sampling = WARM
+    length: int = 3
+    eos: frozenset[int] = frozenset()
+    criteria: tuple[Criterion, ...] = ()
+    context_length: int | None = None
+
+    @cached_property
+    def target(self) -> TableTarget:
+        return TableTarget(self.table, self.size, eos=self.eos, context_length=self.context_length)
+
+    @property
+    def ending(self) -> Ending:
+        return Ending(
+            max_new_tokens=self.length,
+            eos=self.eos,
+            criteria=self.criteria,
+            context_length=self.context_length,
+        )
+
+    def law(self, before: Tokens) -> Exact:
+        bits = [Fraction(bit) for bit in self.table(before)]
+        return oracle_law(bits, self.sampling, before, len(self.prompt))
+
+    def finish(self, text: Tokens) -> str | None:
+        """When a text ends and why, from the definition alone."""
+        if text[-1] in self.eos:
+            return "eos"
+        if any(criterion(np.array(text)) for criterion in self.criteria):
+            return "criterion"
+        if len(text) - len(self.prompt) == self.length:
+            return "length"
+        return "context" if len(text) == self.context_length else None
+
+    def plain(self) -> TextLaw:
+        return plain_law(self.law, self.finish, self.prompt)
+
+
+@dataclass(frozen=True)
+class Sight:
+    """What a drafter under test may look at: more than any honest one."""
+
+    world: World
+    context: Context
+    budget: Budget
+    coins: Coins
+
+    @property
+    def text(self) -> Tokens:
+        return tuple(self.context.tokens.tolist())
+
+    def future(self, path: Tokens) -> int:
+        """The token that the coupled rule will choose, should the text go on with ``path``."""
+        before = self.text + path
+        return self.coins.choose(len(before), weighted(self.world.law(before)))
+
+
+class Sketch(Drafter):
+    """Any draft at all."""
+
+    name = "sketch"
+
+    def __init__(self, world: World, draft: Draft, coins: Coins) -> None:
+        self._world, self._draft, self._coins = world, draft, coins
+
+    def propose_one(self, state: Context, budget: Budget) -> DraftTree:
+        return self._draft(Sight(self._world, state, budget, self._coins))
+
+
+def law_of(
+    world: World, rule: Rule, *drafts: Draft, nodes: int = 99, law_type: type[FractionLaw] = FractionLaw
+) -> TextLaw:
+    """The law of the engine's texts; of several drafts the union is drafted."""
+
+    def play(coins: Coins) -> tuple[Tokens, str]:
+        context = Context(world.prompt, world.sampling, world.ending)
+        parts = [Sketch(world, draft, coins) for draft in drafts]
+        drafter = parts[0] if len(parts) == 1 else Union(parts)
+        law = law_type(world.sampling, len(world.prompt))
+        rows = world.target.open()
+        session = Session(context, world.target, rows, drafter, Fixed(nodes), rule, law, coins, checked=True)
+        emitted = tuple(emission.token for emission in run(session))
+        text = world.prompt + emitted
+        assert text == tuple(context.tokens.tolist())
+        assert law.calls == [text[:i] for i in range(len(world.prompt), len(text))], "plain's calls, in order"
+        return emitted, str(context.finish)
+
+    return output_law(play)

@@ -318,7 +318,8 @@ def ancestors(parents: Ints) -> Bools:
 
 def offsets(parents: Ints) -> Ints:
     """How many positions each scored row lies past the first, which stands right after the cached prefix."""
-    return ancestors(parents).sum(axis=1) - 1
+    depths: Ints = ancestors(parents).sum(axis=1) - 1
+    return depths
 
 
 def rows_of(root: int, tree: DraftTree) -> tuple[Ints, Ints]:

@@ -23,11 +23,17 @@ def add(commands: Subparsers) -> None:
         allow_abbrev=False,
     )
     add_model(parser)
-    parser.add_argument("--methods", nargs="+", metavar="SPEC", help="methods to check (default: all, and adversaries)")
+    parser.add_argument(
+        "--methods", nargs="+", metavar="SPEC", help="methods to check (default: all, and adversaries)"
+    )
     parser.add_argument("--rules", nargs="+", metavar="RULE", help="coupled, rejection (default: both)")
     parser.add_argument("--sizes", nargs="+", type=int, metavar="N", help="draft sizes (default: 4 12)")
-    parser.add_argument("--max-new-tokens", type=int, default=64, metavar="N", help="tokens per case (default: 64)")
-    parser.add_argument("--seed", type=int, default=0, metavar="S", help="seed of the sampled cases (default: 0)")
+    parser.add_argument(
+        "--max-new-tokens", type=int, default=64, metavar="N", help="tokens per case (default: 64)"
+    )
+    parser.add_argument(
+        "--seed", type=int, default=0, metavar="S", help="seed of the sampled cases (default: 0)"
+    )
     add_json(parser)
     parser.set_defaults(run=run)
 
@@ -48,7 +54,13 @@ def run(options: argparse.Namespace) -> int:
     rules = tuple(Rule(rule) for rule in options.rules or Rule)
     lm = load(options.model, dtype=options.dtype, device=options.device)
     checker = Checker(
-        lm.target, lm.vocabulary, methods, tuple(options.sizes or SIZES), rules, options.max_new_tokens, options.seed
+        lm.target,
+        lm.vocabulary,
+        methods,
+        tuple(options.sizes or SIZES),
+        rules,
+        options.max_new_tokens,
+        options.seed,
     )
     report = _with_progress(checker) if sys.stderr.isatty() else checker.run()
     _print(report)
@@ -83,5 +95,8 @@ def _print(report: Report) -> None:
         f"{found['tokens']} tokens walked along plain decoding's text: {found['flips_per_1000']} flips per 1,000, "
         f"control {found['control_flips_per_1000']}; {found['seconds']} s"
     )
-    for line in (*(f"BUG  {fault}" for fault in report.sentences()), *(f"note {note}" for note in report.notes)):
+    for line in (
+        *(f"BUG  {fault}" for fault in report.sentences()),
+        *(f"note {note}" for note in report.notes),
+    ):
         print(line)

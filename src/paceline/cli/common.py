@@ -15,13 +15,21 @@ Subparsers = Any
 
 def add_model(parser: argparse.ArgumentParser) -> None:
     """Which model, in which type, on which device."""
-    parser.add_argument("--model", required=True, metavar="PATH", help="folder or name of a transformers causal LM")
-    parser.add_argument("--dtype", metavar="TYPE", help="float64, float32, bfloat16 or float16 (default: the model's own)")
-    parser.add_argument("--device", metavar="DEVICE", help="where to run it, e.g. cpu, cuda, mps (default: cpu)")
+    parser.add_argument(
+        "--model", required=True, metavar="PATH", help="folder or name of a transformers causal LM"
+    )
+    parser.add_argument(
+        "--dtype", metavar="TYPE", help="float64, float32, bfloat16 or float16 (default: the model's own)"
+    )
+    parser.add_argument(
+        "--device", metavar="DEVICE", help="where to run it, e.g. cpu, cuda, mps (default: cpu)"
+    )
 
 
 def add_json(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--json", action="store_true", help="print one JSON object as the last line of stdout")
+    parser.add_argument(
+        "--json", action="store_true", help="print one JSON object as the last line of stdout"
+    )
 
 
 def print_json(data: Mapping[str, Any]) -> None:

@@ -17,7 +17,11 @@ SAMPLING = (
     ("--top-k", int, "keep the K most probable tokens"),
     ("--top-p", float, "keep the most probable tokens that hold this share of the mass"),
     ("--min-p", float, "keep tokens at least this probable, relative to the best"),
-    ("--repetition-penalty", float, "divide positive logits of tokens that occurred by this, multiply negative ones"),
+    (
+        "--repetition-penalty",
+        float,
+        "divide positive logits of tokens that occurred by this, multiply negative ones",
+    ),
     ("--presence-penalty", float, "subtract this from the logits of tokens that were emitted"),
     ("--frequency-penalty", float, "subtract this for every time a token was emitted"),
     ("--seed", int, "same seed, same text, with every method (default: 0)"),
@@ -34,19 +38,27 @@ def add(commands: Subparsers) -> None:
     parser.add_argument("prompt", nargs="?", metavar="PROMPT", help="the prompt; - reads standard input")
     parser.add_argument("--prompt-file", type=Path, metavar="FILE", help="read the prompt from a UTF-8 file")
     add_model(parser)
-    parser.add_argument("--method", metavar="SPEC", help="how to draft; 'paceline methods' lists them (default: lookup)")
+    parser.add_argument(
+        "--method", metavar="SPEC", help="how to draft; 'paceline methods' lists them (default: lookup)"
+    )
     parser.add_argument(
         "--num-draft-tokens", "--num-speculative-tokens", type=int, metavar="K", dest="num_draft_tokens",
         help="draft tokens per round: --planner fixed:K (default: 10)",
     )  # fmt: skip
     parser.add_argument("--planner", metavar="P", help="how large drafts are: fixed:K")
-    parser.add_argument("--rule", metavar="RULE", help="how drafts are accepted: coupled or rejection (default: coupled)")
+    parser.add_argument(
+        "--rule", metavar="RULE", help="how drafts are accepted: coupled or rejection (default: coupled)"
+    )
     parser.add_argument("--max-new-tokens", type=int, metavar="N", help="stop after N tokens (default: 128)")
     for flag, kind, text in SAMPLING:
         parser.add_argument(flag, type=kind, metavar=flag[2:].split("-")[-1][0].upper(), help=text)
-    parser.add_argument("--stop", action="append", metavar="STR", help="stop before this string; may be repeated")
+    parser.add_argument(
+        "--stop", action="append", metavar="STR", help="stop before this string; may be repeated"
+    )
     parser.add_argument("--ignore-eos", action="store_true", help="go on past the end-of-text token")
-    parser.add_argument("--logprobs", type=int, metavar="K", help="log-probabilities, with K alternatives (JSON only)")
+    parser.add_argument(
+        "--logprobs", type=int, metavar="K", help="log-probabilities, with K alternatives (JSON only)"
+    )
     parser.add_argument("--samples", type=int, default=1, metavar="N", help="write N texts from the prompt")
     add_json(parser)
     parser.set_defaults(run=run)

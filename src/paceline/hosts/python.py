@@ -1,8 +1,8 @@
 """The Python API: text in, text out, around the engine that speaks token ids.
 
-    >>> lm = paceline.load("path/to/model")                                      # doctest: +SKIP
-    >>> for piece in lm.stream("Once upon a time", max_new_tokens=50):           # doctest: +SKIP
-    ...     print(piece.text, end="")
+>>> lm = paceline.load("path/to/model")                                      # doctest: +SKIP
+>>> for piece in lm.stream("Once upon a time", max_new_tokens=50):           # doctest: +SKIP
+...     print(piece.text, end="")
 """
 
 from __future__ import annotations
@@ -67,7 +67,9 @@ def split_settings(given: dict[str, Any]) -> tuple[Settings, Sampling]:
     for name in given:
         if name not in own | sampling:
             close = difflib.get_close_matches(name, own | sampling, n=1)
-            hint = f"did you mean {close[0]!r}?" if close else f"known are {', '.join(sorted(own | sampling))}"
+            hint = (
+                f"did you mean {close[0]!r}?" if close else f"known are {', '.join(sorted(own | sampling))}"
+            )
             raise ValueError(f"unknown setting {name!r}; {hint}")
     return (
         Settings(**{name: value for name, value in given.items() if name in own}),
@@ -194,7 +196,11 @@ class Writing:
             context, self._lm.target, rows, self._drafter, self._planner, Rule(settings.rule),
             top_logprobs=settings.logprobs,
         )  # fmt: skip
-        text = TextStream(self._lm.vocabulary, self._stops, self._prompt) if self._lm.vocabulary is not None else None
+        text = (
+            TextStream(self._lm.vocabulary, settings.stops, self._prompt.tolist())
+            if self._lm.vocabulary is not None
+            else None
+        )
         try:
             for emission in run(self.session):
                 said = text.push(emission.token) if text is not None else ""
@@ -223,7 +229,9 @@ def _stop_strings(lm: LanguageModel, strings: tuple[str, ...]) -> StopStrings | 
     if not strings:
         return None
     if lm.vocabulary is None:
-        raise ValueError(f"{lm.target.name} came without a tokenizer, so stop strings cannot be seen; leave them out")
+        raise ValueError(
+            f"{lm.target.name} came without a tokenizer, so stop strings cannot be seen; leave them out"
+        )
     return StopStrings(lm.vocabulary, strings)
 
 

@@ -40,7 +40,9 @@ class Want:
     def __or__(self, other: Want) -> Want:
         exits = {want.early_exit for want in (self, other)} - {None}
         if len(exits) > 1:
-            raise ValueError(f"drafters ask for different early-exit layers {sorted(map(str, exits))}; a forward has one")
+            raise ValueError(
+                f"drafters ask for different early-exit layers {sorted(map(str, exits))}; a forward has one"
+            )
         return Want(
             logits=self.logits or other.logits,
             hidden=self.hidden | other.hidden,
@@ -88,7 +90,9 @@ class Rows(ABC):
     def keep(self, path: Sequence[int]) -> None:
         """Commit the tentative rows ``path`` (ascending, counted from the first tentative row), drop the others."""
         rows = np.asarray(path, np.int64)
-        assert len(rows) == 0 or (rows[-1] < self.tentative and (np.diff(rows) > 0).all()), "a path descends its tree"
+        assert len(rows) == 0 or (rows[-1] < self.tentative and (np.diff(rows) > 0).all()), (
+            "a path descends its tree"
+        )
         self._tokens[self.committed : self.committed + len(rows)] = self._tokens[self.committed + rows]
         self._gather(rows)
         self.committed += len(rows)
@@ -203,7 +207,9 @@ class Scores:
         """The ``k`` best tokens of every row, with what turns their logits into log-probabilities."""
         logits = self.logits.float()
         best = logits.topk(min(k, logits.shape[-1]), dim=-1)
-        return Top(best.indices.cpu().numpy(), best.values.cpu().numpy(), log_normalizer(logits).cpu().numpy())
+        return Top(
+            best.indices.cpu().numpy(), best.values.cpu().numpy(), log_normalizer(logits).cpu().numpy()
+        )
 
     def hidden(self, layer: int) -> torch.Tensor:
         """States ``[rows, width]`` of a layer that `Want.hidden` named."""

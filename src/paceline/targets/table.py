@@ -50,7 +50,9 @@ class TableRows(Rows):
         self.cells[self.committed : self.committed + len(rows)] = self.cells[self.committed + rows]
 
     def check(self) -> None:
-        assert (self.cells[: self.committed] == self.tokens).all(), "a cached row holds another token than it stands for"
+        assert (self.cells[: self.committed] == self.tokens).all(), (
+            "a cached row holds another token than it stands for"
+        )
 
 
 class TableTarget(Target):

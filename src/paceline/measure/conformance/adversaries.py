@@ -2,7 +2,7 @@
 
 A user's model accepts few tokens of a lookup draft, and a draft that is refused at once proves little. `Oracle` knows
 plain decoding's text and spoils it here and there, so drafts are accepted to every depth. `Recall` remembers what the
-model said after each token, and drafts trees of it: with the public noise, or sampled with their law attached.
+model said after each token and looks at the public noise. `SelfDraft` samples from known laws for the rejection rule.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ import numpy as np
 
 from paceline.context import Context, Ints
 from paceline.drafters import Ask, Budget, Drafter, Seen
-from paceline.law import Distribution
-from paceline.targets.base import Want
+from paceline.law import Distribution, Law, Sampling
+from paceline.targets.base import Request, Rows, Target, Want
 from paceline.tree import EMPTY, ROOT, DraftTree
 
 SPOIL = 0.2
@@ -69,19 +69,11 @@ class Memory:
 
 
 class Recall(Drafter):
-    """Trees of what the model last said after each token: two children per node, chosen with the public noise
-    (`sampled` false), or drawn without replacement from a law that is attached (`sampled` true).
-
-    The coins of a draw are fresh in every round. What was drawn in one round decides what is remembered, so coins
-    used twice would correlate with the law they are to draw from.
-    """
+    """Trees of what the model last said after each token, two children per node, ranked with the public noise."""
 
     name = "recall"
     needs = Want(logits=True)
     width, best = 2, 6
-
-    def __init__(self, *, sampled: bool) -> None:
-        self._sampled = sampled
 
     def open(self, context: Context) -> Memory:
         return Memory(context)
@@ -93,10 +85,8 @@ class Recall(Drafter):
                 memory.after[token] = (top.ids[row], (top.logits[row] - top.log_z[row]).astype(np.float64))
 
     def propose_one(self, state: Memory, budget: Budget) -> DraftTree:
-        coins = np.random.default_rng([state.context.sampling.seed % 2**32, len(state.context)])
         tokens: list[int] = []
         parents: list[int] = []
-        drawn: dict[int, Distribution] = {}
         level = [(ROOT, state.context.root)]
         for ahead in range(budget.depth):
             following: list[tuple[int, int]] = []
@@ -104,17 +94,60 @@ class Recall(Drafter):
                 if token not in state.after or len(tokens) + self.width > budget.nodes:
                     continue
                 ids, scores = state.after[token]
-                order = np.argsort(ids)
-                ids, scores = ids[order], scores[order]
-                keys = scores + (coins.gumbel(size=len(ids)) if self._sampled else state.context.gumbel(ahead, ids))
-                if self._sampled:
-                    drawn[parent] = Distribution(ids, np.exp(scores))
-                for choice in np.argsort(-keys, kind="stable")[: self.width].tolist():
-                    following.append((len(tokens), int(ids[choice])))
-                    tokens.append(int(ids[choice]))
+                ranked = np.argsort(-(scores + state.context.gumbel(ahead, ids)), kind="stable")
+                for choice in ids[ranked[: self.width]].tolist():
+                    following.append((len(tokens), choice))
+                    tokens.append(choice)
                     parents.append(parent)
             level = following
-        return DraftTree.build(tokens, parents, source=self.name, drawn=drawn) if tokens else EMPTY
+        return DraftTree.build(tokens, parents, source=self.name)
+
+
+class SelfDraft(Drafter):
+    """The target drafts for itself, a little warmer: children sampled from laws that are nearly, not quite, its own.
+
+    Every branch of the rejection rule is then taken often. Two children per level are drawn without replacement; the
+    line goes on below the first. Coins are fresh in every round: what was drawn in one decides what later rounds
+    draft from, and coins used twice would correlate with the law they are to draw from.
+    """
+
+    name = "self"
+    width, warmth = 2, 1.3
+
+    def __init__(self, target: Target) -> None:
+        self._target = target
+
+    def open(self, context: Context) -> tuple[Context, Rows, Law]:
+        warm = (context.sampling.temperature or 1.0) * self.warmth
+        return context, self._target.open(len(context) + context.room), Law(Sampling(temperature=warm), 0)
+
+    def propose_one(self, state: tuple[Context, Rows, Law], budget: Budget) -> DraftTree:
+        context, rows, law = state
+        coins = np.random.default_rng([context.sampling.seed % 2**32, len(context)])
+        self._catch_up(context, rows)
+        root, parent = context.root, ROOT
+        tokens: list[int] = []
+        parents: list[int] = []
+        drawn: dict[int, Distribution] = {}
+        while len(drawn) < budget.depth and len(tokens) + self.width <= budget.nodes:
+            scores = self._target.submit([Request.of_tree(rows, root, EMPTY)]).result()[0]
+            rows.keep([0])
+            q = drawn[parent] = law.distribution(scores.row(ROOT), context.tokens)
+            order = np.argsort(-(np.log(q.weights) + coins.gumbel(size=len(q.ids))))[: self.width]
+            root, parents, parent = int(q.ids[order[0]]), [*parents, *[parent] * len(order)], len(tokens)
+            tokens += q.ids[order].tolist()
+        return DraftTree.build(tokens, parents, source=self.name, drawn=drawn)
+
+    def _catch_up(self, context: Context, rows: Rows) -> None:
+        """Drop what was drafted and refused; read what the target wrote instead, all but the root."""
+        rows.rewind(rows.common_prefix(context.tokens[:-1]))
+        fresh = context.tokens[rows.committed : -1]
+        if len(fresh):
+            self._target.submit([Request.of_prompt(rows, fresh)]).result()
+            rows.keep(range(len(fresh)))
+
+    def close(self, state: tuple[Context, Rows, Law]) -> None:
+        state[1].close()
 
 
 class Spy(Drafter):

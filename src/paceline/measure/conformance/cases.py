@@ -34,8 +34,8 @@ class Setting:
     aimed: bool = False
     """Made to end where another setting's text is known to pass, under that setting's seed."""
 
-    def context(self) -> Context:
-        return Context(self.prompt, self.sampling, self.ending)
+    def context(self, sample: int = 0) -> Context:
+        return Context(self.prompt, self.sampling, self.ending, sample=sample)
 
 
 @dataclass(frozen=True)
@@ -46,6 +46,11 @@ class Case:
     rule: Rule
     nodes: int
     setting: Setting
+
+    @property
+    def followed(self) -> bool:
+        """Whether plain's text can be walked: not where the rejection rule samples, whose text is its own."""
+        return self.rule is Rule.COUPLED or self.setting.sampling.greedy
 
     @property
     def name(self) -> str:
@@ -72,7 +77,10 @@ def samplings(vocab_size: int, seed: int) -> dict[str, Sampling]:
             temperature=0.9, presence_penalty=0.5, frequency_penalty=0.3, seed=seed + 7
         ),
         "t=1 bias and bans": Sampling(
-            temperature=1.0, logit_bias={middle: 1.5}, banned=((middle + 1,), (middle, middle - 1)), seed=seed + 8
+            temperature=1.0,
+            logit_bias={middle: 1.5},
+            banned=((middle + 1,), (middle, middle - 1)),
+            seed=seed + 8,
         ),
     }
 
@@ -101,7 +109,9 @@ class Plan:
             self._note("a pilot text came to no new token late: no end-of-text token was checked there")
         if (strings := self._late_string(text)) is not None:
             endings["stop string"] = replace(pilot.ending, strings=strings)
-        return [replace(pilot, name=f"{pilot.name} {what}", ending=e, aimed=True) for what, e in endings.items()]
+        return [
+            replace(pilot, name=f"{pilot.name} {what}", ending=e, aimed=True) for what, e in endings.items()
+        ]
 
     def _setting(self, name: str, sampling: Sampling, number: int) -> Setting:
         ending = Ending(max_new_tokens=self.max_new_tokens, context_length=self.target.context_length)
@@ -120,7 +130,12 @@ class Plan:
         for cut in range(LATE, len(text) - 1):
             before, upto = self.vocabulary.text(text[:cut]), self.vocabulary.text(text[: cut + 1])
             string = upto[len(before) - 1 : len(before) + 1]
-            if upto.startswith(before) and len(string) == 2 and "\ufffd" not in string and upto.count(string) == 1:
+            if (
+                upto.startswith(before)
+                and len(string) == 2
+                and "\ufffd" not in string
+                and upto.count(string) == 1
+            ):
                 return StopStrings(self.vocabulary, (string,))
         self._note("a pilot text held no string to stop at: stop strings were not checked there")
         return None
@@ -138,10 +153,15 @@ def cases(
         for method in methods:
             for rule in rules:
                 for nodes in sizes:
-                    yield Case(method, rule, nodes, setting)
+                    case = Case(method, rule, nodes, setting)
+                    if case.followed or not setting.aimed:
+                        yield case
 
 
 def _late(text: Ints) -> int | None:
     """The first token that occurs at or after `LATE` and nowhere before: as end of text it leaves a long text."""
     tokens = text.tolist()
-    return next((int(token) for place, token in enumerate(tokens) if place >= LATE and token not in tokens[:place]), None)
+    return next(
+        (int(token) for place, token in enumerate(tokens) if place >= LATE and token not in tokens[:place]),
+        None,
+    )

@@ -8,7 +8,16 @@ from __future__ import annotations
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from transformers import generation
+from transformers.generation.logits_process import (
+    LogitsProcessor,
+    MinPLogitsWarper,
+    NoBadWordsLogitsProcessor,
+    RepetitionPenaltyLogitsProcessor,
+    SequenceBiasLogitsProcessor,
+    TemperatureLogitsWarper,
+    TopKLogitsWarper,
+    TopPLogitsWarper,
+)
 
 from paceline.context import Ints
 from paceline.law import Law, Sampling
@@ -48,23 +57,27 @@ def reference(row: torch.Tensor, tokens: Ints, prompt: int, sampling: Sampling) 
     return probabilities
 
 
-def _processors(sampling: Sampling) -> tuple[list[generation.LogitsProcessor], list[generation.LogitsProcessor]]:
+def _processors(
+    sampling: Sampling,
+) -> tuple[list[LogitsProcessor], list[LogitsProcessor]]:
     """What acts before the presence and frequency penalties, and what acts after them."""
-    before: list[generation.LogitsProcessor] = []
-    after: list[generation.LogitsProcessor] = []
+    before: list[LogitsProcessor] = []
+    after: list[LogitsProcessor] = []
     if sampling.logit_bias:
-        before.append(generation.SequenceBiasLogitsProcessor({(t,): b for t, b in sampling.logit_bias.items()}))
+        before.append(
+            SequenceBiasLogitsProcessor([[[t], b] for t, b in sampling.logit_bias.items()])
+        )
     if sampling.repetition_penalty != 1:
-        before.append(generation.RepetitionPenaltyLogitsProcessor(sampling.repetition_penalty))
+        before.append(RepetitionPenaltyLogitsProcessor(sampling.repetition_penalty))
     if sampling.banned:
-        after.append(generation.NoBadWordsLogitsProcessor([list(words) for words in sampling.banned]))
+        after.append(NoBadWordsLogitsProcessor([list(words) for words in sampling.banned]))
     if sampling.greedy:
         return before, after
-    after.append(generation.TemperatureLogitsWarper(sampling.temperature))
+    after.append(TemperatureLogitsWarper(sampling.temperature))
     if sampling.top_k:
-        after.append(generation.TopKLogitsWarper(sampling.top_k))
+        after.append(TopKLogitsWarper(sampling.top_k))
     if sampling.top_p < 1:
-        after.append(generation.TopPLogitsWarper(sampling.top_p))
+        after.append(TopPLogitsWarper(sampling.top_p))
     if sampling.min_p > 0:
-        after.append(generation.MinPLogitsWarper(sampling.min_p))
+        after.append(MinPLogitsWarper(sampling.min_p))
     return before, after

@@ -22,8 +22,6 @@ class Result:
     tokens: int
     flips: tuple[tuple[Flip, Verdict], ...] = ()
     faults: tuple[str, ...] = ()
-    followed: bool = True
-    """Compared token by token; otherwise its law was tested."""
 
     @property
     def equal(self) -> bool:
@@ -59,15 +57,18 @@ class Report:
         that rate; what goes beyond, and is not chance, is a bug that hides among near ties.
         """
         for method in sorted({r.case.method for r in self.results}):
-            mine = [r for r in self.results if r.case.method == method and r.followed]
+            mine = [r for r in self.results if r.case.method == method and r.case.followed]
             flips = sum(len(r.flips) for r in mine)
-            expected = 2 * (self.control_flips + 1) / max(1, self.control_tokens) * sum(r.tokens for r in mine)
+            expected = (
+                2 * (self.control_flips + 1) / max(1, self.control_tokens) * sum(r.tokens for r in mine)
+            )
             if flips and _poisson_tail(flips, expected) < RATE_ALARM:
                 self.faults.append(f"{method}: {flips} differences where the control explains {expected:.1f}")
 
     @property
     def tokens(self) -> int:
-        return sum(r.tokens for r in self.results if r.followed)
+        """Tokens chosen along plain decoding's text."""
+        return sum(r.tokens for r in self.results if r.case.followed and r.case.nodes)
 
     @property
     def flips(self) -> int:
@@ -105,7 +106,9 @@ class Report:
             bugs = [flip for flip, verdict in result.flips if verdict is Verdict.BUG]
             if bugs:
                 first = asdict(bugs[0])
-                found.append(f"{result.case.name}: {len(bugs)} tokens differ from plain decoding, the first {first}")
+                found.append(
+                    f"{result.case.name}: {len(bugs)} tokens differ from plain decoding, the first {first}"
+                )
         return found
 
     def by_method(self) -> list[tuple[str, Counter[str]]]:

@@ -15,8 +15,8 @@ from paceline.decode.serial import run
 from paceline.decode.session import Session
 from paceline.drafters import Drafter, make_drafter
 from paceline.law import KeyedDice, Law
-from paceline.measure.conformance.adversaries import Oracle, Recall, Spy
-from paceline.measure.conformance.cases import Case, Plan, cases
+from paceline.measure.conformance.adversaries import Oracle, Recall, SelfDraft, Spy
+from paceline.measure.conformance.cases import Case, Plan, Setting, cases
 from paceline.measure.conformance.follow import FollowingDice, Overrun
 from paceline.measure.conformance.oracle import law_faults
 from paceline.measure.conformance.record import Recording, logit_scale, record, teacher_forced
@@ -27,21 +27,27 @@ from paceline.targets.base import Rows, Target
 from paceline.verify import Rule
 from paceline.vocabulary import Vocabulary
 
-METHODS = ("lookup", "lookup:max_ngram=1", "lookup:min_ngram=2,lookup:max_ngram=1", "lookup+lookup:max_ngram=1")
-ADVERSARIES = ("(oracle chain)", "(oracle tree)", "(whole oracle)", "(recall with shared noise)", "(recall sampled)")
+METHODS = ("lookup", "lookup:min_ngram=2,lookup:max_ngram=1", "lookup+lookup:max_ngram=1")
+SAMPLED = "(self, sampled)"
+ADVERSARIES = ("(oracle chain)", "(oracle tree)", "(whole oracle)", "(recall with shared noise)", SAMPLED)
 LAW = "(law against transformers)"
 SIZES = (4, 12)
+SAMPLES = 3
+"""Texts per case of the sampled adversary under the rejection rule: a biased law shows in many tokens only."""
 LOGPROB_TOLERANCE = 1e-4
 
 Progress = Callable[[str, int, int], None]
 """Called before every case with its name, its number and the number of all."""
 
 
-def adversary(name: str, recording: Recording, vocab_size: int) -> Drafter:
+def adversary(name: str, recording: Recording) -> Drafter:
     """A drafter of the kit's own, by the name under which the report lists it."""
+    target = recording.target
     if name.startswith("(recall"):
-        return Recall(sampled="sampled" in name)
-    return Oracle(recording.tokens, vocab_size, tree="tree" in name, whole="whole" in name)
+        return Recall()
+    if name == SAMPLED:
+        return SelfDraft(target)
+    return Oracle(recording.tokens, target.vocab_size, tree="tree" in name, whole="whole" in name)
 
 
 @dataclass
@@ -70,8 +76,6 @@ class Checker:
         plan = Plan(self.target, self.vocabulary, self.max_new_tokens, self.seed)
         settings = plan.settings()
         pilots = {"greedy presence 0.6 frequency 0.4", "t=1"}
-        count = len(self.methods) * len(self.rules) * len(self.sizes) + 1
-        total = count * (len(settings) + (4 if self.vocabulary is not None else 2))
         while settings:
             setting = settings.pop(0)
             recording = record(setting, self.target, self._rows)
@@ -79,9 +83,10 @@ class Checker:
             self._law(recording)
             if setting.name in pilots:
                 settings += plan.aimed(setting, recording.emitted)
-            for case in cases(self.methods, [setting], self.rules, self.sizes):
+            for case in self._cases([setting]):
                 if self.progress is not None:
-                    self.progress(case.name, len(self.report.results), total)
+                    done = len(self.report.results)
+                    self.progress(case.name, done, done + len(self._cases([setting, *settings])))
                 self.report.results.append(self.compare(case, recording))
         self._pool()
         self.report.notes += plan.notes
@@ -89,25 +94,27 @@ class Checker:
         self.report.seconds = time.perf_counter() - started
         return self.report
 
+    def _cases(self, settings: Sequence[Setting]) -> list[Case]:
+        return list(cases(self.methods, settings, self.rules, self.sizes))
+
     def compare(self, case: Case, recording: Recording) -> Result:
         """One case against plain decoding. Whatever a method does wrong, the check goes on."""
-        followed = case.rule is Rule.COUPLED or case.setting.sampling.greedy
         try:
-            return self._follow(case, recording) if followed else self._test_law(case, recording)
+            return self._follow(case, recording) if case.followed else self._test_law(case, recording)
         except Exception as error:
             self._rows = self.target.open(512)
             what = str(error).splitlines()[0] if str(error) else "no message"
-            return Result(case, 0, faults=(f"{type(error).__name__}: {what}",), followed=followed)
+            return Result(case, 0, faults=(f"{type(error).__name__}: {what}",))
 
-    def _session(self, case: Case, drafter: Drafter) -> Session:
+    def _session(self, case: Case, drafter: Drafter, sample: int = 0) -> Session:
         return Session(
-            case.setting.context(), self.target, self._rows, drafter, Fixed(case.nodes), case.rule,
+            case.setting.context(sample), self.target, self._rows, drafter, Fixed(case.nodes), case.rule,
             top_logprobs=0, checked=True,
         )  # fmt: skip
 
     def _drafter(self, case: Case, recording: Recording) -> Drafter:
         if case.method in ADVERSARIES:
-            return adversary(case.method, recording, self.target.vocab_size)
+            return adversary(case.method, recording)
         return make_drafter(case.method)
 
     def _follow(self, case: Case, recording: Recording) -> Result:
@@ -121,33 +128,36 @@ class Checker:
             return Result(case, len(session.context.emitted), faults=(str(overrun),))
         if len(emissions) < len(recording.emitted) or session.context.finish != recording.finish:
             ours, plains = session.context.finish, recording.finish
-            faults.append(f"ended after {len(emissions)} tokens ({ours}), plain after {len(recording.emitted)} ({plains})")
+            faults.append(
+                f"ended after {len(emissions)} tokens ({ours}), plain after {len(recording.emitted)} ({plains})"
+            )
         if (gap := _logprob_gap(session, recording)) is not None:
             faults.append(gap)
         flips = tuple((flip, self._rescorer.judge(flip, recording)) for flip in dice.flips)
         return Result(case, len(emissions), flips, tuple(faults))
 
     def _test_law(self, case: Case, recording: Recording) -> Result:
-        spy = Spy(self._drafter(case, recording))
-        session = self._session(case, spy)
-        emitted = session.context.prompt_length
-        list(run(session))
-        evidence = self._evidence(session, spy, emitted)
+        evidence = Evidence()
+        for sample in range(SAMPLES if case.method == SAMPLED else 1):
+            evidence.add(self._evidence(case, recording, sample))
         faults = []
         if evidence.impossible and logit_type_is_exact(self.target):
             faults.append(f"{evidence.impossible} tokens have no probability under the law")
         if evidence.p_value < ALARM:
             faults.append(f"the tokens do not follow the law (p = {evidence.p_value:.1e})")
-        if not case.setting.aimed:
-            self._pooled.setdefault((case.method, case.nodes), Evidence()).add(evidence)
-        return Result(case, evidence.tokens, faults=tuple(faults), followed=False)
+        self._pooled.setdefault((case.method, case.nodes), Evidence()).add(evidence)
+        return Result(case, evidence.tokens, faults=tuple(faults))
 
-    def _evidence(self, session: Session, spy: Spy, first: int) -> Evidence:
-        tokens = session.context.tokens
+    def _evidence(self, case: Case, recording: Recording, sample: int) -> Evidence:
+        """A text under the rejection rule, each of its tokens held against a law scored without any draft."""
+        spy = Spy(self._drafter(case, recording))
+        session = self._session(case, spy, sample)
+        list(run(session))
+        tokens, first = session.context.tokens, session.context.prompt_length
         law = Law(session.context.sampling, first)
         rows = teacher_forced(self.target, tokens, first)
         laws = (law.distribution(row, tokens[:index]) for index, row in enumerate(rows, start=first))
-        return gather(tokens[first:], first, laws, spy.trees, session.context.sampling.seed)
+        return gather(tokens[first:], first, laws, spy.trees, seed=(session.context.sampling.seed, sample))
 
     def _control(self, recording: Recording) -> None:
         self.report.control_flips += len(recording.control())
@@ -157,14 +167,16 @@ class Checker:
         """Plain decoding's own law, against an independent one."""
         case = Case(LAW, Rule.COUPLED, 0, recording.setting)
         faults = law_faults(recording)
-        self.report.results.append(Result(case, len(recording.emitted), faults=faults, followed=False))
+        self.report.results.append(Result(case, len(recording.emitted), faults=faults))
 
     def _pool(self) -> None:
         """Evidence of all settings together: a small bias that no single text betrays."""
         for (method, nodes), evidence in self._pooled.items():
             if evidence.p_value < ALARM:
                 p, n = evidence.p_value, evidence.tokens
-                self.report.faults.append(f"{method} / rejection / {nodes}: {n} tokens off the law (p = {p:.1e})")
+                self.report.faults.append(
+                    f"{method} / rejection / {nodes}: {n} tokens off the law (p = {p:.1e})"
+                )
 
 
 def logit_type_is_exact(target: Target) -> bool:

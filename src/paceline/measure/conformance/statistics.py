@@ -53,7 +53,11 @@ class Evidence:
 
 
 def gather(
-    emitted: Ints, first: int, laws: Iterable[Distribution], trees: dict[int, DraftTree], seed: int
+    emitted: Ints,
+    first: int,
+    laws: Iterable[Distribution],
+    trees: dict[int, DraftTree],
+    seed: tuple[int, int],
 ) -> Evidence:
     """Evidence of one text: ``emitted`` began at index ``first``; ``trees`` by the length at which they were drafted."""
     coins = np.random.default_rng(seed)

@@ -46,6 +46,7 @@ class Forward(Cache):
             self.parts.append(Part(request, number, start, scratch))
             start += len(request.tokens)
             request.rows.note(request.tokens)
+        assert len(self.parts) == 1 or mode is Mode.PACKED, "only packed rows of several sequences stay apart"
         self.windows: list[int | None] = []
         self._layer: int | None = None
 
@@ -63,9 +64,9 @@ class Forward(Cache):
 
     def enter_layer(self, window: int | None, others: dict[str, Any]) -> int:
         """The layer whose attention is being computed; refuses what the attention function does not know."""
-        strange = [name for name, value in others.items() if isinstance(value, torch.Tensor) and name not in HARMLESS]
-        if strange:
-            raise Unsupported(f"attention is given {', '.join(sorted(strange))}")
+        tensors = {name for name, value in others.items() if isinstance(value, torch.Tensor)}
+        if strange := sorted(tensors - HARMLESS):
+            raise Unsupported(f"attention is given {', '.join(strange)}")
         if self._layer is None:
             raise Unsupported("a layer attends to keys that another layer wrote")
         layer, self._layer = self._layer, None
@@ -118,21 +119,12 @@ class Attention:
 
 
 def masks(forward: Forward, model: PreTrainedModel, layer_types: Sequence[str], window: int | None) -> Any:
-    """The additive float mask(s) of a masked forward: one, or a dict where full and sliding layers mix."""
+    """The additive float mask(s) ``[1, 1, n, keys]`` of a masked forward: one, or a dict where full and sliding layers
+    mix. All keys come back from the cache, so a window has to be masked out of them."""
     part = forward.parts[0]
     like = torch.empty(0, dtype=model.dtype, device=model.device)
-    kinds = sorted(set(layer_types))
-    by_kind = {kind: _mask(part, window if kind == "sliding_attention" else None, like) for kind in kinds}
-    if len(kinds) == 1:
-        return by_kind[kinds[0]]
-    return by_kind
-
-
-def _mask(part: Part, window: int | None, like: torch.Tensor) -> torch.Tensor:
-    """``[1, 1, n, committed + n]``: all keys come back from the cache, so a window has to be masked out of them."""
-    from paceline.targets.hf.attention import fill_mask
-
-    committed = part.rows.committed
-    mask = part.scratch.take((part.number, window, like.dtype, like.device), part.n, committed + part.n, like)
-    fill_mask(mask, part.request, 0, window)
-    return mask[None, None]
+    by_kind = {
+        kind: part.full_mask(window if kind == "sliding_attention" else None, like)[None, None]
+        for kind in sorted(set(layer_types))
+    }
+    return by_kind if len(by_kind) > 1 else next(iter(by_kind.values()))

@@ -6,7 +6,13 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
+from transformers import (
+    AutoConfig,
+    AutoModelForCausalLM,
+    AutoTokenizer,
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+)
 
 from paceline.targets.hf.probe import prepare
 from paceline.targets.hf.target import HFTarget, refuse_recurrent
@@ -32,7 +38,9 @@ def load_target(
     """
     if isinstance(model, PreTrainedModel):
         if dtype is not None and DTYPES[_dtype(dtype)] != model.dtype:
-            raise ValueError(f"the model was handed over as {model.dtype}; convert it yourself instead of dtype={dtype}")
+            raise ValueError(
+                f"the model was handed over as {model.dtype}; convert it yourself instead of dtype={dtype}"
+            )
         return prepare(HFTarget(model))
     kind = DTYPES[_dtype(dtype)] if dtype is not None else "auto"
     refuse_recurrent(_config(str(model)))
@@ -55,8 +63,12 @@ def _config(model: str) -> Any:
         return AutoConfig.from_pretrained(model)
     except (OSError, ValueError) as error:
         if Path(model).is_dir():
-            raise ValueError(f"{model} is a folder without a readable transformers config.json: {_first(error)}") from None
-        raise ValueError(f"no model at {model!r}: neither a local folder nor a model name that can be reached") from None
+            raise ValueError(
+                f"{model} is a folder without a readable transformers config.json: {_first(error)}"
+            ) from None
+        raise ValueError(
+            f"no model at {model!r}: neither a local folder nor a model name that can be reached"
+        ) from None
 
 
 def _first(error: Exception) -> str:

@@ -41,7 +41,15 @@ def prepare(target: HFTarget) -> HFTarget:
                 _warn(target, "scores sibling drafts wrongly, so drafts are clipped to chains")
                 return _find_switch(target)
             reasons.append(f"{mode}: a row changes with the rest of its draft")
-        except (Unsupported, TypeError, ValueError, RuntimeError, IndexError, AttributeError, AssertionError) as error:
+        except (
+            Unsupported,
+            TypeError,
+            ValueError,
+            RuntimeError,
+            IndexError,
+            AttributeError,
+            AssertionError,
+        ) as error:
             reasons.append(f"{mode}: {str(error).splitlines()[0] if str(error) else type(error).__name__}")
     raise ValueError(
         f"{target.name} cannot be drafted for without changing its text ({'; '.join(reasons)}); choose another model"
@@ -124,14 +132,22 @@ def _find_switch(target: HFTarget) -> HFTarget:
         target.switch = switch
         beyond = _rows_agree(target, (chain, chain.head(0)), switch + PREFIX)
         target.limits = Reach(trees=target.limits.trees, depth=None if beyond else 0)
-        where = f"stop short of position {switch}" if beyond else f"end at position {switch}, where its rotation changes"
+        where = (
+            f"stop short of position {switch}"
+            if beyond
+            else f"end at position {switch}, where its rotation changes"
+        )
         _warn(target, f"rotates keys by the largest position in a forward, so drafts {where}")
     return target
 
 
 def _rope_switch(config: Any) -> int | None:
     parameters = getattr(config, "rope_parameters", None) or {}
-    flat = parameters if "rope_type" in parameters else next((p for p in parameters.values() if isinstance(p, dict)), {})
+    flat = (
+        parameters
+        if "rope_type" in parameters
+        else next((p for p in parameters.values() if isinstance(p, dict)), {})
+    )
     kind = flat.get("rope_type", "default")
     if kind == "longrope":
         return flat.get("original_max_position_embeddings") or config.max_position_embeddings

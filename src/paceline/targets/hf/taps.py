@@ -32,11 +32,15 @@ class Anatomy:
         if not wished:
             return
         if self.layers is None:
-            raise ValueError(f"{name} shows no list of layers, so hidden states cannot be read; choose another drafter")
+            raise ValueError(
+                f"{name} shows no list of layers, so hidden states cannot be read; choose another drafter"
+            )
         if wished[0] < 0 or wished[-1] > len(self.layers):
             raise ValueError(f"{name} has states 0 to {len(self.layers)}; a drafter asks for {wished}")
         if want.early_exit is not None and (self.norm is None or self.head is None):
-            raise ValueError(f"{name} shows no final norm or head, so it has no early exit; choose another drafter")
+            raise ValueError(
+                f"{name} shows no final norm or head, so it has no early exit; choose another drafter"
+            )
 
     def unembed(self, states: torch.Tensor) -> torch.Tensor:
         """States of an inner layer through the final norm and the head: a guess at the logits, good for drafts only."""
@@ -59,7 +63,9 @@ def tapped(anatomy: Anatomy, want: Want, on_early: Callable[[torch.Tensor], None
     taps = Taps()
     with ExitStack() as stack:
         for layer in sorted(want.hidden):
-            stack.callback(_hook(anatomy, layer, lambda states, layer=layer: taps.hidden.__setitem__(layer, states)))
+            stack.callback(
+                _hook(anatomy, layer, lambda states, layer=layer: taps.hidden.__setitem__(layer, states))
+            )
         if want.early_exit is not None:
 
             def leave(states: torch.Tensor) -> None:

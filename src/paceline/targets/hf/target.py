@@ -105,7 +105,11 @@ class HFTarget(Target):
         device = self.model.device
         requests = [part.request for part in forward.parts]
         tokens = torch.cat([torch.from_numpy(request.tokens) for request in requests])
-        inputs: dict[str, Any] = {"input_ids": tokens[None].to(device), "past_key_values": forward, "use_cache": True}
+        inputs: dict[str, Any] = {
+            "input_ids": tokens[None].to(device),
+            "past_key_values": forward,
+            "use_cache": True,
+        }
         if self._takes_positions:
             positions = torch.cat([torch.from_numpy(request.positions) for request in requests])
             inputs["position_ids"] = (positions + shift)[None].to(device)
@@ -144,7 +148,9 @@ def _split(
             mine = logits[row : row + part.n] if kept else logits[fresh]
             row += part.n
         hidden = {layer: taps.hidden[layer][fresh] for layer in part.request.want.hidden}
-        early = taps.early[fresh] if taps.early is not None and part.request.want.early_exit is not None else None
+        early = (
+            taps.early[fresh] if taps.early is not None and part.request.want.early_exit is not None else None
+        )
         scores.append(Scores(part.request, mine, hidden=hidden, early=early))
     return scores
 

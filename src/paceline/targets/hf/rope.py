@@ -1,0 +1,159 @@
+"""Rotary embeddings that follow the largest position of a forward.
+
+*Dynamic* scaling turns slower with every position past the trained length, *longrope* changes its factors once. Either
+way a row depends on how far the rest of its forward reaches, which a draft must not decide. So drafts end short of the
+`Switch`, and every forward is rotated as transformers' own generation would have rotated it: a prompt as of its last
+token, a round as of its root, whatever the model served before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from paceline.targets.base import Request
+from paceline.targets.cache import CacheRows
+from paceline.tree import Ints
+
+REREADS = frozenset({"phi3"})
+"""Model types whose generation reads the whole text anew when it reaches the switch."""
+
+
+@dataclass(frozen=True)
+class Switch:
+    """Where rotation changes: the first position with which a forward is rotated otherwise."""
+
+    position: int
+    growing: bool
+    """It changes again with every further position, so nothing can be drafted beyond."""
+    rereads: bool
+
+    @classmethod
+    def of(cls, config: Any) -> Switch | None:
+        """The first switch a configuration speaks of."""
+        given = getattr(config, "rope_parameters", None) or {}
+        kinds = [given] if "rope_type" in given else [p for p in given.values() if isinstance(p, dict)]
+        found = []
+        for kind in kinds:
+            name = kind.get("rope_type")
+            if name == "dynamic":
+                found.append((int(config.max_position_embeddings), True))
+            elif name == "longrope" and kind.get("short_factor") != kind.get("long_factor"):
+                found.append((int(kind["original_max_position_embeddings"]), False))
+        if not found:
+            return None
+        first = min(position for position, _ in found)
+        return cls(first, any(growing for _, growing in found), config.model_type in REREADS)
+
+    def depth(self, root: int) -> int | None:
+        """How deep a draft may reach behind a root at this position."""
+        if root < self.position:
+            return self.position - 1 - root
+        return 0 if self.growing or (self.rereads and root == self.position) else None
+
+
+def standing(request: Request) -> int:
+    """The position as of which a request is rotated: its deepest, of a prompt the root's that follows it."""
+    return int(request.positions.max()) + request.prefill
+
+
+def stretched(config: Any) -> int | None:
+    """The context length: dynamic scaling exists to go past the trained one."""
+    length: int | None = getattr(config, "max_position_embeddings", None)
+    rope = getattr(config, "rope_parameters", None) or {}
+    if length is not None and rope.get("rope_type") == "dynamic":
+        return int(length * rope["factor"])
+    return length
+
+
+class TurningRows(CacheRows):
+    """Rows that remember how they were rotated: ``early`` leading ones as rows of a text short of the switch."""
+
+    def __init__(self, capacity: int, switch: Switch) -> None:
+        super().__init__(capacity)
+        self._switch = switch
+        self.early = 0
+
+    def mark(self, count: int, position: int) -> None:
+        """``count`` rows are about to be written behind the committed ones, rotated as of ``position``."""
+        self.early = min(self.early, self.committed)
+        if position < self._switch.position and self.early == self.committed:
+            self.early += count
+
+    def must_reread(self, request: Request) -> bool:
+        """Whether generation would read the cached text anew for this request."""
+        crosses = self._switch.rereads and standing(request) >= self._switch.position
+        return crosses and min(self.early, self.committed) > 0
+
+    def common_prefix(self, tokens: Ints) -> int:
+        """Only rows rotated as a fresh reading of the same prompt would rotate them."""
+        common = super().common_prefix(tokens)
+        if len(tokens) < self._switch.position:
+            return min(common, self.early)
+        return 0 if self._switch.growing or self.early else common
+
+
+def rotary_modules(model: nn.Module) -> list[nn.Module]:
+    """The modules whose rotation switches."""
+    return [m for m in model.modules() if any(kind in ("dynamic", "longrope") for kind in _kinds(m).values())]
+
+
+def _kinds(module: nn.Module) -> dict[str | None, str]:
+    """Rope types by layer type; one entry under None where layers share theirs."""
+    kind = getattr(module, "rope_type", None)
+    if isinstance(kind, dict):
+        return kind
+    return {None: kind} if isinstance(kind, str) and hasattr(module, "original_inv_freq") else {}
+
+
+@contextmanager
+def rotated_as_of(position: int, modules: list[nn.Module], like: torch.Tensor) -> Iterator[None]:
+    """Rotate the forward inside as though it reached ``position``, and leave no trace of it in the modules."""
+    saved = [_state(module) for module in modules]
+    try:
+        for module in modules:
+            for layer_type, kind in _kinds(module).items():
+                _turn(module, layer_type, kind, torch.full((1, 1), position, device=like.device), like)
+        yield
+    finally:
+        for module, state in zip(modules, saved, strict=True):
+            for name in _state(module).keys() - state.keys():
+                delattr(module, name)
+            for name, value in state.items():
+                setattr(module, name, value)
+
+
+def _state(module: nn.Module) -> dict[str, Any]:
+    """What a rotary module remembers of earlier forwards."""
+    names = (*module._buffers, *vars(module))
+    return {
+        name: getattr(module, name) for name in names if name.endswith(("inv_freq", "max_seq_len_cached"))
+    }
+
+
+def _turn(
+    module: nn.Module, layer_type: str | None, kind: str, position: torch.Tensor, like: torch.Tensor
+) -> None:
+    """Start from the trained frequencies, let the module find those of the position, and have it keep them."""
+    prefix = f"{layer_type}_" if layer_type is not None else ""
+    trained = getattr(module, f"{prefix}original_inv_freq")
+    setattr(module, f"{prefix}inv_freq", trained.clone())
+    if kind == "dynamic":
+        setattr(module, f"{prefix}max_seq_len_cached", module.original_max_seq_len)
+    module(like, position, **({"layer_type": layer_type} if layer_type is not None else {}))
+    if kind == "longrope":
+        setattr(module, f"{prefix}original_inv_freq", getattr(module, f"{prefix}inv_freq").clone())
+
+
+def regimes(requests: Sequence[Request], switch: Switch) -> list[list[int]]:
+    """Numbers of the requests that one forward may hold together without turning each other's rows."""
+    early = [i for i, request in enumerate(requests) if standing(request) < switch.position]
+    late = np.setdiff1d(np.arange(len(requests)), early).tolist()
+    groups = [early, *([i] for i in late)] if switch.growing else [early, late]
+    return [group for group in groups if group]

@@ -1,0 +1,455 @@
+"""The decode loop as a user meets it: production law and dice, float64, every drafter against decoding slowly."""
+
+from collections.abc import Callable, Iterator, Sequence
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from tokenizers import Tokenizer, decoders, models
+
+from engine import SIZE, Erratic, Slow, Watched, habitual, write, write_slowly
+from paceline.context import Context, Ending, Finish
+from paceline.decode.account import Totals
+from paceline.decode.session import Session
+from paceline.drafters import Drafter, Plain, make_drafter
+from paceline.drafters.compose import Fallback, Union
+from paceline.hosts.python import LanguageModel
+from paceline.law import Sampling
+from paceline.targets.base import OnEarly, Pending, Request
+from paceline.targets.table import TableTarget
+from paceline.tree import Ints
+from paceline.verify import Rule
+from paceline.vocabulary import Vocabulary
+from tokenizer_kinds import wrapped
+
+PROMPT = [0, 3, 1, 4, 2, 0, 3]
+
+METHODS: dict[str, Callable[[], Drafter]] = {
+    "plain": lambda: make_drafter("plain"),
+    "lookup": lambda: make_drafter("lookup"),
+    "fallback": lambda: Fallback([make_drafter("lookup:min_ngram=3"), Erratic(seed=1)]),
+    "union": lambda: Union([make_drafter("lookup"), Erratic(seed=2)]),
+    "erratic": lambda: Erratic(seed=3),
+    "nested": lambda: Union([Fallback([Plain(), Erratic(seed=4)]), make_drafter("lookup:max_ngram=1")]),
+}
+SETTINGS = {
+    "greedy": Sampling(),
+    "warm": Sampling(temperature=1.0, seed=1),
+    "cold": Sampling(temperature=0.3, seed=2),
+    "cut": Sampling(temperature=0.9, top_k=4, top_p=0.9, min_p=0.02, seed=3),
+    "penalised": Sampling(temperature=0.8, repetition_penalty=1.2, presence_penalty=0.3, frequency_penalty=0.2, seed=4),
+    "greedy penalised": Sampling(repetition_penalty=1.3, frequency_penalty=0.4),
+    "biased": Sampling(temperature=1.0, logit_bias={1: 1.5, 2: -3.0}, banned=((5,), (0, 3), (3, 1, 1)), seed=5),
+}
+EVERY_METHOD = pytest.mark.parametrize("method", METHODS)
+EVERY_SETTING = pytest.mark.parametrize("setting", SETTINGS)
+
+
+def tabled(**options: Any) -> TableTarget:
+    return TableTarget(habitual(), SIZE, **options)
+
+
+# --- same seed, same text -----------------------------------------------------------------------------------
+
+
+@EVERY_SETTING
+@EVERY_METHOD
+def test_the_text_is_that_of_decoding_slowly(method: str, setting: str) -> None:
+    target, sampling = tabled(), SETTINGS[setting]
+    for sample in range(3):
+        slow = write_slowly(target, PROMPT, sampling, sample=sample)
+        for nodes in (0, 1, 2, 3, 5, 8, 12):
+            session = write(target, PROMPT, METHODS[method](), nodes=nodes, sampling=sampling, sample=sample)
+            assert session.context.emitted.tolist() == slow.tokens
+            assert session.context.finish == slow.finish == Finish.LENGTH
+
+
+@EVERY_METHOD
+def test_drafts_are_accepted_on_the_way(method: str) -> None:
+    """Otherwise the test above would show little."""
+    texts = [write(tabled(), PROMPT, METHODS[method](), max_new_tokens=60) for _ in range(1)]
+    accepted = sum(round.accepted for text in texts for round in text.rounds)
+    assert accepted == 0 if method == "plain" else accepted > 5
+
+
+@EVERY_SETTING
+def test_greedy_text_is_one_under_both_rules_and_sampled_text_is_a_function_of_seed_and_sample(
+    setting: str,
+) -> None:
+    target, sampling = tabled(), SETTINGS[setting]
+    lm = LanguageModel(target)
+    options: dict[str, Any] = {"method": METHODS["union"](), "max_new_tokens": 20}
+    given = {name: getattr(sampling, name) for name in sampling.__dataclass_fields__}
+    texts = [text.tokens for text in lm.sample(PROMPT, n=3, **options, **given)]
+    assert lm.generate(PROMPT, **options, **given).tokens == texts[0]
+    assert len({tuple(text) for text in texts}) == (1 if sampling.greedy else 3)
+    rejecting = lm.generate(PROMPT, rule="rejection", **options, **given).tokens
+    assert (rejecting == texts[0]) == sampling.greedy
+    assert rejecting == lm.generate(PROMPT, rule="rejection", **options, **given).tokens
+
+
+# --- where a text ends --------------------------------------------------------------------------------------
+
+
+@EVERY_METHOD
+@pytest.mark.parametrize("eos", [{0}, {4}, {1, 5}, {0, 1, 2}])
+def test_any_of_several_ends_of_text_ends_it(method: str, eos: set[int]) -> None:
+    target = tabled(eos=frozenset(eos))
+    for seed in range(8):
+        sampling = Sampling(temperature=1.0, seed=seed)
+        slow = write_slowly(target, PROMPT, sampling)
+        session = write(target, PROMPT, METHODS[method](), sampling=sampling)
+        assert session.context.emitted.tolist() == slow.tokens
+        assert session.context.finish == slow.finish
+
+
+@EVERY_METHOD
+def test_lengths_cut_where_they_say(method: str) -> None:
+    slow = write_slowly(tabled(), PROMPT, Sampling())
+    for count in range(1, 12):
+        session = write(tabled(), PROMPT, METHODS[method](), max_new_tokens=count)
+        assert session.context.emitted.tolist() == slow.tokens[:count]
+        assert session.context.finish is Finish.LENGTH
+        session = write(tabled(context_length=len(PROMPT) + count), PROMPT, METHODS[method]())
+        assert session.context.emitted.tolist() == slow.tokens[:count]
+        assert session.context.finish is Finish.CONTEXT
+
+
+class Recorder:
+    """A criterion that notes each call and ends the text where ``stops`` says."""
+
+    def __init__(self, stops: Callable[[list[int]], bool] = lambda text: False) -> None:
+        self.calls: list[list[int]] = []
+        self._stops = stops
+
+    def __call__(self, text: Ints) -> bool:
+        self.calls.append(text.tolist())
+        return self._stops(self.calls[-1])
+
+
+@EVERY_METHOD
+@EVERY_SETTING
+def test_criteria_are_asked_once_per_token_in_order(method: str, setting: str) -> None:
+    sampling = SETTINGS[setting]
+    counted, watching = Recorder(lambda text: text[-2:] == [1, 4] or len(text) > 17), Recorder()
+    session = write(tabled(), PROMPT, METHODS[method](), sampling=sampling, criteria=(counted, watching))
+    slow = write_slowly(
+        tabled(),
+        PROMPT,
+        sampling,
+        ends=lambda emitted: "criterion" if [*PROMPT, *emitted][-2:] == [1, 4] or len(emitted) > 10 else None,
+    )
+    assert session.context.emitted.tolist() == slow.tokens
+    assert session.context.finish == slow.finish == Finish.CRITERION
+    text = [*PROMPT, *slow.tokens]
+    assert counted.calls == watching.calls == [text[:i] for i in range(len(PROMPT) + 1, len(text) + 1)]
+
+
+def test_every_criterion_is_asked_also_about_the_last_token() -> None:
+    ending, watching = Recorder(lambda text: True), Recorder()
+    target = tabled(eos=frozenset(range(SIZE)))
+    session = write(target, PROMPT, Plain(), criteria=(ending, watching))
+    assert session.context.finish is Finish.EOS
+    assert len(ending.calls) == len(watching.calls) == 1
+
+
+def test_a_sequence_that_cannot_begin_is_refused() -> None:
+    for prompt, options, sentence in [
+        ([], {}, "the prompt is empty"),
+        ([[1, 2]], {}, r"not an array of shape \(1, 2\)"),
+        ([1, 2], {"context_length": 2}, "the prompt has 2 tokens and the model's context holds 2"),
+    ]:
+        with pytest.raises(ValueError, match=sentence):
+            Context(prompt, Sampling(), Ending(max_new_tokens=4, **options))
+    with pytest.raises(ValueError, match="max_new_tokens must be at least 1, not 0"):
+        Ending(max_new_tokens=0)
+
+
+# --- stop strings -------------------------------------------------------------------------------------------
+
+PIECES = ["<unk>", "▁", "a", "b", "ab", "▁ab", "ba▁", "c", "<0xC4>", "<0x85>", "ą"]
+
+
+@pytest.fixture(scope="module")
+def alphabet() -> Any:
+    """A tokenizer of a dozen tokens: spaces that vanish at the front, letters cut in two, overlaps."""
+    backend = Tokenizer(models.BPE({name: i for i, name in enumerate(PIECES)}, [], unk_token="<unk>"))
+    steps = [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse(), decoders.Strip(" ", 1, 0)]
+    backend.decoder = decoders.Sequence(steps)
+    return wrapped(backend)
+
+
+STOPS: list[tuple[str, ...]] = [("ab",), ("abab", "ba a"), (" ab",), ("ą",), ("bą", "a b"), ("ca", "c "), (" ",)]
+
+
+@pytest.mark.parametrize("stops", STOPS)
+@pytest.mark.parametrize("method", ["plain", "lookup", "erratic", "union"])
+def test_stop_strings_cut_where_decoding_slowly_sees_them(method: str, stops: tuple[str, ...], alphabet: Any) -> None:
+    size = len(alphabet)
+    drafters = {"erratic": Erratic(size), "union": Union([make_drafter("lookup"), Erratic(size, 7)])}
+    target = TableTarget(habitual(size, seed=5), size)
+    lm = LanguageModel(target, Vocabulary.of(alphabet))
+
+    def said(prompt: Sequence[int], emitted: Sequence[int]) -> str:
+        """What the tokens add to the prompt's text: the prompt opens the text, so no space is stripped after it."""
+        before: str = alphabet.decode(list(prompt), skip_special_tokens=True)
+        both: str = alphabet.decode([*prompt, *emitted], skip_special_tokens=True)
+        return both.removeprefix(before)
+
+    reasons = set()
+    for seed in range(12):
+        prompt = [2, 3, 7] if seed % 2 else [4]
+        sampling = Sampling(temperature=1.0, seed=seed)
+
+        def stopped(emitted: list[int], prompt: list[int] = prompt) -> str | None:
+            return "stop" if any(stop in said(prompt, emitted) for stop in stops) else None
+
+        slow = write_slowly(target, prompt, sampling, max_new_tokens=24, ends=stopped)
+        options: dict[str, Any] = {
+            "method": drafters.get(method, method),
+            "stop": stops,
+            "max_new_tokens": 24,
+            "temperature": 1.0,
+            "seed": seed,
+        }
+        text = lm.generate(prompt, **options)
+        assert text.tokens == slow.tokens
+        assert text.finish == slow.finish
+        whole = said(prompt, slow.tokens)
+        assert text.text == min((whole.partition(stop)[0] for stop in stops), key=len)
+        assert "".join(piece.text for piece in lm.stream(prompt, **options)) == text.text
+        reasons.add(text.finish)
+    assert "stop" in reasons
+
+
+# --- the record ---------------------------------------------------------------------------------------------
+
+
+@EVERY_METHOD
+@EVERY_SETTING
+@pytest.mark.parametrize("eos", [frozenset[int](), frozenset({1})])
+def test_the_record_describes_emitted_tokens_only(method: str, setting: str, eos: frozenset[int]) -> None:
+    target, sampling = tabled(eos=eos), SETTINGS[setting]
+    slow = write_slowly(target, PROMPT, sampling, max_new_tokens=21)
+    session = write(target, PROMPT, METHODS[method](), sampling=sampling, top_logprobs=2, max_new_tokens=21, nodes=4)
+    assert_logprobs(session, slow)
+    place = len(PROMPT)
+    for round, (start, end) in zip(session.rounds, round_spans(session), strict=True):
+        ended_inside = end == len(slow.tokens) and round.accepted == round.emitted
+        assert round.position == place
+        assert round.emitted == round.accepted + (0 if ended_inside else 1)
+        assert round.accepted <= round.drafted <= 4
+        sources = [emission.source for emission in session.emissions[start:end]]
+        assert all(sources[: round.accepted])
+        assert not any(sources[round.accepted :])
+        place += round.emitted
+    totals = Totals.of(session.rounds, session.seconds_prefill)
+    assert totals.tokens == len(slow.tokens) == len(session.emissions) == place - len(PROMPT)
+    assert totals.accepted == sum(bool(emission.source) for emission in session.emissions)
+    assert totals.rounds == len(session.rounds)
+    assert totals.as_dict()["tokens_per_round"] == len(slow.tokens) / len(session.rounds)
+
+
+def round_spans(session: Session) -> Iterator[tuple[int, int]]:
+    ends = np.cumsum([0, *(round.emitted for round in session.rounds)]).tolist()
+    yield from pairwise(ends)
+
+
+def assert_logprobs(session: Session, slow: Slow) -> None:
+    """Before every warp, for the emitted token and the best two, to the bit those of decoding slowly."""
+    assert len(session.emissions) == len(slow.tokens) == len(slow.logprobs)
+    for emission, token, row in zip(session.emissions, slow.tokens, slow.logprobs, strict=True):
+        assert emission.logprobs is not None
+        assert emission.logprobs.logprob == row[token]
+        assert [value for _, value in emission.logprobs.top] == sorted(row, reverse=True)[:2]
+        assert all(row[alternative] == value for alternative, value in emission.logprobs.top)
+
+
+def test_more_alternatives_than_tokens_are_all_tokens() -> None:
+    session = write(tabled(), PROMPT, Plain(), top_logprobs=99, max_new_tokens=2)
+    for emission in session.emissions:
+        assert emission.logprobs is not None
+        assert sorted(token for token, _ in emission.logprobs.top) == list(range(SIZE))
+    assert write(tabled(), PROMPT, Plain(), max_new_tokens=1).emissions[0].logprobs is None
+
+
+# --- a life cut short ---------------------------------------------------------------------------------------
+
+
+def check_still_right(lm: LanguageModel, **options: Any) -> None:
+    expected = write_slowly(tabled(), PROMPT, Sampling()).tokens
+    assert lm.generate(PROMPT, max_new_tokens=16, **options).tokens == expected
+
+
+@pytest.mark.parametrize("taken", range(6))
+def test_a_closed_stream_closes_its_drafter_and_leaves_the_model_usable(taken: int) -> None:
+    lm, drafter = LanguageModel(tabled()), Watched(Erratic())
+    stream = lm.stream([3, 3], method=drafter, max_new_tokens=30)
+    for _ in range(taken):
+        next(stream)
+    stream.close()  # type: ignore[attr-defined]
+    assert drafter.opened == drafter.closed == (taken > 0)
+    check_still_right(lm, method=drafter)
+    assert drafter.opened == drafter.closed
+
+
+@pytest.mark.parametrize("error", [OSError, KeyboardInterrupt])
+@pytest.mark.parametrize("where", ["open", "propose", "observe"])
+@pytest.mark.parametrize("after", [0, 2])
+def test_a_drafter_that_fails_is_closed_once(where: str, after: int, error: type[BaseException]) -> None:
+    lm = LanguageModel(tabled())
+    drafter = Watched(Erratic(), fails=where, after=after if where != "open" else 0, error=error)
+    beside = Watched(make_drafter("lookup"))
+    for method in (drafter, Union([beside, drafter]), Fallback([drafter, beside])):
+        with pytest.raises(error):
+            lm.generate(PROMPT, method=method, max_new_tokens=30)
+        assert (drafter.opened, beside.opened) == (drafter.closed, beside.closed)
+        check_still_right(lm)
+
+
+class Failing(TableTarget):
+    """A target that breaks down in the middle of its ``count``-th forward, once: rows half written."""
+
+    count = -1
+    error: type[BaseException] = OSError
+
+    def submit(self, requests: Sequence[Request], on_early: OnEarly | None = None) -> Pending:
+        pending = super().submit(requests, on_early)
+        self.count -= 1
+        if self.count == -1:
+            raise self.error
+        return pending
+
+
+@pytest.mark.parametrize("error", [OSError, KeyboardInterrupt])
+@pytest.mark.parametrize("count", range(7))
+def test_a_target_that_fails_leaves_no_trace(count: int, error: type[BaseException]) -> None:
+    target, drafter = Failing(habitual(), SIZE), Watched(Erratic())
+    lm = LanguageModel(target)
+    target.count, target.error = count, error
+    with pytest.raises(error):
+        lm.generate(PROMPT, method=drafter, max_new_tokens=40)
+    assert drafter.opened == drafter.closed == 1
+    check_still_right(lm)
+
+
+@pytest.mark.parametrize("error", [OSError, KeyboardInterrupt])
+@pytest.mark.parametrize("kind", ["criterion", "processor"])
+def test_a_callback_that_fails_leaves_no_trace(kind: str, error: type[BaseException]) -> None:
+    lm, drafter = LanguageModel(tabled()), Watched(Erratic())
+
+    def fail(*given: Any) -> Any:
+        if given[0].shape[-1] == len(PROMPT) + 3:
+            raise error
+        return False if kind == "criterion" else given[1]
+
+    options: dict[str, Any] = {"criteria": (fail,)} if kind == "criterion" else {"processors": (fail,)}
+    with pytest.raises(error):
+        lm.generate(PROMPT, method=drafter, **options)
+    assert drafter.opened == drafter.closed == 1
+    check_still_right(lm)
+
+
+def test_parts_are_closed_also_where_one_fails_to_close() -> None:
+    class Stubborn(Watched):
+        def close(self, state: Any) -> None:
+            super().close(state)
+            raise OSError("will not close")
+
+    parts = [Watched(Plain()), Stubborn(Plain()), Watched(Plain())]
+    with pytest.raises(OSError, match="will not close"):
+        LanguageModel(tabled()).generate(PROMPT, method=Union(parts))
+    assert [part.closed for part in parts] == [1, 1, 1]
+
+
+# --- what is read again and what is not ---------------------------------------------------------------------
+
+
+class Counting(TableTarget):
+    """Counts the prompt rows it scores."""
+
+    prompt_rows = 0
+
+    def submit(self, requests: Sequence[Request], on_early: OnEarly | None = None) -> Pending:
+        self.prompt_rows += sum(len(request.tokens) for request in requests if request.prefill)
+        return super().submit(requests, on_early)
+
+
+@EVERY_METHOD
+def test_a_prompt_that_begins_alike_is_read_from_where_it_parts(method: str) -> None:
+    target = Counting(habitual(), SIZE)
+    lm = LanguageModel(target)
+
+    def ask(prompt: list[int]) -> tuple[list[int], int]:
+        target.prompt_rows = 0
+        tokens = lm.generate(prompt, method=METHODS[method](), max_new_tokens=10).tokens
+        assert tokens == write_slowly(target, prompt, Sampling(), max_new_tokens=10).tokens
+        return tokens, target.prompt_rows
+
+    tokens, read = ask(PROMPT)
+    assert read == len(PROMPT) - 1
+    assert ask(PROMPT)[1] == 0
+    turn = [*PROMPT, *tokens, 5, 5, 1]
+    assert ask(turn)[1] == len(turn) - 1 - (len(PROMPT) + len(tokens) - 1)
+    branched = [*turn[:-4], 2, 2, 2]
+    assert ask(branched)[1] == 2
+    assert ask([4, *PROMPT])[1] == len(PROMPT)
+    assert ask([4])[1] == 0
+    lm.forget()
+    assert ask([4, 4])[1] == 1
+
+
+def test_rows_that_are_reused_hold_what_they_say() -> None:
+    target = tabled()
+    rows = target.open()
+    for prompt in (PROMPT, PROMPT[:3], [*PROMPT[:3], 5, 5], PROMPT):
+        session = write(target, prompt, Erratic(), rows=rows, max_new_tokens=9)
+        assert session.context.emitted.tolist() == write_slowly(target, prompt, Sampling()).tokens[:9]
+        assert rows.tokens.tolist() == session.context.tokens[:-1].tolist()
+
+
+def test_two_streams_of_one_model_do_not_disturb_each_other() -> None:
+    lm = LanguageModel(tabled())
+    prompts = ([1, 2, 3], [1, 2, 5])
+    expected = [write_slowly(tabled(), prompt, Sampling()).tokens for prompt in prompts]
+    first, second = (lm.stream(prompt, method=Erratic(), max_new_tokens=16) for prompt in prompts)
+    pairs = list(zip(first, second, strict=True))
+    assert [[a.token for a, _ in pairs], [b.token for _, b in pairs]] == expected
+    check_still_right(lm)
+
+
+# --- processors ---------------------------------------------------------------------------------------------
+
+
+class Rhythm:
+    """A processor with a memory, as grammars have: what it does depends on how often it was called."""
+
+    def __init__(self) -> None:
+        self.calls: list[list[int]] = []
+
+    def __call__(self, ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
+        assert ids.shape[0] == scores.shape[0] == 1
+        self.calls.append(ids[0].tolist())
+        scores = scores.clone()
+        scores[0, len(self.calls) % 3] += 2.0
+        return scores
+
+
+@EVERY_METHOD
+@pytest.mark.parametrize("rule", list(Rule))
+@pytest.mark.parametrize("temperature", [0.0, 0.7])
+def test_processors_see_the_calls_of_decoding_slowly(method: str, rule: Rule, temperature: float) -> None:
+    slow_one, first, second = Rhythm(), Rhythm(), Rhythm()
+    target = tabled(eos=frozenset({4}))
+    slow = write_slowly(target, PROMPT, Sampling(temperature=temperature, processors=(slow_one,)))
+    sampling = Sampling(temperature=temperature, processors=(first, second))
+    session = write(target, PROMPT, METHODS[method](), sampling=sampling, rule=rule)
+    text = session.context.tokens.tolist()
+    assert first.calls == second.calls == [text[:i] for i in range(len(PROMPT), len(text))]
+    sampling = Sampling(temperature=temperature, processors=(third := Rhythm(),))
+    session = write(target, PROMPT, METHODS[method](), sampling=sampling, rule=rule)
+    if rule is Rule.COUPLED or temperature == 0:
+        assert session.context.emitted.tolist() == slow.tokens
+        assert third.calls == slow_one.calls
