@@ -289,7 +289,7 @@ def test_a_closed_stream_closes_its_drafter_and_leaves_the_model_usable(taken: i
     stream = lm.stream([3, 3], method=drafter, max_new_tokens=30)
     for _ in range(taken):
         next(stream)
-    stream.close()  # type: ignore[attr-defined]
+    stream.close()
     assert drafter.opened == drafter.closed == (taken > 0)
     check_still_right(lm, method=drafter)
     assert drafter.opened == drafter.closed

@@ -57,16 +57,12 @@ class Ending:
 class Context:
     """The committed tokens of one sequence. `commit` is the only way in: every stop rule sees every token."""
 
-    def __init__(
-        self, prompt: Sequence[int] | Ints, sampling: Sampling, ending: Ending, *, sample: int = 0
-    ) -> None:
+    def __init__(self, prompt: Sequence[int] | Ints, sampling: Sampling, ending: Ending, *, sample: int = 0) -> None:
         tokens = np.asarray(prompt, np.int64)
         if tokens.ndim != 1:
             raise ValueError(f"a prompt is one list of token ids, not an array of shape {tokens.shape}")
         if len(tokens) == 0:
-            raise ValueError(
-                "the prompt is empty; give at least one token (the model's BOS, say) to go on from"
-            )
+            raise ValueError("the prompt is empty; give at least one token (the model's BOS, say) to go on from")
         limit = ending.context_length
         if limit is not None and len(tokens) >= limit:
             raise ValueError(

@@ -145,9 +145,7 @@ class DraftTree:
                 totals[node] += totals[parent]
         return totals
 
-    def select(
-        self, nodes: Sequence[int] | Ints, *, drawn: Mapping[int, Distribution] | None = None
-    ) -> DraftTree:
+    def select(self, nodes: Sequence[int] | Ints, *, drawn: Mapping[int, Distribution] | None = None) -> DraftTree:
         """The tree of the given nodes, ascending and closed under parents."""
         index = np.asarray(nodes, np.int64)
         place = np.full(len(self) + 1, -2, np.int64)
@@ -212,9 +210,7 @@ class DraftTree:
         """
         self._check_arrays()
         if len(self) and vocab_size is not None and (most := int(self.tokens.max())) >= vocab_size:
-            raise ValueError(
-                f"a draft holds token {most}, and the target's vocabulary has {vocab_size} tokens"
-            )
+            raise ValueError(f"a draft holds token {most}, and the target's vocabulary has {vocab_size} tokens")
         self._check_siblings()
         self._check_draws()
 
@@ -222,37 +218,27 @@ class DraftTree:
         n = len(self)
         marks = n if self.probes is None else len(self.probes)
         if not len(self.parents) == len(self.scores) == len(self.sources) == marks == n:
-            raise ValueError(
-                f"a draft tree of {n} tokens needs as many parents, scores, sources and probe marks"
-            )
+            raise ValueError(f"a draft tree of {n} tokens needs as many parents, scores, sources and probe marks")
         if ((self.parents < ROOT) | (self.parents >= np.arange(n))).any():
             parents = self.parents.tolist()
-            raise ValueError(
-                f"a draft tree lists parents before children, {ROOT} for the root; it has {parents}"
-            )
+            raise ValueError(f"a draft tree lists parents before children, {ROOT} for the root; it has {parents}")
         if (self.tokens < 0).any():
             raise ValueError(f"a draft holds token {self.tokens.min()}; token ids start at 0")
         if not (self.scores <= 0).all():
-            raise ValueError(
-                f"scores in a draft are log-probabilities, at most 0; it has {self.scores.max()}"
-            )
+            raise ValueError(f"scores in a draft are log-probabilities, at most 0; it has {self.scores.max()}")
 
     def _check_siblings(self) -> None:
         verified = slice(None) if self.probes is None else ~self.probes
         parents, tokens = self.parents[verified], self.tokens[verified]
         places = parents * (tokens.max(initial=0) + 1) + tokens
         if len(np.unique(places)) < len(places):
-            raise ValueError(
-                "two children of one node in a draft tree carry the same token; merge them first"
-            )
+            raise ValueError("two children of one node in a draft tree carry the same token; merge them first")
 
     def _check_draws(self) -> None:
         """A sampled child that its law rules out would be a division by zero, and no sample of that law."""
         for parent, law in self.drawn.items():
             if not ROOT <= parent < len(self):
-                raise ValueError(
-                    f"a draft names a law for the children of node {parent}, which it does not have"
-                )
+                raise ValueError(f"a draft names a law for the children of node {parent}, which it does not have")
             for token in self.tokens[self.children(parent)].tolist():
                 if not law.probability(token) > 0:
                     raise ValueError(f"token {token} of a draft cannot come from the law it was sampled from")

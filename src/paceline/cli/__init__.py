@@ -26,9 +26,9 @@ class Parser(argparse.ArgumentParser):
     """Errors are one sentence, with exit code 2 and without the usage text in front of them."""
 
     def error(self, message: str) -> NoReturn:
-        for word in sys.argv[1:]:
-            if (new := OUTDATED.get(word.partition("=")[0])) is not None:
-                message = f"{word.partition('=')[0]} is another tool's flag; write {new}"
+        for word in message.replace("=", " ").split():
+            if (new := OUTDATED.get(word)) is not None:
+                message = f"{word} is another tool's flag; write {new}"
         self.exit(2, f"paceline: error: {message}\n")
 
 

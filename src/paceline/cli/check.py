@@ -6,7 +6,7 @@ import argparse
 import sys
 from typing import TYPE_CHECKING
 
-from paceline.cli.common import Subparsers, add_json, add_model, print_json
+from paceline.cli.common import Subparsers, add_json, add_model, load_model, print_json
 
 if TYPE_CHECKING:
     from paceline.measure.conformance import Checker, Report
@@ -23,24 +23,17 @@ def add(commands: Subparsers) -> None:
         allow_abbrev=False,
     )
     add_model(parser)
-    parser.add_argument(
-        "--methods", nargs="+", metavar="SPEC", help="methods to check (default: all, and adversaries)"
-    )
+    parser.add_argument("--methods", nargs="+", metavar="SPEC", help="methods to check (default: all, and adversaries)")
     parser.add_argument("--rules", nargs="+", metavar="RULE", help="coupled, rejection (default: both)")
     parser.add_argument("--sizes", nargs="+", type=int, metavar="N", help="draft sizes (default: 4 12)")
-    parser.add_argument(
-        "--max-new-tokens", type=int, default=64, metavar="N", help="tokens per case (default: 64)"
-    )
-    parser.add_argument(
-        "--seed", type=int, default=0, metavar="S", help="seed of the sampled cases (default: 0)"
-    )
+    parser.add_argument("--max-new-tokens", type=int, default=64, metavar="N", help="tokens per case (default: 64)")
+    parser.add_argument("--seed", type=int, default=0, metavar="S", help="seed of the sampled cases (default: 0)")
     add_json(parser)
     parser.set_defaults(run=run)
 
 
 def run(options: argparse.Namespace) -> int:
     from paceline.drafters import make_drafter
-    from paceline.hosts.python import load
     from paceline.measure.conformance import ADVERSARIES, METHODS, SIZES, Checker
     from paceline.verify import Rule
 
@@ -52,7 +45,7 @@ def run(options: argparse.Namespace) -> int:
     if unknown:
         raise ValueError(f"unknown rule {unknown[0]!r}; choose from {', '.join(Rule)}")
     rules = tuple(Rule(rule) for rule in options.rules or Rule)
-    lm = load(options.model, dtype=options.dtype, device=options.device)
+    lm = load_model(options)
     checker = Checker(
         lm.target,
         lm.vocabulary,

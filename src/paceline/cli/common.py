@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import argparse
 import json
+import logging
 import sys
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from paceline.hosts.python import LanguageModel
 
 Subparsers = Any
 """What argparse returns for subcommands; its own type is private."""
@@ -15,25 +19,31 @@ Subparsers = Any
 
 def add_model(parser: argparse.ArgumentParser) -> None:
     """Which model, in which type, on which device."""
-    parser.add_argument(
-        "--model", required=True, metavar="PATH", help="folder or name of a transformers causal LM"
-    )
+    parser.add_argument("--model", required=True, metavar="PATH", help="folder or name of a transformers causal LM")
     parser.add_argument(
         "--dtype", metavar="TYPE", help="float64, float32, bfloat16 or float16 (default: the model's own)"
     )
-    parser.add_argument(
-        "--device", metavar="DEVICE", help="where to run it, e.g. cpu, cuda, mps (default: cpu)"
-    )
+    parser.add_argument("--device", metavar="DEVICE", help="where to run it, e.g. cpu, cuda, mps (default: cpu)")
 
 
 def add_json(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--json", action="store_true", help="print one JSON object as the last line of stdout"
-    )
+    parser.add_argument("--json", action="store_true", help="print one JSON object as the last line of stdout")
 
 
 def print_json(data: Mapping[str, Any]) -> None:
     print(json.dumps(data, ensure_ascii=False))
+
+
+def load_model(options: argparse.Namespace) -> LanguageModel:
+    """The model of `add_model`'s options. Other libraries' progress bars and retries are for terminals, if at all."""
+    from transformers.utils import logging as transformers_logging
+
+    from paceline.hosts.python import load
+
+    logging.getLogger("huggingface_hub").setLevel(logging.ERROR)
+    if not sys.stderr.isatty():
+        transformers_logging.disable_progress_bar()
+    return load(options.model, dtype=options.dtype, device=options.device)
 
 
 def read_prompt(argument: str | None, file: Path | None) -> str:

@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from paceline.cli.common import Subparsers, add_json, add_model, print_json, read_prompt
+from paceline.cli.common import Subparsers, add_json, add_model, load_model, print_json, read_prompt
 
 if TYPE_CHECKING:
     from paceline.hosts.python import Generation, LanguageModel
@@ -42,9 +42,13 @@ def add(commands: Subparsers) -> None:
         "--method", metavar="SPEC", help="how to draft; 'paceline methods' lists them (default: lookup)"
     )
     parser.add_argument(
-        "--num-draft-tokens", "--num-speculative-tokens", type=int, metavar="K", dest="num_draft_tokens",
+        "--num-draft-tokens",
+        "--num-speculative-tokens",
+        dest="num_draft_tokens",
+        type=int,
+        metavar="K",
         help="draft tokens per round: --planner fixed:K (default: 10)",
-    )  # fmt: skip
+    )
     parser.add_argument("--planner", metavar="P", help="how large drafts are: fixed:K")
     parser.add_argument(
         "--rule", metavar="RULE", help="how drafts are accepted: coupled or rejection (default: coupled)"
@@ -52,25 +56,22 @@ def add(commands: Subparsers) -> None:
     parser.add_argument("--max-new-tokens", type=int, metavar="N", help="stop after N tokens (default: 128)")
     for flag, kind, text in SAMPLING:
         parser.add_argument(flag, type=kind, metavar=flag[2:].split("-")[-1][0].upper(), help=text)
-    parser.add_argument(
-        "--stop", action="append", metavar="STR", help="stop before this string; may be repeated"
-    )
+    parser.add_argument("--stop", action="append", metavar="STR", help="stop before this string; may be repeated")
     parser.add_argument("--ignore-eos", action="store_true", help="go on past the end-of-text token")
-    parser.add_argument(
-        "--logprobs", type=int, metavar="K", help="log-probabilities, with K alternatives (JSON only)"
-    )
+    parser.add_argument("--logprobs", type=int, metavar="K", help="log-probabilities, with K alternatives (JSON only)")
     parser.add_argument("--samples", type=int, default=1, metavar="N", help="write N texts from the prompt")
     add_json(parser)
     parser.set_defaults(run=run)
 
 
 def run(options: argparse.Namespace) -> int:
-    from paceline.hosts.python import load, split_settings
+    from paceline.hosts.python import split_settings
 
     prompt = read_prompt(options.prompt, options.prompt_file)
     settings = _settings(options)
-    split_settings(settings)
-    lm = load(options.model, dtype=options.dtype, device=options.device)
+    how, _ = split_settings(settings)
+    _ = how.drafter, how.sizes  # a misspelt method or planner is told before a model is loaded
+    lm = load_model(options)
     if options.json or options.samples != 1:
         return _write_all(lm, prompt, settings, options)
     for piece in lm.stream(prompt, **settings):
@@ -99,9 +100,13 @@ def _record(lm: LanguageModel, texts: list[Generation], samples: int) -> dict[st
 def _settings(options: argparse.Namespace) -> dict[str, Any]:
     """Only what was given, so that the defaults stand in one place."""
     names = [
-        "method", "planner", "rule", "max_new_tokens", "logprobs",
+        "method",
+        "planner",
+        "rule",
+        "max_new_tokens",
+        "logprobs",
         *(flag[2:].replace("-", "_") for flag, _, _ in SAMPLING),
-    ]  # fmt: skip
+    ]
     settings = {name: value for name in names if (value := getattr(options, name)) is not None}
     if options.num_draft_tokens is not None:
         if options.planner is not None:

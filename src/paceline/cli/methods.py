@@ -10,9 +10,7 @@ from paceline.cli.common import Subparsers, add_json, print_json
 
 
 def add(commands: Subparsers) -> None:
-    parser = commands.add_parser(
-        "methods", help="list the methods", description="List the methods and their options."
-    )
+    parser = commands.add_parser("methods", help="list the methods", description="List the methods and their options.")
     add_json(parser)
     parser.set_defaults(run=run)
 
@@ -35,11 +33,12 @@ def run(options: argparse.Namespace) -> int:
 def describe() -> list[dict[str, Any]]:
     """One entry per method, built in or installed."""
     from paceline.drafters import available
+    from paceline.drafters.spec import PlugIn
     from paceline.verify import Rule
 
     rows = []
     for name, factory in sorted(available().items()):
-        method: Any = factory.__wrapped__() if hasattr(factory, "__wrapped__") else factory
+        method: Any = factory.load() if isinstance(factory, PlugIn) else factory
         rows.append(
             {
                 "name": name,

@@ -1,6 +1,6 @@
 """The command-line reference in ``docs/cli.md``: written from the parsers, so that it cannot drift.
 
-    python -m paceline.cli.reference > docs/cli.md
+python -m paceline.cli.reference > docs/cli.md
 """
 
 from __future__ import annotations

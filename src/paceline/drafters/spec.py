@@ -39,6 +39,9 @@ class PlugIn:
         except Exception as error:
             brought = f"method {self.entry.name!r} ({self.entry.value})"
             raise ValueError(f"the package that brings {brought} cannot be imported: {error}") from error
+        if not callable(factory):
+            what = f"method {self.entry.name!r} is a {type(factory).__name__}"
+            raise ValueError(f"{what}, not a drafter; its entry point names a class")
         return factory
 
     def __call__(self, **options: Any) -> Drafter:
@@ -85,14 +88,10 @@ def _union(text: str, spec: str) -> Drafter:
 def _single(text: str, spec: str) -> Drafter:
     name, colon, rest = text.strip().partition(":")
     if not _NAME.fullmatch(name) or (colon and not rest):
-        raise ValueError(
-            f"cannot read method {spec!r}: write name, name:key=value, 'a,b' (fallback) or 'a+b' (union)"
-        )
+        raise ValueError(f"cannot read method {spec!r}: write name, name:key=value, 'a,b' (fallback) or 'a+b' (union)")
     factory = available().get(name)
     if factory is None:
-        raise ValueError(
-            f"unknown method {name!r}; 'paceline methods' lists {', '.join(sorted(available()))}"
-        )
+        raise ValueError(f"unknown method {name!r}; 'paceline methods' lists {', '.join(sorted(available()))}")
     return factory(**_options(name, factory, rest))
 
 
@@ -116,8 +115,12 @@ def _options(name: str, factory: Factory, text: str) -> dict[str, Any]:
 
 
 def _parameters(factory: Factory) -> dict[str, inspect.Parameter] | None:
-    """Options of a method by name; None where it takes any."""
-    signature = inspect.signature(factory.load() if isinstance(factory, PlugIn) else factory)
+    """Options of a method by name; None where it takes any or cannot say."""
+    own_factory = factory.load() if isinstance(factory, PlugIn) else factory
+    try:
+        signature = inspect.signature(own_factory)
+    except ValueError:
+        return None
     own = {n: p for n, p in signature.parameters.items() if p.kind is not p.VAR_POSITIONAL}
     return None if any(p.kind is p.VAR_KEYWORD for p in own.values()) else own
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, fields
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -33,6 +34,8 @@ if TYPE_CHECKING:
 Prompt = str | Sequence[int] | NDArray[np.int64]
 
 DEFAULT_METHOD = "lookup"
+SPARE_ROWS = 64
+"""Room in the cache for the rows of a draft, beyond those of the text."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,6 +57,17 @@ class Settings:
             raise ValueError(f"unknown rule {self.rule!r}; choose {' or '.join(Rule)}")
         if self.logprobs is not None and self.logprobs < 0:
             raise ValueError(f"logprobs is how many alternatives to report, 0 or more, not {self.logprobs}")
+        if self.max_new_tokens < 1:
+            raise ValueError(f"max_new_tokens must be at least 1, not {self.max_new_tokens}")
+
+    @cached_property
+    def drafter(self) -> Drafter:
+        """The method as a drafter; made once, so that samples of one prompt share what it learns across sequences."""
+        return make_drafter(self.method) if isinstance(self.method, str) else self.method
+
+    @cached_property
+    def sizes(self) -> Planner:
+        return make_planner(self.planner) if isinstance(self.planner, str) else self.planner
 
     @property
     def stops(self) -> tuple[str, ...]:
@@ -67,9 +81,7 @@ def split_settings(given: dict[str, Any]) -> tuple[Settings, Sampling]:
     for name in given:
         if name not in own | sampling:
             close = difflib.get_close_matches(name, own | sampling, n=1)
-            hint = (
-                f"did you mean {close[0]!r}?" if close else f"known are {', '.join(sorted(own | sampling))}"
-            )
+            hint = f"did you mean {close[0]!r}?" if close else f"known are {', '.join(sorted(own | sampling))}"
             raise ValueError(f"unknown setting {name!r}; {hint}")
     return (
         Settings(**{name: value for name, value in given.items() if name in own}),
@@ -79,10 +91,11 @@ def split_settings(given: dict[str, Any]) -> tuple[Settings, Sampling]:
 
 @dataclass(frozen=True)
 class Piece:
-    """What a stream hands out: the text that became certain with one token (often none, when a character is cut)."""
+    """What a stream hands out: the text that became certain with one token (often none, when a character is cut).
+    The last piece may have text and no token: what was held back because it might have begun a stop string."""
 
     text: str
-    token: int
+    token: int | None
     source: str
     logprobs: TokenLogprobs | None = None
 
@@ -130,11 +143,12 @@ class LanguageModel:
         """``n`` texts from one prompt, different under any temperature above 0; the first is what `generate` gives."""
         if n < 1:
             raise ValueError(f"cannot draw {n} samples; ask for 1 or more")
-        return [self._finish(Writing(self, prompt, number, settings)) for number in range(n)]
+        how = split_settings(settings)
+        return [self._finish(Writing(self, prompt, number, *how)) for number in range(n)]
 
     def stream(self, prompt: Prompt, **settings: Any) -> Iterator[Piece]:
         """The text as it becomes certain. Closing the iterator ends the generation and gives its memory back."""
-        return iter(Writing(self, prompt, 0, settings))
+        return iter(Writing(self, prompt, 0, *split_settings(settings)))
 
     def forget(self) -> None:
         """Give back the memory of the last text."""
@@ -170,8 +184,7 @@ class LanguageModel:
 class Writing:
     """One text being written: the engine's session between two conversions of text."""
 
-    def __init__(self, lm: LanguageModel, prompt: Prompt, number: int, given: dict[str, Any]) -> None:
-        settings, sampling = split_settings(given)
+    def __init__(self, lm: LanguageModel, prompt: Prompt, number: int, settings: Settings, sampling: Sampling) -> None:
         self._lm = lm
         self._prompt = lm.encode(prompt)
         self._stops = _stop_strings(lm, settings.stops)
@@ -184,31 +197,33 @@ class Writing:
         )
         self.context = Context(self._prompt, sampling, ending, sample=number)
         self._settings = settings
-        method, planner = settings.method, settings.planner
-        self._drafter = make_drafter(method) if isinstance(method, str) else method
-        self._planner = make_planner(planner) if isinstance(planner, str) else planner
         self.session: Session | None = None
 
     def __iter__(self) -> Iterator[Piece]:
-        settings, context = self._settings, self.context
-        rows = self._lm.take_rows(len(context) + context.room + 64)
+        rows = self._lm.take_rows(len(self.context) + self.context.room + SPARE_ROWS)
         self.session = Session(
-            context, self._lm.target, rows, self._drafter, self._planner, Rule(settings.rule),
-            top_logprobs=settings.logprobs,
-        )  # fmt: skip
-        text = (
-            TextStream(self._lm.vocabulary, settings.stops, self._prompt.tolist())
-            if self._lm.vocabulary is not None
-            else None
+            context=self.context,
+            target=self._lm.target,
+            rows=rows,
+            drafter=self._settings.drafter,
+            planner=self._settings.sizes,
+            rule=Rule(self._settings.rule),
+            top_logprobs=self._settings.logprobs,
         )
+        text = self._text()
         try:
             for emission in run(self.session):
-                said = text.push(emission.token) if text is not None else ""
+                said = "" if text is None else text.push(emission.token)
                 yield Piece(said, emission.token, emission.source, emission.logprobs)
             if text is not None and (rest := text.finish()):
-                yield Piece(rest, -1, "")
+                yield Piece(rest, None, "")
         finally:
             self._lm.return_rows(rows)
+
+    def _text(self) -> TextStream | None:
+        if self._lm.vocabulary is None:
+            return None
+        return TextStream(self._lm.vocabulary, self._settings.stops, self._prompt.tolist())
 
     def result(self, text: str) -> Generation:
         """The finished text and its record."""
@@ -229,9 +244,7 @@ def _stop_strings(lm: LanguageModel, strings: tuple[str, ...]) -> StopStrings | 
     if not strings:
         return None
     if lm.vocabulary is None:
-        raise ValueError(
-            f"{lm.target.name} came without a tokenizer, so stop strings cannot be seen; leave them out"
-        )
+        raise ValueError(f"{lm.target.name} came without a tokenizer, so stop strings cannot be seen; leave them out")
     return StopStrings(lm.vocabulary, strings)
 
 

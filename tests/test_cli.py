@@ -1,0 +1,181 @@
+"""The command line: what a mistake says, what JSON holds, and that the reference tells the truth."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+import families
+from paceline.cli import main
+from paceline.cli.reference import reference
+
+ROOT = Path(__file__).parent.parent
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> str:
+    folder = tmp_path_factory.mktemp("models") / "llama"
+    families.save("llama", folder)
+    return str(folder)
+
+
+def say(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> tuple[int, str, str]:
+    """Exit code, standard output and standard error of one command."""
+    try:
+        code = main(arguments)
+    except SystemExit as stop:
+        code = int(stop.code or 0)
+    said = capsys.readouterr()
+    return code, said.out, said.err
+
+
+MISTAKES = [
+    (["--method", "nope"], "unknown method 'nope'"),
+    (["--method", "lookup:"], "cannot read method 'lookup:'"),
+    (["--method", "lookup:max_ngram"], "write key=value"),
+    (["--method", "lookup:max_ngram=three"], "takes a whole number, not 'three'"),
+    (["--method", "lookup:size=3"], "has no option 'size'"),
+    (["--planner", "sometimes"], "cannot read planner 'sometimes'"),
+    (["--num-draft-tokens", "-3"], "-3"),
+    (["--num-draft-tokens", "3", "--planner", "fixed:4"], "give one of the two"),
+    (["--rule", "lenient"], "unknown rule 'lenient'"),
+    (["--temperature", "-1"], "temperature is -1.0"),
+    (["--temperature", "nan"], "temperature is nan"),
+    (["--temperature", "warm"], "argument --temperature"),
+    (["--top-p", "0"], "top_p is 0.0"),
+    (["--top-p", "1.5"], "top_p is 1.5"),
+    (["--min-p", "1"], "min_p is 1.0"),
+    (["--top-k", "-2"], "top_k is -2"),
+    (["--repetition-penalty", "0"], "repetition_penalty is 0.0"),
+    (["--seed", "-1"], "seed is -1"),
+    (["--stop", ""], "stop string"),
+    (["--max-new-tokens", "0"], "max_new_tokens must be at least 1, not 0"),
+    (["--samples", "0"], "cannot draw 0 samples"),
+    (["--logprobs", "-1"], "0 or more, not -1"),
+    (["--dtype", "int8"], "unknown dtype 'int8'"),
+    (["--device", "toaster"], "toaster"),
+    (["--prompt-file", "missing.txt"], "give a prompt or --prompt-file"),
+    (["--draft-max", "8"], "write --num-draft-tokens"),
+    (["--speculative-model", "x"], "write --method"),
+    (["--no-such-flag"], "--no-such-flag"),
+]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"), MISTAKES, ids=lambda value: " ".join(value) if isinstance(value, list) else ""
+)
+def test_a_mistake_is_one_sentence(
+    arguments: list[str], said: str, model: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code, out, error = say(["generate", "Hello", "--model", model, *arguments], capsys)
+    assert code == 2
+    assert said in error
+    assert error.startswith("paceline: error: ")
+    assert error.count("\n") == 1
+    assert "Traceback" not in error
+    assert out == ""
+
+
+def test_a_mistake_is_told_before_a_model_is_loaded(capsys: pytest.CaptureFixture[str]) -> None:
+    assert "unknown method" in say(["generate", "x", "--model", "nowhere", "--method", "nope"], capsys)[2]
+    assert "top_p" in say(["generate", "x", "--model", "nowhere", "--top-p", "3"], capsys)[2]
+
+
+def test_a_missing_model_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for command in (["generate", "x"], ["check"]):
+        code, _, error = say([*command, "--model", "./no/such/folder"], capsys)
+        assert code == 2
+        assert "no model at './no/such/folder'" in error
+        assert error.count("\n") == 1
+    (tmp_path / "config.json").write_text("{}")
+    code, _, error = say(["generate", "x", "--model", str(tmp_path)], capsys)
+    assert code == 2
+    assert "config.json" in error
+
+
+def test_a_recurrent_model_is_refused_in_one_sentence(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for name in families.RECURRENT:
+        folder = tmp_path / name
+        families.recurrent(name).save_pretrained(folder)
+        code, _, error = say(["generate", "x", "--model", str(folder)], capsys)
+        assert code == 2
+        assert "cannot be rolled back" in error
+        assert error.count("\n") == 1
+
+
+def test_a_prompt_that_is_not_utf8(tmp_path: Path, model: str, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "latin.txt"
+    file.write_bytes("zażółć".encode("iso-8859-2"))
+    code, _, error = say(["generate", "--prompt-file", str(file), "--model", model], capsys)
+    assert code == 2
+    assert "not UTF-8 text (byte 0xbf at offset 2)" in error
+    code, _, error = say(["generate", "--prompt-file", str(tmp_path / "none.txt"), "--model", model], capsys)
+    assert code == 2
+    assert "none.txt" in error
+
+
+def test_a_prompt_longer_than_the_context(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = tmp_path / "short"
+    families.save("llama", folder)
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps({**config, "max_position_embeddings": 16}))
+    code, _, error = say(["generate", "x" * 40, "--model", str(folder)], capsys)
+    assert code == 2
+    assert "context holds 16" in error
+    code, out, _ = say(["generate", "Hello", "--model", str(folder), "--ignore-eos", "--json"], capsys)
+    assert code == 0
+    assert json.loads(out.splitlines()[-1])["finish"] == "context"
+
+
+def test_methods_write_the_same_text(model: str, capsys: pytest.CaptureFixture[str]) -> None:
+    common = ["generate", "Hello", "--model", model, "--temperature", "1", "--seed", "5", "--ignore-eos"]
+    texts = {m: say([*common, "--method", m], capsys)[1] for m in ("plain", "lookup", "lookup+lookup:max_ngram=1")}
+    assert len(set(texts.values())) == 1
+    assert len(texts["plain"]) > 20
+
+
+def test_json_holds_the_run(model: str, capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = ["generate", "Hello", "--model", model, "--ignore-eos", "--max-new-tokens", "40", "--logprobs", "2"]
+    code, out, _ = say([*arguments, "--json", "--num-draft-tokens", "6"], capsys)
+    found = json.loads(out.splitlines()[-1])
+    assert code == 0
+    assert len(found["tokens"]) == len(found["sources"]) == len(found["logprobs"]) == found["totals"]["tokens"] == 40
+    assert all(len(entry["top"]) == 2 for entry in found["logprobs"])
+    assert sum(r["emitted"] for r in found["rounds"]) == 40
+    assert sum(r["accepted"] for r in found["rounds"]) == sum(source != "" for source in found["sources"])
+    assert max(r["drafted"] for r in found["rounds"]) <= 6
+    assert found["fingerprint"]
+
+
+def test_samples_differ_and_the_first_is_the_single_run(model: str, capsys: pytest.CaptureFixture[str]) -> None:
+    common = ["generate", "Hello", "--model", model, "--temperature", "1", "--json", "--ignore-eos"]
+    single = json.loads(say(common, capsys)[1].splitlines()[-1])
+    three = json.loads(say([*common, "--samples", "3"], capsys)[1].splitlines()[-1])["samples"]
+    assert three[0]["tokens"] == single["tokens"]
+    assert len({tuple(sample["tokens"]) for sample in three}) == 3
+
+
+def test_methods_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
+    rows = json.loads(say(["methods", "--json"], capsys)[1].splitlines()[-1])["methods"]
+    assert {"plain", "lookup"} <= {row["name"] for row in rows}
+    text = say(["methods"], capsys)[1]
+    assert all(row["name"] in text and row["summary"] in text for row in rows)
+
+
+def test_the_reference_is_what_help_says() -> None:
+    written = (ROOT / "docs" / "cli.md").read_text(encoding="utf8")
+    assert written == reference(), "write it again: python -m paceline.cli.reference > docs/cli.md"
+
+
+def test_an_interruption_is_told_without_a_traceback(
+    model: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from paceline.hosts.python import LanguageModel
+
+    def interrupted(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(LanguageModel, "stream", interrupted)
+    code, _, error = say(["generate", "Hello", "--model", model], capsys)
+    assert code == 130
+    assert "interrupted" in error
