@@ -28,6 +28,16 @@ LN2 = math.log(2)
 NONE = np.array([], dtype=np.int64)
 
 
+def named(value: object) -> str:
+    """A test's name from its parameters; objects by their type, since addresses differ between workers."""
+    if isinstance(value, dict):
+        return " ".join(key if key == "processors" else f"{key}={entry}" for key, entry in value.items())
+    if isinstance(value, (list, tuple)):
+        return " ".join(named(entry) for entry in value)
+    return str(value) if isinstance(value, (bool, int, float, str)) else type(value).__name__
+
+
+
 def row_of(log2_logits: Sequence[float]) -> torch.Tensor:
     return torch.tensor(log2_logits, dtype=torch.float64) * LN2
 
@@ -72,7 +82,7 @@ PROMPT = 4
 
 
 @pytest.mark.parametrize("temperature", [0.0, 0.5, 1.0, 2.0])
-@pytest.mark.parametrize("cut", CUTS, ids=str)
+@pytest.mark.parametrize("cut", CUTS, ids=named)
 @pytest.mark.parametrize("adjustment", ADJUSTMENTS, ids=lambda a: "+".join(a) or "raw")
 def test_the_law_is_the_one_in_fractions(
     temperature: float, cut: dict[str, Any], adjustment: dict[str, Any]
@@ -125,7 +135,7 @@ def assert_same_law(law: Distribution, expected: dict[int, float]) -> None:
             [hf.TopKLogitsWarper(50), hf.TopPLogitsWarper(0.8), hf.MinPLogitsWarper(0.03)],
         ),
     ],
-    ids=str,
+    ids=named,
 )
 def test_the_warps_are_those_of_transformers(
     width: float, settings: dict[str, Any], warpers: list[hf.LogitsProcessor]
@@ -448,7 +458,7 @@ def test_log_probabilities_are_the_models_own() -> None:
         ({"seed": -1}, "seed is -1: choose"),
         ({"seed": 2**64}, "seed is 18446744073709551616: choose"),
     ],
-    ids=str,
+    ids=named,
 )
 def test_a_wrong_setting_is_named_with_its_value_and_its_mend(
     settings: dict[str, Any], sentence: str
@@ -487,7 +497,7 @@ PROCESSOR: Processor = identity
         ({"banned": ((1, 2),)}, True, True, False),
         ({"processors": (PROCESSOR,)}, True, True, False),
     ],
-    ids=str,
+    ids=named,
 )
 def test_the_settings_know_what_acts(
     settings: dict[str, Any], greedy: bool, adjusts: bool, warps: bool

@@ -90,9 +90,7 @@ class Rows(ABC):
     def keep(self, path: Sequence[int]) -> None:
         """Commit the tentative rows ``path`` (ascending, counted from the first tentative row), drop the others."""
         rows = np.asarray(path, np.int64)
-        assert len(rows) == 0 or (rows[-1] < self.tentative and (np.diff(rows) > 0).all()), (
-            "a path descends its tree"
-        )
+        assert len(rows) == 0 or (rows[-1] < self.tentative and (np.diff(rows) > 0).all()), "a path descends its tree"
         self._tokens[self.committed : self.committed + len(rows)] = self._tokens[self.committed + rows]
         self._gather(rows)
         self.committed += len(rows)
@@ -152,7 +150,10 @@ class Request:
     @cached_property
     def positions(self) -> Ints:
         """The position of each row in its sequence: the number of tokens before it on its path."""
-        return self.rows.committed + self.visible.sum(axis=1) - 1
+        if self.is_chain:
+            return self.rows.committed + np.arange(len(self.tokens))
+        before: Ints = self.rows.committed + self.visible.sum(axis=1) - 1
+        return before
 
     @cached_property
     def is_chain(self) -> bool:
@@ -207,9 +208,7 @@ class Scores:
         """The ``k`` best tokens of every row, with what turns their logits into log-probabilities."""
         logits = self.logits.float()
         best = logits.topk(min(k, logits.shape[-1]), dim=-1)
-        return Top(
-            best.indices.cpu().numpy(), best.values.cpu().numpy(), log_normalizer(logits).cpu().numpy()
-        )
+        return Top(best.indices.cpu().numpy(), best.values.cpu().numpy(), log_normalizer(logits).cpu().numpy())
 
     def hidden(self, layer: int) -> torch.Tensor:
         """States ``[rows, width]`` of a layer that `Want.hidden` named."""
@@ -227,7 +226,7 @@ OnEarly = Callable[[int, "torch.Tensor"], None]
 
 
 class Pending(ABC):
-    """A submitted forward. `result` waits for it; the serial driver asks at once, an overlapped one drafts meanwhile."""
+    """A submitted forward. `result` waits for it: the serial driver at once, an overlapped one drafts meanwhile."""
 
     @abstractmethod
     def result(self) -> list[Scores]: ...

@@ -40,9 +40,7 @@ class LayerRows:
 
     def span(self, start: int, end: int) -> tuple[torch.Tensor, torch.Tensor]:
         """Views of the rows ``start .. end``."""
-        assert self.keys is not None and self.values is not None and end <= self.filled, (
-            "rows are written before read"
-        )
+        assert self.keys is not None and self.values is not None and end <= self.filled, "rows are written before read"
         return self.keys[:, :, start:end], self.values[:, :, start:end]
 
     def gather(self, start: int, rows: Ints) -> None:
@@ -92,9 +90,7 @@ class CacheRows(Rows):
     def check(self) -> None:
         expected = self.committed + self.tentative
         for number, layer in self.layers.items():
-            assert layer.filled == expected, (
-                f"layer {number} holds {layer.filled} rows, the sequence {expected}"
-            )
+            assert layer.filled == expected, f"layer {number} holds {layer.filled} rows, the sequence {expected}"
             assert layer.keys is not None and layer.keys.shape[2] == layer.capacity >= expected
 
     @property

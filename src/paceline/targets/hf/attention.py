@@ -172,10 +172,8 @@ def attend(
     """What transformers calls in every layer: ``[1, heads, sum n, width] -> [1, sum n, heads, width]``."""
     forward = _served.get()
     if forward is None:
-        raise RuntimeError(
-            "attention 'paceline' serves forwards that the engine started; choose 'sdpa' for others"
-        )
-    layer = forward.enter_layer(sliding_window, others)
+        raise RuntimeError("attention 'paceline' serves forwards that the engine started; choose 'sdpa' for others")
+    layer = forward.enter_layer(key, value, sliding_window, others)
     scale = query.shape[-1] ** -0.5 if scaling is None else scaling
     outputs = []
     for part in forward.parts:
@@ -188,12 +186,10 @@ def attend(
             view = part.view(sliding_window, query)
             outputs.append(streamed(rows, *buffers.span(view.start, view.end), view, scale, softcap, s_aux))
     packed = outputs[0] if len(outputs) == 1 else torch.cat(outputs, dim=2)
-    return packed.transpose(1, 2), None
+    return packed.transpose(1, 2).contiguous(), None
 
 
-def fused(
-    query: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, view: View, scale: float
-) -> torch.Tensor:
+def fused(query: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, view: View, scale: float) -> torch.Tensor:
     """Torch's fused kernel, ``[1, heads, n, width]``.
 
     Few rows are *folded*: the heads that share keys become rows of one head, so that the kernel reads the keys once
@@ -208,9 +204,7 @@ def fused(
         query = query.reshape(kv_heads, group, n, query.shape[3])
         keys = keys.transpose(0, 1).expand(-1, group, -1, -1)
         values = values.transpose(0, 1).expand(-1, group, -1, -1)
-    out = F.scaled_dot_product_attention(
-        query, keys, values, attn_mask=view.mask, is_causal=view.causal, scale=scale
-    )
+    out = F.scaled_dot_product_attention(query, keys, values, attn_mask=view.mask, is_causal=view.causal, scale=scale)
     return out.reshape(1, heads, n, values.shape[3])
 
 

@@ -14,7 +14,7 @@ from enum import StrEnum
 from typing import Any
 
 import torch
-from transformers import AttentionInterface, Cache, PreTrainedModel
+from transformers import AttentionInterface, Cache, PreTrainedConfig, PreTrainedModel
 
 from paceline.targets.base import Request
 from paceline.targets.hf.attention import NAME, MaskScratch, Part, attend
@@ -48,13 +48,13 @@ class Forward(Cache):
             request.rows.note(request.tokens)
         assert len(self.parts) == 1 or mode is Mode.PACKED, "only packed rows of several sequences stay apart"
         self.windows: list[int | None] = []
-        self._layer: int | None = None
+        self._written: tuple[int, torch.Tensor, torch.Tensor] | None = None
 
     def update(
         self, key_states: torch.Tensor, value_states: torch.Tensor, layer_idx: int, *args: Any, **kwargs: Any
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Called by every layer with its fresh rows; returns what the layer's attention should see of the cache."""
-        self._layer = layer_idx
+        self._written = layer_idx, key_states, value_states
         for part in self.parts:
             fresh = slice(part.start, part.start + part.n)
             rows = part.rows.write(layer_idx, key_states[:, :, fresh], value_states[:, :, fresh])
@@ -62,14 +62,17 @@ class Forward(Cache):
             return key_states, value_states
         return rows.span(0, part.rows.committed + part.n)
 
-    def enter_layer(self, window: int | None, others: dict[str, Any]) -> int:
+    def enter_layer(self, keys: torch.Tensor, values: torch.Tensor, window: int | None, others: dict[str, Any]) -> int:
         """The layer whose attention is being computed; refuses what the attention function does not know."""
         tensors = {name for name, value in others.items() if isinstance(value, torch.Tensor)}
         if strange := sorted(tensors - HARMLESS):
             raise Unsupported(f"attention is given {', '.join(strange)}")
-        if self._layer is None:
+        if self._written is None:
             raise Unsupported("a layer attends to keys that another layer wrote")
-        layer, self._layer = self._layer, None
+        layer, *stored = self._written
+        if not all(_same(*pair) for pair in zip(stored, (keys, values), strict=True)):
+            raise Unsupported("attention is given other keys and values than the cache")
+        self._written = None
         self.windows.append(window)
         return layer
 
@@ -96,6 +99,10 @@ class Forward(Cache):
         return [False]
 
 
+def _same(one: torch.Tensor, other: torch.Tensor) -> bool:
+    return one.shape == other.shape and one.data_ptr() == other.data_ptr()
+
+
 HARMLESS = frozenset({"position_ids", "cache_position", "position_embeddings"})
 """Tensors that some models pass on to attention functions for their own bookkeeping."""
 
@@ -109,20 +116,26 @@ class Attention:
         self._name = name
 
     def __enter__(self) -> None:
-        self._before = self._config._attn_implementation
-        if self._before != self._name:
+        self._before = [(config, config._attn_implementation) for config in _configs(self._config)]
+        if any(name != self._name for _, name in self._before):
             self._config._attn_implementation = self._name
 
     def __exit__(self, *_: object) -> None:
-        if self._before != self._name:
-            self._config._attn_implementation = self._before
+        for config, name in self._before:
+            if config._attn_implementation != name:
+                config._attn_implementation = name
 
 
-def masks(forward: Forward, model: PreTrainedModel, layer_types: Sequence[str], window: int | None) -> Any:
+def _configs(config: PreTrainedConfig) -> list[PreTrainedConfig]:
+    """A configuration and those inside it, outer ones first: setting an outer one sets its inner ones too."""
+    inner = [getattr(config, name, None) for name in config.sub_configs]
+    return [config, *(c for part in inner if part is not None for c in _configs(part))]
+
+
+def masks(forward: Forward, like: torch.Tensor, layer_types: Sequence[str], window: int | None) -> Any:
     """The additive float mask(s) ``[1, 1, n, keys]`` of a masked forward: one, or a dict where full and sliding layers
     mix. All keys come back from the cache, so a window has to be masked out of them."""
     part = forward.parts[0]
-    like = torch.empty(0, dtype=model.dtype, device=model.device)
     by_kind = {
         kind: part.full_mask(window if kind == "sliding_attention" else None, like)[None, None]
         for kind in sorted(set(layer_types))

@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 from transformers import (
+    MODEL_FOR_CAUSAL_LM_MAPPING,
     AutoConfig,
     AutoModelForCausalLM,
     AutoTokenizer,
@@ -36,48 +37,92 @@ def load_target(
 
     ``dtype`` is the checkpoint's own unless named. A loaded object keeps its own type and place.
     """
+    kind = _dtype(dtype) if dtype is not None else None
     if isinstance(model, PreTrainedModel):
-        if dtype is not None and DTYPES[_dtype(dtype)] != model.dtype:
+        if kind is not None and kind != model.dtype:
             raise ValueError(
                 f"the model was handed over as {model.dtype}; convert it yourself instead of dtype={dtype}"
             )
+        if device is not None or device_map is not None:
+            raise ValueError("the model was handed over loaded; move it yourself instead of naming a device")
         return prepare(HFTarget(model))
-    kind = DTYPES[_dtype(dtype)] if dtype is not None else "auto"
-    refuse_recurrent(_config(str(model)))
-    placed = {"device_map": device_map} if device_map is not None else {}
-    loaded = AutoModelForCausalLM.from_pretrained(str(model), dtype=kind, **placed)
-    if device is not None and device_map is None:
-        loaded = loaded.to(device)
-    return prepare(HFTarget(loaded, name=str(model)))
+    if device is not None and device_map is not None:
+        raise ValueError(f"device={device} and device_map={device_map} both place the model; give one of them")
+    place = torch.device("cpu") if device is None else _device(device)
+    name = _name(model)
+    config = _config(name)
+    refuse_recurrent(config, _model_class(name, config))
+    loaded = _weights(name, config, kind, device_map)
+    if device is not None:
+        torch.nn.Module.to(loaded, place)
+    return prepare(HFTarget(loaded, name=name))
 
 
-def _dtype(name: str) -> str:
+def _dtype(name: str) -> torch.dtype:
     if name not in DTYPES:
         raise ValueError(f"unknown dtype {name!r}; choose one of {', '.join(DTYPES)}")
-    return name
+    return DTYPES[name]
 
 
-def _config(model: str) -> Any:
+def _device(name: str) -> torch.device:
+    try:
+        device = torch.device(name)
+        torch.empty(0, device=device)
+    except (RuntimeError, AssertionError, NotImplementedError):
+        raise ValueError(f"device {name!r} is not available here; choose cpu, or cuda where there is one") from None
+    return device
+
+
+def _name(model: str | Path) -> str:
+    """What transformers should look up; a path that does not exist is told before a hub is asked for it."""
+    path = Path(model).expanduser()
+    if path.exists():
+        return str(path)
+    local = isinstance(model, Path) or model.startswith(("/", ".", "~")) or model.count("/") > 1
+    if local:
+        raise ValueError(f"no model at {str(model)!r}: there is no such folder")
+    return str(model)
+
+
+def _config(name: str) -> Any:
     """The configuration first: a model that cannot be served is refused before its weights are read."""
     try:
-        return AutoConfig.from_pretrained(model)
+        return AutoConfig.from_pretrained(name)
     except (OSError, ValueError) as error:
-        if Path(model).is_dir():
+        if Path(name).exists():
             raise ValueError(
-                f"{model} is a folder without a readable transformers config.json: {_first(error)}"
+                f"{name} is not a folder with a readable transformers config.json: {_first(error)}"
             ) from None
-        raise ValueError(
-            f"no model at {model!r}: neither a local folder nor a model name that can be reached"
-        ) from None
+        raise ValueError(f"no model at {name!r}: neither a local folder nor a model name that can be reached") from None
+
+
+def _model_class(name: str, config: Any) -> Any:
+    if type(config) not in MODEL_FOR_CAUSAL_LM_MAPPING:
+        raise ValueError(f"{name} is a {config.model_type} model, which transformers knows no causal LM for")
+    found: Any = MODEL_FOR_CAUSAL_LM_MAPPING[type(config)]
+    return found[0] if isinstance(found, tuple) else found
+
+
+def _weights(name: str, config: Any, kind: torch.dtype | None, device_map: Any) -> PreTrainedModel:
+    placed = {"device_map": device_map} if device_map is not None else {}
+    try:
+        model: PreTrainedModel = AutoModelForCausalLM.from_pretrained(
+            name, config=config, dtype=kind or "auto", **placed
+        )
+    except (OSError, ValueError, ImportError) as error:
+        raise ValueError(f"the weights of {name} cannot be loaded: {_first(error)}") from None
+    return model
 
 
 def _first(error: Exception) -> str:
-    return str(error).splitlines()[0] if str(error) else type(error).__name__
+    lines = str(error).strip().splitlines()
+    return lines[0] if lines else type(error).__name__
 
 
 def load_tokenizer(model: str | Path) -> PreTrainedTokenizerBase | None:
     """The tokenizer beside a model, if there is one; a model without speaks token ids only."""
     try:
-        return AutoTokenizer.from_pretrained(str(model))
+        tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(_name(model))
     except (OSError, ValueError):
         return None
+    return tokenizer

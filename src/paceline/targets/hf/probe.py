@@ -1,157 +1,157 @@
 """At load: how may drafts reach this model, and does a row depend on what else is in the forward?
 
-One root is scored under two different drafts and after the same prefix one row at a time. If its row changes with the
-draft (a capacity-limited mixture of experts, activations quantised per tensor, a position bias built from the key
-length, rotary frequencies that follow the largest position), speculation would change the text. Then drafts are
-clipped to what the model can score faithfully, or the model is refused.
+One root is scored under two different drafts, after the same prefix one row at a time, and by the model alone. If its
+row changes with the draft (a capacity-limited mixture of experts, activations quantised per tensor, a position bias
+built from the key length), speculation would change the text; if it is not the model's own row, the model asks of its
+attention what we do not know. Then drafts are clipped to what the model scores faithfully, or the model is refused.
 """
 
 from __future__ import annotations
 
 import warnings
-from typing import Any
 
 import numpy as np
 import torch
 
-from paceline.targets.base import Reach, Request, Scores
+from paceline.targets.base import Reach, Request, Rows
 from paceline.targets.hf.forward import Mode, Unsupported
 from paceline.targets.hf.target import HFTarget
-from paceline.tree import DraftTree, Ints
+from paceline.tree import EMPTY, DraftTree, Ints
 
 TOLERANCE = {torch.float64: 1e-6, torch.float32: 1e-3, torch.bfloat16: 0.2, torch.float16: 0.05}
 """Of the logits' standard deviation: far above what other kernels do to a row, far below what another context does."""
 
 PREFIX, DRAFT = 6, 5
+PROBED_WINDOW = 512
+"""Windows up to this size are probed from beyond where a model's own attention code draws them."""
 
 
 def prepare(target: HFTarget) -> HFTarget:
     """Find the best mode in which the model's rows can be trusted; warns where drafts are clipped, raises where none
     can be trusted."""
-    reasons: list[str] = []
+    reasons = []
     for mode in Mode:
         target.mode = mode
-        target.limits = Reach(trees=mode is not Mode.CHAINED)
         try:
             _windows_agree(target)
-            if _rows_agree(target, _tree_draft(target)) and _rows_agree(target, _chain_draft(target)):
-                return _find_switch(target)
-            if _rows_agree(target, _chain_draft(target)):
-                target.limits = Reach(trees=False)
-                _warn(target, "scores sibling drafts wrongly, so drafts are clipped to chains")
-                return _find_switch(target)
-            reasons.append(f"{mode}: a row changes with the rest of its draft")
-        except (
-            Unsupported,
-            TypeError,
-            ValueError,
-            RuntimeError,
-            IndexError,
-            AttributeError,
-            AssertionError,
-        ) as error:
-            reasons.append(f"{mode}: {str(error).splitlines()[0] if str(error) else type(error).__name__}")
+            reason = _probe(target)
+        except torch.OutOfMemoryError:
+            raise
+        except (Unsupported, ArithmeticError, LookupError, TypeError, ValueError, *BROKEN) as error:
+            reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+        if reason is None:
+            _tell_switch(target)
+            return target
+        reasons.append(f"{mode}: {reason}")
     raise ValueError(
         f"{target.name} cannot be drafted for without changing its text ({'; '.join(reasons)}); choose another model"
     )
+
+
+BROKEN = (RuntimeError, AttributeError, AssertionError)
+"""What a model raises that was handed more, or less, than it expects of its cache and attention."""
 
 
 def _windows_agree(target: HFTarget) -> None:
     """The attention function must be told of every window that the configuration speaks of."""
     if target.mode is not Mode.PACKED:
         return
-    rows = target.open(1)
-    request = Request.of_prompt(rows, _tokens(target, 1))
-    seen = target.windows(request)
+    seen = target.windows(Request.of_prompt(target.open(1), _tokens(target, 1)))
     expected = [target.window if kind == "sliding_attention" else None for kind in target.layer_types]
     if not seen:
         raise Unsupported("the model does not call the registered attention function")
-    if seen != expected:
+    if [_felt(target, w) for w in seen] != [_felt(target, w) for w in expected]:
         raise Unsupported(f"layers ask for windows {seen} where the configuration says {expected}")
+
+
+def _felt(target: HFTarget, window: int | None) -> int | None:
+    """A window as wide as the context hides nothing."""
+    limit = target.context_length
+    return None if window is not None and limit is not None and window >= limit else window
+
+
+def _probe(target: HFTarget) -> str | None:
+    """Set what can be drafted in the target's mode; or say why nothing can."""
+    prefix = _tokens(target, _prefix_length(target))
+    rows = target.open(len(prefix) + DRAFT)
+    _feed(target, rows, Request.of_prompt(rows, prefix[:-1]))
+    line, other = _tokens(target, DRAFT, 1), _tokens(target, DRAFT, 2)
+    chain, tree = DraftTree.chain(line), _tree(line, other)
+    expected = _stepwise(target, rows, prefix, line)
+    alone = target.unassisted(torch.from_numpy(np.concatenate([prefix, line])))[-DRAFT - 1 :]
+    if _gap(target, expected, alone):
+        return "a row is not what the model itself finds"
+    target.limits = Reach(trees=target.mode is not Mode.CHAINED)
+    other_root = _scored(target, rows, prefix, DraftTree.chain(other))[:1]
+    if target.limits.trees:
+        scored = _scored(target, rows, prefix, tree)[[0, *(node + 1 for node in TRUNK)]]
+        if not _gap(target, scored, expected) and not _gap(target, other_root, expected[:1]):
+            return None
+        target.limits = Reach(trees=False)
+    scored = _scored(target, rows, prefix, chain)
+    if _gap(target, scored, expected) or _gap(target, other_root, expected[:1]):
+        return "a row changes with the rest of its draft"
+    _warn(target, "cannot score sibling drafts, so drafts are clipped to chains")
+    return None
+
+
+def _prefix_length(target: HFTarget) -> int:
+    """Beyond any window that the model's own attention code may draw: ours are known to draw them."""
+    config = target.model.config.get_text_config().to_dict()
+    sizes = [size for name, size in config.items() if "window" in name and type(size) is int]
+    sizes = [size for size in sizes if _felt(target, size) is not None]
+    if target.mode is Mode.PACKED or not sizes:
+        return PREFIX
+    if max(sizes) > PROBED_WINDOW and target.mode is Mode.MASKED:
+        raise Unsupported(f"a window of {max(sizes)} in an attention of its own is more than is probed")
+    return max(PREFIX, *(size + 2 for size in sizes if size <= PROBED_WINDOW))
+
+
+TRUNK = (0, 2, 4, 6, 8)
+
+
+def _tree(line: Ints, other: Ints) -> DraftTree:
+    """The line's tokens each with a sibling that stands directly behind it."""
+    pairs = np.stack([line, other], axis=1)
+    above = np.array([-1, *TRUNK[:-1]])
+    return DraftTree.build(pairs.reshape(-1), np.repeat(above, 2))
 
 
 def _tokens(target: HFTarget, count: int, salt: int = 0) -> Ints:
     return np.random.default_rng(20 + salt).integers(0, target.vocab_size, count)
 
 
-def _chain_draft(target: HFTarget) -> tuple[DraftTree, DraftTree]:
-    return DraftTree.chain(_tokens(target, DRAFT, 1)), DraftTree.chain(_tokens(target, DRAFT, 2))
+def _feed(target: HFTarget, rows: Rows, request: Request) -> torch.Tensor | None:
+    scores = target.forward([request])[0]
+    rows.keep(range(len(request.tokens)))
+    return None if request.prefill else scores.logits
 
 
-def _tree_draft(target: HFTarget) -> tuple[DraftTree, DraftTree]:
-    tokens = _tokens(target, DRAFT, 3)
-    return DraftTree.build(tokens, (-1, -1, 0, 1, 2)), DraftTree.chain(_tokens(target, DRAFT, 2))
+def _stepwise(target: HFTarget, rows: Rows, prefix: Ints, line: Ints) -> torch.Tensor:
+    """The rows of root and line fed one token at a time, as plain decoding would; ``rows`` end as they began."""
+    fed = [_feed(target, rows, Request.of_tree(rows, int(t), EMPTY)) for t in (prefix[-1], *line)]
+    rows.rewind(len(prefix) - 1)
+    return torch.cat([row for row in fed if row is not None])
 
 
-def _rows_agree(target: HFTarget, drafts: tuple[DraftTree, DraftTree], shift: int = 0) -> bool:
-    """The root under both drafts, and every node of the first against its path scored one row at a time."""
-    prefix = _tokens(target, PREFIX)
-    root = int(prefix[-1])
-    first, second = (_score(target, prefix, root, draft, shift) for draft in drafts)
-    scale = float(first.logits.float().std()) or 1.0
-    tolerance = TOLERANCE.get(target.dtype, 0.2) * scale
-    if _gap(first.row(-1), second.row(-1)) > tolerance:
-        return False
-    return all(
-        _gap(first.row(node), _stepwise(target, prefix, drafts[0], node, shift)) <= tolerance
-        for node in (len(drafts[0]) - 1, len(drafts[0]) - 2)
-    )
+def _scored(target: HFTarget, rows: Rows, prefix: Ints, draft: DraftTree) -> torch.Tensor:
+    """The rows of root and draft in one forward; ``rows`` end as they began."""
+    logits = target.forward([Request.of_tree(rows, int(prefix[-1]), draft)])[0].logits
+    rows.keep([])
+    return logits
 
 
-def _gap(one: torch.Tensor, other: torch.Tensor) -> float:
+def _gap(target: HFTarget, one: torch.Tensor, other: torch.Tensor) -> bool:
+    """Whether rows differ by more than kernels make them differ."""
+    spread = float(other.float().std()) or 1.0
     gap = (one.float() - other.float()).abs().max()
-    return float(gap) if torch.isfinite(gap) else float("inf")
+    return not float(gap) <= TOLERANCE.get(target.dtype, 0.2) * spread
 
 
-def _score(target: HFTarget, prefix: Ints, root: int, draft: DraftTree, shift: int) -> Scores:
-    rows = target.open(len(prefix) + len(draft) + 1)
-    target.forward([Request.of_prompt(rows, prefix[:-1])], shift=shift)
-    rows.keep(range(len(prefix) - 1))
-    return target.forward([Request.of_tree(rows, root, draft)], shift=shift)[0]
-
-
-def _stepwise(target: HFTarget, prefix: Ints, draft: DraftTree, node: int, shift: int) -> torch.Tensor:
-    """The row after ``node`` when everything is fed one token at a time, as plain decoding would."""
-    rows = target.open(len(prefix) + len(draft))
-    target.forward([Request.of_prompt(rows, prefix[:-1])], shift=shift)
-    rows.keep(range(len(prefix) - 1))
-    for token in (int(prefix[-1]), *draft.tokens[draft.path(node)].tolist()):
-        scores = target.forward([Request.of_tree(rows, token, DraftTree.chain([]))], shift=shift)[0]
-        rows.keep([0])
-    return scores.row(-1)
-
-
-def _find_switch(target: HFTarget) -> HFTarget:
-    """Rotary embeddings that change with the largest position in a forward: find where, and stop drafts short of it."""
-    switch = _rope_switch(target.model.config.get_text_config())
-    if switch is None or switch <= PREFIX + DRAFT:
-        return target
-    chain = _chain_draft(target)[0]
-    across = switch - PREFIX - 2
-    if not _rows_agree(target, (chain, chain.head(0)), across):
-        target.switch = switch
-        beyond = _rows_agree(target, (chain, chain.head(0)), switch + PREFIX)
-        target.limits = Reach(trees=target.limits.trees, depth=None if beyond else 0)
-        where = (
-            f"stop short of position {switch}"
-            if beyond
-            else f"end at position {switch}, where its rotation changes"
-        )
-        _warn(target, f"rotates keys by the largest position in a forward, so drafts {where}")
-    return target
-
-
-def _rope_switch(config: Any) -> int | None:
-    parameters = getattr(config, "rope_parameters", None) or {}
-    flat = (
-        parameters
-        if "rope_type" in parameters
-        else next((p for p in parameters.values() if isinstance(p, dict)), {})
-    )
-    kind = flat.get("rope_type", "default")
-    if kind == "longrope":
-        return flat.get("original_max_position_embeddings") or config.max_position_embeddings
-    return config.max_position_embeddings if kind == "dynamic" else None
+def _tell_switch(target: HFTarget) -> None:
+    if (switch := target.switch) is not None:
+        where = "end at" if switch.growing else "stop short of"
+        _warn(target, f"rotates by the largest position in a forward, so drafts {where} position {switch.position}")
 
 
 def _warn(target: HFTarget, what: str) -> None:

@@ -132,14 +132,10 @@ def rotated_as_of(position: int, modules: list[nn.Module], like: torch.Tensor) -
 def _state(module: nn.Module) -> dict[str, Any]:
     """What a rotary module remembers of earlier forwards."""
     names = (*module._buffers, *vars(module))
-    return {
-        name: getattr(module, name) for name in names if name.endswith(("inv_freq", "max_seq_len_cached"))
-    }
+    return {name: getattr(module, name) for name in names if name.endswith(("inv_freq", "max_seq_len_cached"))}
 
 
-def _turn(
-    module: nn.Module, layer_type: str | None, kind: str, position: torch.Tensor, like: torch.Tensor
-) -> None:
+def _turn(module: nn.Module, layer_type: str | None, kind: str, position: torch.Tensor, like: torch.Tensor) -> None:
     """Start from the trained frequencies, let the module find those of the position, and have it keep them."""
     prefix = f"{layer_type}_" if layer_type is not None else ""
     trained = getattr(module, f"{prefix}original_inv_freq")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from typing import Any
 
 import torch
@@ -12,19 +13,24 @@ from transformers import PreTrainedModel
 
 from paceline.targets.base import Want
 
+Take = Callable[[torch.Tensor], None]
+
 
 class Anatomy:
     """Where a model keeps its decoder, its layers, its final norm and its head."""
 
     def __init__(self, model: PreTrainedModel) -> None:
-        self.decoder: nn.Module = model.get_decoder()
-        self.head: nn.Module | None = model.get_output_embeddings()
-        count = model.config.get_text_config().num_hidden_layers
+        config: Any = model.config.get_text_config()
+        self.decoder: nn.Module = _part(model, "get_decoder")
+        self.head: nn.Module | None = _part(model, "get_output_embeddings")
+        count = config.num_hidden_layers
         lists = [m for m in self.decoder.modules() if isinstance(m, nn.ModuleList) and len(m) == count]
         self.layers: nn.ModuleList | None = lists[0] if lists else None
         norms = [m for m in self.decoder.children() if "Norm" in type(m).__name__]
         self.norm: nn.Module | None = norms[-1] if norms else None
-        self.softcap: float | None = getattr(model.config.get_text_config(), "final_logit_softcapping", None)
+        self.softcap: float | None = getattr(config, "final_logit_softcapping", None)
+        self.scale = 1.0
+        """What the model multiplies its head's output with; found by `calibrate`."""
 
     def check(self, want: Want, name: str) -> None:
         """A wish that this model cannot grant is told before the first forward."""
@@ -32,21 +38,39 @@ class Anatomy:
         if not wished:
             return
         if self.layers is None:
-            raise ValueError(
-                f"{name} shows no list of layers, so hidden states cannot be read; choose another drafter"
-            )
-        if wished[0] < 0 or wished[-1] > len(self.layers):
-            raise ValueError(f"{name} has states 0 to {len(self.layers)}; a drafter asks for {wished}")
-        if want.early_exit is not None and (self.norm is None or self.head is None):
-            raise ValueError(
-                f"{name} shows no final norm or head, so it has no early exit; choose another drafter"
-            )
+            raise ValueError(f"{name} shows no list of layers, so hidden states cannot be read; choose another drafter")
+        count = len(self.layers)
+        if wished[0] < 0 or wished[-1] > count:
+            raise ValueError(f"{name} has states 0 to {count}; a drafter asks for {wished}")
+        if want.early_exit == count:
+            raise ValueError(f"{name} exits early from layers 0 to {count - 1}; a drafter asks for {count}")
+        if want.early_exit is not None and not self._has_exit():
+            raise ValueError(f"{name} shows no final norm or head, so it has no early exit; choose another drafter")
+
+    def _has_exit(self) -> bool:
+        """Some models project states between norm and head; what the head reads is not what the norm gives."""
+        norm, head = getattr(self.norm, "weight", None), getattr(self.head, "weight", None)
+        return norm is not None and head is not None and bool(norm.shape[-1] == head.shape[-1])
+
+    def calibrate(self, raw: torch.Tensor, logits: torch.Tensor) -> None:
+        """Find the model's own scale of its head's output: some configurations multiply by a number, some divide."""
+        logits, raw = logits.double(), raw.double()
+        if self.softcap:
+            logits = torch.atanh((logits / self.softcap).clamp(-0.999, 0.999)) * self.softcap
+        middle = raw.abs() < raw.abs().median()
+        scale = float((logits * raw)[middle].sum() / (raw * raw)[middle].sum())
+        self.scale = scale if abs(scale - 1) > 0.02 else 1.0
 
     def unembed(self, states: torch.Tensor) -> torch.Tensor:
         """States of an inner layer through the final norm and the head: a guess at the logits, good for drafts only."""
         assert self.norm is not None and self.head is not None
-        logits: torch.Tensor = self.head(self.norm(states))
+        logits: torch.Tensor = self.head(self.norm(states)) * self.scale
         return torch.tanh(logits / self.softcap) * self.softcap if self.softcap else logits
+
+
+def _part(model: PreTrainedModel, getter: str) -> Any:
+    """What a model's untyped getter returns."""
+    return getattr(model, getter)()
 
 
 class Taps:
@@ -56,29 +80,29 @@ class Taps:
         self.hidden: dict[int, torch.Tensor] = {}
         self.early: torch.Tensor | None = None
 
+    def take(self, layer: int, states: torch.Tensor) -> None:
+        self.hidden[layer] = states
+
 
 @contextmanager
-def tapped(anatomy: Anatomy, want: Want, on_early: Callable[[torch.Tensor], None] | None) -> Iterator[Taps]:
+def tapped(anatomy: Anatomy, want: Want, on_early: Take) -> Iterator[Taps]:
     """Hooks for one forward. ``on_early`` is called while the later layers are still to come."""
     taps = Taps()
+
+    def leave(states: torch.Tensor) -> None:
+        taps.early = anatomy.unembed(states)
+        on_early(taps.early)
+
     with ExitStack() as stack:
         for layer in sorted(want.hidden):
-            stack.callback(
-                _hook(anatomy, layer, lambda states, layer=layer: taps.hidden.__setitem__(layer, states))
-            )
+            stack.callback(_hook(anatomy, layer, partial(taps.take, layer)))
         if want.early_exit is not None:
-
-            def leave(states: torch.Tensor) -> None:
-                taps.early = anatomy.unembed(states)
-                if on_early is not None:
-                    on_early(taps.early)
-
             stack.callback(_hook(anatomy, want.early_exit, leave))
         yield taps
 
 
-def _hook(anatomy: Anatomy, layer: int, take: Callable[[torch.Tensor], None]) -> Callable[[], None]:
-    """Call ``take`` with ``[sum n, width]`` states of a layer: the input of layer ``layer``, or the decoder's output."""
+def _hook(anatomy: Anatomy, layer: int, take: Take) -> Callable[[], None]:
+    """Call ``take`` with a layer's states ``[sum n, width]``: the input of layer ``layer``, or the decoder's output."""
     assert anatomy.layers is not None
     if layer < len(anatomy.layers):
 

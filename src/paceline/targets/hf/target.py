@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import inspect
 from collections.abc import Sequence
+from contextlib import ExitStack
 from typing import Any
 
 import torch
@@ -12,8 +13,17 @@ from transformers import PreTrainedModel
 
 from paceline.targets.base import NOTHING, Done, OnEarly, Pending, Reach, Request, Scores, Target
 from paceline.targets.cache import CacheRows
-from paceline.targets.hf.attention import NAME, MaskScratch
+from paceline.targets.hf.attention import NAME, MaskScratch, serving
 from paceline.targets.hf.forward import Attention, Forward, Mode, masks
+from paceline.targets.hf.rope import (
+    Switch,
+    TurningRows,
+    regimes,
+    rotary_modules,
+    rotated_as_of,
+    standing,
+    stretched,
+)
 from paceline.targets.hf.taps import Anatomy, Taps, tapped
 
 KNOWN_LAYERS = {"full_attention", "sliding_attention"}
@@ -23,85 +33,144 @@ FINGERPRINT_SAMPLE = 4096
 class HFTarget(Target):
     """Scores drafts on a transformers model; use `paceline.load`, which also probes what the model can be trusted with.
 
-    The model's weights, configuration and attention implementation stay as they were.
+    The model's weights, configuration and attention implementation stay as they were; it is put into eval mode.
     """
 
     def __init__(self, model: PreTrainedModel, *, name: str | None = None, mode: Mode = Mode.PACKED) -> None:
-        refuse_recurrent(model)
-        config = model.config.get_text_config()
-        self.model = model.eval()
+        refuse_recurrent(model.config, type(model))
+        config: Any = model.config.get_text_config()
+        self.model = model.train(False)
         self.name = name or getattr(model, "name_or_path", "") or type(model).__name__
         self.vocab_size = int(config.vocab_size)
-        self.context_length = getattr(config, "max_position_embeddings", None)
+        self.context_length = stretched(config)
         self.eos = _eos(model)
         self.mode = mode
         self.limits = Reach()
-        self.switch: int | None = None
+        self.switch = Switch.of(config)
         self.anatomy = Anatomy(model)
         self.layer_types = list(getattr(config, "layer_types", None) or _layer_types(config))
-        self.window = getattr(config, "sliding_window", None)
+        self.window: int | None = getattr(config, "sliding_window", None)
         self._scratch = MaskScratch()
+        self._rotary = rotary_modules(model) if self.switch is not None else []
         accepted = inspect.signature(model.forward).parameters
         self._keeps_logits = "logits_to_keep" in accepted
         self._takes_positions = "position_ids" in accepted
 
     @property
     def dtype(self) -> torch.dtype:
-        return self.model.dtype
+        dtype: torch.dtype = self.model.dtype
+        return dtype
+
+    @property
+    def like(self) -> torch.Tensor:
+        """An empty tensor of the model's type and place."""
+        return torch.empty(0, dtype=self.model.dtype, device=self.model.device)
 
     def open(self, capacity: int = 0) -> CacheRows:
-        return CacheRows(capacity)
+        return CacheRows(capacity) if self.switch is None else TurningRows(capacity, self.switch)
 
     def reach(self, position: int) -> Reach:
         if self.switch is None:
             return self.limits
-        depth = max(0, self.switch - 1 - position) if position < self.switch else self.limits.depth
-        return Reach(trees=self.limits.trees, depth=depth)
+        return Reach(trees=self.limits.trees, depth=self.switch.depth(position))
 
     def prefill_size(self, length: int) -> int:
-        return length if self.switch is not None and length > self.switch else self.prefill_chunk
+        whole = self.switch is not None and length >= self.switch.position
+        return length if whole else self.prefill_chunk
 
     def submit(self, requests: Sequence[Request], on_early: OnEarly | None = None) -> Pending:
-        if self.mode is Mode.PACKED:
-            return Done(self.forward(requests, on_early))
-        return Done([scores for request in requests for scores in self.forward([request], on_early)])
+        for request in requests:
+            self._reread(request)
+        scores: dict[int, Scores] = {}
+        for group in self._groups(requests):
+
+            def early(number: int, logits: torch.Tensor, group: list[int] = group) -> None:
+                if on_early is not None:
+                    on_early(group[number], logits)
+
+            scores.update(zip(group, self.forward([requests[i] for i in group], early), strict=True))
+        return Done([scores[i] for i in range(len(requests))])
+
+    def _groups(self, requests: Sequence[Request]) -> list[list[int]]:
+        """Numbers of the requests that go into one forward together."""
+        if self.mode is not Mode.PACKED:
+            return [[i] for i in range(len(requests))]
+        return [list(range(len(requests)))] if self.switch is None else regimes(requests, self.switch)
+
+    def _reread(self, request: Request) -> None:
+        """Read the cached text again where the model's own generation would."""
+        rows = request.rows
+        if isinstance(rows, TurningRows) and rows.must_reread(request):
+            text = rows.tokens.copy()
+            rows.rewind(0)
+            self.forward([Request.of_prompt(rows, text)])
+            rows.keep(range(len(text)))
 
     @torch.no_grad()
-    def forward(
-        self, requests: Sequence[Request], on_early: OnEarly | None = None, *, shift: int = 0
-    ) -> list[Scores]:
-        """Score requests in one forward. ``shift`` moves all positions, for the probe of switching rotary embeddings."""
+    def forward(self, requests: Sequence[Request], on_early: OnEarly | None = None) -> list[Scores]:
+        """Score requests that belong together in one forward."""
         want = NOTHING
         for request in requests:
             want = want | request.want
         self.anatomy.check(want, self.name)
-        forward = Forward(requests, self.mode, self._scratch)
         wanted = [r for r in requests if not r.prefill or r.want.logits]
+        with ExitStack() as stack:
+            forward = self._begin(requests, stack)
 
-        def early(logits: torch.Tensor) -> None:
-            if on_early is not None:
+            def early(logits: torch.Tensor) -> None:
                 for part in forward.parts:
-                    on_early(part.number, logits[part.start : part.start + part.n])
+                    if on_early is not None and part.request.want.early_exit is not None:
+                        on_early(part.number, logits[part.start : part.start + part.n])
 
-        with Attention(self.model, NAME if self.mode is Mode.PACKED else self._native()):
-            with tapped(self.anatomy, want, early) as taps:
-                output = self.model(**self._inputs(forward, wanted, shift))
+            taps = stack.enter_context(tapped(self.anatomy, want, early))
+            output = self.model(**self._inputs(forward, wanted))
         return _split(forward, wanted, output.logits[0], taps, self._keeps_logits)
 
     @torch.no_grad()
     def windows(self, request: Request) -> list[int | None]:
         """The window each layer names to the attention function in a forward, for the probe."""
-        forward = Forward([request], self.mode, self._scratch)
-        with Attention(self.model, NAME):
-            self.model(**self._inputs(forward, [request], 0))
+        with ExitStack() as stack:
+            forward = self._begin([request], stack)
+            self.model(**self._inputs(forward, [request]))
         return forward.windows
+
+    @torch.no_grad()
+    def unassisted(self, tokens: torch.Tensor) -> torch.Tensor:
+        """Logits ``[n, vocabulary]`` of a text as the model itself finds them, for the probe."""
+        raw: list[torch.Tensor] = []
+        head = self.anatomy.head
+        hook = head.register_forward_hook(lambda *call: raw.append(call[-1])) if head is not None else None
+        try:
+            with Attention(self.model, self._native()):
+                ids = tokens[None].to(self.model.device)
+                inputs = {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
+                logits: torch.Tensor = self.model(**inputs, use_cache=False, return_dict=True).logits[0]
+        finally:
+            if hook is not None:
+                hook.remove()
+        if raw and raw[-1][0].shape == logits.shape:
+            self.anatomy.calibrate(raw[-1][0], logits)
+        return logits
+
+    def _begin(self, requests: Sequence[Request], stack: ExitStack) -> Forward:
+        """What has to be in place while the model runs; undone when the stack closes."""
+        forward = Forward(requests, self.mode, self._scratch)
+        stack.enter_context(Attention(self.model, NAME if self.mode is Mode.PACKED else self._native()))
+        stack.enter_context(serving(forward))
+        if self.switch is not None:
+            for request in requests:
+                assert isinstance(request.rows, TurningRows), "this target scores the rows it opened"
+                request.rows.mark(len(request.tokens), standing(request))
+            position = max(standing(request) for request in requests)
+            stack.enter_context(rotated_as_of(position, self._rotary, self.like))
+        return forward
 
     def _native(self) -> str:
         """The implementation of a model that cannot use ours: its own, if a float mask means to it what we mean."""
         current = self.model.config._attn_implementation
         return current if current in ("eager", "sdpa") else "eager"
 
-    def _inputs(self, forward: Forward, wanted: Sequence[Request], shift: int) -> dict[str, Any]:
+    def _inputs(self, forward: Forward, wanted: Sequence[Request]) -> dict[str, Any]:
         device = self.model.device
         requests = [part.request for part in forward.parts]
         tokens = torch.cat([torch.from_numpy(request.tokens) for request in requests])
@@ -109,14 +178,13 @@ class HFTarget(Target):
             "input_ids": tokens[None].to(device),
             "past_key_values": forward,
             "use_cache": True,
+            "return_dict": True,
         }
         if self._takes_positions:
             positions = torch.cat([torch.from_numpy(request.positions) for request in requests])
-            inputs["position_ids"] = (positions + shift)[None].to(device)
-        if self.mode is Mode.PACKED:
-            inputs["paceline"] = forward
-        elif self.mode is Mode.MASKED:
-            inputs["attention_mask"] = masks(forward, self.model, self.layer_types, self.window)
+            inputs["position_ids"] = positions[None].to(device)
+        if self.mode is Mode.MASKED:
+            inputs["attention_mask"] = masks(forward, self.like, self.layer_types, self.window)
         if self._keeps_logits and len(wanted) < len(requests):
             inputs["logits_to_keep"] = _kept(forward, wanted).to(device)
         return inputs
@@ -137,30 +205,25 @@ def _kept(forward: Forward, wanted: Sequence[Request]) -> torch.Tensor:
     return torch.cat(spans) if spans else torch.tensor([0])
 
 
-def _split(
-    forward: Forward, wanted: Sequence[Request], logits: torch.Tensor, taps: Taps, kept: bool
-) -> list[Scores]:
+def _split(forward: Forward, wanted: Sequence[Request], logits: torch.Tensor, taps: Taps, kept: bool) -> list[Scores]:
     scores, row = [], 0
     for part in forward.parts:
-        fresh = slice(part.start, part.start + part.n)
+        want, fresh = part.request.want, slice(part.start, part.start + part.n)
         mine: torch.Tensor | None = None
         if part.request in wanted:
             mine = logits[row : row + part.n] if kept else logits[fresh]
             row += part.n
-        hidden = {layer: taps.hidden[layer][fresh] for layer in part.request.want.hidden}
-        early = (
-            taps.early[fresh] if taps.early is not None and part.request.want.early_exit is not None else None
-        )
+        hidden = {layer: taps.hidden[layer][fresh] for layer in want.hidden}
+        early = taps.early[fresh] if taps.early is not None and want.early_exit is not None else None
         scores.append(Scores(part.request, mine, hidden=hidden, early=early))
     return scores
 
 
-def refuse_recurrent(model_or_config: Any) -> None:
+def refuse_recurrent(config: Any, model_class: type | None = None) -> None:
     """One sentence for models whose state cannot be rolled back to before a refused draft."""
-    config = getattr(model_or_config, "config", model_or_config)
-    config = config.get_text_config() if hasattr(config, "get_text_config") else config
+    config = config.get_text_config()
     strange = sorted(set(getattr(config, "layer_types", None) or ()) - KNOWN_LAYERS)
-    if strange or getattr(model_or_config, "_is_stateful", False):
+    if strange or getattr(model_class, "_is_stateful", False):
         what = f"layers of type {', '.join(strange)}" if strange else "a recurrent state"
         raise ValueError(
             f"{config.model_type} keeps {what}, which cannot be rolled back after a refused draft; "
@@ -177,5 +240,5 @@ def _eos(model: PreTrainedModel) -> frozenset[int]:
     generation = getattr(model, "generation_config", None)
     eos = getattr(generation, "eos_token_id", None)
     if eos is None:
-        eos = model.config.get_text_config().eos_token_id
+        eos = getattr(model.config.get_text_config(), "eos_token_id", None)
     return frozenset() if eos is None else frozenset([eos] if isinstance(eos, int) else eos)
