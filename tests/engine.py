@@ -1,7 +1,7 @@
 """Small runs of the engine on table targets, the same text written the slow way, and drafters that try things."""
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -13,7 +13,8 @@ from paceline.context import Context, Ending
 from paceline.decode.planner import Fixed
 from paceline.decode.serial import run
 from paceline.decode.session import Session
-from paceline.drafters import Budget, Drafter
+from paceline.drafters import Budget, Drafter, Plain, make_drafter
+from paceline.drafters.compose import Fallback, Union
 from paceline.law import Distribution, KeyedDice, Law, Noise, Sampling
 from paceline.targets.base import Rows, Target
 from paceline.targets.table import Table, TableTarget
@@ -21,6 +22,7 @@ from paceline.tree import EMPTY, ROOT, DraftTree
 from paceline.verify import Rule
 
 SIZE = 6
+PROMPT = [0, 3, 1, 4, 2, 0, 3]
 
 
 def habitual(size: int = SIZE, *, seed: int = 0, memory: int = 2) -> Table:
@@ -35,6 +37,10 @@ def habitual(size: int = SIZE, *, seed: int = 0, memory: int = 2) -> Table:
         return list(weights)
 
     return lambda history: law_of(history[-memory:])
+
+
+def tabled(**options: Any) -> TableTarget:
+    return TableTarget(habitual(), SIZE, **options)
 
 
 def write(
@@ -170,3 +176,13 @@ class Watched(Drafter):
             self._after -= 1
             if self._after < 0:
                 raise self._error(where)
+
+
+METHODS: dict[str, Callable[[], Drafter]] = {
+    "plain": lambda: make_drafter("plain"),
+    "lookup": lambda: make_drafter("lookup"),
+    "fallback": lambda: Fallback([make_drafter("lookup:min_ngram=3"), Erratic(seed=1)]),
+    "union": lambda: Union([make_drafter("lookup"), Erratic(seed=2)]),
+    "erratic": lambda: Erratic(seed=3),
+    "nested": lambda: Union([Fallback([Plain(), Erratic(seed=4)]), make_drafter("lookup:max_ngram=1")]),
+}

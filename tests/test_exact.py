@@ -109,6 +109,12 @@ def test_a_text_ends_where_plain_decoding_ends_it(rule: Rule, shape: str, ending
     assert law_of(world, rule, SHAPES[shape]) == world.plain()
 
 
+@pytest.mark.parametrize("ending", ENDINGS)
+def test_a_text_ends_inside_a_sampled_draft_where_it_should(ending: str) -> None:
+    world = ENDINGS[ending]
+    assert law_of(world, Rule.REJECTION, sampled(narrow, (2, 1))) == world.plain()
+
+
 @RULES
 @pytest.mark.parametrize("nodes", range(6))
 def test_a_draft_over_budget_is_cut_without_a_trace(rule: Rule, nodes: int) -> None:
@@ -146,6 +152,11 @@ CUTS = {
     "top-k": replace(PAIRS, sampling=Sampling(temperature=1.0, top_k=2)),
     "strict": replace(PAIRS, sampling=Sampling(temperature=0.5, top_p=0.9, presence_penalty=LN2)),
     "bans": replace(PAIRS, sampling=Sampling(temperature=1.0, banned=((1, 0), (2,)))),
+    "penalties": replace(
+        PAIRS,
+        table=remembered(4, step=2, spread=2),
+        sampling=Sampling(temperature=1.0, repetition_penalty=2.0, frequency_penalty=LN2, logit_bias={2: 2 * LN2}),
+    ),
     "greedy": replace(PAIRS, sampling=Sampling()),
     "ended": replace(PAIRS, eos=frozenset({0, 3})),
 }

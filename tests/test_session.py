@@ -9,31 +9,21 @@ import pytest
 import torch
 from tokenizers import Tokenizer, decoders, models
 
-from engine import SIZE, Erratic, Slow, Watched, habitual, write, write_slowly
+from engine import METHODS, PROMPT, SIZE, Erratic, Slow, habitual, tabled, write, write_slowly
 from paceline.context import Context, Ending, Finish
 from paceline.decode.account import Totals
-from paceline.decode.session import Session
-from paceline.drafters import Drafter, Plain, make_drafter
-from paceline.drafters.compose import Fallback, Union
+from paceline.decode.session import Round, Session
+from paceline.drafters import Budget, Drafter, Plain, make_drafter
+from paceline.drafters.compose import Union
 from paceline.hosts.python import LanguageModel
 from paceline.law import Sampling
-from paceline.targets.base import OnEarly, Pending, Request
+from paceline.targets.base import OnEarly, Pending, Reach, Request
 from paceline.targets.table import TableTarget
-from paceline.tree import Ints
+from paceline.tree import DraftTree, Ints
 from paceline.verify import Rule
 from paceline.vocabulary import Vocabulary
 from tokenizer_kinds import wrapped
 
-PROMPT = [0, 3, 1, 4, 2, 0, 3]
-
-METHODS: dict[str, Callable[[], Drafter]] = {
-    "plain": lambda: make_drafter("plain"),
-    "lookup": lambda: make_drafter("lookup"),
-    "fallback": lambda: Fallback([make_drafter("lookup:min_ngram=3"), Erratic(seed=1)]),
-    "union": lambda: Union([make_drafter("lookup"), Erratic(seed=2)]),
-    "erratic": lambda: Erratic(seed=3),
-    "nested": lambda: Union([Fallback([Plain(), Erratic(seed=4)]), make_drafter("lookup:max_ngram=1")]),
-}
 SETTINGS = {
     "greedy": Sampling(),
     "warm": Sampling(temperature=1.0, seed=1),
@@ -45,10 +35,6 @@ SETTINGS = {
 }
 EVERY_METHOD = pytest.mark.parametrize("method", METHODS)
 EVERY_SETTING = pytest.mark.parametrize("setting", SETTINGS)
-
-
-def tabled(**options: Any) -> TableTarget:
-    return TableTarget(habitual(), SIZE, **options)
 
 
 # --- same seed, same text -----------------------------------------------------------------------------------
@@ -88,6 +74,28 @@ def test_greedy_text_is_one_under_both_rules_and_sampled_text_is_a_function_of_s
     rejecting = lm.generate(PROMPT, rule="rejection", **options, **given).tokens
     assert (rejecting == texts[0]) == sampling.greedy
     assert rejecting == lm.generate(PROMPT, rule="rejection", **options, **given).tokens
+
+
+class Clairvoyant(Drafter):
+    """Knows the target and looks at the public noise."""
+
+    name = "clairvoyant"
+
+    def propose_one(self, state: Context, budget: Budget) -> DraftTree:
+        text, table = state.tokens.tolist(), habitual()
+        for ahead in range(budget.depth):
+            logits = np.array(table(tuple(text))) * np.log(2)
+            text.append(int(np.argmax(logits + state.gumbel(ahead, np.arange(SIZE)))))
+        return DraftTree.chain(text[len(state) :], source=self.name)
+
+
+def test_a_drafter_that_knows_the_target_and_the_public_noise_is_never_refused() -> None:
+    for sample in range(5):
+        sampling = Sampling(temperature=1.0, seed=7)
+        session = write(tabled(), PROMPT, Clairvoyant(), sampling=sampling, sample=sample, nodes=4)
+        assert [round.accepted for round in session.rounds] == [4, 4, 4, 0]
+    rejecting = write(tabled(), PROMPT, Clairvoyant(), sampling=sampling, rule=Rule.REJECTION, nodes=4)
+    assert len(rejecting.rounds) > 4
 
 
 # --- where a text ends --------------------------------------------------------------------------------------
@@ -153,6 +161,39 @@ def test_every_criterion_is_asked_also_about_the_last_token() -> None:
     session = write(target, PROMPT, Plain(), criteria=(ending, watching))
     assert session.context.finish is Finish.EOS
     assert len(ending.calls) == len(watching.calls) == 1
+
+
+class Guarded(TableTarget):
+    """Scores what it says it can, and nothing that would lie past the last token of a text."""
+
+    reached = Reach()
+    last_position = 10**9
+    deepest = 0
+
+    def reach(self, position: int) -> Reach:
+        return self.reached
+
+    def submit(self, requests: Sequence[Request], on_early: OnEarly | None = None) -> Pending:
+        for request in requests:
+            assert request.positions.max() < self.last_position
+            if not request.prefill:
+                depth = int(request.positions.max() - request.positions[0])
+                self.deepest = max(self.deepest, depth)
+                assert self.reached.trees or request.is_chain
+                assert self.reached.depth is None or depth <= self.reached.depth
+        return super().submit(requests, on_early)
+
+
+@EVERY_METHOD
+@pytest.mark.parametrize("reach", [Reach(), Reach(trees=False), Reach(depth=2), Reach(trees=False, depth=0)])
+def test_drafts_stay_within_reach_of_the_target_and_short_of_the_end(method: str, reach: Reach) -> None:
+    for end in range(1, 8):
+        for ending in ({"max_new_tokens": end}, {"context_length": len(PROMPT) + end}):
+            target = Guarded(habitual(), SIZE)
+            target.reached, target.last_position = reach, len(PROMPT) + end - 1
+            session = write(target, PROMPT, METHODS[method](), nodes=12, **ending)
+            assert len(session.emissions) == end
+    assert (target.deepest > 0) == (method != "plain" and reach.depth != 0)
 
 
 def test_a_sequence_that_cannot_begin_is_refused() -> None:
@@ -252,6 +293,52 @@ def test_the_record_describes_emitted_tokens_only(method: str, setting: str, eos
     assert totals.as_dict()["tokens_per_round"] == len(slow.tokens) / len(session.rounds)
 
 
+def test_totals_are_sums_and_ratios_of_rounds() -> None:
+    spent = {"seconds_draft": 1.0, "seconds_score": 2.0, "seconds_judge": 1.0}
+    rounds = [
+        Round(position=5, drafted=4, accepted=2, emitted=3, **spent),
+        Round(position=8, drafted=0, accepted=0, emitted=1, **spent),
+        Round(position=9, drafted=6, accepted=0, emitted=1, **spent),
+        Round(position=10, drafted=2, accepted=2, emitted=2, **spent),
+    ]
+    assert Totals.of(rounds, 0.5).as_dict() == {
+        "rounds": 4,
+        "tokens": 7,
+        "drafted": 12,
+        "accepted": 4,
+        "drafting_rounds": 3,
+        "seconds_prefill": 0.5,
+        "seconds_draft": 4.0,
+        "seconds_score": 8.0,
+        "seconds_judge": 4.0,
+        "tokens_per_second": 7 / 16,
+        "tokens_per_round": 7 / 4,
+        "mean_accepted": 1.0,
+        "accepted_per_draft": 4 / 3,
+        "acceptance_rate": 1 / 3,
+        "coverage": 3 / 4,
+    }
+    assert set(Totals.of([], 0.0).as_dict().values()) == {0}
+
+
+class Known(Drafter):
+    """Proposes a line that it was given, under a name of its own."""
+
+    def __init__(self, name: str, line: list[int], beside: int) -> None:
+        self._source, self._line, self._beside = name, line, beside
+
+    def propose_one(self, state: Context, budget: Budget) -> DraftTree:
+        return DraftTree.from_beams([[self._beside], self._line], source=self._source)
+
+
+def test_every_token_names_the_sources_that_drafted_it() -> None:
+    text = write_slowly(tabled(), PROMPT, Sampling(), max_new_tokens=4).tokens
+    other = next(token for token in range(SIZE) if token != text[0])
+    drafter = Union([Known("long", text[:3], other), Known("short", text[:1], other)])
+    session = write(tabled(), PROMPT, drafter, max_new_tokens=4, nodes=9)
+    assert [emission.source for emission in session.emissions] == ["long+short", "long", "long", ""]
+
+
 def round_spans(session: Session) -> Iterator[tuple[int, int]]:
     ends = np.cumsum([0, *(round.emitted for round in session.rounds)]).tolist()
     yield from pairwise(ends)
@@ -273,151 +360,6 @@ def test_more_alternatives_than_tokens_are_all_tokens() -> None:
         assert emission.logprobs is not None
         assert sorted(token for token, _ in emission.logprobs.top) == list(range(SIZE))
     assert write(tabled(), PROMPT, Plain(), max_new_tokens=1).emissions[0].logprobs is None
-
-
-# --- a life cut short ---------------------------------------------------------------------------------------
-
-
-def check_still_right(lm: LanguageModel, **options: Any) -> None:
-    expected = write_slowly(tabled(), PROMPT, Sampling()).tokens
-    assert lm.generate(PROMPT, max_new_tokens=16, **options).tokens == expected
-
-
-@pytest.mark.parametrize("taken", range(6))
-def test_a_closed_stream_closes_its_drafter_and_leaves_the_model_usable(taken: int) -> None:
-    lm, drafter = LanguageModel(tabled()), Watched(Erratic())
-    stream = lm.stream([3, 3], method=drafter, max_new_tokens=30)
-    for _ in range(taken):
-        next(stream)
-    stream.close()
-    assert drafter.opened == drafter.closed == (taken > 0)
-    check_still_right(lm, method=drafter)
-    assert drafter.opened == drafter.closed
-
-
-@pytest.mark.parametrize("error", [OSError, KeyboardInterrupt])
-@pytest.mark.parametrize("where", ["open", "propose", "observe"])
-@pytest.mark.parametrize("after", [0, 2])
-def test_a_drafter_that_fails_is_closed_once(where: str, after: int, error: type[BaseException]) -> None:
-    lm = LanguageModel(tabled())
-    drafter = Watched(Erratic(), fails=where, after=after if where != "open" else 0, error=error)
-    beside = Watched(make_drafter("lookup"))
-    for method in (drafter, Union([beside, drafter]), Fallback([drafter, beside])):
-        with pytest.raises(error):
-            lm.generate(PROMPT, method=method, max_new_tokens=30)
-        assert (drafter.opened, beside.opened) == (drafter.closed, beside.closed)
-        check_still_right(lm)
-
-
-class Failing(TableTarget):
-    """A target that breaks down in the middle of its ``count``-th forward, once: rows half written."""
-
-    count = -1
-    error: type[BaseException] = OSError
-
-    def submit(self, requests: Sequence[Request], on_early: OnEarly | None = None) -> Pending:
-        pending = super().submit(requests, on_early)
-        self.count -= 1
-        if self.count == -1:
-            raise self.error
-        return pending
-
-
-@pytest.mark.parametrize("error", [OSError, KeyboardInterrupt])
-@pytest.mark.parametrize("count", range(7))
-def test_a_target_that_fails_leaves_no_trace(count: int, error: type[BaseException]) -> None:
-    target, drafter = Failing(habitual(), SIZE), Watched(Erratic())
-    lm = LanguageModel(target)
-    target.count, target.error = count, error
-    with pytest.raises(error):
-        lm.generate(PROMPT, method=drafter, max_new_tokens=40)
-    assert drafter.opened == drafter.closed == 1
-    check_still_right(lm)
-
-
-@pytest.mark.parametrize("error", [OSError, KeyboardInterrupt])
-@pytest.mark.parametrize("kind", ["criterion", "processor"])
-def test_a_callback_that_fails_leaves_no_trace(kind: str, error: type[BaseException]) -> None:
-    lm, drafter = LanguageModel(tabled()), Watched(Erratic())
-
-    def fail(*given: Any) -> Any:
-        if given[0].shape[-1] == len(PROMPT) + 3:
-            raise error
-        return False if kind == "criterion" else given[1]
-
-    options: dict[str, Any] = {"criteria": (fail,)} if kind == "criterion" else {"processors": (fail,)}
-    with pytest.raises(error):
-        lm.generate(PROMPT, method=drafter, **options)
-    assert drafter.opened == drafter.closed == 1
-    check_still_right(lm)
-
-
-def test_parts_are_closed_also_where_one_fails_to_close() -> None:
-    class Stubborn(Watched):
-        def close(self, state: Any) -> None:
-            super().close(state)
-            raise OSError("will not close")
-
-    parts = [Watched(Plain()), Stubborn(Plain()), Watched(Plain())]
-    with pytest.raises(OSError, match="will not close"):
-        LanguageModel(tabled()).generate(PROMPT, method=Union(parts))
-    assert [part.closed for part in parts] == [1, 1, 1]
-
-
-# --- what is read again and what is not ---------------------------------------------------------------------
-
-
-class Counting(TableTarget):
-    """Counts the prompt rows it scores."""
-
-    prompt_rows = 0
-
-    def submit(self, requests: Sequence[Request], on_early: OnEarly | None = None) -> Pending:
-        self.prompt_rows += sum(len(request.tokens) for request in requests if request.prefill)
-        return super().submit(requests, on_early)
-
-
-@EVERY_METHOD
-def test_a_prompt_that_begins_alike_is_read_from_where_it_parts(method: str) -> None:
-    target = Counting(habitual(), SIZE)
-    lm = LanguageModel(target)
-
-    def ask(prompt: list[int]) -> tuple[list[int], int]:
-        target.prompt_rows = 0
-        tokens = lm.generate(prompt, method=METHODS[method](), max_new_tokens=10).tokens
-        assert tokens == write_slowly(target, prompt, Sampling(), max_new_tokens=10).tokens
-        return tokens, target.prompt_rows
-
-    tokens, read = ask(PROMPT)
-    assert read == len(PROMPT) - 1
-    assert ask(PROMPT)[1] == 0
-    turn = [*PROMPT, *tokens, 5, 5, 1]
-    assert ask(turn)[1] == len(turn) - 1 - (len(PROMPT) + len(tokens) - 1)
-    branched = [*turn[:-4], 2, 2, 2]
-    assert ask(branched)[1] == 2
-    assert ask([4, *PROMPT])[1] == len(PROMPT)
-    assert ask([4])[1] == 0
-    lm.forget()
-    assert ask([4, 4])[1] == 1
-
-
-def test_rows_that_are_reused_hold_what_they_say() -> None:
-    target = tabled()
-    rows = target.open()
-    for prompt in (PROMPT, PROMPT[:3], [*PROMPT[:3], 5, 5], PROMPT):
-        session = write(target, prompt, Erratic(), rows=rows, max_new_tokens=9)
-        assert session.context.emitted.tolist() == write_slowly(target, prompt, Sampling()).tokens[:9]
-        assert rows.tokens.tolist() == session.context.tokens[:-1].tolist()
-
-
-def test_two_streams_of_one_model_do_not_disturb_each_other() -> None:
-    lm = LanguageModel(tabled())
-    prompts = ([1, 2, 3], [1, 2, 5])
-    expected = [write_slowly(tabled(), prompt, Sampling()).tokens for prompt in prompts]
-    first, second = (lm.stream(prompt, method=Erratic(), max_new_tokens=16) for prompt in prompts)
-    pairs = list(zip(first, second, strict=True))
-    assert [[a.token for a, _ in pairs], [b.token for _, b in pairs]] == expected
-    check_still_right(lm)
 
 
 # --- processors ---------------------------------------------------------------------------------------------

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Protocol
 
 from paceline.context import Context
@@ -32,6 +33,6 @@ class Fixed:
 def make_planner(spec: str) -> Planner:
     """The planner a spec names: ``fixed:n``."""
     kind, _, count = spec.partition(":")
-    if kind != "fixed" or (count and not count.lstrip("-").isdigit()):
+    if kind != "fixed" or not re.fullmatch(r"(-?\d+)?", count):
         raise ValueError(f"cannot read planner {spec!r}: write fixed:N with N draft tokens per round")
     return Fixed(int(count)) if count else Fixed()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import closing
 
 from paceline.decode.session import Answer, Emission, Propose, Question, Session
@@ -10,7 +10,7 @@ from paceline.drafters.base import Ask
 from paceline.targets.base import Target
 
 
-def run(session: Session) -> Iterator[Emission]:
+def run(session: Session) -> Generator[Emission, None, None]:
     """Drive a session to its end, handing out tokens as rounds bring them.
 
     Closing the iterator closes the session.

@@ -19,7 +19,7 @@ from paceline.context import Context
 from paceline.decode.planner import Planner
 from paceline.drafters.base import Budget, Drafter, Seen
 from paceline.law import Dice, Distribution, KeyedDice, Law
-from paceline.targets.base import Request, Rows, Scores, Target
+from paceline.targets.base import NOTHING, Request, Rows, Scores, Target
 from paceline.tree import EMPTY, DraftTree
 from paceline.verify import Rule, Verdict, judge
 
@@ -111,10 +111,13 @@ class Session:
             self.drafter.close(state)
 
     def _prefill(self, state: Any) -> Generator[Question, Any, None]:
-        """Read what the rows do not hold yet of all tokens but the root."""
+        """Read what the rows do not hold yet of all tokens but the root.
+
+        A drafter that needs more of the prompt than its tokens is shown all of it, so nothing is reused then.
+        """
         started = time.perf_counter()
         prompt = self.context.tokens[:-1]
-        self.rows.rewind(min(self.rows.common_prefix(prompt), len(prompt)))
+        self.rows.rewind(self.rows.common_prefix(prompt) if self.drafter.needs == NOTHING else 0)
         size = self.target.prefill_size(len(prompt))
         for start in range(self.rows.committed, len(prompt), size):
             piece = prompt[start : start + size]

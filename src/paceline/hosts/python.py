@@ -8,7 +8,8 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Sequence
+from contextlib import closing
 from dataclasses import asdict, dataclass, fields
 from functools import cached_property
 from pathlib import Path
@@ -146,9 +147,9 @@ class LanguageModel:
         how = split_settings(settings)
         return [self._finish(Writing(self, prompt, number, *how)) for number in range(n)]
 
-    def stream(self, prompt: Prompt, **settings: Any) -> Iterator[Piece]:
+    def stream(self, prompt: Prompt, **settings: Any) -> Generator[Piece, None, None]:
         """The text as it becomes certain. Closing the iterator ends the generation and gives its memory back."""
-        return iter(Writing(self, prompt, 0, *split_settings(settings)))
+        return Writing(self, prompt, 0, *split_settings(settings)).pieces()
 
     def forget(self) -> None:
         """Give back the memory of the last text."""
@@ -166,7 +167,7 @@ class LanguageModel:
 
     @staticmethod
     def _finish(writing: Writing) -> Generation:
-        text = "".join(piece.text for piece in writing)
+        text = "".join(piece.text for piece in writing.pieces())
         return writing.result(text)
 
     def take_rows(self, capacity: int) -> Rows:
@@ -199,7 +200,8 @@ class Writing:
         self._settings = settings
         self.session: Session | None = None
 
-    def __iter__(self) -> Iterator[Piece]:
+    def pieces(self) -> Generator[Piece, None, None]:
+        """The text, token by token. To be called once."""
         rows = self._lm.take_rows(len(self.context) + self.context.room + SPARE_ROWS)
         self.session = Session(
             context=self.context,
@@ -212,9 +214,10 @@ class Writing:
         )
         text = self._text()
         try:
-            for emission in run(self.session):
-                said = "" if text is None else text.push(emission.token)
-                yield Piece(said, emission.token, emission.source, emission.logprobs)
+            with closing(run(self.session)) as emissions:
+                for emission in emissions:
+                    said = "" if text is None else text.push(emission.token)
+                    yield Piece(said, emission.token, emission.source, emission.logprobs)
             if text is not None and (rest := text.finish()):
                 yield Piece(rest, None, "")
         finally:

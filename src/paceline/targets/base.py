@@ -54,7 +54,7 @@ NOTHING = Want()
 
 
 class Top(NamedTuple):
-    """The best ``k`` of each row before any warp, and the log of its normaliser: ``logits - log_z`` are log-probabilities."""
+    """The ``k`` best tokens of each row before any warp; ``logits - log_z`` are their log-probabilities."""
 
     ids: Ints
     logits: NDArray[np.float32]

@@ -33,6 +33,8 @@ FOLD = 16
 """Drafts up to this many rows are folded (see `fused`); beyond, the kernel gains nothing and masks grow."""
 ALIGNMENT = 16
 """Mask rows start at multiples of this many elements, without which kernels on accelerators copy the mask."""
+SPARE_COLUMNS = 1024
+"""A mask that has to grow gets room for this many more keys, so that it rarely has to."""
 
 _served: ContextVar[Forward | None] = ContextVar("paceline_forward", default=None)
 
@@ -93,7 +95,7 @@ class MaskScratch:
         stride = -(-columns // ALIGNMENT) * ALIGNMENT
         memory = self._memory.get(slot)
         if memory is None or memory.numel() < rows * stride:
-            memory = self._memory[slot] = like.new_empty(2 * rows * stride)
+            memory = self._memory[slot] = like.new_empty(rows * (stride + SPARE_COLUMNS))
         return memory[: rows * stride].view(rows, stride)[:, :columns]
 
     @property

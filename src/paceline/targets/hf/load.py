@@ -25,6 +25,9 @@ DTYPES = {
     "float16": torch.float16,
 }
 
+TOKENIZERS = ("tokenizer*", "vocab*", "*.model", "*.tiktoken", "merges.txt")
+"""Files that a tokenizer is made of. Where there is none, transformers makes an empty one from the model's type."""
+
 
 def load_target(
     model: str | Path | PreTrainedModel,
@@ -76,8 +79,10 @@ def _device(name: str) -> torch.device:
 def _name(model: str | Path) -> str:
     """What transformers should look up; a path that does not exist is told before a hub is asked for it."""
     path = Path(model).expanduser()
-    if path.exists():
+    if path.is_dir():
         return str(path)
+    if path.exists():
+        raise ValueError(f"no model at {str(model)!r}: give the folder that holds config.json and weights, not a file")
     local = isinstance(model, Path) or model.startswith(("/", ".", "~")) or model.count("/") > 1
     if local:
         raise ValueError(f"no model at {str(model)!r}: there is no such folder")
@@ -109,8 +114,10 @@ def _weights(name: str, config: Any, kind: torch.dtype | None, device_map: Any) 
         model: PreTrainedModel = AutoModelForCausalLM.from_pretrained(
             name, config=config, dtype=kind or "auto", **placed
         )
-    except (OSError, ValueError, ImportError) as error:
-        raise ValueError(f"the weights of {name} cannot be loaded: {_first(error)}") from None
+    except (MemoryError, torch.OutOfMemoryError):
+        raise
+    except Exception as error:  # every file format fails in a way of its own
+        raise ValueError(f"the weights of {name} cannot be loaded: {_first(error)}") from error
     return model
 
 
@@ -121,8 +128,11 @@ def _first(error: Exception) -> str:
 
 def load_tokenizer(model: str | Path) -> PreTrainedTokenizerBase | None:
     """The tokenizer beside a model, if there is one; a model without speaks token ids only."""
+    name = _name(model)
+    if Path(name).is_dir() and not any(path.match(kind) for path in Path(name).iterdir() for kind in TOKENIZERS):
+        return None
     try:
-        tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(_name(model))
+        tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(name)
     except (OSError, ValueError):
         return None
     return tokenizer

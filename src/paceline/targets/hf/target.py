@@ -144,7 +144,7 @@ class HFTarget(Target):
             with Attention(self.model, self._native()):
                 ids = tokens[None].to(self.model.device)
                 inputs = {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
-                logits: torch.Tensor = self.model(**inputs, use_cache=False, return_dict=True).logits[0]
+                logits: torch.Tensor = self.model(**inputs, use_cache=False).logits[0]
         finally:
             if hook is not None:
                 hook.remove()
@@ -178,7 +178,6 @@ class HFTarget(Target):
             "input_ids": tokens[None].to(device),
             "past_key_values": forward,
             "use_cache": True,
-            "return_dict": True,
         }
         if self._takes_positions:
             positions = torch.cat([torch.from_numpy(request.positions) for request in requests])

@@ -1,0 +1,153 @@
+"""Scoring random drafts on the tiny models, and what a model finds when nothing of ours is in the way."""
+
+import warnings
+from functools import cache
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from transformers import PreTrainedModel
+
+from families import VOCAB, WINDOW, build
+from paceline.context import Context
+from paceline.drafters import Budget, Drafter
+from paceline.targets.base import NOTHING, Request, Rows, Scores, Want
+from paceline.targets.hf.forward import Mode
+from paceline.targets.hf.load import load_target
+from paceline.targets.hf.target import HFTarget
+from paceline.tree import EMPTY, ROOT, DraftTree, Ints
+
+CLOSE = 1e-4
+"""Of the logits' deviation: what kernels of other shapes may change in float32."""
+SEEN = 100 * CLOSE
+"""What a mistake must change, so that the tests that ask for `CLOSE` are known to see it."""
+
+CONTEXT = 4 * WINDOW - 1
+
+
+def load_quietly(model: PreTrainedModel, **options: Any) -> HFTarget:
+    """Without the warning that drafts are clipped."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)
+        return load_target(model, **options)
+
+
+@cache
+def target_of(name: str) -> HFTarget:
+    return load_quietly(build(name))
+
+
+@cache
+def masked(name: str) -> HFTarget:
+    """The same model as if it did not know of registered attention functions."""
+    return HFTarget(build(name), mode=Mode.MASKED)
+
+
+def tokens(count: int, seed: int = 0) -> Ints:
+    return np.random.default_rng(seed).integers(1, VOCAB, count)
+
+
+def random_tree(seed: int, size: int | None = None) -> DraftTree:
+    """Branches of mixed depth: some nodes go on where the last one ended, the others anywhere."""
+    random = np.random.default_rng(seed)
+    size = size or int(random.integers(6, 15))
+    parents = [i - 1 if random.random() < 0.4 else int(random.integers(-1, i)) if i else ROOT for i in range(size)]
+    return DraftTree.build(random.integers(1, VOCAB, size), parents)
+
+
+def draft_for(target: HFTarget, seed: int) -> DraftTree:
+    """A random tree, or a random chain where the model is not trusted with siblings."""
+    tree = random_tree(seed)
+    return tree if target.limits.trees else DraftTree.chain(tree.tokens)
+
+
+def leaves(tree: DraftTree) -> list[int]:
+    return sorted(set(range(len(tree))) - set(tree.parents.tolist()))
+
+
+def filled(target: HFTarget, text: Ints, *, capacity: int = 0) -> Rows:
+    """Rows that have read a text."""
+    rows = target.open(capacity)
+    read(target, rows, text)
+    return rows
+
+
+def read(target: HFTarget, rows: Rows, text: Ints, want: Want = NOTHING) -> Scores:
+    scores = target.submit([Request.of_prompt(rows, text, want)]).result()[0]
+    rows.keep(range(len(text)))
+    return scores
+
+
+def score(target: HFTarget, rows: Rows, root: int, tree: DraftTree = EMPTY) -> Tensor:
+    return target.submit([Request.of_tree(rows, root, tree)]).result()[0].logits
+
+
+def stepwise(target: HFTarget, rows: Rows, line: Ints) -> Tensor:
+    """One row per forward, as plain decoding goes."""
+    found = []
+    for token in line.tolist():
+        found.append(score(target, rows, token))
+        rows.keep([0])
+    return torch.cat(found)
+
+
+@torch.no_grad()
+def native(model: PreTrainedModel, text: Ints) -> Tensor:
+    """Logits ``[n, vocabulary]`` of a whole text from the model itself, without any cache."""
+    ids = torch.from_numpy(text)[None]
+    logits: Tensor = model(input_ids=ids, attention_mask=torch.ones_like(ids), use_cache=False).logits[0]
+    return logits
+
+
+def generated(model: PreTrainedModel, prompt: Ints, count: int) -> list[int]:
+    """Greedy text as transformers writes it."""
+    ids = torch.from_numpy(prompt)[None]
+    text = model.generate(
+        ids, attention_mask=torch.ones_like(ids), max_new_tokens=count, do_sample=False, pad_token_id=0
+    )
+    written: list[int] = text[0, len(prompt) :].tolist()
+    return written
+
+
+def apart(one: Tensor, other: Tensor) -> float:
+    """The largest difference, in deviations of the logits; infinite where one is not a number."""
+    gap = (one.double() - other.double()).abs().nan_to_num(nan=float("inf")).max()
+    return float(gap / other.double().std())
+
+
+def path_gaps(model: PreTrainedModel, logits: Tensor, text: Ints, root: int, tree: DraftTree) -> float:
+    """How far the rows of a scored tree are from those of its paths, read by the model as texts of their own."""
+    worst = 0.0
+    for leaf in leaves(tree):
+        path = tree.path(leaf)
+        alone = native(model, np.concatenate([text, [root], tree.tokens[path]]))[len(text) :]
+        worst = max(worst, apart(logits[[0, *(node + 1 for node in path)]], alone))
+    return worst
+
+
+class Knowing(Drafter):
+    """Drafts the text that is going to be written, somewhere in a tree of wrong tokens."""
+
+    name = "knowing"
+
+    def __init__(self, text: Ints) -> None:
+        self._text = text
+
+    def propose_one(self, state: Context, budget: Budget) -> DraftTree:
+        random = np.random.default_rng(len(state))
+        true = self._text[len(state) :][: min(budget.depth, 1 + budget.nodes // 2)].tolist()
+        found, parents, last = list[int](), list[int](), ROOT
+        while len(found) < budget.nodes:
+            grow = true and random.random() < 0.5
+            parent = last if grow else int(random.integers(-1, len(found)))
+            token = true[0] if grow else int(random.integers(1, VOCAB))
+            if (parent, token) in zip(parents, found, strict=True):
+                continue
+            if grow or not (parent == last and true and token == true[0]):
+                found.append(token)
+                parents.append(parent)
+            if grow:
+                true.pop(0)
+                last = len(found) - 1
+        return DraftTree.build(found, parents, source=self.name)

@@ -1,0 +1,200 @@
+"""A session's life: cut short by whoever fails, and what the next text finds of the last one's cache."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from engine import METHODS, PROMPT, SIZE, Erratic, Watched, habitual, tabled, write, write_slowly
+from paceline.context import Context, Ending
+from paceline.decode.planner import Fixed
+from paceline.decode.serial import run
+from paceline.decode.session import Session
+from paceline.drafters import Plain, Seen, make_drafter
+from paceline.drafters.compose import Fallback, Union
+from paceline.hosts.python import LanguageModel
+from paceline.law import Sampling
+from paceline.targets.base import OnEarly, Pending, Request, Want
+from paceline.targets.table import TableTarget
+
+# --- a life cut short ---------------------------------------------------------------------------------------
+
+
+def check_still_right(lm: LanguageModel, **options: Any) -> None:
+    expected = write_slowly(tabled(), PROMPT, Sampling()).tokens
+    assert lm.generate(PROMPT, max_new_tokens=16, **options).tokens == expected
+
+
+@pytest.mark.parametrize("taken", range(6))
+def test_a_closed_stream_closes_its_drafter_and_leaves_the_model_usable(taken: int) -> None:
+    lm, drafter = LanguageModel(tabled()), Watched(Erratic())
+    stream = lm.stream([3, 3], method=drafter, max_new_tokens=30)
+    for _ in range(taken):
+        next(stream)
+    stream.close()
+    assert drafter.opened == drafter.closed == (taken > 0)
+    check_still_right(lm, method=drafter)
+    assert drafter.opened == drafter.closed
+
+
+def test_closing_the_driver_closes_the_flow_whoever_else_holds_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    held, drafter, flow = [], Watched(Erratic()), Session.flow
+
+    def holding(session: Session) -> Any:
+        held.append(flow(session))
+        return held[-1]
+
+    monkeypatch.setattr(Session, "flow", holding)
+    target = tabled()
+    context = Context(PROMPT, Sampling(), Ending(max_new_tokens=9))
+    driver = run(Session(context, target, target.open(), drafter, Fixed(3)))
+    next(driver)
+    driver.close()
+    assert len(held) == drafter.opened == drafter.closed == 1
+
+
+@pytest.mark.parametrize("error", [OSError, KeyboardInterrupt])
+@pytest.mark.parametrize("where", ["open", "propose", "observe"])
+@pytest.mark.parametrize("after", [0, 2])
+def test_a_drafter_that_fails_is_closed_once(where: str, after: int, error: type[BaseException]) -> None:
+    lm = LanguageModel(tabled())
+    drafter = Watched(Erratic(), fails=where, after=after if where != "open" else 0, error=error)
+    beside = Watched(make_drafter("lookup"))
+    for method in (drafter, Union([beside, drafter]), Fallback([drafter, beside])):
+        with pytest.raises(error):
+            lm.generate(PROMPT, method=method, max_new_tokens=30)
+        assert (drafter.opened, beside.opened) == (drafter.closed, beside.closed)
+        check_still_right(lm)
+
+
+class Failing(TableTarget):
+    """A target that breaks down in the middle of its ``count``-th forward, once: rows half written."""
+
+    count = -1
+    error: type[BaseException] = OSError
+
+    def submit(self, requests: Sequence[Request], on_early: OnEarly | None = None) -> Pending:
+        pending = super().submit(requests, on_early)
+        self.count -= 1
+        if self.count == -1:
+            raise self.error
+        return pending
+
+
+@pytest.mark.parametrize("error", [OSError, KeyboardInterrupt])
+@pytest.mark.parametrize("count", range(7))
+def test_a_target_that_fails_leaves_no_trace(count: int, error: type[BaseException]) -> None:
+    target, drafter = Failing(habitual(), SIZE), Watched(Erratic())
+    lm = LanguageModel(target)
+    target.count, target.error = count, error
+    with pytest.raises(error):
+        lm.generate(PROMPT, method=drafter, max_new_tokens=40)
+    assert drafter.opened == drafter.closed == 1
+    check_still_right(lm)
+
+
+@pytest.mark.parametrize("error", [OSError, KeyboardInterrupt])
+@pytest.mark.parametrize("kind", ["criterion", "processor"])
+def test_a_callback_that_fails_leaves_no_trace(kind: str, error: type[BaseException]) -> None:
+    lm, drafter = LanguageModel(tabled()), Watched(Erratic())
+
+    def fail(*given: Any) -> Any:
+        if given[0].shape[-1] == len(PROMPT) + 3:
+            raise error
+        return False if kind == "criterion" else given[1]
+
+    options: dict[str, Any] = {"criteria": (fail,)} if kind == "criterion" else {"processors": (fail,)}
+    with pytest.raises(error):
+        lm.generate(PROMPT, method=drafter, **options)
+    assert drafter.opened == drafter.closed == 1
+    check_still_right(lm)
+
+
+def test_parts_are_closed_also_where_one_fails_to_close() -> None:
+    class Stubborn(Watched):
+        def close(self, state: Any) -> None:
+            super().close(state)
+            raise OSError("will not close")
+
+    parts = [Watched(Plain()), Stubborn(Plain()), Watched(Plain())]
+    with pytest.raises(OSError, match="will not close"):
+        LanguageModel(tabled()).generate(PROMPT, method=Union(parts))
+    assert [part.closed for part in parts] == [1, 1, 1]
+
+
+# --- what is read again and what is not ---------------------------------------------------------------------
+
+
+class Counting(TableTarget):
+    """Counts the prompt rows it scores."""
+
+    prompt_rows = 0
+
+    def submit(self, requests: Sequence[Request], on_early: OnEarly | None = None) -> Pending:
+        self.prompt_rows += sum(len(request.tokens) for request in requests if request.prefill)
+        return super().submit(requests, on_early)
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_a_prompt_that_begins_alike_is_read_from_where_it_parts(method: str) -> None:
+    target = Counting(habitual(), SIZE)
+    lm = LanguageModel(target)
+
+    def ask(prompt: list[int]) -> tuple[list[int], int]:
+        target.prompt_rows = 0
+        tokens = lm.generate(prompt, method=METHODS[method](), max_new_tokens=10).tokens
+        assert tokens == write_slowly(target, prompt, Sampling(), max_new_tokens=10).tokens
+        return tokens, target.prompt_rows
+
+    tokens, read = ask(PROMPT)
+    assert read == len(PROMPT) - 1
+    assert ask(PROMPT)[1] == 0
+    turn = [*PROMPT, *tokens, 5, 5, 1]
+    assert ask(turn)[1] == len(turn) - 1 - (len(PROMPT) + len(tokens) - 1)
+    branched = [*turn[:-4], 2, 2, 2]
+    assert ask(branched)[1] == 2
+    assert ask([4, *PROMPT])[1] == len(PROMPT)
+    assert ask([4])[1] == 0
+    lm.forget()
+    assert ask([4, 4])[1] == 1
+
+
+class Reader(Plain):
+    """Wants the logits of the whole prompt, and remembers which tokens it was shown."""
+
+    needs = Want(logits=True)
+
+    def __init__(self) -> None:
+        self.shown: list[int] = []
+
+    def observe(self, seen: Sequence[Seen]) -> None:
+        for _, _, scores in seen:
+            assert scores.logits.shape == (len(scores.tokens), SIZE)
+            self.shown += scores.tokens.tolist()
+
+
+def test_a_drafter_that_needs_the_prompt_is_shown_all_of_it_every_time() -> None:
+    lm = LanguageModel(tabled())
+    for _ in range(2):
+        reader = Reader()
+        tokens = lm.generate(PROMPT, method=reader, max_new_tokens=4).tokens
+        assert reader.shown == [*PROMPT, *tokens[:-1]]
+
+
+def test_rows_that_are_reused_hold_what_they_say() -> None:
+    target = tabled()
+    rows = target.open()
+    for prompt in (PROMPT, PROMPT[:3], [*PROMPT[:3], 5, 5], PROMPT):
+        session = write(target, prompt, Erratic(), rows=rows, max_new_tokens=9)
+        assert session.context.emitted.tolist() == write_slowly(target, prompt, Sampling()).tokens[:9]
+        assert rows.tokens.tolist() == session.context.tokens[:-1].tolist()
+
+
+def test_two_streams_of_one_model_do_not_disturb_each_other() -> None:
+    lm = LanguageModel(tabled())
+    prompts = ([1, 2, 3], [1, 2, 5])
+    expected = [write_slowly(tabled(), prompt, Sampling()).tokens for prompt in prompts]
+    first, second = (lm.stream(prompt, method=Erratic(), max_new_tokens=16) for prompt in prompts)
+    pairs = list(zip(first, second, strict=True))
+    assert [[a.token for a, _ in pairs], [b.token for _, b in pairs]] == expected
+    check_still_right(lm)
