@@ -2,6 +2,8 @@
 
 import json
 from collections.abc import Callable
+from dataclasses import fields
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -10,17 +12,20 @@ import torch
 import families
 from paceline import verify
 from paceline.cli import main
-from paceline.law import Law, Sampling
+from paceline.decode.serial import run
+from paceline.law import Dice, Distribution, Law, Sampling
 from paceline.measure.conformance import Checker, Report
-from paceline.measure.conformance.cases import LATE, Case, Plan
+from paceline.measure.conformance.cases import LATE, Case, Plan, samplings
 from paceline.measure.conformance.follow import Flip
 from paceline.measure.conformance.record import record, teacher_forced
+from paceline.measure.conformance.report import Result
 from paceline.measure.conformance.rescore import Rescorer, Verdict
 from paceline.targets import base
 from paceline.targets.cache import CacheRows
 from paceline.targets.hf.probe import prepare
 from paceline.targets.hf.target import HFTarget
 from paceline.targets.table import TableTarget, random_table
+from paceline.tree import DraftTree, Ints
 from paceline.verify import Rule
 from paceline.vocabulary import Vocabulary
 
@@ -43,6 +48,16 @@ def test_a_sound_engine_is_equal_everywhere() -> None:
     assert report.control_tokens >= 13 * LATE
 
 
+def test_the_whole_grid_in_float64_has_no_difference_at_all() -> None:
+    """What `paceline check --dtype float64` runs by default."""
+    vocabulary = Vocabulary.of(families.byte_tokenizer())
+    model = families.build("gemma3", dtype=torch.float64, vocab_size=vocabulary.size)
+    summary = Checker(prepare(HFTarget(model, name="gemma3")), vocabulary).run().summary()
+    assert summary["faults"] == []
+    assert summary["cases"] == summary["equal"] >= 300
+    assert summary["flips_per_1000"] == summary["control_flips_per_1000"] == 0
+
+
 def test_texts_are_long_and_mostly_sampled() -> None:
     subject = target()
     report = Checker(subject, methods=("lookup",), sizes=(4,)).run()
@@ -59,16 +74,10 @@ def test_the_adversaries_are_accepted_at_depth() -> None:
     recording = record(setting, subject, subject.open(256))
     case = Case("(oracle tree)", Rule.COUPLED, 12, setting)
     session = checker._session(case, checker._drafter(case, recording))
-    list(checker_run(session))
+    list(run(session))
     accepted = [r.accepted for r in session.rounds]
     assert max(accepted) >= 3
     assert np.mean(accepted) > 1
-
-
-def checker_run(session):
-    from paceline.decode.serial import run
-
-    return run(session)
 
 
 # --- mistakes -------------------------------------------------------------------------------------------------------
@@ -98,7 +107,7 @@ def stale_noise_position(patch: pytest.MonkeyPatch) -> None:
     """All tokens of a round are drawn with the noise of its first."""
     right = verify._settle
 
-    def stale(tree, node, law, rule, dice, index):
+    def stale(tree: DraftTree, node: int, law: Distribution, rule: Rule, dice: Dice, index: int) -> int:
         return right(tree, node, law, rule, dice, index - len(tree.path(node)))
 
     patch.setattr(verify, "_settle", stale)
@@ -108,7 +117,7 @@ def warp_twice_under_drafts(patch: pytest.MonkeyPatch) -> None:
     """The law of a drafted node is warped once more than plain decoding's."""
     right = verify._settle
 
-    def twice(tree, node, law, rule, dice, index):
+    def twice(tree: DraftTree, node: int, law: Distribution, rule: Rule, dice: Dice, index: int) -> int:
         again = type(law)(law.ids, law.weights**2) if node >= 0 else law
         return right(tree, node, again, rule, dice, index)
 
@@ -119,7 +128,7 @@ def warp_twice_everywhere(patch: pytest.MonkeyPatch) -> None:
     """Plain decoding is wrong in the same way as every method, so only an independent law can tell."""
     right = Law.distribution
 
-    def twice(self, row, tokens):
+    def twice(self: Law, row: torch.Tensor, tokens: Ints) -> Distribution:
         return right(self, row / (self.sampling.temperature**2 or 1.0) * 0.5, tokens)
 
     patch.setattr(Law, "distribution", twice)
@@ -128,7 +137,7 @@ def warp_twice_everywhere(patch: pytest.MonkeyPatch) -> None:
 def accepts_with_p(patch: pytest.MonkeyPatch) -> None:
     """The rejection rule accepts a sampled child with probability p instead of p / q."""
 
-    def biased(p, q, drawn, dice, index):
+    def biased(p: Distribution, q: Distribution, drawn: Ints, dice: Dice, index: int) -> int:
         for token in drawn.tolist():
             if dice.accept(index, token, p.probability(token)):
                 return int(token)
@@ -198,8 +207,6 @@ def test_too_many_near_ties_are_a_bug() -> None:
     case = Case("lookup", Rule.COUPLED, 4, setting)
     near = tuple((Flip(i, 1, 2), Verdict.NEAR_TIE) for i in range(30))
     report = Report("m", "bfloat16", "f", control_flips=2, control_tokens=1000)
-    from paceline.measure.conformance.report import Result
-
     report.results.append(Result(case, 1000, near))
     report.close()
     assert report.bugs == 1
@@ -238,7 +245,7 @@ def test_aimed_settings_end_late_at_their_token_or_string() -> None:
         assert record(stop, subject, subject.open(256)).finish == "stop"
 
 
-def test_the_command_prints_its_counts_last(tmp_path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_prints_its_counts_last(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     families.save("llama", tmp_path)
     code = main(
         [
@@ -261,7 +268,7 @@ def test_the_command_prints_its_counts_last(tmp_path, capsys: pytest.CaptureFixt
     assert last["cases"] == last["equal"]
 
 
-def test_the_command_exits_with_1_on_a_bug(tmp_path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_command_exits_with_1_on_a_bug(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     families.save("llama", tmp_path)
     wrong_row_gathered(monkeypatch)
     arguments = [
@@ -280,10 +287,6 @@ def test_the_command_exits_with_1_on_a_bug(tmp_path, monkeypatch: pytest.MonkeyP
 
 def test_settings_cover_every_field_of_sampling() -> None:
     """A new sampling setting must enter the check."""
-    from dataclasses import fields
-
-    from paceline.measure.conformance.cases import samplings
-
     made = list(samplings(100, 0).values())
     for field in fields(Sampling):
         if field.name != "processors":

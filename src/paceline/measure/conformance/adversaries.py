@@ -42,7 +42,7 @@ class Oracle(Drafter):
         return self._bushy(spoiled, coins).head(budget.nodes)
 
     def _bushy(self, line: Ints, coins: np.random.Generator) -> DraftTree:
-        """Two siblings per level in random order; the line goes on below the true one, one more node below the false."""
+        """Two siblings per level in random order: the line goes on below the true one, one node below the false."""
         tokens: list[int] = []
         parents: list[int] = []
         trunk, stray = ROOT, None

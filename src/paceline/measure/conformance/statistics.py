@@ -59,7 +59,7 @@ def gather(
     trees: dict[int, DraftTree],
     seed: tuple[int, int],
 ) -> Evidence:
-    """Evidence of one text: ``emitted`` began at index ``first``; ``trees`` by the length at which they were drafted."""
+    """Evidence of one text, which began at index ``first``; ``trees`` by the length at which they were drafted."""
     coins = np.random.default_rng(seed)
     evidence = Evidence(tokens=len(emitted))
     tree, node = EMPTY, ROOT
