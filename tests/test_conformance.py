@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Callable
-from dataclasses import fields
+from dataclasses import fields, replace
 from pathlib import Path
 
 import numpy as np
@@ -12,12 +12,14 @@ import torch
 import families
 from paceline import verify
 from paceline.cli import main
+from paceline.context import Finish
 from paceline.decode.serial import run
 from paceline.law import Dice, Distribution, Law, Sampling
 from paceline.measure.conformance import Checker, Report
 from paceline.measure.conformance.cases import LATE, Case, Plan, samplings
 from paceline.measure.conformance.follow import Flip
-from paceline.measure.conformance.record import record, teacher_forced
+from paceline.measure.conformance.oracle import law_faults
+from paceline.measure.conformance.record import Recording, record, teacher_forced
 from paceline.measure.conformance.report import Result
 from paceline.measure.conformance.rescore import Rescorer, Verdict
 from paceline.targets import base
@@ -225,6 +227,21 @@ def test_teacher_forced_rows_are_plain_decodings_rows() -> None:
         assert len(rows) == len(recording.emitted)
         for ours, plain in zip(rows, recording.narrow, strict=True):
             torch.testing.assert_close(ours, plain, rtol=0, atol=1e-9)
+
+
+def test_ties_at_a_warps_border_are_no_difference_from_transformers() -> None:
+    """Which of equal tokens stays in the nucleus is lowest id first with us; a wrong mass is still seen."""
+    table = TableTarget(random_table(6), 6)
+    setting = replace(Plan(table, None, 1).settings()[0], sampling=Sampling(temperature=1.0, top_p=0.5))
+    row = torch.tensor([0.0, 2.0, 2.0, 2.0, 2.0, -1.0])
+    tokens = np.append(setting.prompt, 1)
+    recording = Recording(setting, table, tokens, Finish.LENGTH, [0.0], [row])
+    assert law_faults(recording) == ()
+    wider = replace(recording, setting=replace(setting, sampling=Sampling(temperature=1.0, top_p=0.9)))
+    assert law_faults(wider) == ()
+    with pytest.MonkeyPatch.context() as patch:
+        warp_twice_everywhere(patch)
+        assert law_faults(replace(wider, narrow=[torch.arange(6.0)])) != ()
 
 
 # --- aimed cases and the command ------------------------------------------------------------------------------------
