@@ -145,9 +145,7 @@ FAMILIES: dict[str, Family] = {
         alibi=True,
     ),
     "starcoder2": Family(model_type="starcoder2", config=LLAMA | SLIDING, windowed=EVERY_LAYER),
-    "cohere2": Family(
-        model_type="cohere2", config=LLAMA | _mixed(0, 1) | {"logit_scale": 1.0}, windowed=(0, 1)
-    ),
+    "cohere2": Family(model_type="cohere2", config=LLAMA | _mixed(0, 1) | {"logit_scale": 1.0}, windowed=(0, 1)),
     "bloom": Family(
         model_type="bloom",
         config={"hidden_size": 64, "n_layer": LAYERS, "n_head": 4},

@@ -27,9 +27,7 @@ def oracle_law(
     a small denominator, and the tempered logits whole numbers of bits; other laws are not rational.
     """
     assert not sampling.processors, "a custom processor has no exact form"
-    scores = adjusted(
-        {t: Fraction(s) for t, s in enumerate(log2_logits)}, sampling, list(tokens), prompt_length
-    )
+    scores = adjusted({t: Fraction(s) for t, s in enumerate(log2_logits)}, sampling, list(tokens), prompt_length)
     if sampling.greedy:
         best = max(scores.values())
         return {min(t for t, s in scores.items() if s == best): Fraction(1)}
@@ -89,9 +87,7 @@ def power_of_two(exponent: Fraction) -> Fraction:
 def bits(natural: float) -> Fraction:
     """The small fraction of bits that a natural logarithm stands for."""
     value = Fraction(natural / math.log(2)).limit_denominator(64)
-    assert math.isclose(value * math.log(2), natural, abs_tol=1e-12), (
-        f"{natural} is no simple multiple of ln 2"
-    )
+    assert math.isclose(value * math.log(2), natural, abs_tol=1e-12), f"{natural} is no simple multiple of ln 2"
     return value
 
 

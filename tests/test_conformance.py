@@ -38,9 +38,7 @@ def target(dtype: torch.dtype = torch.float32, family: str = "llama") -> HFTarge
 
 def small_check(subject: HFTarget | TableTarget) -> Report:
     """Two adversaries, one draft size: the smallest grid with power against every mistake below."""
-    return Checker(
-        subject, methods=("(oracle tree)", "(self, sampled)"), sizes=(8,), max_new_tokens=LATE + 2
-    ).run()
+    return Checker(subject, methods=("(oracle tree)", "(self, sampled)"), sizes=(8,), max_new_tokens=LATE + 2).run()
 
 
 def test_a_sound_engine_is_equal_everywhere() -> None:
@@ -160,9 +158,7 @@ MISTAKES = [
 
 
 @pytest.mark.parametrize("mistake", MISTAKES, ids=lambda mistake: mistake.__name__)
-def test_each_mistake_is_caught(
-    mistake: Callable[[pytest.MonkeyPatch], None], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_each_mistake_is_caught(mistake: Callable[[pytest.MonkeyPatch], None], monkeypatch: pytest.MonkeyPatch) -> None:
     subject = target()
     mistake(monkeypatch)
     assert small_check(subject).bugs > 0

@@ -189,9 +189,7 @@ def fresh_import(statement: str) -> tuple[float, list[str]]:
         f"print(json.dumps([seconds, [m for m in {HEAVY!r} if m in sys.modules]]))"
     )
     environment = {**os.environ, "PYTHONPATH": str(SRC.parent)}
-    done = subprocess.run(
-        [sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=True
-    )
+    done = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=True)
     seconds, loaded = json.loads(done.stdout)
     return seconds, loaded
 

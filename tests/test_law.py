@@ -37,7 +37,6 @@ def named(value: object) -> str:
     return str(value) if isinstance(value, (bool, int, float, str)) else type(value).__name__
 
 
-
 def row_of(log2_logits: Sequence[float]) -> torch.Tensor:
     return torch.tensor(log2_logits, dtype=torch.float64) * LN2
 
@@ -84,9 +83,7 @@ PROMPT = 4
 @pytest.mark.parametrize("temperature", [0.0, 0.5, 1.0, 2.0])
 @pytest.mark.parametrize("cut", CUTS, ids=named)
 @pytest.mark.parametrize("adjustment", ADJUSTMENTS, ids=lambda a: "+".join(a) or "raw")
-def test_the_law_is_the_one_in_fractions(
-    temperature: float, cut: dict[str, Any], adjustment: dict[str, Any]
-) -> None:
+def test_the_law_is_the_one_in_fractions(temperature: float, cut: dict[str, Any], adjustment: dict[str, Any]) -> None:
     sampling = Sampling(temperature=temperature, **cut, **adjustment)
     law = Law(sampling, PROMPT)
     rng = np.random.default_rng(0)
@@ -174,9 +171,7 @@ def test_the_adjustments_act_in_the_order_of_transformers() -> None:
 # --- adjustments --------------------------------------------------------------------------------------------
 
 
-def adjusted(
-    row: torch.Tensor, tokens: Sequence[int], prompt_length: int = 0, **settings: Any
-) -> list[float]:
+def adjusted(row: torch.Tensor, tokens: Sequence[int], prompt_length: int = 0, **settings: Any) -> list[float]:
     scores = Law(Sampling(**settings), prompt_length).adjust(row, np.array(tokens, dtype=np.int64))
     return [round(score, 6) for score in scores.tolist()]
 
@@ -336,9 +331,7 @@ def test_top_k_cannot_bring_back_the_impossible() -> None:
 @pytest.mark.parametrize(
     ("top_p", "kept"), [(0.25, [0]), (0.26, [0, 1]), (0.5, [0, 1]), (0.75, [0, 1, 2]), (0.76, [0, 1, 2, 3])]
 )
-def test_among_equals_top_p_keeps_the_lowest_ids_up_to_the_exact_boundary(
-    top_p: float, kept: list[int]
-) -> None:
+def test_among_equals_top_p_keeps_the_lowest_ids_up_to_the_exact_boundary(top_p: float, kept: list[int]) -> None:
     assert survivors([2.0, 2.0, 2.0, 2.0], temperature=0.7, top_p=top_p) == kept
     spread = [2.0, -math.inf, 2.0, 2.0, -math.inf, 2.0]
     assert survivors(spread, temperature=0.7, top_p=top_p) == [[0, 2, 3, 5][i] for i in kept]
@@ -398,9 +391,7 @@ def test_a_whole_vocabulary_law_has_every_possible_token() -> None:
 
 @pytest.mark.parametrize("temperature", [5e-324, 1e-300, 1e300])
 def test_extreme_temperatures_are_greedy_or_flat(temperature: float) -> None:
-    assert survivors([1.0, 2.0, 2.0, -5.0], temperature=temperature) == (
-        [1, 2] if temperature < 1 else [0, 1, 2, 3]
-    )
+    assert survivors([1.0, 2.0, 2.0, -5.0], temperature=temperature) == ([1, 2] if temperature < 1 else [0, 1, 2, 3])
 
 
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
@@ -460,9 +451,7 @@ def test_log_probabilities_are_the_models_own() -> None:
     ],
     ids=named,
 )
-def test_a_wrong_setting_is_named_with_its_value_and_its_mend(
-    settings: dict[str, Any], sentence: str
-) -> None:
+def test_a_wrong_setting_is_named_with_its_value_and_its_mend(settings: dict[str, Any], sentence: str) -> None:
     with pytest.raises(ValueError, match=sentence):
         Sampling(**settings)
 
@@ -499,9 +488,7 @@ PROCESSOR: Processor = identity
     ],
     ids=named,
 )
-def test_the_settings_know_what_acts(
-    settings: dict[str, Any], greedy: bool, adjusts: bool, warps: bool
-) -> None:
+def test_the_settings_know_what_acts(settings: dict[str, Any], greedy: bool, adjusts: bool, warps: bool) -> None:
     sampling = Sampling(**settings)
     assert (sampling.greedy, sampling.adjusts, sampling.warps) == (greedy, adjusts, warps)
     assert Law(sampling, 0).argmax_only == (greedy and not adjusts)
@@ -559,9 +546,7 @@ def test_a_law_less_itself_is_empty_whatever_the_rounding() -> None:
         assert law.minus(Distribution(law.ids, weights * scale)).mass == 0
     split = Distribution(np.arange(1, 50_001), weights)
     assert law.minus(split).mass > 0
-    assert (
-        exact({1: Fraction(2), 3: Fraction(5)}).minus(exact({1: Fraction(4), 3: Fraction(10)})).ids.size == 0
-    )
+    assert exact({1: Fraction(2), 3: Fraction(5)}).minus(exact({1: Fraction(4), 3: Fraction(10)})).ids.size == 0
 
 
 def test_the_float_residual_is_the_exact_one() -> None:

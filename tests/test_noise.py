@@ -39,9 +39,7 @@ def reference_philox(counter: Words, key: tuple[int, int]) -> Words:
 
 
 def reference_uniform(noise: Noise, stream: Stream, index: int, token: int) -> float:
-    words = reference_philox(
-        (token // 2, index, noise.sample, int(stream)), (noise.seed & ONES, noise.seed >> 32)
-    )
+    words = reference_philox((token // 2, index, noise.sample, int(stream)), (noise.seed & ONES, noise.seed >> 32))
     low, high = words[2:] if token % 2 else words[:2]
     return ((low | high << 32) // 2**12 + 0.5) / 2**52
 
@@ -64,9 +62,7 @@ FROZEN = [
 
 
 @pytest.mark.parametrize(("seed", "sample", "stream", "index", "token", "value"), FROZEN)
-def test_the_layout_is_frozen(
-    seed: int, sample: int, stream: Stream, index: int, token: int, value: float
-) -> None:
+def test_the_layout_is_frozen(seed: int, sample: int, stream: Stream, index: int, token: int, value: float) -> None:
     assert Noise(seed, sample).uniform(stream, index, np.array([token])).tolist() == [value]
 
 
@@ -217,9 +213,7 @@ def test_answers_do_not_depend_on_the_questions_before() -> None:
         busy.draw(i, law)
         busy.accept(i, 3, 0.5)
     fresh = KeyedDice(Noise(SEED))
-    assert [busy.choose(i, law) for i in range(50)] == [fresh.choose(i, law) for i in reversed(range(50))][
-        ::-1
-    ]
+    assert [busy.choose(i, law) for i in range(50)] == [fresh.choose(i, law) for i in reversed(range(50))][::-1]
 
 
 def test_gumbel_ranks_as_the_race_does() -> None:

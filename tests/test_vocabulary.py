@@ -171,9 +171,7 @@ def test_special_tokens_are_encoded_on_demand() -> None:
     backend = byte_level()
     backend.add_special_tokens(["<|end|>"])
     end = backend.token_to_id("<|end|>")
-    backend.post_processor = processors.TemplateProcessing(
-        single="<|end|> $A", special_tokens=[("<|end|>", end)]
-    )
+    backend.post_processor = processors.TemplateProcessing(single="<|end|> $A", special_tokens=[("<|end|>", end)])
     vocabulary = Vocabulary.of(wrapped(backend))
     ids = vocabulary.encode("łódź")
     assert (ids.dtype, ids[0]) == (np.int64, end)
@@ -192,9 +190,7 @@ def test_unused_ids_and_ids_beyond_the_vocabulary_say_nothing() -> None:
 
 def test_specials_are_the_ids_that_decoding_skips() -> None:
     vocabulary = vocabulary_of("byte-level")
-    skipped = {
-        i for i in range(vocabulary.size) if vocabulary.text([i]) != vocabulary.text([i], skip_special=False)
-    }
+    skipped = {i for i in range(vocabulary.size) if vocabulary.text([i]) != vocabulary.text([i], skip_special=False)}
     assert vocabulary.specials == skipped == set(ids_named("byte-level", "<|end|>", "<|user|>"))
 
 

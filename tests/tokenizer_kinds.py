@@ -94,9 +94,7 @@ STREAMABLE: dict[str, Callable[[], Tokenizer]] = {
     "fallback, strip": lambda: sentencepiece(sequence(SPACE, BYTES, FUSE, decoders.Strip(" ", 1, 0))),
     "fallback, strip two": lambda: sentencepiece(sequence(SPACE, BYTES, FUSE, decoders.Strip(" ", 2, 0))),
     "fallback": lambda: sentencepiece(sequence(SPACE, BYTES, FUSE)),
-    "replace, strip each": lambda: sentencepiece(
-        sequence(SPACE, decoders.Strip("r", 0, 1), decoders.Strip(" ", 1, 0))
-    ),
+    "replace, strip each": lambda: sentencepiece(sequence(SPACE, decoders.Strip("r", 0, 1), decoders.Strip(" ", 1, 0))),
     "metaspace always": lambda: unigram("always"),
     "metaspace first": lambda: unigram("first"),
     "metaspace never": lambda: unigram("never"),
@@ -108,9 +106,7 @@ OPAQUE: dict[str, Callable[[], Tokenizer]] = {
     "word ends": lambda: word_ends(decoders.BPEDecoder("</w>")),
     "regex": lambda: word_ends(decoders.Replace(Regex("_+|</w>"), " ")),
     "strip the end": lambda: sentencepiece(sequence(SPACE, FUSE, decoders.Strip("r", 0, 1))),
-    "fuse, then metaspace": lambda: sentencepiece(
-        sequence(BYTES, FUSE, decoders.Metaspace(prepend_scheme="never"))
-    ),
+    "fuse, then metaspace": lambda: sentencepiece(sequence(BYTES, FUSE, decoders.Metaspace(prepend_scheme="never"))),
 }
 # opaque, but whatever the ids, their text only grows at its end; byte fallback takes good characters back
 GROWING = ["word ends", "regex"]

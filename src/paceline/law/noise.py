@@ -145,8 +145,6 @@ def philox(even: Bits, odd: Bits, key: int) -> tuple[Bits, Bits]:
 def _round_keys(key: int) -> tuple[Bits, ...]:
     words = (key % 2**32, key >> 32)
     return tuple(
-        np.array(
-            [[(word + turn * step) % 2**32] for word, step in zip(words, _KEY_STEPS, strict=True)], np.uint64
-        )
+        np.array([[(word + turn * step) % 2**32] for word, step in zip(words, _KEY_STEPS, strict=True)], np.uint64)
         for turn in range(_ROUNDS)
     )

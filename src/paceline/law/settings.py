@@ -67,9 +67,7 @@ class Sampling:
             f"temperature is {self.temperature}: use 0 for greedy decoding or a positive finite number.",
         )
         _require(self.top_k >= 0, f"top_k is {self.top_k}: use a number of tokens, or 0 to keep all.")
-        _require(
-            0 < self.top_p <= 1, f"top_p is {self.top_p}: use a mass above 0 and up to 1, which keeps all."
-        )
+        _require(0 < self.top_p <= 1, f"top_p is {self.top_p}: use a mass above 0 and up to 1, which keeps all.")
         _require(0 <= self.min_p < 1, f"min_p is {self.min_p}: use a fraction below 1, or 0 to keep all.")
 
     def _check_penalties(self) -> None:

@@ -39,9 +39,7 @@ def check_peak(peak: float) -> None:
     if peak == -np.inf:
         raise ValueError("No token is possible here: relax banned or the logits processors.")
     if not np.isfinite(peak):
-        raise ValueError(
-            f"The largest score is {peak}: the model and its processors must give finite scores."
-        )
+        raise ValueError(f"The largest score is {peak}: the model and its processors must give finite scores.")
 
 
 def _tempered(row: Row, peak: float, temperature: float) -> Weights:

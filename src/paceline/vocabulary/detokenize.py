@@ -41,9 +41,7 @@ class Detokenizer:
 
     __slots__ = ("_text",)
 
-    def __init__(
-        self, vocabulary: "Vocabulary", skip_special: bool = True, prefix: Iterable[int] = ()
-    ) -> None:
+    def __init__(self, vocabulary: "Vocabulary", skip_special: bool = True, prefix: Iterable[int] = ()) -> None:
         table = vocabulary.table
         self._text: PieceText | OpaqueText
         if table is not None:

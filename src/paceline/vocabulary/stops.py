@@ -33,9 +33,7 @@ class StopStrings:
     sequence one number, and its depth the number of characters that a reader must not see yet.
     """
 
-    def __init__(
-        self, vocabulary: "Vocabulary", strings: str | Iterable[str], skip_special: bool = True
-    ) -> None:
+    def __init__(self, vocabulary: "Vocabulary", strings: str | Iterable[str], skip_special: bool = True) -> None:
         self.strings = (strings,) if isinstance(strings, str) else tuple(strings)
         for i, string in enumerate(self.strings):
             if not isinstance(string, str) or not string:

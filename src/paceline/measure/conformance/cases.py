@@ -109,9 +109,7 @@ class Plan:
             self._note("a pilot text came to no new token late: no end-of-text token was checked there")
         if (strings := self._late_string(text)) is not None:
             endings["stop string"] = replace(pilot.ending, strings=strings)
-        return [
-            replace(pilot, name=f"{pilot.name} {what}", ending=e, aimed=True) for what, e in endings.items()
-        ]
+        return [replace(pilot, name=f"{pilot.name} {what}", ending=e, aimed=True) for what, e in endings.items()]
 
     def _setting(self, name: str, sampling: Sampling, number: int) -> Setting:
         ending = Ending(max_new_tokens=self.max_new_tokens, context_length=self.target.context_length)
@@ -130,12 +128,7 @@ class Plan:
         for cut in range(LATE, len(text) - 1):
             before, upto = self.vocabulary.text(text[:cut]), self.vocabulary.text(text[: cut + 1])
             string = upto[len(before) - 1 : len(before) + 1]
-            if (
-                upto.startswith(before)
-                and len(string) == 2
-                and "\ufffd" not in string
-                and upto.count(string) == 1
-            ):
+            if upto.startswith(before) and len(string) == 2 and "\ufffd" not in string and upto.count(string) == 1:
                 return StopStrings(self.vocabulary, (string,))
         self._note("a pilot text held no string to stop at: stop strings were not checked there")
         return None

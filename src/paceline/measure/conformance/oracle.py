@@ -71,9 +71,7 @@ def _processors(
     before: list[LogitsProcessor] = []
     after: list[LogitsProcessor] = []
     if sampling.logit_bias:
-        before.append(
-            SequenceBiasLogitsProcessor([[[t], b] for t, b in sampling.logit_bias.items()])
-        )
+        before.append(SequenceBiasLogitsProcessor([[[t], b] for t, b in sampling.logit_bias.items()]))
     if sampling.repetition_penalty != 1:
         before.append(RepetitionPenaltyLogitsProcessor(sampling.repetition_penalty))
     if sampling.banned:

@@ -59,9 +59,7 @@ class Report:
         for method in sorted({r.case.method for r in self.results}):
             mine = [r for r in self.results if r.case.method == method and r.case.followed]
             flips = sum(len(r.flips) for r in mine)
-            expected = (
-                2 * (self.control_flips + 1) / max(1, self.control_tokens) * sum(r.tokens for r in mine)
-            )
+            expected = 2 * (self.control_flips + 1) / max(1, self.control_tokens) * sum(r.tokens for r in mine)
             if flips and _poisson_tail(flips, expected) < RATE_ALARM:
                 self.faults.append(f"{method}: {flips} differences where the control explains {expected:.1f}")
 
@@ -106,9 +104,7 @@ class Report:
             bugs = [flip for flip, verdict in result.flips if verdict is Verdict.BUG]
             if bugs:
                 first = asdict(bugs[0])
-                found.append(
-                    f"{result.case.name}: {len(bugs)} tokens differ from plain decoding, the first {first}"
-                )
+                found.append(f"{result.case.name}: {len(bugs)} tokens differ from plain decoding, the first {first}")
         return found
 
     def by_method(self) -> list[tuple[str, Counter[str]]]:

@@ -174,9 +174,7 @@ class Checker:
         for (method, nodes), evidence in self._pooled.items():
             if evidence.p_value < ALARM:
                 p, n = evidence.p_value, evidence.tokens
-                self.report.faults.append(
-                    f"{method} / rejection / {nodes}: {n} tokens off the law (p = {p:.1e})"
-                )
+                self.report.faults.append(f"{method} / rejection / {nodes}: {n} tokens off the law (p = {p:.1e})")
 
 
 def logit_type_is_exact(target: Target) -> bool:
