@@ -394,3 +394,10 @@ def test_the_tutorials_package_installs_and_brings_its_method(tmp_path: Path) ->
     environment = {**os.environ, "PYTHONPATH": path}
     done = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=True)
     assert done.stdout == "3\n"
+
+
+def test_the_tutorial_shows_the_drafter_that_is_tested() -> None:
+    root = Path(__file__).parent.parent
+    source = (root / "examples" / "markov_drafter" / "markov_drafter.py").read_text(encoding="utf8")
+    assert source.strip() in (root / "docs" / "writing-a-drafter.md").read_text(encoding="utf8")
+    assert len(source.strip().splitlines()) < 25
