@@ -97,10 +97,7 @@ def wrong_row_gathered(patch: pytest.MonkeyPatch) -> None:
 
 def sibling_visible(patch: pytest.MonkeyPatch) -> None:
     """Every earlier row of a draft is seen, ancestor or not, at the position of its own depth."""
-    right = base.ancestors
-    positions = property(lambda self: self.rows.committed + right(self.parents).sum(axis=1) - 1)
     patch.setattr(base, "ancestors", lambda parents: np.tri(len(parents), dtype=np.bool_))
-    patch.setattr(base.Request, "positions", positions)
 
 
 def stale_noise_position(patch: pytest.MonkeyPatch) -> None:

@@ -123,11 +123,7 @@ class DraftTree:
 
     def depths(self) -> Ints:
         """How far each node's position lies past the root's: 1 for the children of the root."""
-        depths = np.ones(len(self), np.int64)
-        for node, parent in enumerate(self.parents.tolist()):
-            if parent != ROOT:
-                depths[node] = depths[parent] + 1
-        return depths
+        return offsets(self.parents) + 1
 
     def path(self, node: int) -> list[int]:
         """The nodes from below the root down to ``node``."""
@@ -286,6 +282,11 @@ def _both(first: str, second: str) -> str:
     return first if second in first.split("+") else f"{first}+{second}"
 
 
+def is_chain(parents: Ints) -> bool:
+    """Whether every scored row hangs from the one before it."""
+    return bool((parents == np.arange(-1, len(parents) - 1)).all())
+
+
 def ancestors(parents: Ints) -> Bools:
     """``[n, n]``: whether row ``i`` may see row ``j``, itself included; parent ``-1`` is the cached prefix.
 
@@ -293,7 +294,7 @@ def ancestors(parents: Ints) -> Bools:
     [[1, 0, 0], [1, 1, 0], [1, 0, 1]]
     """
     n = len(parents)
-    if (parents == np.arange(-1, n - 1)).all():
+    if is_chain(parents):
         return np.tri(n, dtype=np.bool_)
     seen = np.eye(n, dtype=np.bool_)
     for row, parent in enumerate(parents.tolist()):
@@ -304,7 +305,13 @@ def ancestors(parents: Ints) -> Bools:
 
 def offsets(parents: Ints) -> Ints:
     """How many positions each scored row lies past the first, which stands right after the cached prefix."""
-    depths: Ints = ancestors(parents).sum(axis=1) - 1
+    n = len(parents)
+    if is_chain(parents):
+        return np.arange(n)
+    depths = np.zeros(n, np.int64)
+    for row, parent in enumerate(parents.tolist()):
+        if parent != ROOT:
+            depths[row] = depths[parent] + 1
     return depths
 
 

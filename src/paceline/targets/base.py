@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from paceline.law import log_normalizer
-from paceline.tree import ROOT, DraftTree, Ints, ancestors, rows_of
+from paceline.tree import ROOT, DraftTree, Ints, ancestors, is_chain, offsets, rows_of
 
 if TYPE_CHECKING:
     import torch
@@ -150,14 +150,11 @@ class Request:
     @cached_property
     def positions(self) -> Ints:
         """The position of each row in its sequence: the number of tokens before it on its path."""
-        if self.is_chain:
-            return self.rows.committed + np.arange(len(self.tokens))
-        before: Ints = self.rows.committed + self.visible.sum(axis=1) - 1
-        return before
+        return self.rows.committed + offsets(self.parents)
 
     @cached_property
     def is_chain(self) -> bool:
-        return bool((self.parents == np.arange(-1, len(self.parents) - 1)).all())
+        return is_chain(self.parents)
 
 
 class Scores:
