@@ -32,14 +32,18 @@ NOT_CODE = frozenset({"py.typed", "__pycache__"})
 
 # What users may rely on. A name joins or leaves this list on purpose, never by the way.
 EXPORTS = [
+    "Ask",
     "Budget",
     "Context",
+    "Distribution",
     "DraftTree",
     "Drafter",
     "Generation",
     "LanguageModel",
     "Piece",
     "Sampling",
+    "Scores",
+    "Seen",
     "Settings",
     "TableTarget",
     "Want",

@@ -5,18 +5,41 @@ brings in neither torch nor transformers.
 """
 
 from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from paceline.context import Context as Context
+    from paceline.drafters import Ask as Ask
+    from paceline.drafters import Budget as Budget
+    from paceline.drafters import Drafter as Drafter
+    from paceline.drafters import Seen as Seen
+    from paceline.hosts.python import Generation as Generation
+    from paceline.hosts.python import LanguageModel as LanguageModel
+    from paceline.hosts.python import Piece as Piece
+    from paceline.hosts.python import Settings as Settings
+    from paceline.hosts.python import load as load
+    from paceline.law import Distribution as Distribution
+    from paceline.law import Sampling as Sampling
+    from paceline.targets.base import Scores as Scores
+    from paceline.targets.base import Want as Want
+    from paceline.targets.table import TableTarget as TableTarget
+    from paceline.tree import DraftTree as DraftTree
 
 __version__ = "0.1.0"
 
 _HOME = {
+    "Ask": "paceline.drafters",
     "Budget": "paceline.drafters",
     "Context": "paceline.context",
+    "Distribution": "paceline.law",
     "DraftTree": "paceline.tree",
     "Drafter": "paceline.drafters",
     "Generation": "paceline.hosts.python",
     "LanguageModel": "paceline.hosts.python",
     "Piece": "paceline.hosts.python",
     "Sampling": "paceline.law",
+    "Scores": "paceline.targets.base",
+    "Seen": "paceline.drafters",
     "Settings": "paceline.hosts.python",
     "TableTarget": "paceline.targets.table",
     "Want": "paceline.targets.base",

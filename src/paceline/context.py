@@ -58,11 +58,13 @@ class Context:
     """The committed tokens of one sequence. `commit` is the only way in: every stop rule sees every token."""
 
     def __init__(self, prompt: Sequence[int] | Ints, sampling: Sampling, ending: Ending, *, sample: int = 0) -> None:
-        tokens = np.asarray(prompt, np.int64)
+        tokens = np.asarray(prompt)
         if tokens.ndim != 1:
             raise ValueError(f"a prompt is one list of token ids, not an array of shape {tokens.shape}")
         if len(tokens) == 0:
             raise ValueError("the prompt is empty; give at least one token (the model's BOS, say) to go on from")
+        if tokens.dtype.kind not in "iu" or tokens.min() < 0:
+            raise ValueError(f"a prompt is token ids, whole numbers from 0 on; it holds {tokens.min()!s}")
         limit = ending.context_length
         if limit is not None and len(tokens) >= limit:
             raise ValueError(
@@ -85,8 +87,10 @@ class Context:
 
     @property
     def tokens(self) -> Ints:
-        """Prompt and emitted tokens: a view, to be read and not written."""
-        return self._buffer[: self._length]
+        """Prompt and emitted tokens: a view that cannot be written through, since the law reads it."""
+        view = self._buffer[: self._length]
+        view.flags.writeable = False
+        return view
 
     @property
     def emitted(self) -> Ints:

@@ -159,12 +159,18 @@ class DraftTree:
         )
 
     def head(self, count: int, *, depth: int | None = None) -> DraftTree:
-        """The first ``count`` nodes, down to ``depth``: a cut that looks at no value, so `drawn` survives."""
-        if count >= len(self) and depth is None:
+        """The first ``count`` nodes, down to ``depth``: a cut that looks at no value, so `drawn` survives.
+
+        Probes do not count; they stay unless what they hang from goes.
+        """
+        if count >= len(self) and (depth is None or depth >= len(self)):
             return self
-        keep = np.arange(len(self)) < count
+        probes = np.zeros(len(self), np.bool_) if self.probes is None else self.probes
+        keep = probes | (np.cumsum(~probes) <= count)
         if depth is not None:
-            keep &= self.depths() <= depth
+            keep &= probes | (self.depths() <= depth)
+        for node in np.flatnonzero(probes).tolist():
+            keep[node] &= self.parents[node] == ROOT or keep[self.parents[node]]
         return self if keep.all() else self.select(np.flatnonzero(keep), drawn=self.drawn)
 
     def trunk(self) -> DraftTree:

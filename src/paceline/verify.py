@@ -24,6 +24,10 @@ given the history, xk has law qk, so token *x* leaves the step with probability 
 step is refused with probability ``m = sum (pk - qk)+``, in which case the rest, by induction, has law ``(pk -
 qk)+ / m``. Together: ``min(pk, qk) + (pk - qk)+ = pk``.
 
+This asks two things of a drafter that samples: draws must be fresh given everything its *q* was made from, so a drafter
+that learns from what it drew needs new coins in every round; and one that remembers across texts must not be led by
+its memory of the same prompt under the same seed, whose coins would be thrown again.
+
 The coins of one index are used at that index only, and each index is settled once, so nothing a draft saw in
 an earlier round correlates with a later decision.
 """

@@ -23,7 +23,12 @@ def add(commands: Subparsers) -> None:
         allow_abbrev=False,
     )
     add_model(parser)
-    parser.add_argument("--methods", nargs="+", metavar="SPEC", help="methods to check (default: all, and adversaries)")
+    parser.add_argument(
+        "--methods",
+        nargs="+",
+        metavar="SPEC",
+        help="methods to check (default: all, installed plug-ins, and adversaries)",
+    )
     parser.add_argument("--rules", nargs="+", metavar="RULE", help="coupled, rejection (default: both)")
     parser.add_argument("--sizes", nargs="+", type=int, metavar="N", help="draft sizes (default: 4 12)")
     parser.add_argument("--max-new-tokens", type=int, default=64, metavar="N", help="tokens per case (default: 64)")
@@ -33,11 +38,15 @@ def add(commands: Subparsers) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
+    from paceline.decode.planner import Fixed
     from paceline.drafters import make_drafter
+    from paceline.drafters.spec import plug_ins
     from paceline.measure.conformance import ADVERSARIES, METHODS, SIZES, Checker
     from paceline.verify import Rule
 
-    methods = tuple(options.methods or (*METHODS, *ADVERSARIES))
+    methods = tuple(options.methods or (*METHODS, *plug_ins(), *ADVERSARIES))
+    for size in options.sizes or SIZES:
+        Fixed(size)
     for method in methods:
         if method not in ADVERSARIES:
             make_drafter(method)

@@ -24,7 +24,7 @@ SAMPLING = (
     ),
     ("--presence-penalty", float, "subtract this from the logits of tokens that were emitted"),
     ("--frequency-penalty", float, "subtract this for every time a token was emitted"),
-    ("--seed", int, "same seed, same text, with every method (default: 0)"),
+    ("--seed", int, "same seed, same text, with every method of the coupled rule (default: 0)"),
 )
 
 
@@ -32,7 +32,7 @@ def add(commands: Subparsers) -> None:
     parser = commands.add_parser(
         "generate",
         help="write on from a prompt",
-        description="Write on from a prompt. The method changes the speed and never the text.",
+        description="Write on from a prompt. Under the coupled rule, the default, no method changes the text.",
         allow_abbrev=False,
     )
     parser.add_argument("prompt", nargs="?", metavar="PROMPT", help="the prompt; - reads standard input")

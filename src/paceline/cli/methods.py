@@ -33,24 +33,30 @@ def run(options: argparse.Namespace) -> int:
 def describe() -> list[dict[str, Any]]:
     """One entry per method, built in or installed."""
     from paceline.drafters import available
+
+    return [_row(name, factory) for name, factory in sorted(available().items())]
+
+
+def _row(name: str, factory: Any) -> dict[str, Any]:
+    """A plug-in that cannot be imported says so in its own row and leaves the others alone."""
     from paceline.drafters.spec import PlugIn
+    from paceline.targets.base import NOTHING
     from paceline.verify import Rule
 
-    rows = []
-    for name, factory in sorted(available().items()):
+    row = {"name": name, "needs": "", "rules": [str(rule) for rule in Rule], "source": "", "options": {}}
+    try:
         method: Any = factory.load() if isinstance(factory, PlugIn) else factory
-        rows.append(
-            {
-                "name": name,
-                "summary": getattr(method, "summary", "") or "a plug-in",
-                "needs": "nothing beyond the text",
-                "rules": [str(rule) for rule in Rule],
-                "source": getattr(method, "source", "") or "an installed package",
-                "options": {
-                    key: parameter.default
-                    for key, parameter in inspect.signature(method).parameters.items()
-                    if parameter.default is not parameter.empty
-                },
-            }
-        )
-    return rows
+    except ValueError as error:
+        return {**row, "summary": f"cannot be used: {error}"}
+    needs = getattr(method, "needs", NOTHING)
+    return {
+        **row,
+        "summary": getattr(method, "summary", "") or "a plug-in",
+        "needs": "nothing beyond the text" if needs == NOTHING else str(needs),
+        "source": getattr(method, "source", "") or "an installed package",
+        "options": {
+            key: parameter.default
+            for key, parameter in inspect.signature(method).parameters.items()
+            if parameter.default is not parameter.empty
+        },
+    }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Generator
 from contextlib import closing
 
@@ -13,7 +14,7 @@ from paceline.targets.base import Target
 def run(session: Session) -> Generator[Emission, None, None]:
     """Drive a session to its end, handing out tokens as rounds bring them.
 
-    Closing the iterator closes the session.
+    Closing the iterator closes the session. Tokens that were settled before something failed are handed out first.
     """
     answer: Answer | None = None
     given = 0
@@ -23,7 +24,12 @@ def run(session: Session) -> Generator[Emission, None, None]:
                 question = flow.send(answer)
             except StopIteration:
                 question = None
+            except Exception:
+                yield from session.emissions[given:]
+                raise
+            handed = time.perf_counter()
             yield from session.emissions[given:]
+            session.seconds_away += time.perf_counter() - handed
             given = len(session.emissions)
             if question is None:
                 return

@@ -93,12 +93,23 @@ class Session:
     emissions: list[Emission] = field(default_factory=list)
     rounds: list[Round] = field(default_factory=list)
     seconds_prefill: float = 0.0
+    seconds_away: float = 0.0
+    """Spent by whoever the tokens were handed to; drivers keep count."""
 
     def __post_init__(self) -> None:
+        if (largest := int(self.context.tokens.max())) >= self.target.vocab_size:
+            raise ValueError(
+                f"the prompt holds token {largest}, outside the model's vocabulary of {self.target.vocab_size}; "
+                "encode it with the model's own tokenizer"
+            )
         if self.law is None:
             self.law = Law(self.context.sampling, self.context.prompt_length)
         if self.dice is None:
             self.dice = KeyedDice(self.context.noise)
+
+    def _clock(self) -> float:
+        """Time, less what the driver's caller took while tokens were handed out."""
+        return time.perf_counter() - self.seconds_away
 
     def flow(self) -> Generator[Question, Any, None]:
         """Ask until the sequence ends. Closing the generator at any question closes the drafter's state."""
@@ -115,7 +126,7 @@ class Session:
 
         A drafter that needs more of the prompt than its tokens is shown all of it, so nothing is reused then.
         """
-        started = time.perf_counter()
+        started = self._clock()
         prompt = self.context.tokens[:-1]
         self.rows.rewind(self.rows.common_prefix(prompt) if self.drafter.needs == NOTHING else 0)
         size = self.target.prefill_size(len(prompt))
@@ -125,23 +136,23 @@ class Session:
             self._keep(range(len(piece)))
             verdict = Verdict(path=tuple(range(len(piece) - 1)), tokens=(), accepted=0)
             self.drafter.observe([Seen(state, verdict, scores)])
-        self.seconds_prefill = time.perf_counter() - started
+        self.seconds_prefill = self._clock() - started
 
     def _round(self, state: Any) -> Generator[Question, Any, None]:
         """Draft, score, judge, keep, learn."""
-        started = time.perf_counter()
+        started = self._clock()
         budget = self._budget()
         tree: DraftTree = EMPTY if budget.empty else (yield Propose(self.drafter, state, budget))
         tree = self._admit(tree, budget)
-        drafted = time.perf_counter()
+        drafted = self._clock()
         scores: Scores = yield Score(Request.of_tree(self.rows, self.context.root, tree, self.drafter.needs))
-        scored = time.perf_counter()
+        scored = self._clock()
         position = len(self.context)
         verdict = self._judge(tree, scores)
         self._keep([0, *(node + 1 for node in verdict.path)])
         assert self.rows.committed == len(self.context) - 1, "every token but the root has its row"
         self.drafter.observe([Seen(state, verdict, scores)])
-        judged = time.perf_counter()
+        judged = self._clock()
         self.rounds.append(
             Round(
                 position=position,
@@ -167,7 +178,7 @@ class Session:
     def _admit(self, tree: DraftTree, budget: Budget) -> DraftTree:
         """A draft that keeps the rules: valid, within budget, of a shape the target can score."""
         tree.check(self.target.vocab_size)
-        tree = tree.head(budget.nodes, depth=budget.depth if len(tree) > budget.depth else None)
+        tree = tree.head(budget.nodes, depth=budget.depth)
         return tree if self.target.reach(len(self.context) - 1).trees else tree.trunk()
 
     def _judge(self, tree: DraftTree, scores: Scores) -> Verdict:
@@ -177,12 +188,14 @@ class Session:
 
         def node_law(node: int) -> Distribution:
             if law.argmax_only:
-                return Distribution.one_hot(scores.choice(node))
+                token = scores.choice(node)
+                law.check_peak(float(scores.row(node)[token]))
+                return Distribution.one_hot(token)
             return law.distribution(scores.row(node), self.context.tokens)
 
         def emit(token: int, node: int) -> bool:
             child = tree.child(node, token)
-            source = tree.sources[child] if child is not None else ""
+            source = "" if child is None else tree.sources[child] or self.drafter.name
             self.emissions.append(Emission(token, source, self._logprobs(scores, node, token)))
             return self.context.commit(token)
 

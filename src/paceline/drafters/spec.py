@@ -59,6 +59,11 @@ def available() -> dict[str, Factory]:
     return {**plugins, **BUILT_IN}
 
 
+def plug_ins() -> list[str]:
+    """Names of the methods that other packages bring."""
+    return sorted(set(available()) - set(BUILT_IN))
+
+
 def make_drafter(spec: str) -> Drafter:
     """The drafter a spec names.
 

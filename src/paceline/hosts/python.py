@@ -8,6 +8,7 @@
 from __future__ import annotations
 
 import difflib
+import threading
 from collections.abc import Generator, Sequence
 from contextlib import closing
 from dataclasses import asdict, dataclass, fields
@@ -47,7 +48,9 @@ class Settings:
     planner: str | Planner = "fixed:10"
     rule: str = Rule.COUPLED
     max_new_tokens: int = 128
-    stop: str | tuple[str, ...] = ()
+    stop: str | Sequence[str] | None = ()
+    eos: int | Sequence[int] | None = None
+    """End-of-text tokens instead of the model's own."""
     ignore_eos: bool = False
     criteria: tuple[Criterion, ...] = ()
     logprobs: int | None = None
@@ -72,7 +75,15 @@ class Settings:
 
     @property
     def stops(self) -> tuple[str, ...]:
-        return (self.stop,) if isinstance(self.stop, str) else tuple(self.stop)
+        return (self.stop,) if isinstance(self.stop, str) else tuple(self.stop or ())
+
+    def ends(self, target: Target) -> frozenset[int]:
+        """The tokens that end a text."""
+        if self.ignore_eos:
+            return frozenset()
+        if self.eos is None:
+            return target.eos
+        return frozenset([self.eos] if isinstance(self.eos, int) else self.eos)
 
 
 def split_settings(given: dict[str, Any]) -> tuple[Settings, Sampling]:
@@ -129,26 +140,33 @@ class Generation:
 
 class LanguageModel:
     """A target with its vocabulary. Keeps the cached rows of the last text, so that one which begins alike (the next
-    turn of a chat, another sample of a prompt) reads only what is new."""
+    turn of a chat, another sample of a prompt) reads only what is new.
+
+    Texts may be written from several threads; their forwards take turns. Whoever changes a loaded model's weights or
+    adapters calls `forget`, since kept rows are the old weights'."""
 
     def __init__(self, target: Target, vocabulary: Vocabulary | None = None) -> None:
         self.target = target
         self.vocabulary = vocabulary
         self._spare: Rows | None = None
+        self._taking = threading.Lock()
 
     def generate(self, prompt: Prompt, **settings: Any) -> Generation:
         """One text. Settings are the fields of `Settings` and of `paceline.Sampling`."""
         return self.sample(prompt, n=1, **settings)[0]
 
     def sample(self, prompt: Prompt, *, n: int, **settings: Any) -> list[Generation]:
-        """``n`` texts from one prompt, different under any temperature above 0; the first is what `generate` gives."""
+        """``n`` texts from one prompt, different under any temperature above 0; the first is what `generate` gives.
+
+        Processors and criteria that keep state see all of them, one after the other.
+        """
         if n < 1:
             raise ValueError(f"cannot draw {n} samples; ask for 1 or more")
         how = split_settings(settings)
         return [self._finish(Writing(self, prompt, number, *how)) for number in range(n)]
 
     def stream(self, prompt: Prompt, **settings: Any) -> Generator[Piece, None, None]:
-        """The text as it becomes certain. Closing the iterator ends the generation and gives its memory back."""
+        """The text as it becomes certain. Closing the iterator ends the generation."""
         return Writing(self, prompt, 0, *split_settings(settings)).pieces()
 
     def forget(self) -> None:
@@ -160,7 +178,7 @@ class LanguageModel:
     def encode(self, prompt: Prompt) -> NDArray[np.int64]:
         """A prompt as token ids, with the special tokens that the tokenizer puts before a text."""
         if not isinstance(prompt, str):
-            return np.asarray(prompt, np.int64)
+            return np.asarray(prompt)
         if self.vocabulary is None:
             raise ValueError(f"{self.target.name} came without a tokenizer; give the prompt as token ids")
         return self.vocabulary.encode(prompt)
@@ -172,14 +190,16 @@ class LanguageModel:
 
     def take_rows(self, capacity: int) -> Rows:
         """The spare rows, or new ones while those are in use."""
-        rows, self._spare = self._spare, None
+        with self._taking:
+            rows, self._spare = self._spare, None
         return rows if rows is not None else self.target.open(capacity)
 
     def return_rows(self, rows: Rows) -> None:
         """Keep the rows for the next text that begins alike."""
-        if self._spare is not None:
-            self._spare.close()
-        self._spare = rows
+        with self._taking:
+            old, self._spare = self._spare, rows
+        if old is not None:
+            old.close()
 
 
 class Writing:
@@ -191,37 +211,41 @@ class Writing:
         self._stops = _stop_strings(lm, settings.stops)
         ending = Ending(
             max_new_tokens=settings.max_new_tokens,
-            eos=frozenset() if settings.ignore_eos else lm.target.eos,
+            eos=settings.ends(lm.target),
             strings=self._stops,
             criteria=settings.criteria,
             context_length=lm.target.context_length,
         )
         self.context = Context(self._prompt, sampling, ending, sample=number)
         self._settings = settings
+        self._drafter, self._planner = settings.drafter, settings.sizes
         self.session: Session | None = None
 
     def pieces(self) -> Generator[Piece, None, None]:
         """The text, token by token. To be called once."""
         rows = self._lm.take_rows(len(self.context) + self.context.room + SPARE_ROWS)
-        self.session = Session(
-            context=self.context,
-            target=self._lm.target,
-            rows=rows,
-            drafter=self._settings.drafter,
-            planner=self._settings.sizes,
-            rule=Rule(self._settings.rule),
-            top_logprobs=self._settings.logprobs,
-        )
-        text = self._text()
         try:
-            with closing(run(self.session)) as emissions:
-                for emission in emissions:
-                    said = "" if text is None else text.push(emission.token)
-                    yield Piece(said, emission.token, emission.source, emission.logprobs)
-            if text is not None and (rest := text.finish()):
-                yield Piece(rest, None, "")
+            self.session = Session(
+                context=self.context,
+                target=self._lm.target,
+                rows=rows,
+                drafter=self._drafter,
+                planner=self._planner,
+                rule=Rule(self._settings.rule),
+                top_logprobs=self._settings.logprobs,
+            )
+            yield from self._spoken(self.session)
         finally:
             self._lm.return_rows(rows)
+
+    def _spoken(self, session: Session) -> Generator[Piece, None, None]:
+        text = self._text()
+        with closing(run(session)) as emissions:
+            for emission in emissions:
+                said = "" if text is None else text.push(emission.token)
+                yield Piece(said, emission.token, emission.source, emission.logprobs)
+        if text is not None and (rest := text.finish()):
+            yield Piece(rest, None, "")
 
     def _text(self) -> TextStream | None:
         if self._lm.vocabulary is None:

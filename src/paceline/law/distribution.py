@@ -66,11 +66,11 @@ class Distribution:
         into a law.
         """
         wanted = self.probs
-        gap = wanted - other._probabilities(self.ids)
+        gap = wanted - other.probabilities(self.ids)
         short = gap > (0 if gap.dtype == object else _ROUNDING * wanted)
         return Distribution(self.ids[short], gap[short])
 
-    def _probabilities(self, ids: NDArray[np.int64]) -> NDArray[Any]:
+    def probabilities(self, ids: NDArray[np.int64]) -> NDArray[Any]:
         """Of each of the ascending ``ids``."""
         if np.array_equal(ids, self.ids):
             return self.probs

@@ -28,6 +28,11 @@ class Law:
         """Whether the next token is the argmax of the model's own row, so that no row need be fetched."""
         return self.sampling.greedy and not self.sampling.adjusts
 
+    @staticmethod
+    def check_peak(peak: float) -> None:
+        """Refuse a row whose largest score is not a number to choose by."""
+        check_peak(peak)
+
     def adjust(self, row: torch.Tensor, tokens: NDArray[np.int64]) -> torch.Tensor:
         """The logits after bias, penalties, bans and custom processors, in float32 at least.
 

@@ -140,7 +140,7 @@ class Request:
 
     @classmethod
     def of_prompt(cls, rows: Rows, tokens: Ints, want: Want = NOTHING) -> Request:
-        return cls(rows, tokens, np.arange(-1, len(tokens) - 1), want, prefill=True)
+        return cls(rows, tokens.copy(), np.arange(-1, len(tokens) - 1), want, prefill=True)
 
     @cached_property
     def visible(self) -> NDArray[np.bool_]:

@@ -29,11 +29,13 @@ class LayerRows:
         """Put new rows ``[1, heads, n, width]`` at ``start``."""
         end = start + keys.shape[2]
         if self.keys is None or self.values is None:
-            self.capacity = max(self.capacity, end)
-            self.keys, self.values = self._room(keys), self._room(values)
+            capacity = max(self.capacity, end)
+            self.keys, self.values = _room(keys, capacity), _room(values, capacity)
+            self.capacity = capacity
         elif end > self.capacity:
-            self.capacity = max(end, 2 * self.capacity)
-            self.keys, self.values = self._moved(self.keys, start), self._moved(self.values, start)
+            capacity = max(end, 2 * self.capacity)
+            self.keys, self.values = _moved(self.keys, capacity, start), _moved(self.values, capacity, start)
+            self.capacity = capacity
         self.keys[:, :, start:end] = keys
         self.values[:, :, start:end] = values
         self.filled = end
@@ -53,13 +55,15 @@ class LayerRows:
             self.values[:, :, start : start + len(rows)] = self.values.index_select(2, index)
         self.filled = start + len(rows)
 
-    def _room(self, like: torch.Tensor) -> torch.Tensor:
-        return like.new_empty((*like.shape[:2], self.capacity, like.shape[3]))
 
-    def _moved(self, rows: torch.Tensor, used: int) -> torch.Tensor:
-        moved = self._room(rows)
-        moved[:, :, :used] = rows[:, :, :used]
-        return moved
+def _room(like: torch.Tensor, capacity: int) -> torch.Tensor:
+    return like.new_empty((*like.shape[:2], capacity, like.shape[3]))
+
+
+def _moved(rows: torch.Tensor, capacity: int, used: int) -> torch.Tensor:
+    moved = _room(rows, capacity)
+    moved[:, :, :used] = rows[:, :, :used]
+    return moved
 
 
 class CacheRows(Rows):

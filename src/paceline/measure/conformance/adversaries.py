@@ -123,7 +123,7 @@ class SelfDraft(Drafter):
 
     def propose_one(self, state: tuple[Context, Rows, Law], budget: Budget) -> DraftTree:
         context, rows, law = state
-        coins = np.random.default_rng([context.sampling.seed % 2**32, len(context)])
+        coins = np.random.default_rng([context.sampling.seed, context.noise.sample, len(context)])
         self._catch_up(context, rows)
         root, parent = context.root, ROOT
         tokens: list[int] = []

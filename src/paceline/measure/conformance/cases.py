@@ -106,7 +106,7 @@ class Plan:
         if (token := _late(text)) is not None:
             endings["eos"] = replace(pilot.ending, eos=frozenset([token]))
         else:
-            self._note("a pilot text came to no new token late: no end-of-text token was checked there")
+            self._note(f"a pilot text came to no new token after {LATE}: no end-of-text token was checked there")
         if (strings := self._late_string(text)) is not None:
             endings["stop string"] = replace(pilot.ending, strings=strings)
         return [replace(pilot, name=f"{pilot.name} {what}", ending=e, aimed=True) for what, e in endings.items()]
@@ -116,9 +116,13 @@ class Plan:
         return Setting(name, sampling, self._prompt(number), ending)
 
     def _prompt(self, number: int) -> Ints:
+        """The end of a prompt, where a short context would not hold it together with the text."""
         if self.vocabulary is None:
-            return np.random.default_rng(number).integers(0, self.target.vocab_size, 24)
-        return self.vocabulary.encode(PROMPTS[number % len(PROMPTS)])
+            prompt = np.random.default_rng(number).integers(0, self.target.vocab_size, 24)
+        else:
+            prompt = self.vocabulary.encode(PROMPTS[number % len(PROMPTS)])
+        limit = self.target.context_length
+        return prompt if limit is None else prompt[-max(1, limit - self.max_new_tokens) :]
 
     def _late_string(self, text: Ints) -> StopStrings | None:
         """Two characters that straddle a token boundary at least `LATE` tokens into the text, and not before."""

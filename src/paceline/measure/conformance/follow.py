@@ -42,13 +42,14 @@ class FollowingDice:
         return self._follow(index, self.inner.draw(index, law))
 
     def accept(self, index: int, token: int, chance: Weight) -> bool:
-        if self.inner.accept(index, token, chance):
-            self._follow(index, token)
-        return token == self._expected(index)
+        """A refused child is refused here, too: what the law wants instead shows in the draw that follows."""
+        if not self.inner.accept(index, token, chance):
+            return False
+        return self._follow(index, token) == token
 
     def _follow(self, index: int, chosen: int) -> int:
         expected = self._expected(index)
-        if chosen != expected:
+        if chosen != expected and (not self.flips or self.flips[-1].index != index):
             self.flips.append(Flip(index, chosen, expected))
         return expected
 

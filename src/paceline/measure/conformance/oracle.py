@@ -1,6 +1,8 @@
-"""The law of a setting, worked out by transformers' own processors, to hold ours against.
+"""Plain decoding itself, held against what stands outside the engine.
 
-A mistake in the law itself would change plain decoding and drafted decoding alike, so comparing the two cannot see it.
+A mistake in the law or in a row would change plain decoding and drafted decoding alike, so comparing the two cannot
+see it. The law of every token is worked out again by transformers' own processors, and every row, one at a time and
+sixteen at a time, by the model's own forward over the whole text.
 """
 
 from __future__ import annotations
@@ -21,9 +23,26 @@ from transformers.generation.logits_process import (
 
 from paceline.context import Ints
 from paceline.law import Law, Sampling
-from paceline.measure.conformance.record import Recording
+from paceline.measure.conformance.record import Recording, logit_scale
+from paceline.targets.hf.target import HFTarget
 
 TOLERANCE = 1e-6
+ROWS = {torch.float64: 1e-6, torch.float32: 1e-3, torch.bfloat16: 0.2, torch.float16: 0.05}
+"""Of the logits' spread: what kernels may do to the middle row of a text."""
+
+
+def row_faults(recording: Recording) -> tuple[str, ...]:
+    """Where plain decoding's rows, or the wide ones that differences are measured by, are not the model's own."""
+    target = recording.target
+    if not isinstance(target, HFTarget) or target.switch is not None:
+        return ()
+    own = target.unassisted(torch.from_numpy(recording.tokens[:-1]))[len(recording.setting.prompt) - 1 :]
+    limit = ROWS.get(target.dtype, 0.2) * logit_scale(recording)
+    for name, rows in (("one at a time", recording.narrow), ("sixteen at a time", recording.wide)):
+        gap = float((torch.stack(list(rows)).double() - own.double()).abs().amax(dim=-1).median())
+        if not gap <= limit:
+            return (f"rows scored {name} are {gap:.2g} from the model's own, where {limit:.2g} is rounding",)
+    return ()
 
 
 def law_faults(recording: Recording) -> tuple[str, ...]:

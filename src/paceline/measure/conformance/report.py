@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from dataclasses import asdict, dataclass, field
 from typing import Any
@@ -56,11 +55,13 @@ class Report:
         The control says how often plain's own choices change with the width of a forward. A method may reach twice
         that rate; what goes beyond, and is not chance, is a bug that hides among near ties.
         """
+        from scipy.stats import poisson
+
         for method in sorted({r.case.method for r in self.results}):
             mine = [r for r in self.results if r.case.method == method and r.case.followed]
             flips = sum(len(r.flips) for r in mine)
             expected = 2 * (self.control_flips + 1) / max(1, self.control_tokens) * sum(r.tokens for r in mine)
-            if flips and _poisson_tail(flips, expected) < RATE_ALARM:
+            if flips and poisson.sf(flips - 1, expected) < RATE_ALARM:
                 self.faults.append(f"{method}: {flips} differences where the control explains {expected:.1f}")
 
     @property
@@ -117,18 +118,8 @@ class Report:
             row["near ties"] += result.count(Verdict.NEAR_TIE)
             row["not re-scored"] += result.count(Verdict.NOT_RESCORED)
             row["bugs"] += result.buggy
-            row["tokens"] += result.tokens
         return list(rows.items())
 
 
 def _per_1000(part: int, whole: int) -> float:
     return round(1000 * part / whole, 3) if whole else 0.0
-
-
-def _poisson_tail(count: int, mean: float) -> float:
-    """The chance of at least ``count`` events where ``mean`` are expected."""
-    below, term = 0.0, math.exp(-mean)
-    for k in range(count):
-        below += term
-        term *= mean / (k + 1)
-    return max(0.0, 1.0 - below)

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import copy
 import math
-import os
 from dataclasses import replace
 from enum import StrEnum
 
@@ -63,7 +62,7 @@ class Rescorer:
             return False
         if self._recording is not recording:
             self._recording = recording
-            self._rows = list(teacher_forced(self._twin, recording.tokens, len(recording.setting.prompt)))
+            self._rows = list(teacher_forced(self._twin, recording.tokens, len(recording.setting.prompt), width=1))
             self._error = measured_error(recording, self._rows)
         return True
 
@@ -72,10 +71,11 @@ def wider_twin(target: Target) -> Target | None:
     """A copy of the model in the next wider type, if there is one and memory for it."""
     if not isinstance(target, HFTarget) or (dtype := WIDER.get(target.dtype)) is None:
         return None
-    size = sum(p.numel() for p in target.model.parameters()) * dtype.itemsize
-    if size > 0.8 * os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"):
+    try:
+        model = copy.deepcopy(target.model).to(dtype)
+    except (MemoryError, torch.OutOfMemoryError):
         return None
-    twin = HFTarget(copy.deepcopy(target.model).to(dtype), name=f"{target.name} in {dtype}", mode=target.mode)
+    twin = HFTarget(model, name=f"{target.name} in {dtype}", mode=target.mode)
     twin.limits, twin.switch = target.limits, target.switch
     return twin
 

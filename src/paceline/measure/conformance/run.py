@@ -18,7 +18,7 @@ from paceline.law import KeyedDice, Law
 from paceline.measure.conformance.adversaries import Oracle, Recall, SelfDraft, Spy
 from paceline.measure.conformance.cases import Case, Plan, Setting, cases
 from paceline.measure.conformance.follow import FollowingDice, Overrun
-from paceline.measure.conformance.oracle import law_faults
+from paceline.measure.conformance.oracle import law_faults, row_faults
 from paceline.measure.conformance.record import Recording, logit_scale, record, teacher_forced
 from paceline.measure.conformance.report import Report, Result
 from paceline.measure.conformance.rescore import Rescorer
@@ -31,8 +31,9 @@ METHODS = ("lookup", "lookup:min_ngram=2,lookup:max_ngram=1", "lookup+lookup:max
 SAMPLED = "(self, sampled)"
 ADVERSARIES = ("(oracle chain)", "(oracle tree)", "(whole oracle)", "(recall with shared noise)", SAMPLED)
 LAW = "(law against transformers)"
+ROWS = "(rows against the model)"
 SIZES = (4, 12)
-SAMPLES = 3
+SAMPLES = 6
 """Texts per case of the sampled adversary under the rejection rule: a biased law shows in many tokens only."""
 LOGPROB_TOLERANCE = 1e-4
 
@@ -76,6 +77,7 @@ class Checker:
         plan = Plan(self.target, self.vocabulary, self.max_new_tokens, self.seed)
         settings = plan.settings()
         pilots = {"greedy presence 0.6 frequency 0.4", "t=1"}
+        done = 0
         while settings:
             setting = settings.pop(0)
             recording = record(setting, self.target, self._rows)
@@ -83,10 +85,11 @@ class Checker:
             self._law(recording)
             if setting.name in pilots:
                 settings += plan.aimed(setting, recording.emitted)
+            total = done + len(self._cases([setting, *settings]))
             for case in self._cases([setting]):
                 if self.progress is not None:
-                    done = len(self.report.results)
-                    self.progress(case.name, done, done + len(self._cases([setting, *settings])))
+                    self.progress(case.name, done, total)
+                done += 1
                 self.report.results.append(self.compare(case, recording))
         self._pool()
         self.report.notes += plan.notes
@@ -164,10 +167,10 @@ class Checker:
         self.report.control_tokens += len(recording.emitted)
 
     def _law(self, recording: Recording) -> None:
-        """Plain decoding's own law, against an independent one."""
-        case = Case(LAW, Rule.COUPLED, 0, recording.setting)
-        faults = law_faults(recording)
-        self.report.results.append(Result(case, len(recording.emitted), faults=faults))
+        """Plain decoding's own rows and law, against independent ones."""
+        for name, faults in ((ROWS, row_faults(recording)), (LAW, law_faults(recording))):
+            case = Case(name, Rule.COUPLED, 0, recording.setting)
+            self.report.results.append(Result(case, len(recording.emitted), faults=faults))
 
     def _pool(self) -> None:
         """Evidence of all settings together: a small bias that no single text betrays."""

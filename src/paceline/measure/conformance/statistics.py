@@ -1,11 +1,12 @@
 """The rejection rule keeps a law, not a text, so its samples are tested against the law.
 
 For every emitted token the law given the tokens before it is known, from rows scored independently of any draft. Two
-tests, both exact for sequences, since each step is judged given its past: the place of the token in its own law is
+tests, both valid for sequences, since each step is judged given its past: the place of the token in its own law is
 uniform (Kolmogorov-Smirnov), and what was drafted is emitted as often as the law says (a sum of martingale
-differences). The second has its power just where acceptance goes wrong. It weighs each token by something fixed before
-the node's coins were thrown: whether it is a child, where children are fixed, or q, where they were sampled from it
-(which child was drawn is itself correlated with what is emitted, and should be).
+differences, by Freedman's bound, which holds for few tokens as for many). The second has its power just where
+acceptance goes wrong. It weighs each token by something fixed before the node's coins were thrown: whether it is a
+child, where children are fixed, or q, where they were sampled from it (which child was drawn is itself correlated
+with what is emitted, and should be).
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ class Evidence:
         from scipy.stats import kstest
 
         uniform = float(kstest(self.places, "uniform").pvalue) if self.places else 1.0
-        drafted = math.erfc(abs(self.surplus) / math.sqrt(2 * self.variance)) if self.variance > 0.5 else 1.0
+        drafted = 2 * math.exp(-(self.surplus**2) / (2 * (self.variance + abs(self.surplus) / 3) + 1e-9))
         return min(1.0, 2 * min(uniform, drafted))
 
 
@@ -84,5 +85,5 @@ def gather(
 def _weights(tree: DraftTree, node: int, ids: Ints) -> NDArray[np.float64]:
     """What the second test weighs each token of a law by, at this node of its draft."""
     if (q := tree.drawn.get(node)) is not None:
-        return np.array([float(q.probability(int(token))) for token in ids])
+        return np.asarray(q.probabilities(ids), np.float64)
     return np.isin(ids, tree.tokens[tree.children(node)]).astype(np.float64)

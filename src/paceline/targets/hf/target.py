@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import inspect
+import threading
 from collections.abc import Sequence
 from contextlib import ExitStack
 from typing import Any
@@ -51,6 +52,7 @@ class HFTarget(Target):
         self.layer_types = list(getattr(config, "layer_types", None) or _layer_types(config))
         self.window: int | None = getattr(config, "sliding_window", None)
         self._scratch = MaskScratch()
+        self._one_at_a_time = threading.Lock()
         self._rotary = rotary_modules(model) if self.switch is not None else []
         accepted = inspect.signature(model.forward).parameters
         self._keeps_logits = "logits_to_keep" in accepted
@@ -106,9 +108,13 @@ class HFTarget(Target):
             self.forward([Request.of_prompt(rows, text)])
             rows.keep(range(len(text)))
 
-    @torch.no_grad()
     def forward(self, requests: Sequence[Request], on_early: OnEarly | None = None) -> list[Scores]:
-        """Score requests that belong together in one forward."""
+        """Score requests that belong together in one forward. One at a time: a model's attention is switched over."""
+        with self._one_at_a_time:
+            return self._forward(requests, on_early)
+
+    @torch.no_grad()
+    def _forward(self, requests: Sequence[Request], on_early: OnEarly | None = None) -> list[Scores]:
         want = NOTHING
         for request in requests:
             want = want | request.want
