@@ -161,6 +161,45 @@ def test_each_mistake_is_caught(mistake: Callable[[pytest.MonkeyPatch], None], m
     assert small_check(subject).bugs > 0
 
 
+def next_row_visible(patch: pytest.MonkeyPatch) -> None:
+    """In a forward of several rows each sees the row after it, in the control as under drafts."""
+    right = base.ancestors
+
+    def leaking(parents: Ints) -> np.ndarray:
+        return right(parents) | np.eye(len(parents), k=1, dtype=np.bool_)
+
+    patch.setattr(base, "ancestors", leaking)
+    patch.setattr(base.Request, "is_chain", property(lambda self: len(self.tokens) == 1))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+def test_a_mistake_that_spoils_the_control_is_caught_too(dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Near ties are measured against the model itself, not against forwards that share the mistake."""
+    subject = target(dtype)
+    next_row_visible(monkeypatch)
+    report = small_check(subject)
+    assert any("from the model's own" in fault for fault in report.sentences())
+    assert report.bugs >= 13
+
+
+def test_a_greedy_law_that_refuses_the_drafted_token_is_a_difference(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Under the rejection rule: the law of a node whose child carries plain's token is another token's."""
+    right = verify._accept_sampled
+
+    def wrong(p: Distribution, q: Distribution, drawn: Ints, dice: Dice, index: int) -> int:
+        law = Distribution.one_hot((int(p.ids[0]) + 1) % 97) if p.ids[0] in drawn else p
+        return right(law, q, drawn, dice, index)
+
+    subject = target()
+    monkeypatch.setattr(verify, "_accept_sampled", wrong)
+    checker = Checker(subject, methods=("(self, sampled)",), sizes=(8,), rules=(Rule.REJECTION,))
+    setting = Plan(subject, None).settings()[0]
+    recording = record(setting, subject, subject.open(256))
+    result = checker.compare(Case("(self, sampled)", Rule.REJECTION, 8, setting), recording)
+    assert result.count(Verdict.BUG) > 3
+    assert len({flip.index for flip, _ in result.flips}) == len(result.flips)
+
+
 # --- near ties ------------------------------------------------------------------------------------------------------
 
 

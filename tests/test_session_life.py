@@ -1,18 +1,22 @@
 """A session's life: cut short by whoever fails, and what the next text finds of the last one's cache."""
 
-from collections.abc import Sequence
+import time
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
 
+import families
+import paceline
 from engine import METHODS, PROMPT, SIZE, Erratic, Watched, habitual, tabled, write, write_slowly
-from paceline.context import Context, Ending
+from paceline.context import Context, Ending, Ints
 from paceline.decode.planner import Fixed
 from paceline.decode.serial import run
 from paceline.decode.session import Session
 from paceline.drafters import Plain, Seen, make_drafter
 from paceline.drafters.compose import Fallback, Union
-from paceline.hosts.python import LanguageModel
+from paceline.hosts.python import LanguageModel, Piece, Writing, split_settings
 from paceline.law import Sampling
 from paceline.targets.base import OnEarly, Pending, Request, Want
 from paceline.targets.table import TableTarget
@@ -198,3 +202,98 @@ def test_two_streams_of_one_model_do_not_disturb_each_other() -> None:
     pairs = list(zip(first, second, strict=True))
     assert [[a.token for a, _ in pairs], [b.token for _, b in pairs]] == expected
     check_still_right(lm)
+
+
+def test_threads_of_one_model_write_what_they_would_alone() -> None:
+    model = families.build("llama")
+    lm = paceline.load(model)
+    before = model.config._attn_implementation
+    prompts = [[i + 1, i + 2, 3, 5, i + 1, i + 2] for i in range(4)]
+    how = {"temperature": 1.0, "max_new_tokens": 40, "ignore_eos": True}
+    alone = [lm.generate(prompt, **how).tokens for prompt in prompts]
+    for _ in range(3):
+        with ThreadPoolExecutor(len(prompts)) as pool:
+            together = list(pool.map(lambda prompt: lm.generate(prompt, **how).tokens, prompts))
+        assert together == alone
+    assert model.config._attn_implementation == before
+
+
+# --- what is told, and to whom ------------------------------------------------------------------------------
+
+
+def test_tokens_settled_before_a_failure_are_handed_out() -> None:
+    calls = []
+
+    def failing(tokens: Ints) -> bool:
+        calls.append(len(tokens))
+        if len(calls) == 4:
+            raise OSError("the criterion fails")
+        return False
+
+    def drain(stream: Iterator[Piece], seen: list[int | None]) -> None:
+        for piece in stream:
+            seen += [piece.token]
+
+    expected = LanguageModel(tabled()).generate(PROMPT, max_new_tokens=9).tokens
+    for make in METHODS.values():
+        calls.clear()
+        seen: list[int | None] = []
+        stream = LanguageModel(tabled()).stream(PROMPT, method=make(), max_new_tokens=9, criteria=(failing,))
+        with pytest.raises(OSError, match="the criterion fails"):
+            drain(stream, seen)
+        assert seen == expected[: len(seen)]
+        assert len(seen) in (3, 4)
+
+
+def test_a_slow_reader_is_not_counted() -> None:
+    lm = LanguageModel(tabled())
+    writing = Writing(lm, PROMPT, 0, *split_settings({"max_new_tokens": 6}))
+    for _ in writing.pieces():
+        time.sleep(0.02)
+    assert writing.result("").totals.seconds < 0.06
+
+
+@pytest.mark.parametrize(
+    ("prompt", "said"),
+    [
+        ([], "empty"),
+        ([1, -1], "holds -1"),
+        ([0.5, 1.0], "holds 0.5"),
+        ([[1, 2]], "shape"),
+        ([1, SIZE], f"token {SIZE}, outside the model's vocabulary of {SIZE}"),
+    ],
+)
+def test_a_prompt_that_is_none_is_told(prompt: list[int], said: str) -> None:
+    lm = LanguageModel(tabled())
+    with pytest.raises(ValueError, match=said):
+        lm.generate(prompt, max_new_tokens=3)
+    check_still_right(lm)
+
+
+def test_the_context_cannot_be_written_through() -> None:
+    context = Context(PROMPT, Sampling(), Ending(max_new_tokens=3))
+    with pytest.raises(ValueError, match="read-only"):
+        context.tokens[0] = 4
+
+
+def test_a_greedy_row_that_is_no_number_is_refused() -> None:
+    broken = TableTarget(lambda history: [float("nan")] * 3, 3)
+    with pytest.raises(ValueError, match="score"):
+        LanguageModel(broken).generate([1], max_new_tokens=3)
+
+
+def test_a_misspelt_method_is_told_at_once_and_costs_no_cache() -> None:
+    lm = LanguageModel(tabled())
+    lm.generate(PROMPT, max_new_tokens=3)
+    with pytest.raises(ValueError, match="unknown method"):
+        lm.stream(PROMPT, method="nope")
+    assert lm._spare is not None
+
+
+def test_end_of_text_tokens_may_be_given() -> None:
+    lm = LanguageModel(tabled())
+    free = lm.generate(PROMPT, max_new_tokens=12).tokens
+    for eos in (free[4], [free[4]]):
+        cut = lm.generate(PROMPT, max_new_tokens=12, eos=eos, stop=None)
+        assert cut.tokens == free[: free.index(free[4]) + 1]
+        assert cut.finish == "eos"

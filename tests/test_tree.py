@@ -264,3 +264,13 @@ def test_a_sound_tree_is_told_nothing() -> None:
     DraftTree.build([1, 1, 1], [-1, 0, 0], probes=[False, False, True]).check(2)
     DraftTree.build([1, 3], [-1, -1], drawn={ROOT: law(1, 3)}, scores=[0.0, -np.inf]).check(4)
     DraftTree.build([9], [-1]).check()
+
+
+def test_the_head_keeps_probes_that_still_hang_from_something() -> None:
+    tree = DraftTree.build([1, 2, 3, 4, 5], [-1, 0, -1, 1, 2], probes=[False, False, True, True, True])
+    cut = tree.head(1)
+    assert cut.tokens.tolist() == [1, 3, 5]
+    assert cut.probes is not None
+    assert cut.probes.tolist() == [False, True, True]
+    assert tree.head(2) is tree
+    assert tree.head(0).tokens.tolist() == [3, 5]

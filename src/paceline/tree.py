@@ -46,6 +46,11 @@ class DraftTree:
     def __len__(self) -> int:
         return len(self.tokens)
 
+    @property
+    def drafted(self) -> int:
+        """How many nodes can be accepted: all but probes."""
+        return len(self) if self.probes is None else int((~self.probes).sum())
+
     @classmethod
     def build(
         cls,
@@ -161,14 +166,14 @@ class DraftTree:
     def head(self, count: int, *, depth: int | None = None) -> DraftTree:
         """The first ``count`` nodes, down to ``depth``: a cut that looks at no value, so `drawn` survives.
 
-        Probes do not count; they stay unless what they hang from goes.
+        Probes do not count; within the depth they stay unless what they hang from goes.
         """
         if count >= len(self) and (depth is None or depth >= len(self)):
             return self
         probes = np.zeros(len(self), np.bool_) if self.probes is None else self.probes
         keep = probes | (np.cumsum(~probes) <= count)
         if depth is not None:
-            keep &= probes | (self.depths() <= depth)
+            keep &= self.depths() <= depth
         for node in np.flatnonzero(probes).tolist():
             keep[node] &= self.parents[node] == ROOT or keep[self.parents[node]]
         return self if keep.all() else self.select(np.flatnonzero(keep), drawn=self.drawn)

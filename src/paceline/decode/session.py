@@ -156,7 +156,7 @@ class Session:
         self.rounds.append(
             Round(
                 position=position,
-                drafted=len(tree),
+                drafted=tree.drafted,
                 accepted=verdict.accepted,
                 emitted=len(verdict.tokens),
                 seconds_draft=drafted - started,
