@@ -1,6 +1,7 @@
 """The command line: what a mistake says, what JSON holds, and that the reference tells the truth."""
 
 import json
+import math
 import sys
 from pathlib import Path
 
@@ -8,6 +9,7 @@ import pytest
 
 import families
 from paceline.cli import main
+from paceline.cli.common import print_json
 from paceline.cli.reference import reference
 
 ROOT = Path(__file__).parent.parent
@@ -146,6 +148,11 @@ def test_json_holds_the_run(model: str, capsys: pytest.CaptureFixture[str]) -> N
     assert sum(r["accepted"] for r in found["rounds"]) == sum(source != "" for source in found["sources"])
     assert max(r["drafted"] for r in found["rounds"]) <= 6
     assert found["fingerprint"]
+
+
+def test_json_has_no_infinities(capsys: pytest.CaptureFixture[str]) -> None:
+    print_json({"logprobs": [{"top": [(3, -math.inf), (4, -0.5)]}]})
+    assert json.loads(capsys.readouterr().out) == {"logprobs": [{"top": [[3, None], [4, -0.5]]}]}
 
 
 def test_samples_differ_and_the_first_is_the_single_run(model: str, capsys: pytest.CaptureFixture[str]) -> None:

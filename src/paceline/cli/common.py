@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import logging
+import math
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -31,7 +32,16 @@ def add_json(parser: argparse.ArgumentParser) -> None:
 
 
 def print_json(data: Mapping[str, Any]) -> None:
-    print(json.dumps(data, ensure_ascii=False))
+    """One line of JSON. Minus infinity, the log-probability of a token that cannot be, has no number there: null."""
+    print(json.dumps(_finite(data), ensure_ascii=False, allow_nan=False))
+
+
+def _finite(data: Any) -> Any:
+    if isinstance(data, Mapping):
+        return {key: _finite(value) for key, value in data.items()}
+    if isinstance(data, (list, tuple)):
+        return [_finite(value) for value in data]
+    return None if isinstance(data, float) and not math.isfinite(data) else data
 
 
 def load_model(options: argparse.Namespace) -> LanguageModel:
