@@ -21,7 +21,7 @@ from paceline.measure.conformance.follow import Flip
 from paceline.measure.conformance.oracle import law_faults
 from paceline.measure.conformance.record import Recording, record, teacher_forced
 from paceline.measure.conformance.report import Result
-from paceline.measure.conformance.rescore import Rescorer, Verdict
+from paceline.measure.conformance.rescore import Rescorer, Verdict, wider_twin
 from paceline.targets import base
 from paceline.targets.cache import CacheRows
 from paceline.targets.hf.probe import prepare
@@ -233,6 +233,17 @@ def test_float64_knows_no_near_ties_and_a_table_cannot_be_rescored() -> None:
     recording = record(setting, table, table.open())
     flip = Flip(len(setting.prompt), 1, int(recording.emitted[0]))
     assert Rescorer(table).judge(flip, recording) is Verdict.NOT_RESCORED
+
+
+@pytest.mark.parametrize("unknown", [False, True], ids=["too little memory", "memory unknown"])
+def test_a_twin_is_made_where_there_is_room_or_nobody_knows(unknown: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    def pages(name: str) -> int:
+        if unknown:
+            raise ValueError("unrecognized configuration name")
+        return 1
+
+    monkeypatch.setattr("os.sysconf", pages)
+    assert (wider_twin(target(torch.bfloat16)) is not None) is unknown
 
 
 def test_too_many_near_ties_are_a_bug() -> None:

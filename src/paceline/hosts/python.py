@@ -171,9 +171,10 @@ class LanguageModel:
 
     def forget(self) -> None:
         """Give back the memory of the last text."""
-        if self._spare is not None:
-            self._spare.close()
-            self._spare = None
+        with self._taking:
+            old, self._spare = self._spare, None
+        if old is not None:
+            old.close()
 
     def encode(self, prompt: Prompt) -> NDArray[np.int64]:
         """A prompt as token ids, with the special tokens that the tokenizer puts before a text."""

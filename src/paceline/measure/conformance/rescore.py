@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import copy
 import math
+import os
 from dataclasses import replace
 from enum import StrEnum
 
@@ -71,6 +72,9 @@ def wider_twin(target: Target) -> Target | None:
     """A copy of the model in the next wider type, if there is one and memory for it."""
     if not isinstance(target, HFTarget) or (dtype := WIDER.get(target.dtype)) is None:
         return None
+    size = sum(p.numel() for p in target.model.parameters()) * dtype.itemsize
+    if (free := _free_memory(target.model.device)) is not None and size > 0.8 * free:
+        return None
     try:
         model = copy.deepcopy(target.model).to(dtype)
     except (MemoryError, torch.OutOfMemoryError):
@@ -78,6 +82,17 @@ def wider_twin(target: Target) -> Target | None:
     twin = HFTarget(model, name=f"{target.name} in {dtype}", mode=target.mode)
     twin.limits, twin.switch = target.limits, target.switch
     return twin
+
+
+def _free_memory(device: torch.device) -> int | None:
+    """Bytes free where a model stands, if that can be known. A system that promises more memory than it has ends the
+    process instead of refusing, so it is asked first."""
+    if device.type == "cuda":
+        return int(torch.cuda.mem_get_info(device)[0])
+    try:
+        return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    except (ValueError, OSError):
+        return None
 
 
 def measured_error(recording: Recording, precise: list[torch.Tensor]) -> float:

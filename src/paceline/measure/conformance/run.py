@@ -111,9 +111,15 @@ class Checker:
 
     def _session(self, case: Case, drafter: Drafter, sample: int = 0) -> Session:
         return Session(
-            case.setting.context(sample), self.target, self._rows, drafter, Fixed(case.nodes), case.rule,
-            top_logprobs=0, checked=True,
-        )  # fmt: skip
+            context=case.setting.context(sample),
+            target=self.target,
+            rows=self._rows,
+            drafter=drafter,
+            planner=Fixed(case.nodes),
+            rule=case.rule,
+            top_logprobs=0,
+            checked=True,
+        )
 
     def _drafter(self, case: Case, recording: Recording) -> Drafter:
         if case.method in ADVERSARIES:
