@@ -1,0 +1,98 @@
+"""Openly licensed text to train what ships: public domain, CC0, CC BY and MIT, nothing that asks for share-alike."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+PASSAGE_CHARACTERS = 5000
+"""Lines are gathered into passages of about this length; an end-of-text token stands between passages."""
+HELD_OUT_SHARE = 0.02
+"""The end of every file is never trained on: for novels, books by authors the model has not read."""
+
+
+@dataclass(frozen=True)
+class Source:
+    """One file, where it came from, and how often it is read."""
+
+    file: str
+    language: str
+    origin: str
+    licence: str
+    repeats: int = 1
+
+    @property
+    def technical(self) -> bool:
+        return "ELTeC" not in self.file and "gec" not in self.file
+
+
+SOURCES = (
+    Source("en/ELTeC-eng.txt", "en", "COST-ELTeC/ELTeC-eng @ 3db3b6738a83", "texts public domain, markup CC BY 4.0"),
+    Source("en/opensource-guide.txt", "en", "github/opensource.guide @ ebc9678e39b5", "CC BY 4.0", repeats=3),
+    Source("pl/ELTeC-pol.txt", "pl", "COST-ELTeC/ELTeC-pol @ 95fe196e3572", "public domain"),
+    Source("pl/opensource-guide.txt", "pl", "github/opensource.guide @ ebc9678e39b5", "CC BY 4.0", repeats=3),
+    Source("pl/python-docs-pl.txt", "pl", "python/python-docs-pl @ c306d49f3e13", "CC0", repeats=3),
+    Source("uk/ELTeC-ukr.txt", "uk", "COST-ELTeC/ELTeC-ukr @ a8c3d71301cd", "texts public domain, markup CC BY 4.0"),
+    Source("uk/ua-gec-target.txt", "uk", "grammarly/ua-gec @ 4757f72f192c", "CC BY 4.0"),
+    Source("uk/docs-uk.txt", "uk", "vuejs-translations/docs-uk @ 28b6af923ac4", "MIT", repeats=2),
+)
+
+
+@dataclass(frozen=True)
+class Text:
+    """One source, read and divided."""
+
+    source: Source
+    training: list[str]
+    held_out: list[str]
+
+
+def read(folder: Path) -> list[Text]:
+    """Every source below ``folder``, as passages."""
+    return [_divide(source, _passages(_lines(folder / source.file))) for source in SOURCES]
+
+
+def _lines(path: Path) -> list[str]:
+    if not path.is_file():
+        raise ValueError(f"no text at {path}; give --text the folder that holds {', '.join(s.file for s in SOURCES)}")
+    return [line for line in path.read_text(encoding="utf8").splitlines() if line.strip()]
+
+
+def _passages(lines: Sequence[str]) -> list[str]:
+    passages: list[str] = []
+    gathered: list[str] = []
+    for line in lines:
+        gathered.append(line)
+        if sum(map(len, gathered)) >= PASSAGE_CHARACTERS:
+            passages.append("\n".join(gathered))
+            gathered = []
+    return [*passages, "\n".join(gathered)] if gathered else passages
+
+
+def _divide(source: Source, passages: list[str]) -> Text:
+    kept = max(1, round(len(passages) * HELD_OUT_SHARE))
+    return Text(source, passages[:-kept], passages[-kept:])
+
+
+def sample_for_tokenizer(texts: Sequence[Text], characters: int) -> list[str]:
+    """Passages spread over every source, about ``characters`` per language, so that no language rules the merges."""
+    languages = {text.source.language for text in texts}
+    chosen: list[str] = []
+    for language in sorted(languages):
+        pool = [p for text in texts if text.source.language == language for p in text.training]
+        step = max(1, sum(map(len, pool)) // characters)
+        chosen += pool[::step]
+    return chosen
+
+
+def windows(tokens: NDArray[np.uint16], length: int, rng: np.random.Generator) -> NDArray[np.uint16]:
+    """Windows of ``length + 1`` tokens, each overlapping the next by one, from a random start, shuffled."""
+    offset = int(rng.integers(0, length))
+    count = (len(tokens) - offset - 1) // length
+    starts = offset + length * rng.permutation(count)
+    picked: NDArray[np.uint16] = tokens[starts[:, None] + np.arange(length + 1)]
+    return picked

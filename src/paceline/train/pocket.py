@@ -1,0 +1,167 @@
+"""Makes the bundled models: two tokenizers, `pocket`, `pocket-draft` and `pocket-foreign`.
+
+    python -m paceline.train.pocket --text ../shared/data/text --work build/pocket
+
+About three quarters of an hour on two CPU cores. A run that was stopped goes on where it last saved; what is finished
+is not repeated. ``--install`` then writes weights and card to where the package reads them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from transformers import AutoTokenizer, LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerBase
+
+from paceline.train import corpus, tokenizers
+from paceline.train.corpus import Text
+from paceline.train.loop import Recipe, Report, Run
+
+POSITIONS = 4096
+"""Longest text the models accept; they were trained on windows of 512 and 2,048 tokens."""
+
+SMALL = {"hidden_size": 128, "intermediate_size": 344, "num_hidden_layers": 3, "num_attention_heads": 2}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """One model: its shape, its tokenizer, its teacher, how long it is trained."""
+
+    name: str
+    tokenizer: str
+    shape: dict[str, int]
+    recipe: Recipe
+    teacher: str | None = None
+
+
+PLANS = (
+    Plan(
+        name="pocket",
+        tokenizer="byte-level",
+        shape={"hidden_size": 256, "intermediate_size": 704, "num_hidden_layers": 8, "num_attention_heads": 4},
+        recipe=Recipe(tokens=9_500_000),
+    ),
+    Plan(
+        name="pocket-draft",
+        tokenizer="byte-level",
+        shape=SMALL,
+        recipe=Recipe(tokens=3_200_000, seed=1),
+        teacher="pocket",
+    ),
+    Plan(name="pocket-foreign", tokenizer="unigram", shape=SMALL, recipe=Recipe(tokens=4_000_000, seed=2)),
+)
+
+TOKENIZERS = {"byte-level": (tokenizers.byte_level, 8192), "unigram": (tokenizers.unigram, 6144)}
+CHARACTERS = 4_000_000
+"""How much of each language the tokenizers are trained on."""
+
+
+class Workshop:
+    """The folder in which everything is made, each thing once."""
+
+    def __init__(self, texts: Sequence[Text], work: Path, compiled: bool) -> None:
+        self.texts, self.work, self.compiled = texts, work, compiled
+        work.mkdir(parents=True, exist_ok=True)
+
+    def tokenizer(self, kind: str) -> PreTrainedTokenizerBase:
+        folder = self.work / kind
+        if not (folder / "tokenizer.json").exists():
+            make, size = TOKENIZERS[kind]
+            make(corpus.sample_for_tokenizer(self.texts, CHARACTERS), size).save_pretrained(folder)
+        loaded: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(folder)
+        return loaded
+
+    def training_tokens(self, kind: str) -> NDArray[np.uint16]:
+        """All training text as ids, each passage after an end-of-text token."""
+        file = self.work / f"{kind}.npy"
+        if not file.exists():
+            tokenizer = self.tokenizer(kind)
+            passages = [p for text in self.texts for p in text.training * text.source.repeats]
+            np.save(file, encode(tokenizer, passages))
+        tokens: NDArray[np.uint16] = np.load(file)
+        return tokens
+
+    def make(self, plan: Plan, report: Report) -> LlamaForCausalLM:
+        """The trained model, or as much of it as is missing."""
+        tokenizer = self.tokenizer(plan.tokenizer)
+        model = blank(plan, tokenizer)
+        teacher = self.finished(plan.teacher) if plan.teacher is not None else None
+        tokens = self.training_tokens(plan.tokenizer)
+        Run(model, tokens, plan.recipe, self.checkpoint(plan.name), teacher, self.compiled).train(report)
+        return model
+
+    def finished(self, name: str) -> LlamaForCausalLM:
+        """A model whose training is over."""
+        plan = next(plan for plan in PLANS if plan.name == name)
+        model = blank(plan, self.tokenizer(plan.tokenizer))
+        if not self.checkpoint(name).exists():
+            raise ValueError(f"{name} is not trained yet; make it first")
+        model.load_state_dict(torch.load(self.checkpoint(name), weights_only=True)["model"])
+        return model.eval()
+
+    def checkpoint(self, name: str) -> Path:
+        return self.work / f"{name}.pt"
+
+
+def encode(tokenizer: PreTrainedTokenizerBase, passages: Sequence[str]) -> NDArray[np.uint16]:
+    """Passages as one row of ids, an end-of-text token before each."""
+    ids = tokenizer(list(passages), add_special_tokens=False, verbose=False)["input_ids"]
+    end = tokenizer.convert_tokens_to_ids(tokenizers.END)
+    return np.concatenate([np.asarray([end, *row], dtype=np.uint16) for row in ids])
+
+
+def blank(plan: Plan, tokenizer: PreTrainedTokenizerBase) -> LlamaForCausalLM:
+    """The untrained model of a plan: grouped heads of 64 channels, one matrix for embedding and head."""
+    torch.manual_seed(plan.recipe.seed)
+    end = tokenizer.convert_tokens_to_ids(tokenizers.END)
+    config = LlamaConfig(
+        **plan.shape,
+        vocab_size=len(tokenizer),
+        num_key_value_heads=plan.shape["num_attention_heads"] // 2,
+        head_dim=64,
+        max_position_embeddings=POSITIONS,
+        rms_norm_eps=1e-5,
+        tie_word_embeddings=True,
+        bos_token_id=end,
+        eos_token_id=end,
+    )
+    return LlamaForCausalLM(config)
+
+
+@contextmanager
+def _progress(name: str) -> Iterator[Report]:
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=Console(stderr=True), disable=not sys.stderr.isatty()) as bar:
+        task = bar.add_task(name)
+
+        def report(step: int, steps: int, loss: float, speed: float) -> None:
+            bar.update(task, completed=step, total=steps, description=f"{name} loss {loss:.3f}, {speed:.0f} tokens/s")
+            if not sys.stderr.isatty() and (step % 20 == 0 or step == steps):
+                print(f"{name} step {step}/{steps} loss {loss:.3f} {speed:.0f} tokens/s", file=sys.stderr, flush=True)
+
+        yield report
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("--text", type=Path, required=True, help="folder of the licensed text files")
+    parser.add_argument("--work", type=Path, required=True, help="folder for everything on the way")
+    parser.add_argument("--eager", action="store_true", help="do without torch.compile, which needs a C++ compiler")
+    options = parser.parse_args()
+    workshop = Workshop(corpus.read(options.text), options.work, compiled=not options.eager)
+    for plan in PLANS:
+        with _progress(plan.name) as report:
+            workshop.make(plan, report)
+
+
+if __name__ == "__main__":
+    main()
