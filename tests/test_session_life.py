@@ -250,7 +250,7 @@ def test_a_slow_reader_is_not_counted() -> None:
     writing = Writing(lm, PROMPT, 0, *split_settings({"max_new_tokens": 6}))
     for _ in writing.pieces():
         time.sleep(0.02)
-    assert writing.result("").totals.seconds < 0.06
+    assert writing.result().totals.seconds < 0.06
 
 
 @pytest.mark.parametrize(

@@ -59,6 +59,8 @@ class Emission:
     token: int
     source: str
     logprobs: TokenLogprobs | None = None
+    round: int = 0
+    """The number of the round that brought it."""
 
 
 @dataclass(frozen=True)
@@ -93,6 +95,8 @@ class Session:
     emissions: list[Emission] = field(default_factory=list)
     rounds: list[Round] = field(default_factory=list)
     seconds_prefill: float = 0.0
+    reused: int = 0
+    """Prompt tokens whose rows were there already."""
     seconds_away: float = 0.0
     """Spent by whoever the tokens were handed to; drivers keep count."""
 
@@ -129,6 +133,7 @@ class Session:
         started = self._clock()
         prompt = self.context.tokens[:-1]
         self.rows.rewind(self.rows.common_prefix(prompt) if self.drafter.needs == NOTHING else 0)
+        self.reused = self.rows.committed
         size = self.target.prefill_size(len(prompt))
         for start in range(self.rows.committed, len(prompt), size):
             piece = prompt[start : start + size]
@@ -196,7 +201,7 @@ class Session:
         def emit(token: int, node: int) -> bool:
             child = tree.child(node, token)
             source = "" if child is None else tree.sources[child] or self.drafter.name
-            self.emissions.append(Emission(token, source, self._logprobs(scores, node, token)))
+            self.emissions.append(Emission(token, source, self._logprobs(scores, node, token), len(self.rounds)))
             return self.context.commit(token)
 
         return judge(tree, node_law, self.rule, dice, index=len(self.context), emit=emit)

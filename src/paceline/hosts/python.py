@@ -110,16 +110,20 @@ class Piece:
     token: int | None
     source: str
     logprobs: TokenLogprobs | None = None
+    round: int = 0
 
 
 @dataclass(frozen=True)
 class Generation:
-    """One finished text and how it came about."""
+    """One finished text and how it came about. Its pieces hold every token once, and their texts are the text."""
 
     text: str
     tokens: list[int]
     finish: str
     prompt_tokens: int
+    cached_tokens: int
+    """Prompt tokens that were not read again, their rows being left from the last text."""
+    pieces: list[Piece]
     emissions: list[Emission]
     rounds: list[Round]
     totals: Totals
@@ -132,6 +136,7 @@ class Generation:
             "sources": [emission.source for emission in self.emissions],
             "finish": self.finish,
             "prompt_tokens": self.prompt_tokens,
+            "cached_tokens": self.cached_tokens,
             "logprobs": [asdict(e.logprobs) for e in self.emissions if e.logprobs is not None],
             "rounds": [asdict(r) for r in self.rounds],
             "totals": self.totals.as_dict(),
@@ -167,7 +172,11 @@ class LanguageModel:
 
     def stream(self, prompt: Prompt, **settings: Any) -> Generator[Piece, None, None]:
         """The text as it becomes certain. Closing the iterator ends the generation."""
-        return Writing(self, prompt, 0, *split_settings(settings)).pieces()
+        return self.write(prompt, **settings).pieces()
+
+    def write(self, prompt: Prompt, **settings: Any) -> Writing:
+        """Like `stream`, for those who want the `Generation` afterwards: read its `pieces`, then its `result`."""
+        return Writing(self, prompt, 0, *split_settings(settings))
 
     def forget(self) -> None:
         """Give back the memory of the last text."""
@@ -186,8 +195,9 @@ class LanguageModel:
 
     @staticmethod
     def _finish(writing: Writing) -> Generation:
-        text = "".join(piece.text for piece in writing.pieces())
-        return writing.result(text)
+        for _ in writing.pieces():
+            pass
+        return writing.result()
 
     def take_rows(self, capacity: int) -> Rows:
         """The spare rows, or new ones while those are in use."""
@@ -221,6 +231,7 @@ class Writing:
         self._settings = settings
         self._drafter, self._planner = settings.drafter, settings.sizes
         self.session: Session | None = None
+        self._said: list[Piece] = []
 
     def pieces(self) -> Generator[Piece, None, None]:
         """The text, token by token. To be called once."""
@@ -244,24 +255,28 @@ class Writing:
         with closing(run(session)) as emissions:
             for emission in emissions:
                 said = "" if text is None else text.push(emission.token)
-                yield Piece(said, emission.token, emission.source, emission.logprobs)
+                self._said.append(Piece(said, emission.token, emission.source, emission.logprobs, emission.round))
+                yield self._said[-1]
         if text is not None and (rest := text.finish()):
-            yield Piece(rest, None, "")
+            self._said.append(Piece(rest, None, ""))
+            yield self._said[-1]
 
     def _text(self) -> TextStream | None:
         if self._lm.vocabulary is None:
             return None
         return TextStream(self._lm.vocabulary, self._settings.stops, self._prompt.tolist())
 
-    def result(self, text: str) -> Generation:
-        """The finished text and its record."""
+    def result(self) -> Generation:
+        """The finished text and its record, when `pieces` has come to its end."""
         session = self.session
         assert session is not None and self.context.finish is not None, "the text is still being written"
         return Generation(
-            text=text,
+            text="".join(piece.text for piece in self._said),
             tokens=self.context.emitted.tolist(),
             finish=str(self.context.finish),
             prompt_tokens=self.context.prompt_length,
+            cached_tokens=session.reused,
+            pieces=self._said,
             emissions=session.emissions,
             rounds=session.rounds,
             totals=Totals.of(session.rounds, session.seconds_prefill),
