@@ -77,15 +77,18 @@ class Rows(ABC):
         """The tokens whose rows are committed."""
         return self._tokens[: self.committed]
 
-    def note(self, tokens: Ints) -> None:
-        """Remember the tokens of rows about to be written behind the committed ones; drops any tentative rows."""
-        end = self.committed + len(tokens)
+    def note(self, tokens: Ints, held: int = 0) -> None:
+        """Remember the tokens of rows about to be written behind the committed ones and the first ``held`` tentative
+        ones; drops the other tentative rows."""
+        assert held <= self.tentative, f"{held} tentative rows cannot stay of {self.tentative}"
+        start = self.committed + held
+        end = start + len(tokens)
         if end > len(self._tokens):
             grown = np.empty(max(end, 2 * len(self._tokens)), np.int64)
-            grown[: self.committed] = self.tokens
+            grown[:start] = self._tokens[:start]
             self._tokens = grown
-        self._tokens[self.committed : end] = tokens
-        self.tentative = len(tokens)
+        self._tokens[start:end] = tokens
+        self.tentative = held + len(tokens)
 
     def keep(self, path: Sequence[int]) -> None:
         """Commit the tentative rows ``path`` (ascending, counted from the first tentative row), drop the others."""
@@ -125,7 +128,11 @@ class Rows(ABC):
 
 @dataclass(frozen=True, eq=False)
 class Request:
-    """Score ``tokens`` behind the committed rows. ``parents`` are row numbers; ``-1`` hangs from the cached prefix."""
+    """Score ``tokens`` behind the committed rows. ``parents`` are row numbers; ``-1`` hangs from the cached prefix.
+
+    A draft can be scored in several requests, level by level: the first ``held`` tentative rows then stay, are not
+    scored again, and have their parents repeated in front of those of the fresh rows.
+    """
 
     rows: Rows
     tokens: Ints
@@ -133,6 +140,10 @@ class Request:
     want: Want = NOTHING
     prefill: bool = False
     """A piece of the prompt: no row of it is verified, so its logits are computed only if wanted."""
+    held: int = 0
+
+    def __post_init__(self) -> None:
+        assert len(self.parents) == self.held + len(self.tokens), "held and fresh rows have one parent each"
 
     @classmethod
     def of_tree(cls, rows: Rows, root: int, tree: DraftTree, want: Want = NOTHING) -> Request:
@@ -144,17 +155,27 @@ class Request:
 
     @cached_property
     def visible(self) -> NDArray[np.bool_]:
-        """``[n, n]``: which of the request's rows each of them sees."""
-        return ancestors(self.parents)
+        """``[n, held + n]``: which tentative rows each fresh one sees."""
+        return ancestors(self.parents)[self.held :]
 
     @cached_property
     def positions(self) -> Ints:
-        """The position of each row in its sequence: the number of tokens before it on its path."""
+        """The position of each fresh row in its sequence: the number of tokens before it on its path."""
+        return self.tentative_positions[self.held :]
+
+    @cached_property
+    def tentative_positions(self) -> Ints:
+        """`positions` of the held rows, then of the fresh ones."""
         return self.rows.committed + offsets(self.parents)
 
     @cached_property
     def is_chain(self) -> bool:
         return is_chain(self.parents)
+
+    @property
+    def end(self) -> int:
+        """How many rows the sequence has once these are scored."""
+        return self.rows.committed + len(self.parents)
 
 
 class Scores:
@@ -172,7 +193,7 @@ class Scores:
         early: torch.Tensor | None = None,
     ) -> None:
         self.tokens = request.tokens
-        self.parents = request.parents
+        self.parents = request.parents[request.held :]
         self._logits = logits
         self._hidden = hidden or {}
         self._early = early

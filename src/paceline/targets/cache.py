@@ -76,11 +76,11 @@ class CacheRows(Rows):
         self.layers: dict[int, LayerRows] = {}
 
     def write(self, layer: int, keys: torch.Tensor, values: torch.Tensor) -> LayerRows:
-        """Write one layer's tentative rows behind the committed ones."""
+        """Write one layer's share of the rows that were last noted."""
         rows = self.layers.get(layer)
         if rows is None:
             rows = self.layers[layer] = LayerRows(self._capacity)
-        rows.write(self.committed, keys, values)
+        rows.write(self.committed + self.tentative - keys.shape[2], keys, values)
         return rows
 
     def _gather(self, rows: Ints) -> None:

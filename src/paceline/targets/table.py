@@ -39,12 +39,12 @@ class TableRows(Rows):
         super().__init__()
         self.cells = np.full(max(capacity, 16), -1, np.int64)
 
-    def write(self, tokens: Ints) -> None:
-        self.note(tokens)
+    def write(self, tokens: Ints, held: int = 0) -> None:
+        self.note(tokens, held)
         end = self.committed + self.tentative
         if end > len(self.cells):
             self.cells = np.concatenate([self.cells, np.full(max(end, len(self.cells)), -1, np.int64)])
-        self.cells[self.committed : end] = tokens
+        self.cells[self.committed + held : end] = tokens
 
     def _gather(self, rows: Ints) -> None:
         self.cells[self.committed : self.committed + len(rows)] = self.cells[self.committed + rows]
@@ -87,10 +87,10 @@ class TableTarget(Target):
     def _score(self, request: Request) -> Scores:
         rows = request.rows
         assert isinstance(rows, TableRows), "a table scores the rows it opened"
-        rows.write(request.tokens)
+        rows.write(request.tokens, request.held)
         prefix = rows.cells[: rows.committed]
-        fresh = rows.cells[rows.committed : rows.committed + rows.tentative]
-        histories = [(*prefix.tolist(), *fresh[seen].tolist()) for seen in request.visible]
+        tentative = rows.cells[rows.committed : request.end]
+        histories = [(*prefix.tolist(), *tentative[seen].tolist()) for seen in request.visible]
         logits = [[weight * math.log(2) for weight in self.table(history)] for history in histories]
         return Scores(request, torch.tensor(logits, dtype=self.dtype))
 

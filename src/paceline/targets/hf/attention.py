@@ -62,9 +62,8 @@ class Part:
         return self._views[key]
 
     def full_mask(self, window: int | None, like: torch.Tensor) -> torch.Tensor:
-        """``[n, committed + n]`` over every cached row, for a model that gets all of its keys back."""
-        columns = self.rows.committed + self.n
-        mask = self.scratch.take((self.number, window, like.dtype, like.device), self.n, columns, like)
+        """``[n, all rows]``, for a model that gets all of its keys back."""
+        mask = self.scratch.take((self.number, window, like.dtype, like.device), self.n, self.request.end, like)
         fill_mask(mask, self.request, 0, window)
         return mask
 
@@ -128,10 +127,10 @@ class View:
         request, n = part.request, part.n
         committed = request.rows.committed
         start = max(0, committed + 1 - window) if window else 0
-        end = committed + n
-        if n == 1:
-            return cls(start, end, None, folded=True)
-        if committed == 0 and request.is_chain and (window is None or n <= window):
+        end = request.end
+        if n == 1 and request.is_chain:
+            return cls(max(0, end - window) if window else 0, end, None, folded=True)
+        if end == n and request.is_chain and (window is None or n <= window):
             return cls(start, end, None, causal=True)
         copies = group if n <= FOLD else 1
         slot = (part.number, window, copies, like.dtype, like.device)
@@ -146,16 +145,16 @@ def fill_mask(mask: torch.Tensor, request: Request, start: int, window: int | No
     """Write ``[n, end - start]`` in place: 0 where a row sees a key, ``-inf`` where it does not.
 
     A row at position *p* sees the keys at positions ``p - window < q <= p`` on its own path. Of the cached keys, those
-    that the root does not see are hidden from all; deeper rows hide at most as many more as they are deeper.
+    that the shallowest row does not see are hidden from all; deeper rows hide at most as many more as they are deeper.
     """
     fresh = request.rows.committed - start
     seen = request.visible
     mask.zero_()
     if window is not None:
         positions = request.positions
-        seen = seen & (positions[:, None] - positions[None, :] < window)
+        seen = seen & (positions[:, None] - request.tentative_positions[None, :] < window)
         unseen = positions - (window - 1) - start
-        gone = max(0, int(unseen[0]))
+        gone = max(0, int(unseen.min()))
         edge = np.arange(gone, max(gone, min(fresh, int(unseen.max()))))
         mask[:, :gone] = float("-inf")
         _hide(mask[:, gone : gone + len(edge)], unseen[:, None] > edge[None, :])

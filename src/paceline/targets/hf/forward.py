@@ -45,7 +45,7 @@ class Forward(Cache):
         for number, request in enumerate(requests):
             self.parts.append(Part(request, number, start, scratch))
             start += len(request.tokens)
-            request.rows.note(request.tokens)
+            request.rows.note(request.tokens, request.held)
         assert len(self.parts) == 1 or mode is Mode.PACKED, "only packed rows of several sequences stay apart"
         self.windows: list[int | None] = []
         self._written: tuple[int, torch.Tensor, torch.Tensor] | None = None
@@ -60,7 +60,7 @@ class Forward(Cache):
             rows = part.rows.write(layer_idx, key_states[:, :, fresh], value_states[:, :, fresh])
         if self.mode is Mode.PACKED:
             return key_states, value_states
-        return rows.span(0, part.rows.committed + part.n)
+        return rows.span(0, part.request.end)
 
     def enter_layer(self, keys: torch.Tensor, values: torch.Tensor, window: int | None, others: dict[str, Any]) -> int:
         """The layer whose attention is being computed; refuses what the attention function does not know."""
@@ -77,10 +77,10 @@ class Forward(Cache):
         return layer
 
     def get_seq_length(self, layer_idx: int = 0) -> int:
-        return self.parts[0].rows.committed
+        return self.parts[0].request.end - self.parts[0].n
 
     def get_mask_sizes(self, query_length: int, layer_idx: int) -> tuple[int, int]:
-        return self.parts[0].rows.committed + query_length, 0
+        return self.parts[0].request.end - self.parts[0].n + query_length, 0
 
     @property
     def is_compileable(self) -> bool:

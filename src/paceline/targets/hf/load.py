@@ -40,7 +40,7 @@ def load_target(
 
     ``dtype`` is the checkpoint's own unless named. A loaded object keeps its own type and place.
     """
-    kind = _dtype(dtype) if dtype is not None else None
+    kind = named_dtype(dtype) if dtype is not None else None
     if isinstance(model, PreTrainedModel):
         if kind is not None and kind != model.dtype:
             raise ValueError(
@@ -51,7 +51,7 @@ def load_target(
         return prepare(HFTarget(model))
     if device is not None and device_map is not None:
         raise ValueError(f"device={device} and device_map={device_map} both place the model; give one of them")
-    place = torch.device("cpu") if device is None else _device(device)
+    place = torch.device("cpu") if device is None else named_device(device)
     name = _name(model)
     config = _config(name)
     refuse_recurrent(config, _model_class(name, config))
@@ -61,13 +61,13 @@ def load_target(
     return prepare(HFTarget(loaded, name=name))
 
 
-def _dtype(name: str) -> torch.dtype:
+def named_dtype(name: str) -> torch.dtype:
     if name not in DTYPES:
         raise ValueError(f"unknown dtype {name!r}; choose one of {', '.join(DTYPES)}")
     return DTYPES[name]
 
 
-def _device(name: str) -> torch.device:
+def named_device(name: str) -> torch.device:
     try:
         device = torch.device(name)
         torch.empty(0, device=device)

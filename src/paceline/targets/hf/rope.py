@@ -80,10 +80,11 @@ class TurningRows(CacheRows):
         self._switch = switch
         self.early = 0
 
-    def mark(self, count: int, position: int) -> None:
-        """``count`` rows are about to be written behind the committed ones, rotated as of ``position``."""
-        self.early = min(self.early, self.committed)
-        if position < self._switch.position and self.early == self.committed:
+    def mark(self, count: int, position: int, held: int = 0) -> None:
+        """``count`` rows are about to be written behind the committed and held ones, rotated as of ``position``."""
+        before = self.committed + held
+        self.early = min(self.early, before)
+        if position < self._switch.position and self.early == before:
             self.early += count
 
     def must_reread(self, request: Request) -> bool:

@@ -166,7 +166,7 @@ class HFTarget(Target):
         if self.switch is not None:
             for request in requests:
                 assert isinstance(request.rows, TurningRows), "this target scores the rows it opened"
-                request.rows.mark(len(request.tokens), standing(request))
+                request.rows.mark(len(request.tokens), standing(request), request.held)
             position = max(standing(request) for request in requests)
             stack.enter_context(rotated_as_of(position, self._rotary, self.like))
         return forward
