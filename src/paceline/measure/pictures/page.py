@@ -1,0 +1,123 @@
+"""The picture of a text as a page of its own: one file without scripts, fonts or anything else from elsewhere.
+
+The text stands in the page exactly: what is left of an element ``.text`` when tags are taken away is prompt and text,
+character for character. Signs for line ends and for the end are drawn by the style sheet and not part of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from html import escape
+from typing import Any
+
+from paceline.measure.pictures.style import COLORS, STYLE
+from paceline.measure.pictures.tokens import Cell, Spelled, TokenPicture
+
+POLICY = "default-src 'none'; style-src 'unsafe-inline'"
+SHOWN_BYTES = 40
+
+
+def page(title: str, sections: Iterable[str]) -> str:
+    """A whole document of sections that the other functions here made."""
+    return (
+        '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
+        f'<meta http-equiv="Content-Security-Policy" content="{POLICY}">\n'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
+        f"<title>{_text(title)}</title>\n<style>\n{STYLE}</style>\n</head>\n<body>\n<main>\n"
+        f"<h1>{_text(title)}</h1>\n{''.join(sections)}</main>\n</body>\n</html>\n"
+    )
+
+
+def token_section(picture: TokenPicture) -> str:
+    """Facts, totals, legend and text of one picture."""
+    number = {source: index for index, source in enumerate(picture.counts)}
+    heading = f"<h2>{_text(picture.title)}</h2>\n" if picture.title else ""
+    return (
+        f"<section>\n{heading}{facts(picture.facts)}{_totals(picture)}{_legend(picture, number)}"
+        f'<div class="text" dir="auto"><span class="prompt" title="the prompt">{_text(picture.prompt)}</span>'
+        f"{_cells(picture.cells, number)}</div>\n</section>\n"
+    )
+
+
+def table_section(title: str, head: Sequence[str], rows: Iterable[Sequence[str]], notes: Iterable[str] = ()) -> str:
+    """A table whose first column names its rows."""
+    headings = "".join(f'<th scope="col">{_text(cell)}</th>' for cell in head)
+    body = "".join(
+        f'<tr><th scope="row">{_text(row[0])}</th>{"".join(f"<td>{_text(cell)}</td>" for cell in row[1:])}</tr>\n'
+        for row in rows
+    )
+    under = "".join(f'<p class="facts">{_text(note)}</p>\n' for note in notes)
+    table = f"<table>\n<thead><tr>{headings}</tr></thead>\n<tbody>\n{body}</tbody>\n</table>\n"
+    return f'<section>\n<h2>{_text(title)}</h2>\n<div class="wide">{table}</div>{under}</section>\n'
+
+
+def facts(named: Mapping[str, Any]) -> str:
+    """One line of names and values."""
+    if not named:
+        return ""
+    parts = (f"<span>{_text(key)} <b>{_text(str(value))}</b></span>" for key, value in named.items())
+    return f'<p class="facts">{" ".join(parts)}</p>\n'
+
+
+def _totals(picture: TokenPicture) -> str:
+    told = picture.totals.as_dict()
+    figures = {
+        "tokens": str(picture.totals.tokens),
+        "rounds": str(picture.totals.rounds),
+        "tokens per round": f"{told['tokens_per_round']:.2f}",
+        "mean accepted": f"{told['mean_accepted']:.2f}",
+        "of drafted tokens accepted": f"{told['acceptance_rate']:.0%}",
+        "tokens per second": f"{told['tokens_per_second']:.1f}",
+    }
+    parts = (f"<div><dt>{name}</dt><dd>{value}</dd></div>" for name, value in figures.items())
+    return f'<dl class="totals">{"".join(parts)}</dl>\n'
+
+
+def _legend(picture: TokenPicture, number: Mapping[str, int]) -> str:
+    entries = (
+        f'<li><span class="{_look(number[source])}">{_text(source or "the model itself")}</span> {count}</li>'
+        for source, count in picture.counts.items()
+    )
+    note = "<li class=note>a thin bar begins a round; point at a token to read about it</li>"
+    return f'<ul class="legend">{"".join(entries)}{note}</ul>\n'
+
+
+def _cells(cells: Sequence[Cell], number: Mapping[str, int]) -> str:
+    drawn, last = [], -1
+    for cell in cells:
+        looks = [_look(number[cell.source]), *(["begin"] if cell.round != last else [])]
+        last = cell.pieces[-1].round
+        mixed = _mixture([number[source] for source in cell.sources])
+        title = _text("\n".join(map(_about, cell.pieces)))
+        ids = " ".join(str(piece.token) for piece in cell.pieces)
+        end = "" if cell.text else " end"
+        said = _text(cell.text).replace("\n", '<i class="nl">\n</i>')
+        drawn.append(f'<span class="{" ".join(looks)}{end}" data-ids="{ids}" title="{title}"{mixed}>{said}</span>')
+    return "".join(drawn)
+
+
+def _about(piece: Spelled) -> str:
+    """What is known of one token, in one line."""
+    said = piece.text if len(piece.text) <= SHOWN_BYTES else piece.text[:SHOWN_BYTES] + "…"
+    spelled = repr(said) if said else "no text by itself"
+    return f"{spelled} · token {piece.token} · {piece.source or 'the model itself'} · round {piece.round + 1}"
+
+
+def _look(number: int) -> str:
+    """The class of a source: 0 is the model itself; colours come round again if sources are many."""
+    return "t own" if number == 0 else f"t s{(number - 1) % len(COLORS) + 1}"
+
+
+def _mixture(numbers: Sequence[int]) -> str:
+    """A cell that several sources share shows the colour of each."""
+    if len(numbers) < 2:
+        return ""
+    colors = ["transparent" if n == 0 else f"var(--s{(n - 1) % len(COLORS) + 1})" for n in numbers]
+    share = 100 / len(colors)
+    stops = (f"{color} {share * i:.0f}% {share * (i + 1):.0f}%" for i, color in enumerate(colors))
+    return f' style="background:linear-gradient(90deg,{",".join(stops)})"'
+
+
+def _text(text: str) -> str:
+    """Text as HTML. A carriage return would be read as a line feed if it stood there bare."""
+    return escape(text).replace("\r", "&#13;")

@@ -1,0 +1,103 @@
+"""The picture of a text in a terminal. With colours, a token that a drafter proposed stands on its drafter's colour;
+without, in its drafter's brackets. Colours are told apart by eyes of every kind (Okabe and Ito), and neighbours on
+one colour by two shades of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from rich.text import Text
+
+from paceline.measure.pictures.tokens import Cell, TokenPicture
+
+ROUND = "·"
+END = "\u2403"
+NEWLINE = "\u21b5\n"
+CONTROLS = {code: 0x2400 + code for code in range(32)} | {0x7F: 0x2421} | dict.fromkeys(range(0x80, 0xA0), "\ufffd")
+SHOWN = CONTROLS | {ord("\t"): "\t", ord("\n"): NEWLINE}
+"""Control characters as signs that a terminal shows and does not obey."""
+
+
+@dataclass(frozen=True)
+class Mark:
+    """How the tokens of one source look."""
+
+    opening: str
+    closing: str
+    shades: tuple[str, str]
+
+
+OWN = Mark("", "", ("underline", "underline"))
+MARKS = (
+    Mark("[", "]", ("black on #56b4e9", "black on #8ccdf2")),
+    Mark("{", "}", ("black on #e69f00", "black on #f2bf57")),
+    Mark("<", ">", ("black on #1fb58b", "black on #6fd3b7")),
+    Mark("(", ")", ("black on #f0e442", "black on #f7f0a0")),
+    Mark("«", "»", ("black on #cc79a7", "black on #e0abc9")),
+)
+
+
+class Painter:
+    """Draws cells one after the other, and remembers which source got which mark."""
+
+    def __init__(self, color: bool) -> None:
+        self._color = color
+        self._marks: dict[str, Mark] = {"": OWN}
+        self._open: tuple[str, int] | None = None
+        self._round = -1
+        self._count = 0
+
+    def mark(self, source: str) -> Mark:
+        return self._marks.setdefault(source, MARKS[(len(self._marks) - 1) % len(MARKS)])
+
+    def cell(self, cell: Cell) -> Text:
+        """One cell, to be printed right after the one before."""
+        self._count += 1
+        said = cell.text.translate(SHOWN) or END
+        if self._color:
+            return Text(said, self.mark(cell.source).shades[self._count % 2] if cell.text else "dim")
+        return Text(self._before(cell) + said)
+
+    def end(self) -> Text:
+        """What closes the last cell."""
+        closing = self._marks[self._open[0]].closing if self._open else ""
+        self._open = None
+        return Text(closing)
+
+    def _before(self, cell: Cell) -> str:
+        """Brackets around what one source brought in one round; a dot where a round begins without."""
+        here, fresh = (cell.source, cell.round), cell.round != self._round
+        if here == self._open:
+            return ""
+        before = self.end().plain
+        self._open, self._round = here, cell.round
+        return before + (self.mark(cell.source).opening or (ROUND if fresh else ""))
+
+    def legend(self, picture: TokenPicture) -> Text:
+        """Which look means which source, and how many tokens each brought."""
+        parts = [self._entry(source, count) for source, count in picture.counts.items()]
+        how = "an underlined token ends a round" if self._color else f"a bracket or {ROUND} begins a round"
+        ended = [Text(f"{END} the end", "dim")] if any(not cell.text for cell in picture.cells) else []
+        return Text("   ").join([*parts, *ended, Text(f"({how})", "dim")])
+
+    def _entry(self, source: str, count: int) -> Text:
+        mark, name = self.mark(source), source or "the model itself"
+        if self._color:
+            return Text.assemble((f" {name} ", mark.shades[0]), f" {count}")
+        return Text(f"{mark.opening}{name}{mark.closing} {count}")
+
+
+def paint(picture: TokenPicture, color: bool) -> Text:
+    """The whole picture: prompt, text, legend, totals."""
+    painter = Painter(color)
+    drawn = [Text(picture.prompt.translate(SHOWN), "dim"), *map(painter.cell, picture.cells), painter.end()]
+    return Text("\n").join([Text("").join(drawn), Text(""), painter.legend(picture), Text(picture.summary())])
+
+
+def paint_all(pictures: Iterable[TokenPicture], color: bool) -> Text:
+    """Several pictures under their titles."""
+    return Text("\n\n").join(
+        Text("\n").join([*([Text(picture.title, "bold")] if picture.title else []), paint(picture, color)])
+        for picture in pictures
+    )
