@@ -10,15 +10,32 @@ from collections.abc import Sequence
 from typing import NoReturn
 
 from paceline import __version__
-from paceline.cli import check, generate, methods
+from paceline.cli import chat, check, generate, methods
 
-COMMANDS = (generate, check, methods)
+COMMANDS = (generate, chat, check, methods)
 
 OUTDATED = {
+    "--draft": "--num-draft-tokens",
     "--draft-max": "--num-draft-tokens",
     "--draft-n": "--num-draft-tokens",
-    "--speculative-model": "--method",
+    "--spec-draft-n-max": "--num-draft-tokens",
+    "--speculative-num-draft-tokens": "--num-draft-tokens",
+    "--model-draft": "--draft-model",
+    "--spec-draft-model": "--draft-model",
+    "--speculative-model": "--draft-model",
+    "--speculative-draft-model-path": "--draft-model",
+    "--assistant-model": "--draft-model",
     "--spec-type": "--method",
+    "--speculative-algorithm": "--method",
+    "--speculative-config": "--method, --draft-model and --num-draft-tokens",
+    "--prompt-lookup-num-tokens": "--method lookup and --num-draft-tokens",
+    "--max-tokens": "--max-new-tokens",
+    "-n": "--max-new-tokens",
+    "--n-predict": "--max-new-tokens",
+    "--predict": "--max-new-tokens",
+    "--temp": "--temperature",
+    "--repeat-penalty": "--repetition-penalty",
+    "--system-prompt": "--system",
 }
 """Flags that other tools have or had, and what to write here."""
 

@@ -6,25 +6,169 @@ import argparse
 import json
 import logging
 import math
+import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from rich.text import Text
+
     from paceline.hosts.python import LanguageModel
 
 Subparsers = Any
 """What argparse returns for subcommands; its own type is private."""
 
 
+MODEL = "pocket"
+
+SAMPLING = (
+    ("--temperature", float, "0 for the most probable token (default: 0)"),
+    ("--top-k", int, "keep the K most probable tokens"),
+    ("--top-p", float, "keep the most probable tokens that hold this share of the mass"),
+    ("--min-p", float, "keep tokens at least this probable, relative to the best"),
+    (
+        "--repetition-penalty",
+        float,
+        "divide positive logits of tokens that occurred by this, multiply negative ones",
+    ),
+    ("--presence-penalty", float, "subtract this from the logits of tokens that were emitted"),
+    ("--frequency-penalty", float, "subtract this for every time a token was emitted"),
+    ("--seed", int, "same seed, same text, with every method of the coupled rule (default: 0)"),
+)
+
+
 def add_model(parser: argparse.ArgumentParser) -> None:
     """Which model, in which type, on which device."""
-    parser.add_argument("--model", required=True, metavar="PATH", help="folder or name of a transformers causal LM")
+    parser.add_argument(
+        "--model",
+        default=MODEL,
+        metavar="MODEL",
+        help=f"a bundled model, or folder or name of a transformers causal LM (default: {MODEL})",
+    )
     parser.add_argument(
         "--dtype", metavar="TYPE", help="float64, float32, bfloat16 or float16 (default: the model's own)"
     )
     parser.add_argument("--device", metavar="DEVICE", help="where to run it, e.g. cpu, cuda, mps (default: cpu)")
+
+
+def add_writing(parser: argparse.ArgumentParser) -> None:
+    """How to write: drafting, sampling, and where to end."""
+    parser.add_argument(
+        "--method",
+        metavar="SPEC",
+        help="how to draft; 'paceline methods' lists them (default: assistant with a draft model, lookup without)",
+    )
+    parser.add_argument("--draft-model", "-md", metavar="MODEL", help="a small model that drafts, named as in --model")
+    parser.add_argument(
+        "--num-draft-tokens",
+        "--num-speculative-tokens",
+        dest="num_draft_tokens",
+        type=int,
+        metavar="K",
+        help="draft tokens per round: --planner fixed:K (default: 10)",
+    )
+    parser.add_argument("--planner", metavar="P", help="how large drafts are: fixed:K")
+    parser.add_argument(
+        "--rule", metavar="RULE", help="how drafts are accepted: coupled or rejection (default: coupled)"
+    )
+    parser.add_argument("--max-new-tokens", type=int, metavar="N", help="stop after N tokens (default: 128)")
+    for flag, kind, text in SAMPLING:
+        parser.add_argument(flag, type=kind, metavar=flag[2:].split("-")[-1][0].upper(), help=text)
+    parser.add_argument("--stop", action="append", metavar="STR", help="stop before this string; may be repeated")
+    parser.add_argument("--ignore-eos", action="store_true", help="go on past the end-of-text token")
+
+
+def writing_settings(options: argparse.Namespace) -> dict[str, Any]:
+    """The settings of `add_writing`'s options: only what was given, so that the defaults stand in one place."""
+    names = ["method", "draft_model", "planner", "rule", "max_new_tokens"]
+    names += [flag[2:].replace("-", "_") for flag, _, _ in SAMPLING]
+    settings = {name: value for name in names if (value := getattr(options, name)) is not None}
+    if options.num_draft_tokens is not None:
+        if options.planner is not None:
+            raise ValueError("--num-draft-tokens K is short for --planner fixed:K; give one of the two")
+        settings["planner"] = f"fixed:{options.num_draft_tokens}"
+    if options.stop:
+        settings["stop"] = tuple(options.stop)
+    if options.ignore_eos:
+        settings["ignore_eos"] = True
+    return settings
+
+
+def add_pictures(parser: argparse.ArgumentParser) -> None:
+    """Whether to show where tokens came from."""
+    parser.add_argument("--show", choices=("tokens",), help="tokens: mark each token by who proposed it")
+    add_color(parser)
+
+
+def add_color(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--color",
+        choices=("auto", "always", "never"),
+        default="auto",
+        help="colours in the terminal; auto also heeds NO_COLOR (default: auto)",
+    )
+
+
+def wants_color(options: argparse.Namespace) -> bool:
+    """Whether standard output should be coloured."""
+    if options.color != "auto":
+        return bool(options.color == "always")
+    return sys.stdout.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+
+
+def show(text: Text, color: bool, *, end: str = "\n", width: int | None = None) -> None:
+    """Print a picture, wrapped at a width or left to the terminal. Without colours it is plain text."""
+    from rich.console import Console
+
+    console = Console(
+        file=sys.stdout, force_terminal=color, no_color=not color, width=width, highlight=False, legacy_windows=False
+    )
+    console.print(text, end=end, soft_wrap=width is None)
+    sys.stdout.flush()
+
+
+def check_writable(path: Path | None) -> None:
+    """Tell what cannot be written before the work whose result it would be."""
+    if path is None:
+        return
+    if path.is_dir():
+        raise ValueError(f"cannot write {path}: it is a folder; name a file")
+    if not path.absolute().parent.is_dir():
+        raise ValueError(f"cannot write {path}: there is no folder {path.parent}")
+    if not os.access(path if path.exists() else path.absolute().parent, os.W_OK):
+        raise ValueError(f"cannot write {path}: no permission")
+
+
+def write_page(path: Path, title: str, sections: Iterable[str]) -> None:
+    """Write a page of pictures, all of it or nothing."""
+    from paceline.measure.pictures.page import page
+
+    partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
+    try:
+        partial.write_text(page(title, sections), encoding="utf8", newline="\n")
+        partial.replace(path)
+    except OSError as error:
+        raise ValueError(f"cannot write {path}: {error.strerror}") from None
+    finally:
+        with suppress(OSError):
+            partial.unlink(missing_ok=True)
+
+
+def describe(lm: LanguageModel) -> dict[str, Any]:
+    """What a measurement must say of the model it was made on."""
+    import torch
+
+    target: Any = lm.target
+    return {
+        "model": target.name,
+        "dtype": str(getattr(target, "dtype", "")).removeprefix("torch."),
+        "weights": target.fingerprint(),
+        "device": str(target.like.device) if hasattr(target, "like") else "cpu",
+        "threads": torch.get_num_threads(),
+    }
 
 
 def add_json(parser: argparse.ArgumentParser) -> None:
@@ -62,11 +206,16 @@ def read_prompt(argument: str | None, file: Path | None) -> str:
         raise ValueError("give a prompt or --prompt-file FILE, one of the two")
     if argument is not None and argument != "-":
         return argument
-    raw = sys.stdin.buffer.read() if file is None else file.read_bytes()
+    if file is None:
+        return decode(sys.stdin.buffer.read(), "standard input")
+    return decode(file.read_bytes(), str(file))
+
+
+def decode(raw: bytes, where: str) -> str:
+    """Bytes from outside as text."""
     try:
         return raw.decode()
     except UnicodeDecodeError as error:
-        where = file if file is not None else "standard input"
         byte = raw[error.start]
         raise ValueError(
             f"{where} is not UTF-8 text (byte 0x{byte:02x} at offset {error.start}); convert it, for example with iconv"

@@ -76,6 +76,16 @@ class Vocabulary:
         ids = self._tokenizer.encode(text, add_special_tokens=add_special, verbose=False)
         return np.asarray(ids, dtype=np.int64)
 
+    def conversation(self, messages: list[dict[str, str]]) -> str | None:
+        """A conversation as the tokenizer's own chat template spells it, up to where the next reply begins; None where
+        it has no template."""
+        if not getattr(self._tokenizer, "chat_template", None):
+            return None
+        try:
+            return str(self._tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True))
+        except Exception as error:  # a template is a program of its author's, and may refuse in any words
+            raise ValueError(f"the tokenizer's chat template does not take this conversation: {error}") from None
+
     @cached_property
     def table(self) -> PieceTable | None:
         """What each token spells by itself; `None` if the decoder is opaque."""

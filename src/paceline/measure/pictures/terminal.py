@@ -4,12 +4,11 @@ one colour by two shades of it."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 
 from rich.text import Text
 
-from paceline.measure.pictures.tokens import Cell, TokenPicture
+from paceline.measure.pictures.tokens import Cell, TokenPicture, summary
 
 ROUND = "·"
 END = "\u2403"
@@ -51,6 +50,9 @@ class Painter:
     def mark(self, source: str) -> Mark:
         return self._marks.setdefault(source, MARKS[(len(self._marks) - 1) % len(MARKS)])
 
+    def prompt(self, prompt: str) -> Text:
+        return Text(prompt.translate(SHOWN), "dim")
+
     def cell(self, cell: Cell) -> Text:
         """One cell, to be printed right after the one before."""
         self._count += 1
@@ -81,6 +83,10 @@ class Painter:
         ended = [Text(f"{END} the end", "dim")] if any(not cell.text for cell in picture.cells) else []
         return Text("   ").join([*parts, *ended, Text(f"({how})", "dim")])
 
+    def caption(self, picture: TokenPicture) -> Text:
+        """What stands under a picture: legend and totals."""
+        return Text("\n").join([self.legend(picture), Text(summary(picture.totals))])
+
     def _entry(self, source: str, count: int) -> Text:
         mark, name = self.mark(source), source or "the model itself"
         if self._color:
@@ -91,13 +97,6 @@ class Painter:
 def paint(picture: TokenPicture, color: bool) -> Text:
     """The whole picture: prompt, text, legend, totals."""
     painter = Painter(color)
-    drawn = [Text(picture.prompt.translate(SHOWN), "dim"), *map(painter.cell, picture.cells), painter.end()]
-    return Text("\n").join([Text("").join(drawn), Text(""), painter.legend(picture), Text(picture.summary())])
-
-
-def paint_all(pictures: Iterable[TokenPicture], color: bool) -> Text:
-    """Several pictures under their titles."""
-    return Text("\n\n").join(
-        Text("\n").join([*([Text(picture.title, "bold")] if picture.title else []), paint(picture, color)])
-        for picture in pictures
-    )
+    drawn = [painter.prompt(picture.prompt), *map(painter.cell, picture.cells), painter.end()]
+    title = [Text(picture.title, "bold")] if picture.title else []
+    return Text("\n").join([*title, Text("").join(drawn), Text(""), painter.caption(picture)])

@@ -100,14 +100,15 @@ class TokenPicture:
         drafters = sorted((name for name in found if name), key=lambda name: (-found[name], name))
         return {"": found[""], **{name: found[name] for name in drafters}}
 
-    def summary(self) -> str:
-        """The totals in one sentence."""
-        told = self.totals.as_dict()
-        return (
-            f"{_count(self.totals.tokens, 'token')} in {_count(self.totals.rounds, 'round')}: "
-            f"{told['tokens_per_round']:.2f} per round, {told['tokens_per_second']:.1f} per second; "
-            f"{self.totals.accepted} of {_count(self.totals.drafted, 'drafted token')} accepted"
-        )
+
+def summary(totals: Totals) -> str:
+    """The totals in one sentence."""
+    told = totals.as_dict()
+    return (
+        f"{_count(totals.tokens, 'token')} in {_count(totals.rounds, 'round')}: "
+        f"{told['tokens_per_round']:.2f} per round, {told['tokens_per_second']:.1f} per second; "
+        f"{totals.accepted} of {_count(totals.drafted, 'drafted token')} accepted"
+    )
 
 
 def _count(number: int, noun: str) -> str:

@@ -1,0 +1,229 @@
+"""``paceline chat``: talk with a model."""
+
+from __future__ import annotations
+
+import argparse
+import signal
+import sys
+from collections.abc import Iterator
+from types import FrameType
+from typing import TYPE_CHECKING, Any
+
+from paceline.cli.common import (
+    Subparsers,
+    add_model,
+    add_pictures,
+    add_writing,
+    decode,
+    load_model,
+    print_json,
+    show,
+    wants_color,
+    writing_settings,
+)
+
+if TYPE_CHECKING:
+    from paceline.hosts.conversation import Conversation
+    from paceline.hosts.python import Generation, LanguageModel
+
+COMMANDS = {
+    "/reset": "start a new conversation",
+    "/stats": "what the last reply and the conversation took",
+    "/help": "this list",
+    "/quit": "leave, as the end of the input does",
+}
+ASKS = "> "
+
+
+def add(commands: Subparsers) -> None:
+    parser = commands.add_parser(
+        "chat",
+        help="talk with a model",
+        description=(
+            "Talk with a model, a line at a time, from the terminal or through a pipe. A model with a chat template is "
+            "spoken to through it; any other is given a transcript of the form 'User: ... Assistant: ...' to write on. "
+            "Ctrl-C stops a reply, Ctrl-D ends the chat. "
+            f"Commands: {'; '.join(f'{name}: {what}' for name, what in COMMANDS.items())}."
+        ),
+        allow_abbrev=False,
+    )
+    parser.add_argument("--system", metavar="TEXT", help="what the model is told before the first turn")
+    add_model(parser)
+    add_writing(parser)
+    add_pictures(parser)
+    parser.add_argument("--json", action="store_true", help="print one JSON object per reply, a line each, and no text")
+    parser.set_defaults(run=run)
+
+
+def run(options: argparse.Namespace) -> int:
+    from paceline.hosts.conversation import Conversation
+    from paceline.hosts.python import split_settings
+
+    settings = writing_settings(options)
+    how, _ = split_settings(settings)
+    _ = how.drafter, how.sizes  # a misspelt method or planner is told before a model is loaded
+    lm = load_model(options)
+    brake = Brake()
+    conversation = Conversation(lm, system=options.system, criteria=(brake,), **settings)
+    if sys.stdin.isatty():
+        _note(f"{lm.target.name}; /help lists the commands, Ctrl-D ends the chat")
+    Chat(lm, conversation, brake, options).run(_lines())
+    return 0
+
+
+class Brake:
+    """Ctrl-C while a reply is being written: once, and the reply ends with its next token; twice, and it is dropped.
+
+    As a stopping criterion it ends a reply where a round leaves everything in order, which an exception out of the
+    middle of a forward would not.
+    """
+
+    def __init__(self) -> None:
+        self.pressed = False
+        self._before: Any = signal.SIG_DFL
+
+    def __call__(self, tokens: Any) -> bool:
+        return self.pressed
+
+    def __enter__(self) -> None:
+        self.pressed = False
+        self._before = signal.signal(signal.SIGINT, self._press)
+
+    def __exit__(self, *_: object) -> None:
+        signal.signal(signal.SIGINT, self._before)
+
+    def _press(self, number: int, frame: FrameType | None) -> None:
+        if self.pressed:
+            raise KeyboardInterrupt
+        self.pressed = True
+
+
+class Chat:
+    """Lines in, replies out."""
+
+    def __init__(
+        self, lm: LanguageModel, conversation: Conversation, brake: Brake, options: argparse.Namespace
+    ) -> None:
+        self._lm = lm
+        self._conversation = conversation
+        self._brake = brake
+        self._options = options
+        self._color = wants_color(options)
+
+    def run(self, lines: Iterator[str]) -> None:
+        for line in lines:
+            said = line.strip()
+            if said == "/quit":
+                return
+            if said.startswith("/"):
+                self._obey(said)
+            elif said:
+                self._answer(said)
+
+    def _obey(self, command: str) -> None:
+        match command:
+            case "/reset":
+                self._conversation.reset()
+            case "/stats":
+                _note("\n".join(self._stats()))
+            case "/help":
+                _note("\n".join(f"{name:8} {what}" for name, what in COMMANDS.items()))
+            case _:
+                _note(f"there is no command {command.split()[0]}; /help lists them")
+
+    def _answer(self, said: str) -> None:
+        try:
+            with self._brake:
+                self._write(said)
+        except KeyboardInterrupt:
+            self._lm.forget()  # an interrupted forward may have left half a row
+            _note("\nthe reply was dropped")
+            return
+        except ValueError as error:
+            if not sys.stdin.isatty():
+                raise
+            _note(str(error))
+            return
+        written = self._conversation.replies[-1]
+        if self._options.json:
+            print_json({"user": said, **written.as_dict()})
+            sys.stdout.flush()
+        if remark := self._remark(written):
+            _note(remark)
+
+    def _write(self, said: str) -> None:
+        pieces = self._conversation.reply(said)
+        if self._options.json:
+            for _ in pieces:
+                pass
+            return
+        if self._options.show:
+            self._draw(pieces)
+            return
+        begun = False
+        for piece in pieces:
+            text = piece.text if begun else piece.text.lstrip()
+            begun = begun or bool(text)
+            sys.stdout.write(text)
+            sys.stdout.flush()
+        print(flush=True)
+
+    def _draw(self, pieces: Any) -> None:
+        from paceline.measure.pictures import TokenPicture, cells
+        from paceline.measure.pictures.terminal import Painter
+
+        painter = Painter(self._color)
+        for cell in cells(pieces):
+            show(painter.cell(cell), self._color, end="")
+        show(painter.end(), self._color)
+        written = self._conversation.replies[-1]
+        show(painter.caption(TokenPicture("", tuple(written.pieces), written.totals)), self._color)
+
+    def _remark(self, written: Generation) -> str:
+        """What the user should know of how a reply ended."""
+        match written.finish:
+            case "criterion":
+                return "the reply was stopped"
+            case "length":
+                return f"the reply was cut after {len(written.tokens)} tokens; --max-new-tokens allows more"
+            case "context":
+                return f"the model's context of {self._lm.target.context_length} tokens is full; /reset starts anew"
+        return ""
+
+    def _stats(self) -> Iterator[str]:
+        from paceline.measure.pictures import summary
+
+        replies = self._conversation.replies
+        if not replies:
+            yield "no reply yet"
+            return
+        last = replies[-1]
+        fresh = last.prompt_tokens - last.cached_tokens
+        yield f"last reply: {summary(last.totals)}"
+        yield f"  its prompt: {fresh} of {last.prompt_tokens} tokens were read anew, the others' rows were kept"
+        tokens = sum(reply.totals.tokens for reply in replies)
+        seconds = sum(reply.totals.seconds + reply.totals.seconds_prefill for reply in replies)
+        yield f"conversation: {len(replies)} {'reply' if len(replies) == 1 else 'replies'}, {tokens} tokens in {seconds:.1f} s, reading included"
+
+
+def _lines() -> Iterator[str]:
+    """What the user types, until the end of the input. Ctrl-C at the prompt clears the line."""
+    if not sys.stdin.isatty():
+        for raw in sys.stdin.buffer:
+            yield decode(raw, "standard input")
+        return
+    import readline  # noqa: F401  (input() edits lines and remembers them once this is imported)
+
+    while True:
+        try:
+            yield input(ASKS)
+        except KeyboardInterrupt:
+            print()
+        except EOFError:
+            print()
+            return
+
+
+def _note(text: str) -> None:
+    """What is said about the chat, apart from the chat."""
+    print(text, file=sys.stderr, flush=True)
