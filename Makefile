@@ -5,17 +5,21 @@ BIN := .venv/bin
 READY := .venv/.ready
 
 # One thread per worker: two workers that each start a pool of threads slow each other down.
-export OMP_NUM_THREADS := 1
-export MKL_NUM_THREADS := 1
+test check: export OMP_NUM_THREADS := 1
+test check: export MKL_NUM_THREADS := 1
 export TOKENIZERS_PARALLELISM := false
 
 .DELETE_ON_ERROR:
-.PHONY: help test check clean
+.PHONY: help demo test check clean
 
 help:
+	@echo "make demo    watch a bundled model write faster and write the same; offline once installed"
 	@echo "make test    run the tests (the slow ones: $(BIN)/pytest -m slow)"
 	@echo "make check   lint, formatting, types, and the rules of the house"
 	@echo "make clean   remove the environment and every cache"
+
+demo: $(READY)
+	@$(BIN)/paceline demo
 
 test: $(READY)
 	$(BIN)/python -m pytest -q -n 2

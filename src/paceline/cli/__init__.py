@@ -10,9 +10,9 @@ from collections.abc import Sequence
 from typing import NoReturn
 
 from paceline import __version__
-from paceline.cli import chat, check, generate, methods
+from paceline.cli import chat, check, demo, generate, methods
 
-COMMANDS = (generate, chat, check, methods)
+COMMANDS = (demo, generate, chat, check, methods)
 
 OUTDATED = {
     "--draft": "--num-draft-tokens",

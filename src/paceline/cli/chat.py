@@ -203,7 +203,8 @@ class Chat:
         yield f"  its prompt: {fresh} of {last.prompt_tokens} tokens were read anew, the others' rows were kept"
         tokens = sum(reply.totals.tokens for reply in replies)
         seconds = sum(reply.totals.seconds + reply.totals.seconds_prefill for reply in replies)
-        yield f"conversation: {len(replies)} {'reply' if len(replies) == 1 else 'replies'}, {tokens} tokens in {seconds:.1f} s, reading included"
+        said = "1 reply" if len(replies) == 1 else f"{len(replies)} replies"
+        yield f"conversation: {said}, {tokens} tokens in {seconds:.1f} s, reading included"
 
 
 def _lines() -> Iterator[str]:

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import argparse
-import sys
 from typing import TYPE_CHECKING
 
-from paceline.cli.common import Subparsers, add_json, add_model, load_model, print_json
+from paceline.cli.common import Subparsers, add_json, add_model, load_model, print_json, progress
 
 if TYPE_CHECKING:
-    from paceline.measure.conformance import Checker, Report
+    from paceline.measure.conformance import Report
 
 
 def add(commands: Subparsers) -> None:
@@ -64,26 +63,12 @@ def run(options: argparse.Namespace) -> int:
         options.max_new_tokens,
         options.seed,
     )
-    report = _with_progress(checker) if sys.stderr.isatty() else checker.run()
+    with progress("plain decoding") as checker.progress:
+        report = checker.run()
     _print(report)
     if options.json:
         print_json(report.summary())
     return 1 if report.bugs else 0
-
-
-def _with_progress(checker: Checker) -> Report:
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-
-    columns = (BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(), TextColumn("{task.description}"))
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task("plain decoding")
-
-        def advance(name: str, number: int, total: int) -> None:
-            bar.update(task, description=name, completed=number, total=total)
-
-        checker.progress = advance
-        return checker.run()
 
 
 def _print(report: Report) -> None:

@@ -8,8 +8,8 @@ import logging
 import math
 import os
 import sys
-from collections.abc import Iterable, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -128,6 +128,23 @@ def show(text: Text, color: bool, *, end: str = "\n", width: int | None = None) 
     )
     console.print(text, end=end, soft_wrap=width is None)
     sys.stdout.flush()
+
+
+@contextmanager
+def progress(first: str) -> Iterator[Callable[[str, int, int], None]]:
+    """A bar on standard error, moved by what is being done, how much is done and how much there is; silent where
+    standard error is no terminal."""
+    if not sys.stderr.isatty():
+        yield lambda *_: None
+        return
+    from rich.console import Console
+    from rich.markup import escape
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    columns = (BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(), TextColumn("{task.description}"))
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task(first, total=None)
+        yield lambda doing, done, total: bar.update(task, description=escape(doing), completed=done, total=total)
 
 
 def check_writable(path: Path | None) -> None:

@@ -25,6 +25,8 @@ class Written(Protocol):
     def totals(self) -> Totals: ...
 
 
+NGRAM = 8
+
 Write = Callable[[str], Written]
 """Write on from a prompt with one method."""
 
@@ -90,6 +92,19 @@ class Comparison:
                 if mine.tokens != plain.tokens:
                     return Parting(prompt, _common(mine.tokens, plain.tokens))
         return None
+
+    @property
+    def spread(self) -> float:
+        """The largest ratio of a method's fastest pass to its slowest: how far the machine can be trusted."""
+        return max(max(entry.speeds) / min(entry.speeds) for entry in self.entries)
+
+    @property
+    def repetition(self) -> float:
+        """The share of 8-grams of the base's texts that occurred before in the same text. Where it is high, methods
+        that look things up in the text are flattered."""
+        grams = [list(zip(*(text.tokens[i:] for i in range(NGRAM)), strict=False)) for text in self.base.texts]
+        total = sum(map(len, grams))
+        return 1 - sum(len(set(found)) for found in grams) / total if total else 0.0
 
     def rows(self) -> list[dict[str, Any]]:
         """Plain data, a row per method."""

@@ -1,0 +1,302 @@
+"""``paceline demo``: the bundled models, with drafts and without."""
+
+from __future__ import annotations
+
+import argparse
+import shutil
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from paceline.cli.common import (
+    MODEL,
+    Subparsers,
+    add_color,
+    add_json,
+    check_writable,
+    describe,
+    load_model,
+    print_json,
+    progress,
+    show,
+    wants_color,
+    write_page,
+)
+
+if TYPE_CHECKING:
+    from paceline.hosts.python import Generation, LanguageModel
+    from paceline.measure.comparison import Comparison, Entry, Write
+    from paceline.measure.pictures import TokenPicture
+
+METHODS = ("plain", "lookup", "assistant")
+DRAFT_MODEL = "pocket-draft"
+BALLAST = "500M"
+DTYPE = "float32"
+PROMPTS = {
+    "English": "The old man sat down by the fire and began to tell the story of",
+    "Polish": "Stary człowiek usiadł przy ogniu i zaczął opowiadać o tym, jak",
+    "Ukrainian": "Старий чоловік сів біля вогню і почав розповідати про те, як",
+}
+PASSES = 5
+SECONDS = 20.0
+"""After this much time no further pass of a model is begun."""
+NARROW, WIDE = 60, 110
+LOOPING = 0.2
+"""Share of repeated 8-grams from which a text counts as a loop."""
+STABLE = 1.3
+"""Ratio of fastest to slowest pass up to which a measurement counts as stable."""
+
+WHAT_BALLAST_IS = (
+    "Ballast: parameters that are computed with and change nothing. The words stay the small model's, "
+    "the time is that of a model of the size after the colon."
+)
+HEAD = ("method", "tokens/s", "speed-up", "tokens/round", "mean accepted", "text")
+
+
+def add(commands: Subparsers) -> None:
+    parser = commands.add_parser(
+        "demo",
+        help="see the bundled models write faster and write the same",
+        description=(
+            "Writes the same prompts plainly and with drafts, on a small bundled model and on the same model with "
+            "ballast, which makes it as slow as a large one. Shows speeds, where tokens came from, and whether the "
+            "texts are the same. Works offline and takes about a minute."
+        ),
+        allow_abbrev=False,
+    )
+    parser.add_argument("--model", default=MODEL, metavar="MODEL", help=f"the model that writes (default: {MODEL})")
+    parser.add_argument(
+        "--draft-model",
+        "-md",
+        metavar="MODEL",
+        help=f"the model that drafts (default: {DRAFT_MODEL} with a bundled model, otherwise none)",
+    )
+    parser.add_argument(
+        "--methods",
+        nargs="+",
+        metavar="SPEC",
+        help=f"methods to show; plain always comes first (default: {' '.join(METHODS)})",
+    )
+    parser.add_argument(
+        "--prompt", action="append", metavar="TEXT", help="write on from this, not from the built-in ones; may repeat"
+    )
+    parser.add_argument("--max-new-tokens", type=int, default=48, metavar="N", help="tokens per text (default: 48)")
+    parser.add_argument("--temperature", type=float, default=0.8, metavar="T", help="0 is greedy (default: 0.8)")
+    parser.add_argument("--seed", type=int, default=0, metavar="S", help="same seed, same texts (default: 0)")
+    weight = parser.add_mutually_exclusive_group()
+    weight.add_argument(
+        "--ballast", metavar="SIZE", help=f"size of the slow twin of a bundled model, e.g. 250M (default: {BALLAST})"
+    )
+    weight.add_argument("--no-ballast", action="store_true", help="leave the slow twin out")
+    parser.add_argument("--html", type=Path, metavar="FILE", help="write what is shown as a page, too")
+    add_color(parser)
+    add_json(parser)
+    parser.set_defaults(run=run, dtype=DTYPE, device=None)
+
+
+def run(options: argparse.Namespace) -> int:
+    started = time.monotonic()
+    prompts = _prompts(options.prompt)
+    methods = _methods(options)
+    models = _models(options)
+    check_writable(options.html)
+    sampled = f"at temperature {options.temperature:g} with seed {options.seed}"
+    print(f"A cheap source drafts, the model checks: {sampled}, every method must write the same text.\n", flush=True)
+    parts: list[Part] = []
+    for model in models:
+        try:
+            part = _part(model, prompts, methods, options)
+        except ValueError as error:
+            if not parts:
+                raise
+            print(f"{model} is left out: {error}")  # a machine too small for the slow twin has seen the model itself
+            continue
+        _print(part, parts, wants_color(options))
+        parts.append(part)
+    seconds = time.monotonic() - started
+    print(f'{seconds:.0f} s altogether. Now write something yourself: paceline generate "Once" --show tokens')
+    if options.html:
+        write_page(options.html, "Paceline: the same text, faster", _sections(parts))
+    if options.json:
+        asked = {name: getattr(options, name) for name in ("temperature", "seed", "max_new_tokens")}
+        print_json({**asked, "prompts": prompts, "models": [part.as_dict() for part in parts], "seconds": seconds})
+    return 0 if all(part.same for part in parts) else 1
+
+
+@dataclass(frozen=True)
+class Part:
+    """What one model showed."""
+
+    facts: dict[str, Any]
+    names: list[str]
+    """Of the prompts: their languages, or their numbers."""
+    found: Comparison
+    ballast: bool
+
+    @property
+    def same(self) -> bool:
+        return all(self.found.parting(entry) is None for entry in self.found.entries)
+
+    @property
+    def best(self) -> Entry:
+        """The method whose tokens are shown: the one with the most tokens per round."""
+        drafting = self.found.entries[1:] or self.found.entries
+        return max(drafting, key=lambda entry: entry.per_round(lambda totals: totals.tokens))
+
+    def picture(self, number: int) -> TokenPicture:
+        from paceline.measure.pictures import TokenPicture
+
+        text: Any = self.best.texts[number]
+        title = f"{self.names[number]}, drafts by {self.best.method}"
+        return TokenPicture(self.found.prompts[number], tuple(text.pieces), text.totals, {}, title)
+
+    def as_dict(self) -> dict[str, Any]:
+        texts: list[Any] = list(self.found.base.texts)
+        return {
+            **self.facts,
+            "ballast": self.ballast,
+            "texts": [text.text for text in texts],
+            "repeated_8grams": self.found.repetition,
+            "methods": self.found.rows(),
+        }
+
+
+def _prompts(given: list[str] | None) -> dict[str, str]:
+    """Prompts by name."""
+    if given is None:
+        return PROMPTS
+    if not all(given):
+        raise ValueError("a --prompt is empty; give it at least a word to go on from")
+    return {f"prompt {number}": prompt for number, prompt in enumerate(given, start=1)}
+
+
+def _is_bundled(model: str) -> bool:
+    return model.partition("+")[0] == MODEL
+
+
+def _models(options: argparse.Namespace) -> list[str]:
+    """The model, and its slow twin if it can have one."""
+    if options.ballast is None and (options.no_ballast or options.model != MODEL):
+        return [options.model]
+    from paceline.targets.pocket.shape import read_ballast
+
+    twin = f"{options.model}+ballast:{options.ballast or BALLAST}"
+    read_ballast(twin)  # a size that cannot be read is told before anything is measured
+    return [options.model, twin]
+
+
+def _methods(options: argparse.Namespace) -> dict[str, dict[str, Any]]:
+    """The settings of every method. Those that draft with a model get it."""
+    from paceline.hosts.python import split_settings
+
+    draft_model = options.draft_model or (DRAFT_MODEL if _is_bundled(options.model) else None)
+    asked = options.methods or [method for method in METHODS if draft_model or method != "assistant"]
+    common = {name: getattr(options, name) for name in ("max_new_tokens", "temperature", "seed")}
+    methods = {}
+    for method in dict.fromkeys(("plain", *asked)):
+        settings = {**common, "method": method}
+        with suppress(ValueError):  # a method that needs no model refuses one; what else is wrong is told below
+            split_settings(settings | {"draft_model": draft_model})[0].drafter  # noqa: B018
+            settings["draft_model"] = draft_model
+        split_settings(settings)[0].drafter  # noqa: B018
+        methods[method] = settings
+    return methods
+
+
+def _part(
+    model: str, prompts: Mapping[str, str], methods: Mapping[str, dict[str, Any]], options: argparse.Namespace
+) -> Part:
+    from paceline.measure.comparison import compare
+
+    options.model = model
+    with progress(f"loading {model}") as advance:
+        lm = load_model(options)
+
+        def moved(doing: str, done: int, total: int) -> None:
+            advance(f"{model}: {doing}", done, total)
+
+        writers = {method: _writer(lm, settings) for method, settings in methods.items()}
+        found = compare(writers, list(prompts.values()), passes=PASSES, seconds=SECONDS, progress=moved)
+    return Part(describe(lm), list(prompts), found, "+ballast" in model)
+
+
+def _writer(lm: LanguageModel, settings: dict[str, Any]) -> Write:
+    def write(prompt: str) -> Generation:
+        return lm.generate(prompt, **settings)
+
+    return write
+
+
+def _print(part: Part, before: list[Part], color: bool) -> None:
+    from rich.text import Text
+
+    from paceline.measure.pictures.terminal import paint
+
+    width = max(NARROW, min(shutil.get_terminal_size((WIDE, 24)).columns, WIDE)) if sys.stdout.isatty() else WIDE
+    show(Text("  ".join(_facts(part)), "bold"), color)
+    if part.ballast:
+        show(Text(WHAT_BALLAST_IS), color, width=width)
+    if not before:
+        print()
+        show(paint(part.picture(0), color), color, width=width)
+    print()
+    print("\n".join(_aligned([HEAD, *_rows(part.found)])))
+    show(Text("; ".join(_notes(part, before)), "dim"), color, width=width)
+    print()
+
+
+def _facts(part: Part) -> Iterator[str]:
+    facts = part.facts
+    yield from (facts["model"], facts["dtype"], f"weights {facts['weights']}")
+    yield f"{facts['device']}, {facts['threads']} {'thread' if facts['threads'] == 1 else 'threads'}"
+
+
+def _rows(found: Comparison) -> Iterator[tuple[str, ...]]:
+    for entry, row in zip(found.entries, found.rows(), strict=True):
+        parting = found.parting(entry)
+        yield (
+            entry.method,
+            f"{row['tokens_per_second']:.1f}",
+            f"{row['speed_up']:.2f}x",
+            f"{row['tokens_per_round']:.2f}",
+            f"{row['mean_accepted']:.2f}",
+            "(plain decoding)" if entry is found.base else "identical" if parting is None else str(parting),
+        )
+
+
+def _aligned(rows: list[tuple[str, ...]]) -> Iterator[str]:
+    """The first column and the last to the left, numbers to the right."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    for first, *numbers, last in rows:
+        middle = (f"{number:>{width}}" for number, width in zip(numbers, widths[1:-1], strict=True))
+        yield "  ".join([f"{first:{widths[0]}}", *middle, last])
+
+
+def _notes(part: Part, before: list[Part]) -> Iterator[str]:
+    found = part.found
+    passes, prompts = len(found.base.passes), len(found.prompts)
+    tokens = sum(len(text.tokens) for text in found.base.texts)
+    yield f"{tokens} tokens from {prompts} {'prompt' if prompts == 1 else 'prompts'}"
+    yield "one pass" if passes == 1 else f"medians of {passes} passes, methods taking turns"
+    yield "decoding time only, prefill apart"
+    yield f"repeated 8-grams {found.repetition:.0%}"
+    if found.repetition > LOOPING:
+        yield "the texts loop, which flatters lookup"
+    if passes > 1 and found.spread > STABLE:
+        yield f"unstable: passes of one method differ by {found.spread:.1f}x"
+    if before and [t.tokens for t in found.base.texts] == [t.tokens for t in before[0].found.base.texts]:
+        yield f"the texts are those of {before[0].facts['model']}, token for token"
+
+
+def _sections(parts: list[Part]) -> Iterator[str]:
+    from paceline.measure.pictures.page import table_section, token_section
+
+    for number, part in enumerate(parts):
+        notes = [*([WHAT_BALLAST_IS] if part.ballast else []), "; ".join(_notes(part, parts[:number]))]
+        yield table_section(" · ".join(_facts(part)), HEAD, _rows(part.found), notes)
+        if number == 0:
+            yield from (token_section(part.picture(prompt)) for prompt in range(len(part.names)))
