@@ -14,6 +14,7 @@ from paceline.decode.planner import Fixed
 from paceline.decode.serial import run
 from paceline.decode.session import Session
 from paceline.drafters import Budget, Drafter, Plain, make_drafter
+from paceline.drafters.assistant import Assistant
 from paceline.drafters.compose import Fallback, Union
 from paceline.law import Distribution, KeyedDice, Law, Noise, Sampling
 from paceline.targets.base import Rows, Target
@@ -184,5 +185,8 @@ METHODS: dict[str, Callable[[], Drafter]] = {
     "fallback": lambda: Fallback([make_drafter("lookup:min_ngram=3"), Erratic(seed=1)]),
     "union": lambda: Union([make_drafter("lookup"), Erratic(seed=2)]),
     "erratic": lambda: Erratic(seed=3),
+    "assistant": lambda: Assistant(model=TableTarget(habitual(memory=1), SIZE)),
+    "assistant's tree": lambda: Assistant(model=TableTarget(habitual(memory=1), SIZE), top=3),
+    "assistant's beams": lambda: Assistant(model=TableTarget(habitual(memory=1), SIZE), beams=2, noise="none"),
     "nested": lambda: Union([Fallback([Plain(), Erratic(seed=4)]), make_drafter("lookup:max_ngram=1")]),
 }

@@ -15,7 +15,7 @@ from enum import StrEnum
 import numpy as np
 from numpy.typing import NDArray
 
-from paceline.law import Noise, Sampling
+from paceline.law import Noise, Sampling, Stream
 from paceline.vocabulary import StopMatcher, StopStrings
 
 Ints = NDArray[np.int64]
@@ -74,6 +74,9 @@ class Context:
         self.sampling = sampling
         self.ending = ending
         self.noise = Noise(sampling.seed, sample)
+        self.foreseeable = True
+        """Whether the target will choose by the public noise; under a rule whose coins are hidden a drafter does best
+        to sample. Set by the session, which knows its rule."""
         self.prompt_length = len(tokens)
         self.finish: Finish | None = None
         self._length = len(tokens)
@@ -110,6 +113,10 @@ class Context:
     def gumbel(self, ahead: int, ids: Ints) -> NDArray[np.float64]:
         """The public noise of the position ``ahead`` places after the next token, for the given token ids."""
         return self.noise.gumbel(self._length + ahead, ids)
+
+    def exponentials(self, ahead: int, ids: Ints) -> NDArray[np.float64]:
+        """The same noise as clocks: the target chooses the token of least ``exponential / weight``."""
+        return self.noise.exponential(Stream.TARGET, self._length + ahead, ids)
 
     def commit(self, token: int) -> bool:
         """Append one emitted token; true where plain decoding stops with it.

@@ -110,6 +110,7 @@ class Session:
             self.law = Law(self.context.sampling, self.context.prompt_length)
         if self.dice is None:
             self.dice = KeyedDice(self.context.noise)
+        self.context.foreseeable = self.rule is Rule.COUPLED
 
     def _clock(self) -> float:
         """Time, less what the driver's caller took while tokens were handed out."""

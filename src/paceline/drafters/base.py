@@ -16,9 +16,10 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple
 
 from paceline.context import Context
-from paceline.targets.base import NOTHING, Scores, Want
+from paceline.targets.base import NOTHING, Scores, Target, Want
 from paceline.tree import DraftTree
 from paceline.verify import Verdict
+from paceline.vocabulary import Vocabulary
 
 
 @dataclass(frozen=True)
@@ -69,6 +70,12 @@ class Drafter:
     """The paper or project the method comes from."""
     needs: Want = NOTHING
     """What the target should compute for `observe` beyond tokens."""
+
+    def fit(self, target: Target, vocabulary: Vocabulary | None = None) -> None:
+        """Learn which model to draft for, before any `open`, perhaps again for the same one.
+
+        A drafter that cannot draft for it raises a ValueError that says why.
+        """
 
     def open(self, context: Context) -> Any:
         """Start a sequence; what is returned comes back as ``state``."""

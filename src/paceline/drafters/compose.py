@@ -8,8 +8,9 @@ from typing import Any
 
 from paceline.context import Context
 from paceline.drafters.base import Ask, Drafter, Seen
-from paceline.targets.base import NOTHING, Want
+from paceline.targets.base import NOTHING, Target, Want
 from paceline.tree import EMPTY, DraftTree, merge
+from paceline.vocabulary import Vocabulary
 
 
 class Composed(Drafter):
@@ -21,6 +22,10 @@ class Composed(Drafter):
         for part in self.parts:
             needs = needs | part.needs
         self.needs = needs
+
+    def fit(self, target: Target, vocabulary: Vocabulary | None = None) -> None:
+        for part in self.parts:
+            part.fit(target, vocabulary)
 
     def open(self, context: Context) -> list[Any]:
         states: list[Any] = []

@@ -15,16 +15,20 @@ from functools import cache
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any
 
+from paceline.drafters.assistant import Assistant
 from paceline.drafters.base import Drafter, Plain
 from paceline.drafters.compose import Fallback, Union
 from paceline.drafters.lookup import Lookup
 
 Factory = Callable[..., Drafter]
 
-BUILT_IN: dict[str, Factory] = {method.name: method for method in (Plain, Lookup)}
+BUILT_IN: dict[str, Factory] = {method.name: method for method in (Plain, Lookup, Assistant)}
 GROUP = "paceline.drafters"
+MODEL = "model"
+"""The option of every method that drafts with a model: what `make_drafter` is given, where the spec names none."""
 
 _NAME = re.compile(r"[A-Za-z][\w.-]*")
+_QUOTES = "\"'"
 
 
 @dataclass(frozen=True)
@@ -64,20 +68,41 @@ def plug_ins() -> list[str]:
     return sorted(set(available()) - set(BUILT_IN))
 
 
-def make_drafter(spec: str) -> Drafter:
-    """The drafter a spec names.
+def make_drafter(spec: str, model: Any = None) -> Drafter:
+    """The drafter a spec names. Its methods that draft with a model take ``model`` unless they name one.
 
     >>> make_drafter("lookup:max_ngram=4").sizes
     range(1, 5)
     """
-    unions = [_union(part, spec) for part in _split(spec)]
+    given = {} if model is None else {MODEL: model}
+    taken: list[str] = []
+    unions = [_union(part, spec, given, taken) for part in _split(spec)]
+    if given and not taken:
+        raise ValueError(f"a draft model is given, and method {spec!r} uses none; write 'assistant' or leave it out")
     return unions[0] if len(unions) == 1 else Fallback(unions)
+
+
+def _parted(text: str, mark: str) -> list[str]:
+    """``text`` split at ``mark``, but not inside quotes, which a value needs that holds a comma or a plus."""
+    pieces, open_quote = [""], ""
+    for letter in text:
+        if letter == mark and not open_quote:
+            pieces.append("")
+            continue
+        if letter == open_quote:
+            open_quote = ""
+        elif letter in _QUOTES and not open_quote:
+            open_quote = letter
+        pieces[-1] += letter
+    if open_quote:
+        raise ValueError(f"cannot read {text!r}: the quote {open_quote} is opened and not closed")
+    return pieces
 
 
 def _split(spec: str) -> list[str]:
     """Pieces of a fallback list; ``key=value`` after a comma still belongs to the method before it."""
     pieces: list[str] = []
-    for piece in spec.split(","):
+    for piece in _parted(spec, ","):
         if pieces and re.match(r"\s*\w+\s*=", piece):
             pieces[-1] += "," + piece
         else:
@@ -85,26 +110,31 @@ def _split(spec: str) -> list[str]:
     return pieces
 
 
-def _union(text: str, spec: str) -> Drafter:
-    parts = [_single(part, spec) for part in text.split("+")]
+def _union(text: str, spec: str, given: dict[str, Any], taken: list[str]) -> Drafter:
+    parts = [_single(part, spec, given, taken) for part in _parted(text, "+")]
     return parts[0] if len(parts) == 1 else Union(parts)
 
 
-def _single(text: str, spec: str) -> Drafter:
+def _single(text: str, spec: str, given: dict[str, Any], taken: list[str]) -> Drafter:
     name, colon, rest = text.strip().partition(":")
     if not _NAME.fullmatch(name) or (colon and not rest):
         raise ValueError(f"cannot read method {spec!r}: write name, name:key=value, 'a,b' (fallback) or 'a+b' (union)")
     factory = available().get(name)
     if factory is None:
         raise ValueError(f"unknown method {name!r}; 'paceline methods' lists {', '.join(sorted(available()))}")
-    return factory(**_options(name, factory, rest))
+    options = _options(name, factory, rest, given)
+    taken += given.keys() & options.keys()
+    return factory(**options)
 
 
-def _options(name: str, factory: Factory, text: str) -> dict[str, Any]:
+def _options(name: str, factory: Factory, text: str, given: dict[str, Any]) -> dict[str, Any]:
+    """What is written after a method's name, and of what is ``given`` whatever the method takes and does not name."""
     known = _parameters(factory)
     options: dict[str, Any] = {}
-    for pair in text.split(",") if text else ():
+    for pair in _parted(text, ",") if text else ():
         key, equals, value = (piece.strip() for piece in pair.partition("="))
+        if len(value) > 1 and value[0] in _QUOTES and value[0] == value[-1]:
+            value = value[1:-1]
         if not equals or not key or not value:
             raise ValueError(f"cannot read {pair!r} in method {name!r}: write key=value")
         if key in options:
@@ -113,8 +143,13 @@ def _options(name: str, factory: Factory, text: str) -> dict[str, Any]:
             takes = ", ".join(known) or "no options"
             raise ValueError(f"method {name!r} has no option {key!r}; it takes {takes}")
         options[key] = _convert(name, key, value, _kind(known[key]) if known else str)
+    options.update({key: value for key, value in given.items() if key in (known or {}) and key not in options})
     for key, parameter in (known or {}).items():
         if parameter.default is parameter.empty and key not in options:
+            if key == MODEL:
+                raise ValueError(
+                    f"method {name!r} needs a draft model: write {name}:model=NAME or give --draft-model NAME"
+                )
             raise ValueError(f"method {name!r} needs option {key!r}: write {name}:{key}=value")
     return options
 

@@ -25,6 +25,7 @@ from paceline.decode.planner import Planner, make_planner
 from paceline.decode.serial import run
 from paceline.decode.session import Emission, Round, Session, TokenLogprobs
 from paceline.drafters import Drafter, make_drafter
+from paceline.drafters.assistant import Assistant, DraftModel
 from paceline.law import Sampling
 from paceline.targets.base import Rows, Target
 from paceline.verify import Rule
@@ -44,7 +45,10 @@ SPARE_ROWS = 64
 class Settings:
     """How to generate, apart from the sampling settings of `Sampling`."""
 
-    method: str | Drafter = DEFAULT_METHOD
+    method: str | Drafter | None = None
+    """Default: `lookup`, or `assistant` where there is a draft model."""
+    draft_model: str | Path | PreTrainedModel | LanguageModel | None = None
+    """What the methods that draft with a model use, unless they name one."""
     planner: str | Planner = "fixed:10"
     rule: str = Rule.COUPLED
     max_new_tokens: int = 128
@@ -64,10 +68,24 @@ class Settings:
         if self.max_new_tokens < 1:
             raise ValueError(f"max_new_tokens must be at least 1, not {self.max_new_tokens}")
 
-    @cached_property
+    @property
     def drafter(self) -> Drafter:
-        """The method as a drafter; made once, so that samples of one prompt share what it learns across sequences."""
-        return make_drafter(self.method) if isinstance(self.method, str) else self.method
+        """The method as a new drafter. No model is loaded for it yet."""
+        if isinstance(self.method, Drafter):
+            if self.draft_model is not None:
+                raise ValueError(f"method is a {type(self.method).__name__} already; give it its draft model itself")
+            return self.method
+        model = self.draft_model
+        if isinstance(model, LanguageModel):
+            return make_drafter(self.spec, DraftModel(model.target, model.vocabulary))
+        return make_drafter(self.spec, model)
+
+    @property
+    def spec(self) -> str:
+        """The method as written, or the default one."""
+        if isinstance(self.method, str):
+            return self.method
+        return DEFAULT_METHOD if self.draft_model is None else Assistant.name
 
     @cached_property
     def sizes(self) -> Planner:
@@ -154,6 +172,7 @@ class LanguageModel:
         self.target = target
         self.vocabulary = vocabulary
         self._spare: Rows | None = None
+        self._drafters: dict[tuple[str, Any], Drafter] = {}
         self._taking = threading.Lock()
 
     def generate(self, prompt: Prompt, **settings: Any) -> Generation:
@@ -178,10 +197,23 @@ class LanguageModel:
         """Like `stream`, for those who want the `Generation` afterwards: read its `pieces`, then its `result`."""
         return Writing(self, prompt, 0, *split_settings(settings))
 
+    def drafter(self, settings: Settings) -> Drafter:
+        """The drafter that settings ask for, fitted to this model. One named by a spec is made once and kept, with its
+        draft model and what it learns across texts."""
+        if isinstance(settings.method, Drafter):
+            drafter = settings.drafter
+        else:
+            key = settings.spec, settings.draft_model
+            with self._taking:
+                drafter = self._drafters.setdefault(key, settings.drafter)
+        drafter.fit(self.target, self.vocabulary)
+        return drafter
+
     def forget(self) -> None:
-        """Give back the memory of the last text."""
+        """Give back the memory of the last text, and that of the drafters with their models."""
         with self._taking:
             old, self._spare = self._spare, None
+            self._drafters.clear()
         if old is not None:
             old.close()
 
@@ -229,7 +261,7 @@ class Writing:
         )
         self.context = Context(self._prompt, sampling, ending, sample=number)
         self._settings = settings
-        self._drafter, self._planner = settings.drafter, settings.sizes
+        self._drafter, self._planner = lm.drafter(settings), settings.sizes
         self.session: Session | None = None
         self._said: list[Piece] = []
 
@@ -299,10 +331,14 @@ def load(
     device: str | None = None,
     device_map: str | dict[str, Any] | None = None,
 ) -> LanguageModel:
-    """A transformers causal LM by path or name, or one that is loaded already (then with its tokenizer)."""
-    from paceline.targets.hf.load import load_target, load_tokenizer
+    """A bundled model, a transformers causal LM by path or name, or a loaded one (then with its tokenizer).
 
-    target = load_target(model, dtype=dtype, device=device, device_map=device_map)
-    if tokenizer is None and isinstance(model, (str, Path)):
-        tokenizer = load_tokenizer(model)
+    Bundled are ``pocket``, ``pocket-draft`` and ``pocket-foreign``; ``pocket+ballast:500M`` is the same function at
+    the cost of a model of that size, ``pocket+ballast:500M/150k`` with as many token ids. A folder that happens to be
+    called like one of them is reached as ``./pocket``.
+    """
+    from paceline.targets.load import open_model
+
+    target, own = open_model(model, dtype=dtype, device=device, device_map=device_map)
+    tokenizer = own if tokenizer is None else tokenizer
     return LanguageModel(target, Vocabulary.of(tokenizer) if tokenizer is not None else None)

@@ -2,8 +2,8 @@
 
 This is the only room where scores become probabilities. `settings` says what the user asked for, `law`
 applies it to a row of logits by way of `adjust` and `warp`, `distribution` is the result, `noise` supplies
-the random bits and `dice` throws them; `scores` normalises raw rows. `Law` is fetched on first use, because
-it alone loads torch.
+the random bits and `dice` throws them; `scores` normalises raw rows; `outlook` is the law as a drafter
+expects it. `Law` and `Outlook` are fetched on first use, because they load torch.
 """
 
 from typing import TYPE_CHECKING
@@ -16,6 +16,7 @@ from paceline.law.settings import Processor, Sampling
 
 if TYPE_CHECKING:
     from paceline.law.law import Law
+    from paceline.law.outlook import Outlook
 
 __all__ = [
     "Dice",
@@ -23,6 +24,7 @@ __all__ = [
     "KeyedDice",
     "Law",
     "Noise",
+    "Outlook",
     "Processor",
     "Sampling",
     "Stream",
@@ -38,4 +40,8 @@ def __getattr__(name: str) -> object:
         from paceline.law.law import Law
 
         return Law
+    if name == "Outlook":
+        from paceline.law.outlook import Outlook
+
+        return Outlook
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -77,6 +77,11 @@ class Rows(ABC):
         """The tokens whose rows are committed."""
         return self._tokens[: self.committed]
 
+    @property
+    def drafted(self) -> Ints:
+        """The tokens of the tentative rows."""
+        return self._tokens[self.committed : self.committed + self.tentative]
+
     def note(self, tokens: Ints, held: int = 0) -> None:
         """Remember the tokens of rows about to be written behind the committed ones and the first ``held`` tentative
         ones; drops the other tentative rows."""

@@ -1,0 +1,131 @@
+"""Drafts by a small model with the target's tokenizer.
+
+By default a draft is ranked by log-probability plus the public noise with which the target will choose: where the two
+models agree on the odds they then agree on the token, also at temperature 1, where the likeliest token is often not the
+one that is drawn. ``noise=none`` ranks by probability alone, as the classic papers do. Under the rejection rule, whose
+coins no draft may see, tokens are sampled and their law goes with them.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from paceline.context import Context
+from paceline.drafters.assistant.growth import Growth, Reading, Shape
+from paceline.drafters.assistant.model import DraftModel
+from paceline.drafters.base import Ask, Drafter
+from paceline.law import Outlook
+from paceline.targets.base import Request, Rows, Target
+from paceline.tree import DraftTree
+from paceline.vocabulary import Vocabulary
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+NOISE = ("shared", "none")
+AT_ONCE = 16
+"""Unread tokens up to this many are read together with the draft's first level."""
+SPARE_ROWS = 64
+
+
+class Assistant(Drafter):
+    """A draft model and the shape of its drafts. The model is loaded when a target is known."""
+
+    name = "assistant"
+    summary = "a small model with the target's tokenizer drafts a chain, the best of a tree, or beams"
+    source = "speculative decoding (Leviathan 2022, Chen 2023); public noise after Daliri 2024"
+
+    def __init__(
+        self,
+        *,
+        model: str | Path | PreTrainedModel | DraftModel | Target,
+        beams: int = 1,
+        top: int = 1,
+        length: int | None = None,
+        noise: str = "shared",
+        confidence: float = 0.0,
+        dtype: str | None = None,
+    ) -> None:
+        for name, value in (("beams", beams), ("top", top), ("length", 1 if length is None else length)):
+            if value < 1:
+                raise ValueError(f"option {name!r} of method 'assistant' is at least 1, not {value}")
+        if noise not in NOISE:
+            raise ValueError(f"option 'noise' of method 'assistant' is {' or '.join(NOISE)}, not {noise!r}")
+        if not 0 <= confidence < 1:
+            raise ValueError(f"option 'confidence' of method 'assistant' is from 0 to below 1, not {confidence}")
+        self.shape = Shape(beams=beams, top=top, length=length, confidence=confidence, shared=noise == "shared")
+        self._named = model
+        self._dtype = dtype
+        self._loaded = (
+            DraftModel(model) if isinstance(model, Target) else model if isinstance(model, DraftModel) else None
+        )
+        self._vocab_size: int | None = None
+        self._spare: Rows | None = None
+        self._lock = threading.Lock()
+
+    def fit(self, target: Target, vocabulary: Vocabulary | None = None) -> None:
+        with self._lock:
+            if self._loaded is None:
+                assert not isinstance(self._named, (DraftModel, Target)), "those are loaded"
+                self._loaded = DraftModel.load(self._named, target, self._dtype)
+            self._loaded.check_fit(target, vocabulary)
+            self._vocab_size = target.vocab_size
+
+    @property
+    def model(self) -> Target:
+        """The target that drafts."""
+        assert self._loaded is not None, "a draft model is loaded by `fit`"
+        return self._loaded.target
+
+    def open(self, context: Context) -> Reading:
+        with self._lock:
+            rows, self._spare = self._spare, None
+        if rows is None:
+            rows = self.model.open(len(context) + context.room + SPARE_ROWS)
+        rows.rewind(rows.common_prefix(context.tokens[:-1]))
+        return Reading(context, rows, Outlook(context.sampling, context.prompt_length))
+
+    def close(self, state: Reading) -> None:
+        with self._lock:
+            old, self._spare = self._spare, state.rows
+        if old is not None:
+            old.close()
+
+    def propose(self, asks: Sequence[Ask]) -> list[DraftTree]:
+        """Drafts grow together: one forward of the draft model reads a level of each."""
+        growths = [self._growth(ask) for ask in asks]
+        self._read_ahead([ask.state for ask, growth in zip(asks, growths, strict=True) if not growth.done])
+        while growing := [growth for growth in growths if not growth.done]:
+            scores = self.model.submit([growth.request() for growth in growing]).result()
+            for growth, found in zip(growing, scores, strict=True):
+                growth.grow(found)
+        return [growth.tree(self.name) for growth in growths]
+
+    def _growth(self, ask: Ask) -> Growth:
+        reading: Reading = ask.state
+        length = len(reading.context)
+        reach = self.model.reach(length - 1)
+        shape = self.shape if reach.trees else self.shape.chained
+        depth = min(ask.budget.depth, shape.depth(ask.budget.nodes))
+        if reach.depth is not None:
+            depth = min(depth, reach.depth + 1)
+        if self.model.context_length is not None:
+            depth = min(depth, self.model.context_length - length + 1)
+        if depth > 0:
+            reading.catch_up()
+        return Growth(reading, shape, ask.budget.nodes, max(depth, 0), self._vocab_size)
+
+    def _read_ahead(self, readings: Sequence[Reading]) -> None:
+        """Read long unread text, a prompt or what others drafted, all but its last token."""
+        while behind := [reading for reading in readings if len(reading.unread) > AT_ONCE]:
+            requests = []
+            for reading in behind:
+                unread = reading.unread[:-1]
+                size = self.model.prefill_size(len(unread))
+                requests.append(Request.of_prompt(reading.rows, unread[:size]))
+            self.model.submit(requests).result()
+            for reading, request in zip(behind, requests, strict=True):
+                reading.read(len(request.tokens))

@@ -1,0 +1,180 @@
+"""One draft being made: a tree that grows by a level with each forward of the draft model.
+
+The draft model's cache follows the text. Its rows for the text are committed; rows of the draft are tentative, every
+level hanging below those before it, so nothing is read twice while a draft grows. When the text has gone on, the rows
+that became text are kept, and what the draft did not foresee is read with the next draft's first forward.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from paceline.context import Context
+from paceline.law import Distribution, Outlook, Stream
+from paceline.law.outlook import foremost
+from paceline.targets.base import Request, Rows, Scores
+from paceline.tree import ROOT, DraftTree, Floats, Ints
+
+NO_ROWS: Ints = np.empty(0, np.int64)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Shape:
+    """What a draft looks like: ``beams`` nodes of every level go on, each into its ``top`` likeliest tokens.
+
+    ``length`` bounds its depth, ``confidence`` ends a path that is less likely than this to be the target's. With
+    ``shared`` noise candidates are ranked as the target will choose, without by probability alone.
+    """
+
+    beams: int = 1
+    top: int = 1
+    length: int | None = None
+    confidence: float = 0.0
+    shared: bool = True
+
+    def depth(self, nodes: int) -> int:
+        """How deep a draft of so many nodes goes where nothing else limits it."""
+        return self.length or -(-nodes // max(self.beams, self.top))
+
+    @property
+    def chained(self) -> Shape:
+        """The same for a model that cannot read siblings: one node of every level goes on."""
+        return replace(self, beams=1, top=max(self.top, self.beams))
+
+
+@dataclass(eq=False)
+class Reading:
+    """One sequence, as far as the draft model has read it."""
+
+    context: Context
+    rows: Rows
+    outlook: Outlook
+    parents: Ints = field(default_factory=lambda: NO_ROWS)
+    """Of the tentative rows: those of the last draft."""
+
+    def catch_up(self) -> None:
+        """Keep those rows of the last draft that became text; forget the others."""
+        path: list[int] = []
+        row, drafted = -1, self.rows.drafted
+        for token in self.context.tokens[self.rows.committed : -1].tolist():
+            below = np.flatnonzero((self.parents == row) & (drafted[: len(self.parents)] == token))
+            if len(below) == 0:
+                break
+            row = int(below[0])
+            path.append(row)
+        self.rows.keep(path)
+        self.parents = NO_ROWS
+
+    @property
+    def unread(self) -> Ints:
+        """The text without rows: at least the last token, whose row says what comes next."""
+        return self.context.tokens[self.rows.committed :]
+
+    def read(self, count: int) -> None:
+        """The first tentative rows are text."""
+        self.rows.keep(range(count))
+
+
+class Growth:
+    """A draft of ``depth`` levels at most, for a vocabulary of ``vocab_size``. Ask for `request`, answer with `grow`,
+    until it is `done`."""
+
+    def __init__(self, reading: Reading, shape: Shape, nodes: int, depth: int, vocab_size: int | None) -> None:
+        self._reading, self._shape = reading, shape
+        self._nodes, self._depth, self._vocab_size = nodes, depth, vocab_size
+        context = reading.context
+        self._sampled = not context.foreseeable and not context.sampling.greedy and shape.beams == 1
+        self._shared = context.foreseeable and not context.sampling.greedy and shape.shared
+        self._tokens: list[int] = []
+        self._parents: list[int] = []
+        self._scores: list[float] = []
+        self._paths: list[float] = []
+        self._drawn: dict[int, Distribution] = {}
+        self._row_of: dict[int, int] = {ROOT: -1}  # tentative row of a node that was read; the root's is committed
+        self._frontier = [ROOT] if depth > 0 else []
+        self._level = 0
+
+    @property
+    def done(self) -> bool:
+        return not self._frontier
+
+    def request(self) -> Request:
+        """The rows to read next: what is unread of the text, then the nodes that go on."""
+        reading = self._reading
+        if self._level == 0:
+            unread = reading.unread.copy()
+            return Request(reading.rows, unread, np.arange(-1, len(unread) - 1))
+        held = len(reading.parents)
+        fresh = [self._row_of[self._parents[node]] for node in self._frontier]
+        tokens = np.array([self._tokens[node] for node in self._frontier], np.int64)
+        return Request(reading.rows, tokens, np.concatenate([reading.parents, np.array(fresh, np.int64)]), held=held)
+
+    def grow(self, scores: Scores) -> None:
+        """Hang the next level below the rows just read, and choose what goes on."""
+        reading = self._reading
+        if self._level == 0:
+            reading.read(len(scores.tokens))
+            rows = scores.logits[-1:]
+        else:
+            for number, node in enumerate(self._frontier):
+                self._row_of[node] = len(reading.parents) + number
+            reading.parents = np.concatenate([reading.parents, scores.parents])
+            rows = scores.logits
+        laws = reading.outlook.laws(rows[:, : self._vocab_size], [self._text(node) for node in self._frontier])
+        first = len(self._tokens)
+        for node, law in zip(self._frontier, laws, strict=True):
+            self._branch(node, law)
+        self._level += 1
+        self._frontier = self._going_on(first) if self._level < self._depth else []
+
+    def _text(self, node: int) -> Ints:
+        """All tokens up to a node; costs a copy, so only where a setting reads them."""
+        text = self._reading.context.tokens
+        if node == ROOT or not self._reading.context.sampling.adjusts:
+            return text
+        path = []
+        while node != ROOT:
+            path.append(self._tokens[node])
+            node = self._parents[node]
+        return np.concatenate([text, path[::-1]])
+
+    def _branch(self, node: int, law: Distribution) -> None:
+        context, shape = self._reading.context, self._shape
+        noise: Floats | None = None
+        if self._shared:
+            noise = context.exponentials(self._level, law.ids)
+        elif self._sampled:
+            noise = context.noise.exponential(Stream.DRAFT, len(context) + self._level, law.ids)
+        ids, scores = foremost(law, max(shape.top, shape.beams), noise)
+        if self._sampled:
+            self._drawn[node] = law
+            scores = np.log(law.probs[np.searchsorted(law.ids, ids)])
+        above = 0.0 if node == ROOT else self._paths[node]
+        for token, score in zip(ids.tolist(), scores.tolist(), strict=True):
+            if not self._sampled and np.exp(above + score) < shape.confidence:
+                continue
+            self._tokens.append(token)
+            self._parents.append(node)
+            self._scores.append(score)
+            self._paths.append(above + score)
+
+    def _going_on(self, first: int) -> list[int]:
+        """The best nodes of the newest level; of sampled ones the first drawn, whatever it is worth.
+
+        Nothing follows an end-of-text token.
+        """
+        newest = list(range(first, len(self._tokens)))
+        if self._sampled:
+            going = newest[:1]
+            if going and np.exp(self._paths[going[0]]) < self._shape.confidence:
+                return []
+        else:
+            going = sorted(newest, key=lambda node: -self._paths[node])[: self._shape.beams]
+        return sorted(node for node in going if self._tokens[node] not in self._reading.context.ending.eos)
+
+    def tree(self, source: str) -> DraftTree:
+        """The draft, cut to its nodes: sampled children in the order they were drawn, others by what they are worth."""
+        tree = DraftTree.build(self._tokens, self._parents, source=source, scores=self._scores, drawn=self._drawn)
+        return tree.head(self._nodes) if self._sampled else tree.top(self._nodes)

@@ -1,0 +1,444 @@
+"""A draft model proposes: the text stays the target's, the cache follows without reading twice, noise pays."""
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from itertools import product
+from typing import Any
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from engine import PROMPT, SIZE, habitual, tabled, write
+from families import build
+from paceline.context import Context, Ending
+from paceline.decode.planner import Fixed
+from paceline.decode.session import Session
+from paceline.drafters import Ask, Budget, make_drafter
+from paceline.drafters.assistant import Assistant, DraftModel
+from paceline.drafters.assistant.growth import Growth
+from paceline.drafters.compose import Fallback, Union
+from paceline.hosts.python import LanguageModel, split_settings
+from paceline.law import Sampling, Stream
+from paceline.targets.base import OnEarly, Pending, Reach, Request
+from paceline.targets.hf.load import load_target
+from paceline.targets.table import Table, TableTarget, random_table
+from paceline.tree import DraftTree
+from paceline.verify import Rule
+from paceline.vocabulary import Vocabulary
+from tokenizer_kinds import byte_level, sentencepiece, sequence, wrapped
+
+SHAPES: dict[str, dict[str, Any]] = {
+    "chain": {},
+    "top": {"top": 3},
+    "beams": {"beams": 3},
+    "wide": {"beams": 2, "top": 4, "length": 3},
+    "confident": {"top": 2, "confidence": 0.2},
+}
+SETTINGS = {
+    "greedy": Sampling(),
+    "warm": Sampling(temperature=1.0, seed=3),
+    "cold": Sampling(temperature=0.6, seed=3),
+    "cut": Sampling(temperature=1.2, top_k=4, top_p=0.9, min_p=0.02, seed=3),
+    "penalties": Sampling(temperature=1.0, repetition_penalty=1.4, presence_penalty=0.3, frequency_penalty=0.2, seed=3),
+    "bias and bans": Sampling(temperature=1.0, logit_bias={2: 0.7}, banned=((1,), (0, 3)), seed=3),
+}
+every_shape = pytest.mark.parametrize("shape", SHAPES)
+every_setting = pytest.mark.parametrize("setting", SETTINGS)
+
+
+def like(table: Table, spread: float = 0.5, size: int = SIZE) -> Table:
+    """A table that nearly agrees with another."""
+    other = habitual(size, seed=77)
+    return lambda history: [a + spread * b for a, b in zip(table(history), other(history), strict=True)]
+
+
+def alike(**options: Any) -> TableTarget:
+    return TableTarget(like(habitual()), SIZE, **options)
+
+
+class Watched(TableTarget):
+    """Knows every text whose last row it scored."""
+
+    def __init__(self, table: Table, size: int = SIZE) -> None:
+        super().__init__(table, size)
+        self.read: list[tuple[int, ...]] = []
+        self.sizes: list[int] = []
+        self.siblings = False
+
+    def submit(self, requests: Sequence[Request], on_early: OnEarly | None = None) -> Pending:
+        pending = super().submit(requests, on_early)
+        for request in requests:
+            self.siblings |= not request.is_chain
+            before, drafted = request.rows.tokens.tolist(), request.rows.drafted
+            self.read += [(*before, *drafted[seen].tolist()) for seen in request.visible]
+        self.sizes.append(sum(len(request.tokens) for request in requests))
+        return pending
+
+
+# --- the text ----------------------------------------------------------------------------------------------
+
+
+@every_shape
+@every_setting
+@pytest.mark.parametrize("noise", ["shared", "none"])
+def test_the_text_is_plain_decodings(shape: str, setting: str, noise: str) -> None:
+    target, sampling = tabled(), SETTINGS[setting]
+    plain = write(target, PROMPT, make_drafter("plain"), sampling=sampling, max_new_tokens=40)
+    drafter = Assistant(model=alike(), noise=noise, **SHAPES[shape])
+    drafted = write(target, PROMPT, drafter, sampling=sampling, nodes=7, max_new_tokens=40)
+    assert drafted.context.emitted.tolist() == plain.context.emitted.tolist()
+    assert sum(r.accepted for r in drafted.rounds) > 5 or noise == "none"
+
+
+@every_setting
+@pytest.mark.parametrize("shape", ["chain", "top", "beams"])
+def test_a_draft_model_that_is_the_target_is_never_wrong(setting: str, shape: str) -> None:
+    """So the settings act on the draft's rows as on the target's, and the noise is that of the right place."""
+    sampling = SETTINGS[setting]
+    drafter = Assistant(model=tabled(), **SHAPES[shape])
+    session = write(tabled(), PROMPT, drafter, sampling=sampling, nodes=6, max_new_tokens=40)
+    assert all(round.accepted >= min(2, 39 - round.position + len(PROMPT)) for round in session.rounds)
+    if shape == "chain":
+        assert all(r.accepted == r.drafted for r in session.rounds)
+
+
+def test_sharing_the_noise_is_what_gets_samples_accepted() -> None:
+    rates = {}
+    for noise in ("shared", "none"):
+        accepted = drafted = 0
+        for seed in range(20):
+            sampling = Sampling(temperature=1.0, seed=seed)
+            target = TableTarget(random_table(SIZE, seed=4), SIZE)
+            drafter = Assistant(model=TableTarget(like(random_table(SIZE, seed=4), 0.3), SIZE), noise=noise)
+            rounds = write(target, PROMPT, drafter, sampling=sampling, max_new_tokens=30, nodes=1).rounds
+            accepted, drafted = accepted + sum(r.accepted for r in rounds), drafted + sum(r.drafted for r in rounds)
+        rates[noise] = accepted / drafted
+    assert rates["shared"] > 0.7 > 0.6 > rates["none"]
+
+
+def test_without_noise_the_draft_is_the_likeliest_chain() -> None:
+    target = alike()
+    context = Context(PROMPT, Sampling(temperature=1.0), Ending(max_new_tokens=20))
+    drafter = Assistant(model=target, noise="none")
+    tree = propose(drafter, context, 5)
+    text = list(PROMPT)
+    for token in tree.tokens.tolist():
+        assert token == int(np.argmax(target.table(tuple(text))))
+        text.append(token)
+    assert len(tree) == 5
+
+
+def propose(drafter: Assistant, context: Context, nodes: int) -> DraftTree:
+    return drafter.propose([Ask(drafter.open(context), Budget(nodes, context.room - 1))])[0]
+
+
+def test_processors_are_asked_by_the_target_alone() -> None:
+    """They may keep state, and a grammar that heard of refused drafts would be another grammar."""
+    asked: list[int] = []
+
+    def processor(ids: Any, rows: Any) -> Any:
+        asked.append(ids.shape[1])
+        return rows
+
+    sampling = Sampling(temperature=1.0, processors=(processor,))
+    session = write(tabled(), PROMPT, Assistant(model=alike(), beams=2), sampling=sampling, max_new_tokens=20)
+    assert asked == list(range(len(PROMPT), len(PROMPT) + len(session.context.emitted)))
+
+
+# --- the rejection rule ------------------------------------------------------------------------------------
+
+TEXTS = 4000
+
+
+def frequencies(drafter: Assistant, table: Table, length: int = 3) -> tuple[Counter[tuple[int, ...]], int]:
+    """How often each text came up under the rejection rule, and how many drafted tokens were accepted."""
+    found: Counter[tuple[int, ...]] = Counter()
+    accepted = 0
+    target = TableTarget(table, 3)
+    for sample in range(TEXTS):
+        sampling = Sampling(temperature=1.0, seed=5)
+        how = {"rule": Rule.REJECTION, "sampling": sampling, "sample": sample, "nodes": 4}
+        session = write(target, [0, 1], drafter, max_new_tokens=length, **how)
+        found[tuple(session.context.emitted.tolist())] += 1
+        accepted += sum(r.accepted for r in session.rounds)
+    return found, accepted
+
+
+def p_value(found: Counter[tuple[int, ...]], table: Table, length: int = 3) -> float:
+    expected = []
+    texts = list(product(range(3), repeat=length))
+    for text in texts:
+        chance, history = 1.0, (0, 1)
+        for token in text:
+            weights = 2.0 ** np.array(table(history))
+            chance *= weights[token] / weights.sum()
+            history = (*history, token)
+        expected.append(chance * TEXTS)
+    return float(stats.chisquare([found[text] for text in texts], expected).pvalue)
+
+
+@pytest.mark.parametrize("shape", ["chain", "top", "beams"])
+def test_under_rejection_the_law_of_the_text_is_the_targets(shape: str) -> None:
+    table = random_table(3, seed=8)
+    found, accepted = frequencies(Assistant(model=TableTarget(like(table, size=3), 3), **SHAPES[shape]), table)
+    assert accepted > TEXTS / 2
+    assert p_value(found, table) > 1e-3
+
+
+def test_a_draft_that_lies_about_its_law_would_be_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Likeliest tokens passed off as sampled ones."""
+    honest = Growth.tree
+
+    def boastful(self: Growth, source: str) -> DraftTree:
+        tree = honest(self, source)
+        for node, law in tree.drawn.items():
+            tree.tokens[node + 1] = law.ids[law.weights.argmax()]
+        return tree
+
+    monkeypatch.setattr(Growth, "tree", boastful)
+    table = random_table(3, seed=8)
+    found, _ = frequencies(Assistant(model=TableTarget(like(table, size=3), 3)), table)
+    assert p_value(found, table) < 1e-6
+
+
+def test_under_rejection_drafts_see_neither_public_nor_private_coins(monkeypatch: pytest.MonkeyPatch) -> None:
+    streams: set[Stream] = set()
+    context = Context(PROMPT, Sampling(temperature=1.0), Ending(max_new_tokens=20))
+    Session(context, tabled(), tabled().open(), make_drafter("plain"), Fixed(4), Rule.REJECTION)
+    honest = context.noise.exponential
+
+    def noted(stream: Stream, index: int, ids: Any) -> Any:
+        streams.add(stream)
+        return honest(stream, index, ids)
+
+    object.__setattr__(context.noise, "exponential", noted)
+    tree = propose(Assistant(model=alike(), top=2), context, 6)
+    assert streams == {Stream.DRAFT}
+    assert sorted(tree.drawn) == [-1, 0, 2]
+
+
+# --- the cache ---------------------------------------------------------------------------------------------
+
+
+@every_shape
+@pytest.mark.parametrize("setting", ["greedy", "warm"])
+def test_nothing_is_read_twice(shape: str, setting: str) -> None:
+    """But for a last token that a beam went through and no draft was sent with: its row must say what follows."""
+    model = Watched(like(habitual()))
+    session = write(
+        tabled(),
+        PROMPT,
+        Assistant(model=model, **SHAPES[shape]),
+        sampling=SETTINGS[setting],
+        nodes=5,
+        max_new_tokens=40,
+    )
+    again = [text for text, times in Counter(model.read).items() if times > 1]
+    whole = tuple(session.context.tokens.tolist())
+    roots = {whole[: round.position] for round in session.rounds}
+    assert set(again) <= (roots if "beams" in SHAPES[shape] else set())
+    last = max(round.position for round in session.rounds if round.drafted)
+    assert {whole[:n] for n in range(len(PROMPT), last + 1)} <= set(model.read)
+
+
+def test_a_long_prompt_is_read_in_pieces_and_a_second_time_not_at_all() -> None:
+    model = Watched(like(habitual()))
+    drafter, prompt = Assistant(model=model), (PROMPT * 6)[:40]
+    write(tabled(), prompt, drafter, max_new_tokens=4, nodes=2)
+    assert max(model.sizes) <= max(model.prefill_chunk, 16)
+    assert tuple(prompt) in model.read
+    model.read.clear()
+    write(tabled(), prompt, drafter, max_new_tokens=4, nodes=2)
+    assert min(map(len, model.read)) >= len(prompt)
+
+
+def test_what_another_source_drafted_is_read_too() -> None:
+    """A draft model beside a cheaper source that the target often follows falls behind, and catches up."""
+    model = Watched(habitual())
+    prompt = PROMPT * 3
+    drafter = Fallback([make_drafter("lookup:min_ngram=2"), Assistant(model=model)])
+    plain = write(tabled(), prompt, make_drafter("plain"), max_new_tokens=60)
+    session = write(tabled(), prompt, drafter, max_new_tokens=60)
+    assert session.context.emitted.tolist() == plain.context.emitted.tolist()
+    assert {"lookup", "assistant"} <= {emission.source for emission in session.emissions}
+
+
+def test_union_with_lookup_keeps_the_text_and_both_sources() -> None:
+    drafter = Union([Assistant(model=alike(), top=2), make_drafter("lookup")])
+    sampling = Sampling(temperature=0.7, seed=2)
+    plain = write(tabled(), PROMPT * 3, make_drafter("plain"), sampling=sampling, max_new_tokens=50)
+    session = write(tabled(), PROMPT * 3, drafter, sampling=sampling, nodes=8, max_new_tokens=50)
+    assert session.context.emitted.tolist() == plain.context.emitted.tolist()
+
+
+# --- batches and limits ------------------------------------------------------------------------------------
+
+
+@every_shape
+def test_drafts_of_several_texts_grow_together(shape: str) -> None:
+    contexts = [
+        Context((PROMPT * 4)[: 5 + 7 * i], Sampling(temperature=1.0, seed=i), Ending(max_new_tokens=30))
+        for i in range(3)
+    ]
+    model = Watched(like(habitual()))
+    together = Assistant(model=model, **SHAPES[shape])
+    asks = [Ask(together.open(context), Budget(6, 4 + i)) for i, context in enumerate(contexts)]
+    trees = together.propose(asks)
+    forwards = len(model.sizes)
+    for context, ask, tree in zip(contexts, asks, trees, strict=True):
+        alone = Assistant(model=alike(), **SHAPES[shape])
+        own = alone.propose([Ask(alone.open(context), ask.budget)])[0]
+        assert (tree.tokens.tolist(), tree.parents.tolist()) == (own.tokens.tolist(), own.parents.tolist())
+    assert forwards <= 6 + 5  # the deepest draft's levels, and the pieces of the longest prompt
+
+
+def test_a_draft_model_with_a_short_memory_stops_drafting_in_time() -> None:
+    model = alike()
+    model.context_length = 20
+    plain = write(tabled(), PROMPT, make_drafter("plain"), max_new_tokens=40)
+    session = write(tabled(), PROMPT, Assistant(model=model), max_new_tokens=40)
+    assert session.context.emitted.tolist() == plain.context.emitted.tolist()
+    assert all(round.drafted == 0 for round in session.rounds if round.position > 20)
+    assert any(round.drafted for round in session.rounds)
+
+
+def test_a_draft_model_that_cannot_read_siblings_reads_chains() -> None:
+    class Chained(Watched):
+        def reach(self, position: int) -> Reach:
+            return Reach(trees=False, depth=2)
+
+    model = Chained(like(habitual()))
+    plain = write(tabled(), PROMPT, make_drafter("plain"), max_new_tokens=30)
+    session = write(tabled(), PROMPT, Assistant(model=model, beams=3), max_new_tokens=30, nodes=12)
+    assert session.context.emitted.tolist() == plain.context.emitted.tolist()
+    assert not model.siblings
+    assert max(round.accepted for round in session.rounds) == 3
+
+
+def test_confidence_ends_a_draft_early() -> None:
+    drafted = {}
+    for confidence in (0.0, 0.3, 0.9):
+        session = write(tabled(), PROMPT, Assistant(model=alike(), confidence=confidence), max_new_tokens=40)
+        drafted[confidence] = sum(r.drafted for r in session.rounds)
+    assert drafted[0.0] > drafted[0.3] > drafted[0.9]
+
+
+def test_nothing_follows_the_end_of_the_text() -> None:
+    target = tabled(eos=frozenset([2]))
+    context = Context(PROMPT, Sampling(temperature=1.0, seed=1), Ending(max_new_tokens=60, eos=target.eos))
+    drafter = Assistant(model=alike(), beams=3, top=6, length=6)
+    tree = propose(drafter, context, 60)
+    ends = np.flatnonzero(tree.tokens == 2)
+    assert len(ends)
+    assert not set(ends) & set(tree.parents.tolist())
+
+
+def test_one_drafter_serves_texts_that_interleave() -> None:
+    drafter, target = Assistant(model=alike(), top=2), tabled()
+    lm = LanguageModel(target)
+    settings: dict[str, Any] = {"method": drafter, "temperature": 1.0, "max_new_tokens": 30}
+    alone = [lm.generate(PROMPT, seed=seed, **settings).tokens for seed in (1, 2)]
+    streams: list[Iterator[Any]] = [lm.stream(PROMPT, seed=seed, **settings) for seed in (1, 2)]
+    mixed: list[list[int]] = [[], []]
+    for _ in range(30):
+        for number, stream in enumerate(streams):
+            mixed[number] += [piece.token for piece in [next(stream)]]
+    assert mixed == alone
+
+
+# --- transformers models -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["llama", "mistral", "gemma2"])
+@every_shape
+def test_a_real_model_drafts_for_itself_and_is_never_wrong(name: str, shape: str) -> None:
+    target, model = load_target(build(name)), load_target(build(name))
+    sampling = Sampling(temperature=1.0, seed=7)
+    prompt = np.random.default_rng(1).integers(1, 60, 30).tolist()
+    plain = write(target, prompt, make_drafter("plain"), sampling=sampling, max_new_tokens=40)
+    session = write(
+        target, prompt, Assistant(model=model, **SHAPES[shape]), sampling=sampling, nodes=6, max_new_tokens=40
+    )
+    assert session.context.emitted.tolist() == plain.context.emitted.tolist()
+    assert all(round.accepted >= 1 for round in session.rounds[:-1] if round.drafted)
+    if shape == "chain":
+        assert [r.accepted for r in session.rounds[:-1]] == [6] * (len(session.rounds) - 1)
+
+
+# --- who fits whom -----------------------------------------------------------------------------------------
+
+
+def test_another_tokenizer_is_refused_in_a_sentence() -> None:
+    mine, other = Vocabulary.of(wrapped(byte_level())), Vocabulary.of(wrapped(sentencepiece(sequence())))
+    drafter = Assistant(model=DraftModel(alike(), other))
+    with pytest.raises(ValueError, match="tokenizers differ"):
+        drafter.fit(tabled(), mine)
+    Assistant(model=DraftModel(alike(), mine)).fit(tabled(), mine)
+
+
+def test_without_tokenizers_the_sizes_must_agree() -> None:
+    with pytest.raises(ValueError, match="9 tokens against 6"):
+        Assistant(model=TableTarget(random_table(9), 9)).fit(tabled())
+
+
+def test_padded_rows_of_the_draft_model_are_not_drafted() -> None:
+    vocabulary = Vocabulary.of(wrapped(byte_level()))
+    padded = TableTarget(lambda history: [*habitual()(history), 50.0, 50.0], SIZE + 2)
+    drafter = Assistant(model=DraftModel(padded, vocabulary), top=3)
+    drafter.fit(tabled(), vocabulary)
+    session = write(tabled(), PROMPT, drafter, max_new_tokens=20)
+    assert sum(r.accepted for r in session.rounds)
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"beams": 0}, "'beams'.*at least 1, not 0"),
+        ({"top": -1}, "'top'.*at least 1, not -1"),
+        ({"length": 0}, "'length'.*at least 1, not 0"),
+        ({"noise": "loud"}, "shared or none, not 'loud'"),
+        ({"confidence": 1.0}, "from 0 to below 1, not 1.0"),
+    ],
+)
+def test_an_option_out_of_range_is_told(options: dict[str, Any], words: str) -> None:
+    with pytest.raises(ValueError, match=words):
+        Assistant(model="any", **options)
+
+
+def test_the_method_takes_the_draft_model_of_the_settings() -> None:
+    lm = LanguageModel(tabled())
+    settings, _ = split_settings({"draft_model": LanguageModel(alike())})
+    assert settings.spec == "assistant"
+    drafter = lm.drafter(settings)
+    assert isinstance(drafter, Assistant)
+    assert lm.drafter(settings) is drafter
+    lm.forget()
+    assert lm.drafter(settings) is not drafter
+    both = split_settings({"draft_model": LanguageModel(alike()), "method": "lookup,assistant:top=2"})[0]
+    assert isinstance(lm.drafter(both), Fallback)
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"method": "assistant"}, "needs a draft model.*--draft-model"),
+        ({"method": "lookup", "draft_model": "pocket-draft"}, "uses none"),
+        ({"draft_model": "no/such/model/anywhere"}, "no model at"),
+        ({"method": make_drafter("lookup"), "draft_model": "pocket-draft"}, "is a Lookup already"),
+    ],
+)
+def test_a_draft_model_that_is_missing_or_unused_is_told(settings: dict[str, Any], words: str) -> None:
+    with pytest.raises(ValueError, match=words):
+        LanguageModel(tabled()).generate(PROMPT, **settings)
+
+
+def test_a_quoted_value_may_hold_commas_and_pluses() -> None:
+    drafter = make_drafter("""lookup,assistant:model="pocket+ballast:60M",beams=2+lookup""")
+    assert isinstance(drafter, Fallback)
+    assert isinstance(drafter.parts[1], Union)
+    assistant = drafter.parts[1].parts[0]
+    assert isinstance(assistant, Assistant)
+    assert (assistant._named, assistant.shape.beams) == ("pocket+ballast:60M", 2)
+    with pytest.raises(ValueError, match="opened and not closed"):
+        make_drafter('assistant:model="pocket')
