@@ -68,8 +68,9 @@ def plug_ins() -> list[str]:
     return sorted(set(available()) - set(BUILT_IN))
 
 
-def make_drafter(spec: str, model: Any = None) -> Drafter:
-    """The drafter a spec names. Its methods that draft with a model take ``model`` unless they name one.
+def make_drafter(spec: str, model: Any = None, *, must_use: bool = True) -> Drafter:
+    """The drafter a spec names. Its methods that draft with a model take ``model`` unless they name one; if there is
+    no such method that is a mistake, or with ``must_use=False`` none.
 
     >>> make_drafter("lookup:max_ngram=4").sizes
     range(1, 5)
@@ -77,7 +78,7 @@ def make_drafter(spec: str, model: Any = None) -> Drafter:
     given = {} if model is None else {MODEL: model}
     taken: list[str] = []
     unions = [_union(part, spec, given, taken) for part in _split(spec)]
-    if given and not taken:
+    if given and not taken and must_use:
         raise ValueError(f"a draft model is given, and method {spec!r} uses none; write 'assistant' or leave it out")
     return unions[0] if len(unions) == 1 else Fallback(unions)
 

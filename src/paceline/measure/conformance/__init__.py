@@ -5,6 +5,6 @@ plain decoding's text, `rescore` near tie or bug, `statistics` the rejection rul
 """
 
 from paceline.measure.conformance.report import Report
-from paceline.measure.conformance.run import ADVERSARIES, METHODS, SIZES, Checker
+from paceline.measure.conformance.run import ADVERSARIES, ASSISTED, METHODS, SIZES, Checker
 
-__all__ = ["ADVERSARIES", "METHODS", "SIZES", "Checker", "Report"]
+__all__ = ["ADVERSARIES", "ASSISTED", "METHODS", "SIZES", "Checker", "Report"]

@@ -14,6 +14,7 @@ from paceline.decode.planner import Fixed
 from paceline.decode.serial import run
 from paceline.decode.session import Session
 from paceline.drafters import Drafter, make_drafter
+from paceline.drafters.assistant import DraftModel
 from paceline.law import KeyedDice, Law
 from paceline.measure.conformance.adversaries import Oracle, Recall, SelfDraft, Spy
 from paceline.measure.conformance.cases import Case, Plan, Setting, cases
@@ -28,6 +29,8 @@ from paceline.verify import Rule
 from paceline.vocabulary import Vocabulary
 
 METHODS = ("lookup", "lookup:min_ngram=2,lookup:max_ngram=1", "lookup+lookup:max_ngram=1")
+ASSISTED = ("assistant", "assistant:top=4", "assistant:beams=3,noise=none")
+"""What is checked besides where there is a draft model."""
 SAMPLED = "(self, sampled)"
 ADVERSARIES = ("(oracle chain)", "(oracle tree)", "(whole oracle)", "(recall with shared noise)", SAMPLED)
 LAW = "(law against transformers)"
@@ -63,6 +66,8 @@ class Checker:
     max_new_tokens: int = 64
     seed: int = 0
     progress: Progress | None = None
+    draft_model: DraftModel | None = None
+    """For those methods that draft with a model and name none."""
     _pooled: dict[tuple[str, int], Evidence] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -124,7 +129,9 @@ class Checker:
     def _drafter(self, case: Case, recording: Recording) -> Drafter:
         if case.method in ADVERSARIES:
             return adversary(case.method, recording)
-        return make_drafter(case.method)
+        drafter = make_drafter(case.method, self.draft_model, must_use=False)
+        drafter.fit(self.target, self.vocabulary)
+        return drafter
 
     def _follow(self, case: Case, recording: Recording) -> Result:
         session = self._session(case, self._drafter(case, recording))
