@@ -200,9 +200,9 @@ def _methods(options: argparse.Namespace) -> dict[str, dict[str, Any]]:
     for method in dict.fromkeys(("plain", *asked)):
         settings = {**common, "method": method}
         with suppress(ValueError):  # a method that needs no model refuses one; what else is wrong is told below
-            split_settings(settings | {"draft_model": draft_model})[0].drafter  # noqa: B018
+            _ = split_settings(settings | {"draft_model": draft_model})[0].drafter
             settings["draft_model"] = draft_model
-        split_settings(settings)[0].drafter  # noqa: B018
+        _ = split_settings(settings)[0].drafter
         methods[method] = settings
     return methods
 

@@ -4,10 +4,10 @@ own kind under its tokens, for print and for whoever sees no colours. Text on ev
 from __future__ import annotations
 
 COLORS = (
-    ("#bfe3f7", "#0b4f71", "#56b4e9", "solid"),
-    ("#fbdfa6", "#6b4400", "#e69f00", "dashed"),
+    ("#bfe3f7", "#0a4a6b", "#56b4e9", "solid"),
+    ("#fbdfa6", "#5f3c00", "#e69f00", "dashed"),
     ("#b5e6d6", "#00523c", "#1fb58b", "double"),
-    ("#f7f1a1", "#575000", "#f0e442", "dotted"),
+    ("#f7f1a1", "#4c4600", "#f0e442", "dotted"),
     ("#f0cde0", "#6d2049", "#cc79a7", "solid"),
 )
 """Of each drafter: background in light, background in dark, line, kind of line."""

@@ -18,6 +18,8 @@ from paceline.decode.account import Totals
 
 JOINERS = frozenset("\u200c\u200d")
 """Characters that shape what stands on both sides of them: their neighbours belong into one cell."""
+VIRAMA = 9
+"""The combining class of the signs that join the consonants of an Indic script."""
 
 
 class Spelled(Protocol):
@@ -75,8 +77,9 @@ def cells(pieces: Iterable[Spelled]) -> Iterator[Cell]:
 
 
 def _joined(before: str, after: str) -> bool:
-    """Whether the second text changes how the first is drawn."""
-    return before[-1] in JOINERS or after[0] in JOINERS or unicodedata.category(after[0]) in ("Mn", "Mc", "Me")
+    """Whether two texts are drawn as one: a mark goes onto what stands before it, a virama binds two consonants."""
+    bound = before[-1] in JOINERS or after[0] in JOINERS or unicodedata.combining(before[-1]) == VIRAMA
+    return bound or unicodedata.category(after[0]).startswith("M")
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,346 @@
+"""Pictures of a text: nothing of it is lost, nothing of it is obeyed, and every token is there once."""
+
+import random
+import re
+from dataclasses import dataclass
+from html.parser import HTMLParser
+from typing import Any
+
+import pytest
+
+import families
+import paceline
+from paceline.decode.account import Totals
+from paceline.hosts.python import Generation, LanguageModel
+from paceline.measure.comparison import Comparison, compare
+from paceline.measure.pictures import TokenPicture, cells
+from paceline.measure.pictures.page import page, table_section, token_section
+from paceline.measure.pictures.terminal import CONTROLS, END, Painter, paint
+from paceline.vocabulary import Detokenizer
+from tokenizer_kinds import STREAMABLE, vocabulary_of
+
+
+@dataclass(frozen=True)
+class Spelled:
+    text: str
+    token: int | None = 1
+    source: str = ""
+    round: int = 0
+
+
+NO_TOTALS = Totals(0, 0, 0, 0, 0, 0.0, 0.0, 0.0, 0.0)
+HOSTILE = [
+    "<script>alert(1)</script>",
+    '"><img src=x onerror=alert(1)>',
+    "' onmouseover='alert(1)",
+    "</style><b>",
+    "&lt;&amp;&#13;",
+    "]]>-->",
+    "a\r\nb\rc\n\n d  \t e ",
+    "\u202egnp.exe",
+    "javascript:alert(1)",
+    "é́ नमस्ते 👩‍🚀 שלום",
+]
+
+
+def picture(texts: list[str], prompt: str = "", sources: tuple[str, ...] = ("", "lookup")) -> TokenPicture:
+    pieces = [Spelled(text, number, sources[number % len(sources)], number // 3) for number, text in enumerate(texts)]
+    return TokenPicture(prompt, tuple(pieces), NO_TOTALS)
+
+
+@pytest.fixture(scope="module")
+def lm(tmp_path_factory: pytest.TempPathFactory) -> LanguageModel:
+    folder = tmp_path_factory.mktemp("models") / "llama"
+    families.save("llama", folder)
+    return paceline.load(folder, dtype="float32")
+
+
+# --- cells --------------------------------------------------------------------------------------------------
+
+
+def test_a_character_of_several_tokens_is_one_cell() -> None:
+    pieces = [Spelled("a"), Spelled("", 2), Spelled("", 3, "lookup"), Spelled("ż", 4, "lookup"), Spelled("b")]
+    found = list(cells(pieces))
+    assert [cell.text for cell in found] == ["a", "ż", "b"]
+    assert [piece.token for piece in found[1].pieces] == [2, 3, 4]
+    assert found[1].sources == ("", "lookup")
+
+
+@pytest.mark.parametrize(
+    ("tokens", "drawn"),
+    [
+        ("e|\u0301|x", "e\u0301|x"),
+        ("न|म|स्|ते|x", "न|म|स्ते|x"),
+        ("नमस|\u094d|त|\u0947", "नमस्ते"),
+        ("👩|\u200d|🚀|!", "👩\u200d🚀|!"),
+        ("☺|\ufe0f|a", "☺\ufe0f|a"),
+        ("ab|cd", "ab|cd"),
+    ],
+)
+def test_what_is_drawn_together_shares_a_cell(tokens: str, drawn: str) -> None:
+    assert [cell.text for cell in cells(map(Spelled, tokens.split("|")))] == drawn.split("|")
+
+
+def test_a_mark_whose_bytes_come_in_two_tokens_joins_too() -> None:
+    found = list(cells([Spelled("e", 1), Spelled("", 2), Spelled("\u0301", 3), Spelled("x", 4)]))
+    assert [(cell.text, len(cell.pieces)) for cell in found] == [("e\u0301", 3), ("x", 1)]
+
+
+def test_what_ends_a_text_without_a_word_is_a_cell_of_its_own() -> None:
+    found = list(cells([Spelled("a", 1), Spelled("", 2, "lookup")]))
+    assert [cell.text for cell in found] == ["a", ""]
+    late = list(cells([Spelled("a", 1), Spelled("", 2), Spelled("\ufffd", None)]))
+    assert [(cell.text, len(cell.pieces)) for cell in late] == [("a", 1), ("\ufffd", 1)]
+    assert list(cells([])) == []
+
+
+@pytest.mark.parametrize("kind", STREAMABLE)
+def test_cells_hold_every_token_once_and_the_whole_text(kind: str) -> None:
+    vocabulary = vocabulary_of(kind)
+    for seed in range(20):
+        ids = random.Random(seed).choices(range(vocabulary.size), k=40)
+        stream = Detokenizer(vocabulary)
+        pieces = [Spelled(stream.push(token), token) for token in ids] + [Spelled(stream.finish(), None)]
+        found = list(cells(pieces))
+        assert [piece.token for cell in found for piece in cell.pieces] == ids
+        assert "".join(cell.text for cell in found) == vocabulary.text(ids)
+        assert all(cell.text for cell in found[:-1])
+
+
+# --- a real text --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {},
+        {"stop": ["e", "the"]},
+        {"eos": [ord("e") % 300, 40, 41, 42]},
+        {"max_new_tokens": 1},
+        {"method": "plain"},
+    ],
+    ids=str,
+)
+def test_sources_add_up_to_the_totals(lm: LanguageModel, settings: dict[str, Any]) -> None:
+    prompt = "the rider, the rider, the "
+    common = {"temperature": 0.7, "max_new_tokens": 80, "method": "lookup+lookup:max_ngram=1"}
+    text = lm.generate(prompt, **(common | settings))
+    drawn = TokenPicture(prompt, tuple(text.pieces), text.totals)
+    assert sum(drawn.counts.values()) == text.totals.tokens == len(text.tokens)
+    assert sum(count for source, count in drawn.counts.items() if source) == text.totals.accepted
+    assert [piece.token for cell in drawn.cells for piece in cell.pieces] == text.tokens
+    assert "".join(cell.text for cell in drawn.cells) == text.text
+    by_round = [
+        sum(p.round == number and p.token is not None for p in text.pieces) for number in range(len(text.rounds))
+    ]
+    assert by_round == [r.emitted for r in text.rounds]
+
+
+# --- the page -----------------------------------------------------------------------------------------------
+
+
+class Reader(HTMLParser):
+    """What a browser makes of a page: text of the picture, elements, attributes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.text, self.ids, self.titles = "", list[int](), list[str]()
+        self.tags, self.attributes = set[str](), set[str]()
+        self._open: list[str] = []
+        self._inside = 0
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        named = dict(attrs)
+        self.tags.add(tag)
+        self.attributes |= set(named)
+        if tag != "meta":
+            self._open.append(tag)
+        if named.get("class") == "text":
+            self._inside = len(self._open)
+        self.ids += [int(number) for number in (named.get("data-ids") or "").split()]
+        self.titles += (named.get("title") or "").split("\n") if "data-ids" in named else []
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self._open[-1] == tag, "elements are closed in order"
+        if len(self._open) == self._inside:
+            self._inside = 0
+        self._open.pop()
+
+    def handle_data(self, data: str) -> None:
+        if self._inside:
+            self.text += data
+
+
+def read(drawn: TokenPicture) -> Reader:
+    reader = Reader()
+    reader.feed(page("Title <b>", [token_section(drawn)]))
+    reader.close()
+    assert reader._open == []
+    return reader
+
+
+@pytest.mark.parametrize("prompt", ["", "once <b>upon</b>\r\n", *HOSTILE[:2]])
+def test_a_page_without_its_tags_is_the_text(prompt: str) -> None:
+    drawn = picture([*HOSTILE, "", "", "end", ""], prompt, ("", "lookup", "<i>drafter</i>"))
+    reader = read(drawn)
+    assert reader.text == prompt + "".join(HOSTILE) + "end"
+    assert reader.ids == list(range(len(HOSTILE) + 4))
+    assert len(reader.titles) == len(HOSTILE) + 4
+
+
+def test_nothing_of_a_text_is_obeyed() -> None:
+    hostile = picture(HOSTILE, HOSTILE[0], ("", *HOSTILE))
+    hostile = TokenPicture(hostile.prompt, hostile.pieces, NO_TOTALS, dict.fromkeys(HOSTILE, HOSTILE[1]), HOSTILE[1])
+    table = table_section(HOSTILE[0], HOSTILE, [HOSTILE], HOSTILE)
+    document = page(HOSTILE[0], [token_section(hostile), table])
+    reader = Reader()
+    reader.feed(document)
+    assert not reader.tags & {"script", "img", "link", "iframe", "object", "svg", "a", "form", "input"}
+    known = {"class", "title", "data-ids", "style", "dir", "lang", "charset", "content", "name", "http-equiv", "scope"}
+    assert reader.attributes <= known
+    assert "default-src 'none'" in document
+
+
+def test_a_page_needs_nothing_from_elsewhere() -> None:
+    document = page("t", [token_section(picture(["a", "b"]))])
+    assert not re.search(r"https?:|url\(|@import|src=|href=", document)
+    assert "prefers-color-scheme:dark" in document
+
+
+def test_a_token_tells_its_id_source_round_and_text() -> None:
+    drawn = TokenPicture("", (Spelled("ab", 17, "lookup", 4), Spelled("", 3, "", 5)), NO_TOTALS)
+    assert read(drawn).titles == [
+        "'ab' · token 17 · lookup · round 5",
+        "no text by itself · token 3 · the model itself · round 6",
+    ]
+
+
+def luminance(color: str) -> float:
+    parts = [int(color[i : i + 2], 16) / 255 for i in (1, 3, 5)]
+    linear = [part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts]
+    return sum(weight * part for weight, part in zip((0.2126, 0.7152, 0.0722), linear, strict=True))
+
+
+def contrast(one: str, other: str) -> float:
+    high, low = sorted((luminance(one), luminance(other)), reverse=True)
+    return (high + 0.05) / (low + 0.05)
+
+
+def test_text_can_be_read_on_every_color() -> None:
+    from paceline.measure.pictures.style import COLORS, STYLE
+    from paceline.measure.pictures.terminal import MARKS
+
+    light, dark = re.findall(r"--ink:(#\w{6});\\?\s*--soft:(#\w{6});--paper:#\w+;--card:(#\w{6})", STYLE)
+    for shade, (ink, soft, card) in enumerate((light, dark)):
+        assert contrast(soft, card) >= 4.5
+        assert all(contrast(ink, color[shade]) >= 7 for color in COLORS)
+    assert all(contrast("#000000", style[-7:]) >= 7 for mark in MARKS for style in mark.shades)
+
+
+# --- the terminal -------------------------------------------------------------------------------------------
+
+
+def test_without_colors_brackets_tell_the_source() -> None:
+    pieces = (
+        *(Spelled("a", 1, "lookup", 0), Spelled("b", 2, "lookup", 0), Spelled("c", 3, "", 0)),
+        *(Spelled("d", 4, "", 1), Spelled("e", 5, "other", 2), Spelled("f", 6, "lookup", 2), Spelled("", 7, "", 2)),
+    )
+    shown = paint(TokenPicture("p", pieces, NO_TOTALS), color=False).plain
+    assert shown.startswith(f"p[ab]c·d{{e}}[f]{END}\n")
+    assert "the model itself 3   [lookup] 3   {other} 1" in shown
+
+
+def test_streamed_cells_are_the_finished_picture() -> None:
+    drawn = picture(["a", "b", "", "ż", "c\n", "d"], "prompt ")
+    painter = Painter(color=False)
+    streamed = painter.prompt("prompt ").plain + "".join(painter.cell(cell).plain for cell in cells(drawn.pieces))
+    assert paint(drawn, color=False).plain.startswith(streamed + painter.end().plain + "\n")
+
+
+@pytest.mark.parametrize("color", [True, False])
+def test_a_terminal_is_shown_control_characters_and_not_sent_them(color: bool) -> None:
+    drawn = picture(["\x1b[2J", "\x07", "\x9b31m", "\r", "ok\n"], "\x1b]0;title\x07")
+    shown = paint(drawn, color).plain
+    assert not set(map(chr, CONTROLS)) - {"\n", "\t"} & set(shown)
+    assert "␛[2J" in shown
+    assert "ok↵\n" in shown
+
+
+# --- methods side by side -----------------------------------------------------------------------------------
+
+
+def written(tokens: list[int], seconds: float = 1.0) -> Any:
+    totals = Totals(max(len(tokens) // 2, 1), len(tokens), 4, 2, 1, 9.0, 0.0, seconds, 0.0)
+    return Generation("", tokens, "length", 1, 0, [], [], [], totals)
+
+
+def run(methods: dict[str, Any], prompts: list[str], passes: int = 1, **options: Any) -> Comparison:
+    return compare(methods, prompts, passes=passes, **options)
+
+
+def test_a_text_that_differs_is_found_wherever_it_differs() -> None:
+    plain = {"a": [1, 2, 3], "b": [4, 5, 6]}
+    for prompt in ("a", "b"):
+        for place in range(3):
+            other = {name: list(tokens) for name, tokens in plain.items()}
+            other[prompt][place] += 1
+            found = run({"plain": lambda p: written(plain[p]), "x": lambda p, o=other: written(o[p])}, ["a", "b"])
+            parting = found.parting(found.entries[1])
+            assert parting is not None
+            assert (parting.prompt, parting.token) == ("ab".index(prompt), place)
+            assert found.rows()[1]["identical"] is False
+            assert str(parting) == f"parts at token {place + 1} of prompt {'ab'.index(prompt) + 1}"
+    short = run({"plain": lambda _: written([1, 2, 3]), "x": lambda _: written([1, 2])}, ["a"])
+    assert short.rows()[1]["parts_at"] == {"prompt": 0, "token": 2}
+
+
+def test_a_difference_in_a_later_pass_counts_too() -> None:
+    texts = iter([[1, 2], [1, 2], [1, 3]])  # warming up, first pass, second
+    found = run({"plain": lambda _: written([1, 2]), "x": lambda _: written(next(texts))}, ["a"], passes=2)
+    assert [row["identical"] for row in found.rows()] == [True, False]
+
+
+def test_speeds_are_medians_of_passes_and_ratios_within_them() -> None:
+    """A pass in which the whole machine is slow moves neither."""
+    slow = iter([1, 1, 10, 1])
+    pace: dict[str, float] = {"now": 1}
+
+    def plain(_: str) -> Any:
+        pace["now"] = next(slow)
+        return written([1] * 10, 2 * pace["now"])
+
+    found = run({"plain": plain, "x": lambda _: written([1] * 10, 1 * pace["now"])}, ["a"], passes=3)
+    assert [row["tokens_per_second"] for row in found.rows()] == [5, 10]
+    assert found.rows()[1]["speed_up"] == 2
+    assert found.rows()[1]["tokens_per_round"] == 2
+    assert found.spread == 10
+
+
+def test_methods_take_turns_and_warm_up_once() -> None:
+    order: list[str] = []
+    told: list[tuple[int, int]] = []
+
+    def writer(name: str) -> Any:
+        return lambda prompt: order.append(name + prompt) or written([1])
+
+    run(
+        {"P": writer("P"), "X": writer("X")},
+        ["1", "2"],
+        passes=2,
+        progress=lambda _, done, total: told.append((done, total)),
+    )
+    assert order == ["P1", "X1", *2 * ["P1", "X1", "X2", "P2"]]
+    assert told == [(done, 10) for done in range(10)]
+
+
+def test_time_that_is_used_up_ends_the_passes_but_never_the_first() -> None:
+    found = run({"plain": lambda _: written([1])}, ["a"], passes=7, seconds=0.0)
+    assert len(found.base.passes) == 1
+    with pytest.raises(ValueError, match="at least one prompt"):
+        run({"plain": lambda _: written([1])}, [])
+
+
+def test_a_loop_is_seen() -> None:
+    assert run({"plain": lambda _: written([1, 2] * 40)}, ["a"]).repetition > 0.9
+    assert run({"plain": lambda _: written(list(range(80)))}, ["a"]).repetition == 0
+    assert run({"plain": lambda _: written([1])}, ["a"]).repetition == 0
