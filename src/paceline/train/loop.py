@@ -138,10 +138,12 @@ class Run:
         with torch.autocast("cpu", dtype=torch.bfloat16):
             logits = self._forward(piece[:, :-1], use_cache=False).logits.flatten(0, 1)
             if self._teach is None:
-                return self._next_token(logits, piece[:, 1:].flatten())
+                surprise: torch.Tensor = self._next_token(logits, piece[:, 1:].flatten())
+                return surprise
             with torch.no_grad():
                 taught = self._teach(piece[:, :-1], use_cache=False).logits.flatten(0, 1)
-            return self._likeness(logits, taught)
+            unlikeness: torch.Tensor = self._likeness(logits, taught)
+            return unlikeness
 
     def _save(self) -> None:
         state = {
@@ -179,7 +181,5 @@ def held_out_loss(model: PreTrainedModel, tokens: NDArray[np.uint16], window: in
     starts = torch.arange(count) * window
     text = torch.from_numpy(tokens.astype(np.int64))
     rows = text[starts[:, None] + torch.arange(window + 1)]
-    losses = [
-        F.cross_entropy(model(row[None, :-1], use_cache=False).logits[0].float(), row[1:]).item() for row in rows
-    ]
+    losses = [F.cross_entropy(model(row[None, :-1], use_cache=False).logits[0].float(), row[1:]).item() for row in rows]
     return sum(losses) / len(losses)

@@ -14,6 +14,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -22,8 +23,11 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from transformers import AutoTokenizer, LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerBase
 
+from paceline.targets.pocket import bundle
 from paceline.train import corpus, tokenizers
+from paceline.train.card import CARD, Maker, write_card
 from paceline.train.corpus import Text
+from paceline.train.export import export, replaced
 from paceline.train.loop import Recipe, Report, Run
 
 POSITIONS = 4096
@@ -41,6 +45,11 @@ class Plan:
     shape: dict[str, int]
     recipe: Recipe
     teacher: str | None = None
+
+    @property
+    def maker(self) -> Maker:
+        tokens = self.recipe.steps * self.recipe.tokens_per_step
+        return Maker(name=self.name, tokenizer=self.tokenizer, tokens=tokens, teacher=self.teacher)
 
 
 PLANS = (
@@ -103,13 +112,23 @@ class Workshop:
         """A model whose training is over."""
         plan = next(plan for plan in PLANS if plan.name == name)
         model = blank(plan, self.tokenizer(plan.tokenizer))
-        if not self.checkpoint(name).exists():
-            raise ValueError(f"{name} is not trained yet; make it first")
-        model.load_state_dict(torch.load(self.checkpoint(name), weights_only=True)["model"])
-        return model.eval()
+        file = self.checkpoint(name)
+        state: dict[str, Any] = torch.load(file, weights_only=True) if file.exists() else {"step": 0}
+        if state["step"] < plan.recipe.steps:
+            raise ValueError(f"{name} stands at step {state['step']} of {plan.recipe.steps}; train it to the end first")
+        model.load_state_dict(state["model"])
+        model.train(False)
+        return model
 
     def checkpoint(self, name: str) -> Path:
         return self.work / f"{name}.pt"
+
+    def install(self, folder: Path) -> None:
+        """Every finished model and the card, in place of what ``folder`` holds."""
+        with replaced(folder) as fresh:
+            for plan in PLANS:
+                export(self.finished(plan.name), self.tokenizer(plan.tokenizer), fresh / plan.name)
+            write_card(fresh, [plan.maker for plan in PLANS], self.texts, corpus.HELD_OUT_SHARE)
 
 
 def encode(tokenizer: PreTrainedTokenizerBase, passages: Sequence[str]) -> NDArray[np.uint16]:
@@ -122,9 +141,10 @@ def encode(tokenizer: PreTrainedTokenizerBase, passages: Sequence[str]) -> NDArr
 def blank(plan: Plan, tokenizer: PreTrainedTokenizerBase) -> LlamaForCausalLM:
     """The untrained model of a plan: grouped heads of 64 channels, one matrix for embedding and head."""
     torch.manual_seed(plan.recipe.seed)
-    end = tokenizer.convert_tokens_to_ids(tokenizers.END)
+    end: Any = tokenizer.convert_tokens_to_ids(tokenizers.END)
+    shape: dict[str, Any] = dict(plan.shape)
     config = LlamaConfig(
-        **plan.shape,
+        **shape,
         vocab_size=len(tokenizer),
         num_key_value_heads=plan.shape["num_attention_heads"] // 2,
         head_dim=64,
@@ -134,7 +154,8 @@ def blank(plan: Plan, tokenizer: PreTrainedTokenizerBase) -> LlamaForCausalLM:
         bos_token_id=end,
         eos_token_id=end,
     )
-    return LlamaForCausalLM(config)
+    model: LlamaForCausalLM = LlamaForCausalLM(config)
+    return model
 
 
 @contextmanager
@@ -156,11 +177,15 @@ def main() -> None:
     parser.add_argument("--text", type=Path, required=True, help="folder of the licensed text files")
     parser.add_argument("--work", type=Path, required=True, help="folder for everything on the way")
     parser.add_argument("--eager", action="store_true", help="do without torch.compile, which needs a C++ compiler")
+    parser.add_argument("--install", action="store_true", help="write weights and card to where the package reads them")
     options = parser.parse_args()
     workshop = Workshop(corpus.read(options.text), options.work, compiled=not options.eager)
     for plan in PLANS:
         with _progress(plan.name) as report:
             workshop.make(plan, report)
+    if options.install:
+        workshop.install(bundle.MODELS)
+        print(bundle.MODELS / CARD)
 
 
 if __name__ == "__main__":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable
 
 from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
@@ -9,7 +10,10 @@ from transformers import PreTrainedTokenizerFast
 
 END = "<|end|>"
 UNKNOWN = "<unk>"
-WORDS = r"""'(?i:[sdmt]|ll|ve|re)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]|\s+(?!\S)|\s+"""
+WORDS = (
+    r"'(?i:[sdmt]|ll|ve|re)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}"
+    r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]|\s+(?!\S)|\s+"
+)
 """Where byte-pair merges may not cross: words with the space before them, numbers of up to three digits, line ends."""
 
 
@@ -49,7 +53,7 @@ def unigram(texts: Iterable[str], size: int) -> PreTrainedTokenizerFast:
         vocab_size=size - len(fallback) - 1, unk_token=UNKNOWN, special_tokens=[UNKNOWN], show_progress=False
     )
     backend.train_from_iterator(texts, trainer)
-    learned = [tuple(piece) for piece in _pieces(backend) if piece[0] != UNKNOWN]
+    learned = [(piece, score) for piece, score in _pieces(backend) if piece != UNKNOWN]
     pieces = [(UNKNOWN, 0.0), *((piece, 0.0) for piece in fallback), *learned]
     backend.model = models.Unigram(pieces, unk_id=0, byte_fallback=True)
     backend.pre_tokenizer = pre_tokenizers.Split("▁", behavior="merged_with_next")
@@ -58,8 +62,6 @@ def unigram(texts: Iterable[str], size: int) -> PreTrainedTokenizerFast:
 
 
 def _pieces(backend: Tokenizer) -> list[tuple[str, float]]:
-    import json
-
     model = json.loads(backend.to_str())["model"]
     return [(str(piece), float(score)) for piece, score in model["vocab"]]
 

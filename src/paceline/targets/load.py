@@ -1,0 +1,37 @@
+"""The one door to models that run here: a bundled one by its name, any other by path, hub name or as an object."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+from paceline.targets.hf.load import load_target, load_tokenizer, named_device, named_dtype
+from paceline.targets.hf.target import HFTarget
+from paceline.targets.pocket.bundle import read_tokenizer
+from paceline.targets.pocket.open import is_bundled, open_bundled
+from paceline.targets.pocket.shape import MARK
+
+
+def open_model(
+    model: str | Path | PreTrainedModel,
+    *,
+    dtype: str | None = None,
+    device: str | None = None,
+    device_map: str | dict[str, Any] | None = None,
+) -> tuple[HFTarget, PreTrainedTokenizerBase | None]:
+    """A probed target with its tokenizer, if it has one; a model that is handed over loaded comes without.
+
+    The names of bundled models win over folders that are called the same; such a folder is reached as ``./pocket``
+    or as a `Path`.
+    """
+    if isinstance(model, str) and is_bundled(model):
+        if device_map is not None:
+            raise ValueError(f"{model} is built on one device; give device instead of device_map={device_map}")
+        kind = named_dtype(dtype) if dtype is not None else None
+        place = named_device(device) if device is not None else torch.device("cpu")
+        return open_bundled(model, kind, place), read_tokenizer(model.partition(MARK)[0])
+    target = load_target(model, dtype=dtype, device=device, device_map=device_map)
+    return target, None if isinstance(model, PreTrainedModel) else load_tokenizer(model)

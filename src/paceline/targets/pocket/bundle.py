@@ -1,0 +1,116 @@
+"""A bundled model as it lies in the package: configuration, weights, tokenizer, and checksums of all three.
+
+What is read is read whole and held against its checksum first, so that damage is told in one sentence and never turns
+into odd text; and nothing stays mapped from a file that an upgrade may replace under a running process.
+"""
+
+from __future__ import annotations
+
+import difflib
+import hashlib
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import torch
+from safetensors.torch import load
+from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+
+MODELS = Path(__file__).parent / "models"
+NAMES = ("pocket", "pocket-draft", "pocket-foreign")
+CONFIG, WEIGHTS, CHECKSUMS = "config.json", "model.safetensors", "checksums.json"
+TOKENIZER = ("tokenizer.json", "tokenizer_config.json")
+
+
+Config: TypeAlias = Any
+"""A `LlamaConfig` that is filled in; its own types allow None for what always is a number here."""
+
+
+@dataclass(frozen=True)
+class Bundle:
+    """One bundled model, verified and in memory."""
+
+    name: str
+    config: Config
+    weights: dict[str, torch.Tensor]
+    digest: str
+    """Of the weights file: names the source of whatever is built from it."""
+
+
+def read_bundle(name: str) -> Bundle:
+    """Configuration and weights of a bundled model."""
+    folder, sums = MODELS / name, _checksums(name)
+    config = LlamaConfig.from_dict(json.loads(_verified(folder / CONFIG, sums)))
+    return Bundle(name, config, load(_verified(folder / WEIGHTS, sums)), sums[WEIGHTS])
+
+
+def read_tokenizer(name: str) -> PreTrainedTokenizerFast:
+    """The tokenizer of a bundled model."""
+    folder, sums = MODELS / name, _checksums(name)
+    for file in TOKENIZER:
+        _verified(folder / file, sums)
+    tokenizer: PreTrainedTokenizerFast = PreTrainedTokenizerFast.from_pretrained(folder, local_files_only=True)
+    return tokenizer
+
+
+def assembled(config: Config, weights: dict[str, torch.Tensor]) -> LlamaForCausalLM:
+    """A model around weights that exist: none are allocated or initialised besides. A ``lm_head.bias`` among them
+    gives the head one."""
+    with torch.device("meta"):
+        model = LlamaForCausalLM(config)
+        if "lm_head.bias" in weights:
+            model.lm_head = torch.nn.Linear(config.hidden_size, config.vocab_size)
+    model.model.rotary_emb = type(model.model.rotary_emb)(config)
+    kind, place = (getattr(weights["model.norm.weight"], what) for what in ("dtype", "device"))
+    model.model.rotary_emb.to(place)
+    model.config.dtype = kind
+    head = {"lm_head.weight": weights["model.embed_tokens.weight"]}
+    model.load_state_dict(weights | head, assign=True)
+    model.tie_weights()
+    model.requires_grad_(False)
+    model.train(False)
+    return model
+
+
+def seal(folder: Path) -> None:
+    """Write down the checksums of a finished model's files."""
+    sums = {file: hashlib.sha256((folder / file).read_bytes()).hexdigest() for file in (CONFIG, WEIGHTS, *TOKENIZER)}
+    (folder / CHECKSUMS).write_text(json.dumps(sums, indent=1) + "\n", encoding="utf8")
+
+
+def close_name(name: str) -> str | None:
+    """The bundled name that a misspelt one probably means."""
+    return next(iter(difflib.get_close_matches(name, NAMES, n=1, cutoff=0.8)), None)
+
+
+def _checksums(name: str) -> dict[str, str]:
+    file = MODELS / name / CHECKSUMS
+    try:
+        sums = json.loads(_bytes(file))
+        return {each: str(sums[each]) for each in (CONFIG, WEIGHTS, *TOKENIZER)}
+    except (ValueError, KeyError, TypeError) as error:
+        raise (error if isinstance(error, Damaged) else Damaged(file, "is garbled")) from None
+
+
+def _verified(file: Path, sums: dict[str, str]) -> bytes:
+    content = _bytes(file)
+    if hashlib.sha256(content).hexdigest() != sums[file.name]:
+        raise Damaged(file, "is damaged: its checksum is not the shipped one")
+    return content
+
+
+def _bytes(file: Path) -> bytes:
+    try:
+        return file.read_bytes()
+    except FileNotFoundError:
+        raise Damaged(file, "is missing") from None
+    except OSError as error:
+        raise Damaged(file, f"cannot be read ({error.strerror})") from None
+
+
+class Damaged(ValueError):
+    """A file of a bundled model is not as it was shipped."""
+
+    def __init__(self, file: Path, what: str) -> None:
+        super().__init__(f"{file} {what}; reinstall paceline to restore it")

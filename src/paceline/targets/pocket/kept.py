@@ -1,0 +1,86 @@
+"""Ballast kept on disk between runs, where ``PACELINE_CACHE`` names a folder for it. Without that nothing is written:
+building takes seconds.
+
+A file is named for all that decides its content and carries a checksum; what does not match is built again."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import tempfile
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+
+from paceline.targets.pocket.bundle import Bundle
+from paceline.targets.pocket.shape import Shape
+
+VARIABLE = "PACELINE_CACHE"
+FORMAT = 1
+"""Of the recipe in `ballast`: a higher number makes files of an older recipe invisible."""
+CHECKSUM = "sha256"
+
+Weights = dict[str, torch.Tensor]
+
+
+def kept(bundle: Bundle, shape: Shape, dtype: torch.dtype, build: Callable[[], Weights]) -> Weights:
+    """The weights from the cache folder, or built and put there; only built where no folder is named."""
+    if not (named := os.environ.get(VARIABLE)):
+        return build()
+    file = Path(named).expanduser() / _file_name(bundle, shape, dtype)
+    try:
+        if file.exists() and (found := _read(file)) is not None:
+            return found
+        file.parent.mkdir(parents=True, exist_ok=True)
+        weights = build()
+        _write(file, weights)
+    except OSError as error:
+        raise ValueError(
+            f"cannot keep ballast in {file.parent} ({error.strerror or error}); "
+            f"point {VARIABLE} to a folder that can be written, or unset it"
+        ) from None
+    return weights
+
+
+def _file_name(bundle: Bundle, shape: Shape, dtype: torch.dtype) -> str:
+    content = f"{FORMAT} {bundle.digest} {shape} {dtype}"
+    return f"{bundle.name}-{hashlib.sha256(content.encode()).hexdigest()[:16]}.safetensors"
+
+
+def _read(file: Path) -> Weights | None:
+    """The weights, copied out of the mapped file; or a warning and nothing, if they are not what was written."""
+    try:
+        with safe_open(file, framework="pt") as opened:
+            weights = {name: opened.get_tensor(name).clone() for name in opened.keys()}  # noqa: SIM118
+            if (opened.metadata() or {}).get(CHECKSUM) == _checksum(weights):
+                return weights
+    except SafetensorError:
+        pass
+    warnings.warn(f"{file} is damaged and is built again", UserWarning, stacklevel=2)
+    return None
+
+
+def _write(file: Path, weights: Weights) -> None:
+    """Written beside its place and moved there, so that a run that is stopped leaves nothing half-written."""
+    handle, unfinished = tempfile.mkstemp(dir=file.parent, suffix=".part")
+    os.close(handle)
+    try:
+        try:
+            save_file(weights, unfinished, metadata={CHECKSUM: _checksum(weights)})
+        except SafetensorError as error:
+            raise OSError(str(error)) from None
+        os.replace(unfinished, file)
+    finally:
+        Path(unfinished).unlink(missing_ok=True)
+
+
+def _checksum(weights: Weights) -> str:
+    digest = hashlib.sha256()
+    for name, weight in sorted(weights.items()):
+        digest.update(f"{name}{tuple(weight.shape)}".encode())
+        digest.update(weight.view(-1).view(torch.uint8).numpy().data)
+    return digest.hexdigest()

@@ -1,0 +1,91 @@
+"""A bundled model by its name, with or without ballast, as a target."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import torch
+from transformers import LlamaForCausalLM
+
+from paceline.targets.hf.probe import prepare
+from paceline.targets.hf.target import HFTarget
+from paceline.targets.pocket.ballast import forbid, widened, widened_config
+from paceline.targets.pocket.bundle import NAMES, Bundle, assembled, close_name, read_bundle
+from paceline.targets.pocket.kept import kept
+from paceline.targets.pocket.shape import MARK, Ballast, Shape, choose_shape, read_ballast
+
+SHIPPED = torch.bfloat16
+MEMORY = Path("/proc/meminfo")
+HEADROOM = 1.05
+"""Rows, activations and the small model want a little on top of the weights."""
+
+
+def is_bundled(name: str) -> bool:
+    """Whether a name speaks of a bundled model, be it with a mistake: then nobody else should be asked for it."""
+    if name in NAMES or MARK in name:
+        return True
+    if (close := close_name(name)) and not Path(name).is_dir():
+        raise ValueError(f"no model at {name!r}; did you mean {close!r}? Bundled are {', '.join(NAMES)}")
+    return False
+
+
+def open_bundled(name: str, dtype: torch.dtype | None, device: torch.device) -> HFTarget:
+    """The target of that name, probed."""
+    if MARK in name:
+        return _with_ballast(name, dtype, device)
+    bundle = read_bundle(name)
+    weights = {part: weight.to(device=device, dtype=dtype) for part, weight in bundle.weights.items()}
+    return prepare(HFTarget(assembled(bundle.config, weights), name=name))
+
+
+def describe(name: str) -> str:
+    """A name with ballast and what is behind it: how many parameters in what shape."""
+    bundle, shape = _shaped(read_ballast(name))
+    return (
+        f"{name} ({shape.parameters(bundle.config) / 1e6:.1f}M parameters: {shape.layers} layers, "
+        f"{shape.ratio * bundle.config.hidden_size} wide, MLP {shape.units}, {shape.vocab} ids)"
+    )
+
+
+def _shaped(ballast: Ballast) -> tuple[Bundle, Shape]:
+    bundle = read_bundle(ballast.source)
+    return bundle, choose_shape(ballast, bundle.config)
+
+
+def _with_ballast(name: str, dtype: torch.dtype | None, device: torch.device) -> HFTarget:
+    ballast = read_ballast(name)
+    _must_fit(name, ballast.size * (dtype or SHIPPED).itemsize, device)
+    bundle, shape = _shaped(ballast)
+    model = _built(bundle, shape, dtype or SHIPPED, device)
+    # The probe holds differences against the spread of the logits, and must not take the bias for spread.
+    target = prepare(HFTarget(model, name=name))
+    if model.lm_head.bias is not None:
+        forbid(model.lm_head.bias, bundle.config.vocab_size)
+    return target
+
+
+def _built(bundle: Bundle, shape: Shape, dtype: torch.dtype, device: torch.device) -> LlamaForCausalLM:
+    if device.type == "cpu":
+        weights = kept(bundle, shape, dtype, lambda: widened(bundle, shape, dtype, device))
+    else:
+        weights = widened(bundle, shape, dtype, device)
+    return assembled(widened_config(bundle.config, shape), weights)
+
+
+def _must_fit(name: str, needed: int, device: torch.device) -> None:
+    free = _free_memory(device)
+    if free is not None and needed * HEADROOM > free:
+        raise ValueError(
+            f"{name} needs {needed * HEADROOM / 1e9:.1f} GB of memory and {free / 1e9:.1f} GB are free; "
+            f"ask for less ballast"
+        )
+
+
+def _free_memory(device: torch.device) -> int | None:
+    """Bytes that can be had on a device; None where the machine does not say."""
+    if device.type == "cuda":
+        return int(torch.cuda.mem_get_info(device)[0])
+    if device.type != "cpu" or not MEMORY.exists():
+        return None
+    lines = dict(line.split(":") for line in MEMORY.read_text().splitlines())
+    return int(lines["MemAvailable"].split()[0]) * 1024 if "MemAvailable" in lines else None

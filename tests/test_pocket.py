@@ -1,0 +1,173 @@
+"""The models in the box: that they are there, whole, small, and reached by name without a network."""
+
+import json
+import shutil
+import socket
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import paceline
+from families import build
+from paceline.targets.hf.target import HFTarget
+from paceline.targets.load import open_model
+from paceline.targets.pocket import bundle
+from paceline.targets.pocket.bundle import CHECKSUMS, CONFIG, NAMES, TOKENIZER, WEIGHTS, read_tokenizer
+from paceline.train.export import MOST_BYTES, weight_bytes
+from paceline.vocabulary import Vocabulary
+
+AWKWARD = (
+    "It was the best of times,  it was\tthe worst of times.\n\n\n  And so — «on».",
+    "Zażółć gęślą jaźń, 2,718 złotych; ŻÓŁW.",
+    "Їжак з'їв ґрунт. Об’єкт — 100 ₴.",
+    "e\u0301 é ﬁ \u200b 👩‍👩‍👧 🇺🇦 中文 \x00\x7f\ufeff",
+    " ",
+    "\r\n \n",
+    "<s> [INST] ``` {}",
+    "",
+)
+
+
+@pytest.fixture
+def copied(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder of bundled models that may be damaged."""
+    folder = tmp_path / "models"
+    shutil.copytree(bundle.MODELS / "pocket-draft", folder / "pocket-draft")
+    monkeypatch.setattr(bundle, "MODELS", folder)
+    return folder / "pocket-draft"
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_bundled_model_writes_without_network(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: Any) -> None:
+        raise AssertionError("a bundled model asked for the network")
+
+    monkeypatch.setattr(socket.socket, "connect", refuse)
+    monkeypatch.setattr(socket, "getaddrinfo", refuse)
+    lm = paceline.load(name)
+    assert lm.target.name == name
+    written = lm.generate("It was", max_new_tokens=4, ignore_eos=True)
+    assert len(written.tokens) == 4
+
+
+def test_the_models_are_small_and_of_the_shapes_they_are_sold_as() -> None:
+    assert weight_bytes(bundle.MODELS) <= MOST_BYTES
+    sizes = {name: sum(w.numel() for w in bundle.read_bundle(name).weights.values()) for name in NAMES}
+    assert 7e6 < sizes["pocket"] < 9e6
+    assert all(1e6 < sizes[name] < 2e6 for name in ("pocket-draft", "pocket-foreign"))
+
+
+def test_the_card_tells_the_weights_that_are_shipped() -> None:
+    card = (bundle.MODELS / "CARD.md").read_text(encoding="utf8")
+    for name in NAMES:
+        assert open_model(name)[0].fingerprint() in card
+
+
+def test_draft_and_target_speak_one_vocabulary_and_the_foreign_model_another() -> None:
+    prints = [Vocabulary.of(read_tokenizer(name)).fingerprint for name in NAMES]
+    assert prints[0] == prints[1] != prints[2]
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("text", AWKWARD)
+def test_awkward_text_comes_back_from_the_tokenizers(name: str, text: str) -> None:
+    vocabulary = Vocabulary.of(read_tokenizer(name))
+    assert vocabulary.text(vocabulary.encode(text)) == text
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_token_has_a_known_spelling_and_the_text_can_end(name: str) -> None:
+    target, tokenizer = open_model(name)
+    assert tokenizer is not None
+    vocabulary = Vocabulary.of(tokenizer)
+    assert vocabulary.table is not None
+    assert vocabulary.size == target.vocab_size
+    assert target.eos == {tokenizer.eos_token_id}
+    assert target.eos <= vocabulary.specials
+
+
+def test_a_type_of_ones_own_holds_the_same_weights() -> None:
+    shipped, wide = (open_model("pocket-draft", dtype=kind)[0] for kind in (None, "float32"))
+    assert (shipped.dtype, wide.dtype) == (torch.bfloat16, torch.float32)
+    for name, weight in shipped.model.state_dict().items():
+        assert torch.equal(weight.float(), wide.model.state_dict()[name])
+
+
+def test_transformers_itself_loads_the_folder_to_the_same_logits() -> None:
+    from transformers import AutoModelForCausalLM
+
+    ours = open_model("pocket-draft", dtype="float32")[0]
+    theirs = AutoModelForCausalLM.from_pretrained(bundle.MODELS / "pocket-draft", dtype=torch.float32)
+    tokens = torch.arange(3, 40)
+    assert torch.equal(ours.unassisted(tokens), HFTarget(theirs).unassisted(tokens))
+
+
+def truncate(file: Path) -> None:
+    file.write_bytes(file.read_bytes()[:-1000])
+
+
+def garble(file: Path) -> None:
+    content = bytearray(file.read_bytes())
+    content[len(content) // 2] ^= 1
+    file.write_bytes(content)
+
+
+@pytest.mark.parametrize("harm", [truncate, garble, Path.unlink])
+@pytest.mark.parametrize("file", [WEIGHTS, CONFIG, CHECKSUMS, *TOKENIZER])
+def test_damage_is_told_with_the_file_and_the_mend(copied: Path, file: str, harm: Any) -> None:
+    harm(copied / file)
+    with pytest.raises(ValueError, match=r"reinstall paceline to restore it$") as told:
+        open_model("pocket-draft")
+    assert file in str(told.value) or (file, harm) == (CHECKSUMS, garble)
+    assert "\n" not in str(told.value)
+
+
+@pytest.mark.parametrize("content", ["[]", "{}", json.dumps({WEIGHTS: 3}), "\x00"])
+def test_checksums_that_are_none_are_damage(copied: Path, content: str) -> None:
+    (copied / CHECKSUMS).write_text(content)
+    with pytest.raises(ValueError, match=f"{CHECKSUMS} is garbled; reinstall"):
+        open_model("pocket-draft")
+
+
+def test_an_incomplete_installation_is_told(copied: Path) -> None:
+    with pytest.raises(ValueError, match=r"is missing; reinstall"):
+        open_model("pocket")
+
+
+@pytest.mark.parametrize(("wrong", "meant"), [("pockett", "pocket"), ("pocket-draf", "pocket-draft"), ("Pocket", "")])
+def test_a_misspelt_name_gets_a_hint(wrong: str, meant: str) -> None:
+    with pytest.raises(ValueError, match=f"did you mean '{meant}.*Bundled are pocket, pocket-draft, pocket-foreign"):
+        open_model(wrong)
+
+
+def test_a_folder_of_a_bundled_name_is_reached_by_its_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    build("llama").save_pretrained(tmp_path / "pocket")
+    build("llama").save_pretrained(tmp_path / "pockett")
+    monkeypatch.chdir(tmp_path)
+    bundled = open_model("pocket")[0].fingerprint()
+    folder = open_model("./pocket")[0].fingerprint()
+    assert bundled != folder
+    assert open_model(Path("pocket"))[0].fingerprint() == folder
+    assert open_model("pockett")[0].fingerprint() == folder
+
+
+def test_a_loaded_model_is_taken_as_it_is() -> None:
+    model = build("llama")
+    target, tokenizer = open_model(model)
+    assert target.model is model
+    assert tokenizer is None
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        ({"device_map": "auto"}, "pocket is built on one device; give device instead of device_map=auto"),
+        ({"dtype": "float"}, "unknown dtype 'float'"),
+        ({"device": "abacus"}, "device 'abacus' is not available"),
+    ],
+)
+def test_wrong_options_are_told(options: dict[str, Any], sentence: str) -> None:
+    with pytest.raises(ValueError, match=sentence):
+        open_model("pocket", **options)
