@@ -5,7 +5,16 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING
 
-from paceline.cli.common import Subparsers, add_json, add_model, load_model, print_json, progress
+from paceline.cli.common import (
+    Subparsers,
+    add_draft_model,
+    add_json,
+    add_model,
+    draft_model,
+    load_model,
+    print_json,
+    progress,
+)
 
 if TYPE_CHECKING:
     from paceline.measure.conformance import Report
@@ -22,6 +31,7 @@ def add(commands: Subparsers) -> None:
         allow_abbrev=False,
     )
     add_model(parser)
+    add_draft_model(parser)
     parser.add_argument(
         "--methods",
         nargs="+",
@@ -38,17 +48,14 @@ def add(commands: Subparsers) -> None:
 
 def run(options: argparse.Namespace) -> int:
     from paceline.decode.planner import Fixed
-    from paceline.drafters import make_drafter
-    from paceline.drafters.spec import plug_ins
-    from paceline.measure.conformance import ADVERSARIES, METHODS, SIZES, Checker
+    from paceline.drafters.assistant import DraftModel
+    from paceline.measure.conformance import SIZES, Checker
     from paceline.verify import Rule
 
-    methods = tuple(options.methods or (*METHODS, *plug_ins(), *ADVERSARIES))
+    drafts = draft_model(options)
+    methods = _methods(options.methods, drafts)
     for size in options.sizes or SIZES:
         Fixed(size)
-    for method in methods:
-        if method not in ADVERSARIES:
-            make_drafter(method)
     unknown = sorted(set(options.rules or ()) - set(Rule))
     if unknown:
         raise ValueError(f"unknown rule {unknown[0]!r}; choose from {', '.join(Rule)}")
@@ -62,6 +69,7 @@ def run(options: argparse.Namespace) -> int:
         rules,
         options.max_new_tokens,
         options.seed,
+        draft_model=None if drafts is None else DraftModel.load(drafts, lm.target),
     )
     with progress("plain decoding") as checker.progress:
         report = checker.run()
@@ -69,6 +77,20 @@ def run(options: argparse.Namespace) -> int:
     if options.json:
         print_json(report.summary())
     return 1 if report.bugs else 0
+
+
+def _methods(asked: list[str] | None, drafts: str | None) -> tuple[str, ...]:
+    """What to check; a misspelt one is told here, before a model is loaded."""
+    from paceline.drafters import make_drafter
+    from paceline.drafters.spec import plug_ins
+    from paceline.measure.conformance import ADVERSARIES, ASSISTED, METHODS
+
+    assisted = () if drafts is None else ASSISTED
+    methods = tuple(asked or (*METHODS, *assisted, *plug_ins(), *ADVERSARIES))
+    for method in methods:
+        if method not in ADVERSARIES:
+            make_drafter(method, drafts, must_use=False)
+    return methods
 
 
 def _print(report: Report) -> None:

@@ -23,6 +23,7 @@ Subparsers = Any
 
 
 MODEL = "pocket"
+DRAFT_MODEL = "pocket-draft"
 
 SAMPLING = (
     ("--temperature", float, "0 for the most probable token (default: 0)"),
@@ -52,6 +53,22 @@ def add_model(parser: argparse.ArgumentParser) -> None:
         "--dtype", metavar="TYPE", help="float64, float32, bfloat16 or float16 (default: the model's own)"
     )
     parser.add_argument("--device", metavar="DEVICE", help="where to run it, e.g. cpu, cuda, mps (default: cpu)")
+
+
+def add_draft_model(parser: argparse.ArgumentParser) -> None:
+    """For commands that try methods: the bundled model brings its draft model along."""
+    parser.add_argument(
+        "--draft-model",
+        "-md",
+        metavar="MODEL",
+        help=f"a small model that drafts (default: {DRAFT_MODEL} for {MODEL} with or without ballast, otherwise none)",
+    )
+
+
+def draft_model(options: argparse.Namespace) -> str | None:
+    """The draft model of `add_draft_model`'s option."""
+    given: str | None = options.draft_model
+    return given or (DRAFT_MODEL if options.model.partition("+")[0] == MODEL else None)
 
 
 def add_writing(parser: argparse.ArgumentParser) -> None:

@@ -7,7 +7,6 @@ import shutil
 import sys
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,9 +15,11 @@ from paceline.cli.common import (
     MODEL,
     Subparsers,
     add_color,
+    add_draft_model,
     add_json,
     check_writable,
     describe,
+    draft_model,
     load_model,
     print_json,
     progress,
@@ -33,7 +34,6 @@ if TYPE_CHECKING:
     from paceline.measure.pictures import TokenPicture
 
 METHODS = ("plain", "lookup", "assistant")
-DRAFT_MODEL = "pocket-draft"
 BALLAST = "500M"
 DTYPE = "float32"
 PROMPTS = {
@@ -69,12 +69,7 @@ def add(commands: Subparsers) -> None:
         allow_abbrev=False,
     )
     parser.add_argument("--model", default=MODEL, metavar="MODEL", help=f"the model that writes (default: {MODEL})")
-    parser.add_argument(
-        "--draft-model",
-        "-md",
-        metavar="MODEL",
-        help=f"the model that drafts (default: {DRAFT_MODEL} with a bundled model, otherwise none)",
-    )
+    add_draft_model(parser)
     parser.add_argument(
         "--methods",
         nargs="+",
@@ -174,10 +169,6 @@ def _prompts(given: list[str] | None) -> dict[str, str]:
     return {f"prompt {number}": prompt for number, prompt in enumerate(given, start=1)}
 
 
-def _is_bundled(model: str) -> bool:
-    return model.partition("+")[0] == MODEL
-
-
 def _models(options: argparse.Namespace) -> list[str]:
     """The model, and its slow twin if it can have one."""
     if options.ballast is None and (options.no_ballast or options.model != MODEL):
@@ -191,20 +182,15 @@ def _models(options: argparse.Namespace) -> list[str]:
 
 def _methods(options: argparse.Namespace) -> dict[str, dict[str, Any]]:
     """The settings of every method. Those that draft with a model get it."""
+    from paceline.drafters import make_drafter
     from paceline.hosts.python import split_settings
 
-    draft_model = options.draft_model or (DRAFT_MODEL if _is_bundled(options.model) else None)
-    asked = options.methods or [method for method in METHODS if draft_model or method != "assistant"]
+    drafts = draft_model(options)
+    asked = options.methods or [method for method in METHODS if drafts or method != "assistant"]
     common = {name: getattr(options, name) for name in ("max_new_tokens", "temperature", "seed")}
-    methods = {}
-    for method in dict.fromkeys(("plain", *asked)):
-        settings = {**common, "method": method}
-        with suppress(ValueError):  # a method that needs no model refuses one; what else is wrong is told below
-            _ = split_settings(settings | {"draft_model": draft_model})[0].drafter
-            settings["draft_model"] = draft_model
-        _ = split_settings(settings)[0].drafter
-        methods[method] = settings
-    return methods
+    split_settings(common)
+    methods = dict.fromkeys(("plain", *asked))
+    return {method: common | {"method": make_drafter(method, drafts, must_use=False)} for method in methods}
 
 
 def _part(
