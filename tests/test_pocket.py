@@ -15,6 +15,7 @@ from paceline.targets.hf.target import HFTarget
 from paceline.targets.load import open_model
 from paceline.targets.pocket import bundle
 from paceline.targets.pocket.bundle import CHECKSUMS, CONFIG, NAMES, TOKENIZER, WEIGHTS, read_tokenizer
+from paceline.targets.pocket.open import is_bundled
 from paceline.train.export import MOST_BYTES, weight_bytes
 from paceline.vocabulary import Vocabulary
 
@@ -140,6 +141,10 @@ def test_an_incomplete_installation_is_told(copied: Path) -> None:
 def test_a_misspelt_name_gets_a_hint(wrong: str, meant: str) -> None:
     with pytest.raises(ValueError, match=f"did you mean '{meant}.*Bundled are pocket, pocket-draft, pocket-foreign"):
         open_model(wrong)
+
+
+def test_other_peoples_names_are_theirs() -> None:
+    assert not any(is_bundled(name) for name in ("somebody/pocket-draft", "./pocket", "gpt2", ""))
 
 
 def test_a_folder_of_a_bundled_name_is_reached_by_its_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

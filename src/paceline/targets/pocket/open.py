@@ -24,7 +24,7 @@ def is_bundled(name: str) -> bool:
     """Whether a name speaks of a bundled model, be it with a mistake: then nobody else should be asked for it."""
     if name in NAMES or MARK in name:
         return True
-    if (close := close_name(name)) and not Path(name).is_dir():
+    if "/" not in name and (close := close_name(name)) and not Path(name).is_dir():
         raise ValueError(f"no model at {name!r}; did you mean {close!r}? Bundled are {', '.join(NAMES)}")
     return False
 
