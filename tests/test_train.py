@@ -183,14 +183,19 @@ def plans(monkeypatch: pytest.MonkeyPatch) -> tuple[Plan, ...]:
     return small
 
 
-def test_from_text_to_installed_models(plans: tuple[Plan, ...], library: Path, tmp_path: Path) -> None:
+def test_from_text_to_installed_models(
+    plans: tuple[Plan, ...], library: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The whole way, twice: what is finished is not made again, and the card tells what lies beside it."""
-    models = tmp_path / "models"
-    for _ in range(2):
-        workshop = Workshop(corpus.read(library), tmp_path / "work", compiled=False)
-        for plan in plans:
-            workshop.make(plan, silent)
-        workshop.install(models)
+    models, work = tmp_path / "models", tmp_path / "work"
+    monkeypatch.setattr(bundle, "MODELS", models)
+    command = ["pocket", "--text", str(library), "--work", str(work), "--install", "--eager"]
+    monkeypatch.setattr("sys.argv", command)
+    pocket.main()
+    made_at = (work / "pocket.pt").stat().st_mtime_ns
+    pocket.main()
+    assert (work / "pocket.pt").stat().st_mtime_ns == made_at
+    workshop = Workshop(corpus.read(library), work, compiled=False)
     assert sorted(entry.name for entry in tmp_path.iterdir()) == ["models", "text", "work"]
     card = (models / "CARD.md").read_text(encoding="utf8")
     for plan in plans:
