@@ -21,6 +21,7 @@ from paceline.law import Law, Noise, Sampling
 from paceline.measure.conformance.follow import Flip
 from paceline.measure.conformance.record import Recording, teacher_forced
 from paceline.targets.base import Target
+from paceline.targets.hf.packed import parameter_count
 from paceline.targets.hf.target import HFTarget
 
 WIDER = {torch.bfloat16: torch.float32, torch.float16: torch.float32, torch.float32: torch.float64}
@@ -72,7 +73,7 @@ def wider_twin(target: Target) -> Target | None:
     """A copy of the model in the next wider type, if there is one and memory for it."""
     if not isinstance(target, HFTarget) or (dtype := WIDER.get(target.dtype)) is None:
         return None
-    size = sum(p.numel() for p in target.model.parameters()) * dtype.itemsize
+    size = parameter_count(target.model) * dtype.itemsize
     if (free := _free_memory(target.model.device)) is not None and size > 0.8 * free:
         return None
     try:

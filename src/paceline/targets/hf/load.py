@@ -58,7 +58,7 @@ def load_target(
     loaded = _weights(name, config, kind, device_map)
     if device is not None:
         torch.nn.Module.to(loaded, place)
-    return prepare(HFTarget(loaded, name=name))
+    return prepare(HFTarget(loaded, name=name).pack())
 
 
 def named_dtype(name: str) -> torch.dtype:

@@ -16,6 +16,7 @@ from paceline.targets.base import NOTHING, Done, OnEarly, Pending, Reach, Reques
 from paceline.targets.cache import CacheRows
 from paceline.targets.hf.attention import NAME, MaskScratch, serving
 from paceline.targets.hf.forward import Attention, Forward, Mode, masks
+from paceline.targets.hf.packed import pack
 from paceline.targets.hf.rope import (
     Switch,
     TurningRows,
@@ -35,6 +36,7 @@ class HFTarget(Target):
     """Scores drafts on a transformers model; use `paceline.load`, which also probes what the model can be trusted with.
 
     The model's weights, configuration and attention implementation stay as they were; it is put into eval mode.
+    `pack` is for models that nobody else holds.
     """
 
     def __init__(self, model: PreTrainedModel, *, name: str | None = None, mode: Mode = Mode.PACKED) -> None:
@@ -54,6 +56,7 @@ class HFTarget(Target):
         self._scratch = MaskScratch()
         self._one_at_a_time = threading.Lock()
         self._rotary = rotary_modules(model) if self.switch is not None else []
+        self._frozen: str | None = None
         accepted = inspect.signature(model.forward).parameters
         self._keeps_logits = "logits_to_keep" in accepted
         self._takes_positions = "position_ids" in accepted
@@ -67,6 +70,14 @@ class HFTarget(Target):
     def like(self) -> torch.Tensor:
         """An empty tensor of the model's type and place."""
         return torch.empty(0, dtype=self.model.dtype, device=self.model.device)
+
+    def pack(self) -> HFTarget:
+        """Arrange the weights for this machine's kernels, where that helps. From here on they cannot be changed."""
+        fingerprint = self.fingerprint()
+        if pack(self.model):
+            self._frozen = fingerprint
+            self.anatomy = Anatomy(self.model)
+        return self
 
     def open(self, capacity: int = 0) -> CacheRows:
         return CacheRows(capacity) if self.switch is None else TurningRows(capacity, self.switch)
@@ -196,6 +207,8 @@ class HFTarget(Target):
 
     def fingerprint(self) -> str:
         """Over the names, shapes and types of all weights and an even sample of the values of each."""
+        if self._frozen is not None:
+            return self._frozen
         digest = hashlib.sha256()
         for name, weight in sorted(self.model.state_dict().items()):
             flat = weight.detach().reshape(-1)

@@ -35,7 +35,7 @@ def open_bundled(name: str, dtype: torch.dtype | None, device: torch.device) -> 
         return _with_ballast(name, dtype, device)
     bundle = read_bundle(name)
     weights = {part: weight.to(device=device, dtype=dtype) for part, weight in bundle.weights.items()}
-    return prepare(HFTarget(assembled(bundle.config, weights), name=name))
+    return prepare(HFTarget(assembled(bundle.config, weights), name=name).pack())
 
 
 def describe(name: str) -> str:
@@ -58,7 +58,7 @@ def _with_ballast(name: str, dtype: torch.dtype | None, device: torch.device) ->
     bundle, shape = _shaped(ballast)
     model = _built(bundle, shape, dtype or SHIPPED, device)
     # The probe holds differences against the spread of the logits, and must not take the bias for spread.
-    target = prepare(HFTarget(model, name=name))
+    target = prepare(HFTarget(model, name=name).pack())
     if model.lm_head.bias is not None:
         forbid(model.lm_head.bias, bundle.config.vocab_size)
     return target

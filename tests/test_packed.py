@@ -1,0 +1,117 @@
+"""Packed weights: the same values in another order, and ordinary again for whoever asks."""
+
+import copy
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+from engine import write
+from families import build
+from paceline.drafters import make_drafter
+from paceline.measure.conformance.rescore import wider_twin
+from paceline.targets.hf import packed as packing
+from paceline.targets.hf.load import load_target
+from paceline.targets.hf.packed import PackedLinear, pack, parameter_count
+from paceline.targets.hf.target import HFTarget
+from scoring import CLOSE, CONTEXT, apart, filled, path_gaps, random_tree, score, tokens
+
+DTYPES = pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+
+
+def layered(dtype: torch.dtype = torch.float32, *, bias: bool = True) -> nn.Sequential:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(256, 384, bias=bias), nn.Linear(384, 128, bias=bias)).to(dtype).requires_grad_(False)
+
+
+@pytest.fixture(autouse=True)
+def small_layers_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(packing, "SMALLEST", 1)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    build("llama").save_pretrained(tmp_path)
+    return tmp_path
+
+
+@DTYPES
+@pytest.mark.parametrize("bias", [True, False])
+@pytest.mark.parametrize("rows", [1, 2, 7, 33])
+def test_a_packed_layer_finds_what_the_ordinary_one_finds(dtype: torch.dtype, bias: bool, rows: int) -> None:
+    ordinary, packed = layered(dtype, bias=bias), layered(dtype, bias=bias)
+    assert pack(packed)
+    assert all(isinstance(layer, PackedLinear) for layer in packed)
+    states = torch.randn(1, rows, 256, dtype=dtype)
+    torch.testing.assert_close(packed(states), ordinary(states))
+
+
+@DTYPES
+def test_no_value_is_lost(dtype: torch.dtype) -> None:
+    ordinary, packed = layered(dtype), layered(dtype)
+    pack(packed)
+    for name, weight in ordinary.state_dict().items():
+        assert torch.equal(packed.state_dict()[name], weight)
+    twin = copy.deepcopy(packed)
+    assert [type(layer) for layer in twin] == [nn.Linear, nn.Linear]
+    assert torch.equal(twin[0].weight, ordinary[0].weight)
+    assert parameter_count(packed) == parameter_count(ordinary) == parameter_count(twin)
+
+
+def test_a_model_the_engine_loads_is_packed_and_keeps_its_fingerprint(folder: Path) -> None:
+    target, own = load_target(folder), load_target(build("llama"))
+    assert any(isinstance(module, PackedLinear) for module in target.model.modules())
+    assert target.fingerprint() == own.fingerprint()
+    text, tree = tokens(CONTEXT), random_tree(3)
+    logits = score(target, filled(target, text), 5, tree)
+    assert path_gaps(own.model, logits, text, 5, tree) < CLOSE
+    assert apart(logits, score(own, filled(own, text), 5, tree)) < CLOSE
+
+
+def test_a_model_handed_over_is_left_as_it_is() -> None:
+    model = build("llama")
+    load_target(model)
+    assert not any(isinstance(module, PackedLinear) for module in model.modules())
+
+
+def test_the_text_is_the_same(folder: Path) -> None:
+    texts = [
+        write(target, tokens(20).tolist(), make_drafter("lookup"), max_new_tokens=60).context.emitted.tolist()
+        for target in (load_target(folder), load_target(build("llama")))
+    ]
+    assert texts[0] == texts[1]
+
+
+def test_the_wider_twin_of_a_packed_model_is_ordinary(tmp_path: Path) -> None:
+    build("llama").to(torch.bfloat16).save_pretrained(tmp_path)
+    twin = wider_twin(load_target(tmp_path))
+    assert isinstance(twin, HFTarget)
+    assert twin.dtype is torch.float32
+    assert not any(isinstance(module, PackedLinear) for module in twin.model.modules())
+    assert next(iter(twin.model.parameters())).dtype is torch.float32
+
+
+def test_a_machine_that_cannot_pack_goes_on_without(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.backends.mkldnn, "is_available", lambda: False)
+    model = layered()
+    assert not pack(model)
+    assert all(type(layer) is nn.Linear for layer in model)
+
+
+def test_kernels_that_find_something_else_are_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    honest = PackedLinear.forward
+    monkeypatch.setattr(PackedLinear, "forward", lambda self, rows: honest(self, rows) * 1.01)
+    assert not pack(layered())
+
+
+def test_layers_with_ways_of_their_own_are_left_alone() -> None:
+    class Scaled(nn.Linear):
+        def forward(self, rows: torch.Tensor) -> torch.Tensor:
+            return super().forward(rows) * 2
+
+    model = nn.Sequential(Scaled(64, 64), nn.Linear(64, 64).double())
+    assert not pack(model)
+    hooked = layered()
+    hooked[0].register_forward_hook(lambda *_: None)
+    assert not pack(hooked)
