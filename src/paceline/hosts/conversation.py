@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
 USER, ASSISTANT = "User", "Assistant"
 STOP = f"\n{USER}:"
+REPLACEMENT = "\ufffd"
 LEADS = ("", "\n", "a", ".")
 """Texts to encode a continuation behind, for tokenizers that put a space before whatever begins a text."""
 
@@ -89,13 +90,14 @@ class Conversation:
         return encoded
 
     def _keep(self, rendered: str, prompt: list[int], written: Generation) -> None:
-        """Remember the tokens whose text stands: all of prompt and reply but what was cut off at the reply's end."""
+        """Remember the tokens whose text stands: all of prompt and reply but what was cut off at the reply's end, be it
+        a stop string or the first bytes of a character."""
         stream, told, kept, text = Detokenizer(self._vocabulary, skip_special=False, prefix=prompt), "", 0, ""
         for count, token in enumerate(written.tokens, start=1):
             told += stream.push(token)
-            whole = told + stream.copy().finish()
-            if written.text.startswith(whole):
-                kept, text = count, whole
+            open_end = stream.copy().finish()
+            if REPLACEMENT not in open_end and written.text.startswith(told + open_end):
+                kept, text = count, told + open_end
         self._tokens, self._text = prompt + written.tokens[:kept], rendered + text
 
 

@@ -1,0 +1,310 @@
+"""A chat: what is read again from turn to turn, how replies end, and what an interruption leaves."""
+
+import io
+import json
+import os
+import pty
+import select
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from transformers import AutoTokenizer
+
+import families
+import paceline
+from engine import tabled
+from paceline.decode.session import Session
+from paceline.hosts.conversation import STOP, Conversation, _continuation
+from paceline.hosts.python import LanguageModel
+from test_cli import say
+from tokenizer_kinds import TEXTS, vocabulary_of
+
+TEMPLATE = (
+    "{% for m in messages %}<|endoftext|>{{ m['role'] }}\n{{ m['content'] }}<|endoftext|>\n{% endfor %}"
+    "{% if add_generation_prompt %}<|endoftext|>assistant\n{% endif %}"
+)
+SETTINGS: dict[str, Any] = {"temperature": 0.9, "seed": 3, "max_new_tokens": 24}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("models") / "llama"
+    families.save("llama", folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def templated(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("models") / "chatty"
+    families.save("llama", folder)
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    tokenizer.chat_template = TEMPLATE
+    tokenizer.save_pretrained(folder)
+    return folder
+
+
+def told(conversation: Conversation, said: str) -> str:
+    return "".join(piece.text for piece in conversation.reply(said))
+
+
+def prompts_of(lm: LanguageModel, monkeypatch: pytest.MonkeyPatch) -> list[list[int]]:
+    """The prompts that will be written on."""
+    seen: list[list[int]] = []
+    write = lm.write
+
+    def watching(prompt: Any, **settings: Any) -> Any:
+        seen.append(list(prompt))
+        return write(prompt, **settings)
+
+    monkeypatch.setattr(lm, "write", watching)
+    return seen
+
+
+# --- what is read again -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", ["folder", "templated"])
+def test_a_turn_reads_only_what_is_new(
+    kind: str, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The next prompt begins with the last prompt and its reply, in the very tokens that were sampled."""
+    lm = paceline.load(request.getfixturevalue(kind), dtype="float32")
+    prompts = prompts_of(lm, monkeypatch)
+    conversation = Conversation(lm, system="Be brief.", **SETTINGS)
+    assert conversation.templated == (kind == "templated")
+    for said in ("Hello there", "Zażółć gęślą jaźń?", "Їжак", "x"):
+        told(conversation, said)
+    for number in range(1, 4):
+        before = prompts[number - 1] + conversation.replies[number - 1].tokens
+        shared = int(np.argmin([*np.equal(before[: len(prompts[number])], prompts[number][: len(before)]), False]))
+        assert shared >= len(before) - 2  # what was cut off at the end may be spelled anew
+        reply = conversation.replies[number]
+        assert reply.cached_tokens >= shared - 1
+        assert reply.prompt_tokens - reply.cached_tokens < 70
+
+
+def test_what_is_kept_changes_no_reply(folder: Path) -> None:
+    """Every reply is what a model writes that reads the same tokens for the first time."""
+    lm = paceline.load(folder, dtype="float32")
+    conversation = Conversation(lm, **SETTINGS)
+    for said in ("Hello", "and then?", "why"):
+        told(conversation, said)
+    fresh = Conversation(paceline.load(folder, dtype="float32"), **SETTINGS)
+    for said, reply in zip(("Hello", "and then?", "why"), conversation.replies, strict=True):
+        fresh._lm.forget()
+        told(fresh, said)
+        assert fresh.replies[-1].tokens == reply.tokens
+        assert fresh.replies[-1].cached_tokens == 0
+
+
+@pytest.mark.parametrize("kind", ["byte-level", "fallback, strip", "fallback", "metaspace always", "metaspace first"])
+def test_a_text_is_continued_with_every_tokenizer(kind: str) -> None:
+    """Whatever a tokenizer puts before a text, a continuation spells just itself."""
+    vocabulary = vocabulary_of(kind)
+    for text in TEXTS[:3]:
+        for place in range(1, len(text)):
+            head = vocabulary.encode(text[:place], add_special=False).tolist()
+            more = _continuation(vocabulary, head, text[place:])
+            assert more is not None or "metaspace" in kind
+            if more is not None:
+                assert vocabulary.text(head + more) == vocabulary.text(head) + text[place:]
+
+
+def test_a_cut_stop_string_is_not_remembered(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The reply ends before the stop string; what was written of it is not part of the next prompt."""
+    lm = paceline.load(folder, dtype="float32")
+    free = Conversation(lm, **SETTINGS)
+    text = told(free, "Hello")
+    stop = text[len(text) // 2 : len(text) // 2 + 2]
+    prompts = prompts_of(lm, monkeypatch)
+    conversation = Conversation(lm, stop=stop, **SETTINGS)
+    cut = told(conversation, "Hello")
+    assert cut == text[: text.index(stop)]
+    told(conversation, "on")
+    assert lm.vocabulary is not None
+    assert lm.vocabulary.text(prompts[1]) == f"User: Hello\nAssistant:{cut}\nUser: on\nAssistant:"
+
+
+def test_a_model_without_a_template_is_stopped_before_the_users_turn(folder: Path) -> None:
+    lm = paceline.load(folder)
+    conversation = Conversation(lm, stop="###")
+    assert conversation._settings["stop"] == (STOP, "###")
+
+
+def test_a_reset_forgets_the_turns_and_keeps_the_system(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    lm = paceline.load(folder, dtype="float32")
+    prompts = prompts_of(lm, monkeypatch)
+    conversation = Conversation(lm, system="Be brief.", **SETTINGS)
+    first = told(conversation, "Hello")
+    told(conversation, "more")
+    conversation.reset()
+    assert told(conversation, "Hello") == first
+    assert prompts[2] == prompts[0]
+
+
+def test_a_reply_that_is_not_read_to_its_end_was_never_said(folder: Path) -> None:
+    lm = paceline.load(folder, dtype="float32")
+    conversation = Conversation(lm, **SETTINGS)
+    pieces = conversation.reply("Hello")
+    next(pieces)
+    pieces.close()
+    assert conversation.messages == []
+    assert told(conversation, "Hello") == told(Conversation(lm, **SETTINGS), "Hello")
+
+
+def test_a_template_may_refuse(templated: Path) -> None:
+    lm = paceline.load(templated)
+    assert lm.vocabulary is not None
+    lm.vocabulary._tokenizer.chat_template = "{{ raise_exception('no system here') }}"
+    with pytest.raises(ValueError, match="no system here"):
+        Conversation(lm, system="x")
+
+
+# --- the command --------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def typed(monkeypatch: pytest.MonkeyPatch) -> Any:
+    def typing(text: str | bytes) -> None:
+        raw = text.encode() if isinstance(text, str) else text
+        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(raw), encoding="utf8"))
+
+    return typing
+
+
+FLAGS = ["--temperature", "0.9", "--seed", "3", "--max-new-tokens", "24"]
+
+
+def test_a_piped_chat_answers_line_by_line(folder: Path, typed: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    typed("Hello\n\n/stats\n/nothing\nAgain\n/stats\n/reset\nHello\n/quit\nnot read\n")
+    code, out, error = say(["chat", "--model", str(folder), *FLAGS, "--json"], capsys)
+    assert code == 0
+    replies = [json.loads(line) for line in out.splitlines()]
+    assert [reply["user"] for reply in replies] == ["Hello", "Again", "Hello"]
+    assert replies[0]["tokens"] == replies[2]["tokens"]
+    assert f"{replies[1]['prompt_tokens'] - replies[1]['cached_tokens']} of {replies[1]['prompt_tokens']}" in error
+    assert "no command /nothing" in error
+    assert "conversation: 2 replies, 48 tokens" in error
+
+
+def test_text_and_pictures_are_the_same_chat(folder: Path, typed: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    shown = {}
+    for flags in ((), ("--show", "tokens"), ("--json",)):
+        typed("Hello\nAgain\n")
+        shown[flags] = say(["chat", "--model", str(folder), *FLAGS, *flags], capsys)[1]
+    texts = [json.loads(line)["text"] for line in shown[("--json",)].splitlines()]
+    assert shown[()] == "".join(text.lstrip() + "\n" for text in texts)
+    assert shown[("--show", "tokens")].count("the model itself") == 2
+
+
+def test_a_full_context_ends_the_chat_with_a_sentence(
+    tmp_path: Path, typed: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    families.save("llama", tmp_path)
+    config = json.loads((tmp_path / "config.json").read_text())
+    (tmp_path / "config.json").write_text(json.dumps({**config, "max_position_embeddings": 48}))
+    typed("Hello\nAgain and again and again\n")
+    code, out, error = say(["chat", "--model", str(tmp_path), "--ignore-eos"], capsys)
+    assert code == 2
+    assert "the model's context of 48 tokens is full; /reset starts anew" in error
+    assert "the model's context holds 48; start a new one" in error
+    assert len(out) > 10
+    assert "Traceback" not in error
+
+
+def test_what_is_not_text_is_told(folder: Path, typed: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    typed("zażółć".encode("iso-8859-2"))
+    code, _, error = say(["chat", "--model", str(folder)], capsys)
+    assert code == 2
+    assert "standard input is not UTF-8 text" in error
+
+
+@pytest.mark.parametrize("presses", [1, 2])
+def test_an_interruption_stops_the_reply_and_not_the_chat(
+    presses: int, folder: Path, typed: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Once, and what was written of the reply stands; twice, and it was never said. Either way the next turn is what
+    it is after such a history."""
+    rounds, proper = [0], Session._round
+
+    def interrupted(session: Session, state: Any) -> Any:
+        rounds[0] += 1
+        if rounds[0] == 5:
+            for _ in range(presses):
+                signal.raise_signal(signal.SIGINT)
+        return (yield from proper(session, state))
+
+    monkeypatch.setattr(Session, "_round", interrupted)
+    typed("Hello\nAgain\n")
+    code, out, error = say(["chat", "--model", str(folder), *FLAGS, "--method", "plain", "--json"], capsys)
+    replies = [json.loads(line) for line in out.splitlines()]
+    assert code == 0
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    lm = paceline.load(folder)
+    if presses == 1:
+        assert "the reply was stopped" in error
+        assert replies[0]["finish"] == "criterion"
+        assert len(replies[0]["tokens"]) == 5
+        first = lm.generate("User: Hello\nAssistant:", **SETTINGS).tokens[:5]
+        assert replies[0]["tokens"] == first
+    else:
+        assert "the reply was dropped" in error
+        assert [reply["user"] for reply in replies] == ["Again"]
+        alone = lm.generate("User: Again\nAssistant:", stop=STOP, **SETTINGS)
+        assert replies[0]["tokens"] == alone.tokens
+
+
+def test_at_a_terminal(folder: Path) -> None:
+    """A prompt, a reply, Ctrl-C at the prompt, Ctrl-D."""
+    terminal, theirs = pty.openpty()
+    command = [sys.executable, "-m", "paceline", "chat", "--model", str(folder), *FLAGS]
+    environment = {**os.environ, "TERM": "xterm", "PYTHONPATH": os.pathsep.join(sys.path)}
+    chat = subprocess.Popen(
+        command, stdin=theirs, stdout=theirs, stderr=theirs, env=environment, start_new_session=True, close_fds=True
+    )
+    os.close(theirs)
+    screen = Screen(terminal)
+    try:
+        screen.wait_for(b"> ")
+        os.write(terminal, b"Hello\n")
+        screen.wait_for(b"--max-new-tokens allows more")
+        screen.wait_for(b"> ")
+        while not screen.shows(b"> ", 1):  # again, should it have come between the prompt and the reading
+            os.kill(chat.pid, signal.SIGINT)
+        os.write(terminal, b"\x04")
+        assert chat.wait(30) == 0
+    finally:
+        chat.kill()
+        chat.wait()
+        os.close(terminal)
+
+
+class Screen:
+    """What a terminal shows, read up to what is waited for."""
+
+    def __init__(self, terminal: int) -> None:
+        self._terminal = terminal
+        self._unread = b""
+
+    def wait_for(self, text: bytes) -> None:
+        assert self.shows(text, 60), f"never said: {text!r}; said: {self._unread!r}"
+
+    def shows(self, text: bytes, seconds: float) -> bool:
+        end = time.monotonic() + seconds
+        while text not in self._unread:
+            if not select.select([self._terminal], [], [], max(0, end - time.monotonic()))[0]:
+                return False
+            self._unread += os.read(self._terminal, 4096)
+        self._unread = self._unread.partition(text)[2]
+        return True
+
+
+def test_chat_needs_a_tokenizer() -> None:
+    with pytest.raises(ValueError, match="without a tokenizer"):
+        Conversation(LanguageModel(tabled()))
