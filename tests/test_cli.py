@@ -59,7 +59,20 @@ MISTAKES = [
     (["--device", "toaster"], "toaster"),
     (["--prompt-file", "missing.txt"], "give a prompt or --prompt-file"),
     (["--draft-max", "8"], "write --num-draft-tokens"),
-    (["--speculative-model", "x"], "write --method"),
+    (["--speculative-model", "x"], "write --draft-model"),
+    (["--speculative-config={}"], "write --method, --draft-model and --num-draft-tokens"),
+    (["--temp", "1"], "write --temperature"),
+    (["-n", "5"], "write --max-new-tokens"),
+    (["--method", "lookup", "--draft-model", "x"], "method 'lookup' uses none"),
+    (["--method", "assistant"], "needs a draft model"),
+    (["-md", "./no/such/draft"], "no model at './no/such/draft'"),
+    (["--show", "colours"], "argument --show"),
+    (["--color", "pink"], "argument --color"),
+    (
+        ["--html", "no/such/folder/page.html"],
+        "cannot write no/such/folder/page.html: there is no folder no/such/folder",
+    ),
+    (["--html", "."], "cannot write .: it is a folder"),
     (["--no-such-flag"], "--no-such-flag"),
 ]
 
@@ -130,6 +143,130 @@ def test_a_prompt_longer_than_the_context(tmp_path: Path, capsys: pytest.Capture
     assert json.loads(out.splitlines()[-1])["finish"] == "context"
 
 
+def test_shown_tokens_are_the_text_with_its_sources(model: str, capsys: pytest.CaptureFixture[str]) -> None:
+    common = ["generate", "the rider, the rider", "--model", model, "--max-new-tokens", "40", "--temperature", "0.5"]
+    found = json.loads(say([*common, "--json"], capsys)[1].splitlines()[-1])
+    shown = say([*common, "--show", "tokens"], capsys)[1]
+    assert shown.startswith("the rider, the rider")
+    own = sum(source == "" for source in found["sources"])
+    assert f"the model itself {own}" in shown
+    assert f"40 tokens in {len(found['rounds'])} rounds" in shown
+    finished = say([*common, "--show", "tokens", "--json"], capsys)[1]
+    assert finished.splitlines()[0] == shown.splitlines()[0]
+    assert json.loads(finished.splitlines()[-1])["tokens"] == found["tokens"]
+
+
+def test_colors_are_for_terminals_and_for_who_asks(
+    model: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    common = ["generate", "Hello", "--model", model, "--show", "tokens", "--max-new-tokens", "8"]
+    monkeypatch.setenv("TERM", "xterm-256color")
+    for variable in ("NO_COLOR", "FORCE_COLOR"):
+        monkeypatch.delenv(variable, raising=False)
+    for flags, terminal, no_color, colored in (
+        ((), False, "", False),
+        ((), True, "", True),
+        ((), True, "1", False),
+        (("--color", "never"), True, "", False),
+        (("--color", "always"), False, "1", True),
+    ):
+        monkeypatch.setenv("NO_COLOR", no_color)
+        monkeypatch.setattr(sys.stdout, "isatty", lambda terminal=terminal: terminal)
+        assert ("\x1b[" in say([*common, *flags], capsys)[1]) == colored, (flags, terminal, no_color)
+
+
+def test_a_page_is_written_whole_or_not_at_all(
+    model: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "page.html"
+    command = ["generate", "<b>Hello", "--model", model, "--samples", "2", "--temperature", "1", "--html", str(file)]
+    assert say(command, capsys)[0] == 0
+    written = file.read_text(encoding="utf8")
+    assert written.count('<div class="text"') == 2
+    assert "&lt;b&gt;Hello" in written
+    assert "<b>Hello" not in written
+
+    def full(*_: object, **__: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(Path, "replace", full)
+    code, _, error = say(command, capsys)
+    assert code == 2
+    assert error == f"paceline: error: cannot write {file}: No space left on device\n"
+    assert [entry.name for entry in tmp_path.iterdir()] == ["page.html"]
+    assert file.read_text(encoding="utf8") == written
+
+
+def test_a_draft_model_brings_its_method(model: str, capsys: pytest.CaptureFixture[str]) -> None:
+    common = ["generate", "Hello", "--model", model, "--temperature", "1", "--json", "--ignore-eos"]
+    plain = json.loads(say([*common, "--method", "plain"], capsys)[1].splitlines()[-1])
+    found = json.loads(say([*common, "-md", model], capsys)[1].splitlines()[-1])
+    assert found["tokens"] == plain["tokens"]
+    assert set(found["sources"]) == {"", "assistant"}
+
+
+DEMO = ["demo", "--max-new-tokens", "12", "--methods", "plain", "lookup"]
+
+
+def test_the_demo_shows_any_model(model: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    page = tmp_path / "demo.html"
+    command = [*DEMO, "assistant", "--model", model, "--draft-model", model, "--html", str(page), "--json"]
+    code, out, error = say(command, capsys)
+    assert (code, error) == (0, "")
+    found = json.loads(out.splitlines()[-1])
+    rows = found["models"][0]["methods"]
+    assert [row["method"] for row in rows] == ["plain", "lookup", "assistant"]
+    assert all(row["identical"] for row in rows)
+    assert found["models"][0]["dtype"] == "float32"
+    assert found["models"][0]["weights"] in out.splitlines()[2]
+    assert out.count("identical") >= 2
+    assert page.read_text(encoding="utf8").count('<div class="text"') == len(found["prompts"]) == 3
+
+
+def test_the_demo_tells_a_text_that_differs(
+    model: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A method that changes what is written is told in the table, and by the exit code."""
+    from paceline.hosts.python import Generation, LanguageModel
+
+    proper = LanguageModel.generate
+
+    def tampering(lm: LanguageModel, prompt: str, **settings: object) -> Generation:
+        text = proper(lm, prompt, **settings)
+        if type(settings["method"]).__name__ == "Lookup" and prompt == "second":
+            text.tokens[5] += 1
+        return text
+
+    monkeypatch.setattr(LanguageModel, "generate", tampering)
+    code, out, _ = say([*DEMO, "--model", model, "--prompt", "first", "--prompt", "second"], capsys)
+    assert code == 1
+    assert "parts at token 6 of prompt 2" in out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--methods", "nope"], "unknown method 'nope'"),
+        (["--methods", "assistant", "--model", "x"], "needs a draft model"),
+        (["--prompt", ""], "a --prompt is empty"),
+        (["--max-new-tokens", "0"], "max_new_tokens must be at least 1"),
+        (["--temperature", "-1"], "temperature is -1.0"),
+        (["--ballast", "much"], "much"),
+        (["--ballast", "9M", "--no-ballast"], "not allowed with"),
+        (["--ballast", "9M", "--model", "x"], "ballast"),
+        (["--html", "."], "cannot write ."),
+        (["--color", "pink"], "argument --color"),
+    ],
+    ids=str,
+)
+def test_the_demo_tells_mistakes_first(arguments: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, error = say(["demo", *arguments], capsys)
+    assert code == 2
+    assert said in error
+    assert error.count("\n") == 1
+    assert out == ""
+
+
 def test_methods_write_the_same_text(model: str, capsys: pytest.CaptureFixture[str]) -> None:
     common = ["generate", "Hello", "--model", model, "--temperature", "1", "--seed", "5", "--ignore-eos"]
     texts = {m: say([*common, "--method", m], capsys)[1] for m in ("plain", "lookup", "lookup+lookup:max_ngram=1")}
@@ -184,7 +321,7 @@ def test_an_interruption_is_told_without_a_traceback(
     def interrupted(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(LanguageModel, "stream", interrupted)
+    monkeypatch.setattr(LanguageModel, "write", interrupted)
     code, _, error = say(["generate", "Hello", "--model", model], capsys)
     assert code == 130
     assert "interrupted" in error

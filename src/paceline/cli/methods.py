@@ -10,7 +10,12 @@ from paceline.cli.common import Subparsers, add_json, print_json
 
 
 def add(commands: Subparsers) -> None:
-    parser = commands.add_parser("methods", help="list the methods", description="List the methods and their options.")
+    parser = commands.add_parser(
+        "methods",
+        help="list the methods",
+        description="List the methods and their options.",
+        allow_abbrev=False,
+    )
     add_json(parser)
     parser.set_defaults(run=run)
 

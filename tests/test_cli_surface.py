@@ -1,0 +1,144 @@
+"""The command line as users know it: every command, flag, type, default and choice. What scripts rely on changes here
+on purpose, never by the way; `docs/cli.md` is where it is explained."""
+
+import argparse
+from collections.abc import Iterator
+
+from paceline import Sampling, Settings
+from paceline.cli import OUTDATED, parser
+
+SURFACE = """\
+demo
+  --model  str  = pocket
+  --draft-model -md  str
+  --methods  str +
+  --prompt  str  repeated
+  --max-new-tokens  int  = 48
+  --temperature  float  = 0.8
+  --seed  int  = 0
+  --ballast  str
+  --no-ballast
+  --html  Path
+  --color  str  auto|always|never  = auto
+  --json
+generate
+  <PROMPT>  str ?
+  --prompt-file  Path
+  --model  str  = pocket
+  --dtype  str
+  --device  str
+  --method  str
+  --draft-model -md  str
+  --num-draft-tokens --num-speculative-tokens  int
+  --planner  str
+  --rule  str
+  --max-new-tokens  int
+  --temperature  float
+  --top-k  int
+  --top-p  float
+  --min-p  float
+  --repetition-penalty  float
+  --presence-penalty  float
+  --frequency-penalty  float
+  --seed  int
+  --stop  str  repeated
+  --ignore-eos
+  --logprobs  int
+  --samples  int  = 1
+  --show  str  tokens
+  --color  str  auto|always|never  = auto
+  --html  Path
+  --json
+chat
+  --system  str
+  --model  str  = pocket
+  --dtype  str
+  --device  str
+  --method  str
+  --draft-model -md  str
+  --num-draft-tokens --num-speculative-tokens  int
+  --planner  str
+  --rule  str
+  --max-new-tokens  int
+  --temperature  float
+  --top-k  int
+  --top-p  float
+  --min-p  float
+  --repetition-penalty  float
+  --presence-penalty  float
+  --frequency-penalty  float
+  --seed  int
+  --stop  str  repeated
+  --ignore-eos
+  --show  str  tokens
+  --color  str  auto|always|never  = auto
+  --json
+check
+  --model  str  = pocket
+  --dtype  str
+  --device  str
+  --draft-model -md  str
+  --methods  str +
+  --rules  str +
+  --sizes  int +
+  --max-new-tokens  int  = 64
+  --seed  int  = 0
+  --json
+methods
+  --json
+"""
+
+
+def commands() -> dict[str, argparse.ArgumentParser]:
+    found = [action for action in parser()._actions if isinstance(action, argparse._SubParsersAction)]
+    return dict(found[0].choices)
+
+
+def lines() -> Iterator[str]:
+    for name, command in commands().items():
+        yield name
+        yield from (f"  {_line(action)}" for action in command._actions if action.dest != "help")
+
+
+def _line(action: argparse.Action) -> str:
+    words = [" ".join(action.option_strings) or f"<{action.metavar}>"]
+    if action.nargs != 0:
+        words.append(getattr(action.type, "__name__", "str") + (f" {action.nargs}" if action.nargs else ""))
+    if isinstance(action, argparse._AppendAction):
+        words.append("repeated")
+    if action.required and action.option_strings:
+        words.append("required")
+    if action.choices:
+        words.append("|".join(map(str, action.choices)))
+    if action.default is not None and action.default is not False:
+        words.append(f"= {action.default}")
+    return "  ".join(words)
+
+
+def test_the_surface_is_frozen() -> None:
+    assert "\n".join(lines()) + "\n" == SURFACE
+
+
+def test_every_flag_explains_itself_and_is_never_abbreviated() -> None:
+    for command in commands().values():
+        assert all(action.help for action in command._actions)
+        assert not command.allow_abbrev
+
+
+def test_a_hint_never_hides_a_flag_and_names_flags_that_exist() -> None:
+    flags = {flag for command in commands().values() for action in command._actions for flag in action.option_strings}
+    assert not flags & set(OUTDATED)
+    assert {word for hint in OUTDATED.values() for word in hint.replace(",", "").split() if word[:2] == "--"} <= flags
+
+
+def test_defaults_that_help_speaks_of_are_the_librarys() -> None:
+    """Those flags pass on only what was given, so their help could drift."""
+    told = {action.dest: action.help or "" for action in commands()["generate"]._actions}
+    settings, sampling = Settings(), Sampling()
+    assert f"(default: {settings.max_new_tokens})" in told["max_new_tokens"]
+    assert f"(default: {settings.rule})" in told["rule"]
+    assert f"(default: {settings.planner})".replace("fixed:", "") in told["num_draft_tokens"]
+    assert f"(default: {sampling.temperature:g})" in told["temperature"]
+    assert f"(default: {sampling.seed})" in told["seed"]
+    assert f"{settings.spec} without" in told["method"]
+    assert f"{Settings(draft_model='x').spec} with" in told["method"]
