@@ -16,6 +16,9 @@ from numpy.typing import NDArray
 from paceline.law import Distribution
 
 ROOT = -1
+UNSURE = -0.6931471805599453
+"""The score of a node whose source cannot tell: as likely as not. Beside sources that can, it neither crowds out what
+they are sure of nor gives way to their long shots, and every step down such a path counts."""
 
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
@@ -38,7 +41,7 @@ class DraftTree:
     tokens: Ints
     parents: Ints
     scores: Floats
-    """Log-probability of each node given its parent, as its source believes; 0 where it has no opinion."""
+    """Log-probability of each node given its parent, as its source believes; `UNSURE` where it has no opinion."""
     sources: tuple[str, ...]
     drawn: Mapping[int, Distribution] = field(default_factory=dict)
     probes: Bools | None = None
@@ -66,7 +69,7 @@ class DraftTree:
         return cls(
             tokens=ids,
             parents=np.fromiter(parents, np.int64),
-            scores=np.zeros(len(ids)) if scores is None else np.fromiter(scores, np.float64),
+            scores=np.full(len(ids), UNSURE) if scores is None else np.fromiter(scores, np.float64),
             sources=(source,) * len(ids),
             drawn=drawn or {},
             probes=None if probes is None else np.fromiter(probes, np.bool_),
@@ -111,7 +114,7 @@ class DraftTree:
                 seen[path] = len(tokens)
                 tokens.append(int(path[-1]))
                 parents.append(seen[path[:-1]] if depth else ROOT)
-                kept.append(scores[row][depth] if scores is not None else 0.0)
+                kept.append(scores[row][depth] if scores is not None else UNSURE)
         return cls.build(tokens, parents, source=source, scores=kept)
 
     def children(self, parent: int) -> Ints:
