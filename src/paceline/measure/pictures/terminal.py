@@ -33,7 +33,7 @@ MARKS = (
     Mark("{", "}", ("black on #e69f00", "black on #f2bf57")),
     Mark("<", ">", ("black on #1fb58b", "black on #6fd3b7")),
     Mark("(", ")", ("black on #f0e442", "black on #f7f0a0")),
-    Mark("«", "»", ("black on #cc79a7", "black on #e0abc9")),
+    Mark("«", "»", ("black on #d284b0", "black on #e0abc9")),
 )
 
 
@@ -97,6 +97,8 @@ class Painter:
 def paint(picture: TokenPicture, color: bool) -> Text:
     """The whole picture: prompt, text, legend, totals."""
     painter = Painter(color)
+    for source in picture.counts:  # marks in the order of the legend; a streamed picture gives them out as they come
+        painter.mark(source)
     drawn = [painter.prompt(picture.prompt), *map(painter.cell, picture.cells), painter.end()]
     title = [Text(picture.title, "bold")] if picture.title else []
     return Text("\n").join([*title, Text("").join(drawn), Text(""), painter.caption(picture)])
