@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from paceline.measure.pictures import TokenPicture
 
 METHODS = ("plain", "lookup", "assistant")
+BALLASTED = "+ballast"
 BALLAST = "500M"
 DTYPE = "float32"
 PROMPTS = {
@@ -42,8 +43,10 @@ PROMPTS = {
     "Ukrainian": "Старий чоловік сів біля вогню і почав розповідати про те, як",
 }
 PASSES = 5
-SECONDS = 20.0
-"""After this much time no further pass of a model is begun."""
+SECONDS, SECONDS_WITH_BALLAST = 8.0, 25.0
+"""Time for a model: no further pass is begun that would end later."""
+WARM_UP = 8
+"""Tokens that each method writes before it is timed."""
 NARROW, WIDE = 60, 110
 LOOPING = 0.2
 """Share of repeated 8-grams from which a text counts as a loop."""
@@ -175,7 +178,7 @@ def _models(options: argparse.Namespace) -> list[str]:
         return [options.model]
     from paceline.targets.pocket.shape import read_ballast
 
-    twin = f"{options.model}+ballast:{options.ballast or BALLAST}"
+    twin = f"{options.model}{BALLASTED}:{options.ballast or BALLAST}"
     read_ballast(twin)  # a size that cannot be read is told before anything is measured
     return [options.model, twin]
 
@@ -206,8 +209,16 @@ def _part(
             advance(f"{model}: {doing}", done, total)
 
         writers = {method: _writer(lm, settings) for method, settings in methods.items()}
-        found = compare(writers, list(prompts.values()), passes=PASSES, seconds=SECONDS, progress=moved)
-    return Part(describe(lm), list(prompts), found, "+ballast" in model)
+        first = next(iter(prompts.values()))
+        found = compare(
+            writers,
+            list(prompts.values()),
+            passes=PASSES,
+            warm_up=lambda method: lm.generate(first, **methods[method] | {"max_new_tokens": WARM_UP}),
+            seconds=SECONDS_WITH_BALLAST if BALLASTED in model else SECONDS,
+            progress=moved,
+        )
+    return Part(describe(lm), list(prompts), found, BALLASTED in model)
 
 
 def _writer(lm: LanguageModel, settings: dict[str, Any]) -> Write:

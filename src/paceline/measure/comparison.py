@@ -131,26 +131,29 @@ def compare(
     prompts: Sequence[str],
     *,
     passes: int,
+    warm_up: Callable[[str], object],
     seconds: float = float("inf"),
     progress: Progress = lambda *_: None,
 ) -> Comparison:
     """Write every prompt with every method, ``passes`` times, or fewer where the next pass would end after
-    ``seconds``; once in any case. Each method first writes one text that is not counted."""
+    ``seconds``; once in any case. Each method is warmed up first, by its name, which is not counted."""
     if not prompts:
         raise ValueError("there is nothing to compare methods on; give at least one prompt")
     found = Comparison(prompts, [Entry(method) for method in methods])
     total = len(methods) * (1 + len(prompts) * passes)
-    steps = _steps(found, methods, passes, time.monotonic() + seconds)
+    steps = _steps(found, methods, warm_up, passes, time.monotonic() + seconds)
     for done, doing in enumerate(steps):
         progress(doing, done, total)
     return found
 
 
-def _steps(found: Comparison, methods: Mapping[str, Write], passes: int, end: float) -> Iterator[str]:
+def _steps(
+    found: Comparison, methods: Mapping[str, Write], warm_up: Callable[[str], object], passes: int, end: float
+) -> Iterator[str]:
     """Does the writing; says what is next before each text."""
-    for method, write in methods.items():
+    for method in methods:
         yield f"{method}, warming up"
-        write(found.prompts[0])
+        warm_up(method)
     for _ in range(passes):
         started = time.monotonic()
         for entry in found.entries:
