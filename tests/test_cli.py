@@ -223,6 +223,19 @@ def test_the_demo_shows_any_model(model: str, tmp_path: Path, capsys: pytest.Cap
     assert page.read_text(encoding="utf8").count('<div class="text"') == len(found["prompts"]) == 3
 
 
+def test_the_demo_needs_nothing_but_itself(capsys: pytest.CaptureFixture[str]) -> None:
+    """The bundled models and a slow twin: the same texts, by every method and with ballast."""
+    code, out, error = say(["demo", "--ballast", "20M", "--max-new-tokens", "16", "--json"], capsys)
+    assert (code, error) == (0, "")
+    found = json.loads(out.splitlines()[-1])
+    small, twin = found["models"]
+    assert twin["ballast"].startswith("pocket+ballast:20M (")
+    assert twin["texts"] == small["texts"]
+    assert "the texts are those of pocket, token for token" in out.replace("\n", " ")
+    assert all(row["identical"] for part in (small, twin) for row in part["methods"])
+    assert small["methods"][2]["tokens_per_round"] > 1.2
+
+
 def test_the_demo_tells_a_text_that_differs(
     model: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

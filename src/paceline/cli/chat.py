@@ -175,9 +175,9 @@ class Chat:
         painter = Painter(self._color)
         for cell in cells(pieces):
             show(painter.cell(cell), self._color, end="")
-        show(painter.end(), self._color)
+        show(painter.end(), self._color, end="\n\n")
         written = self._conversation.replies[-1]
-        show(painter.caption(TokenPicture("", tuple(written.pieces), written.totals)), self._color)
+        show(painter.caption(TokenPicture("", tuple(written.pieces), written.totals)), self._color, end="\n\n")
 
     def _remark(self, written: Generation) -> str:
         """What the user should know of how a reply ended."""

@@ -133,10 +133,12 @@ class Part:
     names: list[str]
     """Of the prompts: their languages, or their numbers."""
     found: Comparison
-    ballast: bool
+    ballast: str
+    """The name of a slow twin with its size and shape; otherwise empty."""
 
     @property
     def same(self) -> bool:
+        """Whether every method wrote the text of plain decoding."""
         return all(self.found.parting(entry) is None for entry in self.found.entries)
 
     @property
@@ -156,7 +158,7 @@ class Part:
         texts: list[Any] = list(self.found.base.texts)
         return {
             **self.facts,
-            "ballast": self.ballast,
+            "ballast": self.ballast or None,
             "texts": [text.text for text in texts],
             "repeated_8grams": self.found.repetition,
             "methods": self.found.rows(),
@@ -218,7 +220,13 @@ def _part(
             seconds=SECONDS_WITH_BALLAST if BALLASTED in model else SECONDS,
             progress=moved,
         )
-    return Part(describe(lm), list(prompts), found, BALLASTED in model)
+    return Part(describe(lm), list(prompts), found, _shape(model) if BALLASTED in model else "")
+
+
+def _shape(model: str) -> str:
+    from paceline.targets.pocket.open import describe
+
+    return describe(model)
 
 
 def _writer(lm: LanguageModel, settings: dict[str, Any]) -> Write:
@@ -234,7 +242,7 @@ def _print(part: Part, before: list[Part], color: bool) -> None:
     from paceline.measure.pictures.terminal import paint
 
     width = max(NARROW, min(shutil.get_terminal_size((WIDE, 24)).columns, WIDE)) if sys.stdout.isatty() else WIDE
-    show(Text("  ".join(_facts(part)), "bold"), color)
+    show(Text("  ".join(_facts(part)), "bold"), color, width=width)
     if part.ballast:
         show(Text(WHAT_BALLAST_IS), color, width=width)
     if not before:
@@ -248,7 +256,7 @@ def _print(part: Part, before: list[Part], color: bool) -> None:
 
 def _facts(part: Part) -> Iterator[str]:
     facts = part.facts
-    yield from (facts["model"], facts["dtype"], f"weights {facts['weights']}")
+    yield from (part.ballast or facts["model"], facts["dtype"], f"weights {facts['weights']}")
     yield f"{facts['device']}, {facts['threads']} {'thread' if facts['threads'] == 1 else 'threads'}"
 
 
