@@ -50,6 +50,8 @@ WARM_UP = 8
 NARROW, WIDE = 60, 110
 LOOPING = 0.2
 """Share of repeated 8-grams from which a text counts as a loop."""
+GAIN = 1.1
+"""Speed-up from which a method counts as faster."""
 STABLE = 1.3
 """Ratio of fastest to slowest pass up to which a measurement counts as stable."""
 
@@ -57,6 +59,7 @@ WHAT_BALLAST_IS = (
     "Ballast: parameters that are computed with and change nothing. The words stay the small model's, "
     "the time is that of a model of the size after the colon."
 )
+WHAT_SMALL_MODELS_GAIN = "Drafts save rounds here but no time, for rounds of a small model are cheap. Now a slow one:"
 HEAD = ("method", "tokens/s", "speed-up", "tokens/round", "mean accepted", "text")
 
 
@@ -115,6 +118,8 @@ def run(options: argparse.Namespace) -> int:
             continue
         _print(part, parts, wants_color(options))
         parts.append(part)
+        if model != models[-1] and not part.gains:
+            print(f"{WHAT_SMALL_MODELS_GAIN}\n", flush=True)
     seconds = time.monotonic() - started
     print(f'{seconds:.0f} s altogether. Now write something yourself: paceline generate "Once" --show tokens')
     if options.html:
@@ -140,6 +145,11 @@ class Part:
     def same(self) -> bool:
         """Whether every method wrote the text of plain decoding."""
         return all(self.found.parting(entry) is None for entry in self.found.entries)
+
+    @property
+    def gains(self) -> bool:
+        """Whether any method is clearly faster than plain decoding."""
+        return any(self.found.speed_up(entry) > GAIN for entry in self.found.entries)
 
     @property
     def best(self) -> Entry:
