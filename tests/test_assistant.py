@@ -13,6 +13,7 @@ from engine import PROMPT, SIZE, habitual, tabled, write
 from families import build
 from paceline.context import Context, Ending
 from paceline.decode.planner import Fixed
+from paceline.decode.serial import run
 from paceline.decode.session import Session
 from paceline.drafters import Ask, Budget, make_drafter
 from paceline.drafters.assistant import Assistant, DraftModel
@@ -216,6 +217,24 @@ def test_under_rejection_drafts_see_neither_public_nor_private_coins(monkeypatch
     tree = propose(Assistant(model=alike(), top=2), context, 6)
     assert streams == {Stream.DRAFT}
     assert sorted(tree.drawn) == [-1, 0, 2]
+
+
+def test_no_coin_is_thrown_twice() -> None:
+    """Also not for the same place in a later round: whether it comes to a draw there may depend on the earlier one."""
+    thrown: list[int] = []
+    context = Context(PROMPT, Sampling(temperature=1.0), Ending(max_new_tokens=30))
+    session = Session(
+        context, tabled(), tabled().open(), Assistant(model=alike(), top=2), Fixed(6), Rule.REJECTION, checked=True
+    )
+    honest = context.noise.exponential
+
+    def noted(stream: Stream, index: int, ids: Any) -> Any:
+        thrown.extend([index] * (stream is Stream.DRAFT))
+        return honest(stream, index, ids)
+
+    object.__setattr__(context.noise, "exponential", noted)
+    list(run(session))
+    assert len(thrown) == len(set(thrown)) > sum(r.accepted for r in session.rounds)
 
 
 # --- the cache ---------------------------------------------------------------------------------------------

@@ -54,6 +54,15 @@ class Reading:
     parents: Ints = field(default_factory=lambda: NO_ROWS)
     """Of the tentative rows: those of the last draft."""
 
+    draws: int = 0
+    """How many times a law was drawn from."""
+
+    def coins(self, ids: Ints) -> Floats:
+        """Clocks for one draw, used once: never by place, for what was drawn there in an earlier round may have led
+        whoever decides that it is drawn for again."""
+        self.draws += 1
+        return self.context.noise.exponential(Stream.DRAFT, self.draws, ids)
+
     def catch_up(self) -> None:
         """Keep those rows of the last draft that became text; forget the others."""
         path: list[int] = []
@@ -146,7 +155,7 @@ class Growth:
         if self._shared:
             noise = context.exponentials(self._level, law.ids)
         elif self._sampled:
-            noise = context.noise.exponential(Stream.DRAFT, len(context) + self._level, law.ids)
+            noise = self._reading.coins(law.ids)
         ids, scores = foremost(law, max(shape.top, shape.beams), noise)
         if self._sampled:
             self._drawn[node] = law
