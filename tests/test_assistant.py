@@ -1,7 +1,10 @@
 """A draft model proposes: the text stays the target's, the cache follows without reading twice, noise pays."""
 
+import math
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from itertools import product
 from typing import Any
 
@@ -19,7 +22,7 @@ from paceline.drafters import Ask, Budget, make_drafter
 from paceline.drafters.assistant import Assistant, DraftModel
 from paceline.drafters.assistant.growth import Growth
 from paceline.drafters.compose import Fallback, Union
-from paceline.hosts.python import LanguageModel, split_settings
+from paceline.hosts.python import KEPT_DRAFTERS, LanguageModel, split_settings
 from paceline.law import Sampling, Stream
 from paceline.targets.base import OnEarly, Pending, Reach, Request
 from paceline.targets.hf.load import load_target
@@ -209,9 +212,9 @@ def test_under_rejection_drafts_see_neither_public_nor_private_coins(monkeypatch
     Session(context, tabled(), tabled().open(), make_drafter("plain"), Fixed(4), Rule.REJECTION)
     honest = context.noise.exponential
 
-    def noted(stream: Stream, index: int, ids: Any) -> Any:
+    def noted(stream: Stream, index: int, ids: Any, turn: int = 0) -> Any:
         streams.add(stream)
-        return honest(stream, index, ids)
+        return honest(stream, index, ids, turn)
 
     object.__setattr__(context.noise, "exponential", noted)
     tree = propose(Assistant(model=alike(), top=2), context, 6)
@@ -221,20 +224,48 @@ def test_under_rejection_drafts_see_neither_public_nor_private_coins(monkeypatch
 
 def test_no_coin_is_thrown_twice() -> None:
     """Also not for the same place in a later round: whether it comes to a draw there may depend on the earlier one."""
-    thrown: list[int] = []
+    thrown: list[tuple[int, int]] = []
     context = Context(PROMPT, Sampling(temperature=1.0), Ending(max_new_tokens=30))
     session = Session(
         context, tabled(), tabled().open(), Assistant(model=alike(), top=2), Fixed(6), Rule.REJECTION, checked=True
     )
     honest = context.noise.exponential
 
-    def noted(stream: Stream, index: int, ids: Any) -> Any:
-        thrown.extend([index] * (stream is Stream.DRAFT))
-        return honest(stream, index, ids)
+    def noted(stream: Stream, index: int, ids: Any, turn: int = 0) -> Any:
+        thrown.extend([(index, turn)] * (stream is Stream.DRAFT))
+        return honest(stream, index, ids, turn)
 
     object.__setattr__(context.noise, "exponential", noted)
     list(run(session))
     assert len(thrown) == len(set(thrown)) > sum(r.accepted for r in session.rounds)
+    assert max(turn for _, turn in thrown) > 0
+
+
+def test_a_text_continued_under_the_same_seed_is_drawn_anew() -> None:
+    """A chat turn has the seed of the last one, whose coins made the prompt."""
+    lm = LanguageModel(TableTarget(lambda history: [0.0, 0.0, 0.0], 3))
+    draft = LanguageModel(TableTarget(lambda history: [0.0, 0.0, 0.0], 3))
+    repeated = 0
+    for seed in range(300):
+        how: dict[str, Any] = {"draft_model": draft, "rule": "rejection", "temperature": 1.0, "seed": seed}
+        first = lm.generate([0], max_new_tokens=4, **how).tokens
+        repeated += lm.generate([0, *first], max_new_tokens=4, **how).tokens[:3] == first[:3]
+    assert stats.binomtest(repeated, 300, 1 / 27).pvalue > 1e-3
+
+
+def test_two_assistants_in_one_method_throw_coins_of_their_own() -> None:
+    """The first falls silent in the middle, where its context ends."""
+    short = TableTarget(lambda history: [0.0, 0.0, 0.0], 3, context_length=3)
+    long = TableTarget(lambda history: [0.0, 0.0, 0.0], 3)
+    found: Counter[tuple[int, ...]] = Counter()
+    for seed in range(600):
+        drafter = Fallback([Assistant(model=short), Assistant(model=long)])
+        sampling = Sampling(temperature=1.0, seed=seed)
+        target = TableTarget(lambda history: [0.0, 0.0, 0.0], 3)
+        session = write(target, [0, 0], drafter, rule=Rule.REJECTION, sampling=sampling, max_new_tokens=4, nodes=2)
+        found[tuple(session.context.emitted.tolist()[:3])] += 1
+    expected = [600 / 27] * 27
+    assert stats.chisquare([found[text] for text in product(range(3), repeat=3)], expected).pvalue > 1e-3
 
 
 # --- the cache ---------------------------------------------------------------------------------------------
@@ -274,13 +305,20 @@ def test_a_long_prompt_is_read_in_pieces_and_a_second_time_not_at_all() -> None:
 
 def test_what_another_source_drafted_is_read_too() -> None:
     """A draft model beside a cheaper source that the target often follows falls behind, and catches up."""
-    model = Watched(habitual())
-    prompt = PROMPT * 3
-    drafter = Fallback([make_drafter("lookup:min_ngram=2"), Assistant(model=model)])
-    plain = write(tabled(), prompt, make_drafter("plain"), max_new_tokens=60)
-    session = write(tabled(), prompt, drafter, max_new_tokens=60)
-    assert session.context.emitted.tolist() == plain.context.emitted.tolist()
-    assert {"lookup", "assistant"} <= {emission.source for emission in session.emissions}
+    asked: list[int] = []
+
+    class Noted(Assistant):
+        def propose(self, asks: Sequence[Ask]) -> list[DraftTree]:
+            asked.extend(len(ask.state.context) for ask in asks)
+            return super().propose(asks)
+
+    drafter = Fallback([make_drafter("lookup:min_ngram=4"), Noted(model=tabled())])
+    sampling = Sampling(temperature=1.0, seed=1)
+    session = write(tabled(), PROMPT * 3, drafter, sampling=sampling, max_new_tokens=90, nodes=4)
+    copied = sum(emission.source == "lookup" for emission in session.emissions)
+    assert copied > 5 < len(asked)
+    own = [round for round in session.rounds if round.position in asked]
+    assert all(round.accepted == round.drafted for round in own), "a draft model that is the target, and up to date"
 
 
 def test_union_with_lookup_keeps_the_text_and_both_sources() -> None:
@@ -289,6 +327,8 @@ def test_union_with_lookup_keeps_the_text_and_both_sources() -> None:
     plain = write(tabled(), PROMPT * 3, make_drafter("plain"), sampling=sampling, max_new_tokens=50)
     session = write(tabled(), PROMPT * 3, drafter, sampling=sampling, nodes=8, max_new_tokens=50)
     assert session.context.emitted.tolist() == plain.context.emitted.tolist()
+    sources = {emission.source for emission in session.emissions}
+    assert {"assistant", "lookup"} <= {part for source in sources for part in source.split("+")}
 
 
 # --- batches and limits ------------------------------------------------------------------------------------
@@ -357,13 +397,31 @@ def test_one_drafter_serves_texts_that_interleave() -> None:
     drafter, target = Assistant(model=alike(), top=2), tabled()
     lm = LanguageModel(target)
     settings: dict[str, Any] = {"method": drafter, "temperature": 1.0, "max_new_tokens": 30}
-    alone = [lm.generate(PROMPT, seed=seed, **settings).tokens for seed in (1, 2)]
-    streams: list[Iterator[Any]] = [lm.stream(PROMPT, seed=seed, **settings) for seed in (1, 2)]
-    mixed: list[list[int]] = [[], []]
+    alone = [lm.generate(PROMPT, seed=seed, **settings) for seed in (1, 2)]
+    writings = [lm.write(PROMPT, seed=seed, **settings) for seed in (1, 2)]
+    streams: list[Iterator[Any]] = [writing.pieces() for writing in writings]
     for _ in range(30):
-        for number, stream in enumerate(streams):
-            mixed[number] += [piece.token for piece in [next(stream)]]
-    assert mixed == alone
+        for stream in streams:
+            next(stream)
+    for writing, stream, own in zip(writings, streams, alone, strict=True):
+        assert next(stream, None) is None
+        together = writing.result()
+        assert together.tokens == own.tokens
+        assert [(r.drafted, r.accepted) for r in together.rounds] == [(r.drafted, r.accepted) for r in own.rounds]
+
+
+def test_one_drafter_serves_texts_of_several_threads() -> None:
+    model = load_target(build("llama"))
+    lm, drafter = LanguageModel(load_target(build("llama"))), Assistant(model=model, top=2)
+    prompt = np.random.default_rng(1).integers(1, 60, 20).tolist()
+
+    def written(seed: int) -> list[tuple[int, int]]:
+        text = lm.generate(prompt, method=drafter, temperature=1.0, seed=seed, max_new_tokens=24)
+        return [(r.drafted, r.accepted) for r in text.rounds]
+
+    alone = [written(seed) for seed in range(4)]
+    with ThreadPoolExecutor(4) as pool:
+        assert list(pool.map(written, range(4))) == alone
 
 
 # --- transformers models -----------------------------------------------------------------------------------
@@ -397,7 +455,7 @@ def test_another_tokenizer_is_refused_in_a_sentence() -> None:
 
 
 def test_without_tokenizers_the_sizes_must_agree() -> None:
-    with pytest.raises(ValueError, match="9 tokens against 6"):
+    with pytest.raises(ValueError, match="9 ids against 6"):
         Assistant(model=TableTarget(random_table(9), 9)).fit(tabled())
 
 
@@ -410,6 +468,53 @@ def test_padded_rows_of_the_draft_model_are_not_drafted() -> None:
     assert sum(r.accepted for r in session.rounds)
 
 
+def test_a_token_that_the_draft_model_lacks_silences_it() -> None:
+    vocabulary = Vocabulary.of(wrapped(byte_level()))
+    rare = TableTarget(lambda history: [*habitual()(tuple(min(t, SIZE - 1) for t in history)), 3.0], SIZE + 1)
+    drafter = Assistant(model=DraftModel(load_small(), vocabulary))
+    drafter.fit(rare, vocabulary)
+    sampling = Sampling(temperature=1.0, seed=2)
+    plain = write(rare, PROMPT, make_drafter("plain"), sampling=sampling, max_new_tokens=40)
+    session = write(rare, PROMPT, drafter, sampling=sampling, max_new_tokens=40)
+    assert SIZE in plain.context.emitted
+    assert session.context.emitted.tolist() == plain.context.emitted.tolist()
+    first = len(PROMPT) + plain.context.emitted.tolist().index(SIZE)
+    assert all(round.drafted == 0 for round in session.rounds if round.position > first)
+
+
+def load_small() -> TableTarget:
+    """A model that cannot read ids beyond its own."""
+
+    def table(history: tuple[int, ...]) -> list[float]:
+        if max(history) >= SIZE:
+            raise IndexError("index out of range")
+        return list(habitual()(history))
+
+    return TableTarget(table, SIZE)
+
+
+@pytest.mark.parametrize(
+    ("weights", "sampling"),
+    [
+        ([math.nan] * SIZE, Sampling(temperature=1.0)),
+        ([math.inf, *[0.0] * (SIZE - 1)], Sampling(temperature=1.0)),
+        ([0.0, *[-math.inf] * (SIZE - 1)], Sampling(temperature=1.0, banned=((0,),))),
+        ([0.0] * SIZE, Sampling(temperature=1e300)),
+        ([0.0] * SIZE, Sampling(temperature=1e-300)),
+        ([0.0] * SIZE, Sampling(temperature=1.0, logit_bias={1: 1e39})),
+    ],
+)
+@pytest.mark.parametrize("rule", list(Rule))
+def test_a_draft_model_that_has_lost_its_way_does_not_end_the_text(
+    weights: list[float], sampling: Sampling, rule: Rule
+) -> None:
+    plain = write(tabled(), PROMPT, make_drafter("plain"), sampling=sampling, max_new_tokens=12)
+    drafter = Assistant(model=TableTarget(lambda history: weights, SIZE), top=2)
+    session = write(tabled(), PROMPT, drafter, sampling=sampling, rule=rule, max_new_tokens=12)
+    if rule is Rule.COUPLED:
+        assert session.context.emitted.tolist() == plain.context.emitted.tolist()
+
+
 @pytest.mark.parametrize(
     ("options", "words"),
     [
@@ -418,11 +523,15 @@ def test_padded_rows_of_the_draft_model_are_not_drafted() -> None:
         ({"length": 0}, "'length'.*at least 1, not 0"),
         ({"noise": "loud"}, "shared or none, not 'loud'"),
         ({"confidence": 1.0}, "from 0 to below 1, not 1.0"),
+        ({"model": " "}, "name of the draft model is empty"),
+        ({"model": 5}, "a name, a folder or a loaded model, not 5"),
+        ({"model": None}, "a name, a folder or a loaded model, not None"),
+        ({"model": tabled(), "dtype": "float32"}, "loaded already.*float32"),
     ],
 )
 def test_an_option_out_of_range_is_told(options: dict[str, Any], words: str) -> None:
     with pytest.raises(ValueError, match=words):
-        Assistant(model="any", **options)
+        Assistant(**{"model": "any"} | options)
 
 
 def test_the_method_takes_the_draft_model_of_the_settings() -> None:
@@ -434,6 +543,9 @@ def test_the_method_takes_the_draft_model_of_the_settings() -> None:
     assert lm.drafter(settings) is drafter
     lm.forget()
     assert lm.drafter(settings) is not drafter
+    for top in range(1, 20):
+        lm.drafter(replace(settings, method=f"assistant:top={top}"))
+    assert len(lm._drafters) == KEPT_DRAFTERS
     both = split_settings({"draft_model": LanguageModel(alike()), "method": "lookup,assistant:top=2"})[0]
     assert isinstance(lm.drafter(both), Fallback)
 
@@ -459,5 +571,7 @@ def test_a_quoted_value_may_hold_commas_and_pluses() -> None:
     assistant = drafter.parts[1].parts[0]
     assert isinstance(assistant, Assistant)
     assert (assistant._named, assistant.shape.beams) == ("pocket+ballast:60M", 2)
+    with pytest.raises(ValueError, match=r"unknown method 'ballast'.*stands in quotes"):
+        make_drafter("assistant:model=pocket+ballast:60M")
     with pytest.raises(ValueError, match="opened and not closed"):
         make_drafter('assistant:model="pocket')

@@ -1,6 +1,9 @@
 """Packed weights: the same values in another order, and ordinary again for whoever asks."""
 
 import copy
+import pickle
+import weakref
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -114,4 +117,61 @@ def test_layers_with_ways_of_their_own_are_left_alone() -> None:
     assert not pack(model)
     hooked = layered()
     hooked[0].register_forward_hook(lambda *_: None)
-    assert not pack(hooked)
+    assert pack(hooked)
+    assert [type(layer) for layer in hooked] == [nn.Linear, PackedLinear]
+
+
+def test_a_model_that_is_not_all_in_memory_is_left_alone() -> None:
+    model = layered()
+    model[1].to("meta")
+    assert not pack(model)
+
+
+def test_one_layer_at_a_time() -> None:
+    """The ordinary weight is gone before the next is packed, so a model needs its own memory and no more."""
+    model = nn.Sequential(*(nn.Linear(64, 64) for _ in range(5))).requires_grad_(False)
+    alive = [weakref.ref(layer) for layer in model]
+    counts = []
+    honest = packing._tried
+
+    def counting(layer: nn.Linear, **options: bool) -> PackedLinear | None:
+        counts.append(sum(ref() is not None for ref in alive))
+        return honest(layer, **options)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(packing, "_tried", counting)
+        pack(model)
+    assert counts[-1] <= 2 < counts[0]
+
+
+def test_tied_weights_are_counted_once(tmp_path: Path) -> None:
+    model = build("llama")
+    model.config.tie_word_embeddings = True
+    model.tie_weights()
+    model.save_pretrained(tmp_path)
+    target = load_target(tmp_path)
+    assert isinstance(target.model.lm_head, PackedLinear)
+    assert parameter_count(target.model) == sum(weight.numel() for weight in model.parameters())
+    assert target.fingerprint() == load_target(model).fingerprint()
+
+
+def test_a_changed_weight_changes_the_fingerprint(folder: Path) -> None:
+    target = load_target(folder)
+    before = target.fingerprint()
+    next(target.model.parameters()).data.add_(1)
+    assert target.fingerprint() != before
+
+
+@pytest.mark.parametrize("change", [lambda m: m.double(), lambda m: m.load_state_dict(m.state_dict())])
+def test_whoever_would_change_packed_weights_is_told(change: Callable[[nn.Module], object], folder: Path) -> None:
+    with pytest.raises(ValueError, match="load it with transformers, change it, and hand it over"):
+        change(load_target(folder).model)
+
+
+def test_a_packed_model_can_be_saved_and_pickled(folder: Path, tmp_path: Path) -> None:
+    target = load_target(folder)
+    target.model.save_pretrained(tmp_path / "again")
+    assert load_target(tmp_path / "again").fingerprint() == target.fingerprint()
+    layer = pickle.loads(pickle.dumps(target.model.lm_head))
+    assert type(layer) is nn.Linear
+    assert torch.equal(layer.weight, target.model.lm_head.weight)

@@ -79,6 +79,7 @@ class Context:
         to sample. Set by the session, which knows its rule."""
         self.prompt_length = len(tokens)
         self.finish: Finish | None = None
+        self._turns: dict[int, int] = {}
         self._length = len(tokens)
         self._buffer = np.empty(len(tokens) + max(1, ending.room(len(tokens), len(tokens))), np.int64)
         self._buffer[: len(tokens)] = tokens
@@ -117,6 +118,18 @@ class Context:
     def exponentials(self, ahead: int, ids: Ints) -> NDArray[np.float64]:
         """The same noise as clocks: the target chooses the token of least ``exponential / weight``."""
         return self.noise.exponential(Stream.TARGET, self._length + ahead, ids)
+
+    def draft_coins(self, ahead: int, ids: Ints) -> NDArray[np.float64]:
+        """Clocks for a drafter to sample with, ``ahead`` places after the next token; no two draws share any.
+
+        A place may be drawn for again, in a later round or by another drafter, and whether it comes to that may depend
+        on what was drawn before: so each draw there has its turn. And a text that is continued under the same seed
+        draws for other places than the text it continues did.
+        """
+        place = self._length + ahead
+        turn = self._turns.get(place, 0)
+        self._turns[place] = turn + 1
+        return self.noise.exponential(Stream.DRAFT, place, ids, turn)
 
     def commit(self, token: int) -> bool:
         """Append one emitted token; true where plain decoding stops with it.

@@ -57,7 +57,8 @@ class Seen(NamedTuple):
 
 class Drafter:
     """Proposes continuations. State is per sequence and lives from `open` to `close`; calls take several
-    sequences.
+    sequences. A drafter is kept and serves one text after the other, and several at a time from several threads: what
+    belongs to a text belongs into its state.
 
     Overriding `propose_one` suffices; a drafter that gains from several sequences at once overrides
     `propose`.

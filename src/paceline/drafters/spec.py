@@ -122,7 +122,10 @@ def _single(text: str, spec: str, given: dict[str, Any], taken: list[str]) -> Dr
         raise ValueError(f"cannot read method {spec!r}: write name, name:key=value, 'a,b' (fallback) or 'a+b' (union)")
     factory = available().get(name)
     if factory is None:
-        raise ValueError(f"unknown method {name!r}; 'paceline methods' lists {', '.join(sorted(available()))}")
+        hint = f"'paceline methods' lists {', '.join(sorted(available()))}"
+        if "=" in spec.partition(text)[0]:
+            hint += "; a value that holds + or , stands in quotes"
+        raise ValueError(f"unknown method {name!r}; {hint}")
     options = _options(name, factory, rest, given)
     taken += given.keys() & options.keys()
     return factory(**options)

@@ -11,7 +11,7 @@ import difflib
 import threading
 from collections.abc import Generator, Sequence
 from contextlib import closing
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -37,6 +37,8 @@ if TYPE_CHECKING:
 Prompt = str | Sequence[int] | NDArray[np.int64]
 
 DEFAULT_METHOD = "lookup"
+KEPT_DRAFTERS = 8
+"""How many drafters a `LanguageModel` remembers; the oldest goes first."""
 SPARE_ROWS = 64
 """Room in the cache for the rows of a draft, beyond those of the text."""
 
@@ -47,7 +49,7 @@ class Settings:
 
     method: str | Drafter | None = None
     """Default: `lookup`, or `assistant` where there is a draft model."""
-    draft_model: str | Path | PreTrainedModel | LanguageModel | None = None
+    draft_model: str | Path | PreTrainedModel | LanguageModel | DraftModel | None = None
     """What the methods that draft with a model use, unless they name one."""
     planner: str | Planner = "fixed:10"
     rule: str = Rule.COUPLED
@@ -75,10 +77,7 @@ class Settings:
             if self.draft_model is not None:
                 raise ValueError(f"method is a {type(self.method).__name__} already; give it its draft model itself")
             return self.method
-        model = self.draft_model
-        if isinstance(model, LanguageModel):
-            return make_drafter(self.spec, DraftModel(model.target, model.vocabulary))
-        return make_drafter(self.spec, model)
+        return make_drafter(self.spec, self.draft_model)
 
     @property
     def spec(self) -> str:
@@ -173,6 +172,8 @@ class LanguageModel:
         self.vocabulary = vocabulary
         self._spare: Rows | None = None
         self._drafters: dict[tuple[str, Any], Drafter] = {}
+        self._draft_models: dict[str, DraftModel] = {}
+        self._fitting = threading.Lock()
         self._taking = threading.Lock()
 
     def generate(self, prompt: Prompt, **settings: Any) -> Generation:
@@ -198,22 +199,39 @@ class LanguageModel:
         return Writing(self, prompt, 0, *split_settings(settings))
 
     def drafter(self, settings: Settings) -> Drafter:
-        """The drafter that settings ask for, fitted to this model. One named by a spec is made once and kept, with its
-        draft model and what it learns across texts."""
+        """The drafter that settings ask for, fitted to this model. One named by a spec is kept, with what it learns
+        across texts, and so is the draft model that settings name: specs share it."""
         if isinstance(settings.method, Drafter):
-            drafter = settings.drafter
-        else:
-            key = settings.spec, settings.draft_model
-            with self._taking:
-                drafter = self._drafters.setdefault(key, settings.drafter)
-        drafter.fit(self.target, self.vocabulary)
-        return drafter
+            settings.drafter.fit(self.target, self.vocabulary)
+            return settings.drafter
+        named = settings.draft_model
+        key = settings.spec, str(named) if isinstance(named, (str, Path)) else id(named)
+        with self._fitting:
+            if key not in self._drafters:
+                drafter = replace(settings, draft_model=self._draft_model(settings)).drafter
+                drafter.fit(self.target, self.vocabulary)
+                while len(self._drafters) >= KEPT_DRAFTERS:
+                    self._drafters.pop(next(iter(self._drafters)))
+                self._drafters[key] = drafter
+            return self._drafters[key]
+
+    def _draft_model(self, settings: Settings) -> Any:
+        """The draft model of the settings, loaded where they name it."""
+        named = settings.draft_model
+        if not isinstance(named, (str, Path)):
+            return named
+        _ = settings.drafter  # a mistake in the spec is told before a model is loaded
+        if str(named) not in self._draft_models:
+            self._draft_models[str(named)] = DraftModel.load(named, self.target)
+        return self._draft_models[str(named)]
 
     def forget(self) -> None:
         """Give back the memory of the last text, and that of the drafters with their models."""
         with self._taking:
             old, self._spare = self._spare, None
+        with self._fitting:
             self._drafters.clear()
+            self._draft_models.clear()
         if old is not None:
             old.close()
 

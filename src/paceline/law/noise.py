@@ -8,10 +8,11 @@ easy as 1, 2, 3", 2011).
 The layout is frozen by tests, because a change would change every seeded text::
 
     counter words   c0 = token id // 2    c1 = index in the sequence's own token list, prompt included
-                    c2 = sample           c3 = stream
+                    c2 = sample           c3 = stream + 256 turn
     key words       k0 = seed mod 2^32    k1 = seed // 2^32
     output words    r0 r1 r2 r3: token 2b takes r0 + 2^32 r1, token 2b + 1 takes r2 + 2^32 r3
 
+A place may be drawn for several times by drafters, each draw with the next turn, from 0 on; elsewhere the turn is 0.
 With *n* the upper 52 of a token's 64 bits its uniform is (n + 1/2) / 2^52: strictly between 0 and 1 and
 exact in float64, so uniforms are the same bits on every machine. Exponentials pass through the platform's
 logarithm, whose last bit may differ between mathematics libraries.
@@ -65,21 +66,23 @@ class Noise:
         if not 0 <= self.sample < 2**32:
             raise ValueError(f"sample is {self.sample}: choose one from 0 to 2**32 - 1.")
 
-    def uniform(self, stream: Stream, index: int, ids: Ids) -> NDArray[np.float64]:
+    def uniform(self, stream: Stream, index: int, ids: Ids, turn: int = 0) -> NDArray[np.float64]:
         """Uniforms in (0, 1) for the tokens ``ids``, in any order, at place ``index`` of the token list."""
         assert 0 <= index < 2**32, f"index {index} does not fit a counter word"
+        assert 0 <= turn < 2**24, f"turn {turn} does not fit its share of a counter word"
+        word = stream + 256 * turn
         values = np.empty(ids.size, dtype=np.float64)
         for start in range(0, ids.size, _CHUNK):
             chunk = slice(start, start + _CHUNK)
-            bits = self._bits(stream, index, ids[chunk])
+            bits = self._bits(word, index, ids[chunk])
             bits >>= np.uint64(12)
             np.add(bits, 0.5, out=values[chunk])
         values *= 2.0**-52
         return values
 
-    def exponential(self, stream: Stream, index: int, ids: Ids) -> NDArray[np.float64]:
+    def exponential(self, stream: Stream, index: int, ids: Ids, turn: int = 0) -> NDArray[np.float64]:
         """Unit exponentials: the token of least ``exponential / weight`` is drawn in proportion to weight."""
-        values = self.uniform(stream, index, ids)
+        values = self.uniform(stream, index, ids, turn)
         np.log(values, out=values)
         return np.negative(values, out=values)
 
@@ -93,7 +96,7 @@ class Noise:
         np.log(values, out=values)
         return np.negative(values, out=values)
 
-    def _bits(self, stream: Stream, index: int, ids: Ids) -> Bits:
+    def _bits(self, stream: int, index: int, ids: Ids) -> Bits:
         """The 64 bits of each token. A block serves two, so a dense set is cut out of its whole range."""
         low, high = int(ids.min()), int(ids.max())
         assert 0 <= low <= high < 2**33, f"token ids {low}..{high} do not fit a counter word"
@@ -106,7 +109,7 @@ class Noise:
         pairs[:, 0], pairs[:, 1] = even, odd
         return pairs.reshape(-1).take(ids - 2 * first)
 
-    def _blocks(self, stream: Stream, index: int, blocks: Ids) -> tuple[Bits, Bits]:
+    def _blocks(self, stream: int, index: int, blocks: Ids) -> tuple[Bits, Bits]:
         """The bits of the even and of the odd token of each block."""
         even = np.empty((2, blocks.size), dtype=np.uint64)
         even[0], even[1] = blocks, self.sample

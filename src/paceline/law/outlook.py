@@ -8,9 +8,10 @@ anything costly is done, which no drafter need be exact about: a wrong guess is 
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from functools import lru_cache
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -18,6 +19,7 @@ from numpy.typing import NDArray
 
 from paceline.law.adjust import Adjustment
 from paceline.law.distribution import Distribution
+from paceline.law.scores import full_precision
 from paceline.law.settings import Sampling
 from paceline.law.warp import warped
 
@@ -26,6 +28,9 @@ if TYPE_CHECKING:
 
 NEGLIGIBLE = 1e-5
 """Tokens less likely than this share of the best one are not drafted."""
+
+LOG_NEGLIGIBLE = math.log(NEGLIGIBLE)
+NOTHING_LIKELY = Distribution(np.empty(0, np.int64), np.empty(0))
 
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
@@ -43,14 +48,18 @@ class Outlook:
 
     def laws(self, rows: torch.Tensor, texts: Sequence[Ints]) -> list[Distribution]:
         """The law after each row ``[rows, vocabulary]``; ``texts`` are the tokens before each, read only if needed."""
-        rows = rows.detach().float()
+        rows = full_precision(rows.detach())
         if self._sampling.adjusts:
             adjustment = self._adjustment(rows.shape[1])
             rows = torch.stack([adjustment.apply(row.clone(), text) for row, text in zip(rows, texts, strict=True)])
         return [self._law(row) for row in rows.numpy(force=True)]
 
-    def _law(self, row: NDArray[np.float32]) -> Distribution:
-        least = row.max() + self._sampling.temperature * np.log(NEGLIGIBLE)
+    def _law(self, row: NDArray[np.floating[Any]]) -> Distribution:
+        """Empty where the row says nothing: that the drafter is lost is no mistake of the text."""
+        peak = float(row.max())
+        if not np.isfinite(peak):
+            return NOTHING_LIKELY
+        least = peak + self._sampling.temperature * LOG_NEGLIGIBLE
         ids = np.flatnonzero(row >= least)
         law = warped(row[ids], self._sampling)
         return Distribution(ids[law.ids], law.weights)

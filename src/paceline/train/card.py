@@ -18,6 +18,7 @@ from paceline.decode.session import Session
 from paceline.drafters import Plain
 from paceline.law import Sampling
 from paceline.targets.hf.load import load_target
+from paceline.targets.hf.packed import parameter_count
 from paceline.targets.hf.target import HFTarget
 from paceline.train.corpus import Text
 from paceline.train.loop import held_out_loss
@@ -174,7 +175,7 @@ def _models(measured: Sequence[Measured]) -> str:
     rows = []
     for each in measured:
         maker, config = each.maker, each.target.model.config
-        count = sum(weight.numel() for weight in each.target.model.parameters())
+        count = parameter_count(each.target.model)
         shape = (
             f"{config.num_hidden_layers} layers, {config.hidden_size} wide, MLP {config.intermediate_size}, "
             f"{config.num_attention_heads} heads on {config.num_key_value_heads}"

@@ -53,7 +53,12 @@ def replaced(folder: Path) -> Iterator[Path]:
             raise ValueError(f"the weights are {size:,} bytes, over the {MOST_BYTES:,} of the package; shrink a plan")
         if folder.exists():
             os.replace(folder, old)
-        os.replace(fresh, folder)
+        try:
+            os.replace(fresh, folder)
+        except BaseException:
+            if old.exists():
+                os.replace(old, folder)
+            raise
     finally:
         shutil.rmtree(workplace)
 

@@ -9,6 +9,7 @@ is not repeated. ``--install`` then writes weights and card to where the package
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -95,7 +96,9 @@ class Workshop:
         if not file.exists():
             tokenizer = self.tokenizer(kind)
             passages = [p for text in self.texts for p in text.training * text.source.repeats]
-            np.save(file, encode(tokenizer, passages))
+            unfinished = file.with_suffix(".part.npy")
+            np.save(unfinished, encode(tokenizer, passages))
+            os.replace(unfinished, file)
         tokens: NDArray[np.uint16] = np.load(file)
         return tokens
 
@@ -179,13 +182,18 @@ def main() -> None:
     parser.add_argument("--eager", action="store_true", help="do without torch.compile, which needs a C++ compiler")
     parser.add_argument("--install", action="store_true", help="write weights and card to where the package reads them")
     options = parser.parse_args()
-    workshop = Workshop(corpus.read(options.text), options.work, compiled=not options.eager)
-    for plan in PLANS:
-        with _progress(plan.name) as report:
-            workshop.make(plan, report)
-    if options.install:
-        workshop.install(bundle.MODELS)
-        print(bundle.MODELS / CARD)
+    try:
+        workshop = Workshop(corpus.read(options.text), options.work, compiled=not options.eager)
+        for plan in PLANS:
+            with _progress(plan.name) as report:
+                workshop.make(plan, report)
+        if options.install:
+            workshop.install(bundle.MODELS)
+            print(bundle.MODELS / CARD)
+    except (ValueError, OSError) as error:
+        parser.exit(2, f"error: {error}\n")
+    except KeyboardInterrupt:
+        parser.exit(130, "\ninterrupted; the same command goes on from the last checkpoint\n")
 
 
 if __name__ == "__main__":

@@ -11,11 +11,11 @@ from __future__ import annotations
 import threading
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
 from paceline.context import Context
 from paceline.drafters.assistant.growth import Growth, Reading, Shape
-from paceline.drafters.assistant.model import DraftModel
+from paceline.drafters.assistant.model import DraftModel, Loaded
 from paceline.drafters.base import Ask, Drafter
 from paceline.law import Outlook
 from paceline.targets.base import Request, Rows, Target
@@ -24,6 +24,9 @@ from paceline.vocabulary import Vocabulary
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
+
+Model: TypeAlias = "str | Path | PreTrainedModel | DraftModel | Loaded | Target"
+"""A draft model, by name, by path, or loaded in any way."""
 
 NOISE = ("shared", "none")
 AT_ONCE = 16
@@ -41,7 +44,7 @@ class Assistant(Drafter):
     def __init__(
         self,
         *,
-        model: str | Path | PreTrainedModel | DraftModel | Target,
+        model: Model,
         beams: int = 1,
         top: int = 1,
         length: int | None = None,
@@ -57,11 +60,11 @@ class Assistant(Drafter):
         if not 0 <= confidence < 1:
             raise ValueError(f"option 'confidence' of method 'assistant' is from 0 to below 1, not {confidence}")
         self.shape = Shape(beams=beams, top=top, length=length, confidence=confidence, shared=noise == "shared")
-        self._named = model
+        self._named: Any = model
         self._dtype = dtype
-        self._loaded = (
-            DraftModel(model) if isinstance(model, Target) else model if isinstance(model, DraftModel) else None
-        )
+        self._loaded = _loaded(model)
+        if self._loaded is not None and dtype is not None:
+            raise ValueError(f"the draft model is loaded already; its type cannot be made {dtype}")
         self._vocab_size: int | None = None
         self._spare: Rows | None = None
         self._lock = threading.Lock()
@@ -69,7 +72,6 @@ class Assistant(Drafter):
     def fit(self, target: Target, vocabulary: Vocabulary | None = None) -> None:
         with self._lock:
             if self._loaded is None:
-                assert not isinstance(self._named, (DraftModel, Target)), "those are loaded"
                 self._loaded = DraftModel.load(self._named, target, self._dtype)
             self._loaded.check_fit(target, vocabulary)
             self._vocab_size = target.vocab_size
@@ -86,7 +88,8 @@ class Assistant(Drafter):
         if rows is None:
             rows = self.model.open(len(context) + context.room + SPARE_ROWS)
         rows.rewind(rows.common_prefix(context.tokens[:-1]))
-        return Reading(context, rows, Outlook(context.sampling, context.prompt_length))
+        outlook = Outlook(context.sampling, context.prompt_length)
+        return Reading(context, rows, outlook, self._vocab_size)
 
     def close(self, state: Reading) -> None:
         with self._lock:
@@ -116,7 +119,11 @@ class Assistant(Drafter):
             depth = min(depth, self.model.context_length - length + 1)
         if depth > 0:
             reading.catch_up()
-        return Growth(reading, shape, ask.budget.nodes, max(depth, 0), self._vocab_size)
+        if (
+            int(reading.unread.max()) >= self.model.vocab_size
+        ):  # a token that the target has and the draft model has not
+            depth = 0
+        return Growth(reading, shape, ask.budget.nodes, max(depth, 0))
 
     def _read_ahead(self, readings: Sequence[Reading]) -> None:
         """Read long unread text, a prompt or what others drafted, all but its last token."""
@@ -129,3 +136,14 @@ class Assistant(Drafter):
             self.model.submit(requests).result()
             for reading, request in zip(behind, requests, strict=True):
                 reading.read(len(request.tokens))
+
+
+def _loaded(model: Model) -> DraftModel | None:
+    """The model if there is nothing left to load, None if there is; anything else is told."""
+    if isinstance(model, Target) or (hasattr(model, "target") and hasattr(model, "vocabulary")):
+        return DraftModel.of(cast("Loaded | Target", model))
+    if isinstance(model, str) and not model.strip():
+        raise ValueError("the name of the draft model is empty; give a name or a folder, or leave it out")
+    if not isinstance(model, (str, Path)) and not hasattr(model, "config"):
+        raise ValueError(f"a draft model is a name, a folder or a loaded model, not {model!r}")
+    return None

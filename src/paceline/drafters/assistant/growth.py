@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from paceline.context import Context
-from paceline.law import Distribution, Outlook, Stream
+from paceline.law import Distribution, Outlook
 from paceline.law.outlook import foremost
 from paceline.targets.base import Request, Rows, Scores
 from paceline.tree import ROOT, DraftTree, Floats, Ints
@@ -51,17 +51,10 @@ class Reading:
     context: Context
     rows: Rows
     outlook: Outlook
+    vocab_size: int | None = None
+    """How many ids the model drafted for has, if that is known."""
     parents: Ints = field(default_factory=lambda: NO_ROWS)
     """Of the tentative rows: those of the last draft."""
-
-    draws: int = 0
-    """How many times a law was drawn from."""
-
-    def coins(self, ids: Ints) -> Floats:
-        """Clocks for one draw, used once: never by place, for what was drawn there in an earlier round may have led
-        whoever decides that it is drawn for again."""
-        self.draws += 1
-        return self.context.noise.exponential(Stream.DRAFT, self.draws, ids)
 
     def catch_up(self) -> None:
         """Keep those rows of the last draft that became text; forget the others."""
@@ -87,12 +80,11 @@ class Reading:
 
 
 class Growth:
-    """A draft of ``depth`` levels at most, for a vocabulary of ``vocab_size``. Ask for `request`, answer with `grow`,
-    until it is `done`."""
+    """A draft of ``depth`` levels at most. Ask for `request`, answer with `grow`, until it is `done`."""
 
-    def __init__(self, reading: Reading, shape: Shape, nodes: int, depth: int, vocab_size: int | None) -> None:
+    def __init__(self, reading: Reading, shape: Shape, nodes: int, depth: int) -> None:
         self._reading, self._shape = reading, shape
-        self._nodes, self._depth, self._vocab_size = nodes, depth, vocab_size
+        self._nodes, self._depth = nodes, depth
         context = reading.context
         self._sampled = not context.foreseeable and not context.sampling.greedy and shape.beams == 1
         self._shared = context.foreseeable and not context.sampling.greedy and shape.shared
@@ -131,7 +123,7 @@ class Growth:
                 self._row_of[node] = len(reading.parents) + number
             reading.parents = np.concatenate([reading.parents, scores.parents])
             rows = scores.logits
-        laws = reading.outlook.laws(rows[:, : self._vocab_size], [self._text(node) for node in self._frontier])
+        laws = reading.outlook.laws(rows[:, : reading.vocab_size], [self._text(node) for node in self._frontier])
         first = len(self._tokens)
         for node, law in zip(self._frontier, laws, strict=True):
             self._branch(node, law)
@@ -151,11 +143,13 @@ class Growth:
 
     def _branch(self, node: int, law: Distribution) -> None:
         context, shape = self._reading.context, self._shape
+        if law.ids.size == 0:
+            return
         noise: Floats | None = None
         if self._shared:
             noise = context.exponentials(self._level, law.ids)
         elif self._sampled:
-            noise = self._reading.coins(law.ids)
+            noise = context.draft_coins(self._level, law.ids)
         ids, scores = foremost(law, max(shape.top, shape.beams), noise)
         if self._sampled:
             self._drawn[node] = law

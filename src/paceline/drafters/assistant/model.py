@@ -4,13 +4,22 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Protocol
 
 from paceline.targets.base import Target
 from paceline.vocabulary import Vocabulary
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
+
+
+class Loaded(Protocol):
+    """A model with its vocabulary, as `paceline.load` gives it."""
+
+    @property
+    def target(self) -> Target: ...
+    @property
+    def vocabulary(self) -> Vocabulary | None: ...
 
 
 @dataclass(frozen=True, eq=False)
@@ -21,30 +30,37 @@ class DraftModel:
     vocabulary: Vocabulary | None = None
 
     @classmethod
+    def of(cls, model: DraftModel | Loaded | Target) -> DraftModel:
+        """What is loaded already."""
+        return cls(model) if isinstance(model, Target) else cls(model.target, model.vocabulary)
+
+    @classmethod
     def load(cls, model: str | Path | PreTrainedModel, beside: Target, dtype: str | None = None) -> DraftModel:
-        """A model by name, path or as a loaded object; placed beside the one it drafts for, in the same type."""
+        """A model by name or path, placed beside the one it drafts for and in the same type; or a transformers one,
+        which stays as it is."""
         from paceline.targets.load import open_model
 
-        placed: dict[str, Any] = {}
-        if isinstance(model, (str, Path)):
-            placed = {"dtype": dtype or _dtype(beside), "device": getattr(beside, "device", None)}
-        target, tokenizer = open_model(model, **placed)
+        if not isinstance(model, (str, Path)):
+            return cls(open_model(model)[0])
+        place = getattr(beside, "device", None)
+        target, tokenizer = open_model(
+            model, dtype=dtype or _dtype(beside), device=None if place is None else str(place)
+        )
         return cls(target, None if tokenizer is None else Vocabulary.of(tokenizer))
 
     def check_fit(self, target: Target, vocabulary: Vocabulary | None) -> None:
         """The two must mean the same by every token id. Without a tokenizer only the number of ids can be compared."""
         mine = self.vocabulary
-        if mine is None or vocabulary is None:
-            fits, gap = (
-                self.target.vocab_size == target.vocab_size,
-                f"{self.target.vocab_size} tokens against {target.vocab_size}",
-            )
-        else:
+        known = mine is not None and vocabulary is not None
+        if mine is not None and vocabulary is not None:
             fits, gap = mine.fingerprint == vocabulary.fingerprint, "their tokenizers differ"
+        else:
+            fits = self.target.vocab_size == target.vocab_size
+            gap = f"{self.target.vocab_size} ids against {target.vocab_size}"
         if not fits:
             raise ValueError(
-                f"draft model {self.target.name} does not speak the tokens of {target.name} ({gap}); "
-                "choose a draft model of the same family, with the same tokenizer"
+                f"draft model {self.target.name} does not speak the tokens of {target.name} ({gap}); choose one with "
+                f"the same tokenizer{'' if known else ', and give it with its tokenizer, by name or by paceline.load'}"
             )
 
 

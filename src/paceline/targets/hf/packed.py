@@ -4,14 +4,17 @@ Decoding reads every weight for a handful of rows, so it runs at the speed at wh
 linear layer keeps them row by row and, called with few rows, reaches a fraction of that speed; oneDNN's own blocked
 layout comes close to all of it, for one row as for a whole draft. Plain decoding gains as much as drafting does.
 
-The arrangement is exact: a packed layer's ``weight`` unpacks to the same values, copies of it are ordinary layers, and
-a state dict shows ordinary weights. Only models that the engine loaded itself are packed, never one handed over.
+The arrangement is exact: a packed layer's ``weight`` unpacks to the same values, copies and pickles of it are ordinary
+layers, and a state dict shows ordinary weights. It is also final: whoever wants to change, move or cast a model hands
+it over loaded, for only models that the engine loaded itself are packed.
 """
 
 from __future__ import annotations
 
+import hashlib
+from collections import Counter
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 from torch import nn
@@ -21,15 +24,20 @@ SMALLEST = 1 << 14
 """Weights with fewer values than this stay as they are: arranging them gains less than the call costs."""
 CLOSE = {torch.float32: 1e-4, torch.bfloat16: 2e-2}
 """Of the output's spread: how far packed and ordinary kernels may lie apart."""
+SAMPLED = 4096
+"""How many values of a weight tell it from others."""
 
 
 class PackedLinear(nn.Module):
     """A linear layer over a packed weight."""
 
-    def __init__(self, layer: nn.Linear) -> None:
+    def __init__(self, layer: nn.Linear, *, tied: bool = False) -> None:
         super().__init__()
         self.in_features, self.out_features = layer.in_features, layer.out_features
         self.bias = layer.bias
+        self.tied = tied
+        """Whether another module, an embedding, holds the same weight unpacked."""
+        self.identity = identity(layer.weight)
         self._packed: torch.Tensor = torch.ops.mkldnn._reorder_linear_weight(layer.weight.detach())
 
     def forward(self, rows: torch.Tensor) -> torch.Tensor:
@@ -38,67 +46,106 @@ class PackedLinear(nn.Module):
 
     @property
     def weight(self) -> torch.Tensor:
-        """The ordinary weight, unpacked for whoever asks."""
+        """The ordinary weight, unpacked for whoever asks. Writing to it changes nothing."""
         dense: torch.Tensor = self._packed.to_dense()
         return dense
 
     def unpacked(self) -> nn.Linear:
         """An ordinary layer of the same values."""
-        with torch.device("meta"):
-            layer = nn.Linear(self.in_features, self.out_features, bias=self.bias is not None)
-        layer.weight = nn.Parameter(self.weight, requires_grad=False)
-        if self.bias is not None:
-            layer.bias = nn.Parameter(self.bias.detach().clone(), requires_grad=False)
-        return layer
+        bias = None if self.bias is None else self.bias.detach().clone()
+        return ordinary(self.weight, bias)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> nn.Linear:
         return self.unpacked()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return ordinary, (self.weight, self.bias)
 
     def _save_to_state_dict(self, destination: dict[str, Any], prefix: str, keep_vars: bool) -> None:
         super()._save_to_state_dict(destination, prefix, keep_vars)
         destination[f"{prefix}weight"] = self.weight
 
+    def _apply(self, *_: Any, **__: Any) -> NoReturn:
+        raise ValueError(FINAL)
+
+    def _load_from_state_dict(self, *_: Any, **__: Any) -> NoReturn:
+        raise ValueError(FINAL)
+
+
+FINAL = (
+    "the weights of a model that Paceline loaded are packed for this CPU and cannot be moved, cast or replaced; "
+    "load it with transformers, change it, and hand it over"
+)
+
+
+def ordinary(weight: torch.Tensor, bias: torch.Tensor | None) -> nn.Linear:
+    """A linear layer with these values."""
+    with torch.device("meta"):
+        layer = nn.Linear(weight.shape[1], weight.shape[0], bias=bias is not None)
+    layer.weight = nn.Parameter(weight, requires_grad=False)
+    if bias is not None:
+        layer.bias = nn.Parameter(bias, requires_grad=False)
+    return layer
+
 
 def pack(model: nn.Module) -> bool:
     """Pack every linear layer that gains from it, in place and one at a time; whether anything was packed.
 
-    A machine whose kernels cannot, or give something else, leaves the model as it is.
+    A machine whose kernels cannot, or give something else, leaves the model as it is, and so does a model that is not
+    all in memory.
     """
-    packed = False
-    for parent, name, layer in list(_layers(model)):
-        replacement = _tried(layer)
-        if replacement is None:
-            return packed
-        setattr(parent, name, replacement)
-        packed = True
-    return packed
+    if not torch.backends.mkldnn.is_available() or any(weight.is_meta for weight in model.parameters()):
+        return False
+    uses = Counter(weight.data_ptr() for _, weight in model.named_parameters(remove_duplicate=False))
+    places = [(parent, name) for parent in model.modules() for name, layer in parent.named_children() if _gains(layer)]
+    for done, (parent, name) in enumerate(places):
+        layer: Any = getattr(parent, name)
+        packed = _tried(layer, tied=uses[layer.weight.data_ptr()] > 1)
+        if packed is None:
+            return done > 0
+        setattr(parent, name, packed)
+    return bool(places)
 
 
 def parameter_count(model: nn.Module) -> int:
-    """How many values a model holds, packed ones included."""
-    own = sum(p.numel() for p in model.parameters())
-    return own + sum(m.in_features * m.out_features for m in model.modules() if isinstance(m, PackedLinear))
+    """How many values a model holds, packed ones included, tied ones once."""
+    own = sum(weight.numel() for weight in model.parameters())
+    packed = (layer for layer in model.modules() if isinstance(layer, PackedLinear) and not layer.tied)
+    return own + sum(layer.in_features * layer.out_features for layer in packed)
 
 
-def _layers(model: nn.Module) -> Iterator[tuple[nn.Module, str, nn.Linear]]:
-    """The layers worth packing: ordinary ones, not a subclass that does something of its own."""
-    for parent in model.modules():
-        for name, layer in parent.named_children():
-            if type(layer) is nn.Linear and _gains(layer.weight):
-                yield parent, name, layer
+def identities(model: nn.Module) -> Iterator[tuple[str, bytes]]:
+    """Name and `identity` of every weight that a state dict would hold; none is unpacked for it."""
+    for prefix, module in model.named_modules(remove_duplicate=False):
+        lead = f"{prefix}." if prefix else ""
+        lasting = {n: b for n, b in module._buffers.items() if n not in module._non_persistent_buffers_set}
+        for name, weight in (*module._parameters.items(), *lasting.items()):
+            if weight is not None:
+                yield lead + name, identity(weight)
+        if isinstance(module, PackedLinear):
+            yield f"{lead}weight", module.identity
 
 
-def _gains(weight: torch.Tensor) -> bool:
+def identity(weight: torch.Tensor) -> bytes:
+    """Tells a weight by shape, type and an even sample of its values."""
+    flat = weight.detach().reshape(-1)
+    sample = flat[:: max(1, flat.numel() // SAMPLED)].float().cpu().numpy()
+    return hashlib.sha256(f"{tuple(weight.shape)}{weight.dtype}".encode() + sample.tobytes()).digest()
+
+
+def _gains(layer: nn.Module) -> bool:
+    """Whether a layer is worth packing: an ordinary one, not a subclass or a hooked one that does something more."""
+    if type(layer) is not nn.Linear or layer._forward_hooks or layer._forward_pre_hooks:
+        return False
+    weight = layer.weight
     return weight.device.type == "cpu" and weight.dtype in TYPES and weight.numel() >= SMALLEST
 
 
 @torch.no_grad()
-def _tried(layer: nn.Linear) -> PackedLinear | None:
+def _tried(layer: nn.Linear, *, tied: bool) -> PackedLinear | None:
     """The packed layer, if this machine can pack and finds what the ordinary one finds."""
-    if not torch.backends.mkldnn.is_available() or layer._forward_hooks or layer._forward_pre_hooks:
-        return None
     try:
-        packed = PackedLinear(layer)
+        packed = PackedLinear(layer, tied=tied)
         rows = torch.linspace(-1, 1, 2 * layer.in_features, dtype=layer.weight.dtype).view(1, 2, -1)
         ours, wanted = packed(rows).float(), layer(rows).float()
     except (RuntimeError, AttributeError, NotImplementedError):

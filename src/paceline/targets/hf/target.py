@@ -16,7 +16,7 @@ from paceline.targets.base import NOTHING, Done, OnEarly, Pending, Reach, Reques
 from paceline.targets.cache import CacheRows
 from paceline.targets.hf.attention import NAME, MaskScratch, serving
 from paceline.targets.hf.forward import Attention, Forward, Mode, masks
-from paceline.targets.hf.packed import pack
+from paceline.targets.hf.packed import identities, pack
 from paceline.targets.hf.rope import (
     Switch,
     TurningRows,
@@ -29,7 +29,6 @@ from paceline.targets.hf.rope import (
 from paceline.targets.hf.taps import Anatomy, Taps, tapped
 
 KNOWN_LAYERS = {"full_attention", "sliding_attention"}
-FINGERPRINT_SAMPLE = 4096
 
 
 class HFTarget(Target):
@@ -56,7 +55,6 @@ class HFTarget(Target):
         self._scratch = MaskScratch()
         self._one_at_a_time = threading.Lock()
         self._rotary = rotary_modules(model) if self.switch is not None else []
-        self._frozen: str | None = None
         accepted = inspect.signature(model.forward).parameters
         self._keeps_logits = "logits_to_keep" in accepted
         self._takes_positions = "position_ids" in accepted
@@ -67,15 +65,18 @@ class HFTarget(Target):
         return dtype
 
     @property
+    def device(self) -> torch.device:
+        device: torch.device = self.model.device
+        return device
+
+    @property
     def like(self) -> torch.Tensor:
         """An empty tensor of the model's type and place."""
         return torch.empty(0, dtype=self.model.dtype, device=self.model.device)
 
     def pack(self) -> HFTarget:
         """Arrange the weights for this machine's kernels, where that helps. From here on they cannot be changed."""
-        fingerprint = self.fingerprint()
         if pack(self.model):
-            self._frozen = fingerprint
             self.anatomy = Anatomy(self.model)
         return self
 
@@ -207,13 +208,9 @@ class HFTarget(Target):
 
     def fingerprint(self) -> str:
         """Over the names, shapes and types of all weights and an even sample of the values of each."""
-        if self._frozen is not None:
-            return self._frozen
         digest = hashlib.sha256()
-        for name, weight in sorted(self.model.state_dict().items()):
-            flat = weight.detach().reshape(-1)
-            sample = flat[:: max(1, flat.numel() // FINGERPRINT_SAMPLE)].float().cpu().numpy()
-            digest.update(f"{name}{tuple(weight.shape)}{weight.dtype}".encode() + sample.tobytes())
+        for name, identity in sorted(identities(self.model)):
+            digest.update(name.encode() + identity)
         return digest.hexdigest()[:16]
 
 

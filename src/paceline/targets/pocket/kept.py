@@ -73,6 +73,7 @@ def _write(file: Path, weights: Weights) -> None:
             save_file(weights, unfinished, metadata={CHECKSUM: _checksum(weights)})
         except SafetensorError as error:
             raise OSError(str(error)) from None
+        Path(unfinished).chmod(0o644)  # a folder may be shared
         os.replace(unfinished, file)
     finally:
         Path(unfinished).unlink(missing_ok=True)
