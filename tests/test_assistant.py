@@ -312,9 +312,9 @@ def test_what_another_source_drafted_is_read_too() -> None:
             asked.extend(len(ask.state.context) for ask in asks)
             return super().propose(asks)
 
-    drafter = Fallback([make_drafter("lookup:min_ngram=3"), Noted(model=tabled())])
+    drafter = Fallback([make_drafter("lookup:min_ngram=2"), Noted(model=tabled())])
     sampling = Sampling(temperature=1.0, seed=1)
-    session = write(tabled(), PROMPT * 3, drafter, sampling=sampling, max_new_tokens=90, nodes=4)
+    session = write(tabled(), PROMPT * 3, drafter, sampling=sampling, max_new_tokens=200, nodes=4)
     copied = sum(emission.source == "lookup" for emission in session.emissions)
     assert copied > 5 < len(asked)
     own = [round for round in session.rounds if round.position in asked]
