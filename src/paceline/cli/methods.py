@@ -54,10 +54,11 @@ def _row(name: str, factory: Any) -> dict[str, Any]:
     except ValueError as error:
         return {**row, "summary": f"cannot be used: {error}"}
     needs = getattr(method, "needs", NOTHING)
+    told = [getattr(method, "requires", ""), "" if needs == NOTHING else str(needs)]
     return {
         **row,
         "summary": getattr(method, "summary", "") or "a plug-in",
-        "needs": "nothing beyond the text" if needs == NOTHING else str(needs),
+        "needs": "; ".join(filter(None, told)) or "nothing beyond the text",
         "source": getattr(method, "source", "") or "an installed package",
         "options": {
             key: parameter.default

@@ -69,6 +69,8 @@ class Drafter:
     """One line for ``paceline methods``."""
     source: ClassVar[str] = ""
     """The paper or project the method comes from."""
+    requires: ClassVar[str] = ""
+    """What it must be given, in a few words for ``paceline methods``."""
     needs: Want = NOTHING
     """What the target should compute for `observe` beyond tokens."""
 

@@ -41,6 +41,8 @@ class Assistant(Drafter):
     summary = "a small model with the target's tokenizer drafts a chain, the best of a tree, or beams"
     source = "speculative decoding (Leviathan 2022, Chen 2023); public noise after Daliri 2024"
 
+    requires = "a draft model with the target's tokenizer: model=NAME or --draft-model NAME"
+
     def __init__(
         self,
         *,
