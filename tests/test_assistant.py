@@ -16,10 +16,11 @@ from engine import PROMPT, SIZE, habitual, tabled, write
 from families import build
 from paceline.context import Context, Ending
 from paceline.decode.planner import Fixed
-from paceline.decode.serial import run
-from paceline.decode.session import Session
+from paceline.decode.serial import ask, run
+from paceline.decode.session import Propose, Session
 from paceline.drafters import Ask, Budget, make_drafter
 from paceline.drafters.assistant import Assistant, DraftModel
+from paceline.drafters.assistant.drafter import AT_ONCE
 from paceline.drafters.assistant.growth import Growth
 from paceline.drafters.compose import Fallback, Union
 from paceline.hosts.python import KEPT_DRAFTERS, LanguageModel, split_settings
@@ -303,6 +304,22 @@ def test_a_long_prompt_is_read_in_pieces_and_a_second_time_not_at_all() -> None:
     assert min(map(len, model.read)) >= len(prompt)
 
 
+def test_reading_the_prompt_is_not_decoding() -> None:
+    model = Watched(like(habitual()))
+    context = Context(PROMPT * 30, Sampling(), Ending(max_new_tokens=4))
+    session = Session(context, tabled(), tabled().open(), Assistant(model=model), Fixed(2))
+    flow = session.flow()
+    question = next(flow)  # the target's first piece of the prompt
+    assert sum(model.sizes) >= 30 * len(PROMPT) - AT_ONCE
+    while not isinstance(question, Propose):
+        question = flow.send(ask(session.target, question))
+    assert session.seconds_prefill > 0
+    model.sizes.clear()
+    flow.send(ask(session.target, question))
+    assert sum(model.sizes) <= AT_ONCE + 2
+    flow.close()
+
+
 def test_what_another_source_drafted_is_read_too() -> None:
     """A draft model beside a cheaper source that the target often follows falls behind, and catches up."""
     asked: list[int] = []
@@ -345,9 +362,9 @@ def test_drafts_of_several_texts_grow_together(shape: str) -> None:
     asks = [Ask(together.open(context), Budget(6, 4 + i)) for i, context in enumerate(contexts)]
     trees = together.propose(asks)
     forwards = len(model.sizes)
-    for context, ask, tree in zip(contexts, asks, trees, strict=True):
+    for context, asked, tree in zip(contexts, asks, trees, strict=True):
         alone = Assistant(model=alike(), **SHAPES[shape])
-        own = alone.propose([Ask(alone.open(context), ask.budget)])[0]
+        own = alone.propose([Ask(alone.open(context), asked.budget)])[0]
         assert (tree.tokens.tolist(), tree.parents.tolist()) == (own.tokens.tolist(), own.parents.tolist())
     assert forwards <= 6 + 5  # the deepest draft's levels, and the pieces of the longest prompt
 

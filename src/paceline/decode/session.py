@@ -95,6 +95,7 @@ class Session:
     emissions: list[Emission] = field(default_factory=list)
     rounds: list[Round] = field(default_factory=list)
     seconds_prefill: float = 0.0
+    """Reading the prompt: the target's part, and what the drafter does when it is opened."""
     reused: int = 0
     """Prompt tokens whose rows were there already."""
     seconds_away: float = 0.0
@@ -118,9 +119,11 @@ class Session:
 
     def flow(self) -> Generator[Question, Any, None]:
         """Ask until the sequence ends. Closing the generator at any question closes the drafter's state."""
+        started = self._clock()
         state = self.drafter.open(self.context)
         try:
             yield from self._prefill(state)
+            self.seconds_prefill = self._clock() - started
             while self.context.finish is None:
                 yield from self._round(state)
         finally:
@@ -131,7 +134,6 @@ class Session:
 
         A drafter that needs more of the prompt than its tokens is shown all of it, so nothing is reused then.
         """
-        started = self._clock()
         prompt = self.context.tokens[:-1]
         self.rows.rewind(self.rows.common_prefix(prompt) if self.drafter.needs == NOTHING else 0)
         self.reused = self.rows.committed
@@ -142,7 +144,6 @@ class Session:
             self._keep(range(len(piece)))
             verdict = Verdict(path=tuple(range(len(piece) - 1)), tokens=(), accepted=0)
             self.drafter.observe([Seen(state, verdict, scores)])
-        self.seconds_prefill = self._clock() - started
 
     def _round(self, state: Any) -> Generator[Question, Any, None]:
         """Draft, score, judge, keep, learn."""

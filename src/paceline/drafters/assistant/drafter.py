@@ -89,9 +89,16 @@ class Assistant(Drafter):
             rows, self._spare = self._spare, None
         if rows is None:
             rows = self.model.open(len(context) + context.room + SPARE_ROWS)
-        rows.rewind(rows.common_prefix(context.tokens[:-1]))
-        outlook = Outlook(context.sampling, context.prompt_length)
-        return Reading(context, rows, outlook, self._vocab_size)
+        try:
+            rows.rewind(rows.common_prefix(context.tokens[:-1]))
+            outlook = Outlook(context.sampling, context.prompt_length)
+            reading = Reading(context, rows, outlook, self._vocab_size)
+            if self._can_read(reading):
+                self._read_ahead([reading])
+        except BaseException:
+            rows.close()
+            raise
+        return reading
 
     def close(self, state: Reading) -> None:
         with self._lock:
@@ -121,11 +128,13 @@ class Assistant(Drafter):
             depth = min(depth, self.model.context_length - length + 1)
         if depth > 0:
             reading.catch_up()
-        if (
-            int(reading.unread.max()) >= self.model.vocab_size
-        ):  # a token that the target has and the draft model has not
-            depth = 0
-        return Growth(reading, shape, ask.budget.nodes, max(depth, 0))
+        return Growth(reading, shape, ask.budget.nodes, depth if depth > 0 and self._can_read(reading) else 0)
+
+    def _can_read(self, reading: Reading) -> bool:
+        """Whether the text fits the draft model's context and holds no token that only the target has."""
+        limit = self.model.context_length
+        fits = limit is None or len(reading.context) <= limit
+        return fits and int(reading.unread.max()) < self.model.vocab_size
 
     def _read_ahead(self, readings: Sequence[Reading]) -> None:
         """Read long unread text, a prompt or what others drafted, all but its last token."""
