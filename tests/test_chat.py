@@ -169,11 +169,22 @@ def test_a_template_may_refuse(templated: Path) -> None:
 # --- the command --------------------------------------------------------------------------------------------
 
 
+class Input(io.TextIOWrapper):
+    """Standard input: a pipe, or a terminal."""
+
+    terminal = False
+
+    def isatty(self) -> bool:
+        return self.terminal
+
+
 @pytest.fixture
 def typed(monkeypatch: pytest.MonkeyPatch) -> Any:
-    def typing(text: str | bytes) -> None:
+    def typing(text: str | bytes, terminal: bool = False) -> None:
         raw = text.encode() if isinstance(text, str) else text
-        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(raw), encoding="utf8"))
+        stream = Input(io.BytesIO(raw), encoding="utf8", errors="surrogateescape")
+        stream.terminal = terminal
+        monkeypatch.setattr(sys, "stdin", stream)
 
     return typing
 
@@ -225,12 +236,8 @@ def test_what_is_not_text_is_told(folder: Path, typed: Any, capsys: pytest.Captu
     assert "standard input is not UTF-8 text" in error
 
 
-@pytest.mark.parametrize("presses", [1, 2])
-def test_an_interruption_stops_the_reply_and_not_the_chat(
-    presses: int, folder: Path, typed: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """Once, and what was written of the reply stands; twice, and it was never said. Either way the next turn is what
-    it is after such a history."""
+def pressing(presses: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ctrl-C, so many times, in the fifth round."""
     rounds, proper = [0], Session._round
 
     def interrupted(session: Session, state: Any) -> Any:
@@ -241,7 +248,16 @@ def test_an_interruption_stops_the_reply_and_not_the_chat(
         return (yield from proper(session, state))
 
     monkeypatch.setattr(Session, "_round", interrupted)
-    typed("Hello\nAgain\n")
+
+
+@pytest.mark.parametrize("presses", [1, 2])
+def test_an_interruption_stops_the_reply_and_not_the_chat(
+    presses: int, folder: Path, typed: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Once, and what was written of the reply stands; twice, and it was never said. Either way the next turn is what
+    it is after such a history."""
+    pressing(presses, monkeypatch)
+    typed("Hello\nAgain\n", terminal=True)
     code, out, error = say(["chat", "--model", str(folder), *FLAGS, "--method", "plain", "--json"], capsys)
     replies = [json.loads(line) for line in out.splitlines()]
     assert code == 0
@@ -258,6 +274,40 @@ def test_an_interruption_stops_the_reply_and_not_the_chat(
         assert [reply["user"] for reply in replies] == ["Again"]
         alone = lm.generate("User: Again\nAssistant:", stop=STOP, **SETTINGS)
         assert replies[0]["tokens"] == alone.tokens
+
+
+def test_an_interruption_ends_a_piped_chat(
+    folder: Path, typed: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pressing(1, monkeypatch)
+    typed("Hello\nAgain\nAnd again\n")
+    code, out, error = say(["chat", "--model", str(folder), *FLAGS, "--method", "plain", "--json"], capsys)
+    assert code == 130
+    assert out == ""
+    assert "interrupted" in error
+
+
+def test_what_is_typed_at_a_terminal_leaves_the_replies_alone(
+    folder: Path, typed: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """`chat --json > log`: the prompt is for the terminal, the log is JSON. A line that is no text spoils no chat."""
+    typed(b"Hello\nb\xff\nAgain\n", terminal=True)
+    code, out, error = say(["chat", "--model", str(folder), *FLAGS, "--json"], capsys)
+    assert code == 0
+    replies = [json.loads(line) for line in out.splitlines()]
+    assert [reply["user"] for reply in replies] == ["Hello", "Again"]
+    assert error.count("> ") == 4
+    assert "what was typed is not UTF-8 text (byte 0xff at offset 1)" in error
+
+
+def test_every_reply_says_what_wrote_it(folder: Path, typed: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    typed("Hello\nAgain\n")
+    out = say(["chat", "--model", str(folder), *FLAGS, "--json"], capsys)[1]
+    for reply in map(json.loads, out.splitlines()):
+        assert (reply["model"], reply["device"], reply["method"]) == (str(folder), "cpu", "lookup")
+        assert (reply["temperature"], reply["seed"], reply["rule"]) == (0.9, 3, "coupled")
+        assert reply["fingerprint"]
+        assert reply["dtype"]
 
 
 def test_at_a_terminal(folder: Path) -> None:

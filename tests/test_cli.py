@@ -73,6 +73,10 @@ MISTAKES = [
         "cannot write no/such/folder/page.html: there is no folder no/such/folder",
     ),
     (["--html", "."], "cannot write .: it is a folder"),
+    (["-p", "x"], "-p is another tool's flag; write the prompt without a flag"),
+    (["--prompt", "x"], "--prompt is another tool's flag; write the prompt without a flag"),
+    (["--logprobs", "2"], "--logprobs are told in JSON only; add --json"),
+    (["--stop", "\udcff"], "argument --stop: this is not UTF-8 text (byte 0xff at offset 0)"),
     (["--no-such-flag"], "--no-such-flag"),
 ]
 
@@ -205,81 +209,6 @@ def test_a_draft_model_brings_its_method(model: str, capsys: pytest.CaptureFixtu
     assert set(found["sources"]) == {"", "assistant"}
 
 
-DEMO = ["demo", "--max-new-tokens", "12", "--methods", "plain", "lookup"]
-
-
-def test_the_demo_shows_any_model(model: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    page = tmp_path / "demo.html"
-    command = [*DEMO, "assistant", "--model", model, "--draft-model", model, "--html", str(page), "--json"]
-    code, out, error = say(command, capsys)
-    assert (code, error) == (0, "")
-    found = json.loads(out.splitlines()[-1])
-    rows = found["models"][0]["methods"]
-    assert [row["method"] for row in rows] == ["plain", "lookup", "assistant"]
-    assert all(row["identical"] for row in rows)
-    assert found["models"][0]["dtype"] == "float32"
-    assert found["models"][0]["weights"] in out.splitlines()[2]
-    assert out.count("identical") >= 2
-    assert page.read_text(encoding="utf8").count('<div class="text"') == len(found["prompts"]) == 3
-
-
-def test_the_demo_needs_nothing_but_itself(capsys: pytest.CaptureFixture[str]) -> None:
-    """The bundled models and a slow twin: the same texts, by every method and with ballast."""
-    code, out, error = say(["demo", "--ballast", "20M", "--max-new-tokens", "16", "--json"], capsys)
-    assert (code, error) == (0, "")
-    found = json.loads(out.splitlines()[-1])
-    small, twin = found["models"]
-    assert twin["ballast"].startswith("pocket+ballast:20M (")
-    assert twin["texts"] == small["texts"]
-    assert "the texts are those of pocket, token for token" in out.replace("\n", " ")
-    assert all(row["identical"] for part in (small, twin) for row in part["methods"])
-    assert small["methods"][2]["tokens_per_round"] > 1.2
-
-
-def test_the_demo_tells_a_text_that_differs(
-    model: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """A method that changes what is written is told in the table, and by the exit code."""
-    from paceline.hosts.python import Generation, LanguageModel
-
-    proper = LanguageModel.generate
-
-    def tampering(lm: LanguageModel, prompt: str, **settings: object) -> Generation:
-        text = proper(lm, prompt, **settings)
-        if type(settings["method"]).__name__ == "Lookup" and prompt == "second":
-            text.tokens[5] += 1
-        return text
-
-    monkeypatch.setattr(LanguageModel, "generate", tampering)
-    code, out, _ = say([*DEMO, "--model", model, "--prompt", "first", "--prompt", "second"], capsys)
-    assert code == 1
-    assert "parts at token 6 of prompt 2" in out
-
-
-@pytest.mark.parametrize(
-    ("arguments", "said"),
-    [
-        (["--methods", "nope"], "unknown method 'nope'"),
-        (["--methods", "assistant", "--model", "x"], "needs a draft model"),
-        (["--prompt", ""], "a --prompt is empty"),
-        (["--max-new-tokens", "0"], "max_new_tokens must be at least 1"),
-        (["--temperature", "-1"], "temperature is -1.0"),
-        (["--ballast", "much"], "much"),
-        (["--ballast", "9M", "--no-ballast"], "not allowed with"),
-        (["--ballast", "9M", "--model", "x"], "ballast"),
-        (["--html", "."], "cannot write ."),
-        (["--color", "pink"], "argument --color"),
-    ],
-    ids=str,
-)
-def test_the_demo_tells_mistakes_first(arguments: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
-    code, out, error = say(["demo", *arguments], capsys)
-    assert code == 2
-    assert said in error
-    assert error.count("\n") == 1
-    assert out == ""
-
-
 def test_methods_write_the_same_text(model: str, capsys: pytest.CaptureFixture[str]) -> None:
     common = ["generate", "Hello", "--model", model, "--temperature", "1", "--seed", "5", "--ignore-eos"]
     texts = {m: say([*common, "--method", m], capsys)[1] for m in ("plain", "lookup", "lookup+lookup:max_ngram=1")}
@@ -303,6 +232,22 @@ def test_json_holds_the_run(model: str, capsys: pytest.CaptureFixture[str]) -> N
 def test_json_has_no_infinities(capsys: pytest.CaptureFixture[str]) -> None:
     print_json({"logprobs": [{"top": [(3, -math.inf), (4, -0.5)]}]})
     assert json.loads(capsys.readouterr().out) == {"logprobs": [{"top": [[3, None], [4, -0.5]]}]}
+
+
+def test_json_says_what_wrote_it(model: str, capsys: pytest.CaptureFixture[str]) -> None:
+    flags = ["--seed", "5", "--temperature", "0.7", "--stop", "###", "--num-draft-tokens", "3", "--dtype", "float64"]
+    out = say(["generate", "Hello", "--model", model, *flags, "--json"], capsys)[1]
+    found = json.loads(out.splitlines()[-1])
+    assert (found["model"], found["dtype"], found["device"]) == (model, "float64", "cpu")
+    assert found["threads"] >= 1
+    assert (found["seed"], found["temperature"], found["stop"]) == (5, 0.7, ["###"])
+    assert (found["method"], found["rule"], found["planner"]) == ("lookup", "coupled", "fixed:3")
+    assert [len(r["sources"]) for r in found["rounds"]] == [r["emitted"] for r in found["rounds"]]
+    assert [source for r in found["rounds"] for source in r["sources"]] == found["sources"]
+    assert all(r["sources"][:-1] == ["lookup"] * (r["emitted"] - 1) for r in found["rounds"])
+    several = json.loads(say(["generate", "Hello", "--model", model, "--samples", "2", "--json"], capsys)[1])
+    assert (several["model"], several["fingerprint"]) == (model, several["fingerprint"])
+    assert len(several["samples"]) == 2
 
 
 def test_samples_differ_and_the_first_is_the_single_run(model: str, capsys: pytest.CaptureFixture[str]) -> None:

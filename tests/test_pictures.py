@@ -2,6 +2,7 @@
 
 import random
 import re
+import unicodedata
 from dataclasses import dataclass
 from html.parser import HTMLParser
 from typing import Any
@@ -15,7 +16,8 @@ from paceline.hosts.python import Generation, LanguageModel
 from paceline.measure.comparison import Comparison, compare
 from paceline.measure.pictures import TokenPicture, cells
 from paceline.measure.pictures.page import page, table_section, token_section
-from paceline.measure.pictures.terminal import CONTROLS, END, Painter, paint
+from paceline.measure.pictures.terminal import END, Painter, paint
+from paceline.measure.pictures.tokens import CONTROLS
 from paceline.vocabulary import Detokenizer
 from tokenizer_kinds import STREAMABLE, vocabulary_of
 
@@ -39,6 +41,8 @@ HOSTILE = [
     "a\r\nb\rc\n\n d  \t e ",
     "\u202egnp.exe",
     "javascript:alert(1)",
+    "\x00",
+    "a\x1b[2J\x17\x07\x7f\x9b31m",
     "é́ नमस्ते 👩‍🚀 שלום",
 ]
 
@@ -179,11 +183,18 @@ def read(drawn: TokenPicture) -> Reader:
     return reader
 
 
+def shown(character: str) -> str:
+    """A control character as the sign that Unicode has for it, or as the one for what cannot be shown."""
+    if character in "\t\n" or unicodedata.category(character) != "Cc":
+        return character
+    return {0x7F: "␡"}.get(ord(character), chr(0x2400 + ord(character)) if ord(character) < 32 else "\ufffd")
+
+
 @pytest.mark.parametrize("prompt", ["", "once <b>upon</b>\r\n", *HOSTILE[:2]])
 def test_a_page_without_its_tags_is_the_text(prompt: str) -> None:
     drawn = picture([*HOSTILE, "", "", "end", ""], prompt, ("", "lookup", "<i>drafter</i>"))
     reader = read(drawn)
-    assert reader.text == prompt + "".join(HOSTILE) + "end"
+    assert reader.text == "".join(map(shown, prompt + "".join(HOSTILE) + "end"))
     assert reader.ids == list(range(len(HOSTILE) + 4))
     assert len(reader.titles) == len(HOSTILE) + 4
 
@@ -199,6 +210,7 @@ def test_nothing_of_a_text_is_obeyed() -> None:
     known = {"class", "title", "data-ids", "style", "dir", "lang", "charset", "content", "name", "http-equiv", "scope"}
     assert reader.attributes <= known
     assert "default-src 'none'" in document
+    assert {c for c in document if unicodedata.category(c) == "Cc"} <= {"\n", "\t"}
 
 
 def test_a_page_needs_nothing_from_elsewhere() -> None:
@@ -300,6 +312,13 @@ def test_a_difference_in_a_later_pass_counts_too() -> None:
     assert [row["identical"] for row in found.rows()] == [True, False]
 
 
+def test_a_base_that_does_not_repeat_itself_is_found() -> None:
+    texts = iter([[1, 2], [1, 3]])
+    found = run({"plain": lambda _: written(next(texts)), "x": lambda _: written([1, 2])}, ["a"], passes=2)
+    assert str(found.parting(found.base)) == "parts at token 2 of prompt 1"
+    assert not found.same
+
+
 def test_speeds_are_medians_of_passes_and_ratios_within_them() -> None:
     """A pass in which the whole machine is slow moves neither."""
     slow = iter([1, 10, 1])
@@ -330,13 +349,14 @@ def test_methods_take_turns_and_warm_up_once() -> None:
         warm_up=lambda name: order.append(f"{name} warms up"),
         progress=lambda _, done, total: told.append((done, total)),
     )
-    assert order == ["P warms up", "X warms up", *2 * ["P1", "X1", "X2", "P2"]]
+    assert order == ["P warms up", "X warms up", "P1", "X1", "X2", "P2", "X1", "P1", "P2", "X2"]
     assert told == [(done, 10) for done in range(10)]
 
 
 def test_time_that_is_used_up_ends_the_passes_but_never_the_first() -> None:
     found = run({"plain": lambda _: written([1])}, ["a"], passes=7, seconds=0.0)
     assert len(found.base.passes) == 1
+    assert found.spread is None, "one pass says nothing of how steady a machine is"
     with pytest.raises(ValueError, match="at least one prompt"):
         run({"plain": lambda _: written([1])}, [])
 

@@ -81,7 +81,7 @@ class Context:
         self.finish: Finish | None = None
         self._turns: dict[int, int] = {}
         self._length = len(tokens)
-        self._buffer = np.empty(len(tokens) + max(1, ending.room(len(tokens), len(tokens))), np.int64)
+        self._buffer = _buffer(len(tokens) + max(1, ending.room(len(tokens), len(tokens))))
         self._buffer[: len(tokens)] = tokens
         strings = ending.strings
         self._strings: StopMatcher | None = None if strings is None else strings.open(tokens.tolist())
@@ -152,3 +152,10 @@ class Context:
             full = self._length < self.prompt_length + self.ending.max_new_tokens
             self.finish = Finish.CONTEXT if full else Finish.LENGTH
         return self.finish is not None
+
+
+def _buffer(length: int) -> Ints:
+    try:
+        return np.empty(length, np.int64)
+    except (MemoryError, ValueError, OverflowError):
+        raise ValueError(f"there is no memory for a text of {length} tokens; lower max_new_tokens") from None

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import argparse
-import os
 import sys
 import warnings
 from collections.abc import Sequence
 from typing import NoReturn
 
 from paceline import __version__
-from paceline.cli import chat, check, demo, generate, methods
+from paceline.cli import chat, check, demo, generate, methods, streams
+from paceline.cli.failures import sentence
 
 COMMANDS = (demo, generate, chat, check, methods)
 
+WITHOUT_A_FLAG = 'the prompt without a flag, as in: paceline generate "Once"'
 OUTDATED = {
     "--draft": "--num-draft-tokens",
     "--draft-max": "--num-draft-tokens",
@@ -36,6 +37,8 @@ OUTDATED = {
     "--temp": "--temperature",
     "--repeat-penalty": "--repetition-penalty",
     "--system-prompt": "--system",
+    "-p": WITHOUT_A_FLAG,
+    "--prompt": WITHOUT_A_FLAG,
 }
 """Flags that other tools have or had, and what to write here."""
 
@@ -66,27 +69,26 @@ def parser() -> argparse.ArgumentParser:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command. 0 is success, 1 a check that found a bug, 2 a mistake in what was asked, 130 an interruption."""
-    options = parser().parse_args(arguments)
     try:
+        streams.prepare()
+        options = parser().parse_args(arguments)
         with warnings.catch_warnings():
             warnings.showwarning = _note
-            return int(options.run(options))
-    except BrokenPipeError:  # whoever read our output has enough; what is still buffered goes nowhere
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            code = int(options.run(options))
+        sys.stdout.flush()
+        return code
+    except BrokenPipeError:
+        streams.silence()
         return 141
-    except (ValueError, OSError) as error:
-        print(f"paceline: error: {_sentence(error)}", file=sys.stderr)
-        return 2
     except KeyboardInterrupt:
         print("\npaceline: interrupted", file=sys.stderr)
         return 130
+    except Exception as error:
+        if (said := sentence(error)) is None:
+            raise
+        print(f"paceline: error: {said}", file=sys.stderr)
+        return 2
 
 
 def _note(message: Warning | str, *_: object, **__: object) -> None:
     print(f"paceline: note: {message}", file=sys.stderr)
-
-
-def _sentence(error: Exception) -> str:
-    if isinstance(error, OSError) and error.filename is not None:
-        return f"cannot read {error.filename}: {error.strerror}"
-    return " ".join(str(error).split())

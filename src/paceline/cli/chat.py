@@ -6,18 +6,22 @@ import argparse
 import signal
 import sys
 from collections.abc import Iterator
+from contextlib import nullcontext, suppress
 from types import FrameType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TextIO
 
 from paceline.cli.common import (
     Subparsers,
     add_model,
     add_pictures,
     add_writing,
+    asked,
     decode,
+    describe,
     load_model,
     print_json,
     show,
+    utf8,
     wants_color,
     writing_settings,
 )
@@ -42,12 +46,12 @@ def add(commands: Subparsers) -> None:
         description=(
             "Talk with a model, a line at a time, from the terminal or through a pipe. A model with a chat template is "
             "spoken to through it; any other is given a transcript of the form 'User: ... Assistant: ...' to write on. "
-            "Ctrl-C stops a reply, Ctrl-D ends the chat. "
+            "At a terminal Ctrl-C stops a reply and Ctrl-D ends the chat. "
             f"Commands: {'; '.join(f'{name}: {what}' for name, what in COMMANDS.items())}."
         ),
         allow_abbrev=False,
     )
-    parser.add_argument("--system", metavar="TEXT", help="what the model is told before the first turn")
+    parser.add_argument("--system", type=utf8, metavar="TEXT", help="what the model is told before the first turn")
     add_model(parser)
     add_writing(parser)
     add_pictures(parser)
@@ -60,14 +64,15 @@ def run(options: argparse.Namespace) -> int:
     from paceline.hosts.python import split_settings
 
     settings = writing_settings(options)
-    how, _ = split_settings(settings)
+    how, sampling = split_settings(settings)
     _ = how.drafter, how.sizes  # a misspelt method or planner is told before a model is loaded
     lm = load_model(options)
     brake = Brake()
     conversation = Conversation(lm, system=options.system, criteria=(brake,), **settings)
     if sys.stdin.isatty():
         _note(f"{lm.target.name}; /help lists the commands, Ctrl-D ends the chat")
-    Chat(lm, conversation, brake, options).run(_lines())
+    provenance = describe(lm) | asked(how, sampling) if options.json else {}
+    Chat(lm, conversation, brake, options, provenance).run(_lines())
     return 0
 
 
@@ -99,16 +104,23 @@ class Brake:
 
 
 class Chat:
-    """Lines in, replies out."""
+    """Lines in, replies out. At a terminal an interruption or a mistake ends a reply; in a pipe, the chat."""
 
     def __init__(
-        self, lm: LanguageModel, conversation: Conversation, brake: Brake, options: argparse.Namespace
+        self,
+        lm: LanguageModel,
+        conversation: Conversation,
+        brake: Brake,
+        options: argparse.Namespace,
+        provenance: dict[str, Any],
     ) -> None:
         self._lm = lm
         self._conversation = conversation
         self._brake = brake
         self._options = options
+        self._provenance = provenance
         self._color = wants_color(options)
+        self._typed = sys.stdin.isatty()
 
     def run(self, lines: Iterator[str]) -> None:
         for line in lines:
@@ -133,20 +145,22 @@ class Chat:
 
     def _answer(self, said: str) -> None:
         try:
-            with self._brake:
-                self._write(said)
+            with self._brake if self._typed else nullcontext():
+                self._write(_text(said))
         except KeyboardInterrupt:
+            if not self._typed:
+                raise
             self._lm.forget()  # an interrupted forward may have left half a row
             _note("\nthe reply was dropped")
             return
         except ValueError as error:
-            if not sys.stdin.isatty():
+            if not self._typed:
                 raise
             _note(str(error))
             return
         written = self._conversation.replies[-1]
         if self._options.json:
-            print_json({"user": said, **written.as_dict()})
+            print_json({"user": said, **written.as_dict(), **self._provenance})
             sys.stdout.flush()
         if remark := self._remark(written):
             _note(remark)
@@ -213,16 +227,35 @@ def _lines() -> Iterator[str]:
         for raw in sys.stdin.buffer:
             yield decode(raw, "standard input")
         return
-    import readline  # noqa: F401  (input() edits lines and remembers them once this is imported)
+    with suppress(ImportError):
+        import readline  # noqa: F401  (input() edits lines and remembers them once this is imported)
 
     while True:
         try:
-            yield input(ASKS)
+            yield _ask()
         except KeyboardInterrupt:
-            print()
+            print(file=_beside_the_lines())
         except EOFError:
-            print()
+            print(file=_beside_the_lines())
             return
+
+
+def _ask() -> str:
+    """A line from the terminal. Where replies go elsewhere, input() would write its prompt among them."""
+    if sys.stdout.isatty():
+        return input(ASKS)
+    print(ASKS, end="", file=sys.stderr, flush=True)
+    return input()
+
+
+def _beside_the_lines() -> TextIO:
+    """Where the terminal is that lines are typed at."""
+    return sys.stdout if sys.stdout.isatty() else sys.stderr
+
+
+def _text(said: str) -> str:
+    """What was typed; bytes that are no UTF-8 may stand in it as lone surrogates."""
+    return decode(said.encode(errors="surrogateescape"), "what was typed")
 
 
 def _note(text: str) -> None:

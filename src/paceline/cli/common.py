@@ -7,16 +7,20 @@ import json
 import logging
 import math
 import os
+import stat
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from paceline.cli.streams import speaks_unicode
+
 if TYPE_CHECKING:
     from rich.text import Text
 
-    from paceline.hosts.python import LanguageModel
+    from paceline.hosts.python import LanguageModel, Settings
+    from paceline.law import Sampling
 
 Subparsers = Any
 """What argparse returns for subcommands; its own type is private."""
@@ -41,10 +45,24 @@ SAMPLING = (
 )
 
 
+def utf8(given: str) -> str:
+    """An argument that is text. Bytes that the locale has no characters for stand in it as lone surrogates."""
+    try:
+        given.encode()
+        return given
+    except UnicodeEncodeError:
+        pass
+    try:
+        return decode(os.fsencode(given), "this")
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+
+
 def add_model(parser: argparse.ArgumentParser) -> None:
     """Which model, in which type, on which device."""
     parser.add_argument(
         "--model",
+        "-m",
         default=MODEL,
         metavar="MODEL",
         help=f"a bundled model, or folder or name of a transformers causal LM (default: {MODEL})",
@@ -94,7 +112,9 @@ def add_writing(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--max-new-tokens", type=int, metavar="N", help="stop after N tokens (default: 128)")
     for flag, kind, text in SAMPLING:
         parser.add_argument(flag, type=kind, metavar=flag[2:].split("-")[-1][0].upper(), help=text)
-    parser.add_argument("--stop", action="append", metavar="STR", help="stop before this string; may be repeated")
+    parser.add_argument(
+        "--stop", type=utf8, action="append", metavar="STR", help="stop before this string; may be repeated"
+    )
     parser.add_argument("--ignore-eos", action="store_true", help="go on past the end-of-text token")
 
 
@@ -141,10 +161,22 @@ def show(text: Text, color: bool, *, end: str = "\n", width: int | None = None) 
     from rich.console import Console
 
     console = Console(
-        file=sys.stdout, force_terminal=color, no_color=not color, width=width, highlight=False, legacy_windows=False
+        file=sys.stdout,
+        force_terminal=color,
+        no_color=not color,
+        color_system="truecolor" if color and not _tells_its_colors() else "auto",
+        width=width,
+        highlight=False,
+        legacy_windows=False,
     )
     console.print(text, end=end, soft_wrap=width is None)
     sys.stdout.flush()
+
+
+def _tells_its_colors() -> bool:
+    """Whether there is a terminal that says which colours it has. Anything else that is sent colours on request gets
+    them all, for on too few of them sources cannot be told apart."""
+    return sys.stdout.isatty() and os.environ.get("TERM", "dumb") not in ("dumb", "unknown")
 
 
 @contextmanager
@@ -165,30 +197,58 @@ def progress(first: str) -> Iterator[Callable[[str, int, int], None]]:
 
 
 def check_writable(path: Path | None) -> None:
-    """Tell what cannot be written before the work whose result it would be."""
+    """Tell what cannot be written before the work whose result it would be: by beginning to write it."""
     if path is None:
         return
-    if path.is_dir():
-        raise ValueError(f"cannot write {path}: it is a folder; name a file")
-    if not path.absolute().parent.is_dir():
-        raise ValueError(f"cannot write {path}: there is no folder {path.parent}")
-    if not os.access(path if path.exists() else path.absolute().parent, os.W_OK):
-        raise ValueError(f"cannot write {path}: no permission")
+    place = _place(path)
+    with _told(path), _partial(place) as partial:
+        if place.is_dir():
+            raise ValueError(f"cannot write {path}: it is a folder; name a file")
+        if os.path.lexists(place) and not place.is_file():
+            raise ValueError(f"cannot write {path}: it is no ordinary file; name one, or a new one")
+        if not place.parent.is_dir():
+            raise ValueError(f"cannot write {path}: there is no folder {path.parent}")
+        if place.exists() and not os.access(place, os.W_OK):
+            raise ValueError(f"cannot write {path}: no permission")
+        partial.touch(exist_ok=False)
 
 
 def write_page(path: Path, title: str, sections: Iterable[str]) -> None:
-    """Write a page of pictures, all of it or nothing."""
+    """Write a page of pictures, all of it or nothing. A link stays one, and a file keeps its permissions."""
     from paceline.measure.pictures.page import page
 
-    partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
-    try:
+    place = _place(path)
+    with _told(path), _partial(place) as partial:
+        kept = stat.S_IMODE(place.stat().st_mode) if place.exists() else None
+        partial.touch(mode=0o666 if kept is None else kept)
         partial.write_text(page(title, sections), encoding="utf8", newline="\n")
-        partial.replace(path)
-    except OSError as error:
-        raise ValueError(f"cannot write {path}: {error.strerror}") from None
+        if kept is not None:
+            partial.chmod(kept)
+        partial.replace(place)
+
+
+def _place(path: Path) -> Path:
+    """Where a path leads to."""
+    return Path(os.path.realpath(path))
+
+
+@contextmanager
+def _partial(place: Path) -> Iterator[Path]:
+    """A name beside a file for what will replace it; nothing is left of it."""
+    partial = place.with_name(f".{place.name}.{os.getpid()}.partial")
+    try:
+        yield partial
     finally:
         with suppress(OSError):
             partial.unlink(missing_ok=True)
+
+
+@contextmanager
+def _told(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise ValueError(f"cannot write {path}: {error.strerror}") from None
 
 
 def describe(lm: LanguageModel) -> dict[str, Any]:
@@ -199,9 +259,20 @@ def describe(lm: LanguageModel) -> dict[str, Any]:
     return {
         "model": target.name,
         "dtype": str(getattr(target, "dtype", "")).removeprefix("torch."),
-        "weights": target.fingerprint(),
+        "fingerprint": target.fingerprint(),
         "device": str(target.like.device) if hasattr(target, "like") else "cpu",
         "threads": torch.get_num_threads(),
+    }
+
+
+def asked(how: Settings, sampling: Sampling) -> dict[str, Any]:
+    """The settings of a text, given ones and defaults, under the names of their flags."""
+    named = ("draft_model", "planner", "rule", "max_new_tokens", "ignore_eos")
+    return {
+        "method": how.spec,
+        **{name: getattr(how, name) for name in named},
+        "stop": how.stops,
+        **{name: getattr(sampling, name) for name in (flag[2:].replace("-", "_") for flag, _, _ in SAMPLING)},
     }
 
 
@@ -211,7 +282,7 @@ def add_json(parser: argparse.ArgumentParser) -> None:
 
 def print_json(data: Mapping[str, Any]) -> None:
     """One line of JSON. Minus infinity, the log-probability of a token that cannot be, has no number there: null."""
-    print(json.dumps(_finite(data), ensure_ascii=False, allow_nan=False))
+    print(json.dumps(_finite(data), ensure_ascii=not speaks_unicode(), allow_nan=False))
 
 
 def _finite(data: Any) -> Any:
@@ -242,7 +313,10 @@ def read_prompt(argument: str | None, file: Path | None) -> str:
         return argument
     if file is None:
         return decode(sys.stdin.buffer.read(), "standard input")
-    return decode(file.read_bytes(), str(file))
+    try:
+        return decode(file.read_bytes(), str(file))
+    except OSError as error:
+        raise ValueError(f"cannot read {file}: {error.strerror}") from None
 
 
 def decode(raw: bytes, where: str) -> str:

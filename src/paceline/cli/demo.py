@@ -24,13 +24,15 @@ from paceline.cli.common import (
     print_json,
     progress,
     show,
+    utf8,
     wants_color,
     write_page,
 )
+from paceline.cli.failures import sentence
 
 if TYPE_CHECKING:
     from paceline.hosts.python import Generation, LanguageModel
-    from paceline.measure.comparison import Comparison, Entry, Write
+    from paceline.measure.comparison import Comparison, Entry, Parting, Write
     from paceline.measure.pictures import TokenPicture
 
 METHODS = ("plain", "lookup", "assistant")
@@ -59,7 +61,9 @@ WHAT_BALLAST_IS = (
     "Ballast: parameters that are computed with and change nothing. The words stay the small model's, "
     "the time is that of a model of the size after the colon."
 )
-WHAT_SMALL_MODELS_GAIN = "Drafts save rounds here but no time, for rounds of a small model are cheap. Now a slow one:"
+WHAT_SMALL_MODELS_GAIN = "Drafts save rounds here but no time, for rounds of a small model are cheap."
+DRAFTS_FAIL = "Drafts save hardly any rounds here, so they can save no time."
+NOT_SAME = "Not every text is the same. 'paceline check --model {model} --dtype {dtype}' tells arithmetic from bugs."
 HEAD = ("method", "tokens/s", "speed-up", "tokens/round", "mean accepted", "text")
 
 
@@ -70,11 +74,14 @@ def add(commands: Subparsers) -> None:
         description=(
             "Writes the same prompts plainly and with drafts, on a small bundled model and on the same model with "
             "ballast, which makes it as slow as a large one. Shows speeds, where tokens came from, and whether the "
-            "texts are the same. Works offline and takes about a minute."
+            "texts are the same. Works offline and takes about a minute. Exit code 1 means that texts are not the "
+            "same, 2 that something was asked that cannot be."
         ),
         allow_abbrev=False,
     )
-    parser.add_argument("--model", default=MODEL, metavar="MODEL", help=f"the model that writes (default: {MODEL})")
+    parser.add_argument(
+        "--model", "-m", default=MODEL, metavar="MODEL", help=f"the model that writes (default: {MODEL})"
+    )
     add_draft_model(parser)
     parser.add_argument(
         "--methods",
@@ -83,7 +90,11 @@ def add(commands: Subparsers) -> None:
         help=f"methods to show; plain always comes first (default: {' '.join(METHODS)})",
     )
     parser.add_argument(
-        "--prompt", action="append", metavar="TEXT", help="write on from this, not from the built-in ones; may repeat"
+        "--prompt",
+        type=utf8,
+        action="append",
+        metavar="TEXT",
+        help="write on from this, not from the built-in ones; may repeat",
     )
     parser.add_argument("--max-new-tokens", type=int, default=48, metavar="N", help="tokens per text (default: 48)")
     parser.add_argument("--temperature", type=float, default=0.8, metavar="T", help="0 is greedy (default: 0.8)")
@@ -107,27 +118,33 @@ def run(options: argparse.Namespace) -> int:
     check_writable(options.html)
     sampled = f"at temperature {options.temperature:g} with seed {options.seed}"
     print(f"A cheap source drafts, the model checks: {sampled}, every method must write the same text.\n", flush=True)
-    parts: list[Part] = []
+    parts, left_out = list[Part](), dict[str, str]()
     for model in models:
         try:
-            part = _part(model, prompts, methods, options)
-        except ValueError as error:
-            if not parts:
+            parts.append(_part(model, prompts, methods, options, parts[0] if parts else None))
+        except Exception as error:  # a machine too small for the slow twin has seen the model itself
+            if not parts or (said := sentence(error)) is None:
                 raise
-            print(f"{model} is left out: {error}")  # a machine too small for the slow twin has seen the model itself
+            left_out[model] = said
+            print(f"{model} is left out: {said}")
             continue
-        _print(part, parts, wants_color(options))
-        parts.append(part)
-        if model != models[-1] and not part.gains:
-            print(f"{WHAT_SMALL_MODELS_GAIN}\n", flush=True)
+        _print(parts[-1], wants_color(options))
+        if model != models[-1]:
+            print(_moral(parts[-1]), end="", flush=True)
     seconds = time.monotonic() - started
+    same = all(part.same for part in parts)
+    if not same:
+        print(NOT_SAME.format(**next(part.facts for part in parts if not part.same)))
     print(f'{seconds:.0f} s altogether. Now write something yourself: paceline generate "Once" --show tokens')
     if options.html:
         write_page(options.html, "Paceline: the same text, faster", _sections(parts))
     if options.json:
-        asked = {name: getattr(options, name) for name in ("temperature", "seed", "max_new_tokens")}
-        print_json({**asked, "prompts": prompts, "models": [part.as_dict() for part in parts], "seconds": seconds})
-    return 0 if all(part.same for part in parts) else 1
+        settings = {name: getattr(options, name) for name in ("temperature", "seed", "max_new_tokens")}
+        found = {"models": [part.as_dict() for part in parts], "left_out": left_out, "seconds": seconds}
+        print_json({**settings, "prompts": prompts, **found})
+    if not same:
+        return 1
+    return 2 if left_out and options.ballast else 0  # a twin that was asked for by its size was not shown
 
 
 @dataclass(frozen=True)
@@ -141,15 +158,32 @@ class Part:
     ballast: str
     """The name of a slow twin with its size and shape; otherwise empty."""
 
+    twin_of: Part | None = None
+    """Whose slow twin it is."""
+
+    @property
+    def claim(self) -> Parting | None:
+        """Where a slow twin's texts part from its model's; None where they do not, as they must not."""
+        from paceline.measure.comparison import first_parting
+
+        if self.twin_of is None:
+            return None
+        return first_parting(self.found.base.texts, self.twin_of.found.base.texts)
+
     @property
     def same(self) -> bool:
-        """Whether every method wrote the text of plain decoding."""
-        return all(self.found.parting(entry) is None for entry in self.found.entries)
+        """Whether every method wrote the text of plain decoding, and a slow twin that of its model."""
+        return self.found.same and self.claim is None
 
     @property
     def gains(self) -> bool:
         """Whether any method is clearly faster than plain decoding."""
         return any(self.found.speed_up(entry) > GAIN for entry in self.found.entries)
+
+    @property
+    def saves(self) -> bool:
+        """Whether any method takes clearly fewer rounds than tokens."""
+        return self.best.per_round(lambda totals: totals.tokens) > GAIN
 
     @property
     def best(self) -> Entry:
@@ -169,6 +203,7 @@ class Part:
         return {
             **self.facts,
             "ballast": self.ballast or None,
+            "parts_from_the_model_at": None if self.claim is None else self.claim.as_dict(),
             "texts": [text.text for text in texts],
             "repeated_8grams": self.found.repetition,
             "methods": self.found.rows(),
@@ -209,7 +244,11 @@ def _methods(options: argparse.Namespace) -> dict[str, dict[str, Any]]:
 
 
 def _part(
-    model: str, prompts: Mapping[str, str], methods: Mapping[str, dict[str, Any]], options: argparse.Namespace
+    model: str,
+    prompts: Mapping[str, str],
+    methods: Mapping[str, dict[str, Any]],
+    options: argparse.Namespace,
+    twin_of: Part | None,
 ) -> Part:
     from paceline.measure.comparison import compare
 
@@ -230,7 +269,7 @@ def _part(
             seconds=SECONDS_WITH_BALLAST if BALLASTED in model else SECONDS,
             progress=moved,
         )
-    return Part(describe(lm), list(prompts), found, _shape(model) if BALLASTED in model else "")
+    return Part(describe(lm), list(prompts), found, _shape(model) if BALLASTED in model else "", twin_of)
 
 
 def _shape(model: str) -> str:
@@ -246,7 +285,7 @@ def _writer(lm: LanguageModel, settings: dict[str, Any]) -> Write:
     return write
 
 
-def _print(part: Part, before: list[Part], color: bool) -> None:
+def _print(part: Part, color: bool) -> None:
     from rich.text import Text
 
     from paceline.measure.pictures.terminal import paint
@@ -255,32 +294,45 @@ def _print(part: Part, before: list[Part], color: bool) -> None:
     show(Text("  ".join(_facts(part)), "bold"), color, width=width)
     if part.ballast:
         show(Text(WHAT_BALLAST_IS), color, width=width)
-    if not before:
+    if part.twin_of is None:
         print()
         show(paint(part.picture(0), color), color, width=width)
     print()
     print("\n".join(_aligned([HEAD, *_rows(part.found)])))
-    show(Text("; ".join(_notes(part, before)), "dim"), color, width=width)
+    show(Text("; ".join(_notes(part)), "dim"), color, width=width)
     print()
+
+
+def _moral(part: Part) -> str:
+    """What a small model that gained nothing shows, before its slow twin comes."""
+    if part.gains:
+        return ""
+    return f"{WHAT_SMALL_MODELS_GAIN if part.saves else DRAFTS_FAIL} Now a slow one:\n\n"
 
 
 def _facts(part: Part) -> Iterator[str]:
     facts = part.facts
-    yield from (part.ballast or facts["model"], facts["dtype"], f"weights {facts['weights']}")
+    yield from (part.ballast or facts["model"], facts["dtype"], f"weights {facts['fingerprint']}")
     yield f"{facts['device']}, {facts['threads']} {'thread' if facts['threads'] == 1 else 'threads'}"
 
 
 def _rows(found: Comparison) -> Iterator[tuple[str, ...]]:
     for entry, row in zip(found.entries, found.rows(), strict=True):
-        parting = found.parting(entry)
         yield (
             entry.method,
             f"{row['tokens_per_second']:.1f}",
             f"{row['speed_up']:.2f}x",
             f"{row['tokens_per_round']:.2f}",
             f"{row['mean_accepted']:.2f}",
-            "(plain decoding)" if entry is found.base else "identical" if parting is None else str(parting),
+            _verdict(entry is found.base, found.parting(entry)),
         )
+
+
+def _verdict(base: bool, parting: Parting | None) -> str:
+    """What is said of a method's texts."""
+    if base:
+        return "(plain decoding)" if parting is None else f"not reproducible: {parting}"
+    return "identical" if parting is None else str(parting)
 
 
 def _aligned(rows: list[tuple[str, ...]]) -> Iterator[str]:
@@ -291,27 +343,34 @@ def _aligned(rows: list[tuple[str, ...]]) -> Iterator[str]:
         yield "  ".join([f"{first:{widths[0]}}", *middle, last])
 
 
-def _notes(part: Part, before: list[Part]) -> Iterator[str]:
+def _notes(part: Part) -> Iterator[str]:
     found = part.found
     passes, prompts = len(found.base.passes), len(found.prompts)
     tokens = sum(len(text.tokens) for text in found.base.texts)
     yield f"{tokens} tokens from {prompts} {'prompt' if prompts == 1 else 'prompts'}"
-    yield "one pass" if passes == 1 else f"medians of {passes} passes, methods taking turns"
+    if passes > 1:
+        yield f"medians of {passes} passes, methods taking turns"
     yield "decoding time only, prefill apart"
     yield f"repeated 8-grams {found.repetition:.0%}"
     if found.repetition > LOOPING:
         yield "the texts loop, which flatters lookup"
-    if passes > 1 and found.spread > STABLE:
+    if found.spread is None:
+        yield "one pass, so how steady the speeds are is not known"
+    elif found.spread > STABLE:
         yield f"unstable: passes of one method differ by {found.spread:.1f}x"
-    if before and [t.tokens for t in found.base.texts] == [t.tokens for t in before[0].found.base.texts]:
-        yield f"the texts are those of {before[0].facts['model']}, token for token"
+    if part.twin_of is not None:
+        model = part.twin_of.facts["model"]
+        if part.claim is None:
+            yield f"the texts are those of {model}, token for token"
+        else:
+            yield f"NOT the texts of {model}, which ballast must leave alone: {part.claim}"
 
 
 def _sections(parts: list[Part]) -> Iterator[str]:
     from paceline.measure.pictures.page import table_section, token_section
 
     for number, part in enumerate(parts):
-        notes = [*([WHAT_BALLAST_IS] if part.ballast else []), "; ".join(_notes(part, parts[:number]))]
+        notes = [*([WHAT_BALLAST_IS] if part.ballast else []), "; ".join(_notes(part))]
         yield table_section(" · ".join(_facts(part)), HEAD, _rows(part.found), notes)
         if number == 0:
             yield from (token_section(part.picture(prompt)) for prompt in range(len(part.names)))

@@ -13,19 +13,21 @@ from paceline.cli.common import (
     add_model,
     add_pictures,
     add_writing,
+    asked,
     check_writable,
     describe,
     load_model,
     print_json,
     read_prompt,
     show,
+    utf8,
     wants_color,
     write_page,
     writing_settings,
 )
 
 if TYPE_CHECKING:
-    from paceline.hosts.python import Generation, LanguageModel, Writing
+    from paceline.hosts.python import Generation, Writing
     from paceline.measure.pictures import TokenPicture
 
 
@@ -36,12 +38,20 @@ def add(commands: Subparsers) -> None:
         description="Write on from a prompt. Under the coupled rule, the default, no method changes the text.",
         allow_abbrev=False,
     )
-    parser.add_argument("prompt", nargs="?", metavar="PROMPT", help="the prompt; - reads standard input")
+    parser.add_argument("prompt", type=utf8, nargs="?", metavar="PROMPT", help="the prompt; - reads standard input")
     parser.add_argument("--prompt-file", type=Path, metavar="FILE", help="read the prompt from a UTF-8 file")
     add_model(parser)
     add_writing(parser)
-    parser.add_argument("--logprobs", type=int, metavar="K", help="log-probabilities, with K alternatives (JSON only)")
-    parser.add_argument("--samples", type=int, default=1, metavar="N", help="write N texts from the prompt")
+    parser.add_argument(
+        "--logprobs", type=int, metavar="K", help="log-probabilities, with K alternatives; needs --json"
+    )
+    parser.add_argument(
+        "--samples",
+        type=int,
+        default=1,
+        metavar="N",
+        help='write N texts from the prompt; of several, JSON is {"samples": [...]} with an object for each',
+    )
     add_pictures(parser)
     parser.add_argument("--html", type=Path, metavar="FILE", help="write a page that shows where each token came from")
     add_json(parser)
@@ -55,8 +65,10 @@ def run(options: argparse.Namespace) -> int:
     settings = writing_settings(options)
     if options.logprobs is not None:
         settings["logprobs"] = options.logprobs
-    how, _ = split_settings(settings)
+    how, sampling = split_settings(settings)
     _ = how.drafter, how.sizes  # a misspelt method or planner is told before a model is loaded
+    if options.logprobs is not None and not options.json:
+        raise ValueError("--logprobs are told in JSON only; add --json")
     check_writable(options.html)
     lm = load_model(options)
     if options.samples == 1 and not options.json:
@@ -65,10 +77,10 @@ def run(options: argparse.Namespace) -> int:
         texts = lm.sample(prompt, n=options.samples, **settings)
         _print_all(texts, prompt, options)
     if options.html:
-        facts = describe(lm) | {"method": how.spec} | _asked(settings)
+        facts = describe(lm) | {"method": how.spec} | _given(settings)
         _write_page(options.html, [_picture(text, prompt, facts) for text in texts])
     if options.json:
-        print_json(_record(lm, texts, options.samples))
+        print_json(_record(texts) | describe(lm) | asked(how, sampling))
     return 0
 
 
@@ -122,12 +134,11 @@ def _write_page(path: Path, pictures: list[TokenPicture]) -> None:
     write_page(path, "Where each token came from", map(token_section, pictures))
 
 
-def _asked(settings: dict[str, Any]) -> dict[str, Any]:
+def _given(settings: dict[str, Any]) -> dict[str, Any]:
     """The settings that were given, as a page shows them."""
     return {name.replace("_", " "): value for name, value in settings.items() if name not in ("method", "logprobs")}
 
 
-def _record(lm: LanguageModel, texts: list[Generation], samples: int) -> dict[str, Any]:
-    model = {"model": lm.target.name, "fingerprint": lm.target.fingerprint()}
-    first = texts[0].as_dict()
-    return {**first, **model} if samples == 1 else {"samples": [text.as_dict() for text in texts], **model}
+def _record(texts: list[Generation]) -> dict[str, Any]:
+    told = [text.as_dict() for text in texts]
+    return told[0] if len(told) == 1 else {"samples": told}

@@ -33,18 +33,21 @@ class Places:
         recent = tokens[start:].tolist()
         for end in range(max(self.indexed, 1), len(tokens)):
             stop = end - start
-            for size in self.sizes:
-                if size <= end:
-                    self.after[tuple(recent[stop - size : stop])] = end
+            for size in self._within(end):
+                self.after[tuple(recent[stop - size : stop])] = end
         self.indexed = max(self.indexed, len(tokens))
 
     def match(self) -> int | None:
         """The token index from which to copy, by the longest suffix that occurred before."""
         suffix = self.context.tokens[-self.sizes[-1] :].tolist()
-        for size in reversed(self.sizes):
-            if size <= len(suffix) and (found := self.after.get(tuple(suffix[-size:]))) is not None:
+        for size in reversed(self._within(len(suffix))):
+            if (found := self.after.get(tuple(suffix[-size:]))) is not None:
                 return found
         return None
+
+    def _within(self, length: int) -> range:
+        """The sizes that a text of this length has n-grams of."""
+        return range(self.sizes.start, min(self.sizes.stop, length + 1))
 
 
 class Lookup(Drafter):

@@ -147,6 +147,9 @@ class Generation:
 
     def as_dict(self) -> dict[str, Any]:
         """Plain data, as ``--json`` prints it."""
+        sources: list[list[str]] = [[] for _ in self.rounds]
+        for emission in self.emissions:
+            sources[emission.round].append(emission.source)
         return {
             "text": self.text,
             "tokens": self.tokens,
@@ -155,7 +158,7 @@ class Generation:
             "prompt_tokens": self.prompt_tokens,
             "cached_tokens": self.cached_tokens,
             "logprobs": [asdict(e.logprobs) for e in self.emissions if e.logprobs is not None],
-            "rounds": [asdict(r) for r in self.rounds],
+            "rounds": [asdict(r) | {"sources": sources[number]} for number, r in enumerate(self.rounds)],
             "totals": self.totals.as_dict(),
         }
 

@@ -44,6 +44,10 @@ class Parting:
     def __str__(self) -> str:
         return f"parts at token {self.token + 1} of prompt {self.prompt + 1}"
 
+    def as_dict(self) -> dict[str, int]:
+        """Plain data, counted from 0."""
+        return {"prompt": self.prompt, "token": self.token}
+
 
 @dataclass
 class Entry:
@@ -87,15 +91,20 @@ class Comparison:
 
     def parting(self, entry: Entry) -> Parting | None:
         """The first place where any text of a method, in any pass, is not the base's; None where there is none."""
-        for texts in entry.passes:
-            for prompt, (mine, plain) in enumerate(zip(texts, self.base.texts, strict=True)):
-                if mine.tokens != plain.tokens:
-                    return Parting(prompt, _common(mine.tokens, plain.tokens))
-        return None
+        partings = (first_parting(texts, self.base.texts) for texts in entry.passes)
+        return next((parting for parting in partings if parting is not None), None)
 
     @property
-    def spread(self) -> float:
-        """The largest ratio of a method's fastest pass to its slowest: how far the machine can be trusted."""
+    def same(self) -> bool:
+        """Whether every method wrote the base's texts in every pass, the base itself too."""
+        return all(self.parting(entry) is None for entry in self.entries)
+
+    @property
+    def spread(self) -> float | None:
+        """The largest ratio of a method's fastest pass to its slowest: how far the machine can be trusted. None where
+        there is a single pass, which says nothing of it."""
+        if len(self.base.passes) < 2:
+            return None
         return max(max(entry.speeds) / min(entry.speeds) for entry in self.entries)
 
     @property
@@ -122,7 +131,7 @@ class Comparison:
             "tokens_per_round": entry.per_round(lambda totals: totals.tokens),
             "mean_accepted": entry.per_round(lambda totals: totals.accepted),
             "identical": parting is None,
-            "parts_at": None if parting is None else {"prompt": parting.prompt, "token": parting.token},
+            "parts_at": None if parting is None else parting.as_dict(),
         }
 
 
@@ -154,18 +163,27 @@ def _steps(
     for method in methods:
         yield f"{method}, warming up"
         warm_up(method)
-    for _ in range(passes):
+    for turns in range(passes):
         started = time.monotonic()
         for entry in found.entries:
             entry.passes.append([])
         for number, prompt in enumerate(found.prompts):
-            # whoever goes first changes from prompt to prompt, for it finds the caches as another method left them
-            turn = number % len(found.entries)
+            # whoever goes first changes from prompt to prompt and from pass to pass, for it finds the caches as
+            # another method left them
+            turn = (number + turns) % len(found.entries)
             for entry in found.entries[turn:] + found.entries[:turn]:
                 yield entry.method
                 entry.passes[-1].append(methods[entry.method](prompt))
         if 2 * time.monotonic() - started > end:
             return
+
+
+def first_parting(texts: Sequence[Written], others: Sequence[Written]) -> Parting | None:
+    """Where the texts of the same prompts part first; None where they are the same."""
+    for prompt, (one, other) in enumerate(zip(texts, others, strict=True)):
+        if one.tokens != other.tokens:
+            return Parting(prompt, _common(one.tokens, other.tokens))
+    return None
 
 
 def _common(one: Sequence[int], other: Sequence[int]) -> int:

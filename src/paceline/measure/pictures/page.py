@@ -1,7 +1,9 @@
 """The picture of a text as a page of its own: one file without scripts, fonts or anything else from elsewhere.
 
-The text stands in the page exactly: what is left of an element ``.text`` when tags are taken away is prompt and text,
-character for character. Signs for line ends and for the end are drawn by the style sheet and not part of it.
+What is left of an element ``.text`` when tags are taken away is prompt and text, character for character, but for
+control characters: a browser shows nothing in their place, so their signs stand there, as in a terminal. Each token's
+``title`` and ``data-ids`` tell which it was. Signs for line ends and for the end are drawn by the style sheet and not
+part of the text.
 """
 
 from __future__ import annotations
@@ -11,10 +13,11 @@ from html import escape
 from typing import Any
 
 from paceline.measure.pictures.style import COLORS, STYLE
-from paceline.measure.pictures.tokens import Cell, Spelled, TokenPicture
+from paceline.measure.pictures.tokens import CONTROLS, Cell, Spelled, TokenPicture
 
 POLICY = "default-src 'none'; style-src 'unsafe-inline'"
 SHOWN_BYTES = 40
+SHOWN = {code: sign for code, sign in CONTROLS.items() if chr(code) not in "\t\n"}
 
 
 def page(title: str, sections: Iterable[str]) -> str:
@@ -119,5 +122,5 @@ def _mixture(numbers: Sequence[int]) -> str:
 
 
 def _text(text: str) -> str:
-    """Text as HTML. A carriage return would be read as a line feed if it stood there bare."""
-    return escape(text).replace("\r", "&#13;")
+    """Text as HTML."""
+    return escape(text.translate(SHOWN))

@@ -8,14 +8,13 @@ from dataclasses import dataclass
 
 from rich.text import Text
 
-from paceline.measure.pictures.tokens import Cell, TokenPicture, summary
+from paceline.measure.pictures.tokens import CONTROLS, Cell, TokenPicture, summary
 
 ROUND = "·"
 END = "\u2403"
 NEWLINE = "\u21b5\n"
-CONTROLS = {code: 0x2400 + code for code in range(32)} | {0x7F: 0x2421} | dict.fromkeys(range(0x80, 0xA0), "\ufffd")
 SHOWN = CONTROLS | {ord("\t"): "\t", ord("\n"): NEWLINE}
-"""Control characters as signs that a terminal shows and does not obey."""
+"""A line end is seen and kept, a tab is a tab; other control characters are signs that a terminal does not obey."""
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,219 @@
+"""The command line in unfriendly surroundings: closed streams, narrow encodings, files that are none, little memory."""
+
+import io
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from rich.text import Text
+
+import families
+from paceline.cli import main
+from paceline.cli.common import check_writable, print_json, show, utf8, write_page
+from test_cli import say
+
+SHORT = ["--max-new-tokens", "6", "--ignore-eos"]
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> str:
+    folder = tmp_path_factory.mktemp("models") / "llama"
+    families.save("llama", folder)
+    return str(folder)
+
+
+# --- where a page goes --------------------------------------------------------------------------------------
+
+
+def test_a_page_never_replaces_what_is_no_file(tmp_path: Path) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    loop = tmp_path / "loop"
+    loop.symlink_to(loop)
+    link = tmp_path / "link"
+    link.symlink_to(pipe)
+    for path in (pipe, loop, link):
+        with pytest.raises(ValueError, match=f"cannot write {path}: it is no ordinary file"):
+            check_writable(path)
+    assert pipe.is_fifo()
+
+
+def test_a_page_goes_where_a_link_leads_and_keeps_permissions(tmp_path: Path) -> None:
+    (tmp_path / "there").mkdir()
+    file, link = tmp_path / "there" / "page.html", tmp_path / "link.html"
+    link.symlink_to(file)
+    for mode in (None, 0o600, 0o664):
+        if mode is not None:
+            file.chmod(mode)
+        check_writable(link)
+        write_page(link, "title", ["text"])
+        assert link.is_symlink()
+        assert "text" in file.read_text(encoding="utf8")
+        assert mode is None or file.stat().st_mode & 0o777 == mode
+    assert sorted(entry.name for entry in tmp_path.rglob("*")) == ["link.html", "page.html", "there"]
+
+
+def test_a_folder_that_takes_no_file_is_told_before_the_work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Permissions do not tell everything: a folder of a read-only or virtual file system may look writable."""
+    file = tmp_path / "page.html"
+    file.write_text("old")
+
+    def refused(*_: object, **__: object) -> None:
+        raise OSError(30, "Read-only file system")
+
+    monkeypatch.setattr(Path, "touch", refused)
+    for path in (file, tmp_path / "new.html"):
+        with pytest.raises(ValueError, match=f"cannot write {path}: Read-only file system"):
+            check_writable(path)
+    assert file.read_text() == "old"
+
+
+def test_looking_whether_a_page_can_be_written_leaves_nothing(tmp_path: Path) -> None:
+    check_writable(tmp_path / "page.html")
+    assert list(tmp_path.iterdir()) == []
+    with pytest.raises(ValueError, match="File name too long"):
+        check_writable(tmp_path / ("x" * 300))
+
+
+# --- streams ------------------------------------------------------------------------------------------------
+
+
+def outside(arguments: str, **environment: str) -> subprocess.CompletedProcess[bytes]:
+    """A command as a shell runs it."""
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), **environment}
+    return subprocess.run(
+        ["sh", "-c", f"{sys.executable} -m paceline {arguments}"], env=environment, capture_output=True, check=False
+    )
+
+
+def test_closed_streams_are_told_or_are_empty(model: str) -> None:
+    closed = {
+        f"generate hi --model {model} >&-": (2, b"standard output is closed"),
+        f"generate - --model {model} <&-": (2, b"the prompt is empty"),
+        f"chat --model {model} <&-": (0, b""),
+        f"generate hi --model {model} --max-new-tokens 1 2>&-": (0, b""),
+    }
+    for command, (code, said) in closed.items():
+        done = outside(command)
+        assert done.returncode == code, command
+        assert said in done.stderr
+        assert b"Traceback" not in done.stderr + done.stdout
+
+
+def test_an_encoding_that_lacks_a_character_gets_its_escape(model: str) -> None:
+    done = outside(f"generate 'żółć' --model {model} --show tokens --max-new-tokens 1", PYTHONIOENCODING="ascii")
+    assert done.returncode == 0, done.stderr
+    assert rb"\u017c\xf3\u0142\u0107" in done.stdout
+    assert b"Traceback" not in done.stderr
+
+
+def test_json_is_json_in_every_encoding(monkeypatch: pytest.MonkeyPatch) -> None:
+    data = {"text": "ÿ żółć 🚀"}
+    for encoding in ("ascii", "latin-1", "utf-8"):
+        stream = io.TextIOWrapper(io.BytesIO(), encoding=encoding, errors="backslashreplace")
+        monkeypatch.setattr(sys, "stdout", stream)
+        print_json(data)
+        stream.flush()
+        written = stream.buffer.getvalue()  # type: ignore[attr-defined]
+        assert json.loads(written.decode(encoding)) == data
+
+
+def test_text_of_another_locale_is_read_where_it_can_be(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "fsencode", lambda text: text.encode("ascii", "surrogateescape"))
+    assert utf8("żółć".encode().decode("ascii", "surrogateescape")) == "żółć"
+    assert utf8("żółć") == "żółć"
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["generate", "a\udcff"],
+        ["generate", "a", "--stop", "a\udcff"],
+        ["chat", "--system", "a\udcff"],
+        ["demo", "--prompt", "a\udcff"],
+    ],
+    ids=lambda value: " ".join(value).encode("ascii", "replace").decode(),
+)
+def test_an_argument_that_is_no_text_is_told(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    code, _, error = say(arguments, capsys)
+    assert code == 2
+    assert "is not UTF-8 text (byte 0xff at offset 1)" in error
+    assert error.count("\n") == 1
+
+
+# --- memory and time ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.filterwarnings("ignore:.*clipped to chains")
+@pytest.mark.parametrize("tokens", ["9" * 13, "9" * 18, "9" * 30])
+def test_a_text_without_end_is_refused(tokens: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """By a model without a context length: nothing else would limit it."""
+    families.save("bloom", tmp_path)
+    code, _, error = say(["generate", "x", "--model", str(tmp_path), "--max-new-tokens", tokens], capsys)
+    assert code == 2
+    assert "lower max_new_tokens" in error.splitlines()[-1]
+    assert "Traceback" not in error
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        MemoryError(),
+        torch.OutOfMemoryError("CUDA out of memory.\nTried to allocate"),
+        RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 1 bytes"),
+    ],
+    ids=lambda error: type(error).__name__,
+)
+def test_too_little_memory_is_one_sentence(
+    error: Exception, model: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from paceline.hosts.python import LanguageModel
+
+    def full(*_: object, **__: object) -> None:
+        raise error
+
+    monkeypatch.setattr(LanguageModel, "write", full)
+    code, _, said = say(["generate", "Hello", "--model", model], capsys)
+    assert code == 2
+    assert said.startswith("paceline: error: there is not enough memory")
+    assert said.count("\n") == 1
+
+
+def test_a_bug_of_ours_keeps_its_traceback(model: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    from paceline.hosts.python import LanguageModel
+
+    def wrong(*_: object, **__: object) -> None:
+        raise RuntimeError("shape mismatch")
+
+    monkeypatch.setattr(LanguageModel, "write", wrong)
+    with pytest.raises(RuntimeError, match="shape mismatch"):
+        main(["generate", "Hello", "--model", model])
+
+
+def test_an_ngram_longer_than_any_text_costs_nothing(model: str, capsys: pytest.CaptureFixture[str]) -> None:
+    common = ["generate", "the rider, the rider", "--model", model, *SHORT, "--json", "--method"]
+    found = json.loads(say([*common, f"lookup:max_ngram={10**12}"], capsys)[1])
+    same = json.loads(say([*common, "lookup:max_ngram=40"], capsys)[1])
+    assert found["sources"] == same["sources"]
+
+
+# --- colours ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("number", "term"), list(enumerate(["dumb", "unknown", "", None, "xterm", "xterm-256color"], start=16))
+)
+def test_colors_on_request_are_all_sent(
+    number: int, term: str | None, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """With fewer, sources could not be told apart; with none, their brackets would be missing too."""
+    for variable in ("NO_COLOR", "FORCE_COLOR", "COLORTERM", "TERM"):
+        monkeypatch.delenv(variable, raising=False)
+    if term is not None:
+        monkeypatch.setenv("TERM", term)
+    show(Text("x", f"on #{number:02x}b4e9"), color=True)  # a style of its own, for a drawn one remembers its codes
+    assert f"48;2;{number};180;233m" in capsys.readouterr().out

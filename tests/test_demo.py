@@ -1,0 +1,184 @@
+"""The demo: what it shows is so, and what is not so it tells."""
+
+import argparse
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import families
+import paceline
+from paceline.cli import common, demo
+from paceline.decode.account import Totals
+from paceline.hosts.python import Generation, LanguageModel
+from paceline.measure.comparison import Comparison, Entry
+from test_cli import say
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> str:
+    folder = tmp_path_factory.mktemp("models") / "llama"
+    families.save("llama", folder)
+    return str(folder)
+
+
+DEMO = ["demo", "--max-new-tokens", "12", "--methods", "plain", "lookup"]
+
+
+def test_the_demo_shows_any_model(model: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    page = tmp_path / "demo.html"
+    command = [*DEMO, "assistant", "--model", model, "--draft-model", model, "--html", str(page), "--json"]
+    code, out, error = say(command, capsys)
+    assert (code, error) == (0, "")
+    found = json.loads(out.splitlines()[-1])
+    rows = found["models"][0]["methods"]
+    assert [row["method"] for row in rows] == ["plain", "lookup", "assistant"]
+    assert all(row["identical"] for row in rows)
+    assert found["models"][0]["dtype"] == "float32"
+    assert found["models"][0]["fingerprint"] in out.splitlines()[2]
+    assert out.count("identical") >= 2
+    assert page.read_text(encoding="utf8").count('<div class="text"') == len(found["prompts"]) == 3
+
+
+def test_the_demo_needs_nothing_but_itself(capsys: pytest.CaptureFixture[str]) -> None:
+    """The bundled models and a slow twin: the same texts, by every method and with ballast."""
+    code, out, error = say(["demo", "--ballast", "20M", "--max-new-tokens", "16", "--json"], capsys)
+    assert (code, error) == (0, "")
+    found = json.loads(out.splitlines()[-1])
+    small, twin = found["models"]
+    assert twin["ballast"].startswith("pocket+ballast:20M (")
+    assert twin["texts"] == small["texts"]
+    assert "the texts are those of pocket, token for token" in out.replace("\n", " ")
+    assert all(row["identical"] for part in (small, twin) for row in part["methods"])
+    assert small["methods"][2]["tokens_per_round"] > 1.2
+
+
+def test_the_demo_tells_a_text_that_differs(
+    model: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A method that changes what is written is told in the table, and by the exit code."""
+    proper = LanguageModel.generate
+
+    def tampering(lm: LanguageModel, prompt: str, **settings: object) -> Generation:
+        text = proper(lm, prompt, **settings)
+        if type(settings["method"]).__name__ == "Lookup" and prompt == "second":
+            text.tokens[5] += 1
+        return text
+
+    monkeypatch.setattr(LanguageModel, "generate", tampering)
+    code, out, _ = say([*DEMO, "--model", model, "--prompt", "first", "--prompt", "second"], capsys)
+    assert code == 1
+    assert "parts at token 6 of prompt 2" in out
+    assert f"Not every text is the same. 'paceline check --model {model} --dtype float32' tells" in out
+
+
+def test_the_demo_tells_a_base_that_does_not_repeat_itself(
+    model: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    proper, written = LanguageModel.generate, [0]
+
+    def wavering(lm: LanguageModel, prompt: str, **settings: object) -> Generation:
+        text = proper(lm, prompt, **settings)
+        written[0] += type(settings["method"]).__name__ == "Plain"
+        if written[0] == 3:  # the warm-up is the first
+            text.tokens[2] += 1
+        return text
+
+    monkeypatch.setattr(LanguageModel, "generate", wavering)
+    code, out, _ = say(
+        ["demo", "--max-new-tokens", "12", "--methods", "plain", "--model", model, "--prompt", "a"], capsys
+    )
+    assert code == 1
+    assert "not reproducible: parts at token 3 of prompt 1" in out
+    assert "(plain decoding)" not in out
+    assert "Not every text is the same" in out
+
+
+def twin_of(model: str, monkeypatch: pytest.MonkeyPatch, opened: Callable[[str], Any]) -> None:
+    """Give a model a slow twin, which `opened` makes of its name."""
+    proper = common.load_model
+
+    def load(options: argparse.Namespace) -> Any:
+        return opened(options.model) if "+" in options.model else proper(options)
+
+    monkeypatch.setattr(demo, "load_model", load)
+    monkeypatch.setattr(demo, "_models", lambda options: [model, f"{model}+ballast:20M"])
+    monkeypatch.setattr(demo, "_shape", lambda name: name)
+
+
+def test_the_demo_tells_ballast_that_is_none(
+    model: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A slow twin that writes something else is told with the place, in the JSON and by the exit code."""
+    families.save("llama", tmp_path, seed=7)
+    twin_of(model, monkeypatch, lambda _: paceline.load(tmp_path, dtype="float32"))
+    code, out, _ = say([*DEMO, "--model", model, "--json"], capsys)
+    first, second = json.loads(out.splitlines()[-1])["models"]
+    texts = [first["texts"][0], second["texts"][0]]
+    assert texts[0] != texts[1]
+    place = second["parts_from_the_model_at"]
+    assert first["parts_from_the_model_at"] is None
+    assert code == 1
+    told = f"NOT the texts of {model}, which ballast must leave alone: parts at token {place['token'] + 1} of prompt 1"
+    assert told in " ".join(out.split())
+    assert "Not every text is the same" in out
+
+
+@pytest.mark.parametrize("asked", [True, False])
+def test_the_demo_tells_a_twin_that_it_left_out(
+    asked: bool, model: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def full(_: str) -> Any:
+        raise MemoryError
+
+    twin_of(model, monkeypatch, full)
+    code, out, _ = say([*DEMO, "--model", model, "--json", *(["--ballast", "20M"] if asked else [])], capsys)
+    found = json.loads(out.splitlines()[-1])
+    assert list(found["left_out"]) == [f"{model}+ballast:20M"]
+    assert "not enough memory" in found["left_out"][f"{model}+ballast:20M"]
+    assert len(found["models"]) == 1
+    assert code == (2 if asked else 0)
+    assert f"{model}+ballast:20M is left out: there is not enough memory" in out
+
+
+def test_the_demo_claims_only_what_it_saw() -> None:
+    """That drafts save rounds is said where they do; a single pass is told to be one."""
+
+    def part(rounds: int, passes: int) -> demo.Part:
+        def texts(rounds: int) -> list[Any]:
+            totals = Totals(rounds, 12, 12, 12 - rounds, rounds, 0.0, 0.0, 1.0, 0.0)
+            return [Generation("", [1] * 12, "length", 1, 0, [], [], [], totals)]
+
+        entries = [Entry(name, [texts(n)] * passes) for name, n in (("plain", 12), ("lookup", rounds))]
+        return demo.Part({}, ["a"], Comparison(["a"], entries), "")
+
+    assert demo._moral(part(4, 1)).startswith("Drafts save rounds here but no time")
+    assert demo._moral(part(12, 1)).startswith("Drafts save hardly any rounds here")
+    assert "one pass, so how steady the speeds are is not known" in list(demo._notes(part(4, 1)))
+    assert "medians of 2 passes, methods taking turns" in list(demo._notes(part(4, 2)))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--methods", "nope"], "unknown method 'nope'"),
+        (["--methods", "assistant", "--model", "x"], "needs a draft model"),
+        (["--prompt", ""], "a --prompt is empty"),
+        (["--max-new-tokens", "0"], "max_new_tokens must be at least 1"),
+        (["--temperature", "-1"], "temperature is -1.0"),
+        (["--ballast", "much"], "much"),
+        (["--ballast", "9M", "--no-ballast"], "not allowed with"),
+        (["--ballast", "9M", "--model", "x"], "ballast"),
+        (["--html", "."], "cannot write ."),
+        (["--color", "pink"], "argument --color"),
+    ],
+    ids=str,
+)
+def test_the_demo_tells_mistakes_first(arguments: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, error = say(["demo", *arguments], capsys)
+    assert code == 2
+    assert said in error
+    assert error.count("\n") == 1
+    assert out == ""
