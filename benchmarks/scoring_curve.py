@@ -48,9 +48,10 @@ def native_product(model: nn.Module) -> Iterator[None]:
     for layer in layers:
         layer.forward = partial(product, layer)  # type: ignore[method-assign]
     try:
-        with torch.backends.mkldnn.flags(enabled=False):
-            yield
+        torch._C._set_mkldnn_enabled(False)
+        yield
     finally:
+        torch._C._set_mkldnn_enabled(True)
         for layer in layers:
             del layer.forward
 
@@ -66,7 +67,7 @@ def one_row_of_transformers(target: HFTarget, text: np.ndarray, *, native: bool)
     def step() -> None:
         with torch.no_grad():
             model(ids[:, -1:], past_key_values=cache, use_cache=True)
-        cache.crop(len(text) - 1)
+        cache.crop(-1)
 
     def native_step() -> None:
         with native_product(model):

@@ -16,7 +16,7 @@ from engine import write
 from families import FAMILIES, WINDOW
 from paceline.drafters.lookup import Lookup
 from paceline.targets.base import Request
-from paceline.targets.cache import LayerRows
+from paceline.targets.cache import CacheRows
 from paceline.targets.hf import attention
 from paceline.targets.hf.attention import NAME, View, attend
 from paceline.targets.hf.forward import Mode
@@ -231,10 +231,10 @@ def test_a_mistake_shows(name: str, mistake: str, monkeypatch: pytest.MonkeyPatc
 @every_family
 def test_a_row_kept_in_the_wrong_place_shows(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The last row of a path replaced by the one before it; their order alone would change nothing."""
-    honest = LayerRows.gather
+    honest = CacheRows._gather
 
-    def misplaced(layer: LayerRows, start: int, rows: Ints) -> None:
-        honest(layer, start, np.append(rows[:-1], max(0, rows[-1] - 1)))
+    def misplaced(rows: CacheRows, path: Ints) -> None:
+        honest(rows, np.append(path[:-1], max(0, path[-1] - 1)))
 
-    monkeypatch.setattr(LayerRows, "gather", misplaced)
+    monkeypatch.setattr(CacheRows, "_gather", misplaced)
     assert gap_after_keeping(target_of(name)) > SEEN

@@ -232,3 +232,14 @@ def test_a_dead_heat_goes_to_the_lowest_id() -> None:
 def test_a_vanishing_weight_loses_without_a_warning() -> None:
     law = Distribution(np.array([0, 1]), np.array([5e-324, 1.0]))
     assert race(law, np.array([1e-16, 36.7])) == 1
+
+
+def test_noise_that_is_kept_is_the_noise_that_was_drawn() -> None:
+    """Whatever was asked for at a place before, and however many places ago."""
+    random = np.random.default_rng(3)
+    kept = Noise(11)
+    for _ in range(300):
+        index, stream = int(random.integers(0, 40)), Stream(int(random.integers(4)))
+        low, size = int(random.integers(0, 50)), int(random.integers(1, 400))
+        ids = np.sort(random.choice(np.arange(low, low + size), size=int(random.integers(1, size + 1)), replace=False))
+        assert np.array_equal(kept.uniform(stream, index, ids), Noise(11).uniform(stream, index, ids))

@@ -18,7 +18,7 @@ exact in float64, so uniforms are the same bits on every machine. Exponentials p
 logarithm, whose last bit may differ between mathematics libraries.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import IntEnum
 from functools import lru_cache
 
@@ -36,6 +36,10 @@ _KEY_STEPS = (0x9E3779B9, 0xBB67AE85)
 
 _CHUNK = 20480
 """Tokens at a time: the three work arrays ``[2, chunk / 2]`` then stay in a core's second-level cache."""
+
+
+_KEPT = 16
+"""Places whose public noise is kept: about as many as a draft is deep. At most 160 KB each."""
 
 
 class Stream(IntEnum):
@@ -59,6 +63,7 @@ class Noise:
 
     seed: int
     sample: int = 0
+    _recent: dict[int, tuple[int, Bits]] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         if not 0 <= self.seed < 2**64:
@@ -103,11 +108,27 @@ class Noise:
         if 2 * ids.size <= high - low + 1:
             even, odd = self._blocks(stream, index, ids >> 1)
             return np.where(ids & 1, odd, even)
-        first = low >> 1
-        even, odd = self._blocks(stream, index, np.arange(first, (high >> 1) + 1))
+        first, bits = self._range(stream, index, low >> 1, high >> 1)
+        return bits.take(ids - 2 * first)
+
+    def _range(self, stream: int, index: int, first: int, last: int) -> tuple[int, Bits]:
+        """The first block of a run that holds ``first .. last``, and its tokens' bits in order.
+
+        A place's noise is asked for by drafts of several rounds and then by the target, so the public one is kept a
+        while.
+        """
+        known = self._recent.get(index) if stream == Stream.TARGET else None
+        if known is not None and known[0] <= first and 2 * (last + 1 - known[0]) <= known[1].size:
+            return known
+        even, odd = self._blocks(stream, index, np.arange(first, last + 1))
         pairs = np.empty((even.size, 2), dtype=np.uint64)
         pairs[:, 0], pairs[:, 1] = even, odd
-        return pairs.reshape(-1).take(ids - 2 * first)
+        found = first, pairs.reshape(-1)
+        if stream == Stream.TARGET:
+            while len(self._recent) >= _KEPT:
+                self._recent.pop(next(iter(self._recent)), None)
+            self._recent[index] = found
+        return found
 
     def _blocks(self, stream: int, index: int, blocks: Ids) -> tuple[Bits, Bits]:
         """The bits of the even and of the odd token of each block."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 
 from paceline.targets.base import Rows
@@ -45,15 +46,13 @@ class LayerRows:
         assert self.keys is not None and self.values is not None and end <= self.filled, "rows are written before read"
         return self.keys[:, :, start:end], self.values[:, :, start:end]
 
-    def gather(self, start: int, rows: Ints) -> None:
-        """Move the rows ``start + rows`` (ascending) to ``start``, in place."""
+    def gather(self, start: int, index: torch.Tensor) -> None:
+        """Move the rows ``index`` (ascending) to ``start``, in place."""
         if self.keys is None or self.values is None:
             return
-        if (rows != range(len(rows))).any():
-            index = torch.as_tensor(start + rows, device=self.keys.device)
-            self.keys[:, :, start : start + len(rows)] = self.keys.index_select(2, index)
-            self.values[:, :, start : start + len(rows)] = self.values.index_select(2, index)
-        self.filled = start + len(rows)
+        index = index.to(self.keys.device)
+        self.keys[:, :, start : start + len(index)] = self.keys.index_select(2, index)
+        self.values[:, :, start : start + len(index)] = self.values.index_select(2, index)
 
 
 def _room(like: torch.Tensor, capacity: int) -> torch.Tensor:
@@ -84,8 +83,12 @@ class CacheRows(Rows):
         return rows
 
     def _gather(self, rows: Ints) -> None:
+        start, end = self.committed, self.committed + len(rows)
+        index = torch.from_numpy(start + rows) if (rows != np.arange(len(rows))).any() else None
         for layer in self.layers.values():
-            layer.gather(self.committed, rows)
+            if index is not None:
+                layer.gather(start, index)
+            layer.filled = end
 
     def _truncate(self) -> None:
         for layer in self.layers.values():

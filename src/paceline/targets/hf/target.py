@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 from typing import Any
 
+import numpy as np
 import torch
 from transformers import PreTrainedModel
 
@@ -27,6 +28,7 @@ from paceline.targets.hf.rope import (
     stretched,
 )
 from paceline.targets.hf.taps import Anatomy, Taps, tapped
+from paceline.tree import Ints
 
 KNOWN_LAYERS = {"full_attention", "sliding_attention"}
 
@@ -191,14 +193,14 @@ class HFTarget(Target):
     def _inputs(self, forward: Forward, wanted: Sequence[Request]) -> dict[str, Any]:
         device = self.model.device
         requests = [part.request for part in forward.parts]
-        tokens = torch.cat([torch.from_numpy(request.tokens) for request in requests])
+        tokens = torch.from_numpy(_joined([request.tokens for request in requests]))
         inputs: dict[str, Any] = {
             "input_ids": tokens[None].to(device),
             "past_key_values": forward,
             "use_cache": True,
         }
         if self._takes_positions:
-            positions = torch.cat([torch.from_numpy(request.positions) for request in requests])
+            positions = torch.from_numpy(_joined([request.positions for request in requests]))
             inputs["position_ids"] = positions[None].to(device)
         if self.mode is Mode.MASKED:
             inputs["attention_mask"] = masks(forward, self.like, self.layer_types, self.window)
@@ -212,6 +214,11 @@ class HFTarget(Target):
         for name, identity in sorted(identities(self.model)):
             digest.update(name.encode() + identity)
         return digest.hexdigest()[:16]
+
+
+def _joined(parts: Sequence[Ints]) -> Ints:
+    """One array of all; of a single sequence its own."""
+    return parts[0] if len(parts) == 1 else np.concatenate(parts)
 
 
 def _kept(forward: Forward, wanted: Sequence[Request]) -> torch.Tensor:
