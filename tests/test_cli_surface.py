@@ -16,6 +16,7 @@ demo
   --methods  str +
   --prompt  utf8  repeated
   --max-new-tokens  int  = 48
+  --num-draft-tokens  int  = 4
   --temperature  float  = 0.8
   --seed  int  = 0
   --ballast  str
