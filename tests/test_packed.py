@@ -14,6 +14,7 @@ from engine import write
 from families import build
 from paceline.drafters import make_drafter
 from paceline.measure.conformance.rescore import wider_twin
+from paceline.targets.base import Request, Want
 from paceline.targets.hf import packed as packing
 from paceline.targets.hf.load import load_target
 from paceline.targets.hf.packed import PackedLinear, pack, parameter_count
@@ -76,6 +77,19 @@ def test_a_model_handed_over_is_left_as_it_is() -> None:
     model = build("llama")
     load_target(model)
     assert not any(isinstance(module, PackedLinear) for module in model.modules())
+
+
+def test_states_and_early_exits_are_read_from_packed_models_too(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    want = Want(hidden=frozenset({1}), early_exit=1)
+    tree, found = random_tree(2), []
+    targets = [load_target(folder), load_target(build("llama"))]
+    monkeypatch.setattr(PackedLinear, "weight", property(lambda layer: pytest.fail("a forward unpacks nothing")))
+    for target in targets:
+        rows = filled(target, tokens(CONTEXT))
+        found.append(target.submit([Request.of_tree(rows, 3, tree, want)]).result()[0])
+    packed, ordinary = found
+    assert apart(packed.early, ordinary.early) < CLOSE
+    assert apart(packed.hidden(1), ordinary.hidden(1)) < CLOSE
 
 
 def test_the_text_is_the_same(folder: Path) -> None:

@@ -49,8 +49,11 @@ class Anatomy:
 
     def _has_exit(self) -> bool:
         """Some models project states between norm and head; what the head reads is not what the norm gives."""
-        norm, head = getattr(self.norm, "weight", None), getattr(self.head, "weight", None)
-        return norm is not None and head is not None and bool(norm.shape[-1] == head.shape[-1])
+        norm = getattr(self.norm, "weight", None)
+        read = getattr(self.head, "in_features", None)
+        if read is None and (weight := getattr(self.head, "weight", None)) is not None:
+            read = weight.shape[-1]
+        return norm is not None and bool(norm.shape[-1] == read)
 
     def calibrate(self, raw: torch.Tensor, logits: torch.Tensor) -> None:
         """Find the model's own scale of its head's output: some configurations multiply by a number, some divide."""
