@@ -1,7 +1,9 @@
 """Pictures of a text: nothing of it is lost, nothing of it is obeyed, and every token is there once."""
 
+import itertools
 import random
 import re
+import time
 import unicodedata
 from dataclasses import dataclass
 from html.parser import HTMLParser
@@ -359,6 +361,19 @@ def test_time_that_is_used_up_ends_the_passes_but_never_the_first() -> None:
     assert found.spread is None, "one pass says nothing of how steady a machine is"
     with pytest.raises(ValueError, match="at least one prompt"):
         run({"plain": lambda _: written([1])}, [])
+
+
+def test_a_slow_machine_leaves_prompts_out_for_all_methods_alike(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = itertools.count()  # every look at it costs a second
+    monkeypatch.setattr(time, "monotonic", lambda: float(next(clock)))
+    texts = {"plain": [], "x": []}
+    methods = {name: lambda p, name=name: texts[name].append(p) or written([1]) for name in texts}
+    found = run(methods, list("abcdefgh"), passes=3, seconds=9.0)
+    assert 1 <= len(found.prompts) < 8
+    assert len(found.prompts) + found.left_out == 8
+    assert texts["plain"] == texts["x"] == list(found.prompts)
+    assert [len(entry.passes) for entry in found.entries] == [1, 1]
+    assert found.same
 
 
 def test_a_loop_is_seen() -> None:

@@ -278,7 +278,8 @@ def _part(
             seconds=SECONDS_WITH_BALLAST if BALLASTED in model else SECONDS,
             progress=moved,
         )
-    return Part(describe(lm), list(prompts), found, _shape(model) if BALLASTED in model else "", twin_of)
+    names = list(prompts)[: len(found.prompts)]
+    return Part(describe(lm), names, found, _shape(model) if BALLASTED in model else "", twin_of)
 
 
 def _shape(model: str) -> str:
@@ -357,6 +358,8 @@ def _notes(part: Part) -> Iterator[str]:
     passes, prompts = len(found.base.passes), len(found.prompts)
     tokens = sum(len(text.tokens) for text in found.base.texts)
     yield f"{tokens} tokens from {prompts} {'prompt' if prompts == 1 else 'prompts'}"
+    if found.left_out:
+        yield f"{found.left_out} left out for lack of time: this machine is slow or busy"
     if passes > 1:
         yield f"medians of {passes} passes, methods taking turns"
     yield "decoding time only, prefill apart"

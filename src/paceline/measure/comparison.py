@@ -80,6 +80,8 @@ class Comparison:
 
     prompts: Sequence[str]
     entries: list[Entry]
+    left_out: int = 0
+    """Prompts that there was no time for."""
 
     @property
     def base(self) -> Entry:
@@ -145,7 +147,8 @@ def compare(
     progress: Progress = lambda *_: None,
 ) -> Comparison:
     """Write every prompt with every method, ``passes`` times, or fewer where the next pass would end after
-    ``seconds``; once in any case. Each method is warmed up first, by its name, which is not counted."""
+    ``seconds``; the first pass leaves out prompts that would, but for one. Each method is warmed up first, by its name,
+    which is not counted."""
     if not prompts:
         raise ValueError("there is nothing to compare methods on; give at least one prompt")
     found = Comparison(prompts, [Entry(method) for method in methods])
@@ -174,13 +177,18 @@ def _steps(
             for entry in found.entries[turn:] + found.entries[:turn]:
                 yield entry.method
                 entry.passes[-1].append(methods[entry.method](prompt))
+            each = (time.monotonic() - started) / (number + 1)
+            if turns == 0 and number + 1 < len(found.prompts) and time.monotonic() + each > end:
+                found.left_out = len(found.prompts) - number - 1
+                found.prompts = found.prompts[: number + 1]
+                return
         if 2 * time.monotonic() - started > end:
             return
 
 
 def first_parting(texts: Sequence[Written], others: Sequence[Written]) -> Parting | None:
-    """Where the texts of the same prompts part first; None where they are the same."""
-    for prompt, (one, other) in enumerate(zip(texts, others, strict=True)):
+    """Where the texts of the same prompts part first, as far as both were written; None where they are the same."""
+    for prompt, (one, other) in enumerate(zip(texts, others, strict=False)):
         if one.tokens != other.tokens:
             return Parting(prompt, _common(one.tokens, other.tokens))
     return None
