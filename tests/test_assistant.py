@@ -23,7 +23,7 @@ from paceline.drafters.assistant import Assistant, DraftModel
 from paceline.drafters.assistant.drafter import AT_ONCE
 from paceline.drafters.assistant.growth import Growth
 from paceline.drafters.compose import Fallback, Union
-from paceline.hosts.python import KEPT_DRAFTERS, LanguageModel, split_settings
+from paceline.hosts.python import KEPT_DRAFTERS, LanguageModel, Settings, split_settings
 from paceline.law import Sampling, Stream
 from paceline.targets.base import OnEarly, Pending, Reach, Request
 from paceline.targets.hf.load import load_target
@@ -579,6 +579,17 @@ def test_the_method_takes_the_draft_model_of_the_settings() -> None:
 def test_a_draft_model_that_is_missing_or_unused_is_told(settings: dict[str, Any], words: str) -> None:
     with pytest.raises(ValueError, match=words):
         LanguageModel(tabled()).generate(PROMPT, **settings)
+
+
+def test_a_draft_model_is_never_taken_for_another_that_came_after_it() -> None:
+    """Kept drafters are found by the identity of a loaded model, which a new object may get from one that is gone."""
+    lm = LanguageModel(tabled())
+    for number in range(2 * KEPT_DRAFTERS):
+        draft = LanguageModel(TableTarget(habitual(seed=number), SIZE))
+        drafter = lm.drafter(Settings(draft_model=draft))
+        assert isinstance(drafter, Assistant)
+        assert drafter.model is draft.target
+        assert lm.drafter(Settings(draft_model=draft)) is drafter
 
 
 def test_a_quoted_value_may_hold_commas_and_pluses() -> None:

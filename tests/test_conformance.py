@@ -14,6 +14,7 @@ from paceline import verify
 from paceline.cli import main
 from paceline.context import Finish
 from paceline.decode.serial import run
+from paceline.drafters.assistant import DraftModel
 from paceline.law import Dice, Distribution, Law, Sampling
 from paceline.measure.conformance import Checker, Report
 from paceline.measure.conformance.cases import LATE, Case, Plan, samplings
@@ -39,6 +40,12 @@ def target(dtype: torch.dtype = torch.float32, family: str = "llama") -> HFTarge
 def small_check(subject: HFTarget | TableTarget) -> Report:
     """Two adversaries, one draft size: the smallest grid with power against every mistake below."""
     return Checker(subject, methods=("(oracle tree)", "(self, sampled)"), sizes=(8,), max_new_tokens=LATE + 2).run()
+
+
+def test_a_method_that_does_not_fit_is_a_mistake_and_no_bug() -> None:
+    stranger = DraftModel(TableTarget(random_table(9), 9))
+    with pytest.raises(ValueError, match="does not speak the tokens"):
+        Checker(target(), methods=("lookup", "assistant"), draft_model=stranger).run()
 
 
 def test_a_sound_engine_is_equal_everywhere() -> None:

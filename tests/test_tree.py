@@ -236,6 +236,7 @@ def test_probes_do_not_merge() -> None:
 
 BROKEN: list[tuple[str, dict[str, Any]]] = [
     ("of 2 tokens needs as many parents", {"tokens": [1, 2], "parents": [-1]}),
+    ("of 0 tokens needs as many parents", {"tokens": [], "parents": [], "scores": [0.0]}),
     ("as many parents, scores", {"tokens": [1], "parents": [-1], "scores": [0.0, 0.0]}),
     ("sources and probe marks", {"tokens": [1], "parents": [-1], "probes": []}),
     (r"parents before children, -1 for the root; it has \[1, -1\]", {"tokens": [1, 2], "parents": [1, -1]}),

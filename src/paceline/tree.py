@@ -218,7 +218,7 @@ class DraftTree:
 
         Without ``vocab_size`` only the shape is judged, for those who combine trees of unknown origin.
         """
-        if len(self) == 0 and len(self.parents) == 0:
+        if self is EMPTY:
             return
         self._check_arrays()
         if len(self) and vocab_size is not None and (most := int(self.tokens.max())) >= vocab_size:

@@ -174,7 +174,7 @@ class LanguageModel:
         self.target = target
         self.vocabulary = vocabulary
         self._spare: Rows | None = None
-        self._drafters: dict[tuple[str, Any], Drafter] = {}
+        self._drafters: dict[tuple[str, Any], tuple[Drafter, Any]] = {}
         self._draft_models: dict[str, DraftModel] = {}
         self._fitting = threading.Lock()
         self._taking = threading.Lock()
@@ -215,8 +215,8 @@ class LanguageModel:
                 drafter.fit(self.target, self.vocabulary)
                 while len(self._drafters) >= KEPT_DRAFTERS:
                     self._drafters.pop(next(iter(self._drafters)))
-                self._drafters[key] = drafter
-            return self._drafters[key]
+                self._drafters[key] = drafter, named  # held, so that no other object comes by its identity
+            return self._drafters[key][0]
 
     def _draft_model(self, settings: Settings) -> Any:
         """The draft model of the settings, loaded where they name it."""

@@ -77,8 +77,11 @@ class Checker:
         self.report = Report(self.target.name, dtype, self.target.fingerprint())
 
     def run(self) -> Report:
-        """All cases, a setting at a time."""
+        """All cases, a setting at a time. A method that cannot draft for this target is told before: that is no bug."""
         started = time.perf_counter()
+        for method in self.methods:
+            if method not in ADVERSARIES:
+                self._made(method)
         plan = Plan(self.target, self.vocabulary, self.max_new_tokens, self.seed)
         settings = plan.settings()
         pilots = {"greedy presence 0.6 frequency 0.4", "t=1"}
@@ -129,7 +132,10 @@ class Checker:
     def _drafter(self, case: Case, recording: Recording) -> Drafter:
         if case.method in ADVERSARIES:
             return adversary(case.method, recording)
-        drafter = make_drafter(case.method, self.draft_model, must_use=False)
+        return self._made(case.method)
+
+    def _made(self, method: str) -> Drafter:
+        drafter = make_drafter(method, self.draft_model, must_use=False)
         drafter.fit(self.target, self.vocabulary)
         return drafter
 
