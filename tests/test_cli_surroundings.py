@@ -13,7 +13,8 @@ from rich.text import Text
 
 import families
 from paceline.cli import main
-from paceline.cli.common import check_writable, print_json, show, utf8, write_page
+from paceline.cli.common import print_json, show, utf8
+from paceline.cli.pages import check_writable, write_page
 from test_cli import say
 
 SHORT = ["--max-new-tokens", "6", "--ignore-eos"]

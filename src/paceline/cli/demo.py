@@ -17,7 +17,6 @@ from paceline.cli.common import (
     add_color,
     add_draft_model,
     add_json,
-    check_writable,
     describe,
     draft_model,
     load_model,
@@ -26,9 +25,9 @@ from paceline.cli.common import (
     show,
     utf8,
     wants_color,
-    write_page,
 )
 from paceline.cli.failures import sentence
+from paceline.cli.pages import check_writable, write_page
 
 if TYPE_CHECKING:
     from paceline.hosts.python import Generation, LanguageModel
@@ -213,6 +212,7 @@ class Part:
             "parts_from_the_model_at": None if self.claim is None else self.claim.as_dict(),
             "texts": [text.text for text in texts],
             "repeated_8grams": self.found.repetition,
+            "prompts_left_out": self.found.left_out,
             "methods": self.found.rows(),
         }
 

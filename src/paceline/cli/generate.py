@@ -14,7 +14,6 @@ from paceline.cli.common import (
     add_pictures,
     add_writing,
     asked,
-    check_writable,
     describe,
     load_model,
     print_json,
@@ -22,9 +21,9 @@ from paceline.cli.common import (
     show,
     utf8,
     wants_color,
-    write_page,
     writing_settings,
 )
+from paceline.cli.pages import check_writable, write_page
 
 if TYPE_CHECKING:
     from paceline.hosts.python import Generation, Writing
