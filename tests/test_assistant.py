@@ -16,8 +16,9 @@ from engine import PROMPT, SIZE, habitual, tabled, write
 from families import build
 from paceline.context import Context, Ending
 from paceline.decode.planner import Fixed
-from paceline.decode.serial import ask, run
-from paceline.decode.session import Propose, Session
+from paceline.decode.questions import Propose, answered
+from paceline.decode.serial import run
+from paceline.decode.session import Session
 from paceline.drafters import Ask, Budget, make_drafter
 from paceline.drafters.assistant import Assistant, DraftModel
 from paceline.drafters.assistant.drafter import AT_ONCE
@@ -312,10 +313,10 @@ def test_reading_the_prompt_is_not_decoding() -> None:
     question = next(flow)  # the target's first piece of the prompt
     assert sum(model.sizes) >= 30 * len(PROMPT) - AT_ONCE
     while not isinstance(question, Propose):
-        question = flow.send(ask(session.target, question))
+        question = flow.send(answered([question], session.target)[0])
     assert session.seconds_prefill > 0
     model.sizes.clear()
-    flow.send(ask(session.target, question))
+    flow.send(answered([question], session.target)[0])
     assert sum(model.sizes) <= AT_ONCE + 2
     flow.close()
 

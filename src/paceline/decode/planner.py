@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from typing import Protocol
 
 from paceline.context import Context
@@ -13,8 +14,8 @@ DEFAULT_NODES = 10
 class Planner(Protocol):
     """Sizes drafts. Under the rejection rule not by live timings, which the text would then depend on."""
 
-    def nodes(self, context: Context) -> int:
-        """How many nodes the next draft may hold; 0 for none."""
+    def nodes(self, contexts: Sequence[Context]) -> list[int]:
+        """How many nodes the next draft of each sequence may hold, 0 for none. They will be scored together."""
         ...
 
 
@@ -26,8 +27,8 @@ class Fixed:
             raise ValueError(f"a draft cannot hold {nodes} tokens; choose 0 (no draft) or more")
         self._nodes = nodes
 
-    def nodes(self, context: Context) -> int:
-        return self._nodes
+    def nodes(self, contexts: Sequence[Context]) -> list[int]:
+        return [self._nodes] * len(contexts)
 
 
 def make_planner(spec: str) -> Planner:

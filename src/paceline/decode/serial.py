@@ -6,9 +6,8 @@ import time
 from collections.abc import Generator
 from contextlib import closing
 
-from paceline.decode.session import Answer, Emission, Propose, Question, Session
-from paceline.drafters.base import Ask
-from paceline.targets.base import Target
+from paceline.decode.questions import Answer, Learn, answered
+from paceline.decode.session import Emission, Session
 
 
 def run(session: Session) -> Generator[Emission, None, None]:
@@ -16,12 +15,14 @@ def run(session: Session) -> Generator[Emission, None, None]:
 
     Closing the iterator closes the session. Tokens that were settled before something failed are handed out first.
     """
-    answer: Answer | None = None
     given = 0
     with closing(session.flow()) as flow:
+        answer: Answer = None
         while True:
             try:
                 question = flow.send(answer)
+                while isinstance(question, Learn):  # the round is not over, nor are its tokens handed out
+                    question = flow.send(answered([question], session.target)[0])
             except StopIteration:
                 question = None
             except Exception:
@@ -33,11 +34,4 @@ def run(session: Session) -> Generator[Emission, None, None]:
             given = len(session.emissions)
             if question is None:
                 return
-            answer = ask(session.target, question)
-
-
-def ask(target: Target, question: Question) -> Answer:
-    """The answer to one question, straight from the drafter or the target."""
-    if isinstance(question, Propose):
-        return question.drafter.propose([Ask(question.state, question.budget)])[0]
-    return target.submit([question.request]).result()[0]
+            answer = answered([question], session.target)[0]

@@ -1,8 +1,8 @@
-"""The decode loop of one sequence, as a generator that asks two questions.
+"""The decode loop of one sequence, as a generator that asks.
 
-`Session.flow` yields `Propose` and is sent a draft tree; it yields `Score` and is sent scores. Who answers,
-and when, and for how many sequences at once, is the driver's business; every driver therefore emits the same
-tokens.
+A round asks four times: how large a draft may be (`Plan`), for the draft (`Propose`), what the target finds (`Score`),
+and lastly tells the drafter what became of it (`Learn`). Who answers, and when, and for how many sequences at once, is
+the driver's business; every driver therefore emits the same tokens.
 
 Between rounds one identity holds: the cache has a committed row for every token but the last, the root, which
 is scored together with the next draft.
@@ -17,31 +17,12 @@ from typing import Any
 
 from paceline.context import Context
 from paceline.decode.planner import Planner
+from paceline.decode.questions import Learn, Plan, Propose, Question, Score
 from paceline.drafters.base import Budget, Drafter, Seen
 from paceline.law import Dice, Distribution, KeyedDice, Law
 from paceline.targets.base import NOTHING, Request, Rows, Scores, Target
 from paceline.tree import EMPTY, DraftTree
 from paceline.verify import Rule, Verdict, judge
-
-
-@dataclass(frozen=True)
-class Propose:
-    """Question to a drafter: a tree for this state within this budget."""
-
-    drafter: Drafter
-    state: Any
-    budget: Budget
-
-
-@dataclass(frozen=True)
-class Score:
-    """Question to the target: what follows each of these rows."""
-
-    request: Request
-
-
-Question = Propose | Score
-Answer = DraftTree | Scores
 
 
 @dataclass(frozen=True)
@@ -143,12 +124,13 @@ class Session:
             scores = yield Score(Request.of_prompt(self.rows, piece, self.drafter.needs))
             self._keep(range(len(piece)))
             verdict = Verdict(path=tuple(range(len(piece) - 1)), tokens=(), accepted=0)
-            self.drafter.observe([Seen(state, verdict, scores)])
+            yield Learn(self.drafter, Seen(state, verdict, scores))
 
     def _round(self, state: Any) -> Generator[Question, Any, None]:
         """Draft, score, judge, keep, learn."""
         started = self._clock()
-        budget = self._budget()
+        depth = self._depth()
+        budget = Budget((yield Plan(self.planner, self.context)) if depth > 0 else 0, depth)
         tree: DraftTree = EMPTY if budget.empty else (yield Propose(self.drafter, state, budget))
         tree = self._admit(tree, budget)
         drafted = self._clock()
@@ -158,7 +140,7 @@ class Session:
         verdict = self._judge(tree, scores)
         self._keep([0, *(node + 1 for node in verdict.path)])
         assert self.rows.committed == len(self.context) - 1, "every token but the root has its row"
-        self.drafter.observe([Seen(state, verdict, scores)])
+        yield Learn(self.drafter, Seen(state, verdict, scores))
         judged = self._clock()
         self.rounds.append(
             Round(
@@ -172,15 +154,14 @@ class Session:
             )
         )
 
-    def _budget(self) -> Budget:
-        """What the planner grants, cut to what the sequence has room for and the target can score.
+    def _depth(self) -> int:
+        """How deep a draft may go: as the sequence has room and the target can score.
 
         A round emits one token more than it accepts, so a draft as deep as the room left is one too deep.
         """
         depth = self.context.room - 1
         limit = self.target.reach(len(self.context) - 1).depth
-        depth = depth if limit is None else min(depth, limit)
-        return Budget(self.planner.nodes(self.context) if depth > 0 else 0, depth)
+        return depth if limit is None else min(depth, limit)
 
     def _admit(self, tree: DraftTree, budget: Budget) -> DraftTree:
         """A draft that keeps the rules: valid, within budget, of a shape the target can score."""
