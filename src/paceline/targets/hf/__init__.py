@@ -1,2 +1,3 @@
-"""Any transformers causal LM: `load` finds it, `probe` decides how far to trust it, `target` scores drafts on it,
-through one `forward` whose attention (`attention`) we compute ourselves where the model lets us."""
+"""Any transformers causal LM: `load` finds it, `probe` decides how far to trust it, `target` scores drafts on it. A
+forward can be computed along several paths (`path`): `own` calls the model, with an attention that we compute
+ourselves where the model lets us."""

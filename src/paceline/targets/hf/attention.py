@@ -11,7 +11,7 @@ in memory that is kept, and the keys of grouped heads are never copied.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
@@ -44,6 +44,16 @@ class Part:
     scratch: MaskScratch
     _views: dict[tuple[object, ...], View] = field(default_factory=dict)
 
+    @classmethod
+    def of_all(cls, requests: Sequence[Request], scratch: MaskScratch) -> list[Part]:
+        """The parts of a forward that is about to write the requests' rows, which from here on are tentative."""
+        parts, start = [], 0
+        for number, request in enumerate(requests):
+            request.rows.note(request.tokens, request.held)
+            parts.append(cls(request, number, start, scratch))
+            start += len(request.tokens)
+        return parts
+
     @property
     def n(self) -> int:
         return len(self.request.tokens)
@@ -68,13 +78,23 @@ class Part:
         return mask
 
 
+@dataclass(frozen=True)
+class Asked:
+    """What a layer asks of attention beside its rows."""
+
+    scale: float
+    window: int | None = None
+    softcap: float | None = None
+    sinks: torch.Tensor | None = None
+    others: dict[str, Any] = field(default_factory=dict)
+    """What transformers passes besides; most of it means nothing to attention over cached rows."""
+
+
 class Served(Protocol):
     """The forward that attention is computed for."""
 
-    parts: list[Part]
-
-    def enter_layer(self, keys: torch.Tensor, values: torch.Tensor, window: int | None, others: dict[str, Any]) -> int:
-        """Which layer this is."""
+    def attend(self, query: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, asked: Asked) -> torch.Tensor:
+        """``[1, heads, sum n, width] -> [1, heads, sum n, width]``, for the layer that has just written its rows."""
         ...
 
 
@@ -182,20 +202,25 @@ def attend(
     forward = _served.get()
     if forward is None:
         raise RuntimeError("attention 'paceline' serves forwards that the engine started; choose 'sdpa' for others")
-    layer = forward.enter_layer(key, value, sliding_window, others)
     scale = query.shape[-1] ** -0.5 if scaling is None else scaling
+    asked = Asked(scale, sliding_window, softcap, s_aux, others)
+    return forward.attend(query, key, value, asked).transpose(1, 2).contiguous(), None
+
+
+def by_part(parts: Sequence[Part], layer: int, query: torch.Tensor, kv_heads: int, asked: Asked) -> torch.Tensor:
+    """Each part's rows ``[1, heads, n, width]`` over what its own buffers hold of the layer."""
     outputs = []
-    for part in forward.parts:
+    for part in parts:
         rows = query[:, :, part.start : part.start + part.n]
         buffers = part.rows.layers[layer]
-        if softcap is None and s_aux is None:
-            view = part.view(sliding_window, query, query.shape[1] // key.shape[1])
-            outputs.append(fused(rows, *buffers.span(view.start, view.end), view, scale))
+        if asked.softcap is None and asked.sinks is None:
+            view = part.view(asked.window, query, query.shape[1] // kv_heads)
+            outputs.append(fused(rows, *buffers.span(view.start, view.end), view, asked.scale))
         else:
-            view = part.view(sliding_window, query)
-            outputs.append(streamed(rows, *buffers.span(view.start, view.end), view, scale, softcap, s_aux))
-    packed = outputs[0] if len(outputs) == 1 else torch.cat(outputs, dim=2)
-    return packed.transpose(1, 2).contiguous(), None
+            view = part.view(asked.window, query)
+            spans = buffers.span(view.start, view.end)
+            outputs.append(streamed(rows, *spans, view, asked.scale, asked.softcap, asked.sinks))
+    return outputs[0] if len(outputs) == 1 else torch.cat(outputs, dim=2)
 
 
 def fused(query: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, view: View, scale: float) -> torch.Tensor:

@@ -17,7 +17,7 @@ import torch
 from transformers import AttentionInterface, Cache, PreTrainedConfig, PreTrainedModel
 
 from paceline.targets.base import Request
-from paceline.targets.hf.attention import NAME, MaskScratch, Part, attend
+from paceline.targets.hf.attention import NAME, Asked, MaskScratch, Part, attend, by_part
 
 AttentionInterface.register(NAME, attend)
 
@@ -40,12 +40,7 @@ class Forward(Cache):
     def __init__(self, requests: Sequence[Request], mode: Mode, scratch: MaskScratch) -> None:
         super().__init__(layers=[])
         self.mode = mode
-        self.parts: list[Part] = []
-        start = 0
-        for number, request in enumerate(requests):
-            self.parts.append(Part(request, number, start, scratch))
-            start += len(request.tokens)
-            request.rows.note(request.tokens, request.held)
+        self.parts = Part.of_all(requests, scratch)
         assert len(self.parts) == 1 or mode is Mode.PACKED, "only packed rows of several sequences stay apart"
         self.windows: list[int | None] = []
         self._written: tuple[int, torch.Tensor, torch.Tensor] | None = None
@@ -61,6 +56,11 @@ class Forward(Cache):
         if self.mode is Mode.PACKED:
             return key_states, value_states
         return rows.span(0, part.request.end)
+
+    def attend(self, query: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, asked: Asked) -> torch.Tensor:
+        """Attention of every part's rows over what was written for it."""
+        layer = self.enter_layer(keys, values, asked.window, asked.others)
+        return by_part(self.parts, layer, query, keys.shape[1], asked)
 
     def enter_layer(self, keys: torch.Tensor, values: torch.Tensor, window: int | None, others: dict[str, Any]) -> int:
         """The layer whose attention is being computed; refuses what the attention function does not know."""

@@ -60,7 +60,7 @@ def _windows_agree(target: HFTarget) -> None:
     if target.mode is not Mode.PACKED:
         return
     seen = target.windows(Request.of_prompt(target.open(1), _tokens(target, 1)))
-    expected = [target.window if kind == "sliding_attention" else None for kind in target.layer_types]
+    expected = [target.own.window if kind == "sliding_attention" else None for kind in target.own.layer_types]
     if not seen:
         raise Unsupported("the model does not call the registered attention function")
     felt, told = ([_felt(target, window) for window in windows] for windows in (seen, expected))

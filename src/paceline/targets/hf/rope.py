@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from paceline.targets.base import Request
+from paceline.targets.base import Request, Rows
 from paceline.targets.cache import CacheRows
 from paceline.tree import Ints
 
@@ -86,6 +86,11 @@ class TurningRows(CacheRows):
         self.early = min(self.early, before)
         if position < self._switch.position and self.early == before:
             self.early += count
+
+    def adopt(self, other: Rows, count: int) -> None:
+        assert isinstance(other, TurningRows), "rows are copied from a sequence of the same target"
+        super().adopt(other, count)
+        self.early = min(other.early, count)
 
     def must_reread(self, request: Request) -> bool:
         """Whether generation would read the cached text anew for this request."""

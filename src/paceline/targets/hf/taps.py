@@ -12,6 +12,7 @@ from torch import nn
 from transformers import PreTrainedModel
 
 from paceline.targets.base import Want
+from paceline.targets.hf.path import Job, Taps
 
 Take = Callable[[torch.Tensor], None]
 
@@ -76,29 +77,18 @@ def _part(model: PreTrainedModel, getter: str) -> Any:
     return getattr(model, getter)()
 
 
-class Taps:
-    """What one forward showed: states by layer, ``[sum n, width]``, and the early logits."""
-
-    def __init__(self) -> None:
-        self.hidden: dict[int, torch.Tensor] = {}
-        self.early: torch.Tensor | None = None
-
-    def take(self, layer: int, states: torch.Tensor) -> None:
-        self.hidden[layer] = states
-
-
 @contextmanager
-def tapped(anatomy: Anatomy, want: Want, on_early: Take) -> Iterator[Taps]:
-    """Hooks for one forward. ``on_early`` is called while the later layers are still to come."""
-    taps = Taps()
+def tapped(anatomy: Anatomy, job: Job) -> Iterator[Taps]:
+    """Hooks for one forward of the model."""
+    taps, want = Taps(), job.want
 
     def leave(states: torch.Tensor) -> None:
         taps.early = anatomy.unembed(states)
-        on_early(taps.early)
+        job.early(taps.early)
 
     with ExitStack() as stack:
         for layer in sorted(want.hidden):
-            stack.callback(_hook(anatomy, layer, partial(taps.take, layer)))
+            stack.callback(_hook(anatomy, layer, partial(taps.hidden.__setitem__, layer)))
         if want.early_exit is not None:
             stack.callback(_hook(anatomy, want.early_exit, leave))
         yield taps

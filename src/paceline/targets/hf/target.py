@@ -3,32 +3,21 @@
 from __future__ import annotations
 
 import hashlib
-import inspect
 import threading
 from collections.abc import Sequence
-from contextlib import ExitStack
 from typing import Any
 
-import numpy as np
 import torch
 from transformers import PreTrainedModel
 
-from paceline.targets.base import NOTHING, Done, OnEarly, Pending, Reach, Request, Scores, Target
+from paceline.targets.base import Done, OnEarly, Pending, Reach, Request, Scores, Target
 from paceline.targets.cache import CacheRows
-from paceline.targets.hf.attention import NAME, MaskScratch, serving
-from paceline.targets.hf.forward import Attention, Forward, Mode, masks
+from paceline.targets.hf.forward import Mode
+from paceline.targets.hf.own import OwnForward
 from paceline.targets.hf.packed import identities, pack
-from paceline.targets.hf.rope import (
-    Switch,
-    TurningRows,
-    regimes,
-    rotary_modules,
-    rotated_as_of,
-    standing,
-    stretched,
-)
-from paceline.targets.hf.taps import Anatomy, Taps, tapped
-from paceline.tree import Ints
+from paceline.targets.hf.path import Job, Path
+from paceline.targets.hf.rope import Switch, TurningRows, regimes, stretched
+from paceline.targets.hf.taps import Anatomy
 
 KNOWN_LAYERS = {"full_attention", "sliding_attention"}
 
@@ -48,18 +37,24 @@ class HFTarget(Target):
         self.vocab_size = int(config.vocab_size)
         self.context_length = stretched(config)
         self.eos = _eos(model)
-        self.mode = mode
         self.limits = Reach()
         self.switch = Switch.of(config)
-        self.anatomy = Anatomy(model)
-        self.layer_types = list(getattr(config, "layer_types", None) or _layer_types(config))
-        self.window: int | None = getattr(config, "sliding_window", None)
-        self._scratch = MaskScratch()
+        self.own = OwnForward(model, self.switch, mode)
+        self.paths: list[Path] = [self.own]
         self._one_at_a_time = threading.Lock()
-        self._rotary = rotary_modules(model) if self.switch is not None else []
-        accepted = inspect.signature(model.forward).parameters
-        self._keeps_logits = "logits_to_keep" in accepted
-        self._takes_positions = "position_ids" in accepted
+
+    @property
+    def mode(self) -> Mode:
+        """How drafts reach the model when it is called itself."""
+        return self.own.mode
+
+    @mode.setter
+    def mode(self, mode: Mode) -> None:
+        self.own.mode = mode
+
+    @property
+    def anatomy(self) -> Anatomy:
+        return self.own.anatomy
 
     @property
     def dtype(self) -> torch.dtype:
@@ -74,12 +69,12 @@ class HFTarget(Target):
     @property
     def like(self) -> torch.Tensor:
         """An empty tensor of the model's type and place."""
-        return torch.empty(0, dtype=self.model.dtype, device=self.model.device)
+        return self.own.like
 
     def pack(self) -> HFTarget:
         """Arrange the weights for this machine's kernels, where that helps. From here on they cannot be changed."""
         if pack(self.model):
-            self.anatomy = Anatomy(self.model)
+            self.own.anatomy = Anatomy(self.model)
         return self
 
     def open(self, capacity: int = 0) -> CacheRows:
@@ -129,84 +124,18 @@ class HFTarget(Target):
 
     @torch.no_grad()
     def _forward(self, requests: Sequence[Request], on_early: OnEarly | None = None) -> list[Scores]:
-        want = NOTHING
-        for request in requests:
-            want = want | request.want
-        self.anatomy.check(want, self.name)
-        wanted = [r for r in requests if not r.prefill or r.want.logits]
-        with ExitStack() as stack:
-            forward = self._begin(requests, stack)
+        job = Job(requests, on_early)
+        self.anatomy.check(job.want, self.name)
+        path = next(path for path in self.paths if path.takes(job))
+        return path.run(job).split(job)
 
-            def early(logits: torch.Tensor) -> None:
-                for part in forward.parts:
-                    if on_early is not None and part.request.want.early_exit is not None:
-                        on_early(part.number, logits[part.start : part.start + part.n])
-
-            taps = stack.enter_context(tapped(self.anatomy, want, early))
-            output = self.model(**self._inputs(forward, wanted))
-        return _split(forward, wanted, output.logits[0], taps, self._keeps_logits)
-
-    @torch.no_grad()
     def windows(self, request: Request) -> list[int | None]:
         """The window each layer names to the attention function in a forward, for the probe."""
-        with ExitStack() as stack:
-            forward = self._begin([request], stack)
-            self.model(**self._inputs(forward, [request]))
-        return forward.windows
+        return self.own.windows(request)
 
-    @torch.no_grad()
     def unassisted(self, tokens: torch.Tensor) -> torch.Tensor:
         """Logits ``[n, vocabulary]`` of a text as the model itself finds them, for the probe."""
-        raw: list[torch.Tensor] = []
-        head = self.anatomy.head
-        hook = head.register_forward_hook(lambda *call: raw.append(call[-1])) if head is not None else None
-        try:
-            with Attention(self.model, self._native()):
-                ids = tokens[None].to(self.model.device)
-                inputs = {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
-                logits: torch.Tensor = self.model(**inputs, use_cache=False).logits[0]
-        finally:
-            if hook is not None:
-                hook.remove()
-        if raw and raw[-1][0].shape == logits.shape:
-            self.anatomy.calibrate(raw[-1][0], logits)
-        return logits
-
-    def _begin(self, requests: Sequence[Request], stack: ExitStack) -> Forward:
-        """What has to be in place while the model runs; undone when the stack closes."""
-        forward = Forward(requests, self.mode, self._scratch)
-        stack.enter_context(Attention(self.model, NAME if self.mode is Mode.PACKED else self._native()))
-        stack.enter_context(serving(forward))
-        if self.switch is not None:
-            for request in requests:
-                assert isinstance(request.rows, TurningRows), "this target scores the rows it opened"
-                request.rows.mark(len(request.tokens), standing(request), request.held)
-            position = max(standing(request) for request in requests)
-            stack.enter_context(rotated_as_of(position, self._rotary, self.like))
-        return forward
-
-    def _native(self) -> str:
-        """The implementation of a model that cannot use ours: its own, if a float mask means to it what we mean."""
-        current = self.model.config._attn_implementation
-        return current if current in ("eager", "sdpa") else "eager"
-
-    def _inputs(self, forward: Forward, wanted: Sequence[Request]) -> dict[str, Any]:
-        device = self.model.device
-        requests = [part.request for part in forward.parts]
-        tokens = torch.from_numpy(_joined([request.tokens for request in requests]))
-        inputs: dict[str, Any] = {
-            "input_ids": tokens[None].to(device),
-            "past_key_values": forward,
-            "use_cache": True,
-        }
-        if self._takes_positions:
-            positions = torch.from_numpy(_joined([request.positions for request in requests]))
-            inputs["position_ids"] = positions[None].to(device)
-        if self.mode is Mode.MASKED:
-            inputs["attention_mask"] = masks(forward, self.like, self.layer_types, self.window)
-        if self._keeps_logits and len(wanted) < len(requests):
-            inputs["logits_to_keep"] = _kept(forward, wanted).to(device)
-        return inputs
+        return self.own.unassisted(tokens)
 
     def fingerprint(self) -> str:
         """Over the names, shapes and types of all weights and an even sample of the values of each."""
@@ -214,31 +143,6 @@ class HFTarget(Target):
         for name, identity in sorted(identities(self.model)):
             digest.update(name.encode() + identity)
         return digest.hexdigest()[:16]
-
-
-def _joined(parts: Sequence[Ints]) -> Ints:
-    """One array of all; of a single sequence its own."""
-    return parts[0] if len(parts) == 1 else np.concatenate(parts)
-
-
-def _kept(forward: Forward, wanted: Sequence[Request]) -> torch.Tensor:
-    """Row numbers whose logits are needed; at least one, since a head fed with nothing fails in some models."""
-    spans = [torch.arange(p.start, p.start + p.n) for p in forward.parts if p.request in wanted]
-    return torch.cat(spans) if spans else torch.tensor([0])
-
-
-def _split(forward: Forward, wanted: Sequence[Request], logits: torch.Tensor, taps: Taps, kept: bool) -> list[Scores]:
-    scores, row = [], 0
-    for part in forward.parts:
-        want, fresh = part.request.want, slice(part.start, part.start + part.n)
-        mine: torch.Tensor | None = None
-        if part.request in wanted:
-            mine = logits[row : row + part.n] if kept else logits[fresh]
-            row += part.n
-        hidden = {layer: taps.hidden[layer][fresh] for layer in want.hidden}
-        early = taps.early[fresh] if taps.early is not None and want.early_exit is not None else None
-        scores.append(Scores(part.request, mine, hidden=hidden, early=early))
-    return scores
 
 
 def refuse_recurrent(config: Any, model_class: type | None = None) -> None:
@@ -251,11 +155,6 @@ def refuse_recurrent(config: Any, model_class: type | None = None) -> None:
             f"{config.model_type} keeps {what}, which cannot be rolled back after a refused draft; "
             "choose a model with full or sliding-window attention in every layer"
         )
-
-
-def _layer_types(config: Any) -> list[str]:
-    kind = "sliding_attention" if getattr(config, "sliding_window", None) else "full_attention"
-    return [kind] * config.num_hidden_layers
 
 
 def _eos(model: PreTrainedModel) -> frozenset[int]:

@@ -1,0 +1,109 @@
+"""Ways to compute one forward, and what they have in common.
+
+A target holds several paths, fastest first, and gives a forward to the first that takes it; the last one calls the
+model itself and takes all. Paths differ in what they can compute, never in what they find: rows of different paths
+lie within the noise of kernels of each other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Protocol
+
+import torch
+
+from paceline.targets.base import NOTHING, OnEarly, Request, Scores, Want
+
+
+@dataclass(frozen=True, eq=False)
+class Job:
+    """The requests of one forward. Their rows are packed: ``[sum n]`` in the order of the requests."""
+
+    requests: Sequence[Request]
+    on_early: OnEarly | None = None
+
+    @cached_property
+    def want(self) -> Want:
+        """What any of the requests asks for; early logits and hidden states are found for all rows or for none."""
+        want = NOTHING
+        for request in self.requests:
+            want = want | request.want
+        return want
+
+    @cached_property
+    def spans(self) -> list[slice]:
+        """Where each request's rows lie among the packed ones."""
+        spans, start = [], 0
+        for request in self.requests:
+            spans.append(slice(start, start + len(request.tokens)))
+            start += len(request.tokens)
+        return spans
+
+    @cached_property
+    def logits_of(self) -> list[bool]:
+        """Of which requests every row's logits are wanted; of the others none is."""
+        return [not request.prefill or request.want.logits for request in self.requests]
+
+    @cached_property
+    def logit_rows(self) -> torch.Tensor | None:
+        """Numbers of the packed rows whose logits are wanted, or None for all of them."""
+        if all(self.logits_of):
+            return None
+        spans = [span for span, wanted in zip(self.spans, self.logits_of, strict=True) if wanted]
+        return torch.cat([torch.empty(0, dtype=torch.int64), *(torch.arange(s.start, s.stop) for s in spans)])
+
+    def early(self, logits: torch.Tensor) -> None:
+        """Pass the early logits ``[sum n, vocabulary]`` on; to be called while the later layers are still to come."""
+        if self.on_early is None:
+            return
+        for number, (request, span) in enumerate(zip(self.requests, self.spans, strict=True)):
+            if request.want.early_exit is not None:
+                self.on_early(number, logits[span])
+
+
+@dataclass
+class Taps:
+    """What a forward showed of its inside: states by layer, ``[sum n, width]``, and the early logits."""
+
+    hidden: dict[int, torch.Tensor] = field(default_factory=dict)
+    early: torch.Tensor | None = None
+
+
+@dataclass(frozen=True)
+class Found:
+    """What a path found."""
+
+    logits: torch.Tensor | None
+    """Of the wanted rows only, joined in order; None where none is wanted."""
+    taps: Taps
+
+    def split(self, job: Job) -> list[Scores]:
+        """Each request's share."""
+        scores, row = [], 0
+        for request, span, wanted in zip(job.requests, job.spans, job.logits_of, strict=True):
+            logits: torch.Tensor | None = None
+            if wanted:
+                assert self.logits is not None, "a path finds the logits that are wanted"
+                logits = self.logits[row : row + len(request.tokens)]
+                row += len(request.tokens)
+            hidden = {layer: self.taps.hidden[layer][span] for layer in request.want.hidden}
+            exits = self.taps.early is not None and request.want.early_exit is not None
+            early = self.taps.early[span] if self.taps.early is not None and exits else None
+            scores.append(Scores(request, logits, hidden=hidden, early=early))
+        return scores
+
+
+class Path(Protocol):
+    """One way to compute a forward."""
+
+    def takes(self, job: Job) -> bool:
+        """Whether this path can compute the job as the model stands now: its owner may have changed it since the last
+        one. Asked before every forward, so it must be cheap; changes nothing."""
+        ...
+
+    def run(self, job: Job) -> Found:
+        """Note the requests' tokens in their rows, write their keys and values there (`Part.of_all` and
+        `CacheRows.write`), and find what is wanted. Called without gradients, one job at a time."""
+        ...
