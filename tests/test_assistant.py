@@ -24,7 +24,8 @@ from paceline.drafters.assistant import Assistant, DraftModel
 from paceline.drafters.assistant.drafter import AT_ONCE
 from paceline.drafters.assistant.growth import Growth
 from paceline.drafters.compose import Fallback, Union
-from paceline.hosts.python import KEPT_DRAFTERS, LanguageModel, Settings, split_settings
+from paceline.hosts.python import KEPT_DRAFTERS, LanguageModel
+from paceline.hosts.settings import Settings, split_settings
 from paceline.law import Sampling, Stream
 from paceline.targets.base import OnEarly, Pending, Reach, Request
 from paceline.targets.hf.load import load_target

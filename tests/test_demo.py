@@ -12,7 +12,8 @@ import families
 import paceline
 from paceline.cli import common, demo
 from paceline.decode.account import Totals
-from paceline.hosts.python import Generation, LanguageModel
+from paceline.hosts.python import LanguageModel
+from paceline.hosts.writing import Generation
 from paceline.measure.comparison import Comparison, Entry
 from test_cli import say
 

@@ -14,7 +14,8 @@ import pytest
 import families
 import paceline
 from paceline.decode.account import Totals
-from paceline.hosts.python import Generation, LanguageModel
+from paceline.hosts.python import LanguageModel
+from paceline.hosts.writing import Generation
 from paceline.measure.comparison import Comparison, compare
 from paceline.measure.pictures import TokenPicture, cells
 from paceline.measure.pictures.page import page, table_section, token_section

@@ -13,11 +13,11 @@ if TYPE_CHECKING:
     from paceline.drafters import Budget as Budget
     from paceline.drafters import Drafter as Drafter
     from paceline.drafters import Seen as Seen
-    from paceline.hosts.python import Generation as Generation
     from paceline.hosts.python import LanguageModel as LanguageModel
-    from paceline.hosts.python import Piece as Piece
-    from paceline.hosts.python import Settings as Settings
     from paceline.hosts.python import load as load
+    from paceline.hosts.settings import Settings as Settings
+    from paceline.hosts.writing import Generation as Generation
+    from paceline.hosts.writing import Piece as Piece
     from paceline.law import Distribution as Distribution
     from paceline.law import Sampling as Sampling
     from paceline.targets.base import Scores as Scores
@@ -34,13 +34,13 @@ _HOME = {
     "Distribution": "paceline.law",
     "DraftTree": "paceline.tree",
     "Drafter": "paceline.drafters",
-    "Generation": "paceline.hosts.python",
+    "Generation": "paceline.hosts.writing",
     "LanguageModel": "paceline.hosts.python",
-    "Piece": "paceline.hosts.python",
+    "Piece": "paceline.hosts.writing",
     "Sampling": "paceline.law",
     "Scores": "paceline.targets.base",
     "Seen": "paceline.drafters",
-    "Settings": "paceline.hosts.python",
+    "Settings": "paceline.hosts.settings",
     "TableTarget": "paceline.targets.table",
     "Want": "paceline.targets.base",
     "load": "paceline.hosts.python",

@@ -28,7 +28,8 @@ from paceline.cli.common import (
 
 if TYPE_CHECKING:
     from paceline.hosts.conversation import Conversation
-    from paceline.hosts.python import Generation, LanguageModel
+    from paceline.hosts.python import LanguageModel
+    from paceline.hosts.writing import Generation
 
 COMMANDS = {
     "/reset": "start a new conversation",
@@ -61,7 +62,7 @@ def add(commands: Subparsers) -> None:
 
 def run(options: argparse.Namespace) -> int:
     from paceline.hosts.conversation import Conversation
-    from paceline.hosts.python import split_settings
+    from paceline.hosts.settings import split_settings
 
     settings = writing_settings(options)
     how, sampling = split_settings(settings)

@@ -8,7 +8,7 @@ import logging
 import math
 import os
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,7 +18,8 @@ from paceline.cli.streams import speaks_unicode
 if TYPE_CHECKING:
     from rich.text import Text
 
-    from paceline.hosts.python import LanguageModel, Settings
+    from paceline.hosts.python import LanguageModel
+    from paceline.hosts.settings import Settings
     from paceline.law import Sampling
 
 Subparsers = Any
@@ -193,6 +194,14 @@ def progress(first: str) -> Iterator[Callable[[str, int, int], None]]:
     with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
         task = bar.add_task(first, total=None)
         yield lambda doing, done, total: bar.update(task, description=escape(doing), completed=done, total=total)
+
+
+def aligned(rows: Sequence[tuple[str, ...]]) -> Iterator[str]:
+    """The first column and the last to the left, numbers to the right."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    for first, *numbers, last in rows:
+        middle = (f"{number:>{width}}" for number, width in zip(numbers, widths[1:-1], strict=True))
+        yield "  ".join([f"{first:{widths[0]}}", *middle, last])
 
 
 def describe(lm: LanguageModel) -> dict[str, Any]:

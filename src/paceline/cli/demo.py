@@ -17,6 +17,7 @@ from paceline.cli.common import (
     add_color,
     add_draft_model,
     add_json,
+    aligned,
     describe,
     draft_model,
     load_model,
@@ -30,7 +31,8 @@ from paceline.cli.failures import sentence
 from paceline.cli.pages import check_writable, write_page
 
 if TYPE_CHECKING:
-    from paceline.hosts.python import Generation, LanguageModel
+    from paceline.hosts.python import LanguageModel
+    from paceline.hosts.writing import Generation
     from paceline.measure.comparison import Comparison, Entry, Parting, Write
     from paceline.measure.pictures import TokenPicture
 
@@ -241,7 +243,7 @@ def _methods(options: argparse.Namespace) -> dict[str, dict[str, Any]]:
     """The settings of every method. Those that draft with a model get it."""
     from paceline.decode.planner import Fixed
     from paceline.drafters import make_drafter
-    from paceline.hosts.python import split_settings
+    from paceline.hosts.settings import split_settings
 
     drafts = draft_model(options)
     asked = options.methods or [method for method in METHODS if drafts or method != "assistant"]
@@ -308,7 +310,7 @@ def _print(part: Part, color: bool) -> None:
         print()
         show(paint(part.picture(0), color), color, width=width)
     print()
-    print("\n".join(_aligned([HEAD, *_rows(part.found)])))
+    print("\n".join(aligned([HEAD, *_rows(part.found)])))
     show(Text("; ".join(_notes(part)), "dim"), color, width=width)
     print()
 
@@ -343,14 +345,6 @@ def _verdict(base: bool, parting: Parting | None) -> str:
     if base:
         return "(plain decoding)" if parting is None else f"not reproducible: {parting}"
     return "identical" if parting is None else str(parting)
-
-
-def _aligned(rows: list[tuple[str, ...]]) -> Iterator[str]:
-    """The first column and the last to the left, numbers to the right."""
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    for first, *numbers, last in rows:
-        middle = (f"{number:>{width}}" for number, width in zip(numbers, widths[1:-1], strict=True))
-        yield "  ".join([f"{first:{widths[0]}}", *middle, last])
 
 
 def _notes(part: Part) -> Iterator[str]:

@@ -26,7 +26,7 @@ from paceline.cli.common import (
 from paceline.cli.pages import check_writable, write_page
 
 if TYPE_CHECKING:
-    from paceline.hosts.python import Generation, Writing
+    from paceline.hosts.writing import Generation, Writing
     from paceline.measure.pictures import TokenPicture
 
 
@@ -58,7 +58,7 @@ def add(commands: Subparsers) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    from paceline.hosts.python import split_settings
+    from paceline.hosts.settings import split_settings
 
     prompt = read_prompt(options.prompt, options.prompt_file)
     settings = writing_settings(options)

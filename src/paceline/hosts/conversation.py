@@ -23,7 +23,8 @@ from typing import TYPE_CHECKING, Any
 from paceline.vocabulary import Detokenizer, Vocabulary
 
 if TYPE_CHECKING:
-    from paceline.hosts.python import Generation, LanguageModel, Piece
+    from paceline.hosts.python import LanguageModel
+    from paceline.hosts.writing import Generation, Piece
 
 USER, ASSISTANT = "User", "Assistant"
 STOP = f"\n{USER}:"

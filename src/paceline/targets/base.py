@@ -116,6 +116,18 @@ class Rows(ABC):
         differ = np.flatnonzero(self._tokens[:n] != tokens[:n])
         return int(differ[0]) if len(differ) else n
 
+    def adopt(self, other: Rows, count: int) -> None:
+        """Hold a copy of the first ``count`` committed rows of another sequence instead of one's own."""
+        assert count <= other.committed, f"cannot copy {count} rows of {other.committed}"
+        self.rewind(0)
+        self.note(other.tokens[:count])
+        self._copy(other, count)
+        self.committed, self.tentative = count, 0
+
+    @abstractmethod
+    def _copy(self, other: Rows, count: int) -> None:
+        """Write the first ``count`` rows of another sequence of the same target, which are noted already."""
+
     @abstractmethod
     def _gather(self, rows: Ints) -> None:
         """Move the tentative rows ``rows`` directly behind the committed ones, in place."""

@@ -82,6 +82,11 @@ class CacheRows(Rows):
         rows.write(self.committed + self.tentative - keys.shape[2], keys, values)
         return rows
 
+    def _copy(self, other: Rows, count: int) -> None:
+        assert isinstance(other, CacheRows), "rows are copied from a sequence of the same target"
+        for number, layer in other.layers.items():
+            self.write(number, *layer.span(0, count))
+
     def _gather(self, rows: Ints) -> None:
         start, end = self.committed, self.committed + len(rows)
         index = torch.from_numpy(start + rows) if (rows != np.arange(len(rows))).any() else None

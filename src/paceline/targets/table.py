@@ -46,6 +46,10 @@ class TableRows(Rows):
             self.cells = np.concatenate([self.cells, np.full(max(end, len(self.cells)), -1, np.int64)])
         self.cells[self.committed + held : end] = tokens
 
+    def _copy(self, other: Rows, count: int) -> None:
+        assert isinstance(other, TableRows), "rows are copied from a sequence of the same target"
+        self.write(other.cells[:count])
+
     def _gather(self, rows: Ints) -> None:
         self.cells[self.committed : self.committed + len(rows)] = self.cells[self.committed + rows]
 

@@ -1,0 +1,100 @@
+"""How to write a text: everything that a call may say besides its prompt and the settings of `Sampling`."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from paceline.context import Criterion
+from paceline.decode.planner import Planner, make_planner
+from paceline.drafters import Drafter, make_drafter
+from paceline.drafters.assistant import Assistant, DraftModel
+from paceline.law import Sampling
+from paceline.targets.base import Target
+from paceline.verify import Rule
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+    from paceline.hosts.python import LanguageModel
+
+DEFAULT_METHOD = "lookup"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings:
+    """How to generate, apart from the sampling settings of `Sampling`."""
+
+    method: str | Drafter | None = None
+    """Default: `lookup`, or `assistant` where there is a draft model."""
+    draft_model: str | Path | PreTrainedModel | LanguageModel | DraftModel | None = None
+    """What the methods that draft with a model use, unless they name one."""
+    planner: str | Planner = "fixed:10"
+    rule: str = Rule.COUPLED
+    max_new_tokens: int = 128
+    stop: str | Sequence[str] | None = ()
+    eos: int | Sequence[int] | None = None
+    """End-of-text tokens instead of the model's own."""
+    ignore_eos: bool = False
+    criteria: tuple[Criterion, ...] = ()
+    logprobs: int | None = None
+    """None for none; 0 for the emitted tokens'; k for k alternatives besides."""
+
+    def __post_init__(self) -> None:
+        if self.rule not in list(Rule):
+            raise ValueError(f"unknown rule {self.rule!r}; choose {' or '.join(Rule)}")
+        if self.logprobs is not None and self.logprobs < 0:
+            raise ValueError(f"logprobs is how many alternatives to report, 0 or more, not {self.logprobs}")
+        if self.max_new_tokens < 1:
+            raise ValueError(f"max_new_tokens must be at least 1, not {self.max_new_tokens}")
+
+    @property
+    def drafter(self) -> Drafter:
+        """The method as a new drafter. No model is loaded for it yet."""
+        if isinstance(self.method, Drafter):
+            if self.draft_model is not None:
+                raise ValueError(f"method is a {type(self.method).__name__} already; give it its draft model itself")
+            return self.method
+        return make_drafter(self.spec, self.draft_model)
+
+    @property
+    def spec(self) -> str:
+        """The method as written, or the default one."""
+        if isinstance(self.method, str):
+            return self.method
+        return DEFAULT_METHOD if self.draft_model is None else Assistant.name
+
+    @cached_property
+    def sizes(self) -> Planner:
+        return make_planner(self.planner) if isinstance(self.planner, str) else self.planner
+
+    @property
+    def stops(self) -> tuple[str, ...]:
+        return (self.stop,) if isinstance(self.stop, str) else tuple(self.stop or ())
+
+    def ends(self, target: Target) -> frozenset[int]:
+        """The tokens that end a text."""
+        if self.ignore_eos:
+            return frozenset()
+        if self.eos is None:
+            return target.eos
+        return frozenset([self.eos] if isinstance(self.eos, int) else self.eos)
+
+
+def split_settings(given: dict[str, Any]) -> tuple[Settings, Sampling]:
+    """Keyword arguments of a call, sorted into the two kinds; a misspelt one is told, not dropped."""
+    own = {f.name for f in fields(Settings)}
+    sampling = {f.name for f in fields(Sampling)}
+    for name in given:
+        if name not in own | sampling:
+            close = difflib.get_close_matches(name, own | sampling, n=1)
+            hint = f"did you mean {close[0]!r}?" if close else f"known are {', '.join(sorted(own | sampling))}"
+            raise ValueError(f"unknown setting {name!r}; {hint}")
+    return (
+        Settings(**{name: value for name, value in given.items() if name in own}),
+        Sampling(**{name: value for name, value in given.items() if name in sampling}),
+    )

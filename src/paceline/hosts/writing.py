@@ -1,0 +1,184 @@
+"""One text being written: the engine's session between two conversions of text."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Sequence
+from contextlib import closing
+from dataclasses import asdict, dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from paceline.context import Context, Ending
+from paceline.decode.account import Totals
+from paceline.decode.serial import run
+from paceline.decode.session import Emission, Round, Session, TokenLogprobs
+from paceline.hosts.kept import KeptRows
+from paceline.hosts.settings import Settings
+from paceline.law import Sampling
+from paceline.targets.base import Rows
+from paceline.verify import Rule
+from paceline.vocabulary import StopStrings, TextStream
+
+if TYPE_CHECKING:
+    from paceline.hosts.python import LanguageModel
+
+Prompt = str | Sequence[int] | NDArray[np.int64]
+
+SPARE_ROWS = 64
+"""Room in the cache for the rows of a draft, beyond those of the text."""
+
+
+@dataclass(frozen=True)
+class Piece:
+    """What a stream hands out: the text that became certain with one token (often none, when a character is cut).
+    The last piece may have text and no token: what was held back because it might have begun a stop string."""
+
+    text: str
+    token: int | None
+    source: str
+    logprobs: TokenLogprobs | None = None
+    round: int = 0
+
+
+@dataclass(frozen=True)
+class Generation:
+    """One finished text and how it came about. Its pieces hold every token once, and their texts are the text."""
+
+    text: str
+    tokens: list[int]
+    finish: str
+    prompt_tokens: int
+    cached_tokens: int
+    """Prompt tokens that were not read again, their rows being left from the last text."""
+    pieces: list[Piece]
+    emissions: list[Emission]
+    rounds: list[Round]
+    totals: Totals
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain data, as ``--json`` prints it."""
+        sources: list[list[str]] = [[] for _ in self.rounds]
+        for emission in self.emissions:
+            sources[emission.round].append(emission.source)
+        return {
+            "text": self.text,
+            "tokens": self.tokens,
+            "sources": [emission.source for emission in self.emissions],
+            "finish": self.finish,
+            "prompt_tokens": self.prompt_tokens,
+            "cached_tokens": self.cached_tokens,
+            "logprobs": [asdict(e.logprobs) for e in self.emissions if e.logprobs is not None],
+            "rounds": [asdict(r) | {"sources": sources[number]} for number, r in enumerate(self.rounds)],
+            "totals": self.totals.as_dict(),
+        }
+
+
+class Writing:
+    """One text being written: the engine's session between two conversions of text.
+
+    Whoever writes it alone reads its `pieces`. Who writes several together begins each, feeds it what its session
+    brought, and ends it.
+    """
+
+    def __init__(self, lm: LanguageModel, prompt: Prompt, number: int, settings: Settings, sampling: Sampling) -> None:
+        self._lm = lm
+        self._prompt = lm.encode(prompt)
+        self._stops = _stop_strings(lm, settings.stops)
+        ending = Ending(
+            max_new_tokens=settings.max_new_tokens,
+            eos=settings.ends(lm.target),
+            strings=self._stops,
+            criteria=settings.criteria,
+            context_length=lm.target.context_length,
+        )
+        self.context = Context(self._prompt, sampling, ending, sample=number)
+        self._settings = settings
+        self._drafter, self._planner = lm.drafter(settings), settings.sizes
+        self._lent: tuple[KeptRows, Rows] | None = None
+        self.session: Session | None = None
+        self.error: Exception | None = None
+        """What ended it too early, if it was written together with others."""
+        self._said: list[Piece] = []
+
+    def pieces(self) -> Generator[Piece, None, None]:
+        """The text, token by token. To be called once."""
+        try:
+            with closing(run(self.begin(self._lm.kept))) as emissions:
+                for emission in emissions:
+                    yield self._say(emission)
+            yield from self._rest()
+        finally:
+            self.end()
+
+    def begin(self, kept: KeptRows) -> Session:
+        """Take rows, from here on until the `end`."""
+        rows = kept.take(self._prompt[:-1], len(self.context) + self.context.room + SPARE_ROWS)
+        self._lent = kept, rows
+        self.session = Session(
+            context=self.context,
+            target=self._lm.target,
+            rows=rows,
+            drafter=self._drafter,
+            planner=self._planner,
+            rule=Rule(self._settings.rule),
+            top_logprobs=self._settings.logprobs,
+        )
+        return self.session
+
+    def feed(self, emissions: Sequence[Emission]) -> list[Piece]:
+        """What tokens say, and after the last one of the text what was held back."""
+        return [*map(self._say, emissions), *self._rest()]
+
+    def end(self) -> None:
+        """Give the rows back. A second call changes nothing."""
+        lent, self._lent = self._lent, None
+        if lent is not None:
+            kept, rows = lent
+            kept.give(rows)
+
+    def _say(self, emission: Emission) -> Piece:
+        said = "" if self._text is None else self._text.push(emission.token)
+        self._said.append(Piece(said, emission.token, emission.source, emission.logprobs, emission.round))
+        return self._said[-1]
+
+    def _rest(self) -> list[Piece]:
+        """The text that might have begun a stop string, once nothing can follow it."""
+        if self._text is None or self.context.finish is None or not (rest := self._text.finish()):
+            return []
+        self._said.append(Piece(rest, None, ""))
+        return self._said[-1:]
+
+    @cached_property
+    def _text(self) -> TextStream | None:
+        if self._lm.vocabulary is None:
+            return None
+        return TextStream(self._lm.vocabulary, self._settings.stops, self._prompt.tolist())
+
+    def result(self) -> Generation:
+        """The finished text and its record, when `pieces` has come to its end."""
+        if self.error is not None:
+            raise self.error
+        session = self.session
+        assert session is not None and self.context.finish is not None, "the text is still being written"
+        return Generation(
+            text="".join(piece.text for piece in self._said),
+            tokens=self.context.emitted.tolist(),
+            finish=str(self.context.finish),
+            prompt_tokens=self.context.prompt_length,
+            cached_tokens=session.reused,
+            pieces=self._said,
+            emissions=session.emissions,
+            rounds=session.rounds,
+            totals=Totals.of(session.rounds, session.seconds_prefill),
+        )
+
+
+def _stop_strings(lm: LanguageModel, strings: tuple[str, ...]) -> StopStrings | None:
+    if not strings:
+        return None
+    if lm.vocabulary is None:
+        raise ValueError(f"{lm.target.name} came without a tokenizer, so stop strings cannot be seen; leave them out")
+    return StopStrings(lm.vocabulary, strings)
