@@ -47,6 +47,7 @@ EXPORTS = [
     "Settings",
     "TableTarget",
     "Want",
+    "custom_generate",
     "load",
 ]
 

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from paceline.hosts.python import LanguageModel as LanguageModel
     from paceline.hosts.python import load as load
     from paceline.hosts.settings import Settings as Settings
+    from paceline.hosts.transformers import custom_generate as custom_generate
     from paceline.hosts.writing import Generation as Generation
     from paceline.hosts.writing import Piece as Piece
     from paceline.law import Distribution as Distribution
@@ -43,6 +44,7 @@ _HOME = {
     "Settings": "paceline.hosts.settings",
     "TableTarget": "paceline.targets.table",
     "Want": "paceline.targets.base",
+    "custom_generate": "paceline.hosts.transformers",
     "load": "paceline.hosts.python",
 }
 """Exported name -> the module that defines it."""
