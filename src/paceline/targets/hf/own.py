@@ -35,7 +35,7 @@ class OwnForward(Path):
         self._rotary = rotary_modules(model) if switch is not None else []
         accepted = inspect.signature(model.forward).parameters
         self._keeps_logits = "logits_to_keep" in accepted
-        self._takes_positions = "position_ids" in accepted
+        self.takes_positions = "position_ids" in accepted
 
     def takes(self, job: Job) -> bool:
         return True
@@ -108,7 +108,7 @@ class OwnForward(Path):
             "past_key_values": forward,
             "use_cache": True,
         }
-        if self._takes_positions:
+        if self.takes_positions:
             positions = torch.from_numpy(joined([request.positions for request in job.requests]))
             inputs["position_ids"] = positions[None].to(device)
         if self.mode is Mode.MASKED:

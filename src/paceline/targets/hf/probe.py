@@ -31,7 +31,30 @@ PROBED_WINDOW = 512
 
 def prepare(target: HFTarget) -> HFTarget:
     """Find the best mode in which the model's rows can be trusted; warns where drafts are clipped, raises where none
-    can be trusted."""
+    can be trusted. Then see whether faster paths find the same."""
+    paths, target.paths = target.paths, [target.own]
+    try:
+        _find_mode(target)
+    finally:
+        target.paths = paths
+    _try_fixed(target)
+    return target
+
+
+def _try_fixed(target: HFTarget) -> None:
+    """Recorded forwards are held to the same law, on the device they run on; where they fail they are not used."""
+    if target.fixed is None or target.mode is not Mode.PACKED:
+        return
+    limits = target.limits
+    reason = _probe(target)
+    if reason is None and target.limits != limits:
+        reason = "a row changes with its siblings"
+    target.limits = limits
+    if reason is not None:
+        target.fixed.give_up(reason)
+
+
+def _find_mode(target: HFTarget) -> None:
     reasons = []
     for mode in Mode:
         target.mode = mode
@@ -44,7 +67,7 @@ def prepare(target: HFTarget) -> HFTarget:
             reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         if reason is None:
             _tell_switch(target)
-            return target
+            return
         reasons.append(f"{mode}: {reason}")
     raise ValueError(
         f"{target.name} cannot be drafted for without changing its text ({'; '.join(reasons)}); choose another model"

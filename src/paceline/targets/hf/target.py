@@ -12,6 +12,7 @@ from transformers import PreTrainedModel
 
 from paceline.targets.base import Done, OnEarly, Pending, Reach, Request, Scores, Target
 from paceline.targets.cache import CacheRows
+from paceline.targets.hf.fixed.path import FixedPath
 from paceline.targets.hf.forward import Mode
 from paceline.targets.hf.own import OwnForward
 from paceline.targets.hf.packed import identities, pack
@@ -26,10 +27,18 @@ class HFTarget(Target):
     """Scores drafts on a transformers model; use `paceline.load`, which also probes what the model can be trusted with.
 
     The model's weights, configuration and attention implementation stay as they were; it is put into eval mode.
-    `pack` is for models that nobody else holds.
+    `pack` is for models that nobody else holds. ``fixed`` asks for recorded forwards of fixed shapes; unless told, a
+    model on a CUDA device has them.
     """
 
-    def __init__(self, model: PreTrainedModel, *, name: str | None = None, mode: Mode = Mode.PACKED) -> None:
+    def __init__(
+        self,
+        model: PreTrainedModel,
+        *,
+        name: str | None = None,
+        mode: Mode = Mode.PACKED,
+        fixed: bool | None = None,
+    ) -> None:
         refuse_recurrent(model.config, type(model))
         config: Any = model.config.get_text_config()
         self.model = model.train(False)
@@ -40,7 +49,8 @@ class HFTarget(Target):
         self.limits = Reach()
         self.switch = Switch.of(config)
         self.own = OwnForward(model, self.switch, mode)
-        self.paths: list[Path] = [self.own]
+        self.fixed = FixedPath.of(self.own, asked=fixed, turning=self.switch is not None)
+        self.paths: list[Path] = [self.own] if self.fixed is None else [self.fixed, self.own]
         self._one_at_a_time = threading.Lock()
 
     @property
@@ -78,6 +88,9 @@ class HFTarget(Target):
         return self
 
     def open(self, capacity: int = 0) -> CacheRows:
+        if self.fixed is not None:
+            with self._one_at_a_time:  # shared buffers may move to make room
+                return self.fixed.open(capacity)
         return CacheRows(capacity) if self.switch is None else TurningRows(capacity, self.switch)
 
     def reach(self, position: int) -> Reach:

@@ -1,0 +1,118 @@
+"""Recording a forward and playing it back: a CUDA graph where there is one, otherwise the function itself.
+
+A recording holds kernels and addresses. It cannot hold a decision taken on the host, so a forward that looks at its
+own numbers (an expert that is called only if it was chosen), or that fetches something from the host, must not be
+recorded: `rehearse` finds out before a capture does, for a capture that fails half-way leaves the device in a worse
+state than one that was never begun.
+"""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, Protocol, TypeVar
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+T = TypeVar("T")
+
+
+class Uncapturable(Exception):
+    """The forward does something that a recording cannot repeat."""
+
+
+class Recorder(Protocol):
+    """Turns a function of no arguments into one that does the same again, from the same memory into the same memory."""
+
+    def __call__(self, function: Callable[[], T]) -> Callable[[], T]: ...
+
+
+def direct(function: Callable[[], T]) -> Callable[[], T]:
+    """No recording: on other devices the function is called every time."""
+    return function
+
+
+class CapturesGraphs(Recorder):
+    """Captures CUDA graphs, one after the other on one stream, all in one pool: their results are copied away before
+    the next replay, so they may share what they compute in."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+        self._pool = torch.cuda.graph_pool_handle()
+        self._stream = torch.cuda.Stream(device)
+
+    def __call__(self, function: Callable[[], T]) -> Callable[[], T]:
+        with torch.cuda.device(self._device):
+            current = torch.cuda.current_stream()
+            self._stream.wait_stream(current)
+            with torch.cuda.stream(self._stream), _no_waiting():
+                function()
+            current.wait_stream(self._stream)
+            graph = torch.cuda.CUDAGraph()
+            torch.cuda.synchronize()
+            torch.cuda.empty_cache()
+            with torch.cuda.stream(self._stream), _no_collection():
+                graph.capture_begin(pool=self._pool, capture_error_mode="thread_local")
+                try:
+                    result = function()
+                finally:
+                    graph.capture_end()
+
+        def replay() -> T:
+            graph.replay()
+            return result
+
+        return replay
+
+
+@contextmanager
+def _no_waiting() -> Iterator[None]:
+    """Anything that waits for the device raises: the last rehearsal, with everything loaded that is loaded once."""
+    before = torch.cuda.get_sync_debug_mode()
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        yield
+    finally:
+        torch.cuda.set_sync_debug_mode(before)
+
+
+@contextmanager
+def _no_collection() -> Iterator[None]:
+    """A collection during a capture may destroy another graph, which ends the capture."""
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
+
+
+def rehearse(function: Callable[[], T]) -> T:
+    """Call the function, and refuse it if a recording of it would not be it."""
+    with _Rules():  # type: ignore[no-untyped-call]
+        return function()
+
+
+class _Rules(TorchDispatchMode):
+    """Refuses operations whose result the host must see, and copies between host and device."""
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if torch.Tag.data_dependent_output in func.tags or _finds_its_shape(func, args):
+            raise Uncapturable(f"the model looks at its own numbers ({func})")
+        result = func(*args, **(kwargs or {}))
+        places = {t.device.type for t in (*args, result) if isinstance(t, torch.Tensor) and t.dim() > 0}
+        if len(places) > 1:
+            raise Uncapturable(f"the model moves numbers between {' and '.join(sorted(places))} ({func})")
+        return result
+
+
+def _finds_its_shape(func: Any, args: Any) -> bool:
+    """Whether the shape of the result depends on values. Indexing is marked so, but does only by flags."""
+    if torch.Tag.dynamic_output_shape not in func.tags:
+        return False
+    if func.overloadpacket is not torch.ops.aten.index:
+        return True
+    return any(index is not None and index.dtype in (torch.bool, torch.uint8) for index in args[1])

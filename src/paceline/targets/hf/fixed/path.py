@@ -1,0 +1,153 @@
+"""The path of fixed shapes: which forwards go this way, and what happens where one cannot."""
+
+from __future__ import annotations
+
+import warnings
+from collections import OrderedDict
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import nn
+
+from paceline.targets.cache import CacheRows
+from paceline.targets.hf.fixed.capture import CapturesGraphs, Recorder, Uncapturable, direct, rehearse
+from paceline.targets.hf.fixed.shapes import ROWS, TENTATIVE, Shape, rounds_well, slots_of
+from paceline.targets.hf.fixed.slab import Slab, SlabRows
+from paceline.targets.hf.fixed.step import Result, Step
+from paceline.targets.hf.forward import Mode, Unsupported
+from paceline.targets.hf.own import OwnForward
+from paceline.targets.hf.path import Found, Job, Path
+
+RECORDINGS = 48
+"""How many shapes are kept recorded; the one that was not used for longest goes first."""
+REPLAY = 0.05
+"""Of the logits' standard deviation: how far a first replay may lie from the call that it repeats, in mean square."""
+
+
+class FixedPath(Path):
+    """Scores drafts from recordings. What it does not take, and what cannot be recorded, goes the model's own way, with
+    the same rows."""
+
+    def __init__(self, own: OwnForward, record: Recorder | None = None) -> None:
+        device = own.model.device
+        self._own = own
+        self._record = record or (CapturesGraphs(device) if device.type == "cuda" else direct)
+        self.slab = Slab(on_move=self.forget)
+        self.recorded: OrderedDict[Shape, tuple[Step, Callable[[], Result]]] = OrderedDict()
+        self.refused: str | None = None
+        """Why nothing is recorded any more."""
+        self._too_large: set[Shape] = set()
+        self._standing: list[Any] = []
+
+    @classmethod
+    def of(cls, own: OwnForward, *, asked: bool | None, turning: bool) -> FixedPath | None:
+        """The path for a model, if it is asked for, or not refused and the model lies on one CUDA device. A model that
+        rotates by the largest position of a forward (``turning``) has none: filling rows would have a say in it."""
+        if turning and asked:
+            warnings.warn(
+                f"fixed shapes are not used: {type(own.model).__name__} has a switching rotation", UserWarning, 3
+            )
+        if asked is None:
+            places = {weight.device for weight in own.model.parameters()}
+            asked = len(places) == 1 and next(iter(places)).type == "cuda"
+        return cls(own) if asked and not turning else None
+
+    def open(self, capacity: int = 0) -> CacheRows:
+        """Rows in the slab while there is a use for it."""
+        if self.refused is None:
+            return self.slab.open(capacity)
+        self.slab.release()
+        return CacheRows(capacity)
+
+    def takes(self, job: Job) -> bool:
+        if self.refused is not None or self._own.mode is not Mode.PACKED or job.want.early_exit is not None:
+            return False
+        if not self._own.takes_positions or not self.slab.keys or len(slots_of(job)) < len(job.requests):
+            return False
+        fits = all(
+            not r.prefill and len(r.tokens) <= ROWS and len(r.parents) <= TENTATIVE and self._ours(r.rows)
+            for r in job.requests
+        )
+        return fits and rounds_well(job) and not torch.is_autocast_enabled(self._own.model.device.type)
+
+    def _ours(self, rows: object) -> bool:
+        return isinstance(rows, SlabRows) and rows.slab is self.slab
+
+    def run(self, job: Job) -> Found:
+        if not self.slab.fits(max(request.end for request in job.requests)):
+            return self._own.run(job)
+        for request in job.requests:
+            request.rows.note(request.tokens, request.held)
+        shape = Shape.of(job, self.slab.capacity)
+        if shape in self._too_large:
+            return self._own.run(job)
+        try:
+            found = self._found(shape, job)
+        except torch.OutOfMemoryError:
+            self.forget()
+            self._too_large.add(shape)
+        except (Uncapturable, Unsupported, RuntimeError, TypeError, ValueError, LookupError, AttributeError) as error:
+            self.give_up(str(error).splitlines()[0] if str(error) else type(error).__name__)
+        else:
+            for request in job.requests:
+                assert isinstance(request.rows, SlabRows), "a job that was taken has slots"
+                request.rows.written()
+            return found
+        return self._own.run(job)
+
+    def _found(self, shape: Shape, job: Job) -> Found:
+        """From the recording of this shape, which is made if there is none."""
+        if shape not in self.recorded:
+            return self._recorded(shape, job)
+        self.recorded.move_to_end(shape)
+        step, replay = self.recorded[shape]
+        step.fill(job)
+        found = step.pick(replay(), job)
+        if standing(self._own.model) != self._standing:  # looked up while the device is at work
+            self.forget()
+            return self._recorded(shape, job)
+        return found
+
+    def _recorded(self, shape: Shape, job: Job) -> Found:
+        """Call, record, replay; a replay that is not the call is never used again."""
+        step = Step(self._own, self.slab, shape)
+        step.fill(job)
+        expected = step.pick(rehearse(step.compute), job)
+        replay = self._record(step.compute)
+        found = step.pick(replay(), job)
+        if not _agree(found, expected):
+            raise Uncapturable("a replay is not what was recorded")
+        if not self.recorded:
+            self._standing = standing(self._own.model)
+        self.recorded[shape] = step, replay
+        while len(self.recorded) > RECORDINGS:
+            self.recorded.popitem(last=False)
+        return found
+
+    def forget(self) -> None:
+        """Drop all recordings: buffers are about to move, or the model has changed."""
+        if self.recorded and self._own.model.device.type == "cuda":
+            torch.cuda.synchronize(self._own.model.device)
+        self.recorded.clear()
+
+    def give_up(self, reason: str) -> None:
+        """From now on everything goes the model's own way. Rows stay where they are until they are closed."""
+        self.refused = reason
+        self.forget()
+        warnings.warn(f"fixed shapes are not used, which costs speed and nothing else: {reason}", UserWarning, 2)
+
+
+def _agree(found: Found, expected: Found) -> bool:
+    assert found.logits is not None and expected.logits is not None
+    one, other = found.logits.float(), expected.logits.float()
+    return bool((one - other).square().mean().sqrt() <= REPLAY * other.std(correction=0).clamp_min(1e-30))
+
+
+def standing(model: nn.Module) -> list[Any]:
+    """What a recording has taken from the model besides values: where its weights are, and who listens."""
+    state: list[Any] = [model.training]
+    for module in model.modules():
+        listening = len(module._forward_hooks) + len(module._forward_pre_hooks)
+        state += [id(module), listening, *(w.data_ptr() for w in module._parameters.values() if w is not None)]
+    return state

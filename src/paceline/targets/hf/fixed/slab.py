@@ -1,0 +1,206 @@
+"""Keys and values of many sequences in one buffer per layer, ``[slots, heads, capacity, width]``.
+
+A recorded forward reads and writes the addresses it was recorded with, so rows must not move from round to round.
+Sequences therefore share buffers that outlive them: a sequence has a slot while it is open, and the next one takes it
+over. The stated rule of growth: slots double, and capacity is the next `GRAIN` times a power of two; either moves the
+buffers, layer by layer, and ends every recording. Memory is given back by `release`, once no slot is taken.
+
+The last row of every slot belongs to nobody: rows that only fill up a fixed shape are written there. Buffers start
+as zeros and slots are handed out clean, since a hidden key still enters a product, and nothing times infinity is not
+nothing.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+import weakref
+from collections.abc import Callable
+
+import torch
+
+from paceline.targets.cache import CacheRows, LayerRows
+from paceline.tree import Ints
+
+GRAIN = 512
+"""The least capacity of a slot."""
+SHARE = 0.8
+"""Of the memory that a device has free, how much a growing slab may take."""
+
+
+class Slab:
+    """The buffers of all layers, and who has which slot. ``spare`` tells how many bytes it may still take."""
+
+    def __init__(self, spare: Callable[[], int] | None = None, on_move: Callable[[], None] | None = None) -> None:
+        self.slots = 0
+        self.capacity = 0
+        self.keys: dict[int, torch.Tensor] = {}
+        self.values: dict[int, torch.Tensor] = {}
+        self.lock = threading.RLock()
+        """Held while buffers move, and by whoever must not have them moved away meanwhile."""
+        self._spare = spare
+        self._on_move = on_move
+        self._taken: dict[int, weakref.ref[SlabRows]] = {}
+        self._used: set[int] = set()
+
+    @property
+    def taken(self) -> list[SlabRows]:
+        """Who has a slot. Rows that were dropped without being closed have none."""
+        return [rows for ref in self._taken.values() if (rows := ref()) is not None]
+
+    @property
+    def nbytes(self) -> int:
+        return sum(b.nbytes for b in (*self.keys.values(), *self.values.values()))
+
+    def open(self, capacity: int = 0) -> CacheRows:
+        """Rows in the lowest free slot; rows of their own where there is no memory for another slot."""
+        with self.lock:
+            return self._open(capacity)
+
+    def _open(self, capacity: int) -> CacheRows:
+        held = {rows.slot for rows in self.taken}
+        slot = next(i for i in range(len(held) + 1) if i not in held)
+        if not self._fits(max(self.slots, slot + 1), capacity):
+            return CacheRows(capacity)
+        rows = SlabRows(self, slot, capacity)
+        if slot in self._used:
+            for buffer in (*self.keys.values(), *self.values.values()):
+                buffer[slot].zero_()
+        self._used.add(slot)
+        self._taken[slot] = weakref.ref(rows)
+        for layer in self.keys:
+            self._attach(rows, layer)
+        return rows
+
+    def fits(self, end: int) -> bool:
+        """Make room for ``end`` rows in every slot; whether there is any."""
+        with self.lock:
+            return self._fits(self.slots, end)
+
+    def _fits(self, slots: int, end: int) -> bool:
+        if slots <= self.slots and end < self.capacity:
+            return True
+        slots, capacity = max(self.slots, power(slots)), max(self.capacity, GRAIN * power(-(-(end + 1) // GRAIN)))
+        grown = self.nbytes * slots * capacity // max(1, self.slots * self.capacity)
+        if self.keys and grown - self.nbytes > self._left():
+            return False
+        self._resize(slots, capacity)
+        return True
+
+    def _left(self) -> int:
+        """Bytes that may still be taken."""
+        if self._spare is not None:
+            return self._spare()
+        device = next(iter(self.keys.values())).device
+        return int(SHARE * torch.cuda.mem_get_info(device)[0]) if device.type == "cuda" else sys.maxsize
+
+    def _resize(self, slots: int, capacity: int) -> None:
+        """Counters follow the buffers: where memory ends half-way, every buffer is still at least as large as told."""
+        if self.keys and self._on_move is not None:
+            self._on_move()
+        for layer in self.keys:
+            for buffers in (self.keys, self.values):
+                old = buffers[layer]
+                buffers[layer] = moved = blank(old, slots, capacity)
+                moved[: old.shape[0], :, : old.shape[2] - 1] = old[:, :, :-1]
+                del old
+            for rows in self.taken:
+                self._attach(rows, layer)
+        self.slots, self.capacity = slots, capacity
+        for rows in self.taken:
+            for layer in self.keys:
+                self._attach(rows, layer)
+
+    def show(self, layer: int, keys: torch.Tensor, values: torch.Tensor) -> None:
+        """The first rows of a layer tell what its buffers must be."""
+        if layer not in self.keys:
+            self.keys[layer] = blank(keys, self.slots, self.capacity)
+            self.values[layer] = blank(values, self.slots, self.capacity)
+            for rows in self.taken:
+                self._attach(rows, layer)
+
+    def _attach(self, rows: SlabRows, number: int) -> None:
+        """Let a sequence see its slot of a layer."""
+        assert rows.slot is not None, "only rows with a slot see one"
+        layer = rows.layers.setdefault(number, LayerRows(self.capacity))
+        place = slice(rows.slot, rows.slot + 1)
+        layer.keys = self.keys[number][place, :, : self.capacity]
+        layer.values = self.values[number][place, :, : self.capacity]
+        layer.capacity = self.capacity
+
+    def free(self, rows: SlabRows) -> None:
+        """Take a slot back."""
+        assert rows.slot is not None, "a slot is given back once"
+        self._taken.pop(rows.slot)
+
+    def release(self) -> bool:
+        """Give all memory back if no slot is taken; whether it was."""
+        with self.lock:
+            if self.taken:
+                return False
+            if self._on_move is not None:
+                self._on_move()
+            self.keys.clear()
+            self.values.clear()
+            self.slots = self.capacity = 0
+            self._used.clear()
+            return True
+
+
+class SlabRows(CacheRows):
+    """The rows of one sequence in a slot. Where the slab cannot grow with them they leave it and live on as rows of
+    their own; closed ones do, too."""
+
+    def __init__(self, slab: Slab, slot: int, capacity: int) -> None:
+        super().__init__(capacity)
+        self.slab = slab
+        self.slot: int | None = slot
+
+    def write(self, layer: int, keys: torch.Tensor, values: torch.Tensor) -> LayerRows:
+        if self.slot is not None and not self.slab.fits(self.committed + self.tentative):
+            self.leave()
+        if self.slot is not None:
+            self.slab.show(layer, keys, values)
+        return super().write(layer, keys, values)
+
+    def written(self) -> None:
+        """The noted rows were written into the slot by somebody else."""
+        for layer in self.layers.values():
+            layer.filled = self.committed + self.tentative
+
+    def leave(self) -> None:
+        """Move out of the slab."""
+        with self.slab.lock:
+            for layer in self.layers.values():
+                assert layer.keys is not None and layer.values is not None, "a slot shows keys and values"
+                layer.keys, layer.values = layer.keys.clone(), layer.values.clone()
+            self._give_back()
+
+    def _gather(self, rows: Ints) -> None:
+        with self.slab.lock:
+            super()._gather(rows)
+
+    def _give_back(self) -> None:
+        with self.slab.lock:
+            if self.slot is not None:
+                self.slab.free(self)
+                self.slot = None
+
+    def close(self) -> None:
+        self._give_back()
+        super().close()
+
+    def check(self) -> None:
+        super().check()
+        assert self.slot is None or self.committed + self.tentative < self.slab.capacity, "the last row is nobody's"
+
+
+def power(n: int) -> int:
+    """The least power of two that is not below ``n``."""
+    return 1 << max(0, n - 1).bit_length()
+
+
+def blank(like: torch.Tensor, slots: int, capacity: int) -> torch.Tensor:
+    """Zeros for the rows of ``slots`` sequences, of the heads, width, type and place of ``[1, heads, n, width]``."""
+    with torch.inference_mode(False):  # whoever makes them, others write to them
+        return like.new_zeros((slots, like.shape[1], capacity, like.shape[3]))

@@ -1,0 +1,155 @@
+"""One forward of a fixed shape: it reads what `Inputs` hold, writes to the slab, and leaves its result where it is.
+
+Nothing in `Step.compute` depends on a number of the host that may differ the next time, and nothing in it waits for
+the device: that is what makes it recordable.
+"""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from typing import Any, NamedTuple
+
+import torch
+import torch.nn.functional as F
+
+from paceline.targets.base import Want
+from paceline.targets.hf.attention import NAME, Asked, MaskScratch, serving
+from paceline.targets.hf.fixed.inputs import Inputs
+from paceline.targets.hf.fixed.shapes import Shape, slots_of
+from paceline.targets.hf.fixed.slab import Slab
+from paceline.targets.hf.forward import Attention, Forward, Mode
+from paceline.targets.hf.own import OwnForward
+from paceline.targets.hf.path import Found, Job, Taps
+from paceline.targets.hf.taps import tapped
+
+
+class Result(NamedTuple):
+    """Logits and states of all rows, filling ones included, ``[count * rows, ...]``."""
+
+    logits: torch.Tensor
+    hidden: dict[int, torch.Tensor]
+
+
+class Looks(Job):
+    """What a shape says of its jobs: a step outlives the job that it was made for, and must not keep its rows."""
+
+    def __init__(self, shape: Shape) -> None:
+        super().__init__([])
+        self.__dict__["want"] = Want(hidden=shape.hidden)
+
+
+class Step:
+    """A shape with the memory that its forward reads."""
+
+    def __init__(self, own: OwnForward, slab: Slab, shape: Shape) -> None:
+        self._own, self._slab, self.shape = own, slab, shape
+        self.inputs = Inputs(shape.count, shape.rows, own.model.device)
+
+    def fill(self, job: Job) -> None:
+        """Put a job where `compute` finds it."""
+        places = [slot - self.shape.first for slot in slots_of(job)]
+        self.inputs.fill(list(zip(places, job.requests, strict=True)), self._slab.capacity - 1)
+
+    def compute(self) -> Result:
+        """The forward itself."""
+        with ExitStack() as stack:
+            forward = StaticForward(self._slab, self.shape, self.inputs)
+            stack.enter_context(Attention(self._own.model, NAME))
+            stack.enter_context(serving(forward))
+            taps = stack.enter_context(tapped(self._own.anatomy, Looks(self.shape)))
+            logits = self._own.model(
+                input_ids=self.inputs.tokens.view(1, -1),
+                position_ids=self.inputs.positions.view(1, -1),
+                past_key_values=forward,
+                use_cache=True,
+            ).logits[0]
+        return Result(logits, taps.hidden)
+
+    def pick(self, result: Result, job: Job) -> Found:
+        """The rows that were asked for, copied: the next forward overwrites the result."""
+        starts = [(slot - self.shape.first) * self.shape.rows for slot in slots_of(job)]
+        spans = [slice(start, start + len(request.tokens)) for start, request in zip(starts, job.requests, strict=True)]
+
+        def wanted(rows: torch.Tensor) -> torch.Tensor:
+            return rows[spans[0]].clone() if len(spans) == 1 else torch.cat([rows[span] for span in spans])
+
+        hidden = {layer: wanted(states) for layer, states in result.hidden.items()}
+        return Found(wanted(result.logits), Taps(hidden))
+
+
+class StaticForward(Forward):
+    """The cache that the model is handed: every slot of a block at once, whoever is in it."""
+
+    def __init__(self, slab: Slab, shape: Shape, inputs: Inputs) -> None:
+        super().__init__([], Mode.PACKED, MaskScratch())
+        self._slab, self._shape, self._inputs = slab, shape, inputs
+        self._masks: dict[tuple[object, ...], torch.Tensor] = {}
+
+    def _slots(self, buffer: torch.Tensor) -> torch.Tensor:
+        return buffer[self._shape.first : self._shape.first + self._shape.count]
+
+    def update(
+        self, key_states: torch.Tensor, value_states: torch.Tensor, layer_idx: int, *args: Any, **kwargs: Any
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        self._written = layer_idx, key_states, value_states
+        for buffers, states in ((self._slab.keys, key_states), (self._slab.values, value_states)):
+            slots = self._slots(buffers[layer_idx])
+            rows = states[0].unflatten(1, (self._shape.count, self._shape.rows)).transpose(0, 1)
+            sequence = torch.arange(slots.shape[0], device=slots.device)[:, None, None]
+            head = torch.arange(slots.shape[1], device=slots.device)[None, :, None]
+            slots.index_put_((sequence, head, self._inputs.places[:, None]), rows)
+        return key_states, value_states
+
+    def attend(self, query: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, asked: Asked) -> torch.Tensor:
+        """The heads that share keys become rows of one head, as in `attention.fused`: keys are read where they lie."""
+        layer = self.enter_layer(keys, values, asked.window, asked.others)
+        heads, kv_heads, width = query.shape[1], keys.shape[1], query.shape[3]
+        count, n, group = self._shape.count, self._shape.rows, heads // kv_heads
+        rows = query[0].reshape(kv_heads, group, count, n, width).permute(2, 0, 1, 3, 4)
+        rows = rows.reshape(count, kv_heads, group * n, width)
+        cached = self._slots(self._slab.keys[layer])[:, :, : self._shape.length]
+        cached_values = self._slots(self._slab.values[layer])[:, :, : self._shape.length]
+        if asked.softcap is None and asked.sinks is None:
+            mask = self._mask(asked.window, query.dtype, group)
+            mixed = F.scaled_dot_product_attention(rows, cached, cached_values, attn_mask=mask, scale=asked.scale)
+        else:
+            mask = self._mask(asked.window, torch.promote_types(query.dtype, torch.float32), group)
+            mixed = spelled_out(rows, cached, cached_values, mask, asked)
+        mixed = mixed.reshape(count, kv_heads, group, n, -1).permute(1, 2, 0, 3, 4)
+        return mixed.reshape(1, heads, count * n, -1)
+
+    def _mask(self, window: int | None, dtype: torch.dtype, group: int) -> torch.Tensor:
+        """Made by the first layer that asks for it."""
+        key = (window, dtype, group)
+        if key not in self._masks:
+            self._masks[key] = self._inputs.mask(window, self._shape.length, dtype, group)
+        return self._masks[key]
+
+    def get_seq_length(self, layer_idx: int = 0) -> int:
+        """Nothing that is the same for all sequences: positions are given."""
+        return 0
+
+    def get_mask_sizes(self, query_length: int, layer_idx: int) -> tuple[int, int]:
+        return query_length, 0
+
+
+def spelled_out(
+    rows: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, mask: torch.Tensor, asked: Asked
+) -> torch.Tensor:
+    """Attention whose scores are touched, ``[count, kv heads, group * n, width]``: a soft cap bends them, and a sink is
+    a key with a given score and no value."""
+    scores = (rows @ keys.transpose(-1, -2)).to(mask.dtype) * asked.scale
+    if asked.softcap is not None:
+        scores = torch.tanh(scores / asked.softcap) * asked.softcap
+    scores = scores + mask
+    peak = scores.amax(dim=-1, keepdim=True)
+    if asked.sinks is None:
+        weights = torch.exp(scores - peak)
+        total = weights.sum(dim=-1, keepdim=True)
+    else:
+        sinks = asked.sinks.to(mask.dtype).view(1, keys.shape[1], -1, 1)
+        sinks = sinks.repeat_interleave(rows.shape[2] // sinks.shape[2], dim=2)
+        peak = torch.maximum(peak, sinks)
+        weights = torch.exp(scores - peak)
+        total = weights.sum(dim=-1, keepdim=True) + torch.exp(sinks - peak)
+    return (weights / total).to(values.dtype) @ values
