@@ -1,9 +1,10 @@
 """The conformance kit finds nothing on a sound engine, and finds each of the mistakes it exists for."""
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import fields, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -23,6 +24,7 @@ from paceline.measure.conformance.oracle import law_faults
 from paceline.measure.conformance.record import Recording, record, teacher_forced
 from paceline.measure.conformance.report import Result
 from paceline.measure.conformance.rescore import Rescorer, Verdict, wider_twin
+from paceline.measure.conformance.walk import session_of
 from paceline.targets import base
 from paceline.targets.cache import CacheRows
 from paceline.targets.hf.probe import prepare
@@ -37,9 +39,10 @@ def target(dtype: torch.dtype = torch.float32, family: str = "llama") -> HFTarge
     return prepare(HFTarget(families.build(family, dtype=dtype), name=family))
 
 
-def small_check(subject: HFTarget | TableTarget) -> Report:
+def small_check(subject: HFTarget | TableTarget, *batches: int) -> Report:
     """Two adversaries, one draft size: the smallest grid with power against every mistake below."""
-    return Checker(subject, methods=("(oracle tree)", "(self, sampled)"), sizes=(8,), max_new_tokens=LATE + 2).run()
+    methods = ("(oracle tree)", "(self, sampled)")
+    return Checker(subject, methods=methods, sizes=(8,), max_new_tokens=LATE + 2, batches=batches or (1,)).run()
 
 
 def test_a_method_that_does_not_fit_is_a_mistake_and_no_bug() -> None:
@@ -56,10 +59,10 @@ def test_a_sound_engine_is_equal_everywhere() -> None:
 
 
 def test_the_whole_grid_in_float64_has_no_difference_at_all() -> None:
-    """What `paceline check --dtype float64` runs by default."""
+    """What `paceline check --dtype float64 --batch 1` runs."""
     vocabulary = Vocabulary.of(families.byte_tokenizer())
     model = families.build("gemma3", dtype=torch.float64, vocab_size=vocabulary.size)
-    summary = Checker(prepare(HFTarget(model, name="gemma3")), vocabulary).run().summary()
+    summary = Checker(prepare(HFTarget(model, name="gemma3")), vocabulary, batches=(1,)).run().summary()
     assert summary["faults"] == []
     assert summary["cases"] == summary["equal"] >= 300
     assert summary["flips_per_1000"] == summary["control_flips_per_1000"] == 0
@@ -67,7 +70,7 @@ def test_the_whole_grid_in_float64_has_no_difference_at_all() -> None:
 
 def test_texts_are_long_and_mostly_sampled() -> None:
     subject = target()
-    report = Checker(subject, methods=("lookup",), sizes=(4,)).run()
+    report = Checker(subject, methods=("lookup",), sizes=(4,), batches=(1,)).run()
     assert min(result.tokens for result in report.results) >= LATE
     sampled = [r for r in report.results if not r.case.setting.sampling.greedy]
     assert len(sampled) >= len(report.results) / 2
@@ -80,7 +83,7 @@ def test_the_adversaries_are_accepted_at_depth() -> None:
     setting = Plan(subject, None).settings()[4]
     recording = record(setting, subject, subject.open(256))
     case = Case("(oracle tree)", Rule.COUPLED, 12, setting)
-    session = checker._session(case, checker._drafter(case, recording))
+    session = session_of(case, subject, checker._drafter(case, recording), subject.open(256))
     list(run(session))
     accepted = [r.accepted for r in session.rounds]
     assert max(accepted) >= 3
@@ -292,6 +295,73 @@ def test_ties_at_a_warps_border_are_no_difference_from_transformers() -> None:
     with pytest.MonkeyPatch.context() as patch:
         warp_twice_everywhere(patch)
         assert law_faults(replace(wider, narrow=[torch.arange(6.0)])) != ()
+
+
+# --- in company ------------------------------------------------------------------------------------------------------
+
+
+def answers_swapped(patch: pytest.MonkeyPatch) -> None:
+    """Two sequences that score as many rows get each other's."""
+    right = HFTarget.submit
+
+    def submit(self: HFTarget, requests: Sequence[base.Request], on_early: base.OnEarly | None = None) -> base.Pending:
+        scores = right(self, requests, on_early).result()
+        if len(scores) > 1 and len(requests[0].tokens) == len(requests[1].tokens):
+            scores[0], scores[1] = scores[1], scores[0]
+        return base.Done(scores)
+
+    patch.setattr(HFTarget, "submit", submit)
+
+
+def borrowed_rows_too_far(patch: pytest.MonkeyPatch) -> None:
+    """Of a common beginning one row more is claimed than was copied."""
+    right = CacheRows._copy
+
+    def copied(self: CacheRows, other: CacheRows, count: int) -> None:
+        right(self, other, count)
+        for layer in self.layers.values():
+            assert layer.keys is not None
+            layer.keys[:, :, count - 1] = layer.keys[:, :, 0]
+
+    patch.setattr(CacheRows, "_copy", copied)
+
+
+def neighbours_seen(patch: pytest.MonkeyPatch) -> None:
+    """In a forward of several sequences the keys of the first are written to the second as well."""
+    right = CacheRows.write
+    before: list[Any] = []
+
+    def write(self: CacheRows, layer: int, keys: torch.Tensor, values: torch.Tensor) -> Any:
+        if before and before[-1][:2] != (id(self), layer) and before[-1][1] == layer:
+            first = before[-1][2]
+            n = min(first.shape[2], keys.shape[2])
+            keys = torch.cat([first[:, :, :n], keys[:, :, n:]], dim=2)
+        before[:] = [(id(self), layer, keys)]
+        return right(self, layer, keys, values)
+
+    patch.setattr(CacheRows, "write", write)
+
+
+@pytest.mark.parametrize("size", [3, 8])
+def test_a_sound_engine_is_equal_in_company(size: int) -> None:
+    report = small_check(target(), 1, size)
+    assert report.sentences() == []
+    assert report.summary()["batch_sizes"] == (1, size)
+    together = [result for result in report.results if result.case.batch == size]
+    assert len(together) >= 30
+    left = [r for r in together if r.tokens < LATE]
+    assert 3 <= len(left) < len(together) / 4
+
+
+@pytest.mark.parametrize("mistake", [answers_swapped, borrowed_rows_too_far, neighbours_seen])
+def test_mistakes_among_sequences_show_in_company_only(
+    mistake: Callable[[pytest.MonkeyPatch], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    subject = target()
+    mistake(monkeypatch)
+    report = small_check(subject, 1, 3)
+    assert report.bugs > 0
+    assert {result.case.batch for result in report.results if result.buggy} == {3}
 
 
 # --- aimed cases and the command ------------------------------------------------------------------------------------

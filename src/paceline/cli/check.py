@@ -40,6 +40,13 @@ def add(commands: Subparsers) -> None:
     )
     parser.add_argument("--rules", nargs="+", metavar="RULE", help="coupled, rejection (default: both)")
     parser.add_argument("--sizes", nargs="+", type=int, metavar="N", help="draft sizes (default: 4 12)")
+    parser.add_argument(
+        "--batch",
+        nargs="+",
+        type=int,
+        metavar="B",
+        help="write so many cases at a time, which come and go (default: 1 8)",
+    )
     parser.add_argument("--max-new-tokens", type=int, default=64, metavar="N", help="tokens per case (default: 64)")
     parser.add_argument("--seed", type=int, default=0, metavar="S", help="seed of the sampled cases (default: 0)")
     add_json(parser)
@@ -49,13 +56,15 @@ def add(commands: Subparsers) -> None:
 def run(options: argparse.Namespace) -> int:
     from paceline.decode.planner import Fixed
     from paceline.drafters.assistant import DraftModel
-    from paceline.measure.conformance import SIZES, Checker
+    from paceline.measure.conformance import BATCHES, SIZES, Checker
     from paceline.verify import Rule
 
     drafts = draft_model(options)
     methods = _methods(options.methods, drafts)
     for size in options.sizes or SIZES:
         Fixed(size)
+    if smallest := [size for size in options.batch or () if size < 1]:
+        raise ValueError(f"a batch of {smallest[0]} cases checks nothing; --batch takes sizes of 1 and more")
     unknown = sorted(set(options.rules or ()) - set(Rule))
     if unknown:
         raise ValueError(f"unknown rule {unknown[0]!r}; choose from {', '.join(Rule)}")
@@ -69,6 +78,7 @@ def run(options: argparse.Namespace) -> int:
         rules,
         options.max_new_tokens,
         options.seed,
+        batches=tuple(options.batch or BATCHES),
         draft_model=None if drafts is None else DraftModel.load(drafts, lm.target),
     )
     with progress("plain decoding") as checker.progress:
@@ -95,7 +105,8 @@ def _methods(asked: list[str] | None, drafts: str | None) -> tuple[str, ...]:
 
 def _print(report: Report) -> None:
     found = report.summary()
-    print(f"{report.target}  {report.dtype}  weights {report.fingerprint}")
+    sizes = ", ".join(map(str, report.batches))
+    print(f"{report.target}  {report.dtype}  weights {report.fingerprint}  sequences at once: {sizes}")
     print(f"{'method':42} {'cases':>6} {'equal':>6} {'near ties':>10} {'not re-scored':>14} {'bugs':>5}")
     for method, row in report.by_method():
         counts = f"{row['cases']:6} {row['equal']:6} {row['near ties']:10} {row['not re-scored']:14} {row['bugs']:5}"

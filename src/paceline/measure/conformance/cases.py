@@ -46,6 +46,8 @@ class Case:
     rule: Rule
     nodes: int
     setting: Setting
+    batch: int = 1
+    """How many sequences are written at once."""
 
     @property
     def followed(self) -> bool:
@@ -54,7 +56,8 @@ class Case:
 
     @property
     def name(self) -> str:
-        return f"{self.method} / {self.rule} / {self.nodes} / {self.setting.name}"
+        company = f" / batch of {self.batch}" if self.batch > 1 else ""
+        return f"{self.method} / {self.rule} / {self.nodes} / {self.setting.name}{company}"
 
 
 def samplings(vocab_size: int, seed: int) -> dict[str, Sampling]:

@@ -41,6 +41,7 @@ class Report:
     target: str
     dtype: str
     fingerprint: str
+    batches: tuple[int, ...] = (1,)
     results: list[Result] = field(default_factory=list)
     faults: list[str] = field(default_factory=list)
     """What is wrong with a method as a whole."""
@@ -92,6 +93,7 @@ class Report:
             "model": self.target,
             "dtype": self.dtype,
             "fingerprint": self.fingerprint,
+            "batch_sizes": self.batches,
             "seconds": round(self.seconds, 1),
             "notes": self.notes,
             "faults": self.sentences(),

@@ -8,22 +8,20 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
-from paceline.decode.planner import Fixed
 from paceline.decode.serial import run
-from paceline.decode.session import Session
 from paceline.drafters import Drafter, make_drafter
 from paceline.drafters.assistant import DraftModel
-from paceline.law import KeyedDice, Law
+from paceline.law import Law
 from paceline.measure.conformance.adversaries import Oracle, Recall, SelfDraft, Spy
 from paceline.measure.conformance.cases import Case, Plan, Setting, cases
-from paceline.measure.conformance.follow import FollowingDice, Overrun
 from paceline.measure.conformance.oracle import law_faults, row_faults
-from paceline.measure.conformance.record import Recording, logit_scale, record, teacher_forced
+from paceline.measure.conformance.record import Recording, record, teacher_forced
 from paceline.measure.conformance.report import Report, Result
 from paceline.measure.conformance.rescore import Rescorer
 from paceline.measure.conformance.statistics import ALARM, Evidence, gather
+from paceline.measure.conformance.walk import Walk, fault, in_company, logit_type_is_exact, session_of
 from paceline.targets.base import Rows, Target
 from paceline.verify import Rule
 from paceline.vocabulary import Vocabulary
@@ -36,9 +34,12 @@ ADVERSARIES = ("(oracle chain)", "(oracle tree)", "(whole oracle)", "(recall wit
 LAW = "(law against transformers)"
 ROWS = "(rows against the model)"
 SIZES = (4, 12)
+BATCHES = (1, 8)
 SAMPLES = 6
 """Texts per case of the sampled adversary under the rejection rule: a biased law shows in many tokens only."""
-LOGPROB_TOLERANCE = 1e-4
+MIXED = 4
+"""Cases of so many settings share a batch."""
+ROOM = 512
 
 Progress = Callable[[str, int, int], None]
 """Called before every case with its name, its number and the number of all."""
@@ -66,15 +67,17 @@ class Checker:
     max_new_tokens: int = 64
     seed: int = 0
     progress: Progress | None = None
+    batches: Sequence[int] = BATCHES
+    """How many sequences are written at once."""
     draft_model: DraftModel | None = None
     """For those methods that draft with a model and name none."""
     _pooled: dict[tuple[str, int], Evidence] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self._rescorer = Rescorer(self.target)
-        self._rows: Rows = self.target.open(512)
+        self._rows: Rows = self.target.open(ROOM)
         dtype = str(getattr(self.target, "dtype", "")).removeprefix("torch.")
-        self.report = Report(self.target.name, dtype, self.target.fingerprint())
+        self.report = Report(self.target.name, dtype, self.target.fingerprint(), tuple(self.batches))
 
     def run(self) -> Report:
         """All cases, a setting at a time. A method that cannot draft for this target is told before: that is no bug."""
@@ -85,7 +88,7 @@ class Checker:
         plan = Plan(self.target, self.vocabulary, self.max_new_tokens, self.seed)
         settings = plan.settings()
         pilots = {"greedy presence 0.6 frequency 0.4", "t=1"}
-        done = 0
+        together: list[Recording] = []
         while settings:
             setting = settings.pop(0)
             recording = record(setting, self.target, self._rows)
@@ -93,41 +96,60 @@ class Checker:
             self._law(recording)
             if setting.name in pilots:
                 settings += plan.aimed(setting, recording.emitted)
-            total = done + len(self._cases([setting, *settings]))
-            for case in self._cases([setting]):
-                if self.progress is not None:
-                    self.progress(case.name, done, total)
-                done += 1
-                self.report.results.append(self.compare(case, recording))
+            if 1 in self.batches:
+                for case in self._cases(setting):
+                    self._tell(case, settings)
+                    self.report.results.append(self.compare(case, recording))
+            together.append(recording)
+            if len(together) == MIXED or not settings:
+                self._in_batches(together, settings)
+                together = []
         self._pool()
         self.report.notes += plan.notes
         self.report.close()
         self.report.seconds = time.perf_counter() - started
         return self.report
 
-    def _cases(self, settings: Sequence[Setting]) -> list[Case]:
-        return list(cases(self.methods, settings, self.rules, self.sizes))
+    def _cases(self, setting: Setting, size: int = 1) -> list[Case]:
+        """The cases of a setting. Those of a sampled text of their own are for statistics, in batches of one."""
+        made = cases(self.methods, [setting], self.rules, self.sizes)
+        return list(made) if size == 1 else [replace(case, batch=size) for case in made if case.followed]
+
+    def _tell(self, case: Case, coming: Sequence[Setting], more: int = 0) -> None:
+        """What is next, how much is done, and how much there will be."""
+        if self.progress is not None:
+            done = more + sum(result.case.nodes > 0 for result in self.report.results)
+            grid = sum(len(self._cases(case.setting, size)) for size in self.batches)
+            self.progress(case.name, done, max(done + 1, done + grid * len(coming)))
+
+    def _in_batches(self, recordings: Sequence[Recording], coming: Sequence[Setting]) -> None:
+        """The cases of several settings mixed, in batches of every size."""
+        for size in sorted(set(self.batches) - {1}):
+            drafters = {method: self._made(method) for method in self.methods if method not in ADVERSARIES}
+            walks = []
+            for recording in recordings:
+                for case in self._cases(recording.setting, size):
+                    drafter = drafters.get(case.method) or adversary(case.method, recording)
+                    walks.append(Walk.of(case, recording, drafter, self.target.open(ROOM)))
+            found: dict[Walk, Result] = {}
+            for walk, result in in_company(walks, size, self._rescorer, self.seed):
+                self._tell(walk.case, coming, len(found))
+                found[walk] = result
+                walk.session.rows.close()
+            self.report.results += [found[walk] for walk in walks]
 
     def compare(self, case: Case, recording: Recording) -> Result:
         """One case against plain decoding. Whatever a method does wrong, the check goes on."""
         try:
-            return self._follow(case, recording) if case.followed else self._test_law(case, recording)
+            if not case.followed:
+                return self._test_law(case, recording)
+            walk = Walk.of(case, recording, self._drafter(case, recording), self._rows)
+            for _ in run(walk.session):
+                pass
+            return walk.result(self._rescorer)
         except Exception as error:
-            self._rows = self.target.open(512)
-            what = str(error).splitlines()[0] if str(error) else "no message"
-            return Result(case, 0, faults=(f"{type(error).__name__}: {what}",))
-
-    def _session(self, case: Case, drafter: Drafter, sample: int = 0) -> Session:
-        return Session(
-            context=case.setting.context(sample),
-            target=self.target,
-            rows=self._rows,
-            drafter=drafter,
-            planner=Fixed(case.nodes),
-            rule=case.rule,
-            top_logprobs=0,
-            checked=True,
-        )
+            self._rows = self.target.open(ROOM)
+            return Result(case, 0, faults=(fault(error),))
 
     def _drafter(self, case: Case, recording: Recording) -> Drafter:
         if case.method in ADVERSARIES:
@@ -138,25 +160,6 @@ class Checker:
         drafter = make_drafter(method, self.draft_model, must_use=False)
         drafter.fit(self.target, self.vocabulary)
         return drafter
-
-    def _follow(self, case: Case, recording: Recording) -> Result:
-        session = self._session(case, self._drafter(case, recording))
-        dice = FollowingDice(KeyedDice(session.context.noise), recording.tokens)
-        session.dice = dice
-        faults = []
-        try:
-            emissions = list(run(session))
-        except Overrun as overrun:
-            return Result(case, len(session.context.emitted), faults=(str(overrun),))
-        if len(emissions) < len(recording.emitted) or session.context.finish != recording.finish:
-            ours, plains = session.context.finish, recording.finish
-            faults.append(
-                f"ended after {len(emissions)} tokens ({ours}), plain after {len(recording.emitted)} ({plains})"
-            )
-        if (gap := _logprob_gap(session, recording)) is not None:
-            faults.append(gap)
-        flips = tuple((flip, self._rescorer.judge(flip, recording)) for flip in dice.flips)
-        return Result(case, len(emissions), flips, tuple(faults))
 
     def _test_law(self, case: Case, recording: Recording) -> Result:
         evidence = Evidence()
@@ -173,7 +176,7 @@ class Checker:
     def _evidence(self, case: Case, recording: Recording, sample: int) -> Evidence:
         """A text under the rejection rule, each of its tokens held against a law scored without any draft."""
         spy = Spy(self._drafter(case, recording))
-        session = self._session(case, spy, sample)
+        session = session_of(case, self.target, spy, self._rows, sample)
         list(run(session))
         tokens, first = session.context.tokens, session.context.prompt_length
         law = Law(session.context.sampling, first)
@@ -197,20 +200,3 @@ class Checker:
             if evidence.p_value < ALARM:
                 p, n = evidence.p_value, evidence.tokens
                 self.report.faults.append(f"{method} / rejection / {nodes}: {n} tokens off the law (p = {p:.1e})")
-
-
-def logit_type_is_exact(target: Target) -> bool:
-    """Whether a token at the border of a warp is on the same side in every forward, near ties apart."""
-    return "float16" not in str(getattr(target, "dtype", ""))
-
-
-def _logprob_gap(session: Session, recording: Recording) -> str | None:
-    """Log-probabilities belong to the text, too: they must be plain's, up to the type's own rounding."""
-    if not logit_type_is_exact(session.target):
-        return None
-    ours = [e.logprobs.logprob for e in session.emissions if e.logprobs is not None]
-    gaps = [abs(a - b) for a, b in zip(ours, recording.logprobs, strict=False)]
-    worst = max(gaps, default=0.0)
-    if worst <= LOGPROB_TOLERANCE * logit_scale(recording):
-        return None
-    return f"log-probabilities are off by {worst:.2g} at emitted token {gaps.index(worst)}"
