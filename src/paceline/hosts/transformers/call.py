@@ -20,11 +20,11 @@ from paceline.hosts.settings import Settings
 from paceline.hosts.transformers.chain import Chain, Division, divide
 from paceline.hosts.transformers.copies import Place, own_copies
 from paceline.hosts.transformers.given import given_to_generate
-from paceline.hosts.transformers.kept import borrowed
+from paceline.hosts.transformers.kept import borrowed, ordinary_tensors
 from paceline.hosts.transformers.output import Columns, record, sequences
 from paceline.hosts.transformers.padding import paddings
 from paceline.hosts.transformers.refusals import refuse, refuse_companions
-from paceline.hosts.transformers.rows import Ends, Row, Way
+from paceline.hosts.transformers.rows import Ends, Row, Way, Within
 from paceline.hosts.transformers.write import write
 from paceline.law import Sampling
 from paceline.targets.hf.target import HFTarget
@@ -93,24 +93,29 @@ class CustomGenerate:
         criteria = [*stopping_criteria, *_stops(stop_strings, tokenizer or given.tokenizer)]
         config: Any = generation_config
         pad = None if config._pad_token_tensor is None else int(config._pad_token_tensor)
-        padded = any(hasattr(each, "eos_token_id") for each in criteria)
-        if padded and pad is None and len(input_ids) > 1:
+        pads = any(hasattr(each, "eos_token_id") for each in criteria)
+        if pads and pad is None and len(input_ids) > 1:
             raise ValueError("rows that end early need a token to be padded with; give pad_token_id")
         division = divide(logits_processor, sample=bool(generation_config.do_sample))
         seed = int(torch.randint(2**63 - 1, ())) if generation_config.do_sample else 0
         rows = _rows(model, input_ids, model_kwargs, division, criteria, generation_config)
-        with borrowed(model) as target:
+        with ordinary_tensors(), borrowed(model) as target:
             way = Way(
                 target,
                 self._drafter(model, target),
-                self._settings.sizes,
+                self._planner(target, rows),
                 Rule(self._settings.rule),
                 Sampling(seed=seed, **division.fields),
             )
-            sessions = write(rows, way, Columns(streamer or given.streamer, rows, pad), padded=padded)
+            sessions = write(rows, way, Columns(streamer or given.streamer, rows, pad), padded=pads)
         self.last = Totals.of([r for s in sessions for r in s.rounds], sum(s.seconds_prefill for s in sessions))
         found = sequences(input_ids, rows, pad)
         return record(found, rows, pad) if generation_config.return_dict_in_generate else found
+
+    def _planner(self, target: HFTarget, rows: Sequence[Row]) -> Planner:
+        planner, limit = self._settings.sizes, target.context_length
+        longest = max(row.padded.shape[1] - row.padding + row.ends.max_new_tokens for row in rows)
+        return planner if limit is None or longest <= limit else Within(planner, limit)
 
     def _drafter(self, model: PreTrainedModel, target: HFTarget) -> Drafter:
         """The drafter, fitted to the model; of a spec, one for each model."""

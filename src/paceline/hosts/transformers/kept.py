@@ -36,11 +36,12 @@ class Kept:
         return type(None), ()
 
     def target_of(self, model: PreTrainedModel) -> HFTarget:
-        """The target; made again if the model has been converted or moved."""
-        state = model, model.dtype, model.device
-        if self.target is None or self.target.model is not model or self.made_for != state[1:]:
-            self.target = load_target(model)
-            self.made_for = state[1:]
+        """The target; made again if the model has been converted or moved, or calculates in another type."""
+        place = model.device.type
+        mixed = torch.get_autocast_dtype(place) if torch.is_autocast_enabled(place) else None
+        state = model.dtype, model.device, mixed
+        if self.target is None or self.target.model is not model or self.made_for != state:
+            self.target, self.made_for = load_target(model), state
         return self.target
 
 
@@ -66,6 +67,13 @@ def borrowed(model: PreTrainedModel) -> Iterator[HFTarget]:
                 for module in kept.training:
                     module.training = True
                 kept.training = []
+
+
+@contextmanager
+def ordinary_tensors() -> Iterator[None]:
+    """Tensors made in inference mode cannot be written to outside it, so none that are kept may be made there."""
+    with torch.inference_mode(False), torch.no_grad():
+        yield
 
 
 def _kept(model: PreTrainedModel) -> Kept:

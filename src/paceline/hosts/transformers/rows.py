@@ -41,6 +41,19 @@ class Ends:
         )
 
 
+class Within:
+    """A planner whose drafts end where the model's context does. The text may go on: transformers stops there for no
+    model, and one without rotary positions fails there, but a draft must not fail before the text does."""
+
+    def __init__(self, planner: Planner, length: int) -> None:
+        self._planner = planner
+        self._length = length
+
+    def nodes(self, contexts: Sequence[Context]) -> list[int]:
+        granted = self._planner.nodes(contexts)
+        return [max(0, min(n, self._length - len(c))) for n, c in zip(granted, contexts, strict=True)]
+
+
 @dataclass(frozen=True)
 class Way:
     """How all rows of a call are written."""
