@@ -21,6 +21,7 @@ def open_model(
     dtype: str | None = None,
     device: str | None = None,
     device_map: str | dict[str, Any] | None = None,
+    fixed_shapes: bool | None = None,
 ) -> tuple[HFTarget, PreTrainedTokenizerBase | None]:
     """A probed target with its tokenizer, if it has one; a model that is handed over loaded comes without.
 
@@ -32,6 +33,6 @@ def open_model(
             raise ValueError(f"{model} is built on one device; give device instead of device_map={device_map}")
         kind = named_dtype(dtype) if dtype is not None else None
         place = named_device(device) if device is not None else torch.device("cpu")
-        return open_bundled(model, kind, place), read_tokenizer(model.partition(MARK)[0])
-    target = load_target(model, dtype=dtype, device=device, device_map=device_map)
+        return open_bundled(model, kind, place, fixed_shapes), read_tokenizer(model.partition(MARK)[0])
+    target = load_target(model, dtype=dtype, device=device, device_map=device_map, fixed_shapes=fixed_shapes)
     return target, None if isinstance(model, PreTrainedModel) else load_tokenizer(model)

@@ -35,10 +35,12 @@ def load_target(
     dtype: str | None = None,
     device: str | None = None,
     device_map: str | dict[str, Any] | None = None,
+    fixed_shapes: bool | None = None,
 ) -> HFTarget:
     """A transformers causal LM by path, hub name or as a loaded object.
 
-    ``dtype`` is the checkpoint's own unless named. A loaded object keeps its own type and place.
+    ``dtype`` is the checkpoint's own unless named. A loaded object keeps its own type and place. ``fixed_shapes`` is as
+    in `HFTarget`.
     """
     kind = named_dtype(dtype) if dtype is not None else None
     if isinstance(model, PreTrainedModel):
@@ -48,7 +50,7 @@ def load_target(
             )
         if device is not None or device_map is not None:
             raise ValueError("the model was handed over loaded; move it yourself instead of naming a device")
-        return prepare(HFTarget(model))
+        return prepare(HFTarget(model, fixed_shapes=fixed_shapes))
     if device is not None and device_map is not None:
         raise ValueError(f"device={device} and device_map={device_map} both place the model; give one of them")
     place = torch.device("cpu") if device is None else named_device(device)
@@ -58,7 +60,7 @@ def load_target(
     loaded = _weights(name, config, kind, device_map)
     if device is not None:
         torch.nn.Module.to(loaded, place)
-    return prepare(HFTarget(loaded, name=name).pack())
+    return prepare(HFTarget(loaded, name=name, fixed_shapes=fixed_shapes).pack())
 
 
 def named_dtype(name: str) -> torch.dtype:

@@ -27,8 +27,8 @@ class HFTarget(Target):
     """Scores drafts on a transformers model; use `paceline.load`, which also probes what the model can be trusted with.
 
     The model's weights, configuration and attention implementation stay as they were; it is put into eval mode.
-    `pack` is for models that nobody else holds. ``fixed`` asks for recorded forwards of fixed shapes; unless told, a
-    model on a CUDA device has them.
+    `pack` is for models that nobody else holds. ``fixed_shapes`` asks for recorded forwards of fixed shapes;
+    unless told, a model on a CUDA device has them.
     """
 
     def __init__(
@@ -37,7 +37,7 @@ class HFTarget(Target):
         *,
         name: str | None = None,
         mode: Mode = Mode.PACKED,
-        fixed: bool | None = None,
+        fixed_shapes: bool | None = None,
     ) -> None:
         refuse_recurrent(model.config, type(model))
         config: Any = model.config.get_text_config()
@@ -49,9 +49,9 @@ class HFTarget(Target):
         self.limits = Reach()
         self.switch = Switch.of(config)
         self.own = OwnForward(model, self.switch, mode)
-        self.fixed = FixedPath.of(self.own, asked=fixed, turning=self.switch is not None)
+        self.fixed = FixedPath.of(self.own, asked=fixed_shapes, turning=self.switch is not None)
         self.paths: list[Path] = [self.own] if self.fixed is None else [self.fixed, self.own]
-        self._one_at_a_time = threading.Lock()
+        self._one_at_a_time = threading.RLock() if self.fixed is None else self.fixed.slab.lock
 
     @property
     def mode(self) -> Mode:
@@ -89,8 +89,7 @@ class HFTarget(Target):
 
     def open(self, capacity: int = 0) -> CacheRows:
         if self.fixed is not None:
-            with self._one_at_a_time:  # shared buffers may move to make room
-                return self.fixed.open(capacity)
+            return self.fixed.open(capacity)
         return CacheRows(capacity) if self.switch is None else TurningRows(capacity, self.switch)
 
     def reach(self, position: int) -> Reach:

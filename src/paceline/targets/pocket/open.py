@@ -29,13 +29,16 @@ def is_bundled(name: str) -> bool:
     return False
 
 
-def open_bundled(name: str, dtype: torch.dtype | None, device: torch.device) -> HFTarget:
+def open_bundled(
+    name: str, dtype: torch.dtype | None, device: torch.device, fixed_shapes: bool | None = None
+) -> HFTarget:
     """The target of that name, probed."""
     if MARK in name:
-        return _with_ballast(name, dtype, device)
+        return _with_ballast(name, dtype, device, fixed_shapes)
     bundle = read_bundle(name)
     weights = {part: weight.to(device=device, dtype=dtype) for part, weight in bundle.weights.items()}
-    return prepare(HFTarget(assembled(bundle.config, weights), name=name).pack())
+    model = assembled(bundle.config, weights)
+    return prepare(HFTarget(model, name=name, fixed_shapes=fixed_shapes).pack())
 
 
 def describe(name: str) -> str:
@@ -52,13 +55,13 @@ def _shaped(ballast: Ballast) -> tuple[Bundle, Shape]:
     return bundle, choose_shape(ballast, bundle.config)
 
 
-def _with_ballast(name: str, dtype: torch.dtype | None, device: torch.device) -> HFTarget:
+def _with_ballast(name: str, dtype: torch.dtype | None, device: torch.device, fixed_shapes: bool | None) -> HFTarget:
     ballast = read_ballast(name)
     _must_fit(name, ballast.size * (dtype or SHIPPED).itemsize, device)
     bundle, shape = _shaped(ballast)
     model = _built(bundle, shape, dtype or SHIPPED, device)
     # The probe holds differences against the spread of the logits, and must not take the bias for spread.
-    target = prepare(HFTarget(model, name=name).pack())
+    target = prepare(HFTarget(model, name=name, fixed_shapes=fixed_shapes).pack())
     if model.lm_head.bias is not None:
         forbid(model.lm_head.bias, bundle.config.vocab_size)
     return target

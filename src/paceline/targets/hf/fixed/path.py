@@ -45,9 +45,8 @@ class FixedPath(Path):
         """The path for a model, if it is asked for, or not refused and the model lies on one CUDA device. A model that
         rotates by the largest position of a forward (``turning``) has none: filling rows would have a say in it."""
         if turning and asked:
-            warnings.warn(
-                f"fixed shapes are not used: {type(own.model).__name__} has a switching rotation", UserWarning, 3
-            )
+            who = type(own.model).__name__
+            warnings.warn(f"fixed shapes are not used: {who} rotates by the largest position", UserWarning, 3)
         if asked is None:
             places = {weight.device for weight in own.model.parameters()}
             asked = len(places) == 1 and next(iter(places)).type == "cuda"

@@ -55,7 +55,7 @@ def block(slots: Sequence[int]) -> tuple[int, int]:
 
 
 def stretch(length: int) -> int:
-    """A length rounded up by a quarter at most, or to the shortest one."""
+    """A length rounded up to a multiple of the shortest one, or by a quarter at most where that is more."""
     grain = max(SHORTEST, power(length) // 8)
     return -(-length // grain) * grain
 

@@ -19,6 +19,7 @@ from collections.abc import Callable
 
 import torch
 
+from paceline.targets.base import Rows
 from paceline.targets.cache import CacheRows, LayerRows
 from paceline.tree import Ints
 
@@ -37,7 +38,7 @@ class Slab:
         self.keys: dict[int, torch.Tensor] = {}
         self.values: dict[int, torch.Tensor] = {}
         self.lock = threading.RLock()
-        """Held while buffers move, and by whoever must not have them moved away meanwhile."""
+        """Held while buffers move, and by whoever must not have them moved away meanwhile: every forward is."""
         self._spare = spare
         self._on_move = on_move
         self._taken: dict[int, weakref.ref[SlabRows]] = {}
@@ -179,6 +180,10 @@ class SlabRows(CacheRows):
     def _gather(self, rows: Ints) -> None:
         with self.slab.lock:
             super()._gather(rows)
+
+    def _copy(self, other: Rows, count: int) -> None:
+        with self.slab.lock:
+            super()._copy(other, count)
 
     def _give_back(self) -> None:
         with self.slab.lock:

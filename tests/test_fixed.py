@@ -1,0 +1,557 @@
+"""Drafts of fixed shapes: recorded once, played back for other texts, and never anything but the model's own rows.
+
+No GPU is needed: forwards are recorded on a `Tape`, which repeats what a CUDA graph would repeat. What a tape cannot
+show (streams, memory pools, what CUDA's kernels find) is for the machine that has one; see docs/cuda.md.
+"""
+
+import gc
+from collections.abc import Callable
+from functools import cache
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from engine import Watched, write
+from families import FAMILIES, build
+from paceline.drafters import Drafter, make_drafter
+from paceline.drafters.assistant import Assistant
+from paceline.hosts.python import LanguageModel
+from paceline.targets.base import Request, Rows, Want
+from paceline.targets.cache import CacheRows
+from paceline.targets.hf.fixed import path as fixed_path
+from paceline.targets.hf.fixed.capture import Uncapturable, direct, rehearse
+from paceline.targets.hf.fixed.inputs import Inputs
+from paceline.targets.hf.fixed.path import FixedPath
+from paceline.targets.hf.fixed.shapes import SHORTEST, Shape, block, stretch
+from paceline.targets.hf.fixed.slab import GRAIN, Slab, SlabRows
+from paceline.targets.hf.fixed.step import StaticForward, Step
+from paceline.targets.hf.forward import Mode
+from paceline.targets.hf.own import OwnForward
+from paceline.targets.hf.probe import prepare
+from paceline.targets.hf.target import HFTarget
+from paceline.tree import EMPTY, ROOT, DraftTree, Ints
+from scoring import (
+    CLOSE,
+    CONTEXT,
+    SEEN,
+    apart,
+    draft_for,
+    filled,
+    generated,
+    load_quietly,
+    random_tree,
+    read,
+    score,
+    target_of,
+    tokens,
+)
+from tape import taped
+
+PADDING_CHECKED = "gpt2"
+"""Looks for padding in its tokens, which a recording cannot; goes its own way."""
+RECORDED = [name for name, family in FAMILIES.items() if family.interface and name != PADDING_CHECKED]
+every_recorded = pytest.mark.parametrize("name", RECORDED)
+
+
+def fixed(name: str = "llama", record: Any = taped, **overrides: Any) -> HFTarget:
+    """A target whose drafts are recorded; on the CPU this has to be asked for."""
+    target = HFTarget(build(name, **overrides), fixed_shapes=True)
+    target.limits = target_of(name).limits
+    target.fixed = FixedPath(target.own, record)
+    target._one_at_a_time = target.fixed.slab.lock
+    target.paths = [target.fixed, target.own]
+    return target
+
+
+@cache
+def shared(name: str) -> HFTarget:
+    return fixed(name)
+
+
+def path_of(target: HFTarget) -> FixedPath:
+    assert target.fixed is not None
+    return target.fixed
+
+
+def slab_rows(rows: Rows) -> SlabRows:
+    assert isinstance(rows, SlabRows), "rows of the slab"
+    assert rows.slot is not None, "rows in a slot"
+    return rows
+
+
+class Pair:
+    """A sequence in a slab and its twin in rows of its own, which the model itself scores."""
+
+    def __init__(self, target: HFTarget, plain: HFTarget, text: Ints) -> None:
+        self.target, self.plain = target, plain
+        self.rows, self.twin = filled(target, text), filled(plain, text)
+
+    def requests(self, root: int, tree: DraftTree, want: Want = Want()) -> tuple[Request, Request]:  # noqa: B008
+        return Request.of_tree(self.rows, root, tree, want), Request.of_tree(self.twin, root, tree, want)
+
+    def keep(self, path: list[int]) -> None:
+        for rows in (self.rows, self.twin):
+            rows.keep(path)
+            rows.check()
+
+    def close(self) -> None:
+        self.rows.close()
+        self.twin.close()
+
+
+def gap(target: HFTarget, plain: HFTarget, pairs: list[tuple[Request, Request]]) -> float:
+    found = target.submit([ours for ours, _ in pairs]).result()
+    expected = [plain.submit([twin]).result()[0] for _, twin in pairs]
+    return max(apart(f.logits, e.logits) for f, e in zip(found, expected, strict=True))
+
+
+# --- rows of every family -----------------------------------------------------------------------------------
+
+
+@every_recorded
+def test_what_is_played_back_is_what_the_model_finds(name: str) -> None:
+    """Two recordings serve eight forwards: other tokens, other trees, other lengths, other slots of the block."""
+    target, plain = fixed(name), target_of(name)
+    pairs = [Pair(target, plain, tokens(CONTEXT - 5 * i, i)) for i in range(2)]
+    for seed in range(4):
+        trees = [random_tree(seed, 9 + seed), random_tree(seed + 40, 12 - seed)]
+        asked = [pair.requests(seed + i, tree) for i, (pair, tree) in enumerate(zip(pairs, trees, strict=True))]
+        assert gap(target, plain, asked) < CLOSE
+        for pair, tree in zip(pairs, trees, strict=True):
+            pair.keep([0, *(node + 1 for node in tree.path(len(tree) - 1))])
+        asked = [pair.requests(seed + 7, EMPTY) for pair in pairs]
+        assert gap(target, plain, asked) < CLOSE
+        for pair in pairs:
+            pair.keep([0])
+    assert [(s.first, s.count, s.rows, s.length) for s in path_of(target).recorded] == [(0, 2, 16, 256), (0, 2, 1, 256)]
+
+
+def test_whatever_happens_rows_are_those_of_a_sequence_alone() -> None:
+    """Sequences come, read, draft in groups, keep, are rewound, and go, while slots are reused and buffers grow."""
+    target, plain, random = fixed("gemma2"), target_of("gemma2"), np.random.default_rng(0)
+    open_ones: list[Pair] = []
+    moves = 0
+    for step in range(60):
+        act = random.integers(6)
+        if len(open_ones) < 2 or (act == 0 and len(open_ones) < 6) or step == 30:
+            capacity = path_of(target).slab.capacity
+            open_ones.append(Pair(target, plain, tokens(700 if step == 30 else int(random.integers(1, 90)), step)))
+            moves += path_of(target).slab.capacity != capacity
+        elif act == 1:
+            open_ones.pop(int(random.integers(len(open_ones)))).close()
+        elif act == 2:
+            pair = open_ones[int(random.integers(len(open_ones)))]
+            for rows in (pair.rows, pair.twin):
+                rows.rewind(pair.twin.committed // 2)
+                rows.check()
+        else:
+            some = [pair for pair in open_ones if random.random() < 0.6] or open_ones[:1]
+            trees = [random_tree(int(random.integers(1000)), int(random.integers(1, 20))) for _ in some]
+            asked = [pair.requests(3, tree) for pair, tree in zip(some, trees, strict=True)]
+            assert gap(target, plain, asked) < CLOSE
+            for pair, tree in zip(some, trees, strict=True):
+                pair.keep([0, *(node + 1 for node in tree.path(int(random.integers(len(tree)))))])
+    assert moves >= 2
+    assert len(path_of(target).recorded) > 5
+    for pair in open_ones:
+        pair.close()
+    assert path_of(target).slab.taken == []
+
+
+@pytest.mark.parametrize("name", ["llama", "mistral", "gpt_oss"])
+def test_drafts_scored_level_by_level(name: str) -> None:
+    target, plain, text = shared(name), target_of(name), tokens(CONTEXT)
+    whole = Request.of_tree(filled(plain, text), 1, DraftTree.build(tokens(6), [ROOT, ROOT, 0, 1, 1, 3]))
+    expected = plain.submit([whole]).result()[0].logits
+    rows, found, done = filled(target, text), [], 0
+    for size in (1, 2, 3, 1):
+        fresh = Request(rows, whole.tokens[done : done + size], whole.parents[: done + size], held=done)
+        found.append(target.submit([fresh]).result()[0].logits)
+        done += size
+    assert apart(torch.cat(found), expected) < CLOSE
+    rows.keep([0, 2, 4, 6])
+    rows.check()
+    rows.close()
+
+
+def test_wanted_states_come_along_and_early_exits_go_the_models_own_way() -> None:
+    target, plain = fixed(), target_of("llama")
+    pair, tree = Pair(target, plain, tokens(CONTEXT)), random_tree(3)
+    for want in (Want(hidden=frozenset({0, 2, 3})), Want(hidden=frozenset({1}))):
+        for seed in range(2):
+            ours, twin = pair.requests(seed, random_tree(seed, 12), want)
+            found, expected = target.submit([ours]).result()[0], plain.submit([twin]).result()[0]
+            assert all(apart(found.hidden(i), expected.hidden(i)) < CLOSE for i in want.hidden)
+    assert [shape.hidden for shape in path_of(target).recorded] == [{0, 2, 3}, {1}]
+    ours, twin = pair.requests(5, tree, Want(early_exit=1))
+    early: list[Tensor] = []
+    found = target.submit([ours], lambda _, logits: early.append(logits)).result()[0]
+    assert apart(found.early, plain.submit([twin]).result()[0].early) < CLOSE
+    assert len(early) == 1
+    assert len(path_of(target).recorded) == 2
+
+
+def test_a_copy_of_a_common_beginning() -> None:
+    target, plain, text = fixed(), target_of("llama"), tokens(CONTEXT)
+    first, second = filled(target, text), target.open(GRAIN + 1)
+    second.adopt(first, 20)
+    second.check()
+    tree = random_tree(5)
+    assert apart(score(target, second, 1, tree), score(plain, filled(plain, text[:20]), 1, tree)) < CLOSE
+    assert apart(score(target, first, 1, tree), score(plain, filled(plain, text), 1, tree)) < CLOSE
+
+
+# --- mistakes that these laws would see ---------------------------------------------------------------------
+
+
+def wrong_slot(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(StaticForward, "_slots", lambda forward, buffer: buffer[: forward._shape.count])
+
+
+def stale_mask(monkeypatch: pytest.MonkeyPatch) -> None:
+    made: dict[object, Tensor] = {}
+    mask = Inputs.mask
+
+    def first(inputs: Inputs, *key: Any) -> Tensor:
+        return made.setdefault((inputs, *key), mask(inputs, *key).clone())
+
+    monkeypatch.setattr(Inputs, "mask", first)
+
+
+def scratch_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    fill = Inputs.fill
+    monkeypatch.setattr(Inputs, "fill", lambda inputs, requests, scratch: fill(inputs, requests, 0))
+
+
+def baked_in(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Places on the host: what a graph would remember of its first forward for ever."""
+    update = fixed_path.Step.compute
+
+    def compute(step: Step) -> Any:
+        step.inputs.places = torch.tensor(step.inputs.places.tolist())
+        return update(step)
+
+    monkeypatch.setattr(Step, "compute", compute)
+    monkeypatch.setattr(fixed_path, "rehearse", lambda function: function())
+
+
+@pytest.mark.parametrize("mistake", [None, wrong_slot, stale_mask, scratch_is_read, baked_in])
+def test_mistakes_would_be_seen(mistake: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    target, plain = fixed(), target_of("llama")
+    second = Pair(target, plain, tokens(CONTEXT - 3, 1))
+    first = Pair(target, plain, tokens(CONTEXT))
+    assert [slab_rows(pair.rows).slot for pair in (second, first)] == [0, 1]
+    if mistake is not None:
+        mistake(monkeypatch)
+    worst = 0.0
+    for seed in range(3):
+        for pair in (first, second):
+            worst = max(worst, gap(target, plain, [pair.requests(seed, random_tree(seed, 12))]))
+            pair.keep([0, 1])
+    assert worst < CLOSE if mistake is None else worst > SEEN
+
+
+def test_hidden_keys_that_are_no_numbers_would_be_felt_and_are_cleaned_away() -> None:
+    target, plain, tree = fixed(), target_of("llama"), random_tree(1)
+    rows = slab_rows(filled(target, tokens(100)))
+    slot, keys = rows.slot, rows.layers[0].keys
+    assert keys is not None
+    keys[:, :, 60:100] = float("nan")
+    rows.close()
+    again, twin = filled(target, tokens(CONTEXT)), filled(plain, tokens(CONTEXT))
+    assert slab_rows(again).slot == slot
+    assert apart(score(target, again, 1, tree), score(plain, twin, 1, tree)) < CLOSE
+    keys = slab_rows(again).layers[0].keys
+    assert keys is not None
+    keys[:, :, 60:100] = float("nan")
+    assert not score(target, again, 1, tree).isfinite().all()
+
+
+# --- texts --------------------------------------------------------------------------------------------------
+
+METHODS: dict[str, Callable[[], Drafter]] = {
+    "plain": lambda: make_drafter("plain"),
+    "lookup": lambda: make_drafter("lookup"),
+    "assistant": lambda: Assistant(model=fixed("llama", seed=0), top=2),
+    "assistant's beams": lambda: Assistant(model=fixed("llama", seed=1), beams=3, noise="none"),
+}
+
+
+@pytest.mark.parametrize("name", ["llama", "gemma3", "gpt_oss", PADDING_CHECKED])
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.filterwarnings("ignore:fixed shapes are not used")
+def test_texts_are_the_models_own(name: str, method: str) -> None:
+    target = shared(name)
+    for seed in (3, 4):
+        expected = generated(target.model, tokens(CONTEXT, seed), 20)
+        rows = target.open()
+        session = write(target, tokens(CONTEXT, seed), METHODS[method](), rows=rows, max_new_tokens=20)
+        assert session.context.emitted.tolist() == expected
+        rows.close()
+    assert bool(path_of(target).recorded) == (name != PADDING_CHECKED)
+
+
+def test_a_text_that_outgrows_its_slot_and_leaves_others_where_they_are() -> None:
+    target, plain = fixed(), target_of("llama")
+    other = Pair(target, plain, tokens(CONTEXT))
+    assert gap(target, plain, [other.requests(1, random_tree(1))]) < CLOSE
+    prompt = tokens(GRAIN - 30)
+    expected = write(plain, prompt, make_drafter("lookup"), max_new_tokens=60)
+    rows = target.open()
+    found = write(target, prompt, make_drafter("lookup"), rows=rows, max_new_tokens=60)
+    assert found.context.emitted.tolist() == expected.context.emitted.tolist()
+    assert path_of(target).slab.capacity == 2 * GRAIN
+    assert gap(target, plain, [other.requests(2, random_tree(2))]) < CLOSE
+
+
+# --- who goes this way --------------------------------------------------------------------------------------
+
+
+def test_on_a_cpu_nobody_does_unless_asked() -> None:
+    assert load_quietly(build("llama")).fixed is None
+    assert HFTarget(build("llama"), fixed_shapes=False).fixed is None
+    scaled = build("llama", rope_parameters={"rope_type": "dynamic", "factor": 2.0, "rope_theta": 10000.0})
+    with pytest.warns(UserWarning, match="rotates by the largest position"):
+        target = HFTarget(scaled, fixed_shapes=True)
+    assert target.fixed is None
+
+
+@pytest.mark.parametrize("name", ["llama", "falcon", PADDING_CHECKED])
+@pytest.mark.filterwarnings("ignore:fixed shapes are not used")
+def test_the_probe_holds_recordings_to_the_law(name: str) -> None:
+    target = load_quietly(build(name), fixed_shapes=True)
+    assert bool(path_of(target).recorded) == (name == "llama")
+    assert target.mode is target_of(name).mode
+    assert target.limits == target_of(name).limits
+
+
+def test_a_probe_that_finds_other_rows_shuts_the_path(monkeypatch: pytest.MonkeyPatch) -> None:
+    fill = Inputs.fill
+    monkeypatch.setattr(Inputs, "fill", lambda inputs, requests, scratch: fill(inputs, requests, 0))
+    target = HFTarget(build("llama"), fixed_shapes=True)
+    with pytest.warns(UserWarning, match="fixed shapes are not used"):
+        prepare(target)
+    assert path_of(target).refused
+    assert target.mode is Mode.PACKED
+    assert target.limits.trees
+    assert type(target.open()) is CacheRows
+
+
+def test_what_cannot_be_recorded_is_told_once_and_goes_its_own_way(recwarn: pytest.WarningsRecorder) -> None:
+    target, plain = fixed(PADDING_CHECKED), target_of(PADDING_CHECKED)
+    pair = Pair(target, plain, tokens(CONTEXT))
+    for seed in range(3):
+        assert gap(target, plain, [pair.requests(1, random_tree(seed))]) < CLOSE
+        pair.keep([0, 1])
+    assert [str(w.message) for w in recwarn] == [
+        "fixed shapes are not used, which costs speed and nothing else: "
+        "the model looks at its own numbers (aten._local_scalar_dense.default)"
+    ]
+
+
+def test_a_replay_that_is_not_the_call_is_never_used() -> None:
+    def forgetful(function: Callable[[], Any]) -> Callable[[], Any]:
+        result = function()
+        return lambda: result._replace(logits=torch.zeros_like(result.logits))
+
+    target, plain = fixed(record=forgetful), target_of("llama")
+    pair = Pair(target, plain, tokens(CONTEXT))
+    with pytest.warns(UserWarning, match="a replay is not what was recorded"):
+        assert gap(target, plain, [pair.requests(1, random_tree(1))]) < CLOSE
+
+
+def test_a_shape_too_large_for_memory_goes_its_own_way_and_others_do_not() -> None:
+    sizes = []
+
+    def small(function: Callable[[], Any]) -> Callable[[], Any]:
+        result = function()
+        sizes.append(len(result.logits))
+        if len(result.logits) > 8:
+            raise torch.OutOfMemoryError("no memory for a graph")
+        return function
+
+    target, plain = fixed(record=small), target_of("llama")
+    pair = Pair(target, plain, tokens(CONTEXT))
+    for size in (4, 12, 12, 6):
+        assert gap(target, plain, [pair.requests(1, random_tree(1, size))]) < CLOSE
+    assert sizes == [8, 16, 8]
+
+
+@pytest.mark.parametrize("change", ["hook", "weights", "adapter"])
+def test_a_model_that_its_owner_changed_is_recorded_anew(change: str) -> None:
+    target, tree = fixed(), random_tree(1, 12)
+    rows = filled(target, tokens(CONTEXT))
+    before = score(target, rows, 1, tree)
+    layer: Any = target.model.get_decoder().layers[1]
+    if change == "hook":
+        layer.register_forward_hook(lambda _, __, out: 2 * out if isinstance(out, Tensor) else (2 * out[0], *out[1:]))
+    elif change == "weights":
+        layer.mlp.down_proj.weight = torch.nn.Parameter(2 * layer.mlp.down_proj.weight, requires_grad=False)
+    else:
+        layer.mlp.down_proj = torch.nn.Sequential(layer.mlp.down_proj, torch.nn.Dropout(), torch.nn.Tanh()).train(False)
+    found = score(target, rows, 1, tree)
+    target.paths = [target.own]
+    assert apart(found, before) > SEEN
+    assert apart(found, score(target, rows, 1, tree)) < CLOSE
+
+
+@pytest.mark.parametrize("name", RECORDED)
+@torch.no_grad()
+def test_nothing_of_the_host_gets_into_a_forward(name: str) -> None:
+    """Weights, rows and inputs on a device without memory: whatever came from the host would meet them there."""
+    model = build(name, torch.bfloat16).to("meta")
+    config, slab = model.config, Slab()
+    heads = getattr(config, "num_key_value_heads", None) or config.num_attention_heads
+    width = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+    slab.open(300)
+    for layer in range(config.num_hidden_layers):
+        like = torch.empty(1, heads, 1, width, device="meta", dtype=model.dtype)
+        slab.show(layer, like, like)
+    shape = Shape(0, 1, 4, 256, frozenset({1}))
+    result = rehearse(Step(OwnForward(model, None, Mode.PACKED), slab, shape).compute)
+    assert result.logits.device.type == "meta"
+    assert result.logits.shape[0] == 4
+
+
+NUMBERS = torch.arange(6.0)
+
+
+@pytest.mark.parametrize(
+    ("function", "refused"),
+    [
+        (lambda: NUMBERS[torch.tensor([1, 2])] + NUMBERS.sum(), False),
+        (lambda: NUMBERS.sum().item(), True),
+        (lambda: NUMBERS[NUMBERS > 2], True),
+        (lambda: NUMBERS.nonzero(), True),
+        (lambda: torch.empty(6, device="meta").copy_(NUMBERS), True),
+    ],
+)
+def test_what_a_recording_cannot_repeat_is_refused_before_it(function: Callable[[], Any], refused: bool) -> None:
+    if refused:
+        with pytest.raises(Uncapturable, match="the model"):
+            rehearse(function)
+    else:
+        assert rehearse(function).equal(function())
+
+
+# --- memory -------------------------------------------------------------------------------------------------
+
+
+def test_slots_are_free_whatever_ended_a_text() -> None:
+    target = fixed(record=direct)
+    lm, slab = LanguageModel(target), path_of(target).slab
+    prompt = tokens(CONTEXT)
+    lm.generate(prompt, method="lookup", max_new_tokens=8)
+    stream = lm.stream(prompt, method="lookup", max_new_tokens=30)
+    next(stream)
+    assert len(slab.taken) == 1
+    stream.close()
+    for place in ("open", "propose", "observe"):
+        with pytest.raises(OSError, match=place):
+            lm.generate(prompt, method=Watched(make_drafter("lookup"), fails=place), max_new_tokens=8)
+    lm.forget()
+    assert slab.taken == []
+    rows = filled(target, prompt)
+    assert len(slab.taken) == 1
+    assert not slab.release()
+    del rows
+    gc.collect()
+    assert slab.taken == []
+    assert slab.nbytes > 0
+    assert slab.release()
+    assert slab.nbytes == 0
+    assert lm.generate(prompt, method="lookup", max_new_tokens=8).tokens == generated(target.model, prompt, 8)
+
+
+def test_recordings_are_bounded_and_the_oldest_goes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fixed_path, "RECORDINGS", 2)
+    target = fixed(record=direct)
+    rows = filled(target, tokens(CONTEXT))
+    for size in (1, 3, 1, 7):
+        score(target, rows, 1, random_tree(1, size))
+    assert [shape.rows for shape in path_of(target).recorded] == [2, 8]
+
+
+def test_a_recording_does_not_hold_the_rows_it_was_made_with() -> None:
+    target = fixed()
+    rows = filled(target, tokens(CONTEXT))
+    score(target, rows, 1, random_tree(1))
+    del rows
+    gc.collect()
+    assert path_of(target).recorded
+    assert path_of(target).slab.taken == []
+
+
+def test_where_memory_ends_sequences_live_outside(monkeypatch: pytest.MonkeyPatch) -> None:
+    target, plain = fixed(), target_of("llama")
+    path = path_of(target)
+    first = Pair(target, plain, tokens(CONTEXT))
+    path.slab._spare = lambda: 0
+    second = Pair(target, plain, tokens(CONTEXT, 1))
+    assert type(second.rows) is CacheRows
+    assert gap(target, plain, [p.requests(1, random_tree(1)) for p in (first, second)]) < CLOSE
+    for pair in (first, second):
+        pair.keep([])
+    read(target, first.rows, tokens(GRAIN - CONTEXT - 4, 2))
+    read(plain, first.twin, tokens(GRAIN - CONTEXT - 4, 2))
+    assert gap(target, plain, [first.requests(1, DraftTree.chain(tokens(2)))]) < CLOSE
+    first.keep([])
+    assert slab_rows(first.rows).slot == 0
+    assert gap(target, plain, [first.requests(1, DraftTree.chain(tokens(3)))]) < CLOSE
+    first.keep([0, 1, 2, 3])
+    assert gap(target, plain, [first.requests(1, random_tree(2))]) < CLOSE
+    assert isinstance(first.rows, SlabRows)
+    assert first.rows.slot is None
+    assert path.slab.taken == []
+    assert path.slab.capacity == GRAIN
+
+
+def test_slots_and_capacity_double_and_count_what_they_take() -> None:
+    target = fixed(record=direct)
+    slab, sizes = path_of(target).slab, []
+    opened = []
+    for count in (1, 2, 3, 5):
+        while len(opened) < count:
+            opened.append(filled(target, tokens(5)))
+        sizes.append((slab.slots, slab.capacity))
+    assert sizes == [(1, GRAIN), (2, GRAIN), (4, GRAIN), (8, GRAIN)]
+    assert slab.nbytes == 3 * 2 * 8 * 2 * GRAIN * 16 * 4
+    assert opened[0].nbytes == slab.nbytes // 8  # type: ignore[attr-defined]
+    opened.append(target.open(GRAIN))
+    assert (slab.slots, slab.capacity) == (8, 2 * GRAIN)
+    opened.pop(2).close()
+    assert slab_rows(target.open()).slot == 2
+
+
+# --- shapes -------------------------------------------------------------------------------------------------
+
+
+def test_blocks_hold_their_slots_and_are_few() -> None:
+    for low in range(40):
+        for high in range(low, 40):
+            first, count = block([high, low])
+            assert first <= low
+            assert high < first + count
+            assert first % count == 0
+    assert len({block([low, high]) for low in range(32) for high in range(low, 32)}) == 63
+
+
+def test_lengths_are_rounded_up_by_a_quarter_at_most() -> None:
+    for length in range(1, 9000):
+        assert length <= stretch(length) <= max(length + SHORTEST, 1.25 * length)
+    assert len({stretch(length) for length in range(1, 131073)}) < 45
+
+
+def test_a_shape_full_of_nobody_is_not_worth_it() -> None:
+    target, plain = fixed(record=direct), target_of("llama")
+    pairs = [Pair(target, plain, tokens(9, i)) for i in range(16)]
+    ends = [pairs[0], pairs[15]]
+    assert gap(target, plain, [p.requests(1, random_tree(1, 12)) for p in ends]) < CLOSE
+    assert [(s.count, s.rows) for s in path_of(target).recorded] == [(16, 16)]
+    assert gap(target, plain, [p.requests(1, random_tree(1, 20)) for p in ends]) < CLOSE
+    assert gap(target, plain, [p.requests(1, random_tree(1, 150)) for p in ends[:1]]) < CLOSE
+    assert len(path_of(target).recorded) == 1
+    assert draft_for(target, 1)
