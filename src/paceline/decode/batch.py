@@ -20,7 +20,7 @@ import numpy as np
 
 from paceline.decode.questions import KINDS, Answer, Question, Score, addressee, answered
 from paceline.decode.session import Emission, Session
-from paceline.targets.base import NOTHING, Target
+from paceline.targets.base import NOTHING, Rows, Target
 from paceline.tree import Ints
 
 AT_ONCE = 16
@@ -47,7 +47,7 @@ class Seat:
     flow: Generator[Question, Any, None]
     question: Question | None = None
     given: int = 0
-    """How many of its tokens were handed out."""
+    """How many of its tokens were handed out, those of an earlier stay included."""
     error: Exception | None = None
 
     def send(self, answer: Answer) -> None:
@@ -58,6 +58,16 @@ class Seat:
             self.question = None
         except Exception as error:
             self.question, self.error = None, error
+
+    def begin(self, lender: Rows, common: int) -> None:
+        """Come to the first question, with a copy of the rows that another sequence holds of the prompt already."""
+        try:
+            if lender is not self.session.rows:
+                self.session.rows.adopt(lender, common)
+        except Exception as error:
+            self.fail(error)
+        else:
+            self.send(None)
 
     def fail(self, error: Exception) -> None:
         """End because whoever was asked could not answer."""
@@ -135,8 +145,9 @@ class Batch:
             for kind in KINDS:
                 for group in self._groups(kind):
                     self._answer(group)
-        except BaseException:
-            self.close()
+        except BaseException as error:
+            for another in self._closed():
+                error.add_note(f"and then, closing the batch: {another}")
             raise
         turns = [seat.turn() for seat in self._seats]
         self._seats = [seat for seat in self._seats if seat.question is not None]
@@ -145,10 +156,13 @@ class Batch:
 
     def close(self) -> None:
         """Stop writing all of them."""
-        seats, self._seats, self._waiting = self._seats, [], []
-        errors = [error for seat in seats if (error := _closed(seat.flow)) is not None]
-        if errors:
+        if errors := self._closed():
             raise errors[0]
+
+    def _closed(self) -> list[Exception]:
+        """What went wrong in closing, if anything did; all are closed in any case."""
+        seats, self._seats, self._waiting = self._seats, [], []
+        return [error for seat in seats if (error := _closed(seat.flow)) is not None]
 
     def __enter__(self) -> Self:
         return self
@@ -201,13 +215,11 @@ class Batch:
             if self._promised(session, prompt) >= here.common_prefix(prompt) + WORTH_WAITING:
                 continue
             self._waiting.remove(session)
-            seat = Seat(session, session.flow())
+            seat = Seat(session, session.flow(), given=len(session.emissions))
             self._seats.append(seat)
-            if here is not session.rows:
-                session.rows.adopt(here, here.common_prefix(prompt))
-            seat.send(None)
+            seat.begin(here, here.common_prefix(prompt))
 
-    def _lender(self, session: Session, prompt: Ints) -> Any:
+    def _lender(self, session: Session, prompt: Ints) -> Rows:
         """The rows that hold most of a prompt: those of the sequence itself unless another's hold more."""
         if session.drafter.needs != NOTHING:  # it is shown the whole prompt anyway
             return session.rows

@@ -65,9 +65,14 @@ class TextBatch:
 
     def step(self) -> list[Progress]:
         """One round of every text; tells of those that it brought something."""
-        while self._waiting and len(self._writing) < self._at_once:
-            self._begin(self._waiting.popleft())
-        return [self._progress(turn) for turn in self._batch.step()]
+        try:
+            refused = []
+            while self._waiting and len(self._writing) < self._at_once:
+                refused += self._begin(self._waiting.popleft())
+            return [*refused, *map(self._progress, self._batch.step())]
+        except BaseException:
+            self.close()
+            raise
 
     def __iter__(self) -> Iterator[Progress]:
         """What happens, until nothing is left to write."""
@@ -95,10 +100,17 @@ class TextBatch:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
         self.close()
 
-    def _begin(self, writing: Writing) -> None:
-        session = writing.begin(self._kept)
+    def _begin(self, writing: Writing) -> list[Progress]:
+        """Have a text written; it has ended where it cannot be."""
+        try:
+            session = writing.begin(self._kept)
+        except Exception as error:
+            writing.error = error
+            writing.end()
+            return [Progress(writing, [], True)]
         self._writing[session] = writing
         self._batch.join(session)
+        return []
 
     def _progress(self, turn: Turn) -> Progress:
         writing = self._writing[turn.session]
