@@ -80,6 +80,8 @@ class LanguageModel:
         """
         if n < 1:
             raise ValueError(f"cannot draw {n} samples; ask for 1 or more")
+        if isinstance(prompts, str):
+            raise ValueError("a batch is a list of prompts, not one text; put it into a list, or call `generate`")
         own: Sequence[Mapping[str, Any]] = [{}] * len(prompts) if each is None else each
         if len(own) != len(prompts):
             raise ValueError(f"'each' holds settings for {len(own)} prompts and there are {len(prompts)}")

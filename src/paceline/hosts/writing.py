@@ -162,7 +162,8 @@ class Writing:
         if self.error is not None:
             raise self.error
         session = self.session
-        assert session is not None and self.context.finish is not None, "the text is still being written"
+        if session is None or self.context.finish is None:
+            raise ValueError("this text is not finished; read its pieces, or step its batch, until it has ended")
         return Generation(
             text="".join(piece.text for piece in self._said),
             tokens=self.context.emitted.tolist(),
