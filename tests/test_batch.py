@@ -1,0 +1,211 @@
+"""Many sequences at once: each is the one that the serial driver writes, and none leaves anything behind."""
+
+import gc
+import inspect
+import itertools
+import time
+import weakref
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+
+from batches import STEPS, Spied, Wish, any_wish, check_rows, finish, told
+from engine import METHODS, SIZE, Erratic, Watched, habitual
+from paceline.context import Context
+from paceline.decode.batch import Batch
+from paceline.decode.session import Session
+from paceline.drafters import Plain, Seen
+from paceline.targets.table import TableTarget
+from paceline.tree import DraftTree
+
+EVERY_METHOD = pytest.mark.parametrize("method", METHODS)
+
+
+# --- the same sequences -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("shared", [False, True])
+@EVERY_METHOD
+def test_sequences_are_those_of_the_serial_driver(method: str, shared: bool) -> None:
+    """Tokens, reasons, log-probabilities, sources and rounds; joining late, waiting for seats, leaving early."""
+    target = TableTarget(habitual(), SIZE)
+    for seed in range(5):
+        random = np.random.default_rng(seed)
+        wishes = [any_wish(random) for _ in range(9)]
+        drafters = [METHODS[method]()] * 9 if shared else [METHODS[method]() for _ in wishes]
+        sessions = [wish.session(target, drafter) for wish, drafter in zip(wishes, drafters, strict=True)]
+        given: dict[Session, list[Any]] = {session: [] for session in sessions}
+        leaves = {session: int(random.integers(1, 5)) for session in sessions if random.random() < 0.3}
+        late = iter(sessions)
+        ended = set[Session]()
+        with Batch(target, at_once=[1, 2, 4, None][seed % 4], prompt_rows=int(random.integers(1, 16))) as batch:
+            for _ in range(STEPS):
+                for session in itertools.islice(late, int(random.integers(3))):
+                    batch.join(session)
+                for turn in batch.step():
+                    assert turn.error is None
+                    assert turn.ended == (turn.session.context.finish is not None)
+                    given[turn.session] += turn.emissions
+                    ended |= {turn.session} if turn.ended else set()
+                    if len(given[turn.session]) > leaves.get(turn.session, 99) and not turn.ended:
+                        batch.leave(turn.session)
+                        check_rows(turn.session)
+        for session, wish in zip(sessions, wishes, strict=True):
+            alone = wish.alone(target, METHODS[method]())
+            written = given[session]
+            assert written == session.emissions == alone.emissions[: len(written)]
+            if session in ended:
+                assert told(session) == told(alone)
+            else:
+                assert session in leaves
+                assert len(written) > leaves[session]
+        assert ended
+
+
+def test_who_left_may_come_back_and_goes_on() -> None:
+    target, drafter = Spied(), Watched(Erratic())
+    alone = Wish().alone(target, Erratic())
+    session = Wish().session(target, drafter)
+    batch, given = Batch(target), list[Any]()
+    while session.context.finish is None:
+        batch.join(session)
+        given += [emission for turn in batch.step() for emission in turn.emissions]
+        batch.leave(session)
+    assert given == alone.emissions
+    assert drafter.opened == drafter.closed > 1
+
+
+# --- nothing is left behind ---------------------------------------------------------------------------------
+
+
+def schedule(seed: int, flows: list[Any]) -> list[Any]:
+    """Joins, cancels, stops and failures in any order; weak references to all that took part."""
+    random = np.random.default_rng(seed)
+    target, batch_size = TableTarget(habitual(), SIZE), [1, 3, 8, None][seed % 4]
+    names = random.choice(list(METHODS), 3)
+    errors = random.choice(["open", "propose", "observe", "", "", ""], 3)
+    drafters = [
+        Watched(METHODS[name](), fails=fails, after=int(random.integers(6)))
+        for name, fails in zip(names, errors, strict=True)
+    ]
+    sessions = list[Session]()
+    batch = Batch(target, at_once=batch_size, prompt_rows=int(random.integers(1, 20)))
+    failed = set[Session]()
+    for _ in range(int(random.integers(3, 25))):
+        if random.random() < 0.6:
+            sessions.append(any_wish(random).session(target, drafters[random.choice(3)]))
+            batch.join(sessions[-1])
+        if sessions and random.random() < 0.3:
+            batch.leave(sessions[random.choice(len(sessions))])
+        failed |= {turn.session for turn in batch.step() if turn.error is not None}
+    if random.random() < 0.5:
+        finish(batch)
+    batch.close()
+    assert len(batch) == 0
+    assert batch.sessions == batch.step() == []
+    assert all(drafter.opened == drafter.closed for drafter in drafters)
+    assert {inspect.getgeneratorstate(flow) for flow in flows} <= {inspect.GEN_CLOSED}
+    assert len(flows) >= sum(bool(session.emissions) for session in sessions)
+    for session in sessions:
+        if session not in failed:
+            check_rows(session)
+    return [weakref.ref(thing) for thing in [batch, *drafters, *sessions]]
+
+
+@pytest.mark.parametrize("first", range(0, 200, 20))
+def test_no_schedule_of_joins_cancels_and_stops_leaves_anything(first: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    held, flow = list[Any](), Session.flow
+
+    def holding(session: Session) -> Any:
+        held.append(flow(session))
+        return held[-1]
+
+    monkeypatch.setattr(Session, "flow", holding)
+    references = list[Any]()
+    for seed in range(first, first + 20):
+        references += schedule(seed, held)
+        held.clear()
+    gc.collect()
+    assert not [reference for reference in references if reference() is not None]
+
+
+# --- who is asked what --------------------------------------------------------------------------------------
+
+
+class Noted(Erratic):
+    """Notes how many are asked for at once."""
+
+    def __init__(self, asked: Counter[tuple[str, int]]) -> None:
+        super().__init__()
+        self.asked = asked
+
+    def propose(self, asks: Sequence[Any]) -> list[DraftTree]:
+        self.asked["propose", len(asks)] += 1
+        return super().propose(asks)
+
+    def observe(self, seen: Sequence[Seen]) -> None:
+        self.asked["observe", len(seen)] += 1
+
+    def nodes(self, contexts: Sequence[Context]) -> list[int]:
+        self.asked["plan", len(contexts)] += 1
+        return [3] * len(contexts)
+
+
+def test_everyone_is_asked_once_a_step_for_all() -> None:
+    target = Spied()
+    one, other = Noted(Counter()), Noted(Counter())
+    wish = Wish([1], ending={"max_new_tokens": 99})
+    with Batch(target) as batch:
+        for drafter, planner in ((one, one), (one, other), (other, one), (one, one), (other, one)):
+            batch.join(wish.session(target, drafter, planner))
+        for step in range(1, 9):
+            batch.step()
+            assert one.asked == {("plan", 4): step, ("propose", 3): step, ("observe", 3): step}
+            assert other.asked == {("plan", 1): step, ("propose", 2): step, ("observe", 2): step}
+            assert [len(forward) for forward in target.seen] == [5] * step
+
+
+@pytest.mark.parametrize(("chunk", "limit", "at_most"), [(4, 10, 8), (4, 4, 4), (9, 4, 9), (3, 99, 12)])
+def test_readers_do_not_hold_up_writers_nor_each_other_for_ever(chunk: int, limit: int, at_most: int) -> None:
+    target = Spied(prefill_chunk=chunk)
+    writers = [Wish([token], ending={"max_new_tokens": 500}).session(target, Plain()) for token in range(3)]
+    readers = [Wish([token] * 37).session(target, Plain()) for token in range(4)]
+    with Batch(target, prompt_rows=limit) as batch:
+        for session in (*writers, *readers):
+            batch.join(session)
+        for step in itertools.count(1):
+            first = next((session for session in readers if session.rows.committed < 36), None)
+            if first is None:
+                break
+            before = first.rows.committed
+            batch.step()
+            assert first.rows.committed == min(before + chunk, 36)
+            assert [len(session.emissions) for session in writers] == [step] * 3
+    assert max(target.prompt_rows) == at_most
+    assert sum(target.prompt_rows) == 4 * 36
+
+
+# --- time ---------------------------------------------------------------------------------------------------
+
+
+def test_pauses_between_steps_are_not_counted() -> None:
+    target = Spied(prefill_chunk=3)
+    sessions = [Wish([number] * 9, nodes=number).session(target, Erratic()) for number in range(4)]
+    batch, inside = Batch(target, prompt_rows=6), 0.0
+    for number in itertools.count():
+        time.sleep(0.01)
+        if number < 8 and number % 2:
+            batch.join(sessions[number // 2])
+        began = time.perf_counter()
+        batch.step()
+        inside += time.perf_counter() - began
+        if number > 8 and not len(batch):
+            break
+    for session in sessions:
+        parts = [(r.seconds_draft, r.seconds_score, r.seconds_judge) for r in session.rounds]
+        spent = [session.seconds_prefill, *itertools.chain(*parts)]
+        assert min(spent) >= 0
+        assert 0 < sum(spent) < inside + 0.005 < 0.01 * number

@@ -1,0 +1,393 @@
+"""Texts written together are those written one after the other, and what they were written on comes back."""
+
+import itertools
+import sys
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from functools import cache
+from typing import Any
+
+import numpy as np
+import pytest
+
+import families
+import paceline
+from engine import PROMPT, SIZE, Erratic, Watched, habitual, tabled
+from paceline.drafters import Plain
+from paceline.drafters.assistant import Assistant
+from paceline.hosts.batch import Progress, TextBatch
+from paceline.hosts.kept import KeptRows
+from paceline.hosts.python import LanguageModel
+from paceline.hosts.writing import Generation, Writing
+from paceline.targets.base import Request, Rows, Target
+from paceline.targets.table import TableTarget
+from paceline.tree import Ints
+from paceline.vocabulary import Vocabulary
+
+
+@cache
+def speaking() -> LanguageModel:
+    """A table of tokens that are bytes and short words, so that characters and stop strings are cut anywhere."""
+    tokenizer = families.byte_tokenizer()
+    size = len(tokenizer)
+    return LanguageModel(TableTarget(habitual(size, seed=5), size), Vocabulary.of(tokenizer))
+
+
+@cache
+def pocket() -> LanguageModel:
+    return paceline.load("pocket", dtype="float32")
+
+
+@cache
+def tiny() -> LanguageModel:
+    return paceline.load(families.build("mistral"))
+
+
+def told(text: Generation) -> Generation:
+    """Everything but how long it took and what was read again."""
+    spent = {"seconds_draft": 0.0, "seconds_score": 0.0, "seconds_judge": 0.0}
+    rounds = [replace(round, **spent) for round in text.rounds]
+    totals = replace(text.totals, seconds_prefill=0.0, **spent)
+    return replace(text, rounds=rounds, totals=totals, cached_tokens=0)
+
+
+# --- the same texts -----------------------------------------------------------------------------------------
+
+PROMPTS: list[Any] = ["the rider", [7], "the rider in front", "za lidere", np.array([9, 9, 8, 9, 9])]
+EACH: list[dict[str, Any]] = [
+    {"stop": ["e", "rid"], "temperature": 1.0},
+    {"max_new_tokens": 3, "logprobs": 2},
+    {"method": "lookup:max_ngram=1", "seed": 5, "temperature": 0.7, "stop": "th"},
+    {"rule": "rejection", "temperature": 1.0, "planner": "fixed:3", "stop": ["zz", "ąę"]},
+    {"method": "plain", "eos": 9, "repetition_penalty": 1.5},
+]
+
+
+@pytest.mark.parametrize("at_once", [1, 3, 16])
+def test_texts_are_those_written_one_after_the_other(at_once: int) -> None:
+    lm, finished = speaking(), list[tuple[int, int]]()
+    all_of_them: dict[str, Any] = {"max_new_tokens": 24, "seed": 3, "logprobs": 0}
+    texts = lm.generate_batch(
+        PROMPTS, n=3, each=EACH, at_once=at_once, progress=lambda *done: finished.append(done), **all_of_them
+    )
+    assert [len(samples) for samples in texts] == [3] * 5
+    for prompt, own, samples in zip(PROMPTS, EACH, texts, strict=True):
+        alone = lm.sample(prompt, n=3, **all_of_them | own)
+        assert [told(text) for text in samples] == [told(text) for text in alone]
+    assert {text.finish for samples in texts for text in samples} >= {"stop", "length"}
+    assert finished == sorted(finished)
+    assert finished[-1] == (15, 15)
+    assert len(finished) == 15
+
+
+def test_so_are_those_of_the_bundled_models() -> None:
+    prompts = ["The old house", "Stary dom stał na końcu drogi, a", "Старий дім", "The old house stood, and then"]
+    for settings in ({"temperature": 0.8, "seed": 1}, {"temperature": 0.8, "draft_model": "pocket-draft"}):
+        how: dict[str, Any] = {"max_new_tokens": 12, "planner": "fixed:4"} | settings
+        together = pocket().generate_batch(prompts, n=2, at_once=5, **how)
+        assert [[told(t) for t in texts] for texts in together] == [
+            [told(t) for t in pocket().sample(prompt, n=2, **how)] for prompt in prompts
+        ]
+
+
+def test_a_prompt_is_read_once_however_few_are_written_at_once() -> None:
+    prompt = [token % 5 for token in range(33)]
+    for at_once in (1, 2, 5):
+        texts = LanguageModel(tabled(prefill_chunk=99)).generate_batch(
+            [prompt], n=5, at_once=at_once, temperature=1.0, max_new_tokens=6
+        )
+        assert [text.cached_tokens for text in texts[0]] == [0, 32, 32, 32, 32]
+
+
+def test_texts_may_be_added_while_others_are_written() -> None:
+    lm = LanguageModel(tabled())
+    first = lm.generate(PROMPT, max_new_tokens=3).tokens
+    ended = list[list[int]]()
+    with lm.batch(at_once=2) as batch:
+        batch.add(PROMPT, max_new_tokens=3)
+        for writing, _, is_end in batch:
+            if is_end:
+                ended.append(writing.result().tokens)
+                if len(ended) < 4:
+                    batch.add([*PROMPT, *first[: len(ended)]], max_new_tokens=3 - len(ended) % 3)
+    assert ended == [first, *(lm.generate([*PROMPT, *first[:n]], max_new_tokens=3 - n % 3).tokens for n in (1, 2, 3))]
+
+
+# --- cancelling ---------------------------------------------------------------------------------------------
+
+
+def steps(batch: TextBatch) -> Iterator[Progress]:
+    """As iterating, but not for ever."""
+    for _ in range(2000):
+        if not len(batch):
+            return
+        yield from batch.step()
+    raise AssertionError("a text is never finished")
+
+
+def test_a_cancelled_text_is_the_beginning_of_itself() -> None:
+    lm, drafter = LanguageModel(tabled()), Watched(Erratic())
+    expected = lm.generate(PROMPT, max_new_tokens=30).tokens
+    with lm.batch(at_once=2) as batch:
+        written, going, waiting = (batch.add(PROMPT, method=drafter, max_new_tokens=30) for _ in range(3))
+        for writing, pieces, _ in steps(batch):
+            if writing is written and pieces:
+                batch.cancel(written)
+                batch.cancel(waiting)
+    emitted = written.context.emitted.tolist()
+    assert 0 < len(emitted) < 30
+    assert emitted == expected[: len(emitted)]
+    assert going.result().tokens == expected
+    assert len(waiting.context.emitted) == 0
+    assert drafter.opened == drafter.closed == 2
+    batch.cancel(going)
+    for writing in (written, waiting):
+        with pytest.raises(ValueError, match="this text is not finished; read its pieces, or step its batch"):
+            writing.result()
+
+
+# --- nothing is left behind ---------------------------------------------------------------------------------
+
+
+class Buffers:
+    """All rows that a target opens from now on."""
+
+    def __init__(self, target: Target, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.rows = list[Any]()
+        opens = target.open
+
+        def noted(capacity: int = 0) -> Rows:
+            self.rows.append(opens(capacity))
+            return self.rows[-1]
+
+        monkeypatch.setattr(target, "open", noted)
+
+    @property
+    def held(self) -> list[int]:
+        """Bytes of those that hold any."""
+        return [rows.nbytes for rows in self.rows if rows.nbytes]
+
+
+@pytest.mark.parametrize(("kind", "schedules"), [("tiny", 8), ("pocket", 3)])
+def test_no_schedule_of_texts_leaves_anything(kind: str, schedules: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    lm: LanguageModel = {"tiny": tiny, "pocket": pocket}[kind]()
+    draft = paceline.load("pocket-draft", dtype="float32") if kind == "pocket" else None
+    alone: dict[Any, list[int]] = {}
+    lm.forget()
+    buffers = Buffers(lm.target, monkeypatch)
+    drafts = Buffers(draft.target, monkeypatch) if draft is not None else None
+    for seed in range(schedules):
+        random = np.random.default_rng(seed)
+        drafter = Watched(Plain() if draft is None else Assistant(model=draft, top=2), fails="propose" * (seed == 1))
+        batch, at_once = lm.batch(at_once=1 + seed % 4), 1 + seed % 4
+        kept, added = batch._kept, list[tuple[Writing, Any]]()
+        drafter._after = 4
+        with batch:
+            for _ in range(12):
+                if random.random() < 0.6:
+                    how = int(random.integers(1, 40)), int(random.integers(2, 9)), int(random.integers(2))
+                    prompt = np.arange(how[0]) % 13 + 1
+                    settings = {"temperature": float(how[2]), "method": drafter, "planner": "fixed:3"}
+                    added.append((batch.add(prompt, max_new_tokens=how[1], ignore_eos=True, **settings), how))
+                if added and random.random() < 0.2:
+                    batch.cancel(added[random.integers(len(added))][0])
+                batch.step()
+                assert len(kept) <= at_once
+                assert len(kept._lent) == len(batch._writing) <= at_once
+                assert len(buffers.held) <= at_once
+            if seed % 2 == 0:
+                list(steps(batch))
+                assert not kept._lent
+        assert (len(batch), len(kept), len(kept._lent)) == (0, 0, 0)
+        assert buffers.held == []
+        assert drafter.opened == drafter.closed
+        assert drafts is None or len(drafts.held) <= seed + 1
+        for writing, how in added:
+            if how not in alone:
+                alone[how] = _alone(lm, *how)
+            emitted = writing.context.emitted.tolist()
+            assert emitted == alone[how][: len(emitted)]
+            assert writing.context.finish is None or emitted == alone[how]
+        lm.forget()
+        buffers.rows.clear()
+
+
+def _alone(lm: LanguageModel, length: int, count: int, warmth: int) -> list[int]:
+    how: dict[str, Any] = {"max_new_tokens": count, "temperature": float(warmth), "ignore_eos": True}
+    return lm.generate(np.arange(length) % 13 + 1, method="plain", **how).tokens
+
+
+# --- what goes wrong ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("prompts", "options", "said"),
+    [
+        ("one text", {}, "a batch is a list of prompts, not one text; put it into a list"),
+        ([[1]], {"n": 0}, "cannot draw 0 samples; ask for 1 or more"),
+        ([[1], [2]], {"each": [{}]}, "'each' holds settings for 1 prompts and there are 2"),
+        ([[1]], {"each": [{"temprature": 1}]}, "did you mean 'temperature'"),
+        ([[1]], {"at_once": 0}, "let at least 1 be written at once"),
+        ([[1], []], {}, "the prompt is empty"),
+        ([[1], [SIZE]], {}, "outside the model's vocabulary of 6; encode it with the model's own tokenizer"),
+        ([[1], "text"], {}, "came without a tokenizer"),
+        ([[1]], {"stop": "x"}, "stop strings cannot be seen; leave them out"),
+    ],
+)
+def test_what_cannot_be_written_is_told(prompts: Any, options: dict[str, Any], said: str) -> None:
+    lm = LanguageModel(tabled())
+    with pytest.raises(ValueError, match=said):
+        lm.generate_batch(prompts, **options)
+    assert lm.generate_batch([]) == []
+
+
+def failing(tokens: Ints) -> bool:
+    if len(tokens) == len(PROMPT) + 4:
+        raise OSError("the criterion fails")
+    return False
+
+
+def test_a_text_that_fails_says_so_and_the_others_are_written(monkeypatch: pytest.MonkeyPatch) -> None:
+    lm = LanguageModel(tabled())
+    expected = lm.generate(PROMPT, max_new_tokens=9)
+    opens, opened = lm.target.open, itertools.count()
+
+    def no_room(capacity: int = 0) -> Rows:
+        if next(opened) == 1:
+            raise MemoryError("no room")
+        return opens(capacity)
+
+    monkeypatch.setattr(lm.target, "open", no_room)
+    settings: list[dict[str, Any]] = [{}, {}, {"criteria": (failing,)}, {}]
+    with lm.batch() as batch:
+        writings = [batch.add(PROMPT, max_new_tokens=9, **own) for own in settings]
+        writings.append(batch.add([SIZE + 1]))
+        said: dict[Writing, list[int | None]] = {writing: [] for writing in writings}
+        ends = list[Writing]()
+        for writing, pieces, ended in steps(batch):
+            said[writing] += [piece.token for piece in pieces]
+            ends += [writing] * ended
+        assert not batch._kept._lent
+    assert sorted(map(writings.index, ends)) == [0, 1, 2, 3, 4]
+    for number, error in ((1, "no room"), (2, "the criterion fails"), (4, "outside the model's vocabulary")):
+        with pytest.raises((MemoryError, OSError, ValueError), match=error):
+            writings[number].result()
+        assert said[writings[number]] == expected.tokens[: 4 if number == 2 else 0]
+    assert [told(writings[number].result()) for number in (0, 3)] == [told(expected)] * 2
+    with pytest.raises(OSError, match="the criterion fails"):
+        lm.generate_batch([PROMPT] * 2, each=[{}, {"criteria": (failing,)}])
+
+
+@pytest.mark.parametrize("where", ["propose", "criterion", "feed"])
+def test_after_an_interrupt_nothing_is_left(where: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    lm = LanguageModel(tabled())
+
+    def interrupt(*given: Any) -> Any:
+        raise KeyboardInterrupt
+
+    drafter = Watched(Erratic(), fails=where, after=1, error=KeyboardInterrupt)
+    batch = lm.batch(at_once=2)
+    criteria = (interrupt,) if where == "criterion" else ()
+    for _ in range(3):
+        batch.add(PROMPT, method=drafter, criteria=criteria)
+    with monkeypatch.context() as patch:
+        if where == "feed":
+            patch.setattr(Writing, "feed", interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            list(steps(batch))
+    assert (len(batch), len(batch._kept), len(batch._kept._lent)) == (0, 0, 0)
+    assert drafter.opened == drafter.closed == 2
+    again = batch.add(PROMPT, max_new_tokens=9)
+    list(steps(batch))
+    assert again.result().tokens == lm.generate(PROMPT, max_new_tokens=9).tokens
+
+
+# --- kept rows ----------------------------------------------------------------------------------------------
+
+
+def wrote(kept: KeptRows, target: Target, text: list[int]) -> Rows:
+    """Rows of a text, written where the kept ones end."""
+    prompt = np.array(text)
+    rows = kept.take(prompt, len(text))
+    rows.rewind(rows.common_prefix(prompt))
+    if rows.committed < len(text):
+        rest = prompt[rows.committed :]
+        target.submit([Request.of_prompt(rows, rest)]).result()
+        rows.keep(range(len(rest)))
+    rows.check()
+    assert rows.tokens.tolist() == text
+    return rows
+
+
+LEFT, RIGHT = [1, 1, 2, 3, 4, 5, 0, 1, 2, 3], [1, 2, 2, 2, 3, 3, 3, 4, 4, 4]
+
+
+@pytest.mark.parametrize(
+    ("limit", "asked", "left", "common"),
+    [
+        (2, [*LEFT[:6], 2], [RIGHT], 6),  # the better of two
+        (2, [*RIGHT[:2], 5], [LEFT], 2),  # also where it serves little, for want of room
+        (3, [*RIGHT[:2], 5], [LEFT, RIGHT], 2),  # a copy, where there is room
+        (3, RIGHT[:6], [LEFT], 6),  # not where most of it serves
+        (3, [5, 5], [LEFT, RIGHT], 0),
+    ],
+)
+def test_rows_are_lent_to_whom_they_serve_best(limit: int, asked: list[int], left: Any, common: int) -> None:
+    target = tabled()
+    kept = KeptRows(target, limit)
+    for rows in [wrote(kept, target, text) for text in (LEFT, RIGHT)]:
+        kept.give(rows)
+    rows = kept.take(np.array(asked), 20)
+    assert rows.common_prefix(np.array(asked)) == common
+    assert [spare.tokens.tolist() for spare in kept._spare] == left
+    rows.check()
+
+
+def test_the_oldest_rows_go_and_what_is_given_up_does_not_come_back() -> None:
+    target = tabled()
+    kept = KeptRows(target, 2)
+    texts = [[number] * 4 for number in range(4)]
+    lent = [wrote(kept, target, text) for text in texts]
+    for number, rows in enumerate(lent[:3]):
+        kept.give(rows)
+        assert len(kept) == [1, 1, 1][number]
+    kept.give(lent[3])
+    assert [rows.tokens.tolist() for rows in kept._spare] == texts[2:]
+    taken = kept.take(np.array(texts[3]), 4)
+    kept.clear()
+    kept.give(taken)
+    assert (len(kept), len(kept._lent)) == (0, 0)
+
+
+def test_a_text_begun_before_forgetting_leaves_no_rows() -> None:
+    """They may be those of other weights."""
+    lm = LanguageModel(tabled())
+    stream = lm.stream(PROMPT, max_new_tokens=9)
+    next(stream)
+    lm.forget()
+    list(stream)
+    assert len(lm.kept) == 0
+    assert [lm.generate(PROMPT, max_new_tokens=2).cached_tokens for _ in range(2)] == [0, len(PROMPT) - 1]
+
+
+def test_threads_do_not_write_over_each_others_rows() -> None:
+    target = tabled()
+    kept = KeptRows(target, 4)
+
+    def work(seed: int) -> None:
+        random = np.random.default_rng(seed)
+        for _ in range(150):
+            beginning = [LEFT, RIGHT][random.integers(2)] * 30
+            text = [*beginning[: random.integers(2, 300)], *random.integers(SIZE, size=9).tolist()]
+            kept.give(wrote(kept, target, text))
+
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        with ThreadPoolExecutor(6) as pool:
+            list(pool.map(work, range(6)))
+    finally:
+        sys.setswitchinterval(interval)
+    assert not kept._lent
+    assert len(kept) <= 4
