@@ -84,8 +84,22 @@ check
   --methods  str +
   --rules  str +
   --sizes  int +
+  --batch  int +
   --max-new-tokens  int  = 64
   --seed  int  = 0
+  --json
+bench
+bench overhead
+  --models  str +  = pocket pocket+ballast:300M
+  --draft-model -md  str
+  --methods  str +  plain|lookup|assistant
+  --dtype  str  = float32
+  --device  str
+  --threads  int
+  --prompt  utf8  repeated
+  --max-new-tokens  int  = 40
+  --num-draft-tokens  int  = 4
+  --passes  int  = 3
   --json
 methods
   --json
@@ -93,14 +107,26 @@ methods
 
 
 def commands() -> dict[str, argparse.ArgumentParser]:
-    found = [action for action in parser()._actions if isinstance(action, argparse._SubParsersAction)]
-    return dict(found[0].choices)
+    """Every command by its whole name, those below another after it."""
+    return dict(below(parser()))
+
+
+def below(command: argparse.ArgumentParser, name: str = "") -> Iterator[tuple[str, argparse.ArgumentParser]]:
+    for action in command._actions:
+        if isinstance(action, argparse._SubParsersAction):
+            for word, sub in action.choices.items():
+                yield f"{name}{word}", sub
+                yield from below(sub, f"{name}{word} ")
 
 
 def lines() -> Iterator[str]:
     for name, command in commands().items():
         yield name
-        yield from (f"  {_line(action)}" for action in command._actions if action.dest != "help")
+        yield from (
+            f"  {_line(action)}"
+            for action in command._actions
+            if action.dest != "help" and not isinstance(action, argparse._SubParsersAction)
+        )
 
 
 def _line(action: argparse.Action) -> str:
@@ -114,7 +140,7 @@ def _line(action: argparse.Action) -> str:
     if action.choices:
         words.append("|".join(map(str, action.choices)))
     if action.default is not None and action.default is not False:
-        words.append(f"= {action.default}")
+        words.append(f"= {' '.join(action.default) if isinstance(action.default, list) else action.default}")
     return "  ".join(words)
 
 
@@ -143,8 +169,8 @@ def test_a_hint_never_hides_a_flag_and_names_flags_that_exist() -> None:
         for name, command in commands().items()
     }
     flags = set[str]().union(*named.values())
-    assert flags & set(OUTDATED) == {"--prompt"}, "a flag of the demo, which writes on from several; no hint hides it"
-    assert "--prompt" in named["demo"]
+    assert flags & set(OUTDATED) == {"--prompt"}, "a flag of commands that write on from several; no hint hides it"
+    assert {name for name, flags in named.items() if "--prompt" in flags} == {"demo", "bench overhead"}
     assert parser().parse_args(["demo", "--prompt", "x"]).prompt == ["x"]
     assert {word for hint in OUTDATED.values() for word in hint.replace(",", "").split() if word[:2] == "--"} <= flags
 

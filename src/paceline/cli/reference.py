@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import os
+from collections.abc import Iterator
 
 
 def reference() -> str:
@@ -16,11 +17,16 @@ def reference() -> str:
 
     top = parser()
     parts = ["# Command line\n\nWritten by `python -m paceline.cli.reference > docs/cli.md`.\n"]
-    parts.append(_block("paceline", top))
-    for action in top._actions:
+    return "\n".join([*parts, *_blocks("paceline", top)])
+
+
+def _blocks(name: str, parser: argparse.ArgumentParser) -> Iterator[str]:
+    """A command, and the commands below it."""
+    yield _block(name, parser)
+    for action in parser._actions:
         if isinstance(action, argparse._SubParsersAction):
-            parts += [_block(f"paceline {name}", sub) for name, sub in action.choices.items()]
-    return "\n".join(parts)
+            for below, sub in action.choices.items():
+                yield from _blocks(f"{name} {below}", sub)
 
 
 def _block(name: str, parser: argparse.ArgumentParser) -> str:

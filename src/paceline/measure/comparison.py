@@ -14,18 +14,22 @@ from statistics import median
 from typing import Any, Protocol
 
 from paceline.decode.account import Totals
+from paceline.measure.statistics import repeated_share
 
 
-class Written(Protocol):
-    """A finished text, as `paceline.Generation` is."""
+class Tokens(Protocol):
+    """Whatever holds the tokens of a text."""
 
     @property
     def tokens(self) -> list[int]: ...
+
+
+class Written(Tokens, Protocol):
+    """A finished text, as `paceline.Generation` is."""
+
     @property
     def totals(self) -> Totals: ...
 
-
-NGRAM = 8
 
 Write = Callable[[str], Written]
 """Write on from a prompt with one method."""
@@ -111,11 +115,8 @@ class Comparison:
 
     @property
     def repetition(self) -> float:
-        """The share of 8-grams of the base's texts that occurred before in the same text. Where it is high, methods
-        that look things up in the text are flattered."""
-        grams = [list(zip(*(text.tokens[i:] for i in range(NGRAM)), strict=False)) for text in self.base.texts]
-        total = sum(map(len, grams))
-        return 1 - sum(len(set(found)) for found in grams) / total if total else 0.0
+        """The share of repeated 8-grams in the base's texts."""
+        return repeated_share([text.tokens for text in self.base.texts])
 
     def rows(self) -> list[dict[str, Any]]:
         """Plain data, a row per method."""
@@ -186,7 +187,7 @@ def _steps(
             return
 
 
-def first_parting(texts: Sequence[Written], others: Sequence[Written]) -> Parting | None:
+def first_parting(texts: Sequence[Tokens], others: Sequence[Tokens]) -> Parting | None:
     """Where the texts of the same prompts part first, as far as both were written; None where they are the same."""
     for prompt, (one, other) in enumerate(zip(texts, others, strict=False)):
         if one.tokens != other.tokens:

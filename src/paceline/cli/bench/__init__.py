@@ -1,0 +1,22 @@
+"""``paceline bench``: what is measured, one file each."""
+
+from __future__ import annotations
+
+from paceline.cli.bench import overhead
+from paceline.cli.common import Subparsers
+
+MEASUREMENTS = (overhead,)
+
+
+def add(commands: Subparsers) -> None:
+    parser = commands.add_parser(
+        "bench",
+        help="measure how fast this is here",
+        description="Measures speed on this machine.",
+        allow_abbrev=False,
+    )
+    measurements = parser.add_subparsers(
+        dest="measurement", metavar="MEASUREMENT", required=True, help="what to measure"
+    )
+    for measurement in MEASUREMENTS:
+        measurement.add(measurements)
