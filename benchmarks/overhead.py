@@ -93,7 +93,8 @@ def main() -> None:
     clocks = {"target": Clock(), "draft": Clock(), "masks": Clock()}
     for name, loaded in (("target", lm), ("draft", draft)):
         assert isinstance(loaded.target, HFTarget)
-        loaded.target.model.forward = clocks[name].around(loaded.target.model.forward)
+        for path in loaded.target.paths:
+            path.run = clocks[name].around(path.run)  # type: ignore[method-assign]
     attention.View.of = clocks["masks"].around(attention.View.of)
     found: dict[str, list[dict[str, float]]] = {name: [] for name in METHODS}
     for repeat in range(options.repeats):

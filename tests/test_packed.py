@@ -31,7 +31,7 @@ def layered(dtype: torch.dtype = torch.float32, *, bias: bool = True) -> nn.Sequ
 
 @pytest.fixture(autouse=True)
 def small_layers_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(packing, "SMALLEST", 1)
+    monkeypatch.setattr(packing, "SMALLEST", dict.fromkeys(packing.SMALLEST, 1))
 
 
 @pytest.fixture

@@ -41,6 +41,11 @@ class LayerRows:
         self.values[:, :, start:end] = values
         self.filled = end
 
+    @property
+    def heads(self) -> int:
+        assert self.keys is not None, "a layer's first rows show how many heads it has"
+        return self.keys.shape[1]
+
     def span(self, start: int, end: int) -> tuple[torch.Tensor, torch.Tensor]:
         """Views of the rows ``start .. end``."""
         assert self.keys is not None and self.values is not None and end <= self.filled, "rows are written before read"

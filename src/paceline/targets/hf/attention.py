@@ -207,20 +207,30 @@ def attend(
     return forward.attend(query, key, value, asked).transpose(1, 2).contiguous(), None
 
 
-def by_part(parts: Sequence[Part], layer: int, query: torch.Tensor, kv_heads: int, asked: Asked) -> torch.Tensor:
+def write(parts: Sequence[Part], layer: int, keys: torch.Tensor, values: torch.Tensor) -> None:
+    """Put each part's fresh rows of ``[1, heads, sum n, width]`` into its own buffers."""
+    for part, key, value in zip(parts, _apart(keys, parts), _apart(values, parts), strict=True):
+        part.rows.write(layer, key, value)
+
+
+def by_part(parts: Sequence[Part], layer: int, query: torch.Tensor, asked: Asked) -> torch.Tensor:
     """Each part's rows ``[1, heads, n, width]`` over what its own buffers hold of the layer."""
     outputs = []
-    for part in parts:
-        rows = query[:, :, part.start : part.start + part.n]
+    for part, rows in zip(parts, _apart(query, parts), strict=True):
         buffers = part.rows.layers[layer]
         if asked.softcap is None and asked.sinks is None:
-            view = part.view(asked.window, query, query.shape[1] // kv_heads)
+            view = part.view(asked.window, query, query.shape[1] // buffers.heads)
             outputs.append(fused(rows, *buffers.span(view.start, view.end), view, asked.scale))
         else:
             view = part.view(asked.window, query)
             spans = buffers.span(view.start, view.end)
             outputs.append(streamed(rows, *spans, view, asked.scale, asked.softcap, asked.sinks))
     return outputs[0] if len(outputs) == 1 else torch.cat(outputs, dim=2)
+
+
+def _apart(packed: torch.Tensor, parts: Sequence[Part]) -> Sequence[torch.Tensor]:
+    """Each part's rows of ``[1, heads, sum n, width]``, in one call: one for each part would cost six times as much."""
+    return (packed,) if len(parts) == 1 else packed.split([part.n for part in parts], dim=2)
 
 
 def fused(query: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, view: View, scale: float) -> torch.Tensor:
@@ -230,16 +240,17 @@ def fused(query: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, view: V
     for the group (one row of 32 heads in groups of 4 over 4,096 keys, on one CPU core: 3 ms instead of 6 in float32
     and of 24 in bfloat16). Many rows keep their heads and see keys that are expanded with stride zero.
     """
-    heads, kv_heads, n = query.shape[1], keys.shape[1], query.shape[2]
+    _, heads, n, width = query.shape
+    kv_heads = keys.shape[1]
     group = heads // kv_heads
     if view.folded:
-        query = query.reshape(1, kv_heads, group * n, query.shape[3])
+        query = query.reshape(1, kv_heads, group * n, width)
     else:
-        query = query.reshape(kv_heads, group, n, query.shape[3])
+        query = query.reshape(kv_heads, group, n, width)
         keys = keys.transpose(0, 1).expand(-1, group, -1, -1)
         values = values.transpose(0, 1).expand(-1, group, -1, -1)
     out = F.scaled_dot_product_attention(query, keys, values, attn_mask=view.mask, is_causal=view.causal, scale=scale)
-    return out.reshape(1, heads, n, values.shape[3])
+    return out.reshape(1, heads, n, -1)
 
 
 def streamed(

@@ -17,7 +17,7 @@ import torch
 from transformers import AttentionInterface, Cache, PreTrainedConfig, PreTrainedModel
 
 from paceline.targets.base import Request
-from paceline.targets.hf.attention import NAME, Asked, MaskScratch, Part, attend, by_part
+from paceline.targets.hf.attention import NAME, Asked, MaskScratch, Part, attend, by_part, write
 
 AttentionInterface.register(NAME, attend)
 
@@ -50,17 +50,16 @@ class Forward(Cache):
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Called by every layer with its fresh rows; returns what the layer's attention should see of the cache."""
         self._written = layer_idx, key_states, value_states
-        for part in self.parts:
-            fresh = slice(part.start, part.start + part.n)
-            rows = part.rows.write(layer_idx, key_states[:, :, fresh], value_states[:, :, fresh])
+        write(self.parts, layer_idx, key_states, value_states)
         if self.mode is Mode.PACKED:
             return key_states, value_states
-        return rows.span(0, part.request.end)
+        part = self.parts[0]
+        return part.rows.layers[layer_idx].span(0, part.request.end)
 
     def attend(self, query: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, asked: Asked) -> torch.Tensor:
         """Attention of every part's rows over what was written for it."""
         layer = self.enter_layer(keys, values, asked.window, asked.others)
-        return by_part(self.parts, layer, query, keys.shape[1], asked)
+        return by_part(self.parts, layer, query, asked)
 
     def enter_layer(self, keys: torch.Tensor, values: torch.Tensor, window: int | None, others: dict[str, Any]) -> int:
         """The layer whose attention is being computed; refuses what the attention function does not know."""

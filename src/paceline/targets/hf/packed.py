@@ -19,8 +19,7 @@ from typing import Any, NoReturn
 import torch
 from torch import nn
 
-TYPES = (torch.float32, torch.bfloat16)
-SMALLEST = 1 << 14
+SMALLEST = {torch.float32: 1 << 16, torch.bfloat16: 1 << 14}
 """Weights with fewer values than this stay as they are: arranging them gains less than the call costs."""
 CLOSE = {torch.float32: 1e-4, torch.bfloat16: 2e-2}
 """Of the output's spread: how far packed and ordinary kernels may lie apart."""
@@ -138,7 +137,7 @@ def _gains(layer: nn.Module) -> bool:
     if type(layer) is not nn.Linear or layer._forward_hooks or layer._forward_pre_hooks:
         return False
     weight = layer.weight
-    return weight.device.type == "cpu" and weight.dtype in TYPES and weight.numel() >= SMALLEST
+    return weight.device.type == "cpu" and weight.dtype in SMALLEST and weight.numel() >= SMALLEST[weight.dtype]
 
 
 @torch.no_grad()

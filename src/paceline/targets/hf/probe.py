@@ -16,6 +16,8 @@ import torch
 
 from paceline.targets.base import Reach, Request, Rows
 from paceline.targets.hf.forward import Mode, Unsupported
+from paceline.targets.hf.lean import Lean
+from paceline.targets.hf.path import Path
 from paceline.targets.hf.target import HFTarget
 from paceline.tree import EMPTY, DraftTree, Ints
 
@@ -23,6 +25,8 @@ TOLERANCE = {torch.float64: 1e-4, torch.float32: 1e-3, torch.bfloat16: 0.2, torc
 """Of the logits' standard deviation: far above what other kernels do to a row, far below what another context does."""
 SAME_KERNELS = 0.01
 """What is left of the tolerance between forwards of one shape, whose kernels do not differ."""
+SAME_OPERATIONS = 0.1
+"""What is left of it between two ways to compute the same operations, a few of which may be fused in other ways."""
 
 PREFIX, DRAFT = 6, 5
 PROBED_WINDOW = 512
@@ -37,8 +41,38 @@ def prepare(target: HFTarget) -> HFTarget:
         _find_mode(target)
     finally:
         target.paths = paths
+    _try_lean(target)
     _try_fixed(target)
     return target
+
+
+def _try_lean(target: HFTarget) -> None:
+    """A model of a known structure is computed without transformers' layers, if that finds what they find."""
+    lean = Lean.of(target.own)
+    if lean is None or target.mode is not Mode.PACKED:
+        return
+    paths = target.paths
+    try:
+        ours, theirs = (_read_and_scored(target, path) for path in (lean, target.own))
+    except torch.OutOfMemoryError:
+        raise
+    except BROKEN:
+        return
+    finally:
+        target.paths = paths
+    if not _gap(target, ours, theirs, SAME_OPERATIONS):
+        target.paths = [*paths[:-1], lean, target.own]
+
+
+def _read_and_scored(target: HFTarget, path: Path) -> torch.Tensor:
+    """Rows of a tree behind a short text, along one path."""
+    target.paths = [path]
+    prefix, line, other = (_tokens(target, count, salt) for salt, count in enumerate((PREFIX, DRAFT, DRAFT)))
+    rows = target.open(PREFIX + 2 * DRAFT)
+    _feed(target, rows, Request.of_prompt(rows, prefix[:-1]))
+    found = _scored(target, rows, prefix, _tree(line, other))
+    rows.close()
+    return found
 
 
 def _try_fixed(target: HFTarget) -> None:

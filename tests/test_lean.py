@@ -1,0 +1,449 @@
+"""The lean path finds what the model itself finds, takes what it knows, and leaves alone what it does not."""
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+from transformers import AutoConfig, AutoModelForCausalLM
+from transformers.models.llama.modeling_llama import LlamaAttention, LlamaMLP, LlamaRMSNorm
+
+from families import FAMILIES, LLAMA, VOCAB, WINDOW, build
+from paceline.targets.base import NOTHING, OnEarly, Request, Scores, Want
+from paceline.targets.hf import lean as lean_path
+from paceline.targets.hf.forward import Mode
+from paceline.targets.hf.kinds import KINDS
+from paceline.targets.hf.lean import Lean
+from paceline.targets.hf.path import Job
+from paceline.targets.hf.target import HFTarget
+from paceline.targets.load import open_model
+from paceline.tree import ROOT, DraftTree
+from scoring import CLOSE, CONTEXT, SEEN, apart, filled, load_quietly, native, path_gaps, random_tree, score, tokens
+
+KNOWN = ["llama", "mistral", "qwen2", "qwen3"]
+TEXT = tokens(CONTEXT)
+DTYPES = {torch.float32: 0.0, torch.float64: 1e-12, torch.bfloat16: 0.05, torch.float16: 0.01}
+"""How far rows of both paths may lie apart, in deviations of the logits. Operations are the same, so in float32 not at
+all; norms of narrower types are left a rounding, for kernels differ between machines."""
+
+every_known = pytest.mark.parametrize("name", KNOWN)
+
+
+def lean_of(target: HFTarget) -> Lean:
+    found = [path for path in target.paths if isinstance(path, Lean)]
+    assert len(found) == 1, "the lean path was not taken up at load"
+    return found[0]
+
+
+def is_taken(target: HFTarget) -> bool:
+    job = Job([Request.of_prompt(target.open(), TEXT)])
+    return any(isinstance(path, Lean) and path.takes(job) for path in target.paths)
+
+
+def along(target: HFTarget, path: Any, requests: list[Request], on_early: OnEarly | None = None) -> list[Scores]:
+    """What one path finds of requests, all others being closed."""
+    paths, target.paths = target.paths, [path]
+    try:
+        return target.submit(requests, on_early).result()
+    finally:
+        target.paths = paths
+
+
+def same(one: Tensor, other: Tensor, close: float) -> bool:
+    return torch.equal(one, other) if close == 0 else apart(one, other) < close
+
+
+# --- equal to the model's own forward -----------------------------------------------------------------------
+
+
+def remember(found: list[Tensor], number: int, logits: Tensor) -> None:
+    found.append(logits.clone())
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@every_known
+def test_every_row_and_state_is_the_models_own(name: str, dtype: torch.dtype) -> None:
+    """Prompts with and without logits, chains, trees and single rows, packed in one forward, over three rounds."""
+    target, close = load_quietly(build(name, dtype)), DTYPES[dtype]
+    want = Want(hidden=frozenset({0, 1, 3}), early_exit=2)
+    drafts = [random_tree(1), DraftTree.chain(tokens(7, 2)), DraftTree.chain([]), random_tree(3, 30)]
+    found = []
+    for path in (lean_of(target), target.own):
+        shown, early = list[Tensor](), list[Tensor]()
+        rows = [filled(target, TEXT[: CONTEXT - 5 * i]) for i in range(len(drafts))]
+        for _ in range(3):
+            requests = [
+                Request.of_tree(r, 1, draft, want if i else NOTHING)
+                for i, (r, draft) in enumerate(zip(rows, drafts, strict=True))
+            ]
+            fresh = [target.open(), target.open()]
+            requests += [Request.of_prompt(fresh[0], TEXT), Request.of_prompt(fresh[1], TEXT[:9], Want(logits=True))]
+            scores = along(target, path, requests, partial(remember, early))
+            shown += [s.logits for i, s in enumerate(scores) if i != 4]
+            shown += [s.hidden(layer) for s in scores[1:4] for layer in want.hidden]
+            shown += [s.early for s in scores[1:4]]
+            for row in rows:
+                row.keep([0])
+            for row in [*rows, *fresh]:
+                row.check()
+        found.append([*shown, *early])
+    assert len(found[0]) == len(found[1]) > 30
+    for ours, theirs in zip(*found, strict=True):
+        assert same(ours, theirs, close)
+
+
+@every_known
+def test_a_level_is_scored_behind_held_rows(name: str) -> None:
+    target = load_quietly(build(name))
+    tree = DraftTree.build(tokens(6, 4), [ROOT, ROOT, 0, 1, 1, 3])
+    whole = score(target, filled(target, TEXT), 1, tree)
+    rows = filled(target, TEXT)
+    parents = np.array([-1, 0, 0, 1, 2, 2, 4])
+    levels = [(0, 3), (3, 6), (6, 7)]
+    line = np.array([1, *tree.tokens])
+    found = []
+    for start, end in levels:
+        request = Request(rows, line[start:end], parents[:end], held=start)
+        found.append(along(target, lean_of(target), [request])[0].logits)
+    assert apart(torch.cat(found), whole) < CLOSE
+    rows.keep([0, 2, 4])
+    rows.check()
+
+
+@every_known
+def test_a_prompt_without_wishes_leaves_the_rows_that_the_model_would(name: str) -> None:
+    """Its last layer is not finished, which nobody can tell."""
+    target = load_quietly(build(name))
+    scored = []
+    for path in (lean_of(target), target.own):
+        rows = target.open()
+        along(target, path, [Request.of_prompt(rows, TEXT)])
+        rows.keep(range(len(TEXT)))
+        rows.check()
+        scored.append(score(target, rows, 1, random_tree(2)))
+        rows.check()
+    assert torch.equal(*scored)
+
+
+def test_a_prompt_may_be_asked_for_its_last_state_alone() -> None:
+    target = load_quietly(build("llama"))
+    want = Want(hidden=frozenset({3}))
+    ours, theirs = (
+        along(target, path, [Request.of_prompt(target.open(), TEXT, want)])[0].hidden(3)
+        for path in (lean_of(target), target.own)
+    )
+    assert torch.equal(ours, theirs)
+
+
+ROPES: dict[str, dict[str, Any]] = {
+    "linear": {"rope_type": "linear", "rope_theta": 10000.0, "factor": 4.0},
+    "yarn": {"rope_type": "yarn", "rope_theta": 10000.0, "factor": 4.0, "original_max_position_embeddings": 32},
+    "llama3": {
+        "rope_type": "llama3",
+        "rope_theta": 10000.0,
+        "factor": 8.0,
+        "low_freq_factor": 1.0,
+        "high_freq_factor": 4.0,
+        "original_max_position_embeddings": 32,
+    },
+}
+
+
+@pytest.mark.parametrize("kind", ROPES)
+def test_rotations_that_follow_the_position_alone_are_kept_in_tables(kind: str, monkeypatch: Any) -> None:
+    monkeypatch.setattr(lean_path, "FIRST_TABLE", 8)
+    target = load_quietly(build("llama", rope_parameters=ROPES[kind]))
+    text, tree = tokens(300, 5), random_tree(4)
+    for length in (5, 300, 40):
+        rows = filled(target, text[:length])
+        ours = along(target, lean_of(target), [Request.of_tree(rows, 1, tree)])[0].logits
+        rows.keep([])
+        assert torch.equal(ours, along(target, target.own, [Request.of_tree(rows, 1, tree)])[0].logits)
+
+
+def test_rotations_that_follow_the_forward_are_left_to_the_model() -> None:
+    rope = {"rope_type": "dynamic", "rope_theta": 10000.0, "factor": 4.0}
+    target = load_quietly(build("llama", rope_parameters=rope, max_position_embeddings=64))
+    assert not is_taken(target)
+
+
+RELATIVES: dict[str, dict[str, Any]] = {
+    "ministral": {"sliding_window": WINDOW, "head_dim": 16},
+    "llama": {"attention_bias": True, "mlp_bias": True, "hidden_act": "gelu", "num_key_value_heads": 1},
+    "qwen3": {"attention_bias": True, "head_dim": 32, "num_key_value_heads": 4, "tie_word_embeddings": True},
+}
+
+
+@pytest.mark.parametrize("model_type", RELATIVES)
+def test_relatives_and_options(model_type: str) -> None:
+    torch.manual_seed(0)
+    config = AutoConfig.for_model(model_type, **(LLAMA | RELATIVES[model_type] | {"vocab_size": VOCAB}))
+    model = AutoModelForCausalLM.from_config(config)
+    with torch.no_grad():
+        for weight in model.parameters():
+            weight.add_(0.2 * torch.randn_like(weight))
+    target, tree = load_quietly(model.eval()), random_tree(5)
+    rows = filled(target, TEXT)
+    ours = along(target, lean_of(target), [Request.of_tree(rows, 1, tree)])[0].logits
+    assert path_gaps(model, ours, TEXT, 1, tree) < CLOSE
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("name", ["pocket", "pocket-draft", "pocket+ballast:20M"])
+def test_bundled_models_go_this_way(name: str, dtype: str) -> None:
+    target, _ = open_model(name, dtype=dtype)
+    rows, tree = filled(target, TEXT), random_tree(6)
+    ours = along(target, lean_of(target), [Request.of_tree(rows, 1, tree)])[0].logits
+    rows.keep([])
+    theirs = along(target, target.own, [Request.of_tree(rows, 1, tree)])[0].logits
+    assert is_taken(target)
+    assert torch.equal(ours, theirs) if dtype == "float32" else apart(ours, theirs) < 0.05
+
+
+# --- what its owner does to a model -------------------------------------------------------------------------
+
+
+@torch.no_grad()
+def scale_everything(model: Any) -> None:
+    for weight in model.parameters():
+        weight.mul_(1.1)
+
+
+def replace_weights(model: Any) -> None:
+    for layer in model.model.layers:
+        layer.self_attn.q_proj.weight = nn.Parameter(-layer.self_attn.q_proj.weight)
+        layer.input_layernorm.weight = nn.Parameter(2 * layer.input_layernorm.weight)
+    model.model.norm.weight = nn.Parameter(-model.model.norm.weight)
+
+
+def turn_faster(model: Any) -> None:
+    model.model.rotary_emb.inv_freq.mul_(2)
+
+
+def turn_otherwise(model: Any) -> None:
+    model.model.rotary_emb.inv_freq = model.model.rotary_emb.inv_freq * 3
+
+
+def change_eps(model: Any) -> None:
+    model.model.norm.variance_epsilon = 10.0
+
+
+def change_scaling(model: Any) -> None:
+    model.model.layers[1].self_attn.scaling = 1.0
+
+
+class Adapted(nn.Module):
+    """A linear layer with a low-rank addition, as fine-tuning leaves it."""
+
+    def __init__(self, layer: nn.Linear) -> None:
+        super().__init__()
+        self.layer = layer
+        self.down = nn.Linear(layer.in_features, 2, bias=False)
+        self.up = nn.Linear(2, layer.out_features, bias=False)
+
+    def forward(self, rows: Tensor) -> Tensor:
+        result: Tensor = self.layer(rows) + 3 * self.up(self.down(rows))
+        return result
+
+
+def adapt(model: Any) -> None:
+    torch.manual_seed(1)
+    for layer in model.model.layers:
+        layer.self_attn.q_proj = Adapted(layer.self_attn.q_proj)
+        layer.mlp.down_proj = Adapted(layer.mlp.down_proj)
+
+
+def hook_a_linear_layer(model: Any) -> None:
+    model.model.layers[1].mlp.up_proj.register_forward_hook(lambda module, given, output: 2 * output)
+
+
+def hook_the_head(model: Any) -> None:
+    model.lm_head.register_forward_pre_hook(lambda module, given: (given[0] + 1,))
+
+
+def change_the_embedding(model: Any) -> None:
+    model.model.embed_tokens.register_forward_hook(lambda module, given, output: output.flip(-1))
+
+
+SEEN_CHANGES: list[Callable[[Any], None]] = [
+    scale_everything,
+    replace_weights,
+    turn_faster,
+    turn_otherwise,
+    change_eps,
+    change_scaling,
+    adapt,
+    hook_a_linear_layer,
+    hook_the_head,
+    change_the_embedding,
+]
+
+
+class OtherNorm(LlamaRMSNorm):
+    def forward(self, hidden_states: Tensor) -> Tensor:
+        return super().forward(hidden_states).flip(-1)
+
+
+class OtherMLP(LlamaMLP):
+    def forward(self, x: Tensor) -> Tensor:
+        return -super().forward(x)
+
+
+class OtherAttention(LlamaAttention):
+    def forward(self, *given: Any, **options: Any) -> Any:
+        output, weights = super().forward(*given, **options)
+        return -output, weights
+
+
+def subclass_a_norm(model: Any) -> None:
+    norm = OtherNorm(64)
+    norm.load_state_dict(model.model.norm.state_dict())
+    model.model.norm = norm
+
+
+def subclass_an_mlp(model: Any) -> None:
+    mlp = OtherMLP(model.config)
+    mlp.load_state_dict(model.model.layers[0].mlp.state_dict())
+    model.model.layers[0].mlp = mlp.eval()
+
+
+def subclass_an_attention(model: Any) -> None:
+    attention = OtherAttention(model.config, 2)
+    attention.load_state_dict(model.model.layers[2].self_attn.state_dict())
+    model.model.layers[2].self_attn = attention.eval()
+
+
+def hook_a_layer(model: Any) -> None:
+    model.model.layers[1].register_forward_hook(lambda module, given, output: 2 * output)
+
+
+def hook_an_mlp(model: Any) -> None:
+    model.model.layers[1].mlp.register_forward_pre_hook(lambda module, given: (2 * given[0],))
+
+
+def wrap_a_forward(model: Any) -> None:
+    norm = model.model.layers[0].post_attention_layernorm
+    honest = norm.forward
+    norm.forward = lambda states: -honest(states)
+
+
+def wrap_the_model(model: Any) -> None:
+    honest = model.model.forward
+
+    def stretched(position_ids: Tensor, **inputs: Any) -> Any:
+        return honest(position_ids=2 * position_ids, **inputs)
+
+    model.model.forward = stretched
+
+
+def drop_a_layer(model: Any) -> None:
+    model.config.num_hidden_layers = 2
+
+
+STRANGE_CHANGES: list[Callable[[Any], None]] = [
+    subclass_a_norm,
+    subclass_an_mlp,
+    subclass_an_attention,
+    hook_a_layer,
+    hook_an_mlp,
+    wrap_a_forward,
+    wrap_the_model,
+    drop_a_layer,
+]
+
+
+def gap_to_own(target: HFTarget) -> float:
+    """Between the path that is taken and the model's own, both reading a text anew."""
+    paths, found = target.paths, []
+    for chosen in (paths, [target.own]):
+        target.paths = chosen
+        found.append(score(target, filled(target, TEXT), 1, random_tree(7)))
+    target.paths = paths
+    return apart(*found)
+
+
+@pytest.mark.parametrize("change", SEEN_CHANGES)
+def test_a_model_changed_after_load_is_computed_as_it_is_now(change: Callable[[Any], None]) -> None:
+    target = load_quietly(build("llama").requires_grad_(False))
+    before = score(target, filled(target, TEXT), 1, random_tree(7))
+    change(target.model)
+    assert is_taken(target)
+    assert gap_to_own(target) < CLOSE
+    assert apart(score(target, filled(target, TEXT), 1, random_tree(7)), before) > SEEN
+
+
+@pytest.mark.parametrize("change", STRANGE_CHANGES)
+def test_what_is_strange_is_left_to_the_model(change: Callable[[Any], None]) -> None:
+    target = load_quietly(build("llama").requires_grad_(False))
+    before = score(target, filled(target, TEXT), 1, random_tree(7))
+    assert is_taken(target)
+    change(target.model)
+    assert not is_taken(target)
+    assert gap_to_own(target) == 0
+    assert apart(score(target, filled(target, TEXT), 1, random_tree(7)), before) > SEEN
+
+
+@pytest.mark.parametrize("change", [c for c in STRANGE_CHANGES if c not in (wrap_the_model, drop_a_layer)])
+def test_what_is_strange_from_the_start_is_left_to_the_model(change: Callable[[Any], None]) -> None:
+    model = build("llama").requires_grad_(False)
+    change(model)
+    assert not is_taken(load_quietly(model))
+
+
+def test_a_hook_that_is_taken_off_opens_the_path_again() -> None:
+    target = load_quietly(build("qwen3"))
+    hook = target.model.get_decoder().layers[0].register_forward_hook(lambda *_: None)
+    assert not is_taken(target)
+    hook.remove()
+    assert is_taken(target)
+    everywhere = nn.modules.module.register_module_forward_hook(lambda *_: None)
+    assert not is_taken(target)
+    everywhere.remove()
+    assert is_taken(target)
+
+
+def test_other_structures_and_other_modes_go_the_models_own_way() -> None:
+    for name in sorted(FAMILIES.keys() - set(KNOWN)):
+        assert Lean.of(HFTarget(build(name)).own) is None
+    target = load_quietly(build("llama"))
+    target.mode = Mode.MASKED
+    assert not is_taken(target)
+
+
+def test_a_name_alone_is_not_believed(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = build("llama")
+    home = "transformers.models.llama.modeling_llama"
+    assert home in KINDS
+    double = type("LlamaForCausalLM", (type(model),), {"__module__": home})
+    model.__class__ = double
+    assert not is_taken(load_quietly(model))
+
+
+# --- the probe ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_rows_that_disagree_at_load_close_the_path(dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
+    honest = lean_path._turned
+    monkeypatch.setattr(lean_path, "_turned", lambda heads, turns: honest(heads, (turns[0], -turns[1])))
+    target = load_quietly(build("llama", dtype))
+    assert not is_taken(target)
+    tree = random_tree(8)
+    assert path_gaps(target.model, score(target, filled(target, TEXT), 1, tree), TEXT, 1, tree) < 0.1
+
+
+def test_a_path_that_breaks_at_load_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*_: Any) -> Tensor:
+        raise RuntimeError("no such kernel")
+
+    monkeypatch.setattr(lean_path, "_turned", broken)
+    assert not is_taken(load_quietly(build("llama")))
+
+
+def test_positions_beyond_the_trained_ones_are_turned_as_the_model_turns_them() -> None:
+    target = load_quietly(build("llama", max_position_embeddings=64))
+    text = tokens(200, 9)
+    assert apart(score(target, filled(target, text), 1), native(target.model, np.append(text, 1))[-1:]) < CLOSE
