@@ -2,9 +2,9 @@
 
     python benchmarks/overhead.py [--model pocket+ballast:500M] [--dtype bfloat16] [--draft-model pocket-draft] [--json]
 
-A round is timed whole. Time inside the models' own forwards is taken off, and what the engine does in there (building
-masks) is put back on. A draft model's forwards are drafting work, but no bookkeeping: they stand in a column of their
-own.
+A round is timed whole. Time inside the models' forwards, by whichever path they are computed, is taken off, and what
+the engine does in there (building masks) is put back on. A draft model's forwards are drafting work, but no
+bookkeeping: they stand in a column of their own.
 """
 
 import argparse
