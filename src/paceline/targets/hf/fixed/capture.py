@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Any, Protocol, TypeVar
 
 import torch
@@ -42,12 +42,13 @@ class CapturesGraphs(Recorder):
         self._device = device
         self._pool = torch.cuda.graph_pool_handle()
         self._stream = torch.cuda.Stream(device)
+        self._trusted = False
 
     def __call__(self, function: Callable[[], T]) -> Callable[[], T]:
         with torch.cuda.device(self._device):
             current = torch.cuda.current_stream()
             self._stream.wait_stream(current)
-            with torch.cuda.stream(self._stream), _no_waiting():
+            with torch.cuda.stream(self._stream), nullcontext() if self._trusted else _no_waiting():
                 function()
             current.wait_stream(self._stream)
             graph = torch.cuda.CUDAGraph()
@@ -59,6 +60,7 @@ class CapturesGraphs(Recorder):
                     result = function()
                 finally:
                     graph.capture_end()
+        self._trusted = True
 
         def replay() -> T:
             graph.replay()
@@ -69,7 +71,8 @@ class CapturesGraphs(Recorder):
 
 @contextmanager
 def _no_waiting() -> Iterator[None]:
-    """Anything that waits for the device raises: the last rehearsal, with everything loaded that is loaded once."""
+    """Anything that waits for the device raises: the last rehearsal, with everything loaded that is loaded once. It
+    holds for all threads, so it is done for a model's first recording only."""
     before = torch.cuda.get_sync_debug_mode()
     torch.cuda.set_sync_debug_mode("error")
     try:
@@ -96,6 +99,10 @@ def rehearse(function: Callable[[], T]) -> T:
         return function()
 
 
+COPIES = (torch.ops.aten.copy_, torch.ops.aten._to_copy)
+"""Elsewhere a single number of the host is an argument like any other."""
+
+
 class _Rules(TorchDispatchMode):
     """Refuses operations whose result the host must see, and copies between host and device."""
 
@@ -103,7 +110,8 @@ class _Rules(TorchDispatchMode):
         if torch.Tag.data_dependent_output in func.tags or _finds_its_shape(func, args):
             raise Uncapturable(f"the model looks at its own numbers ({func})")
         result = func(*args, **(kwargs or {}))
-        places = {t.device.type for t in (*args, result) if isinstance(t, torch.Tensor) and t.dim() > 0}
+        copies = func.overloadpacket in COPIES
+        places = {t.device.type for t in (*args, result) if isinstance(t, torch.Tensor) and (copies or t.dim() > 0)}
         if len(places) > 1:
             raise Uncapturable(f"the model moves numbers between {' and '.join(sorted(places))} ({func})")
         return result

@@ -58,7 +58,7 @@ class Inputs:
             self._seen.numpy()[place, :n, :known] = request.visible
         self._device.copy_(self._host, non_blocking=True)
         if self._sent is not None:
-            self._sent.record()
+            self._sent.record(torch.cuda.current_stream(self._device.device))
 
     def mask(self, window: int | None, length: int, dtype: torch.dtype, copies: int) -> torch.Tensor:
         """``[count, 1, copies * rows, length]``, added to the scores: 0 where a row sees a key of its slot."""

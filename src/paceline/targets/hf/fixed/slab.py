@@ -93,7 +93,10 @@ class Slab:
         if self._spare is not None:
             return self._spare()
         device = next(iter(self.keys.values())).device
-        return int(SHARE * torch.cuda.mem_get_info(device)[0]) if device.type == "cuda" else sys.maxsize
+        if device.type != "cuda":
+            return sys.maxsize
+        unused = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+        return int(SHARE * (torch.cuda.mem_get_info(device)[0] + unused))
 
     def _resize(self, slots: int, capacity: int) -> None:
         """Counters follow the buffers: where memory ends half-way, every buffer is still at least as large as told."""
