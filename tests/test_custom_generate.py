@@ -252,14 +252,18 @@ class Counting(StoppingCriteria):
         return torch.full((len(input_ids),), len(self.seen) == self.calls)
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("record", [{}, {"return_dict_in_generate": True, "output_scores": True}])
-def test_processors_and_criteria_are_called_exactly_as_in_plain_decoding(record: dict[str, Any]) -> None:
+def test_processors_and_criteria_are_called_exactly_as_in_plain_decoding(
+    record: dict[str, Any], dtype: torch.dtype
+) -> None:
     padded = {name: values[:1] for name, values in batch().items()}
+    model = build("llama", dtype)
 
     def seen(custom: CustomGenerate | None) -> tuple[Any, Any]:
         processor, criterion = Recording(), Counting(17)
         generate(
-            llama(),
+            model,
             padded,
             **record,
             logits_processor=[processor],
@@ -268,7 +272,7 @@ def test_processors_and_criteria_are_called_exactly_as_in_plain_decoding(record:
         )
         return processor.seen, criterion.seen
 
-    text = generate(llama(), padded, logits_processor=[Recording()])
+    text = generate(model, padded, logits_processor=[Recording()])
     ours = custom_generate(Foreseeing(text, PADDINGS[:1]))
     (theirs_seen, theirs_asked), (ours_seen, ours_asked) = seen(None), seen(ours)
     assert [ids for ids, _ in ours_seen] == [ids for ids, _ in theirs_seen]
@@ -586,6 +590,20 @@ def test_a_generation_that_fails_leaves_nothing_behind(
     assert generate(model.eval(), one(), custom_generate=custom_generate(drafter)).shape == (1, LENGTH + 24)
 
 
+def test_an_interrupt_closes_what_was_opened() -> None:
+    class Interrupted(Recording):
+        def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
+            if len(self.seen) == 4:
+                raise KeyboardInterrupt
+            return super().__call__(input_ids, scores)
+
+    drafter, model = Watched(Lookup()), build("llama").train()
+    with pytest.raises(KeyboardInterrupt):
+        generate(model, batch(), logits_processor=[Interrupted()], custom_generate=custom_generate(drafter))
+    assert drafter.opened == drafter.closed == 3
+    assert model.training
+
+
 # --- refused in a sentence ----------------------------------------------------------------------------------
 
 
@@ -688,7 +706,9 @@ def test_the_model_is_left_as_it_was() -> None:
     assert {name: module.training for name, module in model.named_modules()} == flags
     assert model.config._attn_implementation == "eager"
     assert list(model.state_dict()) == keys
-    for twin in (copy.deepcopy(model), pickle.loads(pickle.dumps(model))):
+    saved = pickle.dumps(model)
+    assert b"paceline" not in saved, "who reads it back need not have us"
+    for twin in (copy.deepcopy(model), pickle.loads(saved)):
         assert generate(twin.eval(), one(), custom_generate=custom_generate()).shape == (1, LENGTH + 24)
 
 

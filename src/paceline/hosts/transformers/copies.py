@@ -36,6 +36,8 @@ def own_copies(
     processors: Sequence[Any], criteria: Sequence[Any], model: PreTrainedModel, place: Place
 ) -> tuple[list[Any], list[Any]]:
     """Copies for one row. Processors and criteria are copied together: they may share what they know."""
+    if not processors and not criteria:
+        return [], []
     try:
         mine, asked = copy.deepcopy((list(processors), list(criteria)), _shared([*processors, *criteria], model))
     except Exception as error:

@@ -20,6 +20,8 @@ from paceline.verify import Rule
 
 SPARE_ROWS = 64
 """Room in the cache for the rows of a draft, beyond those of the text."""
+AHEAD = 1024
+"""How much text memory is set aside for at first: a generous ``max_new_tokens`` is seldom used up."""
 
 
 @dataclass(frozen=True)
@@ -96,7 +98,7 @@ class Row:
         return Session(
             context=context,
             target=way.target,
-            rows=way.target.open(len(context) + context.room + SPARE_ROWS),
+            rows=way.target.open(len(context) + min(context.room, AHEAD) + SPARE_ROWS),
             drafter=way.drafter,
             planner=way.planner,
             rule=way.rule,
