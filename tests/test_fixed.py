@@ -6,6 +6,7 @@ show (streams, memory pools, what CUDA's kernels find) is for the machine that h
 
 import gc
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from typing import Any
 
@@ -305,6 +306,26 @@ def test_a_text_that_outgrows_its_slot_and_leaves_others_where_they_are() -> Non
     assert found.context.emitted.tolist() == expected.context.emitted.tolist()
     assert path_of(target).slab.capacity == 2 * GRAIN
     assert gap(target, plain, [other.requests(2, random_tree(2))]) < CLOSE
+
+
+def test_texts_written_together_and_from_several_threads() -> None:
+    """Of different lengths, one of them longer than a slot: buffers move while others write."""
+    target = fixed("gemma3", direct)
+    lm, prompts = LanguageModel(target), [tokens(n, n) for n in (GRAIN - 20, 9, 70, 31, 100)]
+    expected = [generated(target.model, prompt, 40) for prompt in prompts]
+    with lm.batch() as batch:
+        writings = [batch.add(prompt, method="lookup", max_new_tokens=40) for prompt in prompts]
+        for _ in batch:
+            pass
+    assert [writing.result().tokens for writing in writings] == expected
+    assert max(shape.count for shape in path_of(target).recorded) >= 4
+    lm.forget()
+    assert path_of(target).slab.release()
+    with ThreadPoolExecutor(3) as pool:
+        found = pool.map(lambda prompt: lm.generate(prompt, method="lookup", max_new_tokens=40).tokens, prompts)
+        assert list(found) == expected
+    lm.forget()
+    assert path_of(target).slab.taken == []
 
 
 # --- who goes this way --------------------------------------------------------------------------------------

@@ -165,15 +165,19 @@ def load(
     dtype: str | None = None,
     device: str | None = None,
     device_map: str | dict[str, Any] | None = None,
+    fixed_shapes: bool | None = None,
 ) -> LanguageModel:
     """A bundled model, a transformers causal LM by path or name, or a loaded one (then with its tokenizer).
 
     Bundled are ``pocket``, ``pocket-draft`` and ``pocket-foreign``; ``pocket+ballast:500M`` is the same function at
     the cost of a model of that size, ``pocket+ballast:500M/150k`` with as many token ids. A folder that happens to be
     called like one of them is reached as ``./pocket``.
+
+    ``fixed_shapes`` asks for forwards that are recorded once for all drafts of a shape, or forbids them; unless told, a
+    model on a CUDA device has them (docs/cuda.md).
     """
     from paceline.targets.load import open_model
 
-    target, own = open_model(model, dtype=dtype, device=device, device_map=device_map)
+    target, own = open_model(model, dtype=dtype, device=device, device_map=device_map, fixed_shapes=fixed_shapes)
     tokenizer = own if tokenizer is None else tokenizer
     return LanguageModel(target, Vocabulary.of(tokenizer) if tokenizer is not None else None)

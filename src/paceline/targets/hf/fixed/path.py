@@ -5,15 +5,14 @@ from __future__ import annotations
 import warnings
 from collections import OrderedDict
 from collections.abc import Callable
-from typing import Any
 
 import torch
-from torch import nn
 
 from paceline.targets.cache import CacheRows
 from paceline.targets.hf.fixed.capture import CapturesGraphs, Recorder, Uncapturable, direct, rehearse
 from paceline.targets.hf.fixed.shapes import ROWS, TENTATIVE, Shape, rounds_well, slots_of
 from paceline.targets.hf.fixed.slab import Slab, SlabRows
+from paceline.targets.hf.fixed.standing import Standing
 from paceline.targets.hf.fixed.step import Result, Step
 from paceline.targets.hf.forward import Mode, Unsupported
 from paceline.targets.hf.own import OwnForward
@@ -38,7 +37,7 @@ class FixedPath(Path):
         self.refused: str | None = None
         """Why nothing is recorded any more."""
         self._too_large: set[Shape] = set()
-        self._standing: list[Any] = []
+        self._standing: Standing | None = None
 
     @classmethod
     def of(cls, own: OwnForward, *, asked: bool | None, turning: bool) -> FixedPath | None:
@@ -103,7 +102,7 @@ class FixedPath(Path):
         step, replay = self.recorded[shape]
         step.fill(job)
         found = step.pick(replay(), job)
-        if standing(self._own.model) != self._standing:  # looked up while the device is at work
+        if self._standing is None or not self._standing.holds():  # looked up while the device is at work
             self.forget()
             return self._recorded(shape, job)
         return found
@@ -118,7 +117,7 @@ class FixedPath(Path):
         if not _agree(found, expected):
             raise Uncapturable("a replay is not what was recorded")
         if not self.recorded:
-            self._standing = standing(self._own.model)
+            self._standing = Standing(self._own.model)
         self.recorded[shape] = step, replay
         while len(self.recorded) > RECORDINGS:
             self.recorded.popitem(last=False)
@@ -141,12 +140,3 @@ def _agree(found: Found, expected: Found) -> bool:
     assert found.logits is not None and expected.logits is not None
     one, other = found.logits.float(), expected.logits.float()
     return bool((one - other).square().mean().sqrt() <= REPLAY * other.std(correction=0).clamp_min(1e-30))
-
-
-def standing(model: nn.Module) -> list[Any]:
-    """What a recording has taken from the model besides values: where its weights are, and who listens."""
-    state: list[Any] = [model.training]
-    for module in model.modules():
-        listening = len(module._forward_hooks) + len(module._forward_pre_hooks)
-        state += [id(module), listening, *(w.data_ptr() for w in module._parameters.values() if w is not None)]
-    return state
