@@ -310,6 +310,7 @@ def test_the_bench_tells_a_text_that_differs(
     assert not row["texts_equal"]
     assert "DIFFER" in out
     assert "plain: the text of ours is not theirs, from token 6 of prompt 2 on" in " ".join(out.split())
+    assert "'paceline check --model pocket --dtype float32' tells" in " ".join(out.split())
 
 
 def test_an_interrupted_bench_leaves_nothing_changed(

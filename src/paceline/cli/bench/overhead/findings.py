@@ -118,6 +118,9 @@ def _notes(part: Part) -> Iterator[str]:
         for side, place in row["parts_at"].items():
             where = f"token {place['token'] + 1} of prompt {place['prompt'] + 1}"
             yield f"{row['method']}: the text of {side} is not {THEIRS}, from {where} on"
+    if not all(row["texts_equal"] for row in rows):
+        name, dtype = part.facts["model"], part.facts["dtype"]
+        yield f"'paceline check --model {name} --dtype {dtype}' tells near ties of the arithmetic from bugs"
     spreads = [row["spread"] for row in rows if row["spread"] is not None]
     if not spreads:
         yield "one pass, so how steady the speeds are is not known"
