@@ -707,7 +707,7 @@ def test_the_model_is_left_as_it_was() -> None:
     assert model.config._attn_implementation == "eager"
     assert list(model.state_dict()) == keys
     saved = pickle.dumps(model)
-    assert b"paceline" not in saved, "who reads it back need not have us"
+    assert b"paceline." not in saved, "who reads it back need not have us"
     for twin in (copy.deepcopy(model), pickle.loads(saved)):
         assert generate(twin.eval(), one(), custom_generate=custom_generate()).shape == (1, LENGTH + 24)
 
