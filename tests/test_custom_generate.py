@@ -33,7 +33,7 @@ from families import VOCAB, build, byte_tokenizer
 from paceline.context import Context
 from paceline.drafters import Budget, Drafter
 from paceline.drafters.lookup import Lookup
-from paceline.hosts.transformers import CustomGenerate, chain, custom_generate, kept
+from paceline.hosts.transformers import CustomGenerate, chain, custom_generate, kept, refusals
 from paceline.law import Law, Sampling
 from paceline.targets.cache import CacheRows
 from paceline.targets.pocket.bundle import read_tokenizer
@@ -372,6 +372,15 @@ def test_every_method_samples_the_same_text() -> None:
     assert len({tuple(row) for row in text}) == 6, "every row is a sample of its own"
 
 
+def test_samples_of_a_prompt_are_rows_like_others() -> None:
+    settings = {"encoder_repetition_penalty": 2.0, "encoder_no_repeat_ngram_size": 1, "repetition_penalty": 1.1}
+    repeated = {name: values.repeat_interleave(2, dim=0) for name, values in batch().items()}
+    text = sampled("lookup", num_return_sequences=2, **settings)
+    assert text == sampled("plain", repeated, **settings)
+    for row, padded in zip(text, repeated["input_ids"].tolist(), strict=True):
+        assert not set(row) & set(padded)
+
+
 def test_the_seed_comes_from_torch_once_per_call() -> None:
     torch.manual_seed(5)
     ours = custom_generate()
@@ -648,6 +657,11 @@ def test_embeddings_and_filled_caches_are_refused() -> None:
     longer = {"input_ids": torch.tensor([[1, 2, 3]])}
     with pytest.raises(ValueError, match="past_key_values"):
         generate(llama(), longer, past_key_values=cache_that_is_filled(), custom_generate=custom_generate())
+
+
+def test_a_filled_cache_is_refused_whoever_made_it() -> None:
+    with pytest.raises(ValueError, match="past_key_values"):
+        refusals.refuse(llama(), llama().generation_config, {"past_key_values": cache_that_is_filled()})
 
 
 def test_what_the_model_would_be_given_besides_tokens_is_refused() -> None:
