@@ -5,9 +5,10 @@
 A model of random weights is made on the device, in the shape of a Llama 3 of that size (text does not matter to the
 clock). A token of plain decoding reads every weight and every cached row once, so it takes at least their bytes over
 the device's copy bandwidth: the roofline. The table then tells what one forward takes over 1 to 128 rows of each of 1
-to 32 sequences, in milliseconds, along the model's own path and along that of fixed shapes, and how many times the
-time of a single row that is. Paths take turns, figures are medians, and the first forwards of a shape, which record
-it, are not counted. How far the paths' logits lie apart is told, too: what is fast and wrong is not fast.
+to 32 sequences, in milliseconds, along the model's own path, without transformers' layers (lean), and in fixed shapes,
+and how many times the time of a single row that is. Paths take turns, figures are medians, and the first forwards of a
+shape, which record it, are not counted. How far the paths' logits lie apart is told, too: what is fast and wrong is
+not fast.
 """
 
 import argparse
@@ -24,6 +25,7 @@ import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from paceline.targets.base import Request, Rows
+from paceline.targets.hf.lean import Lean
 from paceline.targets.hf.path import Path
 from paceline.targets.hf.target import HFTarget
 from paceline.tree import EMPTY, DraftTree
@@ -157,8 +159,10 @@ def plain_tokens(target: HFTarget, rows: Rows, count: int) -> float:
 
 
 def paths_of(target: HFTarget) -> dict[str, list[Path]]:
-    """What is held against each other."""
+    """What is held against each other: the model as transformers computes it, the same without its layers, recorded."""
     found: dict[str, list[Path]] = {"own": [target.own]}
+    if (lean := Lean.of(target.own)) is not None:
+        found["lean"] = [lean, target.own]
     if target.fixed is not None:
         found["fixed"] = [target.fixed, target.own]
     return found

@@ -94,10 +94,13 @@ class CacheRows(Rows):
 
     def _gather(self, rows: Ints) -> None:
         start, end = self.committed, self.committed + len(rows)
-        index = torch.from_numpy(start + rows) if (rows != np.arange(len(rows))).any() else None
+        displaced = np.flatnonzero(rows != np.arange(len(rows)))
+        first = int(displaced[0]) if len(displaced) else len(rows)
+        index = torch.from_numpy(start + rows[first:])
         for layer in self.layers.values():
-            if index is not None:
-                layer.gather(start, index)
+            if len(index) and layer.keys is not None:
+                index = index.to(layer.keys.device)  # sent once, as long as layers share a device
+                layer.gather(start + first, index)
             layer.filled = end
 
     def _truncate(self) -> None:

@@ -61,7 +61,7 @@ class Slab:
     def _open(self, capacity: int) -> CacheRows:
         held = {rows.slot for rows in self.taken}
         slot = next(i for i in range(len(held) + 1) if i not in held)
-        if not self._fits(max(self.slots, slot + 1), capacity):
+        if not self._fits(slot + 1, capacity) and not self._fits(slot + 1, 0):  # the capacity is a wish, a slot is not
             return CacheRows(capacity)
         rows = SlabRows(self, slot, capacity)
         if slot in self._used:

@@ -6,11 +6,12 @@ the device: that is what makes it recordable.
 
 from __future__ import annotations
 
-from contextlib import ExitStack
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from paceline.targets.base import Want
 from paceline.targets.hf.attention import NAME, Asked, MaskScratch, serving
@@ -111,7 +112,8 @@ class StaticForward(Forward):
         cached_values = self._slots(self._slab.values[layer])[:, :, : self._shape.length]
         if asked.softcap is None and asked.sinks is None:
             mask = self._mask(asked.window, query.dtype, group)
-            mixed = F.scaled_dot_product_attention(rows, cached, cached_values, attn_mask=mask, scale=asked.scale)
+            with _kernels(query.device):
+                mixed = F.scaled_dot_product_attention(rows, cached, cached_values, attn_mask=mask, scale=asked.scale)
         else:
             mask = self._mask(asked.window, torch.promote_types(query.dtype, torch.float32), group)
             mixed = spelled_out(rows, cached, cached_values, mask, asked)
@@ -131,6 +133,14 @@ class StaticForward(Forward):
 
     def get_mask_sizes(self, query_length: int, layer_idx: int) -> tuple[int, int]:
         return query_length, 0
+
+
+def _kernels(device: torch.device) -> AbstractContextManager[None]:
+    """On CUDA the kernels that take a mask and are known to be recorded well; torch may prefer others there."""
+    if device.type != "cuda":
+        return nullcontext()
+    kernels: AbstractContextManager[None] = sdpa_kernel([SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH])
+    return kernels
 
 
 def spelled_out(
