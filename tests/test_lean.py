@@ -1,5 +1,6 @@
 """The lean path finds what the model itself finds, takes what it knows, and leaves alone what it does not."""
 
+import copy
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -15,9 +16,12 @@ from families import FAMILIES, LLAMA, VOCAB, WINDOW, build
 from paceline.targets.base import NOTHING, OnEarly, Request, Scores, Want
 from paceline.targets.hf import lean as lean_path
 from paceline.targets.hf.forward import Mode
+from paceline.targets.hf.joined import Share
 from paceline.targets.hf.kinds import KINDS
 from paceline.targets.hf.lean import Lean
+from paceline.targets.hf.packed import PackedLinear, parameter_count
 from paceline.targets.hf.path import Job
+from paceline.targets.hf.probe import prepare
 from paceline.targets.hf.target import HFTarget
 from paceline.targets.load import open_model
 from paceline.tree import ROOT, DraftTree
@@ -447,3 +451,94 @@ def test_positions_beyond_the_trained_ones_are_turned_as_the_model_turns_them() 
     target = load_quietly(build("llama", max_position_embeddings=64))
     text = tokens(200, 9)
     assert apart(score(target, filled(target, text), 1), native(target.model, np.append(text, 1))[-1:]) < CLOSE
+
+
+# --- layers that are joined ---------------------------------------------------------------------------------
+
+
+def joinable(dtype: torch.dtype = torch.float32) -> Any:
+    """A model that was loaded by the engine, whose layers are large enough to be packed."""
+    shape = {"hidden_size": 256, "intermediate_size": 320, "tie_word_embeddings": True}
+    return HFTarget(build("llama", dtype, **shape).requires_grad_(False))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_joined_layers_lose_nothing(dtype: torch.dtype) -> None:
+    plain, target = joinable(dtype), joinable(dtype)
+    fingerprint, weights = plain.fingerprint(), plain.model.state_dict()
+    count = parameter_count(plain.model)
+    target.pack()
+    attention = target.model.model.layers[0].self_attn
+    assert isinstance(attention.k_proj, Share)
+    assert target.fingerprint() == fingerprint
+    assert parameter_count(target.model) == count
+    twin = copy.deepcopy(target.model)
+    assert not any(isinstance(module, PackedLinear) for module in twin.modules())
+    for held in (target.model.state_dict(), twin.state_dict()):
+        assert held.keys() == weights.keys()
+        assert all(torch.equal(held[name], weight) for name, weight in weights.items())
+    attention.k_proj.weight.zero_()
+    assert torch.equal(attention.k_proj.weight, weights["model.layers.0.self_attn.k_proj.weight"])
+    with pytest.raises(ValueError, match="packed for this CPU"):
+        target.model.to(torch.float64)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_joined_layers_find_what_they_found(dtype: torch.dtype) -> None:
+    plain, target = prepare(joinable(dtype)), prepare(joinable(dtype).pack())
+    tree = random_tree(9)
+    expected = score(plain, filled(plain, TEXT), 1, tree)
+    for path in (lean_of(target), target.own):
+        rows = filled(target, TEXT)
+        found = along(target, path, [Request.of_tree(rows, 1, tree)])[0].logits
+        assert apart(found, expected) < (CLOSE if dtype is torch.float32 else 0.2)
+    assert is_taken(target)
+
+
+def test_a_joined_layer_that_is_called_by_itself_is_computed_from_its_own_rows() -> None:
+    target = joinable().pack()
+    attention = target.model.model.layers[0].self_attn
+    query, key, value = attention.q_proj, attention.k_proj, attention.v_proj
+    one, other = torch.randn(2, 1, 3, 256)
+    expected = [layer(one).clone() for layer in (query, key, value)]
+    query(one)
+    key(other)
+    assert torch.equal(value(one), expected[2])
+    query(one)
+    one.mul_(2)
+    torch.testing.assert_close(key(one), 2 * expected[1])
+    one.div_(2)
+    with torch.inference_mode():
+        rows = one.clone()
+        assert torch.equal(query(rows), expected[0])
+        rows.mul_(2)
+        torch.testing.assert_close(key(rows), 2 * expected[1])
+
+
+def test_a_hooked_share_is_called() -> None:
+    target = prepare(joinable().pack())
+    before = score(target, filled(target, TEXT), 1, random_tree(7))
+    layer = target.model.model.layers[1]
+    hooks = [
+        layer.self_attn.k_proj.register_forward_hook(lambda module, given, output: 2 * output),
+        layer.mlp.gate_proj.register_forward_pre_hook(lambda module, given: (given[0] + 1,)),
+    ]
+    assert is_taken(target)
+    assert gap_to_own(target) == 0
+    assert apart(score(target, filled(target, TEXT), 1, random_tree(7)), before) > SEEN
+    for hook in hooks:
+        hook.remove()
+    assert torch.equal(score(target, filled(target, TEXT), 1, random_tree(7)), before)
+
+
+def test_what_cannot_be_joined_stays_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = build("qwen2", hidden_size=256).requires_grad_(False)
+    HFTarget(model).pack()
+    assert type(model.model.layers[0].self_attn.q_proj) is PackedLinear
+    assert isinstance(model.model.layers[0].mlp.gate_proj, Share)
+    other = build("gemma2", hidden_size=256).requires_grad_(False)
+    HFTarget(other).pack()
+    assert not any(isinstance(module, Share) for module in other.modules())
+    monkeypatch.setattr(torch.backends.mkldnn, "is_available", lambda: False)
+    target = joinable().pack()
+    assert not any(isinstance(module, PackedLinear) for module in target.model.modules())

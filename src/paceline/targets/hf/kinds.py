@@ -17,6 +17,8 @@ from torch import nn
 from torch.nn.modules import module as module_base
 from transformers import PreTrainedModel
 
+from paceline.targets.hf.joined import Joined, Share, join, shared
+
 STATIC = frozenset({"default", "linear", "llama3", "yarn"})
 """Rotations that are a function of the position alone."""
 
@@ -59,9 +61,9 @@ class Layer:
     """The modules of one layer, in the order in which they are computed."""
 
     before: Any
-    query: nn.Module
-    key: nn.Module
-    value: nn.Module
+    reads: tuple[nn.Module, nn.Module, nn.Module]
+    """Queries, keys and values."""
+    reads_joined: Joined | None
     norms: tuple[Any, Any] | None
     """Of queries and of keys."""
     attention: Any
@@ -69,26 +71,34 @@ class Layer:
     out: nn.Module
     between: Any
     gate: nn.Module
-    act: nn.Module
     up: nn.Module
+    gate_joined: Joined | None
+    act: nn.Module
     down: nn.Module
+
+    @property
+    def bypassed(self) -> list[Share]:
+        """Linear layers that are not called, for they are computed together."""
+        return [
+            share for joined in (self.reads_joined, self.gate_joined) if joined is not None for share in joined.shares
+        ]
 
     @classmethod
     def of(cls, layer: Any, kind: Kind) -> Layer:
         attention, mlp = layer.self_attn, layer.mlp
         return cls(
             before=layer.input_layernorm,
-            query=attention.q_proj,
-            key=attention.k_proj,
-            value=attention.v_proj,
+            reads=(attention.q_proj, attention.k_proj, attention.v_proj),
+            reads_joined=shared([attention.q_proj, attention.k_proj, attention.v_proj]),
             norms=(attention.q_norm, attention.k_norm) if kind.normed else None,
             attention=attention,
             window=kind.window,
             out=attention.o_proj,
             between=layer.post_attention_layernorm,
             gate=mlp.gate_proj,
-            act=mlp.act_fn,
             up=mlp.up_proj,
+            gate_joined=shared([mlp.gate_proj, mlp.up_proj]),
+            act=mlp.act_fn,
             down=mlp.down_proj,
         )
 
@@ -116,7 +126,9 @@ class Build:
         self.rotary: Any = model.model.rotary_emb
         self.head: nn.Module = model.lm_head
         self._config = model.config
-        self._computed = [(module, dict(module._modules)) for _, module in _computed(model, kind)]
+        bypassed = [share for layer in self.layers for share in layer.bypassed]
+        computed = [*bypassed, *(module for _, module in _computed(model, kind))]
+        self._computed = [(module, dict(module._modules)) for module in computed]
 
     @classmethod
     def of(cls, model: PreTrainedModel) -> Build | None:
@@ -143,6 +155,14 @@ class Build:
             if state["_forward_hooks"] or state["_forward_pre_hooks"]:
                 return False
         return True
+
+
+def join_layers(model: Any) -> bool:
+    """Join what reads the same rows in a model of one of the kinds; whether anything was."""
+    if Build.of(model) is None:
+        return False
+    joined = [join(layer.self_attn, ("q_proj", "k_proj", "v_proj")) for layer in model.model.layers]
+    return any(joined + [join(layer.mlp, ("gate_proj", "up_proj")) for layer in model.model.layers])
 
 
 def _computed(model: Any, kind: Kind) -> Iterator[tuple[str, nn.Module]]:

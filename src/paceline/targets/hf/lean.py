@@ -49,11 +49,12 @@ class Lean(Path):
         build, taps = self._build, Taps()
         assert build is not None, "only jobs that were taken are run"
         parts = Part.of_all(job.requests, self._scratch)
-        device = self._own.model.device
+        device = build.norm.weight.device
         tokens = torch.from_numpy(joined([request.tokens for request in job.requests]))
         positions = torch.from_numpy(joined([request.positions for request in job.requests]))
         states: torch.Tensor = build.embedding(tokens[None].to(device))
-        turns = self._rotation.at(positions.to(device), build.rotary, states)
+        end = max(request.end for request in job.requests)
+        turns = self._rotation.at(positions.to(device), end, build.rotary, states)
         last = len(build.layers)
         for number, layer in enumerate(build.layers):
             self._tap(number, states, job, taps)
@@ -63,8 +64,7 @@ class Lean(Path):
             asked = Asked(layer.attention.scaling, layer.window(layer.attention))
             seen = by_part(parts, number, query, asked)
             states = states + layer.out(seen.transpose(1, 2).reshape(1, states.shape[1], -1))
-            given = _normed(states, layer.between)
-            states = states + layer.down(layer.act(layer.gate(given)) * layer.up(given))
+            states = states + _moved(layer, _normed(states, layer.between))
         return self._finish(build, states, job, taps)
 
     def _finish(self, build: Build, states: torch.Tensor, job: Job, taps: Taps) -> Found:
@@ -94,15 +94,29 @@ Turns = tuple[torch.Tensor, torch.Tensor]
 
 def _written(layer: Layer, number: int, given: torch.Tensor, turns: Turns, parts: Sequence[Part]) -> torch.Tensor:
     """Queries ``[1, heads, n, width]`` of one layer, whose keys and values are in the parts' buffers from here on."""
-    n, width = given.shape[1], layer.attention.head_dim
-    query, key = layer.query(given).view(1, n, -1, width), layer.key(given).view(1, n, -1, width)
-    value = layer.value(given).view(1, n, -1, width)
+    n, attention = given.shape[1], layer.attention
+    joined = layer.reads_joined
+    read = torch.cat([part(given) for part in layer.reads], dim=-1) if joined is None else joined(given)
+    heads = read.view(1, n, -1, attention.head_dim)
+    keys = heads.shape[2] // (attention.num_key_value_groups + 2)
+    queries = heads.shape[2] - 2 * keys
+    turning, value = heads[:, :, : queries + keys], heads[:, :, queries + keys :]
     if layer.norms is not None:
-        query, key = _normed(query, layer.norms[0]), _normed(key, layer.norms[1])
-    heads = query.shape[2]
-    turned = _turned(torch.cat((query, key), dim=2), turns).transpose(1, 2)
-    write(parts, number, turned[:, heads:], value.transpose(1, 2))
-    return turned[:, :heads]
+        query, key = turning.split((queries, keys), dim=2)
+        turning = torch.cat((_normed(query, layer.norms[0]), _normed(key, layer.norms[1])), dim=2)
+    turned = _turned(turning, turns).transpose(1, 2)
+    write(parts, number, turned[:, queries:], value.transpose(1, 2))
+    return turned[:, :queries]
+
+
+def _moved(layer: Layer, given: torch.Tensor) -> torch.Tensor:
+    """What a layer's gated units make of normed states."""
+    if layer.gate_joined is None:
+        gate, up = layer.gate(given), layer.up(given)
+    else:
+        gate, up = layer.gate_joined(given).chunk(2, dim=-1)
+    moved: torch.Tensor = layer.down(layer.act(gate) * up)
+    return moved
 
 
 def _normed(states: torch.Tensor, norm: Any) -> torch.Tensor:
@@ -128,15 +142,15 @@ class Rotation:
         self._table = torch.empty(0)
         self._made_of: tuple[Any, ...] = ()
 
-    def at(self, positions: torch.Tensor, rotary: Any, like: torch.Tensor) -> Turns:
+    def at(self, positions: torch.Tensor, end: int, rotary: Any, like: torch.Tensor) -> Turns:
+        """For positions short of ``end``."""
         frequencies = rotary.inv_freq
         # The tensor itself, not only its number: a freed tensor's number is given to another one.
         made_of = (frequencies, frequencies._version, rotary.attention_scaling, like.dtype, like.device)
-        end = int(positions.max()) + 1
         if end > len(self._table) or not _same(made_of, self._made_of):
             size = max(end, FIRST_TABLE, 2 * len(self._table))
             self._table, self._made_of = _table(rotary, size, like), made_of
-        cosines, sines = self._table[positions].unbind(1)
+        cosines, sines = self._table.index_select(0, positions).unbind(1)
         return cosines, sines
 
 

@@ -132,12 +132,23 @@ def identity(weight: torch.Tensor) -> bytes:
     return hashlib.sha256(f"{tuple(weight.shape)}".encode() + sample.tobytes()).digest()
 
 
-def _gains(layer: nn.Module) -> bool:
-    """Whether a layer is worth packing: an ordinary one, not a subclass or a hooked one that does something more."""
+def is_ordinary(layer: Any) -> bool:
+    """A linear layer on the CPU in a type that can be packed; not a subclass or a hooked one that does more."""
     if type(layer) is not nn.Linear or layer._forward_hooks or layer._forward_pre_hooks:
         return False
-    weight = layer.weight
-    return weight.device.type == "cpu" and weight.dtype in SMALLEST and weight.numel() >= SMALLEST[weight.dtype]
+    return layer.weight.device.type == "cpu" and layer.weight.dtype in SMALLEST
+
+
+def arranged(layer: nn.Linear) -> nn.Module | None:
+    """An ordinary layer packed if that gains, itself if it is too small; None where this machine cannot pack."""
+    if not torch.backends.mkldnn.is_available():
+        return None
+    return _tried(layer, tied=False) if _gains(layer) else layer
+
+
+def _gains(layer: Any) -> bool:
+    """Whether a layer is worth packing."""
+    return is_ordinary(layer) and layer.weight.numel() >= SMALLEST[layer.weight.dtype]
 
 
 @torch.no_grad()

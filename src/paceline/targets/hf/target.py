@@ -14,6 +14,7 @@ from paceline.targets.base import Done, OnEarly, Pending, Reach, Request, Scores
 from paceline.targets.cache import CacheRows
 from paceline.targets.hf.fixed.path import FixedPath
 from paceline.targets.hf.forward import Mode
+from paceline.targets.hf.kinds import join_layers
 from paceline.targets.hf.own import OwnForward
 from paceline.targets.hf.packed import identities, pack
 from paceline.targets.hf.path import Job, Path
@@ -83,7 +84,8 @@ class HFTarget(Target):
 
     def pack(self) -> HFTarget:
         """Arrange the weights for this machine's kernels, where that helps. From here on they cannot be changed."""
-        if pack(self.model):
+        joined = join_layers(self.model)
+        if pack(self.model) or joined:
             self.own.anatomy = Anatomy(self.model)
         return self
 

@@ -1,0 +1,94 @@
+"""Linear layers that read the same rows, computed as one: queries with keys and values, a gate with what it gates.
+
+A kernel's call costs as much as a small layer's product, so a few wide layers are faster than many narrow ones. The
+layers stay in the model as modules of their own, each with its share of the joint weight; only `lean` computes them
+together. Like packing, joining is exact, final, and for models that nobody else holds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import nn
+
+from paceline.targets.hf.packed import PackedLinear, arranged, identity, is_ordinary, ordinary
+
+
+class Joined:
+    """The layers as one. No module: to the model it is not there."""
+
+    def __init__(self, layer: nn.Module) -> None:
+        self._layer = layer
+        self.shares: list[Share] = []
+        self._last: tuple[torch.Tensor, int, torch.Tensor] | None = None
+
+    def __call__(self, rows: torch.Tensor) -> torch.Tensor:
+        result: torch.Tensor = self._layer(rows)
+        return result
+
+    def for_share(self, share: Share, rows: torch.Tensor) -> torch.Tensor:
+        """The same for layers that are called one by one with the same rows: computed for the first of them, and
+        forgotten after the last. (Inference tensors do not tell whether they were written to in between.)"""
+        if rows.is_inference():
+            return self(rows)
+        last = self._last
+        if last is None or last[0] is not rows or last[1] != rows._version:
+            last = self._last = rows, rows._version, self(rows)
+        if share is self.shares[-1]:
+            self._last = None
+        return last[2]
+
+    @property
+    def weight(self) -> torch.Tensor:
+        """Of all, one below the other."""
+        weight: Any = self._layer.weight
+        dense: torch.Tensor = weight
+        return dense
+
+
+class Share(PackedLinear):
+    """One of joined layers, for whoever calls it by itself."""
+
+    def __init__(self, layer: nn.Linear, joined: Joined) -> None:
+        nn.Module.__init__(self)
+        self.in_features, self.out_features = layer.in_features, layer.out_features
+        self.bias = layer.bias
+        self.tied = False
+        self.identity = identity(layer.weight)
+        self.joined = joined
+        start = sum(share.out_features for share in joined.shares)
+        self._rows = slice(start, start + layer.out_features)
+        joined.shares.append(self)
+
+    def forward(self, rows: torch.Tensor) -> torch.Tensor:
+        return self.joined.for_share(self, rows)[..., self._rows]
+
+    @property
+    def weight(self) -> torch.Tensor:
+        return self.joined.weight[self._rows].clone()
+
+
+def join(parent: nn.Module, names: Sequence[str]) -> bool:
+    """Join these children of a module if they are ordinary layers without biases; whether they were."""
+    layers = [getattr(parent, name) for name in names]
+    if not all(is_ordinary(layer) and layer.bias is None for layer in layers):
+        return False
+    if len({(layer.in_features, layer.weight.dtype) for layer in layers}) > 1:
+        return False
+    together = arranged(ordinary(torch.cat([layer.weight.detach() for layer in layers]), None))
+    if together is None:
+        return False
+    joined = Joined(together)
+    for name, layer in zip(names, layers, strict=True):
+        setattr(parent, name, Share(layer, joined))
+    return True
+
+
+def shared(layers: Sequence[nn.Module]) -> Joined | None:
+    """What computes these layers together, in this order, if there is nothing to any of them but its share."""
+    shares = [layer for layer in layers if isinstance(layer, Share)]
+    untouched = all(not layer._forward_hooks and not layer._forward_pre_hooks for layer in shares)
+    together = len(shares) == len(layers) and all(layer.joined.shares == shares for layer in shares)
+    return shares[0].joined if together and untouched else None
