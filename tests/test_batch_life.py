@@ -162,6 +162,30 @@ def test_all_are_closed_also_where_one_fails_to_close() -> None:
     check_goes_on(batch, target)
 
 
+def test_a_criterion_may_have_others_leave() -> None:
+    target, drafter = Spied(), Watched(Erratic())
+    batch = Batch(target)
+
+    def first_wins(tokens: Ints) -> bool:
+        if len(tokens) == len(PROMPT) + 5:
+            for session in (before, after):
+                batch.leave(session)
+        return False
+
+    before, after = WARM.session(target, drafter), WARM.session(target, Plain())
+    winner = replace(WARM, ending={"criteria": (first_wins,)}).session(target, drafter)
+    for session in (before, winner, after):
+        batch.join(session)
+    finish(batch)
+    alone = WARM.alone(target, Erratic())
+    assert told(winner) == told(alone)
+    for session in (before, after):
+        text = session.context.emitted.tolist()
+        assert 0 < len(text) < 12
+        assert text == alone.context.emitted.tolist()[: len(text)]
+    assert drafter.opened == drafter.closed == 2
+
+
 def test_who_cannot_join_is_told_and_who_is_not_there_may_leave() -> None:
     target = Spied()
     seated, waiting, gone = (WARM.session(target, Plain()) for _ in range(3))
@@ -239,12 +263,16 @@ class Shown(Plain):
 
 
 def test_a_drafter_that_needs_the_prompt_is_shown_all_of_it() -> None:
-    target, drafter = Spied(), Shown()
+    """Whatever others have read; so it waits for nobody."""
+    target, drafter = Spied(prefill_chunk=20), Shown()
+    *early, late = samples(target, 3, drafter)
     batch = Batch(target)
-    batch.join(samples(target, 1, Plain())[0])
-    for session in samples(target, 3, drafter):
-        batch.step()
+    for session in (*samples(target, 1, Plain()), *early):
         batch.join(session)
+    batch.step()
+    assert [len(shown) for shown in drafter.shown.values()] == [20, 20]
+    batch.step()
+    batch.join(late)
     finish(batch)
     assert len(drafter.shown) == 3
     for context, shown in drafter.shown.items():
@@ -289,10 +317,13 @@ def test_texts_across_the_switch_are_those_of_the_serial_driver(kind: str) -> No
     """Also where a beginning is held by a text on the other side of it."""
     target, text = switching(kind), tokens(40, 3)
     wishes = [Wish(text[:n].tolist(), ending={"max_new_tokens": 20}) for n in (5, 20, 23, 24, 25, 30, 40)]
-    batch = Batch(target, at_once=4)
+    batch = Batch(target)
     sessions = [wish.session(target, make_drafter("lookup")) for wish in wishes * 2]
     for session in sessions:
         batch.join(session)
+    for _ in sessions:
+        batch.step()
+    assert all(session.emissions for session in sessions), "nobody waits for a text to end"
     finish(batch)
     for session, wish in zip(sessions, wishes * 2, strict=True):
         alone = wish.alone(target, make_drafter("lookup"))
