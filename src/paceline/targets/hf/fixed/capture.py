@@ -9,6 +9,8 @@ state than one that was never begun.
 from __future__ import annotations
 
 import gc
+import warnings
+import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from typing import Any, Protocol, TypeVar
@@ -40,7 +42,8 @@ class CapturesGraphs(Recorder):
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
-        self._pool = torch.cuda.graph_pool_handle()
+        self._pool: Any = None
+        self._alive: weakref.WeakSet[Callable[[], Any]] = weakref.WeakSet()
         self._stream = torch.cuda.Stream(device)
         self._trusted = False
 
@@ -51,6 +54,8 @@ class CapturesGraphs(Recorder):
             with torch.cuda.stream(self._stream), nullcontext() if self._trusted else _no_waiting():
                 function()
             current.wait_stream(self._stream)
+            if not self._alive:  # the pool of graphs that are all gone must not be entered again
+                self._pool = torch.cuda.graph_pool_handle()
             graph = torch.cuda.CUDAGraph()
             torch.cuda.synchronize()
             torch.cuda.empty_cache()
@@ -66,6 +71,7 @@ class CapturesGraphs(Recorder):
             graph.replay()
             return result
 
+        self._alive.add(replay)
         return replay
 
 
@@ -74,7 +80,9 @@ def _no_waiting() -> Iterator[None]:
     """Anything that waits for the device raises: the last rehearsal, with everything loaded that is loaded once. It
     holds for all threads, so it is done for a model's first recording only."""
     before = torch.cuda.get_sync_debug_mode()
-    torch.cuda.set_sync_debug_mode("error")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)  # torch tells that the mode does not see everything
+        torch.cuda.set_sync_debug_mode("error")
     try:
         yield
     finally:
