@@ -13,12 +13,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from engine import SIZE, Erratic, habitual, write, write_slowly
+from engine import PROMPT, SIZE, Erratic, habitual, tabled, write, write_slowly
 from paceline.context import Context, Ending
 from paceline.drafters import Ask, Budget, Drafter, Plain, Seen, available, make_drafter
 from paceline.drafters.compose import Fallback, Union
 from paceline.drafters.lookup import Lookup
 from paceline.drafters.spec import GROUP
+from paceline.hosts.python import LanguageModel
 from paceline.law import Sampling
 from paceline.targets.base import Request, Scores, Want
 from paceline.targets.table import TableTarget
@@ -401,3 +402,25 @@ def test_the_tutorial_shows_the_drafter_that_is_tested() -> None:
     source = (root / "examples" / "markov_drafter" / "markov_drafter.py").read_text(encoding="utf8")
     assert source.strip() in (root / "docs" / "writing-a-drafter.md").read_text(encoding="utf8")
     assert len(source.strip().splitlines()) < 25
+
+
+def test_a_draft_is_as_large_as_suits_its_method_unless_somebody_says() -> None:
+    """Copying is free, a draft model's level is not; alternatives count as nodes, not as levels."""
+    small = tabled()
+    sizes = {
+        spec: make_drafter(spec, small, must_use=False).nodes
+        for spec in ("lookup", "assistant", "assistant:top=3", "assistant:length=2,beams=5", "lookup,assistant")
+    }
+    assert sizes == {
+        "lookup": 10,
+        "assistant": 4,
+        "assistant:top=3": 12,
+        "assistant:length=2,beams=5": 10,
+        "lookup,assistant": 10,
+    }
+    assert make_drafter("lookup+assistant", small).nodes == 14
+    lm = LanguageModel(tabled())
+    drafted = [r.drafted for r in lm.generate(PROMPT, draft_model=small, max_new_tokens=30).rounds]
+    assert max(drafted) == 4
+    more = lm.generate(PROMPT, draft_model=small, max_new_tokens=30, planner="fixed:7")
+    assert max(r.drafted for r in more.rounds) == 7

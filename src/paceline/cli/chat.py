@@ -66,7 +66,7 @@ def run(options: argparse.Namespace) -> int:
 
     settings = writing_settings(options)
     how, sampling = split_settings(settings)
-    _ = how.drafter, how.sizes  # a misspelt method or planner is told before a model is loaded
+    how.planner_for(how.drafter)  # a misspelt method or planner is told before a model is loaded
     lm = load_model(options)
     brake = Brake()
     conversation = Conversation(lm, system=options.system, criteria=(brake,), **settings)

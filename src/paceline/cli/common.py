@@ -103,9 +103,11 @@ def add_writing(parser: argparse.ArgumentParser) -> None:
         dest="num_draft_tokens",
         type=int,
         metavar="K",
-        help="draft tokens per round: --planner fixed:K (default: 10)",
+        help="draft tokens per round: --planner fixed:K (default: as suits the method)",
     )
-    parser.add_argument("--planner", metavar="P", help="how large drafts are: fixed:K")
+    parser.add_argument(
+        "--planner", metavar="P", help="how large drafts are: fixed:K, or fixed for the method's own size (default)"
+    )
     parser.add_argument(
         "--rule", metavar="RULE", help="how drafts are accepted: coupled or rejection (default: coupled)"
     )

@@ -65,7 +65,7 @@ def run(options: argparse.Namespace) -> int:
     if options.logprobs is not None:
         settings["logprobs"] = options.logprobs
     how, sampling = split_settings(settings)
-    _ = how.drafter, how.sizes  # a misspelt method or planner is told before a model is loaded
+    how.planner_for(how.drafter)  # a misspelt method or planner is told before a model is loaded
     if options.logprobs is not None and not options.json:
         raise ValueError("--logprobs are told in JSON only; add --json")
     check_writable(options.html)

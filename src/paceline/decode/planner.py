@@ -8,8 +8,6 @@ from typing import Protocol
 
 from paceline.context import Context
 
-DEFAULT_NODES = 10
-
 
 class Planner(Protocol):
     """Sizes drafts. Under the rejection rule not by live timings, which the text would then depend on."""
@@ -22,7 +20,7 @@ class Planner(Protocol):
 class Fixed:
     """The same number of nodes in every round."""
 
-    def __init__(self, nodes: int = DEFAULT_NODES) -> None:
+    def __init__(self, nodes: int) -> None:
         if nodes < 0:
             raise ValueError(f"a draft cannot hold {nodes} tokens; choose 0 (no draft) or more")
         self._nodes = nodes
@@ -31,9 +29,9 @@ class Fixed:
         return [self._nodes] * len(contexts)
 
 
-def make_planner(spec: str) -> Planner:
-    """The planner a spec names: ``fixed:n``."""
+def make_planner(spec: str, nodes: int) -> Planner:
+    """The planner a spec names: ``fixed:n``, or ``fixed`` for drafts of ``nodes`` nodes."""
     kind, _, count = spec.partition(":")
     if kind != "fixed" or not re.fullmatch(r"(-?\d+)?", count):
         raise ValueError(f"cannot read planner {spec!r}: write fixed:N with N draft tokens per round")
-    return Fixed(int(count)) if count else Fixed()
+    return Fixed(int(count) if count else nodes)

@@ -71,6 +71,8 @@ class Drafter:
     """The paper or project the method comes from."""
     requires: ClassVar[str] = ""
     """What it must be given, in a few words for ``paceline methods``."""
+    nodes: int = 10
+    """How many nodes a draft may hold where nobody says: as many as are worth their cost on most machines."""
     needs: Want = NOTHING
     """What the target should compute for `observe` beyond tokens."""
 

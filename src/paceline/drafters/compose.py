@@ -22,6 +22,11 @@ class Composed(Drafter):
         for part in self.parts:
             needs = needs | part.needs
         self.needs = needs
+        self.nodes = self._nodes([part.nodes for part in self.parts])
+
+    def _nodes(self, sizes: Sequence[int]) -> int:
+        """Of parts that take turns, the largest size."""
+        return max(sizes)
 
     def fit(self, target: Target, vocabulary: Vocabulary | None = None) -> None:
         for part in self.parts:
@@ -67,6 +72,9 @@ class Union(Composed):
     """``a+b``: one tree of all parts with equal paths merged, cut to the budget as `DraftTree.top` cuts."""
 
     name = "union"
+
+    def _nodes(self, sizes: Sequence[int]) -> int:
+        return sum(sizes)
 
     def propose(self, asks: Sequence[Ask]) -> list[DraftTree]:
         by_part = [

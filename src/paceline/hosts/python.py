@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from paceline.decode.batch import AT_ONCE
+from paceline.decode.planner import Planner
 from paceline.drafters import Drafter
 from paceline.drafters.assistant import DraftModel
 from paceline.hosts.batch import TextBatch
@@ -46,6 +47,7 @@ class LanguageModel:
         self.kept = KeptRows(target)
         self._drafters: dict[tuple[str, Any], tuple[Drafter, Any]] = {}
         self._draft_models: dict[str, DraftModel] = {}
+        self._planners: dict[tuple[str, int], Planner] = {}
         self._fitting = threading.Lock()
 
     def generate(self, prompt: Prompt, **settings: Any) -> Generation:
@@ -125,6 +127,17 @@ class LanguageModel:
                     self._drafters.pop(next(iter(self._drafters)))
                 self._drafters[key] = drafter, named  # held, so that no other object comes by its identity
             return self._drafters[key][0]
+
+    def planner(self, settings: Settings, drafter: Drafter) -> Planner:
+        """Who sizes the drafts that settings ask for. One named by a spec is shared by texts that are written together,
+        and so asked once for all of them."""
+        if not isinstance(settings.planner, str):
+            return settings.planner
+        with self._fitting:
+            key = settings.planner, drafter.nodes
+            if key not in self._planners:
+                self._planners[key] = settings.planner_for(drafter)
+            return self._planners[key]
 
     def _draft_model(self, settings: Settings) -> Any:
         """The draft model of the settings, loaded where they name it."""

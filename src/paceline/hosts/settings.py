@@ -5,7 +5,6 @@ from __future__ import annotations
 import difflib
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
-from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -33,7 +32,8 @@ class Settings:
     """Default: `lookup`, or `assistant` where there is a draft model."""
     draft_model: str | Path | PreTrainedModel | LanguageModel | DraftModel | None = None
     """What the methods that draft with a model use, unless they name one."""
-    planner: str | Planner = "fixed:10"
+    planner: str | Planner = "fixed"
+    """``fixed:n`` for drafts of n tokens; without a number, of the size that suits the method."""
     rule: str = Rule.COUPLED
     max_new_tokens: int = 128
     stop: str | Sequence[str] | None = ()
@@ -68,9 +68,9 @@ class Settings:
             return self.method
         return DEFAULT_METHOD if self.draft_model is None else Assistant.name
 
-    @cached_property
-    def sizes(self) -> Planner:
-        return make_planner(self.planner) if isinstance(self.planner, str) else self.planner
+    def planner_for(self, drafter: Drafter) -> Planner:
+        """Who sizes the drafts of this drafter."""
+        return make_planner(self.planner, drafter.nodes) if isinstance(self.planner, str) else self.planner
 
     @property
     def stops(self) -> tuple[str, ...]:

@@ -96,7 +96,8 @@ class Writing:
         )
         self.context = Context(self._prompt, sampling, ending, sample=number)
         self._settings = settings
-        self._drafter, self._planner = lm.drafter(settings), settings.sizes
+        self._drafter = lm.drafter(settings)
+        self._planner = lm.planner(settings, self._drafter)
         self._lent: tuple[KeptRows, Rows] | None = None
         self.session: Session | None = None
         self.error: Exception | None = None

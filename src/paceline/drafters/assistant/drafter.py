@@ -29,6 +29,8 @@ Model: TypeAlias = "str | Path | PreTrainedModel | DraftModel | Loaded | Target"
 """A draft model, by name, by path, or loaded in any way."""
 
 NOISE = ("shared", "none")
+LEVELS = 4
+"""How deep drafts are where nobody says: every level costs a forward of the draft model, and few get further."""
 AT_ONCE = 16
 """Unread tokens up to this many are read together with the draft's first level."""
 SPARE_ROWS = 64
@@ -62,6 +64,7 @@ class Assistant(Drafter):
         if not 0 <= confidence < 1:
             raise ValueError(f"option 'confidence' of method 'assistant' is from 0 to below 1, not {confidence}")
         self.shape = Shape(beams=beams, top=top, length=length, confidence=confidence, shared=noise == "shared")
+        self.nodes = (length or LEVELS) * max(beams, top)
         self._named: Any = model
         self._dtype = dtype
         self._loaded = _loaded(model)

@@ -42,7 +42,7 @@ def custom_generate(
     method: str | Drafter | None = None,
     draft_model: str | Path | PreTrainedModel | LanguageModel | DraftModel | None = None,
     *,
-    planner: str | Planner = "fixed:10",
+    planner: str | Planner = "fixed",
     rule: str = Rule.COUPLED,
     tokenizer: PreTrainedTokenizerBase | None = None,
 ) -> CustomGenerate:
@@ -63,7 +63,7 @@ class CustomGenerate:
     with it from call to call."""
 
     def __init__(self, settings: Settings, vocabulary: Vocabulary | None = None) -> None:
-        _ = settings.drafter, settings.sizes  # a misspelt spec is told here, not in the middle of `generate`
+        settings.planner_for(settings.drafter)  # a misspelt spec is told here, not in the middle of `generate`
         self._settings = settings
         self._vocabulary = vocabulary
         self._drafters: WeakKeyDictionary[PreTrainedModel, Drafter] = WeakKeyDictionary()
@@ -102,8 +102,8 @@ class CustomGenerate:
         with ordinary_tensors(), borrowed(model) as target:
             way = Way(
                 target,
-                self._drafter(model, target),
-                self._planner(target, rows),
+                drafter := self._drafter(model, target),
+                self._planner(target, drafter, rows),
                 Rule(self._settings.rule),
                 Sampling(seed=seed, **division.fields),
             )
@@ -112,8 +112,8 @@ class CustomGenerate:
         found = sequences(input_ids, rows, pad)
         return record(found, rows, pad) if generation_config.return_dict_in_generate else found
 
-    def _planner(self, target: HFTarget, rows: Sequence[Row]) -> Planner:
-        planner, limit = self._settings.sizes, target.context_length
+    def _planner(self, target: HFTarget, drafter: Drafter, rows: Sequence[Row]) -> Planner:
+        planner, limit = self._settings.planner_for(drafter), target.context_length
         longest = max(row.padded.shape[1] - row.padding + row.ends.max_new_tokens for row in rows)
         return planner if limit is None or longest <= limit else Within(planner, limit)
 
