@@ -232,3 +232,19 @@ def test_configurations_that_want_no_cache_or_do_not_speak_of_one(name: str) -> 
 def test_equal_weights_have_one_fingerprint() -> None:
     prints = {load_quietly(build("llama", seed=seed)).fingerprint() for seed in (0, 0, 1)}
     assert len(prints) == 2
+
+
+@pytest.mark.parametrize("name", ["llama", "falcon"])
+def test_rows_made_in_inference_mode_serve_outside_it(name: str) -> None:
+    """Callers wrap some of their calls in inference mode and others not; buffers grow in either."""
+    with torch.inference_mode():
+        target = load_quietly(build(name))
+        rows = target.open()
+        inside = write(target, TEXT[:20], Lookup(), rows=rows, max_new_tokens=8).context.emitted
+        copied = target.open()
+        copied.adopt(rows, 20)
+    again = write(target, TEXT[:20], Lookup(), rows=copied, max_new_tokens=8).context.emitted
+    longer = write(target, TEXT[:20], Lookup(), rows=rows, max_new_tokens=200).context.emitted
+    with torch.inference_mode():
+        back = write(target, TEXT[:20], Lookup(), rows=rows, max_new_tokens=8).context.emitted
+    assert inside.tolist() == again.tolist() == longer[:8].tolist() == back.tolist()

@@ -8,6 +8,8 @@ matter of what attention looks at, and a rewind must find the rows it goes back 
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import numpy as np
@@ -15,6 +17,13 @@ import torch
 
 from paceline.targets.base import Rows
 from paceline.tree import Ints
+
+
+@contextmanager
+def lasting() -> Iterator[None]:
+    """Without gradients, and outside a caller's inference mode: tensors made there could not be written to later."""
+    with torch.inference_mode(False), torch.no_grad():
+        yield
 
 
 @dataclass
@@ -61,7 +70,8 @@ class LayerRows:
 
 
 def _room(like: torch.Tensor, capacity: int) -> torch.Tensor:
-    return like.new_empty((*like.shape[:2], capacity, like.shape[3]))
+    with lasting():
+        return like.new_empty((*like.shape[:2], capacity, like.shape[3]))
 
 
 def _moved(rows: torch.Tensor, capacity: int, used: int) -> torch.Tensor:
@@ -98,7 +108,7 @@ class CacheRows(Rows):
         first = int(displaced[0]) if len(displaced) else len(rows)
         index = torch.from_numpy(start + rows[first:])
         for layer in self.layers.values():
-            if len(index) and layer.keys is not None:
+            if first < len(rows) and layer.keys is not None:
                 index = index.to(layer.keys.device)  # sent once, as long as layers share a device
                 layer.gather(start + first, index)
             layer.filled = end

@@ -20,13 +20,14 @@ from paceline.hosts.settings import Settings
 from paceline.hosts.transformers.chain import Chain, Division, divide
 from paceline.hosts.transformers.copies import Place, own_copies
 from paceline.hosts.transformers.given import given_to_generate
-from paceline.hosts.transformers.kept import borrowed, ordinary_tensors
+from paceline.hosts.transformers.kept import borrowed
 from paceline.hosts.transformers.output import Columns, record, sequences
 from paceline.hosts.transformers.padding import paddings
 from paceline.hosts.transformers.refusals import refuse, refuse_companions
 from paceline.hosts.transformers.rows import Ends, Row, Way, Within
 from paceline.hosts.transformers.write import write
 from paceline.law import Sampling
+from paceline.targets.cache import lasting
 from paceline.targets.hf.target import HFTarget
 from paceline.verify import Rule
 from paceline.vocabulary import Vocabulary
@@ -99,7 +100,7 @@ class CustomGenerate:
         division = divide(logits_processor, sample=bool(generation_config.do_sample))
         seed = int(torch.randint(2**63 - 1, ())) if generation_config.do_sample else 0
         rows = _rows(model, input_ids, model_kwargs, division, criteria, generation_config)
-        with ordinary_tensors(), borrowed(model) as target:
+        with lasting(), borrowed(model) as target:
             way = Way(
                 target,
                 drafter := self._drafter(model, target),

@@ -69,13 +69,6 @@ def borrowed(model: PreTrainedModel) -> Iterator[HFTarget]:
                 kept.training = []
 
 
-@contextmanager
-def ordinary_tensors() -> Iterator[None]:
-    """Tensors made in inference mode cannot be written to outside it, so none that are kept may be made there."""
-    with torch.inference_mode(False), torch.no_grad():
-        yield
-
-
 def _kept(model: PreTrainedModel) -> Kept:
     with _hanging:
         kept = model.__dict__.get(PLACE)

@@ -11,7 +11,7 @@ import torch
 from transformers import PreTrainedModel
 
 from paceline.targets.base import Done, OnEarly, Pending, Reach, Request, Scores, Target
-from paceline.targets.cache import CacheRows
+from paceline.targets.cache import CacheRows, lasting
 from paceline.targets.hf.fixed.path import FixedPath
 from paceline.targets.hf.forward import Mode
 from paceline.targets.hf.kinds import join_layers
@@ -133,15 +133,11 @@ class HFTarget(Target):
 
     def forward(self, requests: Sequence[Request], on_early: OnEarly | None = None) -> list[Scores]:
         """Score requests that belong together in one forward. One at a time: a model's attention is switched over."""
-        with self._one_at_a_time:
-            return self._forward(requests, on_early)
-
-    @torch.no_grad()
-    def _forward(self, requests: Sequence[Request], on_early: OnEarly | None = None) -> list[Scores]:
-        job = Job(requests, on_early)
-        self.anatomy.check(job.want, self.name)
-        path = next(path for path in self.paths if path.takes(job))
-        return path.run(job).split(job)
+        with self._one_at_a_time, lasting():
+            job = Job(requests, on_early)
+            self.anatomy.check(job.want, self.name)
+            path = next(path for path in self.paths if path.takes(job))
+            return path.run(job).split(job)
 
     def windows(self, request: Request) -> list[int | None]:
         """The window each layer names to the attention function in a forward, for the probe."""
