@@ -22,7 +22,9 @@ from paceline.drafters.assistant import Assistant
 from paceline.hosts.python import LanguageModel
 from paceline.targets.base import Request, Rows, Want
 from paceline.targets.cache import CacheRows
+from paceline.targets.hf.fixed import attention as fixed_attention
 from paceline.targets.hf.fixed import path as fixed_path
+from paceline.targets.hf.fixed.attention import piece_of
 from paceline.targets.hf.fixed.capture import Uncapturable, direct, rehearse
 from paceline.targets.hf.fixed.inputs import Inputs
 from paceline.targets.hf.fixed.path import FixedPath
@@ -176,6 +178,32 @@ def test_drafts_scored_level_by_level(name: str) -> None:
     rows.keep([0, 2, 4, 6])
     rows.check()
     rows.close()
+
+
+@pytest.mark.parametrize("name", ["llama", "mistral", "qwen2", "opt"])
+@pytest.mark.parametrize("mistake", [None, "weights", "pieces"])
+def test_long_texts_are_split_and_put_together(name: str, mistake: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Pieces that a row sees nothing of (behind its text, or before its window) weigh nothing."""
+    found, pieces = list[int](), fixed_attention._pieces
+
+    def counted(rows: Tensor, keys: Tensor, *others: Any) -> Any:
+        found.append(len(keys))
+        mixed, weight = pieces(rows, keys, *others)
+        return mixed.roll(1, 0) if mistake == "pieces" else mixed, 0 * weight if mistake == "weights" else weight
+
+    monkeypatch.setattr(fixed_attention, "_pieces", counted)
+    target, plain = fixed(name), target_of(name)
+    pairs = [Pair(target, plain, tokens(n, n)) for n in (1100, 1700)]
+    worst = 0.0
+    for seed in range(3):
+        asked = [pair.requests(seed, random_tree(seed + i, 12)) for i, pair in enumerate(pairs)]
+        worst = max(worst, gap(target, plain, asked))
+        for pair in pairs:
+            pair.keep([0, 1])
+        worst = max(worst, gap(target, plain, [pairs[1].requests(seed, EMPTY)]))
+        pairs[1].keep([0])
+    assert worst < CLOSE if mistake is None else worst > SEEN
+    assert set(found) == {7}
 
 
 def test_wanted_states_come_along_and_early_exits_go_the_models_own_way() -> None:
@@ -563,7 +591,9 @@ def test_blocks_hold_their_slots_and_are_few() -> None:
 def test_lengths_are_rounded_up_by_a_quarter_at_most() -> None:
     for length in range(1, 9000):
         assert length <= stretch(length) <= max(length + SHORTEST, 1.25 * length)
-    assert len({stretch(length) for length in range(1, 131073)}) < 45
+    lengths = {stretch(length) for length in range(1, 131073)}
+    assert len(lengths) < 45
+    assert all(length % piece_of(length) == 0 and length <= 64 * piece_of(length) for length in lengths)
 
 
 def test_a_shape_full_of_nobody_is_not_worth_it() -> None:

@@ -6,15 +6,14 @@ the device: that is what makes it recordable.
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager, ExitStack, nullcontext
+from contextlib import ExitStack
 from typing import Any, NamedTuple
 
 import torch
-import torch.nn.functional as F
-from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from paceline.targets.base import Want
 from paceline.targets.hf.attention import NAME, Asked, MaskScratch, serving
+from paceline.targets.hf.fixed.attention import attention, mask_type, splits_here
 from paceline.targets.hf.fixed.inputs import Inputs
 from paceline.targets.hf.fixed.shapes import Shape, slots_of
 from paceline.targets.hf.fixed.slab import Slab
@@ -45,6 +44,8 @@ class Step:
     def __init__(self, own: OwnForward, slab: Slab, shape: Shape) -> None:
         self._own, self._slab, self.shape = own, slab, shape
         self.inputs = Inputs(shape.count, shape.rows, own.model.device)
+        cached = next(iter(slab.keys.values()))
+        self._splits = splits_here(cached.device, cached.dtype, cached.shape[3])
 
     def fill(self, job: Job) -> None:
         """Put a job where `compute` finds it."""
@@ -54,7 +55,7 @@ class Step:
     def compute(self) -> Result:
         """The forward itself."""
         with ExitStack() as stack:
-            forward = StaticForward(self._slab, self.shape, self.inputs)
+            forward = StaticForward(self._slab, self.shape, self.inputs, splits=self._splits)
             stack.enter_context(Attention(self._own.model, NAME))
             stack.enter_context(serving(forward))
             taps = stack.enter_context(tapped(self._own.anatomy, Looks(self.shape)))
@@ -81,9 +82,9 @@ class Step:
 class StaticForward(Forward):
     """The cache that the model is handed: every slot of a block at once, whoever is in it."""
 
-    def __init__(self, slab: Slab, shape: Shape, inputs: Inputs) -> None:
+    def __init__(self, slab: Slab, shape: Shape, inputs: Inputs, *, splits: bool) -> None:
         super().__init__([], Mode.PACKED, MaskScratch())
-        self._slab, self._shape, self._inputs = slab, shape, inputs
+        self._slab, self._shape, self._inputs, self._splits = slab, shape, inputs, splits
         self._masks: dict[tuple[object, ...], torch.Tensor] = {}
 
     def _slots(self, buffer: torch.Tensor) -> torch.Tensor:
@@ -102,7 +103,6 @@ class StaticForward(Forward):
         return key_states, value_states
 
     def attend(self, query: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, asked: Asked) -> torch.Tensor:
-        """The heads that share keys become rows of one head, as in `attention.fused`: keys are read where they lie."""
         layer = self.enter_layer(keys, values, asked.window, asked.others)
         heads, kv_heads, width = query.shape[1], keys.shape[1], query.shape[3]
         count, n, group = self._shape.count, self._shape.rows, heads // kv_heads
@@ -110,13 +110,8 @@ class StaticForward(Forward):
         rows = rows.reshape(count, kv_heads, group * n, width)
         cached = self._slots(self._slab.keys[layer])[:, :, : self._shape.length]
         cached_values = self._slots(self._slab.values[layer])[:, :, : self._shape.length]
-        if asked.softcap is None and asked.sinks is None:
-            mask = self._mask(asked.window, query.dtype, group)
-            with _kernels(query.device):
-                mixed = F.scaled_dot_product_attention(rows, cached, cached_values, attn_mask=mask, scale=asked.scale)
-        else:
-            mask = self._mask(asked.window, torch.promote_types(query.dtype, torch.float32), group)
-            mixed = spelled_out(rows, cached, cached_values, mask, asked)
+        mask = self._mask(asked.window, mask_type(query.dtype, asked), group)
+        mixed = attention(rows, cached, cached_values, mask, asked, self._splits)
         mixed = mixed.reshape(count, kv_heads, group, n, -1).permute(1, 2, 0, 3, 4)
         return mixed.reshape(1, heads, count * n, -1)
 
@@ -133,33 +128,3 @@ class StaticForward(Forward):
 
     def get_mask_sizes(self, query_length: int, layer_idx: int) -> tuple[int, int]:
         return query_length, 0
-
-
-def _kernels(device: torch.device) -> AbstractContextManager[None]:
-    """On CUDA the kernels that take a mask and are known to be recorded well; torch may prefer others there."""
-    if device.type != "cuda":
-        return nullcontext()
-    kernels: AbstractContextManager[None] = sdpa_kernel([SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH])
-    return kernels
-
-
-def spelled_out(
-    rows: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, mask: torch.Tensor, asked: Asked
-) -> torch.Tensor:
-    """Attention whose scores are touched, ``[count, kv heads, group * n, width]``: a soft cap bends them, and a sink is
-    a key with a given score and no value."""
-    scores = (rows @ keys.transpose(-1, -2)).to(mask.dtype) * asked.scale
-    if asked.softcap is not None:
-        scores = torch.tanh(scores / asked.softcap) * asked.softcap
-    scores = scores + mask
-    peak = scores.amax(dim=-1, keepdim=True)
-    if asked.sinks is None:
-        weights = torch.exp(scores - peak)
-        total = weights.sum(dim=-1, keepdim=True)
-    else:
-        sinks = asked.sinks.to(mask.dtype).view(1, keys.shape[1], -1, 1)
-        sinks = sinks.repeat_interleave(rows.shape[2] // sinks.shape[2], dim=2)
-        peak = torch.maximum(peak, sinks)
-        weights = torch.exp(scores - peak)
-        total = weights.sum(dim=-1, keepdim=True) + torch.exp(sinks - peak)
-    return (weights / total).to(values.dtype) @ values
