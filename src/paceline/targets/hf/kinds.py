@@ -125,7 +125,7 @@ class Build:
         self.norm: Any = model.model.norm
         self.rotary: Any = model.model.rotary_emb
         self.head: nn.Module = model.lm_head
-        self._config = model.config
+        self._decoder: Any = model.model
         bypassed = [share for layer in self.layers for share in layer.bypassed]
         computed = [*bypassed, *(module for _, module in _computed(model, kind))]
         self._computed = [(module, dict(module._modules)) for module in computed]
@@ -146,7 +146,7 @@ class Build:
 
     def stands(self) -> bool:
         """Whether nothing has been put into the model, or around what is computed of it, since it was looked at."""
-        if len(self.layers) != self._config.num_hidden_layers or module_base._has_any_global_hook():
+        if len(self.layers) != self._decoder.config.num_hidden_layers or module_base._has_any_global_hook():
             return False
         for module, children in self._computed:
             state = module.__dict__

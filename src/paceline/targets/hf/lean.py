@@ -94,12 +94,15 @@ Turns = tuple[torch.Tensor, torch.Tensor]
 
 def _written(layer: Layer, number: int, given: torch.Tensor, turns: Turns, parts: Sequence[Part]) -> torch.Tensor:
     """Queries ``[1, heads, n, width]`` of one layer, whose keys and values are in the parts' buffers from here on."""
-    n, attention = given.shape[1], layer.attention
-    joined = layer.reads_joined
-    read = torch.cat([part(given) for part in layer.reads], dim=-1) if joined is None else joined(given)
-    heads = read.view(1, n, -1, attention.head_dim)
-    keys = heads.shape[2] // (attention.num_key_value_groups + 2)
-    queries = heads.shape[2] - 2 * keys
+    n, width = given.shape[1], layer.attention.head_dim
+    if layer.reads_joined is None:
+        apart = [read(given) for read in layer.reads]
+        queries, keys, _ = (read.shape[-1] // width for read in apart)
+        together = torch.cat(apart, dim=-1)
+    else:
+        queries, keys, _ = (share.out_features // width for share in layer.reads_joined.shares)
+        together = layer.reads_joined(given)
+    heads = together.view(1, n, -1, width)
     turning, value = heads[:, :, : queries + keys], heads[:, :, queries + keys :]
     if layer.norms is not None:
         query, key = turning.split((queries, keys), dim=2)
