@@ -1,7 +1,7 @@
 """Texts written together are those written one after the other, and what they were written on comes back."""
 
 import itertools
-import sys
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -21,7 +21,7 @@ from paceline.hosts.kept import KeptRows
 from paceline.hosts.python import LanguageModel
 from paceline.hosts.writing import Generation, Writing
 from paceline.targets.base import Request, Rows, Target
-from paceline.targets.table import TableTarget
+from paceline.targets.table import TableRows, TableTarget
 from paceline.tree import Ints
 from paceline.vocabulary import Vocabulary
 
@@ -344,20 +344,22 @@ def test_rows_are_lent_to_whom_they_serve_best(limit: int, asked: list[int], lef
     rows.check()
 
 
-def test_the_oldest_rows_go_and_what_is_given_up_does_not_come_back() -> None:
-    target = tabled()
+def test_the_oldest_rows_go_and_what_is_given_up_does_not_come_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    target, closed = tabled(), list[Rows]()
     kept = KeptRows(target, 2)
+    monkeypatch.setattr(TableRows, "close", lambda rows: closed.append(rows))
     texts = [[number] * 4 for number in range(4)]
     lent = [wrote(kept, target, text) for text in texts]
-    for number, rows in enumerate(lent[:3]):
+    for number, rows in enumerate(lent):
         kept.give(rows)
-        assert len(kept) == [1, 1, 1][number]
-    kept.give(lent[3])
+        assert len(kept) == [1, 1, 1, 2][number]
     assert [rows.tokens.tolist() for rows in kept._spare] == texts[2:]
+    assert closed == lent[:2]
     taken = kept.take(np.array(texts[3]), 4)
     kept.clear()
     kept.give(taken)
     assert (len(kept), len(kept._lent)) == (0, 0)
+    assert closed == [*lent[:3], taken]
 
 
 def test_a_text_begun_before_forgetting_leaves_no_rows() -> None:
@@ -371,23 +373,24 @@ def test_a_text_begun_before_forgetting_leaves_no_rows() -> None:
     assert [lm.generate(PROMPT, max_new_tokens=2).cached_tokens for _ in range(2)] == [0, len(PROMPT) - 1]
 
 
-def test_threads_do_not_write_over_each_others_rows() -> None:
-    target = tabled()
-    kept = KeptRows(target, 4)
+def test_threads_do_not_write_over_each_others_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    target, kept, copied, copy = tabled(), KeptRows(tabled(), 60), list[int](), TableRows._copy
+
+    def slowly(rows: TableRows, other: Rows, count: int) -> None:
+        time.sleep(0.002)  # long enough for another thread to come between
+        copied.append(count)
+        copy(rows, other, count)
 
     def work(seed: int) -> None:
         random = np.random.default_rng(seed)
-        for _ in range(150):
-            beginning = [LEFT, RIGHT][random.integers(2)] * 30
-            text = [*beginning[: random.integers(2, 300)], *random.integers(SIZE, size=9).tolist()]
+        for _ in range(15):
+            beginning = [LEFT, RIGHT][random.integers(2)] * 6
+            text = [*beginning[: random.integers(2, 60)], *random.integers(SIZE, size=9).tolist()]
             kept.give(wrote(kept, target, text))
 
-    interval = sys.getswitchinterval()
-    sys.setswitchinterval(1e-6)
-    try:
-        with ThreadPoolExecutor(6) as pool:
-            list(pool.map(work, range(6)))
-    finally:
-        sys.setswitchinterval(interval)
+    monkeypatch.setattr(TableRows, "_copy", slowly)
+    with ThreadPoolExecutor(6) as pool:
+        list(pool.map(work, range(6)))
+    assert len(copied) > 10
     assert not kept._lent
-    assert len(kept) <= 4
+    assert len(kept) <= 60
