@@ -31,7 +31,7 @@ import paceline
 from engine import Watched
 from families import VOCAB, build, byte_tokenizer
 from paceline.context import Context
-from paceline.drafters import Budget, Drafter
+from paceline.drafters import Budget, Drafter, Plain
 from paceline.drafters.lookup import Lookup
 from paceline.hosts.transformers import CustomGenerate, chain, custom_generate, kept, refusals
 from paceline.law import Law, Sampling
@@ -464,6 +464,25 @@ def test_warpers_become_fields_where_these_say_the_same(
     assert torch.allclose(mine, scores[0].double().softmax(-1), atol=1e-6)
     assert one_chain.scores is not None
     assert torch.allclose(one_chain.scores[0], scores, atol=1e-5)
+
+
+def test_a_repetition_penalty_on_unpadded_text_is_known_to_drafters() -> None:
+    penalty, others = theirs.RepetitionPenaltyLogitsProcessor(1.3), [theirs.NoRepeatNGramLogitsProcessor(2)]
+    assert chain.divide([penalty, *others], sample=False, penalty=True) == chain.Division(
+        others, [], {"temperature": 0.0, "repetition_penalty": 1.3}
+    )
+    for unknown in ([*others, penalty], [theirs.RepetitionPenaltyLogitsProcessor(1.3, 4)]):
+        assert chain.divide(unknown, sample=False, penalty=True).processors == unknown
+    seen: list[float] = []
+
+    class Noting(Plain):
+        def open(self, context: Context) -> Any:
+            seen.append(context.sampling.repetition_penalty)
+            return super().open(context)
+
+    for inputs, more in ((one(), {}), (batch(), {}), (one(), {"output_logits": True, "return_dict_in_generate": True})):
+        generate(llama(), inputs, repetition_penalty=1.3, custom_generate=custom_generate(Noting()), **more)
+    assert seen == [1.3] + [1.0] * 4, "padding is penalised too, and kept logits are those before the penalty"
 
 
 def test_greedy_decoding_keeps_warpers_as_processors() -> None:

@@ -97,7 +97,11 @@ class CustomGenerate:
         pads = any(hasattr(each, "eos_token_id") for each in criteria)
         if pads and pad is None and len(input_ids) > 1:
             raise ValueError("rows that end early need a token to be padded with; give pad_token_id")
-        division = divide(logits_processor, sample=bool(generation_config.do_sample))
+        division = divide(
+            logits_processor,
+            sample=bool(generation_config.do_sample),
+            penalty=model_kwargs.get("attention_mask") is None and not generation_config.output_logits,
+        )
         seed = int(torch.randint(2**63 - 1, ())) if generation_config.do_sample else 0
         rows = _rows(model, input_ids, model_kwargs, division, criteria, generation_config)
         with lasting(), borrowed(model) as target:

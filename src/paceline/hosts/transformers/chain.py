@@ -11,6 +11,7 @@ from transformers import LogitsProcessor, LogitsProcessorList
 from transformers.generation.logits_process import (
     LogitNormalization,
     MinPLogitsWarper,
+    RepetitionPenaltyLogitsProcessor,
     TemperatureLogitsWarper,
     TopKLogitsWarper,
     TopPLogitsWarper,
@@ -27,7 +28,7 @@ ORDER: tuple[type[LogitsProcessor], ...] = (
 
 @dataclass(frozen=True)
 class Division:
-    """A list of processors, those at its end that say the same as fields of `Sampling` apart from the others.
+    """A list of processors, those at its two ends that say the same as fields of `Sampling` apart from the others.
 
     As fields they are known to drafters, which then rank by the law that the target will sample from.
     """
@@ -37,11 +38,15 @@ class Division:
     fields: dict[str, Any]
 
 
-def divide(processors: Sequence[Any], *, sample: bool) -> Division:
-    """Greedy decoding has no fields: what would be warped is processed."""
-    if not sample:
-        return Division(list(processors), [], {"temperature": 0.0})
+def divide(processors: Sequence[Any], *, sample: bool, penalty: bool = False) -> Division:
+    """Greedy decoding has no warps: what would be warped is processed. A repetition penalty is only a field where it
+    acts first and on just the text (``penalty``): not where padding is penalised too, or logits are kept."""
     kept = list(processors)
+    penalties: dict[str, Any] = {}
+    if penalty and kept and type(kept[0]) is RepetitionPenaltyLogitsProcessor and kept[0].prompt_ignore_length is None:
+        penalties = {"repetition_penalty": float(kept.pop(0).penalty)}
+    if not sample:
+        return Division(kept, [], {"temperature": 0.0} | penalties)
     last = [kept.pop()] if kept and type(kept[-1]) is LogitNormalization else []  # leaves the law as it is
     warpers: list[Any] = []
     fields: dict[str, Any] = {}
@@ -50,7 +55,7 @@ def divide(processors: Sequence[Any], *, sample: bool) -> Division:
         place = ORDER.index(type(kept[-1]))
         fields |= said
         warpers.insert(0, kept.pop())
-    return Division(kept, warpers + last, {"temperature": 1.0} | fields)
+    return Division(kept, warpers + last, {"temperature": 1.0} | fields | penalties)
 
 
 def _field(warper: Any) -> dict[str, Any]:
