@@ -12,7 +12,7 @@ import numpy as np
 import torch
 
 from paceline.targets.base import Request
-from paceline.targets.hf.fixed.shapes import TENTATIVE
+from paceline.targets.hf.fixed.shapes import SHORTEST, TENTATIVE
 
 HIDDEN_KEY = {torch.float16: -3e4}
 """What is added to the score of a hidden key, -1e30 in other types: enough to leave it a weight of exactly nothing, yet
@@ -60,15 +60,26 @@ class Inputs:
         if self._sent is not None:
             self._sent.record(torch.cuda.current_stream(self._device.device))
 
-    def mask(self, window: int | None, length: int, dtype: torch.dtype, copies: int) -> torch.Tensor:
-        """``[count, 1, copies * rows, length]``, added to the scores: 0 where a row sees a key of its slot."""
-        columns = torch.arange(length, device=self.committed.device)
-        behind = columns - self.committed[:, None]
+    def keys(self, window: int | None, length: int) -> torch.Tensor | None:
+        """Which rows of each slot a layer has to look at, ``[count, some]``; None for the first ``length`` of them. Of
+        a long text a window leaves little, which is worth copying together."""
+        some = -(-((window or length) + TENTATIVE) // SHORTEST) * SHORTEST
+        if some >= length:
+            return None
+        assert window is not None, "a layer without a window looks at all rows"
+        first = (self.committed - window + 1).clamp(0, length - some)
+        return first[:, None] + torch.arange(some, device=first.device)
+
+    def mask(self, window: int | None, keys: torch.Tensor, dtype: torch.dtype, copies: int) -> torch.Tensor:
+        """``[count, 1, copies * rows, keys]``, added to the scores: 0 where a row sees a key. ``keys`` are row numbers
+        of slots, the same of all slots or ``[count, keys]``."""
+        keys = keys.expand(len(self.committed), -1)
+        behind = keys - self.committed[:, None]
         seen, text = self.seen, (behind < 0)[:, None]
         if window is not None:
             at = self.positions[:, :, None]
             seen = seen & (at - self.standing[:, None] < window)
-            text = text & (at - columns < window)
+            text = text & (at - keys[:, None] < window)
         drafted = ((behind >= 0) & (behind < TENTATIVE))[:, None]
         which = behind.clamp(0, TENTATIVE - 1)[:, None].expand(-1, seen.shape[1], -1)
         visible = torch.where(drafted, seen.gather(2, which), text)
