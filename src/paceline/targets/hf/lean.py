@@ -10,7 +10,7 @@ model only tables of its rotation are kept. At load rows must agree with the mod
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import nn
@@ -46,23 +46,32 @@ class Lean(Path):
         return self._build is not None and self._own.mode is Mode.PACKED
 
     def run(self, job: Job) -> Found:
-        build, taps = self._build, Taps()
-        assert build is not None, "only jobs that were taken are run"
-        parts = Part.of_all(job.requests, self._scratch)
+        build = self.build
+        rows = Packed(Part.of_all(job.requests, self._scratch))
         device = build.norm.weight.device
         tokens = torch.from_numpy(joined([request.tokens for request in job.requests]))
         positions = torch.from_numpy(joined([request.positions for request in job.requests]))
         states: torch.Tensor = build.embedding(tokens[None].to(device))
         end = max(request.end for request in job.requests)
         turns = self._rotation.at(positions.to(device), end, build.rotary, states)
+        return self.computed(states, turns, rows, job)
+
+    @property
+    def build(self) -> Build:
+        assert self._build is not None, "only jobs that were taken are run"
+        return self._build
+
+    def computed(self, states: torch.Tensor, turns: Turns, rows: Cached, job: Job) -> Found:
+        """From embeddings ``[1, sum n, width]`` to what is found; needs nothing of the job but what it wants."""
+        build, taps = self.build, Taps()
         last = len(build.layers)
         for number, layer in enumerate(build.layers):
             self._tap(number, states, job, taps)
-            query = _written(layer, number, _normed(states, layer.before), turns, parts)
+            query = _written(layer, number, _normed(states, layer.before), turns, rows)
             if number == last - 1 and not any(job.logits_of) and last not in job.want.hidden:
                 return Found(None, taps)  # of a prompt's last layer only keys and values are ever read
             asked = Asked(layer.attention.scaling, layer.window(layer.attention))
-            seen = by_part(parts, number, query, asked)
+            seen = rows.seen(number, query, asked)
             states = states + layer.out(seen.transpose(1, 2).reshape(1, states.shape[1], -1))
             states = states + _moved(layer, _normed(states, layer.between))
         return self._finish(build, states, job, taps)
@@ -92,8 +101,31 @@ Turns = tuple[torch.Tensor, torch.Tensor]
 """Cosines and sines ``[n, 1, width]`` of each row's angles, the sines of the first half of a head negated."""
 
 
-def _written(layer: Layer, number: int, given: torch.Tensor, turns: Turns, parts: Sequence[Part]) -> torch.Tensor:
-    """Queries ``[1, heads, n, width]`` of one layer, whose keys and values are in the parts' buffers from here on."""
+class Cached(Protocol):
+    """The rows of a forward, as its layers write and read them, ``[1, heads, sum n, width]``."""
+
+    def write(self, layer: int, keys: torch.Tensor, values: torch.Tensor) -> None: ...
+
+    def seen(self, layer: int, query: torch.Tensor, asked: Asked) -> torch.Tensor:
+        """What attention finds for the rows that were just written."""
+        ...
+
+
+class Packed:
+    """Each sequence's rows in buffers of its own."""
+
+    def __init__(self, parts: Sequence[Part]) -> None:
+        self._parts = parts
+
+    def write(self, layer: int, keys: torch.Tensor, values: torch.Tensor) -> None:
+        write(self._parts, layer, keys, values)
+
+    def seen(self, layer: int, query: torch.Tensor, asked: Asked) -> torch.Tensor:
+        return by_part(self._parts, layer, query, asked)
+
+
+def _written(layer: Layer, number: int, given: torch.Tensor, turns: Turns, rows: Cached) -> torch.Tensor:
+    """Queries ``[1, heads, n, width]`` of one layer, whose keys and values are cached from here on."""
     n, width = given.shape[1], layer.attention.head_dim
     if layer.reads_joined is None:
         apart = [read(given) for read in layer.reads]
@@ -108,7 +140,7 @@ def _written(layer: Layer, number: int, given: torch.Tensor, turns: Turns, parts
         query, key = turning.split((queries, keys), dim=2)
         turning = torch.cat((_normed(query, layer.norms[0]), _normed(key, layer.norms[1])), dim=2)
     turned = _turned(turning, turns).transpose(1, 2)
-    write(parts, number, turned[:, queries:], value.transpose(1, 2))
+    rows.write(number, turned[:, queries:], value.transpose(1, 2))
     return turned[:, :queries]
 
 
