@@ -265,13 +265,14 @@ class Shown(Plain):
 def test_a_drafter_that_needs_the_prompt_is_shown_all_of_it() -> None:
     """Whatever others have read; so it waits for nobody."""
     target, drafter = Spied(prefill_chunk=20), Shown()
-    *early, late = samples(target, 3, drafter)
+    (plain,), (*early, late) = samples(target, 1, Plain()), samples(target, 3, drafter)
     batch = Batch(target)
-    for session in (*samples(target, 1, Plain()), *early):
+    for session in (plain, *early):
         batch.join(session)
     batch.step()
     assert [len(shown) for shown in drafter.shown.values()] == [20, 20]
     batch.step()
+    late.rows.adopt(plain.rows, 40)
     batch.join(late)
     finish(batch)
     assert len(drafter.shown) == 3
