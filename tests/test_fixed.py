@@ -25,13 +25,15 @@ from paceline.targets.cache import CacheRows
 from paceline.targets.hf.fixed import attention as fixed_attention
 from paceline.targets.hf.fixed import path as fixed_path
 from paceline.targets.hf.fixed.attention import piece_of
+from paceline.targets.hf.fixed.block import Block
 from paceline.targets.hf.fixed.capture import Uncapturable, direct, rehearse
 from paceline.targets.hf.fixed.inputs import Inputs
 from paceline.targets.hf.fixed.path import FixedPath
 from paceline.targets.hf.fixed.shapes import SHORTEST, Shape, block, stretch
 from paceline.targets.hf.fixed.slab import GRAIN, Slab, SlabRows
-from paceline.targets.hf.fixed.step import StaticForward, Step
+from paceline.targets.hf.fixed.step import Step
 from paceline.targets.hf.forward import Mode
+from paceline.targets.hf.lean import Lean
 from paceline.targets.hf.own import OwnForward
 from paceline.targets.hf.probe import prepare
 from paceline.targets.hf.target import HFTarget
@@ -56,14 +58,17 @@ from tape import taped
 PADDING_CHECKED = "gpt2"
 """Looks for padding in its tokens, which a recording cannot; goes its own way."""
 RECORDED = [name for name, family in FAMILIES.items() if family.interface and name != PADDING_CHECKED]
-every_recorded = pytest.mark.parametrize("name", RECORDED)
+LEAN = ["llama", "mistral", "qwen2", "qwen3"]
+WAYS = [(name, False) for name in RECORDED] + [(name, True) for name in LEAN]
+every_way = pytest.mark.parametrize(("name", "lean"), WAYS)
 
 
-def fixed(name: str = "llama", record: Any = taped, **overrides: Any) -> HFTarget:
+def fixed(name: str = "llama", record: Any = taped, *, lean: bool = False, seed: int = 0) -> HFTarget:
     """A target whose drafts are recorded; on the CPU this has to be asked for."""
-    target = HFTarget(build(name, **overrides), fixed_shapes=True)
+    target = HFTarget(build(name, seed=seed), fixed_shapes=True)
     target.limits = target_of(name).limits
     target.fixed = FixedPath(target.own, record)
+    target.fixed.lean = Lean.of(target.own) if lean else None
     target._one_at_a_time = target.fixed.slab.lock
     target.paths = [target.fixed, target.own]
     return target
@@ -72,6 +77,25 @@ def fixed(name: str = "llama", record: Any = taped, **overrides: Any) -> HFTarge
 @cache
 def shared(name: str) -> HFTarget:
     return fixed(name)
+
+
+@cache
+def own_only(name: str) -> HFTarget:
+    """The same, as transformers computes it."""
+    target = load_quietly(build(name))
+    target.paths = [target.own]
+    return target
+
+
+def record_calls(monkeypatch: pytest.MonkeyPatch, owner: type, name: str) -> list[str]:
+    calls, method = list[str](), getattr(owner, name)
+
+    def called(*args: Any) -> Any:
+        calls.append(name)
+        return method(*args)
+
+    monkeypatch.setattr(owner, name, called)
+    return calls
 
 
 def path_of(target: HFTarget) -> FixedPath:
@@ -114,10 +138,11 @@ def gap(target: HFTarget, plain: HFTarget, pairs: list[tuple[Request, Request]])
 # --- rows of every family -----------------------------------------------------------------------------------
 
 
-@every_recorded
-def test_what_is_played_back_is_what_the_model_finds(name: str) -> None:
+@every_way
+def test_what_is_played_back_is_what_the_model_finds(name: str, lean: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """Two recordings serve eight forwards: other tokens, other trees, other lengths, other slots of the block."""
-    target, plain = fixed(name), target_of(name)
+    target, plain = fixed(name, lean=lean), own_only(name)
+    computed = record_calls(monkeypatch, Lean, "computed")
     pairs = [Pair(target, plain, tokens(CONTEXT - 5 * i, i)) for i in range(2)]
     for seed in range(4):
         trees = [random_tree(seed, 9 + seed), random_tree(seed + 40, 12 - seed)]
@@ -130,6 +155,7 @@ def test_what_is_played_back_is_what_the_model_finds(name: str) -> None:
         for pair in pairs:
             pair.keep([0])
     assert [(s.first, s.count, s.rows, s.length) for s in path_of(target).recorded] == [(0, 2, 16, 256), (0, 2, 1, 256)]
+    assert len(computed) == (4 if lean else 0)
 
 
 def test_whatever_happens_rows_are_those_of_a_sequence_alone() -> None:
@@ -230,8 +256,9 @@ def test_of_a_long_text_a_window_is_all_that_is_read(name: str, mistake: int, mo
     assert set(found) == ({512} if name == "mistral" else {512, 1280})
 
 
-def test_wanted_states_come_along_and_early_exits_go_the_models_own_way() -> None:
-    target, plain = fixed(), target_of("llama")
+@pytest.mark.parametrize("lean", [False, True])
+def test_wanted_states_come_along_and_early_exits_go_the_models_own_way(lean: bool) -> None:
+    target, plain = fixed(lean=lean), own_only("llama")
     pair, tree = Pair(target, plain, tokens(CONTEXT)), random_tree(3)
     for want in (Want(hidden=frozenset({0, 2, 3})), Want(hidden=frozenset({1}))):
         for seed in range(2):
@@ -261,7 +288,7 @@ def test_a_copy_of_a_common_beginning() -> None:
 
 
 def wrong_slot(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(StaticForward, "_slots", lambda forward, buffer: buffer[: forward._shape.count])
+    monkeypatch.setattr(Block, "_slots", lambda block, buffer: buffer[: block._shape.count])
 
 
 def stale_mask(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -453,9 +480,10 @@ def test_a_shape_too_large_for_memory_goes_its_own_way_and_others_do_not() -> No
     assert sizes == [8, 16, 8]
 
 
-@pytest.mark.parametrize("change", ["hook", "weights", "adapter"])
-def test_a_model_that_its_owner_changed_is_recorded_anew(change: str) -> None:
-    target, tree = fixed(), random_tree(1, 12)
+@pytest.mark.parametrize("lean", [False, True])
+@pytest.mark.parametrize("change", ["hook", "weights", "adapter", "rotation"])
+def test_a_model_that_its_owner_changed_is_recorded_anew(change: str, lean: bool) -> None:
+    target, tree = fixed(lean=lean), random_tree(1, 12)
     rows = filled(target, tokens(CONTEXT))
     before = score(target, rows, 1, tree)
     layer: Any = target.model.get_decoder().layers[1]
@@ -463,6 +491,9 @@ def test_a_model_that_its_owner_changed_is_recorded_anew(change: str) -> None:
         layer.register_forward_hook(lambda _, __, out: 2 * out if isinstance(out, Tensor) else (2 * out[0], *out[1:]))
     elif change == "weights":
         layer.mlp.down_proj.weight = torch.nn.Parameter(2 * layer.mlp.down_proj.weight, requires_grad=False)
+    elif change == "rotation":
+        rotary = target.model.get_decoder().rotary_emb
+        rotary.inv_freq = rotary.inv_freq / 3
     else:
         layer.mlp.down_proj = torch.nn.Sequential(layer.mlp.down_proj, torch.nn.Dropout(), torch.nn.Tanh()).train(False)
     found = score(target, rows, 1, tree)
@@ -471,9 +502,9 @@ def test_a_model_that_its_owner_changed_is_recorded_anew(change: str) -> None:
     assert apart(found, score(target, rows, 1, tree)) < CLOSE
 
 
-@pytest.mark.parametrize("name", RECORDED)
+@every_way
 @torch.no_grad()
-def test_nothing_of_the_host_gets_into_a_forward(name: str) -> None:
+def test_nothing_of_the_host_gets_into_a_forward(name: str, lean: bool) -> None:
     """Weights, rows and inputs on a device without memory: whatever came from the host would meet them there."""
     model = build(name, torch.bfloat16).to("meta")
     config, slab = model.config, Slab()
@@ -484,7 +515,8 @@ def test_nothing_of_the_host_gets_into_a_forward(name: str) -> None:
         like = torch.empty(1, heads, 1, width, device="meta", dtype=model.dtype)
         slab.show(layer, like, like)
     shape = Shape(0, 1, 4, 256, frozenset({1}))
-    result = rehearse(Step(OwnForward(model, None, Mode.PACKED), slab, shape).compute)
+    own = OwnForward(model, None, Mode.PACKED)
+    result = rehearse(Step(own, slab, shape, Lean.of(own) if lean else None).compute)
     assert result.logits.device.type == "meta"
     assert result.logits.shape[0] == 4
 

@@ -62,6 +62,8 @@ def _try_lean(target: HFTarget) -> None:
         target.paths = paths
     if not _gap(target, ours, theirs, SAME_OPERATIONS):
         target.paths = [*paths[:-1], lean, target.own]
+        if target.fixed is not None:
+            target.fixed.lean = lean
 
 
 def _read_and_scored(target: HFTarget, path: Path) -> torch.Tensor:

@@ -15,6 +15,7 @@ from paceline.targets.hf.fixed.slab import Slab, SlabRows
 from paceline.targets.hf.fixed.standing import Standing
 from paceline.targets.hf.fixed.step import Result, Step
 from paceline.targets.hf.forward import Mode, Unsupported
+from paceline.targets.hf.lean import Lean
 from paceline.targets.hf.own import OwnForward
 from paceline.targets.hf.path import Found, Job, Path
 
@@ -32,6 +33,8 @@ class FixedPath(Path):
         device = own.model.device
         self._own = own
         self._record = record or (CapturesGraphs(device) if device.type == "cuda" else direct)
+        self.lean: Lean | None = None
+        """What computes the model instead of itself, where that has been found equal."""
         self.slab = Slab(on_move=self.forget)
         self.recorded: OrderedDict[Shape, tuple[Step, Callable[[], Result]]] = OrderedDict()
         self.refused: str | None = None
@@ -109,7 +112,8 @@ class FixedPath(Path):
 
     def _recorded(self, shape: Shape, job: Job) -> Found:
         """Call, record, replay; a replay that is not the call is never used again."""
-        step = Step(self._own, self.slab, shape)
+        lean = self.lean if self.lean is not None and self.lean.takes(job) else None
+        step = Step(self._own, self.slab, shape, lean)
         step.fill(job)
         expected = step.pick(rehearse(step.compute), job)
         replay = self._record(step.compute)

@@ -30,5 +30,5 @@ def _around(state: dict[str, Any]) -> tuple[int, int, bool, Any]:
 
 
 def _places(state: dict[str, Any]) -> list[int]:
-    weights = state["_parameters"]
-    return [weight.data_ptr() for weight in weights.values() if weight is not None] if weights else []
+    held = (*state["_parameters"].values(), *state["_buffers"].values())
+    return [tensor.data_ptr() for tensor in held if tensor is not None]
