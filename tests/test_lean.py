@@ -523,20 +523,26 @@ def test_a_hooked_share_is_called() -> None:
         layer.self_attn.k_proj.register_forward_hook(lambda module, given, output: 2 * output),
         layer.mlp.gate_proj.register_forward_pre_hook(lambda module, given: (given[0] + 1,)),
     ]
+    replaced = target.model.model.layers[0].self_attn.v_proj
+    honest, replaced.forward = replaced.forward, lambda rows: -honest(rows)
     assert is_taken(target)
     assert gap_to_own(target) == 0
     assert apart(score(target, filled(target, TEXT), 1, random_tree(7)), before) > SEEN
     for hook in hooks:
         hook.remove()
+    del replaced.forward
     assert torch.equal(score(target, filled(target, TEXT), 1, random_tree(7)), before)
 
 
 def test_what_cannot_be_joined_stays_apart(monkeypatch: pytest.MonkeyPatch) -> None:
-    model = build("qwen2", hidden_size=256).requires_grad_(False)
+    model = build("qwen2", hidden_size=256, intermediate_size=320).requires_grad_(False)
     HFTarget(model).pack()
     assert type(model.model.layers[0].self_attn.q_proj) is PackedLinear
     assert isinstance(model.model.layers[0].mlp.gate_proj, Share)
-    other = build("gemma2", hidden_size=256).requires_grad_(False)
+    small = build("llama", hidden_size=256, num_attention_heads=2, intermediate_size=64).requires_grad_(False)
+    HFTarget(small).pack()
+    assert type(small.model.layers[0].mlp.gate_proj) is nn.Linear
+    other = build("gemma2", hidden_size=256, intermediate_size=320).requires_grad_(False)
     HFTarget(other).pack()
     assert not any(isinstance(module, Share) for module in other.modules())
     monkeypatch.setattr(torch.backends.mkldnn, "is_available", lambda: False)

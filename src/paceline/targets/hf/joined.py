@@ -8,18 +8,17 @@ together. Like packing, joining is exact, final, and for models that nobody else
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import torch
 from torch import nn
 
-from paceline.targets.hf.packed import PackedLinear, arranged, identity, is_ordinary, ordinary
+from paceline.targets.hf.packed import PackedLinear, gains, identity, is_ordinary, ordinary, packed_here
 
 
 class Joined:
     """The layers as one. No module: to the model it is not there."""
 
-    def __init__(self, layer: nn.Module) -> None:
+    def __init__(self, layer: PackedLinear) -> None:
         self._layer = layer
         self.shares: list[Share] = []
         self._last: tuple[torch.Tensor, int, torch.Tensor] | None = None
@@ -43,9 +42,7 @@ class Joined:
     @property
     def weight(self) -> torch.Tensor:
         """Of all, one below the other."""
-        weight: Any = self._layer.weight
-        dense: torch.Tensor = weight
-        return dense
+        return self._layer.weight
 
 
 class Share(PackedLinear):
@@ -77,7 +74,9 @@ def join(parent: nn.Module, names: Sequence[str]) -> bool:
         return False
     if len({(layer.in_features, layer.weight.dtype) for layer in layers}) > 1:
         return False
-    together = arranged(ordinary(torch.cat([layer.weight.detach() for layer in layers]), None))
+    if not any(gains(layer) for layer in layers):
+        return False  # small layers are fastest as they are
+    together = packed_here(ordinary(torch.cat([layer.weight.detach() for layer in layers]), None))
     if together is None:
         return False
     joined = Joined(together)
@@ -89,6 +88,9 @@ def join(parent: nn.Module, names: Sequence[str]) -> bool:
 def shared(layers: Sequence[nn.Module]) -> Joined | None:
     """What computes these layers together, in this order, if there is nothing to any of them but its share."""
     shares = [layer for layer in layers if isinstance(layer, Share)]
-    untouched = all(not layer._forward_hooks and not layer._forward_pre_hooks for layer in shares)
-    together = len(shares) == len(layers) and all(layer.joined.shares == shares for layer in shares)
-    return shares[0].joined if together and untouched else None
+    together = len(shares) == len(layers) and all(share.joined.shares == shares for share in shares)
+    return shares[0].joined if together and not any(_is_touched(share) for share in shares) else None
+
+
+def _is_touched(share: Share) -> bool:
+    return bool("forward" in vars(share) or share._forward_hooks or share._forward_pre_hooks)

@@ -96,7 +96,7 @@ def pack(model: nn.Module) -> bool:
     if not torch.backends.mkldnn.is_available() or any(weight.is_meta for weight in model.parameters()):
         return False
     uses = Counter(weight.data_ptr() for _, weight in model.named_parameters(remove_duplicate=False))
-    places = [(parent, name) for parent in model.modules() for name, layer in parent.named_children() if _gains(layer)]
+    places = [(parent, name) for parent in model.modules() for name, layer in parent.named_children() if gains(layer)]
     for done, (parent, name) in enumerate(places):
         layer: Any = getattr(parent, name)
         packed = _tried(layer, tied=uses[layer.weight.data_ptr()] > 1)
@@ -139,14 +139,12 @@ def is_ordinary(layer: Any) -> bool:
     return layer.weight.device.type == "cpu" and layer.weight.dtype in SMALLEST
 
 
-def arranged(layer: nn.Linear) -> nn.Module | None:
-    """An ordinary layer packed if that gains, itself if it is too small; None where this machine cannot pack."""
-    if not torch.backends.mkldnn.is_available():
-        return None
-    return _tried(layer, tied=False) if _gains(layer) else layer
+def packed_here(layer: nn.Linear) -> PackedLinear | None:
+    """An ordinary layer packed; None where this machine cannot."""
+    return _tried(layer, tied=False) if torch.backends.mkldnn.is_available() else None
 
 
-def _gains(layer: Any) -> bool:
+def gains(layer: Any) -> bool:
     """Whether a layer is worth packing."""
     return is_ordinary(layer) and layer.weight.numel() >= SMALLEST[layer.weight.dtype]
 
