@@ -159,13 +159,13 @@ def plain_tokens(target: HFTarget, rows: Rows, count: int) -> float:
 
 
 def paths_of(target: HFTarget) -> dict[str, list[Path]]:
-    """What is held against each other: the model as transformers computes it, the same without its layers, recorded."""
+    """What is held against each other: the model as transformers computes it, the same without its layers, and that
+    recorded."""
     found: dict[str, list[Path]] = {"own": [target.own]}
-    if (lean := Lean.of(target.own)) is not None:
-        found["lean"] = [lean, target.own]
-    if target.fixed is not None:
-        found["fixed"] = [target.fixed, target.own]
-    return found
+    assert target.fixed is not None, "it was asked for"
+    if target.fixed.lean is not None:
+        found["lean"] = [target.fixed.lean, target.own]
+    return found | {"fixed": [target.fixed, target.own]}
 
 
 def plain(target: HFTarget, context: int, tokens: int, bandwidth: float, weights: int) -> list[dict[str, object]]:
@@ -270,6 +270,9 @@ def main() -> None:
     device = checked_device(options)
     dtype = getattr(torch, options.dtype)
     target = HFTarget(random_model(options.shape, dtype, device), name=f"random {options.shape}", fixed_shapes=True)
+    fixed = target.fixed
+    assert fixed is not None, "it was asked for"
+    fixed.lean = Lean.of(target.own)
     weights = sum(weight.nbytes for weight in target.model.parameters())
     if not target.model.config.tie_word_embeddings:  # of the embeddings a token reads one row
         weights -= target.model.get_input_embeddings().weight.nbytes
@@ -283,8 +286,6 @@ def main() -> None:
         costs = scoring(target, options.context, options.batches, options.counts, options.repeats)
     table(costs)
     print(f"\npaths lie {max((cost.apart for cost in costs), default=0.0):.1e} deviations of the logits apart at most")
-    fixed = target.fixed
-    assert fixed is not None, "it was asked for"
     if fixed.refused is not None:
         print(f"\nfixed shapes were NOT used: {fixed.refused}")
     if options.json:
