@@ -84,12 +84,13 @@ class Compiled(Lean):
 
 
 def ways(name: str, dtype: str, *, compiled: bool) -> dict[str, tuple[HFTarget, Path]]:
+    """Each on weights of its own: who came second to the same ones would find them in the caches."""
     joined, _ = open_model(name, dtype=dtype)
-    model = copy.deepcopy(joined.model)
-    plain = HFTarget(copy.deepcopy(model))
-    pack(model)
-    apart = prepare(HFTarget(model))
-    found = {"model itself": (apart, apart.own), "lean": (apart, apart.paths[0]), "joined": (joined, joined.paths[0])}
+    itself, apart, plain = (HFTarget(copy.deepcopy(joined.model)) for _ in range(3))
+    pack(itself.model)
+    pack(apart.model)
+    found: dict[str, tuple[HFTarget, Path]] = {"model itself": (itself, itself.own)}
+    found |= {"lean": (apart, prepare(apart).paths[0]), "joined": (joined, joined.paths[0])}
     if compiled:
         path = Compiled.of(plain.own)
         assert path is not None
@@ -98,9 +99,10 @@ def ways(name: str, dtype: str, *, compiled: bool) -> dict[str, tuple[HFTarget, 
 
 
 def scoring(target: HFTarget, path: Path, sequences: int, rows: int) -> Run:
-    """A round's forward, again and again."""
+    """A round's forward behind texts that the model read itself."""
     texts = [np.random.default_rng(i).integers(1, 1000, CONTEXT - 3 * i) for i in range(sequences)]
     caches = [target.open(CONTEXT + 64) for _ in texts]
+    target.paths = [target.own]
     for cache, text in zip(caches, texts, strict=True):
         target.submit([Request.of_prompt(cache, text)])
         cache.keep(range(len(text)))

@@ -18,7 +18,7 @@ from paceline.targets.hf.packed import PackedLinear, gains, identity, is_ordinar
 class Joined:
     """The layers as one. No module: to the model it is not there."""
 
-    def __init__(self, layer: PackedLinear) -> None:
+    def __init__(self, layer: nn.Linear | PackedLinear) -> None:
         self._layer = layer
         self.shares: list[Share] = []
         self._last: tuple[torch.Tensor, int, torch.Tensor] | None = None
@@ -74,9 +74,8 @@ def join(parent: nn.Module, names: Sequence[str]) -> bool:
         return False
     if len({(layer.in_features, layer.weight.dtype) for layer in layers}) > 1:
         return False
-    if not any(gains(layer) for layer in layers):
-        return False  # small layers are fastest as they are
-    together = packed_here(ordinary(torch.cat([layer.weight.detach() for layer in layers]), None))
+    stacked = ordinary(torch.cat([layer.weight.detach() for layer in layers]), None)
+    together = packed_here(stacked) if any(gains(layer) for layer in layers) else stacked
     if together is None:
         return False
     joined = Joined(together)
