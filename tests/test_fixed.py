@@ -310,9 +310,9 @@ def baked_in(monkeypatch: pytest.MonkeyPatch) -> None:
     """Places on the host: what a graph would remember of its first forward for ever."""
     update = fixed_path.Step.compute
 
-    def compute(step: Step) -> Any:
+    def compute(step: Step, *outlet: Any) -> Any:
         step.inputs.places = torch.tensor(step.inputs.places.tolist())
-        return update(step)
+        return update(step, *outlet)
 
     monkeypatch.setattr(Step, "compute", compute)
     monkeypatch.setattr(fixed_path, "rehearse", lambda function: function())

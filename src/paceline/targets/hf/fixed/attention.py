@@ -128,8 +128,9 @@ def spelled_out(
         weights = torch.exp(scores - peak)
         total = weights.sum(dim=-1, keepdim=True)
     else:
-        sinks = asked.sinks.to(mask.dtype).view(1, keys.shape[1], -1, 1)
-        sinks = sinks.repeat_interleave(rows.shape[2] // sinks.shape[2], dim=2)
+        kv_heads = keys.shape[1]
+        sinks = asked.sinks.to(mask.dtype).view(1, kv_heads, -1, 1)
+        sinks = sinks.expand(-1, -1, -1, rows.shape[2] // sinks.shape[2]).reshape(1, kv_heads, -1, 1)
         peak = torch.maximum(peak, sinks)
         weights = torch.exp(scores - peak)
         total = weights.sum(dim=-1, keepdim=True) + torch.exp(sinks - peak)

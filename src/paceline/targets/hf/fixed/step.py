@@ -55,10 +55,12 @@ class Step:
         places = [slot - self.shape.first for slot in slots_of(job)]
         self.inputs.fill(list(zip(places, job.requests, strict=True)), self._slab.capacity - 1)
 
-    def compute(self) -> Result:
-        """The forward itself; a model that `lean` computes is a third of the kernels there."""
+    def compute(self, outlet: torch.Tensor | None = None) -> Result:
+        """The forward itself; a model that `lean` computes is a third of the kernels there. Logits are left in
+        ``outlet``, if there is one."""
         block = Block(self._slab, self.shape, self.inputs, splits=self._splits)
-        return self._by_model(block) if self._lean is None else self._by_lean(self._lean, block)
+        result = self._by_model(block) if self._lean is None else self._by_lean(self._lean, block)
+        return result if outlet is None else result._replace(logits=outlet[: len(result.logits)].copy_(result.logits))
 
     def _by_lean(self, lean: Lean, block: Block) -> Result:
         states = lean.build.embedding(self.inputs.tokens.view(1, -1))

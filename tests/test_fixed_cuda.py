@@ -1,0 +1,94 @@
+"""Fixed shapes on the device they are for. Skipped where there is none; what can be known there is in `test_fixed`."""
+
+import warnings
+
+import numpy as np
+import pytest
+import torch
+
+from engine import write
+from families import FAMILIES, build
+from paceline.drafters import make_drafter
+from paceline.targets.base import Request
+from paceline.targets.hf.fixed.attention import splits_here
+from paceline.targets.hf.fixed.path import FixedPath
+from paceline.targets.hf.forward import Mode
+from paceline.targets.hf.load import load_target
+from paceline.targets.hf.target import HFTarget
+from paceline.tree import EMPTY
+from scoring import CLOSE, CONTEXT, apart, filled, random_tree, tokens
+
+DEVICE = "cuda"
+NEAR = {torch.float32: 10 * CLOSE, torch.bfloat16: 0.3}
+"""Other kernels than on a CPU; the largest of many differences."""
+
+pytestmark = pytest.mark.skipif(DEVICE == "cuda" and not torch.cuda.is_available(), reason="there is no GPU")
+
+PACKED = [name for name, family in FAMILIES.items() if family.interface and not family.moe and name != "gpt2"]
+
+
+def on_device(name: str, dtype: torch.dtype = torch.float32) -> tuple[HFTarget, FixedPath]:
+    """Probed, as users have it; nothing may have gone wrong."""
+    target = load_target(build(name, dtype).to(DEVICE), fixed_shapes=True)
+    assert target.fixed is not None
+    assert target.fixed.refused is None
+    assert target.fixed.recorded, "the probe scores drafts"
+    return target, target.fixed
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("name", PACKED)
+def test_a_replay_is_what_the_model_finds(name: str, dtype: torch.dtype) -> None:
+    """Several sequences, one of them long, kept and scored again, each recording played for other texts."""
+    target, fixed = on_device(name, dtype)
+    paths = target.paths
+    texts = [tokens(n, n) for n in (CONTEXT, 1300, 9)]
+    ours, theirs = ([filled(target, text) for text in texts] for _ in range(2))
+    for seed in range(4):
+        drafts = [EMPTY if seed == 2 else random_tree(seed + i, 12) for i in range(3)]
+        target.paths = [fixed]
+        found = target.submit([Request.of_tree(r, seed, d) for r, d in zip(ours, drafts, strict=True)]).result()
+        target.paths = [target.own]
+        expected = target.submit([Request.of_tree(r, seed, d) for r, d in zip(theirs, drafts, strict=True)]).result()
+        target.paths = paths
+        assert max(apart(f.logits, e.logits) for f, e in zip(found, expected, strict=True)) < NEAR[dtype]
+        for rows in (*ours, *theirs):
+            rows.keep([0] if seed == 2 else [0, 1])
+            rows.check()
+    assert fixed.refused is None
+
+
+@pytest.mark.parametrize("name", ["llama", "gemma2", "gpt_oss"])
+def test_texts_are_those_of_the_models_own_path(name: str) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)  # experts may not be recordable
+        target = load_target(build(name).to(DEVICE), fixed_shapes=True)
+    paths = target.paths
+    for length in (CONTEXT, 500):
+        written = []
+        for tried in ([target.own], paths, paths):
+            target.paths = tried
+            session = write(target, tokens(length), make_drafter("lookup"), max_new_tokens=64)
+            written.append(session.context.emitted)
+        assert np.array_equal(written[0], written[1])
+        assert np.array_equal(written[0], written[2])
+
+
+def test_growing_and_giving_back_leaves_nothing_wrong() -> None:
+    target, fixed = on_device("llama")
+    for round_ in range(3):
+        rows = [filled(target, tokens(40 * (i + 1), i)) for i in range(1 + 2 * round_)]
+        found = target.submit([Request.of_tree(r, 1, random_tree(i, 9)) for i, r in enumerate(rows)]).result()
+        assert all(bool(scores.logits.isfinite().all()) for scores in found)
+        for row in rows:
+            row.close()
+        assert fixed.slab.release()
+        assert fixed.slab.nbytes == 0
+    assert fixed.refused is None
+
+
+def test_which_ways_work_here() -> None:
+    """A long text is split on the devices that this is for; where not, it is slower and as right."""
+    for dtype in (torch.float32, torch.bfloat16, torch.float16):
+        assert splits_here(torch.device(DEVICE, 0) if DEVICE == "cuda" else torch.device(DEVICE), dtype, 128)
+    assert on_device("llama")[0].mode is Mode.PACKED
