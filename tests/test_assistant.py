@@ -15,6 +15,7 @@ from scipy import stats
 from engine import PROMPT, SIZE, habitual, tabled, write
 from families import build
 from paceline.context import Context, Ending
+from paceline.decode.batch import Batch
 from paceline.decode.planner import Fixed
 from paceline.decode.questions import Propose, answered
 from paceline.decode.serial import run
@@ -312,14 +313,38 @@ def test_reading_the_prompt_is_not_decoding() -> None:
     session = Session(context, tabled(), tabled().open(), Assistant(model=model), Fixed(2))
     flow = session.flow()
     question = next(flow)  # the target's first piece of the prompt
-    assert sum(model.sizes) >= 30 * len(PROMPT) - AT_ONCE
+    assert not model.sizes
     while not isinstance(question, Propose):
         question = flow.send(answered([question], session.target)[0])
+    assert sum(model.sizes) >= 30 * len(PROMPT) - AT_ONCE
     assert session.seconds_prefill > 0
     model.sizes.clear()
     flow.send(answered([question], session.target)[0])
     assert sum(model.sizes) <= AT_ONCE + 2
     flow.close()
+
+
+def test_texts_of_one_prompt_have_it_read_once_by_the_draft_model() -> None:
+    """Those that are opened while others write begin with a copy of the others' rows; what they write is their own."""
+    model, target = Watched(like(habitual())), tabled()
+    drafter, prompt = Assistant(model=model), PROMPT * 100
+    alone = [
+        write(tabled(), prompt, drafter, sampling=Sampling(temperature=1.0), sample=number, nodes=2).context.emitted
+        for number in range(4)
+    ]
+    model.sizes.clear()
+    drafter = Assistant(model=model)
+    sessions = []
+    with Batch(target) as batch:
+        for number in range(4):
+            context = Context(prompt, Sampling(temperature=1.0), Ending(max_new_tokens=16), sample=number)
+            sessions.append(Session(context, target, target.open(), drafter, Fixed(2)))
+            batch.join(sessions[-1])
+        while batch:
+            assert all(turn.error is None for turn in batch.step())
+    assert len(prompt) - AT_ONCE <= sum(model.sizes) < 2 * len(prompt)
+    for session, text in zip(sessions, alone, strict=True):
+        assert session.context.emitted.tolist() == text.tolist()
 
 
 def test_what_another_source_drafted_is_read_too() -> None:

@@ -186,6 +186,20 @@ def test_a_criterion_may_have_others_leave() -> None:
     assert drafter.opened == drafter.closed == 2
 
 
+def test_a_criterion_that_has_its_own_text_leave_is_told_and_the_others_go_on() -> None:
+    target = Spied()
+    batch = Batch(target)
+    sessions: list[Session] = []
+    leaving = replace(WARM, ending={"criteria": (lambda tokens: batch.leave(sessions[0]),)}).session(target, Plain())
+    sessions += [leaving, WARM.session(target, Plain())]
+    for session in sessions:
+        batch.join(session)
+    errors = {id(turn.session): turn.error for turn in finish(batch) if turn.ended}
+    assert "cannot leave while it is asked itself" in str(errors[id(leaving)])
+    assert errors[id(sessions[1])] is None
+    assert told(sessions[1]) == told(WARM.alone(target, Plain()))
+
+
 def test_who_cannot_join_is_told_and_who_is_not_there_may_leave() -> None:
     target = Spied()
     seated, waiting, gone = (WARM.session(target, Plain()) for _ in range(3))

@@ -226,6 +226,7 @@ def _alone(lm: LanguageModel, length: int, count: int, warmth: int) -> list[int]
         ("one text", {}, "a batch is a list of prompts, not one text; put it into a list"),
         ([[1]], {"n": 0}, "cannot draw 0 samples; ask for 1 or more"),
         ([[1], [2]], {"each": [{}]}, "'each' holds settings for 1 prompts and there are 2"),
+        ([[1]], {"each": [{"sample": 3}]}, "leave 'sample' out"),
         ([[1]], {"each": [{"temprature": 1}]}, "did you mean 'temperature'"),
         ([[1]], {"at_once": 0}, "let at least 1 be written at once"),
         ([[1], []], {}, "the prompt is empty"),

@@ -10,6 +10,7 @@ has done so: rows of a common beginning are copied, not computed again.
 
 from __future__ import annotations
 
+import inspect
 import time
 from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass
@@ -130,6 +131,8 @@ class Batch:
             return
         for seat in self._seats:
             if seat.session is session:
+                if inspect.getgeneratorstate(seat.flow) == inspect.GEN_RUNNING:
+                    raise ValueError("a sequence cannot leave while it is asked itself; let its criterion end it")
                 self._seats.remove(seat)
                 seat.flow.close()
                 return

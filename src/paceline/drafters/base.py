@@ -83,8 +83,8 @@ class Drafter:
         """
 
     def open(self, context: Context) -> Any:
-        """Start a sequence; what is returned comes back as ``state``. Work that grows with the prompt is done here:
-        its time counts as reading the prompt, not as decoding."""
+        """Start a sequence; what is returned comes back as ``state``. Work that grows with the prompt is done here, or
+        in `observe` while the target reads it: its time counts as reading the prompt, not as decoding."""
         return context
 
     def propose(self, asks: Sequence[Ask]) -> list[DraftTree]:

@@ -84,6 +84,8 @@ class LanguageModel:
             raise ValueError(f"cannot draw {n} samples; ask for 1 or more")
         if isinstance(prompts, str):
             raise ValueError("a batch is a list of prompts, not one text; put it into a list, or call `generate`")
+        if any("sample" in mine for mine in (settings, *(each or ()))):
+            raise ValueError("the texts of a prompt are numbered by n; leave 'sample' out, or add them to a batch")
         own: Sequence[Mapping[str, Any]] = [{}] * len(prompts) if each is None else each
         if len(own) != len(prompts):
             raise ValueError(f"'each' holds settings for {len(own)} prompts and there are {len(prompts)}")

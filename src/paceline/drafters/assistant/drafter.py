@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias, cast
 from paceline.context import Context
 from paceline.drafters.assistant.growth import Growth, Reading, Shape
 from paceline.drafters.assistant.model import DraftModel, Loaded
-from paceline.drafters.base import Ask, Drafter
+from paceline.drafters.base import Ask, Drafter, Seen
 from paceline.law import Outlook
 from paceline.targets.base import Request, Rows, Target
 from paceline.tree import DraftTree
@@ -72,7 +72,9 @@ class Assistant(Drafter):
             raise ValueError(f"the draft model is loaded already; its type cannot be made {dtype}")
         self._vocab_size: int | None = None
         self._spare: Rows | None = None
+        self._readings: list[Reading] = []
         self._lock = threading.Lock()
+        """Held by whoever moves rows, since a text that is opened copies from the others'."""
 
     def fit(self, target: Target, vocabulary: Vocabulary | None = None) -> None:
         with self._lock:
@@ -88,35 +90,51 @@ class Assistant(Drafter):
         return self._loaded.target
 
     def open(self, context: Context) -> Reading:
+        """Begin where the spare rows, or a copy of another text's, already hold the prompt."""
         with self._lock:
             rows, self._spare = self._spare, None
-        if rows is None:
-            rows = self.model.open(len(context) + context.room + SPARE_ROWS)
-        try:
-            rows.rewind(rows.common_prefix(context.tokens[:-1]))
-            outlook = Outlook(context.sampling, context.prompt_length)
-            reading = Reading(context, rows, outlook, self._vocab_size)
-            if self._can_read(reading):
-                self._read_ahead([reading])
-        except BaseException:
-            rows.close()
-            raise
+            if rows is None:
+                rows = self.model.open(len(context) + context.room + SPARE_ROWS)
+            try:
+                prompt = context.tokens[:-1]
+                held = [rows, *(reading.rows for reading in self._readings)]
+                best = max(held, key=lambda each: each.common_prefix(prompt))
+                if best is not rows:
+                    rows.adopt(best, best.common_prefix(prompt))
+                rows.rewind(rows.common_prefix(prompt))
+                outlook = Outlook(context.sampling, context.prompt_length)
+                reading = Reading(context, rows, outlook, self._vocab_size)
+            except BaseException:
+                rows.close()
+                raise
+            self._readings.append(reading)
         return reading
 
     def close(self, state: Reading) -> None:
         with self._lock:
+            self._readings.remove(state)
             old, self._spare = self._spare, state.rows
         if old is not None:
             old.close()
 
+    def observe(self, seen: Sequence[Seen]) -> None:
+        """While the target reads prompts, piece by piece and those of several texts together, so does the draft model.
+        Otherwise nothing is learnt."""
+        with self._lock:
+            prompts = [entry.state for entry in seen if not entry.verdict.tokens]
+            self._read_piece([reading for reading in prompts if self._can_read(reading)])
+
     def propose(self, asks: Sequence[Ask]) -> list[DraftTree]:
         """Drafts grow together: one forward of the draft model reads a level of each."""
-        growths = [self._growth(ask) for ask in asks]
-        self._read_ahead([ask.state for ask, growth in zip(asks, growths, strict=True) if not growth.done])
-        while growing := [growth for growth in growths if not growth.done]:
-            scores = self.model.submit([growth.request() for growth in growing]).result()
-            for growth, found in zip(growing, scores, strict=True):
-                growth.grow(found)
+        with self._lock:
+            growths = [self._growth(ask) for ask in asks]
+            going = [ask.state for ask, growth in zip(asks, growths, strict=True) if not growth.done]
+            while self._read_piece(going):
+                pass
+            while growing := [growth for growth in growths if not growth.done]:
+                scores = self.model.submit([growth.request() for growth in growing]).result()
+                for growth, found in zip(growing, scores, strict=True):
+                    growth.grow(found)
         return [growth.tree(self.name) for growth in growths]
 
     def _growth(self, ask: Ask) -> Growth:
@@ -139,17 +157,20 @@ class Assistant(Drafter):
         fits = limit is None or len(reading.context) <= limit
         return fits and int(reading.unread.max()) < self.model.vocab_size
 
-    def _read_ahead(self, readings: Sequence[Reading]) -> None:
-        """Read long unread text, a prompt or what others drafted, all but its last token."""
-        while behind := [reading for reading in readings if len(reading.unread) > AT_ONCE]:
-            requests = []
-            for reading in behind:
-                unread = reading.unread[:-1]
-                size = self.model.prefill_size(len(unread))
-                requests.append(Request.of_prompt(reading.rows, unread[:size]))
+    def _read_piece(self, readings: Sequence[Reading]) -> bool:
+        """Read a piece of every long unread text, a prompt or what others drafted, all but its last token. Whether
+        there was anything to read."""
+        behind = [reading for reading in readings if len(reading.unread) > AT_ONCE]
+        requests = []
+        for reading in behind:
+            unread = reading.unread[:-1]
+            size = self.model.prefill_size(len(unread))
+            requests.append(Request.of_prompt(reading.rows, unread[:size]))
+        if requests:
             self.model.submit(requests).result()
-            for reading, request in zip(behind, requests, strict=True):
-                reading.read(len(request.tokens))
+        for reading, request in zip(behind, requests, strict=True):
+            reading.read(len(request.tokens))
+        return bool(behind)
 
 
 def _loaded(model: Model) -> DraftModel | None:
