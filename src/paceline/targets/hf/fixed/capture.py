@@ -12,7 +12,7 @@ import gc
 import warnings
 import weakref
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext, suppress
 from typing import Any, Protocol, TypeVar
 
 import torch
@@ -63,8 +63,11 @@ class CapturesGraphs(Recorder):
                 graph.capture_begin(pool=self._pool, capture_error_mode="thread_local")
                 try:
                     result = function()
-                finally:
-                    graph.capture_end()
+                except BaseException:
+                    with suppress(RuntimeError):  # that the capture failed is known; why, and Ctrl-C, must get through
+                        graph.capture_end()
+                    raise
+                graph.capture_end()
         self._trusted = True
 
         def replay() -> T:

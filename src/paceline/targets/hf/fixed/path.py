@@ -24,8 +24,8 @@ RECORDINGS = 48
 """How many shapes are kept recorded; the one that was not used for longest goes first."""
 REPLAY = 0.05
 """Of the logits' standard deviation: how far a first replay may lie from the call that it repeats, in mean square."""
-
 COMPARED = 64
+"""How many rows of it are looked at."""
 
 
 class FixedPath(Path):
