@@ -18,7 +18,7 @@ from paceline.decode.session import Emission, Round, Session, TokenLogprobs
 from paceline.hosts.kept import KeptRows
 from paceline.hosts.settings import Settings
 from paceline.law import Sampling
-from paceline.targets.base import Rows
+from paceline.targets.base import SPARE_ROWS, Rows
 from paceline.verify import Rule
 from paceline.vocabulary import StopStrings, TextStream
 
@@ -26,9 +26,6 @@ if TYPE_CHECKING:
     from paceline.hosts.python import LanguageModel
 
 Prompt = str | Sequence[int] | NDArray[np.int64]
-
-SPARE_ROWS = 64
-"""Room in the cache for the rows of a draft, beyond those of the text."""
 
 
 @dataclass(frozen=True)

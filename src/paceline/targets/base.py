@@ -61,6 +61,10 @@ class Top(NamedTuple):
     log_z: NDArray[np.float64]
 
 
+SPARE_ROWS = 64
+"""Room to ask for beyond the text, so that the rows of a draft fit behind it."""
+
+
 class Rows(ABC):
     """The cached rows of one sequence: `committed` ones, then the `tentative` ones of the last scored request.
 

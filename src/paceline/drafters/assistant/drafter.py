@@ -18,7 +18,7 @@ from paceline.drafters.assistant.growth import Growth, Reading, Shape
 from paceline.drafters.assistant.model import DraftModel, Loaded
 from paceline.drafters.base import Ask, Drafter, Seen
 from paceline.law import Outlook
-from paceline.targets.base import Request, Rows, Target
+from paceline.targets.base import SPARE_ROWS, Request, Rows, Target
 from paceline.tree import DraftTree
 from paceline.vocabulary import Vocabulary
 
@@ -33,7 +33,6 @@ LEVELS = 4
 """How deep drafts are where nobody says: every level costs a forward of the draft model, and few get further."""
 AT_ONCE = 16
 """Unread tokens up to this many are read together with the draft's first level."""
-SPARE_ROWS = 64
 
 
 class Assistant(Drafter):

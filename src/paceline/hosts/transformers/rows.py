@@ -15,11 +15,9 @@ from paceline.decode.session import Session
 from paceline.drafters import Drafter
 from paceline.hosts.transformers.chain import Chain
 from paceline.law import Sampling
-from paceline.targets.base import Target
+from paceline.targets.base import SPARE_ROWS, Target
 from paceline.verify import Rule
 
-SPARE_ROWS = 64
-"""Room in the cache for the rows of a draft, beyond those of the text."""
 AHEAD = 1024
 """How much text memory is set aside for at first: a generous ``max_new_tokens`` is seldom used up."""
 
