@@ -274,6 +274,25 @@ def test_wanted_states_come_along_and_early_exits_go_the_models_own_way(lean: bo
     assert len(path_of(target).recorded) == 2
 
 
+def test_a_prompt_among_drafts_goes_another_way_in_the_same_round() -> None:
+    target, plain = fixed(), own_only("llama")
+    pairs = [Pair(target, plain, tokens(CONTEXT - i, i)) for i in range(3)]
+    asked = [pair.requests(i, random_tree(i, 9)) for i, pair in enumerate(pairs)]
+    for want in (Want(), Want(logits=True)):
+        rows, text = target.open(), tokens(40, 9)
+        drafts = [ours for ours, _ in asked]
+        found = target.submit([drafts[0], Request.of_prompt(rows, text, want), *drafts[1:]]).result()
+        expected = [plain.submit([twin]).result()[0] for _, twin in asked]
+        drafted = [found[0], *found[2:]]
+        assert max(apart(f.logits, e.logits) for f, e in zip(drafted, expected, strict=True)) < CLOSE
+        rows.keep(range(len(text)))
+        rows.check()
+        alone = score(plain, filled(plain, text), 1, random_tree(5))
+        assert apart(score(target, rows, 1, random_tree(5)), alone) < CLOSE
+        rows.close()
+    assert (0, 4) in {(shape.first, shape.count) for shape in path_of(target).recorded}
+
+
 def test_a_copy_of_a_common_beginning() -> None:
     target, plain, text = fixed(), target_of("llama"), tokens(CONTEXT)
     first, second = filled(target, text), target.open(GRAIN + 1)

@@ -120,6 +120,8 @@ class HFTarget(Target):
         """Numbers of the requests that go into one forward together."""
         if self.mode is not Mode.PACKED:
             return [[i] for i in range(len(requests))]
+        if self.fixed is not None:
+            return self.fixed.apart(requests)
         return [list(range(len(requests)))] if self.switch is None else regimes(requests, self.switch)
 
     def _reread(self, request: Request) -> None:

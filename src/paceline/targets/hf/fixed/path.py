@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import warnings
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 
 import torch
 
+from paceline.targets.base import Request
 from paceline.targets.cache import CacheRows
 from paceline.targets.hf.fixed.capture import CapturesGraphs, Recorder, Uncapturable, direct, rehearse
 from paceline.targets.hf.fixed.shapes import ROWS, TENTATIVE, Shape, rounds_well, slots_of
@@ -64,6 +65,14 @@ class FixedPath(Path):
             return self.slab.open(capacity)
         self.slab.release()
         return CacheRows(capacity)
+
+    def apart(self, requests: Sequence[Request]) -> list[list[int]]:
+        """Numbers of requests by forward. Recordings hold drafts; with a prompt among them none could be played, and
+        two forwards, one of them played, take less than one that is not."""
+        if self.refused is not None:
+            return [list(range(len(requests)))]
+        kinds = [[i for i, r in enumerate(requests) if r.prefill is prompt] for prompt in (False, True)]
+        return [kind for kind in kinds if kind]
 
     def takes(self, job: Job) -> bool:
         if self.refused is not None or self._own.mode is not Mode.PACKED or job.want.early_exit is not None:
