@@ -439,9 +439,10 @@ def test_rows_that_disagree_at_load_close_the_path(dtype: torch.dtype, monkeypat
     assert path_gaps(target.model, score(target, filled(target, TEXT), 1, tree), TEXT, 1, tree) < 0.1
 
 
-def test_a_path_that_breaks_at_load_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("error", [RuntimeError, KeyError, TypeError])
+def test_a_path_that_breaks_at_load_is_closed(error: type[Exception], monkeypatch: pytest.MonkeyPatch) -> None:
     def broken(*_: Any) -> Tensor:
-        raise RuntimeError("no such kernel")
+        raise error("no such kernel")
 
     monkeypatch.setattr(lean_path, "_turned", broken)
     assert not is_taken(load_quietly(build("llama")))

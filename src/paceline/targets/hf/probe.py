@@ -56,7 +56,7 @@ def _try_lean(target: HFTarget) -> None:
         ours, theirs = (_read_and_scored(target, path) for path in (lean, target.own))
     except torch.OutOfMemoryError:
         raise
-    except BROKEN:
+    except (ArithmeticError, LookupError, TypeError, ValueError, *BROKEN):
         return
     finally:
         target.paths = paths
