@@ -1,6 +1,6 @@
 """What a round costs beyond the forward: drafting, reading logits, masks, law, judging, gathering cache rows.
 
-    python benchmarks/round_cost.py [--model pocket+ballast:500M] [--dtype bfloat16] [--draft-model pocket-draft] [--json]
+    python benchmarks/round_cost.py [--model pocket+ballast:500M] [--dtype bfloat16] [--draft-model NAME] [--json]
 
 A round is timed whole. Time inside the models' forwards, by whichever path they are computed, is taken off, and what
 the engine does in there (building masks) is put back on. A draft model's forwards are drafting work, but no
