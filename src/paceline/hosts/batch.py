@@ -5,16 +5,13 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterator
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, NamedTuple, Self
+from typing import Any, NamedTuple, Self
 
 from paceline.decode.batch import AT_ONCE, Batch, Turn
 from paceline.decode.session import Session
 from paceline.hosts.kept import KeptRows
 from paceline.hosts.settings import split_settings
-from paceline.hosts.writing import Piece, Prompt, Writing
-
-if TYPE_CHECKING:
-    from paceline.hosts.python import LanguageModel
+from paceline.hosts.writing import Piece, Prompt, Writer, Writing
 
 
 class Progress(NamedTuple):
@@ -38,7 +35,7 @@ class TextBatch:
     At most ``at_once`` are written at a time; the others wait for their turn. Belongs to one thread.
     """
 
-    def __init__(self, lm: LanguageModel, *, at_once: int = AT_ONCE) -> None:
+    def __init__(self, lm: Writer, *, at_once: int = AT_ONCE) -> None:
         self._lm = lm
         self._batch = Batch(lm.target, at_once=at_once)
         self._at_once = at_once

@@ -12,14 +12,13 @@ from paceline.context import Criterion
 from paceline.decode.planner import Planner, make_planner
 from paceline.drafters import Drafter, make_drafter
 from paceline.drafters.assistant import Assistant, DraftModel
+from paceline.drafters.assistant.model import Loaded
 from paceline.law import Sampling
 from paceline.targets.base import Target
 from paceline.verify import Rule
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
-
-    from paceline.hosts.python import LanguageModel
 
 DEFAULT_METHOD = "lookup"
 
@@ -30,7 +29,7 @@ class Settings:
 
     method: str | Drafter | None = None
     """Default: `lookup`, or `assistant` where there is a draft model."""
-    draft_model: str | Path | PreTrainedModel | LanguageModel | DraftModel | None = None
+    draft_model: str | Path | PreTrainedModel | Loaded | DraftModel | None = None
     """What the methods that draft with a model use, unless they name one."""
     planner: str | Planner = "fixed"
     """``fixed:n`` for drafts of n tokens; without a number, of the size that suits the method."""

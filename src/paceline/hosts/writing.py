@@ -6,24 +6,24 @@ from collections.abc import Generator, Sequence
 from contextlib import closing
 from dataclasses import asdict, dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from paceline.context import Context, Ending
 from paceline.decode.account import Totals
+from paceline.decode.planner import Planner
 from paceline.decode.serial import run
 from paceline.decode.session import Emission, Round, Session, TokenLogprobs
+from paceline.drafters import Drafter
 from paceline.hosts.kept import KeptRows
 from paceline.hosts.settings import Settings
 from paceline.law import Sampling
-from paceline.targets.base import SPARE_ROWS, Rows
+from paceline.targets.base import SPARE_ROWS, Rows, Target
+from paceline.tree import Ints
 from paceline.verify import Rule
-from paceline.vocabulary import StopStrings, TextStream
-
-if TYPE_CHECKING:
-    from paceline.hosts.python import LanguageModel
+from paceline.vocabulary import StopStrings, TextStream, Vocabulary
 
 Prompt = str | Sequence[int] | NDArray[np.int64]
 
@@ -73,6 +73,18 @@ class Generation:
         }
 
 
+class Writer(Protocol):
+    """What a text is written with: a `LanguageModel`."""
+
+    target: Target
+    vocabulary: Vocabulary | None
+    kept: KeptRows
+
+    def encode(self, prompt: Prompt) -> Ints: ...
+    def drafter(self, settings: Settings) -> Drafter: ...
+    def planner(self, settings: Settings, drafter: Drafter) -> Planner: ...
+
+
 class Writing:
     """One text being written: the engine's session between two conversions of text.
 
@@ -80,7 +92,7 @@ class Writing:
     brought, and ends it.
     """
 
-    def __init__(self, lm: LanguageModel, prompt: Prompt, number: int, settings: Settings, sampling: Sampling) -> None:
+    def __init__(self, lm: Writer, prompt: Prompt, number: int, settings: Settings, sampling: Sampling) -> None:
         self._lm = lm
         self._prompt = lm.encode(prompt)
         self._stops = _stop_strings(lm, settings.stops)
@@ -175,7 +187,7 @@ class Writing:
         )
 
 
-def _stop_strings(lm: LanguageModel, strings: tuple[str, ...]) -> StopStrings | None:
+def _stop_strings(lm: Writer, strings: tuple[str, ...]) -> StopStrings | None:
     if not strings:
         return None
     if lm.vocabulary is None:
