@@ -22,13 +22,12 @@ from paceline.drafters.assistant import Assistant
 from paceline.hosts.python import LanguageModel
 from paceline.targets.base import Request, Rows, Want
 from paceline.targets.cache import CacheRows
-from paceline.targets.hf.fixed import attention as fixed_attention
-from paceline.targets.hf.fixed import path as fixed_path
-from paceline.targets.hf.fixed.attention import piece_of
+from paceline.targets.hf.fixed import kernels, replay
 from paceline.targets.hf.fixed.block import Block
 from paceline.targets.hf.fixed.capture import Uncapturable, direct, rehearse
 from paceline.targets.hf.fixed.inputs import Inputs
-from paceline.targets.hf.fixed.path import FixedPath
+from paceline.targets.hf.fixed.kernels import piece_of
+from paceline.targets.hf.fixed.replay import FixedPath
 from paceline.targets.hf.fixed.shapes import SHORTEST, Shape, block, stretch
 from paceline.targets.hf.fixed.slab import GRAIN, Slab, SlabRows
 from paceline.targets.hf.fixed.step import Step
@@ -210,14 +209,14 @@ def test_drafts_scored_level_by_level(name: str) -> None:
 @pytest.mark.parametrize("mistake", [None, "weights", "pieces"])
 def test_long_texts_are_split_and_put_together(name: str, mistake: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
     """Pieces that a row sees nothing of weigh nothing."""
-    found, pieces = list[int](), fixed_attention._pieces
+    found, pieces = list[int](), kernels._pieces
 
     def counted(rows: Tensor, keys: Tensor, *others: Any) -> Any:
         found.append(len(keys))
         mixed, weight = pieces(rows, keys, *others)
         return mixed.roll(1, 0) if mistake == "pieces" else mixed, 0 * weight if mistake == "weights" else weight
 
-    monkeypatch.setattr(fixed_attention, "_pieces", counted)
+    monkeypatch.setattr(kernels, "_pieces", counted)
     target, plain = fixed(name), target_of(name)
     pairs = [Pair(target, plain, tokens(n, n)) for n in (1100, 1700)]
     worst = 0.0
@@ -327,14 +326,14 @@ def scratch_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def baked_in(monkeypatch: pytest.MonkeyPatch) -> None:
     """Places on the host: what a graph would remember of its first forward for ever."""
-    update = fixed_path.Step.compute
+    update = replay.Step.compute
 
     def compute(step: Step, *outlet: Any) -> Any:
         step.inputs.places = torch.tensor(step.inputs.places.tolist())
         return update(step, *outlet)
 
     monkeypatch.setattr(Step, "compute", compute)
-    monkeypatch.setattr(fixed_path, "rehearse", lambda function: function())
+    monkeypatch.setattr(replay, "rehearse", lambda function: function())
 
 
 @pytest.mark.parametrize("mistake", [None, wrong_slot, stale_mask, scratch_is_read, baked_in])
@@ -591,7 +590,7 @@ def test_slots_are_free_whatever_ended_a_text() -> None:
 
 
 def test_recordings_are_bounded_and_the_oldest_goes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fixed_path, "RECORDINGS", 2)
+    monkeypatch.setattr(replay, "RECORDINGS", 2)
     target = fixed(record=direct)
     rows = filled(target, tokens(CONTEXT))
     for size in (1, 3, 1, 7):

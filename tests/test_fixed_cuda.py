@@ -10,8 +10,8 @@ from engine import write
 from families import FAMILIES, build
 from paceline.drafters import make_drafter
 from paceline.targets.base import Request
-from paceline.targets.hf.fixed.attention import splits_here
-from paceline.targets.hf.fixed.path import FixedPath
+from paceline.targets.hf.fixed.kernels import splits_here
+from paceline.targets.hf.fixed.replay import FixedPath
 from paceline.targets.hf.forward import Mode
 from paceline.targets.hf.load import load_target
 from paceline.targets.hf.target import HFTarget

@@ -12,7 +12,7 @@ from transformers import PreTrainedModel
 
 from paceline.targets.base import Done, OnEarly, Pending, Reach, Request, Scores, Target
 from paceline.targets.cache import CacheRows, lasting
-from paceline.targets.hf.fixed.path import FixedPath
+from paceline.targets.hf.fixed.replay import FixedPath
 from paceline.targets.hf.forward import Mode
 from paceline.targets.hf.kinds import join_layers
 from paceline.targets.hf.own import OwnForward

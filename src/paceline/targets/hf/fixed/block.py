@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch
 
 from paceline.targets.hf.attention import Asked
-from paceline.targets.hf.fixed.attention import attention, mask_type
 from paceline.targets.hf.fixed.inputs import Inputs
+from paceline.targets.hf.fixed.kernels import attention, mask_type
 from paceline.targets.hf.fixed.shapes import Shape
 from paceline.targets.hf.fixed.slab import Slab
 from paceline.targets.hf.lean import Cached

@@ -13,9 +13,9 @@ import torch
 
 from paceline.targets.base import Want
 from paceline.targets.hf.attention import NAME, Asked, MaskScratch, serving
-from paceline.targets.hf.fixed.attention import splits_here
 from paceline.targets.hf.fixed.block import Block
 from paceline.targets.hf.fixed.inputs import Inputs
+from paceline.targets.hf.fixed.kernels import splits_here
 from paceline.targets.hf.fixed.shapes import Shape, slots_of
 from paceline.targets.hf.fixed.slab import Slab
 from paceline.targets.hf.forward import Attention, Forward, Mode
