@@ -17,10 +17,10 @@ from engine import PROMPT, SIZE, Erratic, Watched, habitual, tabled
 from paceline.drafters import Plain
 from paceline.drafters.assistant import Assistant
 from paceline.hosts.batch import Progress, TextBatch
-from paceline.hosts.kept import KeptRows
 from paceline.hosts.python import LanguageModel
 from paceline.hosts.writing import Generation, Writing
 from paceline.targets.base import Request, Rows, Target
+from paceline.targets.lending import KeptRows
 from paceline.targets.table import TableRows, TableTarget
 from paceline.tree import Ints
 from paceline.vocabulary import Vocabulary

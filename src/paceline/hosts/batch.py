@@ -9,9 +9,9 @@ from typing import Any, NamedTuple, Self
 
 from paceline.decode.batch import AT_ONCE, Batch, Turn
 from paceline.decode.session import Session
-from paceline.hosts.kept import KeptRows
 from paceline.hosts.settings import split_settings
 from paceline.hosts.writing import Piece, Prompt, Writer, Writing
+from paceline.targets.lending import KeptRows
 
 
 class Progress(NamedTuple):

@@ -21,10 +21,10 @@ from paceline.decode.planner import Planner
 from paceline.drafters import Drafter
 from paceline.drafters.assistant import DraftModel
 from paceline.hosts.batch import TextBatch
-from paceline.hosts.kept import KeptRows
 from paceline.hosts.settings import Settings, split_settings
 from paceline.hosts.writing import Generation, Piece, Prompt, Writing
 from paceline.targets.base import Target
+from paceline.targets.lending import KeptRows
 from paceline.vocabulary import Vocabulary
 
 if TYPE_CHECKING:

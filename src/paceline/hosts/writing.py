@@ -17,10 +17,10 @@ from paceline.decode.planner import Planner
 from paceline.decode.serial import run
 from paceline.decode.session import Emission, Round, Session, TokenLogprobs
 from paceline.drafters import Drafter
-from paceline.hosts.kept import KeptRows
 from paceline.hosts.settings import Settings
 from paceline.law import Sampling
 from paceline.targets.base import SPARE_ROWS, Rows, Target
+from paceline.targets.lending import KeptRows
 from paceline.tree import Ints
 from paceline.verify import Rule
 from paceline.vocabulary import StopStrings, TextStream, Vocabulary

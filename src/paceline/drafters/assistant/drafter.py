@@ -8,7 +8,6 @@ coins no draft may see, tokens are sampled and their law goes with them.
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias, cast
@@ -19,6 +18,7 @@ from paceline.drafters.assistant.model import DraftModel, Loaded
 from paceline.drafters.base import Ask, Drafter, Seen
 from paceline.law import Outlook
 from paceline.targets.base import SPARE_ROWS, Request, Rows, Target
+from paceline.targets.lending import Tray
 from paceline.tree import DraftTree
 from paceline.vocabulary import Vocabulary
 
@@ -72,11 +72,11 @@ class Assistant(Drafter):
         self._vocab_size: int | None = None
         self._spare: Rows | None = None
         self._readings: list[Reading] = []
-        self._lock = threading.Lock()
+        self._tray = Tray(self._put_away)
         """Held by whoever moves rows, since a text that is opened copies from the others'."""
 
     def fit(self, target: Target, vocabulary: Vocabulary | None = None) -> None:
-        with self._lock:
+        with self._tray.held():
             if self._loaded is None:
                 self._loaded = DraftModel.load(self._named, target, self._dtype)
             self._loaded.check_fit(target, vocabulary)
@@ -90,7 +90,7 @@ class Assistant(Drafter):
 
     def open(self, context: Context) -> Reading:
         """Begin where the spare rows, or a copy of another text's, already hold the prompt."""
-        with self._lock:
+        with self._tray.held():
             rows, self._spare = self._spare, None
             if rows is None:
                 rows = self.model.open(len(context) + context.room + SPARE_ROWS)
@@ -110,22 +110,25 @@ class Assistant(Drafter):
         return reading
 
     def close(self, state: Reading) -> None:
-        with self._lock:
-            self._readings.remove(state)
-            old, self._spare = self._spare, state.rows
+        self._tray.give(state)
+
+    def _put_away(self, reading: Reading) -> None:
+        """Keep the rows of the text that was closed last."""
+        self._readings.remove(reading)
+        old, self._spare = self._spare, reading.rows
         if old is not None:
             old.close()
 
     def observe(self, seen: Sequence[Seen]) -> None:
         """While the target reads prompts, piece by piece and those of several texts together, so does the draft model.
         Otherwise nothing is learnt."""
-        with self._lock:
+        with self._tray.held():
             prompts = [entry.state for entry in seen if not entry.verdict.tokens]
             self._read_piece([reading for reading in prompts if self._can_read(reading)])
 
     def propose(self, asks: Sequence[Ask]) -> list[DraftTree]:
         """Drafts grow together: one forward of the draft model reads a level of each."""
-        with self._lock:
+        with self._tray.held():
             growths = [self._growth(ask) for ask in asks]
             going = [ask.state for ask, growth in zip(asks, growths, strict=True) if not growth.done]
             while self._read_piece(going):
