@@ -3,6 +3,7 @@
 import gc
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -13,7 +14,7 @@ from paceline.drafters.assistant import Assistant
 from paceline.hosts.python import LanguageModel
 from paceline.targets.base import Rows
 from paceline.targets.lending import KeptRows, Tray
-from paceline.targets.table import TableTarget
+from paceline.targets.table import TableRows, TableTarget
 
 PATIENCE = 30.0
 
@@ -77,7 +78,8 @@ def test_rows_that_come_back_while_others_are_copied_wait_for_the_copy(monkeypat
     target = tabled()
     kept, prompt = KeptRows(target, 4), np.array(PROMPT)
     source, *others = (kept.take(prompt, 8) for _ in range(3))
-    source.note(prompt)
+    assert isinstance(source, TableRows)
+    source.write(prompt)
     source.keep(range(len(prompt)))
     kept.give(source)
     right, sizes = Rows.adopt, list[int]()
@@ -109,9 +111,9 @@ def test_what_is_given_while_the_lock_is_held_is_put_away_by_its_holder() -> Non
         threading.Thread(target=tray.give, args=(2,)).run()
         assert put == []
     assert put == [1, 2]
-    with pytest.raises(OSError, match="full"), tray.held():
+    with suppress(OSError), tray.held():
         tray.give(3)
-        raise OSError("full")
+        raise OSError
     assert put == [1, 2, 3]
     tray.give(4)
     assert put == [1, 2, 3, 4]
