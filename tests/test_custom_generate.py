@@ -5,6 +5,7 @@ import gc
 import itertools
 import pickle
 import threading
+import time
 import warnings
 import weakref
 from collections.abc import Callable, Sequence
@@ -17,8 +18,11 @@ import pytest
 import torch
 from transformers import (
     DynamicCache,
+    GenerationMixin,
     LogitsProcessor,
     LogitsProcessorList,
+    MambaConfig,
+    MambaForCausalLM,
     PreTrainedModel,
     PreTrainedTokenizerBase,
     StoppingCriteria,
@@ -32,8 +36,11 @@ from engine import Watched
 from families import VOCAB, build, byte_tokenizer
 from paceline.context import Context
 from paceline.drafters import Budget, Drafter, Plain
+from paceline.drafters.assistant import DraftModel
 from paceline.drafters.lookup import Lookup
-from paceline.hosts.transformers import CustomGenerate, chain, custom_generate, kept, refusals
+from paceline.hosts.transformers import CustomGenerate, custom_generate, targets
+from paceline.hosts.transformers.inputs import refuse
+from paceline.hosts.transformers.processors import RowProcessor, SplitProcessors, split_processors
 from paceline.law import Law, Sampling
 from paceline.targets.cache import CacheRows
 from paceline.targets.pocket.bundle import read_tokenizer
@@ -223,6 +230,12 @@ def test_a_draft_does_not_run_out_of_the_context_before_the_text_does() -> None:
     longer = torch.cat([text, torch.full((1, 20), 7)], dim=1)
     ours = custom_generate(Foreseeing(longer, [0]))
     assert generate(model, one(), **greedy, custom_generate=ours).tolist() == text.tolist()
+
+
+def test_tokens_are_64_bits_wide_whatever_the_prompt_is() -> None:
+    for inputs in (one(), batch()):
+        text = equal_to_theirs(llama(), {**inputs, "input_ids": inputs["input_ids"].int()})
+        assert text.dtype == torch.int64
 
 
 # --- what processors and criteria see -----------------------------------------------------------------------
@@ -441,19 +454,19 @@ WARPED: list[tuple[list[Any], dict[str, Any], int]] = [
 def test_warpers_become_fields_where_these_say_the_same(
     processors: list[Any], fields: dict[str, Any], left: int
 ) -> None:
-    division = chain.divide(processors, sample=True)
-    assert fields.items() <= division.fields.items()
-    assert len(division.processors) == left
+    split = split_processors(processors, sample=True)
+    assert fields.items() <= split.fields.items()
+    assert len(split.processors) == left
     row = 3 * torch.randn(VOCAB, generator=torch.Generator().manual_seed(1))
     text = np.arange(7)
-    one_chain = chain.Chain(
-        division.processors,
+    row_processor = RowProcessor(
+        split.processors,
         torch.zeros(1, 0, dtype=torch.int64),
-        warpers=division.warpers,
+        warpers=split.warpers,
         scores=True,
         logits=False,
     )
-    law = Law(Sampling(**division.fields, processors=(one_chain,)), len(text))
+    law = Law(Sampling(**split.fields, processors=(row_processor,)), len(text))
     mine = torch.zeros(VOCAB, dtype=torch.float64)
     found = law.distribution(row, text)
     mine[torch.tensor(found.ids)] = torch.tensor(found.probs)
@@ -462,17 +475,17 @@ def test_warpers_become_fields_where_these_say_the_same(
             processor.seen.clear()
     scores = LogitsProcessorList(processors)(torch.from_numpy(text)[None], row[None].clone())
     assert torch.allclose(mine, scores[0].double().softmax(-1), atol=1e-6)
-    assert one_chain.scores is not None
-    assert torch.allclose(one_chain.scores[0], scores, atol=1e-5)
+    assert row_processor.scores is not None
+    assert torch.allclose(row_processor.scores[0], scores, atol=1e-5)
 
 
 def test_a_repetition_penalty_on_unpadded_text_is_known_to_drafters() -> None:
     penalty, others = theirs.RepetitionPenaltyLogitsProcessor(1.3), [theirs.NoRepeatNGramLogitsProcessor(2)]
-    assert chain.divide([penalty, *others], sample=False, penalty=True) == chain.Division(
+    assert split_processors([penalty, *others], sample=False, penalty=True) == SplitProcessors(
         others, [], {"temperature": 0.0, "repetition_penalty": 1.3}
     )
     for unknown in ([*others, penalty], [theirs.RepetitionPenaltyLogitsProcessor(1.3, 4)]):
-        assert chain.divide(unknown, sample=False, penalty=True).processors == unknown
+        assert split_processors(unknown, sample=False, penalty=True).processors == unknown
     seen: list[float] = []
 
     class Noting(Plain):
@@ -487,7 +500,7 @@ def test_a_repetition_penalty_on_unpadded_text_is_known_to_drafters() -> None:
 
 def test_greedy_decoding_keeps_warpers_as_processors() -> None:
     given = [theirs.TemperatureLogitsWarper(0.7), theirs.LogitNormalization()]
-    assert chain.divide(given, sample=False) == chain.Division(given, [], {"temperature": 0.0})
+    assert split_processors(given, sample=False) == SplitProcessors(given, [], {"temperature": 0.0})
 
 
 # --- return_dict_in_generate --------------------------------------------------------------------------------
@@ -680,7 +693,7 @@ def test_embeddings_and_filled_caches_are_refused() -> None:
 
 def test_a_filled_cache_is_refused_whoever_made_it() -> None:
     with pytest.raises(ValueError, match="past_key_values"):
-        refusals.refuse(llama(), llama().generation_config, {"past_key_values": cache_that_is_filled()})
+        refuse(llama(), llama().generation_config, {"past_key_values": cache_that_is_filled()})
 
 
 def test_what_the_model_would_be_given_besides_tokens_is_refused() -> None:
@@ -727,6 +740,50 @@ def test_a_draft_model_is_used_by_default() -> None:
     assert ours.last.tokens == 24
 
 
+def test_what_is_no_method_is_told_at_once() -> None:
+    for wrong, sentence in ((llama(), "a model goes into draft_model"), (7, "a spec such as"), (Lookup, "make a drafter")):
+        with pytest.raises(ValueError, match=f"method is .*{sentence}"):
+            custom_generate(wrong)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="unknown setting 'metod' of custom_generate; known are method, draft_model"):
+        custom_generate(metod="lookup")
+    with pytest.raises(ValueError, match=r"without being called; write .*custom_generate\(\)\)"):
+        generate(llama(), one(), custom_generate=custom_generate)
+
+
+def test_a_recurrent_state_is_told_of_first() -> None:
+    config = MambaConfig(vocab_size=VOCAB, hidden_size=16, state_size=4, num_hidden_layers=1)
+    with pytest.raises(ValueError, match="mamba keeps .*, which cannot be rolled back"):
+        generate(MambaForCausalLM(config), one(), custom_generate=custom_generate())
+
+
+def test_the_callable_is_for_generate_alone() -> None:
+    with pytest.raises(ValueError, match=r"by generate alone: write model\.generate\("):
+        custom_generate()(llama(), one()["input_ids"], [], [], llama().generation_config)
+
+
+def test_a_generate_that_hides_its_streamer_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    def another(self: Any, input_ids: torch.Tensor, custom_generate: Any, listener: Any = None, **_: Any) -> Any:
+        synced_gpus = False
+        return custom_generate(self, input_ids, [], [], self.generation_config, synced_gpus=synced_gpus)
+
+    monkeypatch.setattr(GenerationMixin, "generate", another)
+    with pytest.raises(ValueError, match=r"streamer and assistant_model cannot be read.*transformers \d"):
+        generate(llama(), one(), custom_generate=custom_generate())
+
+
+def test_seconds_are_those_of_the_clock_for_several_rows_too() -> None:
+    ours = custom_generate()
+    generate(llama(), one(), custom_generate=ours)
+    began = time.perf_counter()
+    found = generate(llama(), batch(), custom_generate=ours)
+    elapsed = time.perf_counter() - began
+    assert ours.last is not None
+    assert ours.last.tokens == found[:, LENGTH:].numel() == 72
+    spent = ours.last.seconds + ours.last.seconds_prefill
+    assert elapsed / 2 < spent < elapsed
+    assert ours.last.as_dict()["tokens_per_second"] == pytest.approx(72 / ours.last.seconds)
+
+
 # --- the model stays as it was ------------------------------------------------------------------------------
 
 
@@ -747,8 +804,8 @@ def test_the_model_is_left_as_it_was() -> None:
 
 def test_a_model_is_probed_once_and_not_kept_alive(monkeypatch: pytest.MonkeyPatch) -> None:
     probed = []
-    load = kept.load_target
-    monkeypatch.setattr(kept, "load_target", lambda model: (probed.append(1), load(model))[-1])
+    load = targets.load_target
+    monkeypatch.setattr(targets, "load_target", lambda model: (probed.append(1), load(model))[-1])
     model = build("llama")
     ours = custom_generate()
     expected = written(model, one())
@@ -766,12 +823,50 @@ def test_a_model_is_probed_once_and_not_kept_alive(monkeypatch: pytest.MonkeyPat
     assert gone() is None
 
 
+@pytest.mark.parametrize("draft", [False, True])
+def test_a_model_with_more_tokens_is_another_one(draft: bool) -> None:
+    model, small = build("llama"), build("llama") if draft else None
+    ours = custom_generate(draft_model=small)
+    generate(model, one(), custom_generate=ours)
+    for each in filter(None, (model, small)):
+        each.resize_token_embeddings(VOCAB + 8, mean_resizing=False)
+        with torch.no_grad():
+            each.get_output_embeddings().weight[VOCAB + 3] *= 40  # type: ignore[operator]
+    new = {"input_ids": torch.tensor([[5, VOCAB + 7, 6, VOCAB + 1]])}
+    text = written(model, new)
+    assert VOCAB + 3 in text[0]
+    assert written(model, new, custom_generate=ours) == text
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        generate(model, new, do_sample=True, custom_generate=ours)
+
+
+def test_a_drafter_is_fitted_again_to_a_model_that_was_changed(monkeypatch: pytest.MonkeyPatch) -> None:
+    fitted: list[int] = []
+    monkeypatch.setattr(Lookup, "fit", lambda _, target, vocabulary=None: fitted.append(target.vocab_size))
+    model, ours = build("llama"), custom_generate()
+    for size in (VOCAB, VOCAB, VOCAB + 8):
+        model.resize_token_embeddings(size, mean_resizing=False)
+        generate(model, one(), custom_generate=ours)
+    assert fitted == [VOCAB, VOCAB + 8]
+
+
+def test_a_named_draft_model_is_loaded_once_for_all_models(monkeypatch: pytest.MonkeyPatch) -> None:
+    load, loaded = DraftModel.load, []
+    monkeypatch.setattr(DraftModel, "load", lambda *given: (loaded.append(given[0]), load(*given))[-1])
+    ours = custom_generate(draft_model="pocket-draft")
+    model, _ = pocket()
+    for each in (model, copy.deepcopy(model)):
+        generate(each, {"input_ids": torch.tensor([[5, 6]])}, custom_generate=ours)
+    assert loaded == ["pocket-draft"]
+
+
 def test_training_flags_come_back_when_the_last_of_several_is_done() -> None:
     model = build("llama").train()
-    with kept.borrowed(model), kept.borrowed(model):
+    with targets.borrowed(model), targets.borrowed(model):
         assert not any(module.training for module in model.modules())
     assert all(module.training for module in model.modules())
-    first, second = kept.borrowed(model), kept.borrowed(model)
+    first, second = targets.borrowed(model), targets.borrowed(model)
     first.__enter__()
     second.__enter__()
     first.__exit__(None, None, None)

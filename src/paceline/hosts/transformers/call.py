@@ -16,16 +16,13 @@ from transformers.generation.stopping_criteria import StopStringCriteria
 from paceline.decode.account import Totals
 from paceline.decode.planner import Planner
 from paceline.drafters import Drafter
+from paceline.drafters.assistant import DraftModel
 from paceline.hosts.settings import Settings
-from paceline.hosts.transformers.chain import Chain, Division, divide
-from paceline.hosts.transformers.copies import Place, own_copies
-from paceline.hosts.transformers.given import given_to_generate
-from paceline.hosts.transformers.kept import borrowed
+from paceline.hosts.transformers.inputs import paddings, refuse, refuse_companions, withheld_by_generate
 from paceline.hosts.transformers.output import Columns, record, sequences
-from paceline.hosts.transformers.padding import paddings
-from paceline.hosts.transformers.refusals import refuse, refuse_companions
-from paceline.hosts.transformers.rows import Ends, Row, Way, Within
-from paceline.hosts.transformers.write import write
+from paceline.hosts.transformers.processors import split_processors
+from paceline.hosts.transformers.rows import Decoding, Row, Within, rows_of, write
+from paceline.hosts.transformers.targets import borrowed
 from paceline.law import Sampling
 from paceline.targets.cache import lasting
 from paceline.targets.hf.target import HFTarget
@@ -35,7 +32,6 @@ from paceline.vocabulary import Vocabulary
 if TYPE_CHECKING:
     from transformers.generation.utils import GenerateDecoderOnlyOutput
 
-    from paceline.drafters.assistant import DraftModel
     from paceline.hosts.python import LanguageModel
 
 
@@ -46,6 +42,7 @@ def custom_generate(
     planner: str | Planner = "fixed",
     rule: str = Rule.COUPLED,
     tokenizer: PreTrainedTokenizerBase | None = None,
+    **misplaced: Any,
 ) -> CustomGenerate:
     """For ``model.generate(..., custom_generate=...)`` of transformers: drafts by ``method``, the same text.
 
@@ -53,6 +50,14 @@ def custom_generate(
     or `assistant` where there is a draft model. The tokenizer is the model's own; it is only needed to hold the
     tokenizer of a draft model against it.
     """
+    if "generation_config" in misplaced:
+        raise ValueError(
+            "custom_generate was given to generate without being called; "
+            "write generate(..., custom_generate=paceline.custom_generate())"
+        )
+    if misplaced:
+        known = "method, draft_model, planner, rule and tokenizer"
+        raise ValueError(f"unknown setting {next(iter(misplaced))!r} of custom_generate; known are {known}")
     return CustomGenerate(
         Settings(method=method, draft_model=draft_model, planner=planner, rule=rule),
         None if tokenizer is None else Vocabulary.of(tokenizer),
@@ -67,10 +72,12 @@ class CustomGenerate:
         settings.planner_for(settings.drafter)  # a misspelt spec is told here, not in the middle of `generate`
         self._settings = settings
         self._vocabulary = vocabulary
-        self._drafters: WeakKeyDictionary[PreTrainedModel, Drafter] = WeakKeyDictionary()
+        self._drafters: WeakKeyDictionary[HFTarget, Drafter] = WeakKeyDictionary()
+        self._draft_models: dict[tuple[torch.dtype, torch.device], DraftModel] = {}
         self._fitting = threading.Lock()
         self.last: Totals | None = None
-        """What the newest call that came to its end amounted to, over all of its rows."""
+        """What the newest call that came to its end amounted to. Counts are sums over its rows; seconds are those of
+        the clock, of all rows together, from the first forward to the last. Probing and loading are not among them."""
 
     def __call__(
         self,
@@ -88,32 +95,35 @@ class CustomGenerate:
     ) -> torch.Tensor | GenerateDecoderOnlyOutput:
         """As transformers calls it. ``stop_strings`` is here because `generate` itself would want a tokenizer for them,
         which it loses on its way to a callable; so it leaves them to us."""
-        given = given_to_generate()
+        withheld = withheld_by_generate()
         refuse(model, generation_config, model_kwargs)
-        refuse_companions(assistant_model or given.assistant_model, synced_gpus or given.synced_gpus)
-        criteria = [*stopping_criteria, *_stops(stop_strings, tokenizer or given.tokenizer)]
+        refuse_companions(assistant_model or withheld.assistant_model, synced_gpus or withheld.synced_gpus)
+        criteria = [*stopping_criteria, *_stops(stop_strings, tokenizer or withheld.tokenizer)]
         config: Any = generation_config
         pad = None if config._pad_token_tensor is None else int(config._pad_token_tensor)
         pads = any(hasattr(each, "eos_token_id") for each in criteria)
         if pads and pad is None and len(input_ids) > 1:
             raise ValueError("rows that end early need a token to be padded with; give pad_token_id")
-        division = divide(
+        split = split_processors(
             logits_processor,
             sample=bool(generation_config.do_sample),
             penalty=model_kwargs.get("attention_mask") is None and not generation_config.output_logits,
         )
         seed = int(torch.randint(2**63 - 1, ())) if generation_config.do_sample else 0
-        rows = _rows(model, input_ids, model_kwargs, division, criteria, generation_config)
+        counts = paddings(input_ids, model_kwargs.get("attention_mask"), model_kwargs.get("position_ids"))
+        rows = rows_of(model, input_ids, counts, split, criteria, generation_config)
+        columns = Columns(streamer or withheld.streamer, rows, pad)
         with lasting(), borrowed(model) as target:
-            way = Way(
+            decoding = Decoding(
                 target,
-                drafter := self._drafter(model, target),
+                drafter := self._drafter(target),
                 self._planner(target, drafter, rows),
                 Rule(self._settings.rule),
-                Sampling(seed=seed, **division.fields),
+                Sampling(seed=seed, **split.fields),
             )
-            sessions = write(rows, way, Columns(streamer or given.streamer, rows, pad), padded=pads)
-        self.last = Totals.of([r for s in sessions for r in s.rounds], sum(s.seconds_prefill for s in sessions))
+            totals = write(rows, decoding, columns.show, padded=pads)
+        columns.end()
+        self.last = totals
         found = sequences(input_ids, rows, pad)
         return record(found, rows, pad) if generation_config.return_dict_in_generate else found
 
@@ -122,17 +132,28 @@ class CustomGenerate:
         longest = max(row.padded.shape[1] - row.padding + row.ends.max_new_tokens for row in rows)
         return planner if limit is None or longest <= limit else Within(planner, limit)
 
-    def _drafter(self, model: PreTrainedModel, target: HFTarget) -> Drafter:
-        """The drafter, fitted to the model; of a spec, one for each model."""
+    def _drafter(self, target: HFTarget) -> Drafter:
+        """The drafter, fitted to the target; of a spec, one for each, which is made anew when the target is."""
         if isinstance(self._settings.method, Drafter):
             self._settings.method.fit(target, self._vocabulary)
             return self._settings.method
         with self._fitting:
-            if (kept := self._drafters.get(model)) is None:
-                kept = self._settings.drafter
-                kept.fit(target, self._vocabulary)
-                self._drafters[model] = kept
-            return kept
+            if (known := self._drafters.get(target)) is None:
+                known = replace(self._settings, draft_model=self._draft_model(target)).drafter
+                known.fit(target, self._vocabulary)
+                self._drafters[target] = known
+            return known
+
+    def _draft_model(self, target: HFTarget) -> Any:
+        """The draft model of the settings; where they name it, loaded once for all targets of a type and place. A
+        method that asks for another type loads its own."""
+        named = self._settings.draft_model
+        if not isinstance(named, (str, Path)) or "dtype=" in self._settings.spec:
+            return named
+        key = target.dtype, target.device
+        if key not in self._draft_models:
+            self._draft_models[key] = DraftModel.load(named, target)
+        return self._draft_models[key]
 
 
 def _stops(strings: str | Sequence[str] | None, tokenizer: Any) -> list[StopStringCriteria]:
@@ -143,32 +164,3 @@ def _stops(strings: str | Sequence[str] | None, tokenizer: Any) -> list[StopStri
             "stop_strings are searched in the tokens' text; give generate the tokenizer, too: tokenizer=..."
         )
     return [StopStringCriteria(tokenizer, [strings] if isinstance(strings, str) else list(strings))]
-
-
-def _rows(
-    model: PreTrainedModel,
-    input_ids: torch.Tensor,
-    model_kwargs: dict[str, Any],
-    division: Division,
-    criteria: Sequence[Any],
-    config: GenerationConfig,
-) -> list[Row]:
-    """The rows of the batch, each with processors and criteria of its own; a single one has the given ones."""
-    counts = paddings(input_ids, model_kwargs.get("attention_mask"), model_kwargs.get("position_ids"))
-    ends = Ends.of(criteria, input_ids.shape[1], config.max_length)
-    rows = []
-    for number, padding in enumerate(counts):
-        padded = input_ids[number : number + 1]
-        processors, asked = division.processors, ends.asked
-        if len(counts) > 1:
-            place = Place(number, number // (config.num_return_sequences or 1))
-            processors, asked = own_copies(processors, asked, model, place)
-        chain = Chain(
-            processors,
-            padded[:, :padding],
-            warpers=division.warpers,
-            scores=bool(config.return_dict_in_generate and config.output_scores),
-            logits=bool(config.return_dict_in_generate and config.output_logits),
-        )
-        rows.append(Row(number, padded, padding, replace(ends, asked=asked), chain))
-    return rows

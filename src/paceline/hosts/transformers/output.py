@@ -36,19 +36,20 @@ class Columns:
 
 
 def sequences(input_ids: torch.Tensor, rows: Sequence[Row], pad: int | None) -> torch.Tensor:
-    """The prompts with what was written behind them; rows that ended early are padded."""
+    """The prompts with what was written behind them; rows that ended early are padded. Tokens are 64 bits wide
+    whatever the prompts were given as, as with transformers."""
     steps = range(max(len(row.tokens) for row in rows))
     written = [[_token(row, place, pad) for place in steps] for row in rows]
-    return torch.cat([input_ids, torch.tensor(written, dtype=input_ids.dtype, device=input_ids.device)], dim=1)
+    return torch.cat([input_ids, torch.tensor(written, device=input_ids.device)], dim=1)
 
 
 def record(found: Any, rows: Sequence[Row], pad: int | None) -> GenerateDecoderOnlyOutput:
     """What ``return_dict_in_generate`` asks for, as far as it is defined here."""
-    chains = [row.chain for row in rows]
+    processors = [row.processor for row in rows]
     return GenerateDecoderOnlyOutput(
         sequences=found,
-        scores=_steps([chain.scores for chain in chains], pad),
-        logits=_steps([chain.logits for chain in chains], pad),
+        scores=_steps([each.scores for each in processors], pad),
+        logits=_steps([each.logits for each in processors], pad),
     )
 
 

@@ -1,0 +1,190 @@
+"""The prepared lists of logits processors and stopping criteria, as our law takes them and as one row has them.
+
+transformers calls one object for all rows at once. Here rows are at different places, so each row has objects of its
+own, which see a batch of one. What a processor of transformers' own holds for every row is cut down to the row's.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import torch
+from transformers import LogitsProcessor, LogitsProcessorList, PreTrainedModel, PreTrainedTokenizerBase
+from transformers.generation.logits_process import (
+    EncoderNoRepeatNGramLogitsProcessor,
+    EncoderRepetitionPenaltyLogitsProcessor,
+    LogitNormalization,
+    MinPLogitsWarper,
+    PrefixConstrainedLogitsProcessor,
+    RepetitionPenaltyLogitsProcessor,
+    TemperatureLogitsWarper,
+    TopKLogitsWarper,
+    TopPLogitsWarper,
+    UnbatchedClassifierFreeGuidanceLogitsProcessor,
+)
+from transformers.generation.stopping_criteria import MaxTimeCriteria, StopStringCriteria
+
+ORDER: tuple[type[LogitsProcessor], ...] = (
+    TemperatureLogitsWarper,
+    TopKLogitsWarper,
+    TopPLogitsWarper,
+    MinPLogitsWarper,
+)
+"""The warpers that a `Sampling` has fields for, in the order in which transformers and our law apply them."""
+STATELESS = (MaxTimeCriteria, StopStringCriteria)
+"""Not worth a copy for every row."""
+
+
+@dataclass(frozen=True)
+class SplitProcessors:
+    """A list of processors, those at its two ends that say the same as fields of `Sampling` apart from the others.
+
+    As fields they are known to drafters, which then rank by the law that the target will sample from.
+    """
+
+    processors: list[Any]
+    warpers: list[Any]
+    fields: dict[str, Any]
+
+
+def split_processors(processors: Sequence[Any], *, sample: bool, penalty: bool = False) -> SplitProcessors:
+    """Greedy decoding has no warps: what would be warped is processed. A repetition penalty is only a field where it
+    acts first and on just the text (``penalty``): not where padding is penalised too, or logits are kept."""
+    kept = list(processors)
+    penalties: dict[str, Any] = {}
+    if penalty and kept and type(kept[0]) is RepetitionPenaltyLogitsProcessor and kept[0].prompt_ignore_length is None:
+        penalties = {"repetition_penalty": float(kept.pop(0).penalty)}
+    if not sample:
+        return SplitProcessors(kept, [], {"temperature": 0.0} | penalties)
+    last = [kept.pop()] if kept and type(kept[-1]) is LogitNormalization else []  # leaves the law as it is
+    warpers: list[Any] = []
+    fields: dict[str, Any] = {}
+    place = len(ORDER)
+    while kept and (said := _field(kept[-1])) and ORDER.index(type(kept[-1])) < place:
+        place = ORDER.index(type(kept[-1]))
+        fields |= said
+        warpers.insert(0, kept.pop())
+    return SplitProcessors(kept, warpers + last, {"temperature": 1.0} | fields | penalties)
+
+
+def _field(warper: Any) -> dict[str, Any]:
+    """What a warper is called in `Sampling`; nothing if it does more or other than that."""
+    if getattr(warper, "filter_value", -torch.inf) != -torch.inf or getattr(warper, "min_tokens_to_keep", 1) != 1:
+        return {}
+    kind = type(warper)
+    if kind is TemperatureLogitsWarper:
+        return {"temperature": float(warper.temperature)}
+    if kind is TopKLogitsWarper:
+        return {"top_k": int(warper.top_k)}
+    if kind is TopPLogitsWarper and warper.top_p > 0:
+        return {"top_p": float(warper.top_p)}
+    if kind is MinPLogitsWarper and warper.min_p < 1:
+        return {"min_p": float(warper.min_p)}
+    return {}
+
+
+class RowProcessor:
+    """One row's processors as one, shown what transformers would show them: the padded text and float32 scores, where
+    the ids are. Being called once per emitted token, it also keeps what `generate` can be asked to return."""
+
+    def __init__(
+        self, processors: Sequence[Any], padding: torch.Tensor, *, warpers: Sequence[Any], scores: bool, logits: bool
+    ) -> None:
+        self._processors = LogitsProcessorList(processors)
+        self._warpers = LogitsProcessorList(warpers)
+        self._padding = padding
+        self.logits: list[torch.Tensor] | None = [] if logits else None
+        """The model's own, one per emitted token."""
+        self.scores: list[torch.Tensor] | None = [] if scores else None
+        """Those that the token was chosen by."""
+
+    @property
+    def idle(self) -> bool:
+        """Whether nothing is processed or kept, so that rows need not pass here."""
+        return not self._processors and self.logits is None and self.scores is None
+
+    def __call__(self, ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
+        shown: Any = torch.cat([self._padding, ids.to(self._padding.device)], dim=1)
+        scores = scores.to(self._padding.device, torch.float32)
+        processed: torch.Tensor = self._processors(shown, scores)
+        if self.logits is not None:
+            self.logits.append(scores)
+        if self.scores is not None:
+            self.scores.append(self._warpers(shown, processed))
+        return processed
+
+
+class BatchRow(NamedTuple):
+    """A row of the expanded batch, and the prompt it goes on from."""
+
+    number: int
+    prompt: int
+
+
+def own_copies(
+    processors: Sequence[Any], criteria: Sequence[Any], model: PreTrainedModel, batch_row: BatchRow
+) -> tuple[list[Any], list[Any]]:
+    """Copies for one row. Processors and criteria are copied together: they may share what they know."""
+    if not processors and not criteria:
+        return [], []
+    try:
+        mine, asked = copy.deepcopy((list(processors), list(criteria)), _shared([*processors, *criteria], model))
+    except Exception as error:
+        names = ", ".join(sorted({type(each).__name__ for each in (*processors, *criteria)}))
+        raise ValueError(
+            f"one of {names} cannot be copied for the rows of a batch ({error}); generate one row at a time"
+        ) from error
+    for processor in mine:
+        if (cut := CUTS.get(type(processor))) is not None:
+            cut(processor, batch_row)
+    return mine, asked
+
+
+def _shared(items: Sequence[Any], model: PreTrainedModel) -> dict[int, Any]:
+    """What copies have in common with the originals: models and tokenizers, which are large and keep no state here."""
+    held = [value for item in items for value in getattr(item, "__dict__", {}).values()]
+    kinds = (torch.nn.Module, PreTrainedTokenizerBase)
+    shared = [*model.modules(), *(value for value in held if isinstance(value, kinds))]
+    shared += [item for item in items if type(item) in STATELESS]
+    return {id(each): each for each in shared}
+
+
+def _row_of(values: torch.Tensor | None, number: int) -> torch.Tensor | None:
+    return values if values is None or len(values) == 1 else values[number : number + 1]
+
+
+def _cut_repetition(processor: Any, batch_row: BatchRow) -> None:
+    if isinstance(processor.prompt_ignore_length, torch.Tensor):
+        processor.prompt_ignore_length = _row_of(processor.prompt_ignore_length, batch_row.number)
+
+
+def _cut_allowed(processor: Any, batch_row: BatchRow) -> None:
+    allowed = processor._prefix_allowed_tokens_fn
+    processor._prefix_allowed_tokens_fn = lambda _, text: allowed(batch_row.number, text)
+
+
+def _cut_prompts(processor: Any, batch_row: BatchRow) -> None:
+    processor.encoder_input_ids = _row_of(processor.encoder_input_ids, batch_row.prompt)
+
+
+def _cut_ngrams(processor: Any, batch_row: BatchRow) -> None:
+    processor.generated_ngrams = [processor.generated_ngrams[batch_row.prompt]]
+    processor.batch_size = 1
+
+
+def _cut_guidance(processor: Any, batch_row: BatchRow) -> None:
+    for name in ("input_ids", "attention_mask"):
+        held = processor.unconditional_context
+        held[name] = _row_of(held[name], batch_row.number)
+
+
+CUTS: dict[type, Callable[[Any, BatchRow], None]] = {
+    RepetitionPenaltyLogitsProcessor: _cut_repetition,
+    PrefixConstrainedLogitsProcessor: _cut_allowed,
+    EncoderRepetitionPenaltyLogitsProcessor: _cut_prompts,
+    EncoderNoRepeatNGramLogitsProcessor: _cut_ngrams,
+    UnbatchedClassifierFreeGuidanceLogitsProcessor: _cut_guidance,
+}
