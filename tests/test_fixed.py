@@ -5,6 +5,7 @@ show (streams, memory pools, what CUDA's kernels find) is for the machine that h
 """
 
 import gc
+import weakref
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
@@ -20,6 +21,7 @@ from families import FAMILIES, build
 from paceline.drafters import Drafter, make_drafter
 from paceline.drafters.assistant import Assistant
 from paceline.hosts.python import LanguageModel
+from paceline.hosts.transformers import custom_generate
 from paceline.targets.base import Request, Rows, Want
 from paceline.targets.cache import CacheRows
 from paceline.targets.hf.fixed import kernels, replay
@@ -29,7 +31,7 @@ from paceline.targets.hf.fixed.inputs import Inputs
 from paceline.targets.hf.fixed.kernels import piece_of
 from paceline.targets.hf.fixed.replay import FixedPath
 from paceline.targets.hf.fixed.shapes import SHORTEST, Shape, block, stretch
-from paceline.targets.hf.fixed.slab import GRAIN, Slab, SlabRows
+from paceline.targets.hf.fixed.slab import AHEAD, GRAIN, Slab, SlabRows, bucket
 from paceline.targets.hf.fixed.step import Step
 from paceline.targets.hf.forward import Mode
 from paceline.targets.hf.lean import Lean
@@ -417,7 +419,7 @@ def test_texts_written_together_and_from_several_threads() -> None:
     assert [writing.result().tokens for writing in writings] == expected
     assert max(shape.count for shape in path_of(target).recorded) >= 4
     lm.forget()
-    assert path_of(target).slab.release()
+    assert path_of(target).slab.nbytes == 0
     with ThreadPoolExecutor(3) as pool:
         found = pool.map(lambda prompt: lm.generate(prompt, method="lookup", max_new_tokens=40).tokens, prompts)
         assert list(found) == expected
@@ -575,7 +577,7 @@ def test_slots_are_free_whatever_ended_a_text() -> None:
     for place in ("open", "propose", "observe"):
         with pytest.raises(OSError, match=place):
             lm.generate(prompt, method=Watched(make_drafter("lookup"), fails=place), max_new_tokens=8)
-    lm.forget()
+    lm.kept.clear()
     assert slab.taken == []
     rows = filled(target, prompt)
     assert len(slab.taken) == 1
@@ -587,6 +589,47 @@ def test_slots_are_free_whatever_ended_a_text() -> None:
     assert slab.release()
     assert slab.nbytes == 0
     assert lm.generate(prompt, method="lookup", max_new_tokens=8).tokens == generated(target.model, prompt, 8)
+
+
+def test_forgetting_gives_the_memory_of_texts_to_come_back_too() -> None:
+    """Rows, recordings and the place of their logits; while a text is being written all of it stays."""
+    target, prompt = fixed(), tokens(CONTEXT)
+    path, lm = path_of(target), LanguageModel(target)
+    stream = lm.stream(prompt, method="lookup", max_new_tokens=30)
+    next(stream)
+    lm.forget()
+    assert path.slab.nbytes > 0
+    stream.close()
+    written = lm.generate(prompt, method="lookup", max_new_tokens=8).tokens
+    outlet, (step, _) = weakref.ref(path._outlet), next(iter(path.recorded.values()))
+    inputs = weakref.ref(step.inputs.tokens)
+    del step, _
+    lm.forget()
+    gc.collect()
+    assert (path.slab.nbytes, outlet(), inputs()) == (0, None, None)
+    assert lm.generate(prompt, method="lookup", max_new_tokens=8).tokens == written
+    assert path.recorded
+
+
+def test_a_model_that_generated_with_drafts_takes_its_slab_along_when_it_goes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever calls `custom_generate` holds no target: the memory is the model's."""
+    made: list[FixedPath] = []
+
+    def always(own: OwnForward, **_: Any) -> FixedPath:
+        made.append(FixedPath(own))
+        return made[-1]
+
+    monkeypatch.setattr(FixedPath, "of", always)
+    model = build("llama")
+    prompt = torch.from_numpy(tokens(CONTEXT))[None]
+    model.generate(prompt, max_new_tokens=8, do_sample=False, custom_generate=custom_generate("lookup"))
+    (path,) = made
+    assert path.recorded
+    buffer = weakref.ref(path.slab.keys[0])
+    made.clear()
+    del model, path
+    gc.collect()
+    assert buffer() is None
 
 
 def test_recordings_are_bounded_and_the_oldest_goes(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -632,6 +675,72 @@ def test_where_memory_ends_sequences_live_outside(monkeypatch: pytest.MonkeyPatc
     assert path.slab.capacity == GRAIN
 
 
+def test_rows_given_back_in_the_middle_of_a_move_are_left_behind(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A text that nobody wanted to the end gives its rows back when the garbage collector finds it: anywhere."""
+    target = fixed(record=direct)
+    slab, staying, doomed = path_of(target).slab, filled(target, tokens(7)), filled(target, tokens(5))
+    attach = Slab._attach
+
+    def collecting(slab: Slab, *given: Any) -> None:
+        attach(slab, *given)
+        doomed.close()
+
+    monkeypatch.setattr(Slab, "_attach", collecting)
+    read(target, staying, tokens(GRAIN))
+    staying.check()
+    assert slab.taken == [staying]
+
+
+def test_a_slot_is_given_back_by_whoever_has_it() -> None:
+    """The collector forgets rows before what holds them is closed; by then somebody else may have their slot."""
+    target = fixed(record=direct)
+    slab, late = path_of(target).slab, slab_rows(target.open())
+    slab._taken[0] = weakref.ref(Slab())  # type: ignore[assignment]  # dead, as the collector leaves it
+    again = slab_rows(target.open())
+    assert again.slot == late.slot
+    later = slab_rows(target.open())
+    later.close()
+    late.close()
+    assert slab.taken == [again]
+
+
+def test_a_wish_for_many_rows_takes_memory_as_they_are_written() -> None:
+    """Every slot pays for the longest text, so nobody pays for a text that was only announced."""
+    target = fixed(record=direct)
+    slab, others = path_of(target).slab, [filled(target, tokens(5, i)) for i in range(4)]
+    before = slab.nbytes
+    assert len(slab.taken) == len(others)
+    wishful = target.open(3500)
+    read(target, wishful, tokens(100))
+    assert slab.capacity <= AHEAD
+    assert slab.nbytes <= 2 * before * AHEAD // GRAIN  # the fifth slot doubled them
+    written, moves = 100, 0
+    while written < 3400:
+        capacity = slab.capacity
+        read(target, wishful, tokens(100))
+        written += 100
+        moves += slab.capacity != capacity
+        assert written < slab.capacity <= bucket(written + AHEAD)
+        wishful.check()
+    assert moves <= 4
+
+
+def test_a_wish_that_does_not_fit_is_left_out() -> None:
+    target = fixed(record=direct)
+    slab, rows = path_of(target).slab, target.open()
+    read(target, rows, tokens(5))
+    slab._spare = lambda: slab.nbytes  # room for another slot, and for no longer ones
+    assert isinstance(target.open(4000), SlabRows)
+    assert (slab.slots, slab.capacity) == (2, GRAIN)
+
+
+def test_capacities_are_few_and_hold_every_shape() -> None:
+    for rows in range(1, 20000, 7):
+        assert rows <= bucket(rows) <= max(rows + GRAIN, 1.25 * rows)
+        assert stretch(rows) <= bucket(rows + 1)
+    assert len({bucket(rows) for rows in range(1, 131073)}) < 30
+
+
 def test_slots_and_capacity_double_and_count_what_they_take() -> None:
     target = fixed(record=direct)
     slab, sizes = path_of(target).slab, []
@@ -643,7 +752,8 @@ def test_slots_and_capacity_double_and_count_what_they_take() -> None:
     assert sizes == [(1, GRAIN), (2, GRAIN), (4, GRAIN), (8, GRAIN)]
     assert slab.nbytes == 3 * 2 * 8 * 2 * GRAIN * 16 * 4
     assert opened[0].nbytes == slab.nbytes // 8  # type: ignore[attr-defined]
-    opened.append(target.open(GRAIN))
+    opened.append(target.open())
+    read(target, opened[-1], tokens(GRAIN))
     assert (slab.slots, slab.capacity) == (8, 2 * GRAIN)
     opened.pop(2).close()
     assert slab_rows(target.open()).slot == 2

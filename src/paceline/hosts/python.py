@@ -8,7 +8,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -23,6 +23,7 @@ from paceline.drafters.assistant import DraftModel
 from paceline.hosts.batch import TextBatch
 from paceline.hosts.settings import Settings, split_settings
 from paceline.hosts.writing import Generation, Piece, Prompt, Writing
+from paceline.law.settings import require_whole
 from paceline.targets.base import Target
 from paceline.targets.lending import KeptRows
 from paceline.vocabulary import Vocabulary
@@ -59,36 +60,37 @@ class LanguageModel:
 
         Processors and criteria that keep state see all of them, one after the other.
         """
-        if n < 1:
-            raise ValueError(f"cannot draw {n} samples; ask for 1 or more")
+        _check_samples(n)
         how = split_settings(settings)
         return [self._finish(Writing(self, prompt, number, *how)) for number in range(n)]
 
     def generate_batch(
         self,
-        prompts: Sequence[Prompt],
+        prompts: Iterable[Prompt],
         *,
         n: int = 1,
-        each: Sequence[Mapping[str, Any]] | None = None,
+        each: Iterable[Mapping[str, Any]] | None = None,
         at_once: int = AT_ONCE,
         progress: Callable[[int, int], None] | None = None,
         **settings: Any,
     ) -> list[list[Generation]]:
         """``n`` texts of each prompt, written together: the same ones that `sample` writes one after the other.
 
-        ``each`` holds settings of single prompts, which go before those of all. ``progress`` is told how many texts are
-        finished, of how many. Processors and criteria that keep state see the calls of all texts mixed; where that
-        matters, give every text its own, through `batch`.
+        ``each`` holds settings of single prompts, which go before those of all; equal prompts with equal seeds have
+        equal texts. ``progress`` is told how many texts are finished, of how many. Processors and criteria that keep
+        state see the calls of all texts mixed: where that matters, give every text its own. The first text that fails
+        ends all; to have the others, use `batch`.
         """
-        if n < 1:
-            raise ValueError(f"cannot draw {n} samples; ask for 1 or more")
-        if isinstance(prompts, str):
+        _check_samples(n)
+        if isinstance(prompts, str) or not isinstance(prompts, Iterable):
             raise ValueError("a batch is a list of prompts, not one text; put it into a list, or call `generate`")
-        if any("sample" in mine for mine in (settings, *(each or ()))):
-            raise ValueError("the texts of a prompt are numbered by n; leave 'sample' out, or add them to a batch")
-        own: Sequence[Mapping[str, Any]] = [{}] * len(prompts) if each is None else each
+        prompts = list(prompts)
+        own: list[dict[str, Any]] = [{}] * len(prompts) if each is None else [dict(mine) for mine in each]
         if len(own) != len(prompts):
             raise ValueError(f"'each' holds settings for {len(own)} prompts and there are {len(prompts)}")
+        if any("sample" in mine for mine in (settings, *own)):
+            raise ValueError("the texts of a prompt are numbered by n; leave 'sample' out, or add them to a batch")
+        finished = 0
         with self.batch(at_once=at_once) as batch:
             writings = [
                 [batch.add(prompt, sample=number, **{**settings, **mine}) for number in range(n)]
@@ -97,8 +99,9 @@ class LanguageModel:
             for writing, _, ended in batch:
                 if writing.error is not None:
                     raise writing.error
+                finished += ended
                 if ended and progress is not None:
-                    progress(len(prompts) * n - len(batch), len(prompts) * n)
+                    progress(finished, len(prompts) * n)
         return [[writing.result() for writing in samples] for samples in writings]
 
     def batch(self, *, at_once: int = AT_ONCE) -> TextBatch:
@@ -152,11 +155,14 @@ class LanguageModel:
         return self._draft_models[str(named)]
 
     def forget(self) -> None:
-        """Give back the memory of the last text, and that of the drafters with their models."""
+        """Give back the memory of the last text, that of the drafters with their models, and, while nothing is being
+        written, what the target holds for texts to come."""
         self.kept.clear()
         with self._fitting:
             self._drafters.clear()
             self._draft_models.clear()
+            self._planners.clear()
+        self.target.release()
 
     def encode(self, prompt: Prompt) -> NDArray[np.int64]:
         """A prompt as token ids, with the special tokens that the tokenizer puts before a text."""
@@ -171,6 +177,12 @@ class LanguageModel:
         for _ in writing.pieces():
             pass
         return writing.result()
+
+
+def _check_samples(n: int) -> None:
+    require_whole("n", n)
+    if n < 1:
+        raise ValueError(f"cannot draw {n} samples; ask for 1 or more")
 
 
 def load(

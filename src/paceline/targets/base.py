@@ -316,6 +316,9 @@ class Target(ABC):
         """How many prompt tokens to score per forward, of a prompt of ``length``."""
         return self.prefill_chunk
 
+    def release(self) -> None:
+        """Give back memory that is held for sequences to come. Those that are open keep theirs."""
+
     @abstractmethod
     def fingerprint(self) -> str:
         """Names the weights: equal for equal weights, different for different ones."""

@@ -94,6 +94,10 @@ class HFTarget(Target):
             return self.fixed.open(capacity)
         return CacheRows(capacity) if self.switch is None else TurningRows(capacity, self.switch)
 
+    def release(self) -> None:
+        if self.fixed is not None:
+            self.fixed.slab.release()
+
     def reach(self, position: int) -> Reach:
         if self.switch is None:
             return self.limits

@@ -157,7 +157,7 @@ class FixedPath(Path):
         if self.recorded and self._own.model.device.type == "cuda":
             torch.cuda.synchronize(self._own.model.device)
         self.recorded.clear()
-        self._outlet = None
+        self._outlet = self._standing = None
 
     def give_up(self, reason: str) -> None:
         """From now on everything goes the model's own way. Rows stay where they are until they are closed."""

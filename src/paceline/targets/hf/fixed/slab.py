@@ -2,8 +2,10 @@
 
 A recorded forward reads and writes the addresses it was recorded with, so rows must not move from round to round.
 Sequences therefore share buffers that outlive them: a sequence has a slot while it is open, and the next one takes it
-over. The stated rule of growth: slots double, and capacity is the next `GRAIN` times a power of two; either moves the
-buffers, layer by layer, and ends every recording. Memory is given back by `release`, once no slot is taken.
+over. The stated rule of growth: slots double; capacity, which all slots share, follows what is written (`bucket`) and
+runs at most `AHEAD` rows in front of it, however many are asked for, since a wish may never be used and every slot
+would pay for it. Either moves the buffers, layer by layer, and ends every recording. Memory is given back by
+`release`, once no slot is taken; not by the last slot, for the next text would have to record everything anew.
 
 The last row of every slot belongs to nobody: rows that only fill up a fixed shape are written there. Buffers start
 as zeros and slots are handed out clean, since a hidden key still enters a product, and nothing times infinity is not
@@ -25,6 +27,8 @@ from paceline.tree import Ints
 
 GRAIN = 512
 """The least capacity of a slot."""
+AHEAD = 1024
+"""How many rows that are asked for a growing slab makes room for before they are needed."""
 SHARE = 0.8
 """Of the memory that a device has free, how much a growing slab may take."""
 
@@ -46,8 +50,9 @@ class Slab:
 
     @property
     def taken(self) -> list[SlabRows]:
-        """Who has a slot. Rows that were dropped without being closed have none."""
-        return [rows for ref in self._taken.values() if (rows := ref()) is not None]
+        """Who has a slot. Rows that were dropped without being closed have none. The garbage collector may close rows
+        anywhere, so also while somebody walks through these."""
+        return [rows for ref in list(self._taken.values()) if (rows := ref()) is not None]
 
     @property
     def nbytes(self) -> int:
@@ -61,7 +66,7 @@ class Slab:
     def _open(self, capacity: int) -> CacheRows:
         held = {rows.slot for rows in self.taken}
         slot = next(i for i in range(len(held) + 1) if i not in held)
-        if not self._fits(slot + 1, capacity) and not self._fits(slot + 1, 0):  # the capacity is a wish, a slot is not
+        if not self._fits(slot + 1, 0, asked=capacity):
             return CacheRows(capacity)
         rows = SlabRows(self, slot, capacity)
         if slot in self._used:
@@ -78,15 +83,18 @@ class Slab:
         with self.lock:
             return self._fits(self.slots, end)
 
-    def _fits(self, slots: int, end: int) -> bool:
+    def _fits(self, slots: int, end: int, asked: int = 0) -> bool:
+        """What is needed must fit; what was asked for beyond is left out where it does not."""
         if slots <= self.slots and end < self.capacity:
             return True
-        slots, capacity = max(self.slots, power(slots)), max(self.capacity, GRAIN * power(-(-(end + 1) // GRAIN)))
-        grown = self.nbytes * slots * capacity // max(1, self.slots * self.capacity)
-        if self.keys and grown - self.nbytes > self._left():
-            return False
-        self._resize(slots, capacity)
-        return True
+        slots, asked = max(self.slots, power(slots)), max([asked, *(rows.asked for rows in self.taken)])
+        for wanted in (max(end + 1, min(asked + 1, end + AHEAD)), end + 1):
+            capacity = max(self.capacity, bucket(wanted))
+            grown = self.nbytes * slots * capacity // max(1, self.slots * self.capacity)
+            if not self.keys or grown - self.nbytes <= self._left():
+                self._resize(slots, capacity)
+                return True
+        return False
 
     def _left(self) -> int:
         """Bytes that may still be taken."""
@@ -124,8 +132,9 @@ class Slab:
                 self._attach(rows, layer)
 
     def _attach(self, rows: SlabRows, number: int) -> None:
-        """Let a sequence see its slot of a layer."""
-        assert rows.slot is not None, "only rows with a slot see one"
+        """Let a sequence see its slot of a layer, if it still has one."""
+        if rows.slot is None:
+            return
         layer = rows.layers.setdefault(number, LayerRows(self.capacity))
         place = slice(rows.slot, rows.slot + 1)
         layer.keys = self.keys[number][place, :, : self.capacity]
@@ -133,12 +142,14 @@ class Slab:
         layer.capacity = self.capacity
 
     def free(self, rows: SlabRows) -> None:
-        """Take a slot back."""
+        """Take a slot back, unless somebody else has had it since: that of garbage is free before it is closed."""
         assert rows.slot is not None, "a slot is given back once"
-        self._taken.pop(rows.slot)
+        holder = self._taken.get(rows.slot)
+        if holder is not None and holder() in (rows, None):
+            self._taken.pop(rows.slot)
 
     def release(self) -> bool:
-        """Give all memory back if no slot is taken; whether it was."""
+        """Give all memory back, recordings included, if no slot is taken; whether it was."""
         with self.lock:
             if self.taken:
                 return False
@@ -157,6 +168,7 @@ class SlabRows(CacheRows):
 
     def __init__(self, slab: Slab, slot: int, capacity: int) -> None:
         super().__init__(capacity)
+        self.asked = capacity
         self.slab = slab
         self.slot: int | None = slot
 
@@ -201,6 +213,13 @@ class SlabRows(CacheRows):
     def check(self) -> None:
         super().check()
         assert self.slot is None or self.committed + self.tentative < self.slab.capacity, "the last row is nobody's"
+
+
+def bucket(rows: int) -> int:
+    """A capacity: rounded up to a multiple of `GRAIN`, or by at most a quarter where that is more. Lengths of shapes
+    step as often, so that a text which makes the slab grow would have needed new recordings anyway."""
+    grain = max(GRAIN, power(rows) // 8)
+    return -(-rows // grain) * grain
 
 
 def power(n: int) -> int:
