@@ -472,6 +472,33 @@ def test_what_cannot_be_recorded_is_told_once_and_goes_its_own_way(recwarn: pyte
     ]
 
 
+@pytest.mark.parametrize("record", [direct, taped])
+@pytest.mark.parametrize("error", [RuntimeError("one\ntwo"), KeyError("layer"), AttributeError()])
+def test_a_mistake_of_ours_is_not_passed_over(
+    error: Exception, record: Any, monkeypatch: pytest.MonkeyPatch, recwarn: pytest.WarningsRecorder
+) -> None:
+    """On a CPU it is raised. On a GPU, where not all that may go wrong is known, the text goes on and the warning names
+    the error."""
+
+    def wrong(*_: Any) -> None:
+        raise error
+
+    target, plain = fixed(record=record), target_of("llama")
+    pair = Pair(target, plain, tokens(CONTEXT))
+    monkeypatch.setattr(Block, "write", wrong)
+    with pytest.raises(type(error)):
+        gap(target, plain, [pair.requests(1, random_tree(1))])
+    assert path_of(target).refused is None
+    assert not recwarn.list
+    path_of(target).forgiven = replay.UNFORESEEN
+    assert gap(target, plain, [pair.requests(1, random_tree(1))]) < CLOSE
+    pair.keep([0, 1])
+    assert gap(target, plain, [pair.requests(1, random_tree(2))]) < CLOSE
+    (told,) = [str(w.message) for w in recwarn]
+    first = ": ".join([type(error).__name__, *str(error).splitlines()[:1]])
+    assert told.endswith(f"nothing else: {first} (this is not meant to happen, please report it)")
+
+
 def test_a_replay_that_is_not_the_call_is_never_used() -> None:
     def forgetful(function: Callable[[], Any]) -> Callable[[], Any]:
         result = function()

@@ -27,6 +27,9 @@ REPLAY = 0.05
 """Of the logits' standard deviation: how far a first replay may lie from the call that it repeats, in mean square."""
 COMPARED = 64
 """How many rows of it are looked at."""
+UNFORESEEN = (RuntimeError, TypeError, ValueError, LookupError, AttributeError)
+"""What a GPU, or a model on one, may raise that nobody has met. A text need not end for it, but it is a fault of ours:
+where there is no GPU the same code runs, and there nothing is forgiven."""
 
 
 class FixedPath(Path):
@@ -37,6 +40,8 @@ class FixedPath(Path):
         device = own.model.device
         self._own = own
         self._record = record or (CapturesGraphs(device) if device.type == "cuda" else direct)
+        self.forgiven: tuple[type[Exception], ...] = UNFORESEEN if device.type == "cuda" else ()
+        """After which errors a forward goes the model's own way."""
         self.lean: Lean | None = None
         """What computes the model instead of itself, where that has been found equal."""
         self.slab = Slab(on_move=self.forget)
@@ -101,8 +106,11 @@ class FixedPath(Path):
         except torch.OutOfMemoryError:
             self.forget()
             self._too_large.add(shape)
-        except (Uncapturable, Unsupported, RuntimeError, TypeError, ValueError, LookupError, AttributeError) as error:
-            self.give_up(str(error).splitlines()[0] if str(error) else type(error).__name__)
+        except (Uncapturable, Unsupported) as error:
+            self.give_up(str(error))
+        except self.forgiven as error:
+            told = ": ".join([type(error).__name__, *str(error).splitlines()[:1]])
+            self.give_up(f"{told} (this is not meant to happen, please report it)")
         else:
             for request in job.requests:
                 assert isinstance(request.rows, SlabRows), "a job that was taken has slots"
