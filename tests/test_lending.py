@@ -2,17 +2,19 @@
 
 import gc
 import threading
+import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from typing import Any
 
 import numpy as np
 import pytest
 
-from engine import PROMPT, habitual, tabled
+from engine import PROMPT, SIZE, habitual, tabled
 from paceline.drafters.assistant import Assistant
 from paceline.hosts.python import LanguageModel
-from paceline.targets.base import Rows
+from paceline.targets.base import Request, Rows, Target
 from paceline.targets.lending import KeptRows, Tray
 from paceline.targets.table import TableRows, TableTarget
 
@@ -117,3 +119,100 @@ def test_what_is_given_while_the_lock_is_held_is_put_away_by_its_holder() -> Non
     assert put == [1, 2, 3]
     tray.give(4)
     assert put == [1, 2, 3, 4]
+
+
+# --- kept rows ----------------------------------------------------------------------------------------------
+
+
+def wrote(kept: KeptRows, target: Target, text: list[int]) -> Rows:
+    """Rows of a text, written where the kept ones end."""
+    prompt = np.array(text)
+    rows = kept.take(prompt, len(text))
+    rows.rewind(rows.common_prefix(prompt))
+    if rows.committed < len(text):
+        rest = prompt[rows.committed :]
+        target.submit([Request.of_prompt(rows, rest)]).result()
+        rows.keep(range(len(rest)))
+    rows.check()
+    assert rows.tokens.tolist() == text
+    return rows
+
+
+LEFT, RIGHT = [1, 1, 2, 3, 4, 5, 0, 1, 2, 3], [1, 2, 2, 2, 3, 3, 3, 4, 4, 4]
+
+
+@pytest.mark.parametrize(
+    ("limit", "asked", "left", "common"),
+    [
+        (2, [*LEFT[:6], 2], [RIGHT], 6),  # the better of two
+        (2, [*RIGHT[:2], 5], [LEFT], 2),  # also where it serves little, for want of room
+        (3, [*RIGHT[:2], 5], [LEFT, RIGHT], 2),  # a copy, where there is room
+        (3, RIGHT[:6], [LEFT], 6),  # not where most of it serves
+        (3, [5, 5], [LEFT, RIGHT], 0),
+    ],
+)
+def test_rows_are_lent_to_whom_they_serve_best(limit: int, asked: list[int], left: Any, common: int) -> None:
+    target = tabled()
+    kept = KeptRows(target, limit)
+    for rows in [wrote(kept, target, text) for text in (LEFT, RIGHT)]:
+        kept.give(rows)
+    rows = kept.take(np.array(asked), 20)
+    assert rows.common_prefix(np.array(asked)) == common
+    assert [spare.tokens.tolist() for spare in kept._spare] == left
+    rows.check()
+
+
+def test_the_oldest_rows_go_and_what_is_given_up_does_not_come_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    target, closed = tabled(), list[Rows]()
+    kept = KeptRows(target, 2)
+    monkeypatch.setattr(TableRows, "close", lambda rows: closed.append(rows))
+    texts = [[number] * 4 for number in range(4)]
+    lent = [wrote(kept, target, text) for text in texts]
+    for number, rows in enumerate(lent):
+        kept.give(rows)
+        assert len(kept) == [1, 1, 1, 2][number]
+    assert [rows.tokens.tolist() for rows in kept._spare] == texts[2:]
+    assert closed == lent[:2]
+    taken = kept.take(np.array(texts[3]), 4)
+    kept.clear()
+    kept.give(taken)
+    assert (len(kept), len(kept._lent)) == (0, 0)
+    assert closed == [*lent[:3], taken]
+
+
+def test_a_text_begun_before_forgetting_leaves_no_rows() -> None:
+    """They may be those of other weights."""
+    lm = LanguageModel(tabled())
+    stream = lm.stream(PROMPT, max_new_tokens=9)
+    next(stream)
+    lm.forget()
+    list(stream)
+    assert len(lm.kept) == 0
+    assert [lm.generate(PROMPT, max_new_tokens=2).cached_tokens for _ in range(2)] == [0, len(PROMPT) - 1]
+
+
+def test_threads_do_not_write_over_each_others_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    target, kept, copied, copy = tabled(), KeptRows(tabled(), 60), list[int](), TableRows._copy
+
+    def slowly(rows: TableRows, other: Rows, count: int) -> None:
+        time.sleep(0.002)  # long enough for another thread to come between
+        copied.append(count)
+        assert rows.drafted.tolist() == other.cells[:count].tolist()
+        copy(rows, other, count)
+
+    def work(seed: int) -> None:
+        random = np.random.default_rng(seed)
+        for _ in range(15):
+            beginning = [LEFT, RIGHT][random.integers(2)] * 6
+            text = [*beginning[: random.integers(2, 60)], *random.integers(SIZE, size=9).tolist()]
+            kept.give(wrote(kept, target, text))
+            if random.random() < 0.2:
+                kept.clear()
+
+    monkeypatch.setattr(TableRows, "_copy", slowly)
+    monkeypatch.setattr(TableRows, "close", lambda rows: rows.cells.fill(-1))
+    with ThreadPoolExecutor(6) as pool:
+        list(pool.map(work, range(6)))
+    assert len(copied) > 10
+    assert not kept._lent
+    assert len(kept) <= 60

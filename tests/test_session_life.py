@@ -1,11 +1,14 @@
 """A session's life: cut short by whoever fails, and what the next text finds of the last one's cache."""
 
+import re
 import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
+import numpy as np
 import pytest
+import torch
 
 import families
 import paceline
@@ -299,3 +302,35 @@ def test_end_of_text_tokens_may_be_given() -> None:
         cut = lm.generate(PROMPT, max_new_tokens=12, eos=eos, stop=None)
         assert cut.tokens == free[: free.index(free[4]) + 1]
         assert cut.finish == "eos"
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"max_new_tokens": "8"}, "max_new_tokens is a whole number, not '8'"),
+        ({"max_new_tokens": 8.5}, "max_new_tokens is a whole number, not 8.5"),
+        ({"logprobs": True}, "logprobs is a whole number, not True"),
+        ({"temperature": "0.8"}, "temperature is a number, not '0.8'"),
+        ({"seed": None}, "seed is a whole number, not None"),
+        ({"eos": "</s>"}, "eos is a whole number, not '</s>'"),
+        ({"eos": [1, 10**9]}, "eos names token 1000000000, and table has 6 tokens"),
+        ({"criteria": len}, "put the one criterion into a list"),
+        ({"processors": len}, "put the one processor into a list"),
+        ({"planner": 4}, "planner is a spec such as 'fixed:4'"),
+        ({"method": ["plain"]}, "method is a spec such as 'lookup', or a drafter"),
+        ({"method": Plain}, "method is the class Plain; make a drafter of it"),
+        ({"method": tabled()}, "models go to draft_model"),
+        ({"num_draft_tokens": 3}, "unknown setting 'num_draft_tokens'; write planner='fixed:N'"),
+    ],
+)
+def test_what_python_would_take_in_silence_is_told(settings: dict[str, Any], said: str) -> None:
+    with pytest.raises(ValueError, match=re.escape(said)):
+        LanguageModel(tabled()).write(PROMPT, **settings)
+
+
+@pytest.mark.parametrize("kind", [np.int64, np.array, torch.tensor, lambda token: torch.tensor([token]), lambda t: [t]])
+def test_end_of_text_tokens_come_in_many_types(kind: Any) -> None:
+    lm = LanguageModel(tabled())
+    free = lm.generate(PROMPT, max_new_tokens=12).tokens
+    cut = lm.generate(PROMPT, max_new_tokens=12, eos=kind(free[4]))
+    assert cut.tokens == free[: free.index(free[4]) + 1]

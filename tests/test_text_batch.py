@@ -1,9 +1,7 @@
 """Texts written together are those written one after the other, and what they were written on comes back."""
 
 import itertools
-import time
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import cache
 from typing import Any
@@ -19,9 +17,8 @@ from paceline.drafters.assistant import Assistant
 from paceline.hosts.batch import Progress, TextBatch
 from paceline.hosts.python import LanguageModel
 from paceline.hosts.writing import Generation, Writing
-from paceline.targets.base import Request, Rows, Target
-from paceline.targets.lending import KeptRows
-from paceline.targets.table import TableRows, TableTarget
+from paceline.targets.base import Rows, Target
+from paceline.targets.table import TableTarget
 from paceline.tree import Ints
 from paceline.vocabulary import Vocabulary
 
@@ -141,9 +138,9 @@ def test_a_cancelled_text_is_the_beginning_of_itself() -> None:
     assert len(waiting.context.emitted) == 0
     assert drafter.opened == drafter.closed == 2
     batch.cancel(going)
-    for writing in (written, waiting):
-        with pytest.raises(ValueError, match="this text is not finished; read its pieces, or step its batch"):
-            writing.result()
+    assert [w.result().finish for w in (written, going, waiting)] == ["cancelled", "length", "cancelled"]
+    assert [w.result().tokens for w in (written, waiting)] == [emitted, []]
+    assert [piece.token for piece in written.result().pieces] == emitted
 
 
 # --- nothing is left behind ---------------------------------------------------------------------------------
@@ -193,8 +190,9 @@ def test_no_schedule_of_texts_leaves_anything(kind: str, schedules: int, monkeyp
                     batch.cancel(added[random.integers(len(added))][0])
                 batch.step()
                 assert len(kept) <= at_once
-                assert len(kept._lent) == len(batch._writing) <= at_once
-                assert len(buffers.held) <= at_once
+                assert len(kept._lent) == len(batch._writing)
+                assert batch._batch.seated <= at_once
+                assert len(buffers.held) <= at_once + len(batch._writing) - batch._batch.seated
             if seed % 2 == 0:
                 list(steps(batch))
                 assert not kept._lent
@@ -207,7 +205,7 @@ def test_no_schedule_of_texts_leaves_anything(kind: str, schedules: int, monkeyp
                 alone[how] = _alone(lm, *how)
             emitted = writing.context.emitted.tolist()
             assert emitted == alone[how][: len(emitted)]
-            assert writing.context.finish is None or emitted == alone[how]
+            assert writing.context.finish in (None, "cancelled") or emitted == alone[how]
         lm.forget()
         buffers.rows.clear()
 
@@ -262,15 +260,16 @@ def test_a_text_that_fails_says_so_and_the_others_are_written(monkeypatch: pytes
     settings: list[dict[str, Any]] = [{}, {}, {"criteria": (failing,)}, {}]
     with lm.batch() as batch:
         writings = [batch.add(PROMPT, max_new_tokens=9, **own) for own in settings]
-        writings.append(batch.add([SIZE + 1]))
+        with pytest.raises(ValueError, match="outside the model's vocabulary of 6"):
+            batch.add([SIZE + 1])
         said: dict[Writing, list[int | None]] = {writing: [] for writing in writings}
         ends = list[Writing]()
         for writing, pieces, ended in steps(batch):
             said[writing] += [piece.token for piece in pieces]
             ends += [writing] * ended
         assert not batch._kept._lent
-    assert sorted(map(writings.index, ends)) == [0, 1, 2, 3, 4]
-    for number, error in ((1, "no room"), (2, "the criterion fails"), (4, "outside the model's vocabulary")):
+    assert sorted(map(writings.index, ends)) == [0, 1, 2, 3]
+    for number, error in ((1, "no room"), (2, "the criterion fails")):
         with pytest.raises((MemoryError, OSError, ValueError), match=error):
             writings[number].result()
         assert said[writings[number]] == expected.tokens[: 4 if number == 2 else 0]
@@ -298,103 +297,75 @@ def test_after_an_interrupt_nothing_is_left(where: str, monkeypatch: pytest.Monk
             list(steps(batch))
     assert (len(batch), len(batch._kept), len(batch._kept._lent)) == (0, 0, 0)
     assert drafter.opened == drafter.closed == 2
-    again = batch.add(PROMPT, max_new_tokens=9)
-    list(steps(batch))
-    assert again.result().tokens == lm.generate(PROMPT, max_new_tokens=9).tokens
+    with pytest.raises(ValueError, match="this batch is closed; open another one"):
+        batch.add(PROMPT)
+    assert lm.generate_batch([PROMPT], max_new_tokens=9)[0][0].tokens == lm.generate(PROMPT, max_new_tokens=9).tokens
 
 
-# --- kept rows ----------------------------------------------------------------------------------------------
+# --- from inside, and by halves -----------------------------------------------------------------------------
 
 
-def wrote(kept: KeptRows, target: Target, text: list[int]) -> Rows:
-    """Rows of a text, written where the kept ones end."""
-    prompt = np.array(text)
-    rows = kept.take(prompt, len(text))
-    rows.rewind(rows.common_prefix(prompt))
-    if rows.committed < len(text):
-        rest = prompt[rows.committed :]
-        target.submit([Request.of_prompt(rows, rest)]).result()
-        rows.keep(range(len(rest)))
-    rows.check()
-    assert rows.tokens.tolist() == text
-    return rows
-
-
-LEFT, RIGHT = [1, 1, 2, 3, 4, 5, 0, 1, 2, 3], [1, 2, 2, 2, 3, 3, 3, 4, 4, 4]
-
-
-@pytest.mark.parametrize(
-    ("limit", "asked", "left", "common"),
-    [
-        (2, [*LEFT[:6], 2], [RIGHT], 6),  # the better of two
-        (2, [*RIGHT[:2], 5], [LEFT], 2),  # also where it serves little, for want of room
-        (3, [*RIGHT[:2], 5], [LEFT, RIGHT], 2),  # a copy, where there is room
-        (3, RIGHT[:6], [LEFT], 6),  # not where most of it serves
-        (3, [5, 5], [LEFT, RIGHT], 0),
-    ],
-)
-def test_rows_are_lent_to_whom_they_serve_best(limit: int, asked: list[int], left: Any, common: int) -> None:
-    target = tabled()
-    kept = KeptRows(target, limit)
-    for rows in [wrote(kept, target, text) for text in (LEFT, RIGHT)]:
-        kept.give(rows)
-    rows = kept.take(np.array(asked), 20)
-    assert rows.common_prefix(np.array(asked)) == common
-    assert [spare.tokens.tolist() for spare in kept._spare] == left
-    rows.check()
-
-
-def test_the_oldest_rows_go_and_what_is_given_up_does_not_come_back(monkeypatch: pytest.MonkeyPatch) -> None:
-    target, closed = tabled(), list[Rows]()
-    kept = KeptRows(target, 2)
-    monkeypatch.setattr(TableRows, "close", lambda rows: closed.append(rows))
-    texts = [[number] * 4 for number in range(4)]
-    lent = [wrote(kept, target, text) for text in texts]
-    for number, rows in enumerate(lent):
-        kept.give(rows)
-        assert len(kept) == [1, 1, 1, 2][number]
-    assert [rows.tokens.tolist() for rows in kept._spare] == texts[2:]
-    assert closed == lent[:2]
-    taken = kept.take(np.array(texts[3]), 4)
-    kept.clear()
-    kept.give(taken)
-    assert (len(kept), len(kept._lent)) == (0, 0)
-    assert closed == [*lent[:3], taken]
-
-
-def test_a_text_begun_before_forgetting_leaves_no_rows() -> None:
-    """They may be those of other weights."""
+@pytest.mark.parametrize("reach", ["cancel", "step", "close"])
+def test_who_reaches_for_the_batch_from_inside_is_told_and_the_others_go_on(reach: str) -> None:
     lm = LanguageModel(tabled())
-    stream = lm.stream(PROMPT, max_new_tokens=9)
-    next(stream)
-    lm.forget()
-    list(stream)
-    assert len(lm.kept) == 0
-    assert [lm.generate(PROMPT, max_new_tokens=2).cached_tokens for _ in range(2)] == [0, len(PROMPT) - 1]
+    batch = lm.batch()
+
+    def criterion(tokens: Ints) -> bool:
+        getattr(batch, reach)(*([meddler] if reach == "cancel" else []))
+        return False
+
+    meddler, other = batch.add(PROMPT, criteria=(criterion,)), batch.add(PROMPT, max_new_tokens=9)
+    list(steps(batch))
+    with pytest.raises(ValueError, match=r"from inside one of its sequences|while it is asked itself"):
+        meddler.result()
+    assert other.result().tokens == lm.generate(PROMPT, max_new_tokens=9).tokens
+    assert not batch._kept._lent
 
 
-def test_threads_do_not_write_over_each_others_rows(monkeypatch: pytest.MonkeyPatch) -> None:
-    target, kept, copied, copy = tabled(), KeptRows(tabled(), 60), list[int](), TableRows._copy
+def test_whoever_leaves_the_loop_finds_there_what_was_not_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    batch = speaking().batch()
+    writings = [batch.add(prompt, max_new_tokens=12) for prompt in ("the rider", "in front", "za liderem")]
+    heard: dict[Writing, list[int | None]] = {writing: [] for writing in writings}
+    gone = batch.add("gone", max_new_tokens=12)
+    while len(batch):
+        for writing, pieces, _ in batch:
+            if writing is writings[0] and gone.context.finish is None:
+                batch.cancel(gone)
+            assert writing is not gone or gone.context.finish is None, "nothing is told of what was cancelled"
+            heard.setdefault(writing, []).extend(piece.token for piece in pieces if piece.token is not None)
+            break
+    for writing in writings:
+        assert heard[writing] == writing.result().tokens
 
-    def slowly(rows: TableRows, other: Rows, count: int) -> None:
-        time.sleep(0.002)  # long enough for another thread to come between
-        copied.append(count)
-        assert rows.drafted.tolist() == other.cells[:count].tolist()
-        copy(rows, other, count)
 
-    def work(seed: int) -> None:
-        random = np.random.default_rng(seed)
-        for _ in range(15):
-            beginning = [LEFT, RIGHT][random.integers(2)] * 6
-            text = [*beginning[: random.integers(2, 60)], *random.integers(SIZE, size=9).tolist()]
-            kept.give(wrote(kept, target, text))
-            if random.random() < 0.2:
-                kept.clear()
+def test_seats_are_not_kept_for_those_who_wait_for_anothers_prompt() -> None:
+    lm = LanguageModel(tabled(prefill_chunk=4))
+    prompt = (PROMPT * 20)[:100]
+    with lm.batch(at_once=3) as batch:
+        for number in range(6):
+            batch.add(prompt, sample=number, temperature=1.0, max_new_tokens=4)
+        short = batch.add([5, 5], max_new_tokens=4)
+        for _ in range(8):
+            batch.step()
+        assert short.context.finish is not None, "the others are still reading"
+        assert sum(len(writing.context.emitted) > 0 for writing in batch._writing.values()) == 0
+        list(steps(batch))
 
-    monkeypatch.setattr(TableRows, "_copy", slowly)
-    monkeypatch.setattr(TableRows, "close", lambda rows: rows.cells.fill(-1))
-    with ThreadPoolExecutor(6) as pool:
-        list(pool.map(work, range(6)))
-    assert len(copied) > 10
-    assert not kept._lent
-    assert len(kept) <= 60
+
+def test_a_text_is_written_once() -> None:
+    lm = LanguageModel(tabled())
+    with lm.batch() as batch:
+        writing = batch.add(PROMPT, max_new_tokens=5)
+        batch.step()
+        with pytest.raises(ValueError, match="a text is written once"):
+            next(writing.pieces())
+        list(steps(batch))
+    assert writing.result().tokens == lm.generate(PROMPT, max_new_tokens=5).tokens
+
+
+def test_the_number_of_finished_texts_grows_by_one() -> None:
+    told: list[tuple[int, int]] = []
+    LanguageModel(tabled()).generate_batch(
+        (prompt for prompt in ([1], [2], [3])), n=2, max_new_tokens=3, progress=lambda *done: told.append(done)
+    )
+    assert told == [(number, 6) for number in range(1, 7)]

@@ -32,6 +32,7 @@ class Finish(StrEnum):
     CRITERION = "criterion"
     LENGTH = "length"
     CONTEXT = "context"
+    CANCELLED = "cancelled"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -152,6 +153,11 @@ class Context:
             full = self._length < self.prompt_length + self.ending.max_new_tokens
             self.finish = Finish.CONTEXT if full else Finish.LENGTH
         return self.finish is not None
+
+    def cancel(self) -> None:
+        """End the sequence where it is, which plain decoding would not."""
+        if self.finish is None:
+            self.finish = Finish.CANCELLED
 
 
 def _buffer(length: int) -> Ints:

@@ -106,6 +106,7 @@ class Batch:
         self._waiting: list[Session] = []
         self._seats: list[Seat] = []
         self._left = time.perf_counter()
+        self._stepping = False
 
     def __len__(self) -> int:
         """How many sequences are being written or wait for a seat."""
@@ -115,6 +116,11 @@ class Batch:
     def sessions(self) -> list[Session]:
         """Those being written, then those that wait."""
         return [seat.session for seat in self._seats] + self._waiting
+
+    @property
+    def seated(self) -> int:
+        """How many are being written."""
+        return len(self._seats)
 
     def join(self, session: Session) -> None:
         """Write this sequence, too, from the next step on or as soon as there is a seat."""
@@ -140,9 +146,11 @@ class Batch:
     def step(self) -> list[Turn]:
         """One round of everybody; who reads a long prompt gets on by a piece of it. Tells of those to whom something
         happened."""
+        self.refuse_inside()
         away = time.perf_counter() - self._left
         for seat in self._seats:
             seat.session.seconds_away += away
+        self._stepping = True
         try:
             self._admit()
             for kind in KINDS:
@@ -152,6 +160,8 @@ class Batch:
             for another in self._closed():
                 error.add_note(f"and then, closing the batch: {another}")
             raise
+        finally:
+            self._stepping = False
         turns = [seat.turn() for seat in self._seats]
         self._seats = [seat for seat in self._seats if seat.question is not None]
         self._left = time.perf_counter()
@@ -159,8 +169,14 @@ class Batch:
 
     def close(self) -> None:
         """Stop writing all of them."""
+        self.refuse_inside()
         if errors := self._closed():
             raise errors[0]
+
+    def refuse_inside(self) -> None:
+        """Told to criteria, processors and drafters that reach for the batch they are part of."""
+        if self._stepping:
+            raise ValueError("a batch is stepped and closed by its owner, not from inside one of its sequences")
 
     def _closed(self) -> list[Exception]:
         """What went wrong in closing, if anything did; all are closed in any case."""

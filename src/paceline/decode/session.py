@@ -21,7 +21,7 @@ from paceline.decode.questions import Learn, Plan, Propose, Question, Score
 from paceline.drafters.base import Budget, Drafter, Seen
 from paceline.law import Dice, Distribution, KeyedDice, Law
 from paceline.targets.base import NOTHING, Request, Rows, Scores, Target
-from paceline.tree import EMPTY, DraftTree
+from paceline.tree import EMPTY, DraftTree, Ints
 from paceline.verify import Rule, Verdict, judge
 
 
@@ -83,11 +83,7 @@ class Session:
     """Spent by whoever the tokens were handed to; drivers keep count."""
 
     def __post_init__(self) -> None:
-        if (largest := int(self.context.tokens.max())) >= self.target.vocab_size:
-            raise ValueError(
-                f"the prompt holds token {largest}, outside the model's vocabulary of {self.target.vocab_size}; "
-                "encode it with the model's own tokenizer"
-            )
+        refuse_foreign(self.context.tokens, self.target)
         if self.law is None:
             self.law = Law(self.context.sampling, self.context.prompt_length)
         if self.dice is None:
@@ -202,3 +198,12 @@ class Session:
         self.rows.keep(path)
         if self.checked:
             self.rows.check()
+
+
+def refuse_foreign(tokens: Ints, target: Target) -> None:
+    """A prompt of another tokenizer is told before it is an index out of range."""
+    if len(tokens) and (largest := tokens.max()) >= target.vocab_size:
+        raise ValueError(
+            f"the prompt holds token {largest}, outside the model's vocabulary of {target.vocab_size}; "
+            "encode it with the model's own tokenizer"
+        )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +15,7 @@ from paceline.drafters import Drafter, make_drafter
 from paceline.drafters.assistant import Assistant, DraftModel
 from paceline.drafters.assistant.model import Loaded
 from paceline.law import Sampling
+from paceline.law.settings import require_whole
 from paceline.targets.base import Target
 from paceline.verify import Rule
 
@@ -21,6 +23,21 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
 DEFAULT_METHOD = "lookup"
+ELSEWHERE = {
+    "num_draft_tokens": "planner='fixed:N'",
+    "num_assistant_tokens": "planner='fixed:N'",
+    "num_speculative_tokens": "planner='fixed:N'",
+    "prompt_lookup_num_tokens": "method='lookup' and planner='fixed:N'",
+    "assistant_model": "draft_model",
+    "max_tokens": "max_new_tokens",
+    "max_length": "max_new_tokens",
+    "do_sample": "a temperature above 0",
+    "eos_token_id": "eos",
+    "logits_processor": "processors",
+    "stopping_criteria": "criteria",
+    "num_return_sequences": "sample(prompt, n=N)",
+}
+"""Settings that other libraries have, and what to write here."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,12 +61,32 @@ class Settings:
     """None for none; 0 for the emitted tokens'; k for k alternatives besides."""
 
     def __post_init__(self) -> None:
+        self._check_types()
         if self.rule not in list(Rule):
             raise ValueError(f"unknown rule {self.rule!r}; choose {' or '.join(Rule)}")
         if self.logprobs is not None and self.logprobs < 0:
             raise ValueError(f"logprobs is how many alternatives to report, 0 or more, not {self.logprobs}")
         if self.max_new_tokens < 1:
             raise ValueError(f"max_new_tokens must be at least 1, not {self.max_new_tokens}")
+
+    def _check_types(self) -> None:
+        """What Python would take, and would fail on later or read as something else."""
+        require_whole("max_new_tokens", self.max_new_tokens)
+        if self.logprobs is not None:
+            require_whole("logprobs", self.logprobs)
+        if isinstance(self.method, type) and issubclass(self.method, Drafter):
+            name = self.method.__name__
+            raise ValueError(f"method is the class {name}; make a drafter of it: {name}()")
+        if self.method is not None and not isinstance(self.method, (str, Drafter)):
+            given = _short(self.method)
+            raise ValueError(
+                f"method is a spec such as 'lookup', or a drafter, not {given}; models go into draft_model"
+            )
+        if not isinstance(self.planner, str) and not hasattr(self.planner, "nodes"):
+            raise ValueError(f"planner is a spec such as 'fixed:4', or a planner, not {_short(self.planner)}")
+        if callable(self.criteria):
+            raise ValueError("criteria is a list; put the one criterion into a list")
+        _ = self._own_ends
 
     @property
     def drafter(self) -> Drafter:
@@ -79,9 +116,28 @@ class Settings:
         """The tokens that end a text."""
         if self.ignore_eos:
             return frozenset()
-        if self.eos is None:
+        if (ends := self._own_ends) is None:
             return target.eos
-        return frozenset([self.eos] if isinstance(self.eos, int) else self.eos)
+        if strange := [token for token in ends if not 0 <= token < target.vocab_size]:
+            raise ValueError(f"eos names token {strange[0]}, and {target.name} has {target.vocab_size} tokens")
+        return ends
+
+    @cached_property
+    def _own_ends(self) -> frozenset[int] | None:
+        """The end-of-text tokens given, be they a number, numbers, an array or a tensor."""
+        given: Any = self.eos
+        given = given.tolist() if hasattr(given, "tolist") else given
+        if given is None:
+            return None
+        tokens = [given] if isinstance(given, (int, str)) else list(given)
+        for token in tokens:
+            require_whole("eos", token)
+        return frozenset(map(int, tokens))
+
+
+def _short(value: object) -> str:
+    """Of what is not worth printing, its kind."""
+    return repr(value) if isinstance(value, (int, float, list, tuple)) else f"a {type(value).__name__}"
 
 
 def split_settings(given: dict[str, Any]) -> tuple[Settings, Sampling]:
@@ -90,6 +146,8 @@ def split_settings(given: dict[str, Any]) -> tuple[Settings, Sampling]:
     sampling = {f.name for f in fields(Sampling)}
     for name in given:
         if name not in own | sampling:
+            if name in ELSEWHERE:
+                raise ValueError(f"unknown setting {name!r}; write {ELSEWHERE[name]}")
             close = difflib.get_close_matches(name, own | sampling, n=1)
             hint = f"did you mean {close[0]!r}?" if close else f"known are {', '.join(sorted(own | sampling))}"
             raise ValueError(f"unknown setting {name!r}; {hint}")

@@ -15,7 +15,7 @@ from paceline.context import Context, Ending
 from paceline.decode.account import Totals
 from paceline.decode.planner import Planner
 from paceline.decode.serial import run
-from paceline.decode.session import Emission, Round, Session, TokenLogprobs
+from paceline.decode.session import Emission, Round, Session, TokenLogprobs, refuse_foreign
 from paceline.drafters import Drafter
 from paceline.hosts.settings import Settings
 from paceline.law import Sampling
@@ -104,6 +104,7 @@ class Writing:
             context_length=lm.target.context_length,
         )
         self.context = Context(self._prompt, sampling, ending, sample=number)
+        refuse_foreign(self._prompt, lm.target)
         self._settings = settings
         self._drafter = lm.drafter(settings)
         self._planner = lm.planner(settings, self._drafter)
@@ -125,6 +126,8 @@ class Writing:
 
     def begin(self, kept: KeptRows) -> Session:
         """Take rows, from here on until the `end`."""
+        if self._lent is not None or self.session is not None:
+            raise ValueError("this text is being written, or has been; a text is written once")
         rows = kept.take(self._prompt[:-1], len(self.context) + self.context.room + SPARE_ROWS)
         self._lent = kept, rows
         self.session = Session(
@@ -141,6 +144,13 @@ class Writing:
     def feed(self, emissions: Sequence[Emission]) -> list[Piece]:
         """What tokens say, and after the last one of the text what was held back."""
         return [*map(self._say, emissions), *self._rest()]
+
+    def cancel(self) -> None:
+        """Be content with what there is: the `result` holds it."""
+        self.context.cancel()
+        if self.session is not None:
+            said = sum(piece.token is not None for piece in self._said)
+            self.feed(self.session.emissions[said:])
 
     def end(self) -> None:
         """Give the rows back. A second call changes nothing."""
@@ -168,22 +178,23 @@ class Writing:
         return TextStream(self._lm.vocabulary, self._settings.stops, self._prompt.tolist())
 
     def result(self) -> Generation:
-        """The finished text and its record, when `pieces` has come to its end."""
+        """The text and its record, when it has ended; of a cancelled one as far as it was written."""
         if self.error is not None:
             raise self.error
         session = self.session
-        if session is None or self.context.finish is None:
+        if self.context.finish is None:
             raise ValueError("this text is not finished; read its pieces, or step its batch, until it has ended")
+        rounds = [] if session is None else session.rounds
         return Generation(
             text="".join(piece.text for piece in self._said),
             tokens=self.context.emitted.tolist(),
             finish=str(self.context.finish),
             prompt_tokens=self.context.prompt_length,
-            cached_tokens=session.reused,
+            cached_tokens=0 if session is None else session.reused,
             pieces=self._said,
-            emissions=session.emissions,
-            rounds=session.rounds,
-            totals=Totals.of(session.rounds, session.seconds_prefill),
+            emissions=[] if session is None else session.emissions,
+            rounds=rounds,
+            totals=Totals.of(rounds, 0.0 if session is None else session.seconds_prefill),
         )
 
 

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from math import isfinite
+from numbers import Integral, Real
 from typing import TYPE_CHECKING, TypeAlias
 
 if TYPE_CHECKING:
@@ -40,6 +41,11 @@ class Sampling:
     seed: int = 0
 
     def __post_init__(self) -> None:
+        for name in ("temperature", "top_p", "min_p", "repetition_penalty", "presence_penalty", "frequency_penalty"):
+            require_number(name, getattr(self, name))
+        require_whole("top_k", self.top_k)
+        require_whole("seed", self.seed)
+        _require(not callable(self.processors), "processors is a list: put the one processor into a list.")
         self._check_warps()
         self._check_penalties()
         self._check_tokens()
@@ -86,6 +92,15 @@ class Sampling:
         for entry in self.banned:
             _require(len(entry) > 0, "banned holds an empty entry: give each at least one token id.")
             _require(min(entry) >= 0, f"banned holds {tuple(entry)}: token ids start at 0.")
+
+
+def require_whole(name: str, value: object) -> None:
+    """A setting that counts something; a truth value counts nothing."""
+    _require(isinstance(value, Integral) and not isinstance(value, bool), f"{name} is a whole number, not {value!r}")
+
+
+def require_number(name: str, value: object) -> None:
+    _require(isinstance(value, Real) and not isinstance(value, bool), f"{name} is a number, not {value!r}")
 
 
 def _require(holds: bool, sentence: str) -> None:
