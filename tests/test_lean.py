@@ -10,10 +10,12 @@ import pytest
 import torch
 from torch import Tensor, nn
 from transformers import AutoConfig, AutoModelForCausalLM
+from transformers.models.llama import modeling_llama
 from transformers.models.llama.modeling_llama import LlamaAttention, LlamaMLP, LlamaRMSNorm
 
 from families import FAMILIES, LLAMA, VOCAB, WINDOW, build
 from paceline.targets.base import NOTHING, OnEarly, Request, Scores, Want
+from paceline.targets.hf import kinds
 from paceline.targets.hf import lean as lean_path
 from paceline.targets.hf.forward import Mode
 from paceline.targets.hf.joined import Share
@@ -231,6 +233,25 @@ def turn_otherwise(model: Any) -> None:
     model.model.rotary_emb.inv_freq = model.model.rotary_emb.inv_freq * 3
 
 
+def turn_behind_the_back(model: Any) -> None:
+    model.model.rotary_emb.inv_freq.data = model.model.rotary_emb.inv_freq.data * 3
+
+
+def turn_in_place_behind_the_back(model: Any) -> None:
+    model.model.rotary_emb.inv_freq.data.mul_(3)
+
+
+def hold_a_weight_as_an_attribute(model: Any) -> None:
+    weight = model.model.norm.weight.data
+    del model.model.norm.weight
+    model.model.norm.weight = weight.flip(0) * 2
+
+
+def move_layers(model: Any) -> None:
+    layers = list(model.model.layers)
+    model.model.layers = nn.ModuleList([layers[2], layers[0], layers[1]])
+
+
 def change_eps(model: Any) -> None:
     model.model.norm.variance_epsilon = 10.0
 
@@ -277,6 +298,10 @@ SEEN_CHANGES: list[Callable[[Any], None]] = [
     replace_weights,
     turn_faster,
     turn_otherwise,
+    turn_behind_the_back,
+    turn_in_place_behind_the_back,
+    hold_a_weight_as_an_attribute,
+    move_layers,
     change_eps,
     change_scaling,
     adapt,
@@ -409,6 +434,107 @@ def test_a_hook_that_is_taken_off_opens_the_path_again() -> None:
     assert is_taken(target)
 
 
+def test_functions_replaced_in_the_models_file_close_the_path_until_they_are_back(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    target = load_quietly(build("llama"))
+    norm, turn = LlamaRMSNorm.forward, modeling_llama.apply_rotary_pos_emb
+
+    def faster(query: Tensor, *others: Any, **options: Any) -> Any:
+        return turn(2 * query, *others, **options)
+
+    for place, name, change in (
+        (LlamaRMSNorm, "forward", lambda self, states: -norm(self, states)),
+        (modeling_llama, "apply_rotary_pos_emb", faster),
+        (modeling_llama, "LlamaRotaryEmbedding", nn.Identity),
+    ):
+        with monkeypatch.context() as patched:
+            patched.setattr(place, name, change)
+            assert not is_taken(target)
+            assert gap_to_own(target) == 0
+        assert is_taken(target)
+    monkeypatch.setattr(modeling_llama, "__warningregistry__", {}, raising=False)
+    assert is_taken(target)
+
+
+def test_a_refusal_is_remembered_until_something_changes(monkeypatch: pytest.MonkeyPatch) -> None:
+    target, looks = load_quietly(build("llama")), list[Any]()
+    honest = kinds._computed
+    monkeypatch.setattr(kinds, "_computed", lambda model, kind: looks.append(model) or honest(model, kind))
+    layers = target.model.get_decoder().layers
+    hook = layers[1].mlp.register_forward_hook(lambda *_: None)
+    for _ in range(3):
+        assert not is_taken(target)
+    layers[1].mlp.up_proj.register_forward_hook(lambda *_: None)
+    assert not is_taken(target)
+    hook.remove()
+    for _ in range(3):
+        assert is_taken(target)
+    assert len(looks) == 2
+    part, layers[2]._modules["self_attn"] = layers[2].self_attn, None
+    assert not is_taken(target)
+    del layers[2]._modules["self_attn"]
+    for _ in range(3):
+        assert not is_taken(target)
+    layers[2].self_attn = part
+    assert is_taken(target)
+
+
+def test_rows_may_be_read_along_one_path_and_drafted_for_along_the_other() -> None:
+    """A pruned model still numbers its layers as they once stood, and so do its rows."""
+    model = build("llama").requires_grad_(False)
+    model.model.layers = nn.ModuleList([model.model.layers[2], model.model.layers[0]])
+    model.config.num_hidden_layers = 2
+    target, tree = load_quietly(model), random_tree(7)
+    rows = filled(target, TEXT)
+    assert is_taken(target)
+    ours = score(target, rows, 1, tree)
+    rows.keep([])
+    theirs = along(target, target.own, [Request.of_tree(rows, 1, tree)])[0].logits
+    assert torch.equal(ours, theirs)
+    assert path_gaps(model, ours, TEXT, 1, tree) < CLOSE
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
+def test_a_model_cast_in_inference_mode_goes_this_way(dtype: torch.dtype) -> None:
+    target = load_quietly(build("llama").requires_grad_(False))
+    score(target, filled(target, TEXT), 1)
+    with torch.inference_mode():
+        target.model.to(dtype)
+    assert is_taken(target)
+    assert gap_to_own(target) < (1e-12 if dtype is torch.float64 else 0.05)
+
+
+def test_what_breaks_after_load_is_told_once_and_left_to_the_model(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*_: Any) -> Tensor:
+        raise KeyError("weight")
+
+    target, tree = load_quietly(build("llama")), random_tree(7)
+    rows = filled(target, TEXT)
+    expected = along(target, target.own, [Request.of_tree(rows, 1, tree)])[0].logits
+    rows.keep([])
+    monkeypatch.setattr(lean_path, "_turned", broken)
+    with pytest.warns(UserWarning, match="layers are left to transformers, .*: KeyError: 'weight'"):
+        assert torch.equal(score(target, rows, 1, tree), expected)
+    rows.check()
+    rows.keep([])
+    assert not is_taken(target)
+    assert torch.equal(score(target, rows, 1, tree), expected)
+
+
+def test_an_error_that_is_the_models_own_is_raised() -> None:
+    target = load_quietly(build("llama"))
+
+    def refuse(*_: Any) -> None:
+        raise ValueError("not today")
+
+    hook = target.model.lm_head.register_forward_hook(refuse)
+    with pytest.raises(ValueError, match="not today"):
+        score(target, filled(target, TEXT), 1)
+    hook.remove()
+    assert is_taken(target)
+
+
 def test_other_structures_and_other_modes_go_the_models_own_way() -> None:
     for name in sorted(FAMILIES.keys() - set(KNOWN)):
         assert Lean.of(HFTarget(build(name)).own) is None
@@ -531,9 +657,12 @@ def test_a_hooked_share_is_called() -> None:
     assert is_taken(target)
     assert gap_to_own(target) == 0
     assert apart(score(target, filled(target, TEXT), 1, random_tree(7)), before) > SEEN
+    assert not any(part.reads_joined and part.gate_joined for part in lean_of(target).build.layers[:2])
     for hook in hooks:
         hook.remove()
     del replaced.forward
+    assert is_taken(target)
+    assert all(part.reads_joined and part.gate_joined for part in lean_of(target).build.layers)
     assert torch.equal(score(target, filled(target, TEXT), 1, random_tree(7)), before)
 
 

@@ -77,11 +77,9 @@ class Layer:
     down: nn.Module
 
     @property
-    def bypassed(self) -> list[Share]:
-        """Linear layers that are not called, for they are computed together."""
-        return [
-            share for joined in (self.reads_joined, self.gate_joined) if joined is not None for share in joined.shares
-        ]
+    def shares(self) -> list[Share]:
+        """Linear layers that are computed together as long as nobody touches one of them."""
+        return [module for module in (*self.reads, self.gate, self.up) if isinstance(module, Share)]
 
     @classmethod
     def of(cls, layer: Any, kind: Kind) -> Layer:
@@ -117,7 +115,7 @@ CHILDREN = {
 
 
 class Build:
-    """A model of one of the kinds, as it stood when it was looked at."""
+    """The modules of a model of one of the kinds."""
 
     def __init__(self, model: Any, kind: Kind) -> None:
         self.embedding: nn.Module = model.model.embed_tokens
@@ -125,58 +123,110 @@ class Build:
         self.norm: Any = model.model.norm
         self.rotary: Any = model.model.rotary_emb
         self.head: nn.Module = model.lm_head
-        self._decoder: Any = model.model
-        bypassed = [share for layer in self.layers for share in layer.bypassed]
-        computed = [*bypassed, *(module for _, module in _computed(model, kind))]
-        self._computed = [(module, dict(module._modules)) for module in computed]
+        self._config: Any = model.model.config
 
-    @classmethod
-    def of(cls, model: PreTrainedModel) -> Build | None:
-        """None where anything in the model is not as it should be."""
+    def fits(self) -> bool:
+        """Whether what a module says of itself, or torch of all of them, leaves nothing open."""
+        if module_base._has_any_global_hook() or len(self.layers) != self._config.num_hidden_layers:
+            return False
+        return self.rotary.rope_type in STATIC
+
+
+class Look:
+    """What there was to be seen of a model: its `Build`, if it is of one of the kinds and bare, and all that was looked
+    at to find out. A refusal is remembered as well: looking takes longer than the forward of a small model."""
+
+    def __init__(self, model: PreTrainedModel) -> None:
+        self._seen: list[Seen] = []
+        self._build = self._look(model)
+
+    def _look(self, model: Any) -> Build | None:
+        self._seen.append(Seen(model))
         home = type(model).__module__
         kind = KINDS.get(home)
         if kind is None:
             return None
         try:
-            as_defined = all(_is_defined_there(module, home, kind, part) for part, module in _computed(model, kind))
-            build = cls(model, kind) if as_defined else None
+            for part, module in _computed(model, kind):
+                if not isinstance(module, nn.Module):
+                    return None
+                self._seen.append(seen := Seen(module))
+                if not seen.bare or not _is_defined_there(module, home, kind, part):
+                    return None
+            build = Build(model, kind)
         except AttributeError:  # a part is missing, or something else has its place
             return None
-        return build if build is not None and build.stands() and build.rotary.rope_type in STATIC else None
+        self._seen += [Seen(share) for layer in build.layers for share in layer.shares]
+        return build
+
+    @property
+    def build(self) -> Build | None:
+        """None where anything in the model is not as it should be."""
+        return self._build if self._build is not None and self._build.fits() else None
 
     def stands(self) -> bool:
-        """Whether nothing has been put into the model, or around what is computed of it, since it was looked at."""
-        if len(self.layers) != self._decoder.config.num_hidden_layers or module_base._has_any_global_hook():
-            return False
-        for module, children in self._computed:
-            state = module.__dict__
-            if state["_modules"] != children or "forward" in state:
-                return False
-            if state["_forward_hooks"] or state["_forward_pre_hooks"]:
-                return False
-        return True
+        """Whether nothing of what was looked at has changed."""
+        return all(map(Seen.stands, self._seen))
+
+    def refuse(self) -> None:
+        """Whatever was seen, the model is not to be computed until it changes."""
+        self._build = None
+
+
+class Seen:
+    """A module, what was in it, and what was put around it."""
+
+    __slots__ = ("_after", "_before", "_children", "_class", "_forward", "_module", "_state")
+
+    def __init__(self, module: nn.Module) -> None:
+        self._module, self._class, self._state = module, type(module), vars(module)
+        self._children = dict(module._modules)
+        self._after, self._before = dict(module._forward_hooks), dict(module._forward_pre_hooks)
+        self._forward = self._state.get("forward")
+
+    @property
+    def bare(self) -> bool:
+        """Nobody listens, and its forward is that of its class."""
+        return not (self._after or self._before) and self._forward is None
+
+    def stands(self) -> bool:
+        state = self._state
+        return (
+            state["_modules"] == self._children
+            and state["_forward_hooks"] == self._after
+            and state["_forward_pre_hooks"] == self._before
+            and state.get("forward") is self._forward
+            and self._module.__class__ is self._class
+        )
 
 
 def join_layers(model: Any) -> bool:
     """Join what reads the same rows in a model of one of the kinds; whether anything was."""
-    if Build.of(model) is None:
+    if Look(model).build is None:
         return False
     joined = [join(layer.self_attn, ("q_proj", "k_proj", "v_proj")) for layer in model.model.layers]
     return any(joined + [join(layer.mlp, ("gate_proj", "up_proj")) for layer in model.model.layers])
 
 
-def _computed(model: Any, kind: Kind) -> Iterator[tuple[str, nn.Module]]:
-    """Every module that is computed in the model's stead, with what its class is called behind the prefix."""
-    yield from [("ForCausalLM", model), ("Model", model.model), ("ModuleList", model.model.layers)]
-    yield from [("RMSNorm", model.model.norm), ("RotaryEmbedding", model.model.rotary_emb)]
+def _computed(model: Any, kind: Kind) -> Iterator[tuple[str, Any]]:
+    """Every module that is computed in the model's stead, with what its class is called behind the prefix; each one
+    before what is inside it, so that whoever stops on the way has seen where."""
+    yield "ForCausalLM", model
+    yield "Model", model.model
+    yield "ModuleList", model.model.layers
+    yield "RMSNorm", model.model.norm
+    yield "RotaryEmbedding", model.model.rotary_emb
     for layer in model.model.layers:
-        attention = layer.self_attn
-        yield from [("DecoderLayer", layer), ("MLP", layer.mlp)]
-        yield from [("RMSNorm", layer.input_layernorm), ("RMSNorm", layer.post_attention_layernorm)]
+        yield "DecoderLayer", layer
+        yield "MLP", layer.mlp
+        yield "RMSNorm", layer.input_layernorm
+        yield "RMSNorm", layer.post_attention_layernorm
         if kind.normed:
-            yield from [("NormedAttention", attention), ("RMSNorm", attention.q_norm), ("RMSNorm", attention.k_norm)]
+            yield "NormedAttention", layer.self_attn
+            yield "RMSNorm", layer.self_attn.q_norm
+            yield "RMSNorm", layer.self_attn.k_norm
         else:
-            yield "Attention", attention
+            yield "Attention", layer.self_attn
 
 
 def _is_defined_there(module: nn.Module, home: str, kind: Kind, part: str) -> bool:

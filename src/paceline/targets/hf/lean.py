@@ -9,6 +9,7 @@ model only tables of its rotation are kept. At load rows must agree with the mod
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
 from typing import Any, Protocol
 
@@ -16,36 +17,56 @@ import torch
 from torch import nn
 
 from paceline.targets.hf.attention import Asked, MaskScratch, Part, by_part, write
+from paceline.targets.hf.definitions import Definitions
 from paceline.targets.hf.forward import Mode
-from paceline.targets.hf.kinds import Build, Layer
+from paceline.targets.hf.kinds import Build, Layer, Look
 from paceline.targets.hf.own import OwnForward, joined
 from paceline.targets.hf.path import Found, Job, Path, Taps
 
 FIRST_TABLE = 1024
 """Positions in the first table of a rotation; each further one has at least twice as many."""
+FRAGILE = (ArithmeticError, LookupError, TypeError, ValueError, RuntimeError, AttributeError)
+"""What is raised where modules are put together in a way that nobody foresaw."""
 
 
 class Lean(Path):
     """Computes models that `kinds` knows; holds on to the model's own path for its mode and its early exit."""
 
-    def __init__(self, own: OwnForward, build: Build) -> None:
+    def __init__(self, own: OwnForward, look: Look) -> None:
         self._own = own
-        self._build: Build | None = build
+        self._look = look
+        self._definitions = Definitions(type(module) for module in own.model.modules())
         self._rotation = Rotation()
         self._scratch = MaskScratch()
+        self.trusted = False
+        """Its rows were those of the model, so that errors are answered by the model itself."""
 
     @classmethod
     def of(cls, own: OwnForward) -> Lean | None:
         """None for models of another structure."""
-        build = Build.of(own.model)
-        return None if build is None else cls(own, build)
+        look = Look(own.model)
+        return None if look.build is None else cls(own, look)
 
     def takes(self, job: Job) -> bool:
-        if self._build is None or not self._build.stands():
-            self._build = Build.of(self._own.model)
-        return self._build is not None and self._own.mode is Mode.PACKED
+        if not self._look.stands():
+            self._look = Look(self._own.model)
+        return self._look.build is not None and self._own.mode is Mode.PACKED and self._definitions.stand()
 
     def run(self, job: Job) -> Found:
+        try:
+            return self._run(job)
+        except torch.OutOfMemoryError:
+            raise
+        except FRAGILE as error:
+            if not self.trusted:
+                raise
+            found = self._own.run(job)  # what is the model's own trouble is raised again
+            self._look.refuse()
+            why = f"{type(error).__name__}: {error}".splitlines()[0]
+            warnings.warn(f"layers are left to transformers, which costs speed and nothing else: {why}", UserWarning, 2)
+            return found
+
+    def _run(self, job: Job) -> Found:
         build = self.build
         rows = Packed(Part.of_all(job.requests, self._scratch))
         device = build.norm.weight.device
@@ -58,8 +79,9 @@ class Lean(Path):
 
     @property
     def build(self) -> Build:
-        assert self._build is not None, "only jobs that were taken are run"
-        return self._build
+        build = self._look.build
+        assert build is not None, "only jobs that were taken are run"
+        return build
 
     def computed(self, states: torch.Tensor, turns: Turns, rows: Cached, job: Job) -> Found:
         """From embeddings ``[1, sum n, width]`` to what is found; needs nothing of the job but what it wants."""
@@ -67,11 +89,12 @@ class Lean(Path):
         last = len(build.layers)
         for number, layer in enumerate(build.layers):
             self._tap(number, states, job, taps)
-            query = _written(layer, number, _normed(states, layer.before), turns, rows)
+            cached = layer.attention.layer_idx  # its place, unless layers were taken out or moved
+            query = _written(layer, cached, _normed(states, layer.before), turns, rows)
             if number == last - 1 and not any(job.logits_of) and last not in job.want.hidden:
                 return Found(None, taps)  # of a prompt's last layer only keys and values are ever read
             asked = Asked(layer.attention.scaling, layer.window(layer.attention))
-            seen = rows.seen(number, query, asked)
+            seen = rows.seen(cached, query, asked)
             states = states + layer.out(seen.transpose(1, 2).reshape(1, states.shape[1], -1))
             states = states + _moved(layer, _normed(states, layer.between))
         return self._finish(build, states, job, taps)
@@ -124,7 +147,7 @@ class Packed:
         return by_part(self._parts, layer, query, asked)
 
 
-def _written(layer: Layer, number: int, given: torch.Tensor, turns: Turns, rows: Cached) -> torch.Tensor:
+def _written(layer: Layer, cached: int, given: torch.Tensor, turns: Turns, rows: Cached) -> torch.Tensor:
     """Queries ``[1, heads, n, width]`` of one layer, whose keys and values are cached from here on."""
     n, width = given.shape[1], layer.attention.head_dim
     if layer.reads_joined is None:
@@ -140,7 +163,7 @@ def _written(layer: Layer, number: int, given: torch.Tensor, turns: Turns, rows:
         query, key = turning.split((queries, keys), dim=2)
         turning = torch.cat((_normed(query, layer.norms[0]), _normed(key, layer.norms[1])), dim=2)
     turned = _turned(turning, turns).transpose(1, 2)
-    rows.write(number, turned[:, queries:], value.transpose(1, 2))
+    rows.write(cached, turned[:, queries:], value.transpose(1, 2))
     return turned[:, :queries]
 
 
@@ -156,7 +179,9 @@ def _moved(layer: Layer, given: torch.Tensor) -> torch.Tensor:
 
 def _normed(states: torch.Tensor, norm: Any) -> torch.Tensor:
     """The root-mean-square norm as a llama's module has it: in float32, cast back before the weights are applied."""
-    weight, shape, eps = norm._parameters["weight"], states.shape[-1:], norm.variance_epsilon
+    weight = norm._parameters.get("weight")
+    weight = norm.weight if weight is None else weight
+    shape, eps = states.shape[-1:], norm.variance_epsilon
     if states.dtype == weight.dtype == torch.float32:
         return torch.rms_norm(states, shape, weight, eps)
     plain = torch.rms_norm(states.float(), shape, None, eps)
@@ -171,31 +196,36 @@ def _turned(heads: torch.Tensor, turns: Turns) -> torch.Tensor:
 
 
 class Rotation:
-    """What a model's own rotary module gives for each position, kept for as long as the module stays as it is."""
+    """What a model's own rotary module gives for each position, in a table that is kept for as long as the frequencies
+    are what they were. On other devices a look at them would wait for all work before it, so there the module is
+    called."""
 
     def __init__(self) -> None:
         self._table = torch.empty(0)
-        self._made_of: tuple[Any, ...] = ()
+        self._frequencies = torch.empty(0)
+        self._made_for: tuple[Any, ...] = ()
 
     def at(self, positions: torch.Tensor, end: int, rotary: Any, like: torch.Tensor) -> Turns:
         """For positions short of ``end``."""
-        frequencies = rotary.inv_freq
-        # The tensor itself, not only its number: a freed tensor's number is given to another one.
-        made_of = (frequencies, frequencies._version, rotary.attention_scaling, like.dtype, like.device)
-        if end > len(self._table) or not _same(made_of, self._made_of):
+        if like.device.type != "cpu":
+            return turns_at(positions, rotary, like)
+        frequencies, made_for = rotary.inv_freq, (rotary.attention_scaling, like.dtype)
+        if end > len(self._table) or made_for != self._made_for or not _same(frequencies, self._frequencies):
             size = max(end, FIRST_TABLE, 2 * len(self._table))
-            self._table, self._made_of = _table(rotary, size, like), made_of
+            self._table = torch.stack(turns_at(torch.arange(size), rotary, like), dim=1)
+            self._frequencies, self._made_for = frequencies.clone(), made_for
         cosines, sines = self._table.index_select(0, positions).unbind(1)
         return cosines, sines
 
 
-def _same(one: tuple[Any, ...], other: tuple[Any, ...]) -> bool:
-    return len(other) > 0 and one[0] is other[0] and one[1:] == other[1:]
+def _same(one: torch.Tensor, other: torch.Tensor) -> bool:
+    """By value: who writes to a tensor's data leaves no other trace."""
+    return one.dtype == other.dtype and torch.equal(one, other)
 
 
-def _table(rotary: nn.Module, size: int, like: torch.Tensor) -> torch.Tensor:
-    """``[positions, 2, 1, width]``: cosines, and sines with the sign that `_turned` needs."""
-    cosines, sines = rotary(like, torch.arange(size, device=like.device)[None])
+def turns_at(positions: torch.Tensor, rotary: nn.Module, like: torch.Tensor) -> Turns:
+    """Of these positions ``[n]``, from the module itself."""
+    cosines, sines = rotary(like, positions[None])
     half = sines.shape[-1] // 2
     signed = torch.cat((-sines[..., :half], sines[..., half:]), dim=-1)
-    return torch.stack((cosines[0], signed[0]), dim=1).unsqueeze(2)
+    return cosines[0].unsqueeze(1), signed[0].unsqueeze(1)

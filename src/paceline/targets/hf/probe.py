@@ -61,6 +61,7 @@ def _try_lean(target: HFTarget) -> None:
     finally:
         target.paths = paths
     if not _gap(target, ours, theirs, SAME_OPERATIONS):
+        lean.trusted = True
         target.paths = [*paths[:-1], lean, target.own]
         if target.fixed is not None:
             target.fixed.lean = lean
