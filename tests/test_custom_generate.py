@@ -741,7 +741,7 @@ def test_a_draft_model_is_used_by_default() -> None:
 
 
 def test_what_is_no_method_is_told_at_once() -> None:
-    for wrong, mend in ((llama(), "into draft_model"), (7, "a spec"), (Lookup, r"Lookup\(\)")):
+    for wrong, mend in ((llama(), "draft_model"), (7, "a spec"), (Lookup, r"Lookup\(\)")):
         with pytest.raises(ValueError, match=f"method is .*{mend}"):
             custom_generate(wrong)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="unknown setting 'metod' of custom_generate; known are method, draft_model"):
@@ -763,12 +763,13 @@ def test_the_callable_is_for_generate_alone() -> None:
 
 def test_a_generate_that_hides_its_streamer_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     def another(self: Any, input_ids: torch.Tensor, custom_generate: Any, listener: Any = None, **_: Any) -> Any:
-        synced_gpus = False
-        return custom_generate(self, input_ids, [], [], self.generation_config, synced_gpus=synced_gpus)
+        synced_gpus, config = False, copy.deepcopy(self.generation_config)
+        config._pad_token_tensor, config.max_length = None, LENGTH + 4
+        return custom_generate(self, input_ids, [], [], config, synced_gpus=synced_gpus)
 
     monkeypatch.setattr(GenerationMixin, "generate", another)
     with pytest.raises(ValueError, match=r"streamer and assistant_model cannot be read.*transformers \d"):
-        generate(llama(), one(), custom_generate=custom_generate())
+        generate(llama(), one(), listener=Listening(), custom_generate=custom_generate())
 
 
 def test_seconds_are_those_of_the_clock_for_several_rows_too() -> None:

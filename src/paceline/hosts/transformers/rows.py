@@ -183,8 +183,8 @@ def _write(writing: dict[Session, Row], target: Target, show: Callable[[], None]
 
 
 def _totals(sessions: Sequence[Session], seconds: float) -> Totals:
-    """Counts are sums over the rows. Seconds are those of the clock: each row lived through all of them, so the sums
-    over rows only say how they are shared among the phases."""
+    """Counts are sums over the rows. Seconds are those of the clock: rows live through those of one another, so the
+    sums over rows only say how they are shared among the phases."""
     lived = Totals.of([r for s in sessions for r in s.rounds], sum(s.seconds_prefill for s in sessions))
     share = seconds / (lived.seconds_prefill + lived.seconds)
     return replace(
