@@ -1,10 +1,12 @@
 """Packed weights: the same values in another order, and ordinary again for whoever asks."""
 
 import copy
+import operator
 import pickle
 import weakref
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -16,8 +18,9 @@ from paceline.drafters import make_drafter
 from paceline.measure.conformance.rescore import wider_twin
 from paceline.targets.base import Request, Want
 from paceline.targets.hf import packed as packing
+from paceline.targets.hf.joined import Share
 from paceline.targets.hf.load import load_target
-from paceline.targets.hf.packed import PackedLinear, pack, parameter_count
+from paceline.targets.hf.packed import PackedLinear, Shown, pack, parameter_count
 from paceline.targets.hf.target import HFTarget
 from scoring import CLOSE, CONTEXT, apart, filled, path_gaps, random_tree, score, tokens
 
@@ -180,6 +183,58 @@ def test_a_changed_weight_changes_the_fingerprint(folder: Path) -> None:
 def test_whoever_would_change_packed_weights_is_told(change: Callable[[nn.Module], object], folder: Path) -> None:
     with pytest.raises(ValueError, match="load it with transformers, change it, and hand it over"):
         change(load_target(folder).model)
+
+
+WRITES: dict[str, Callable[[nn.Module], object]] = {
+    "in place": lambda layer: layer.weight.zero_(),
+    "past autograd": lambda layer: layer.weight.data.mul_(2),
+    "to a view": lambda layer: layer.weight.detach()[3:].view(-1).add_(1),
+    "to a part": lambda layer: layer.weight.chunk(2)[0].fill_(0),
+    "by index": lambda layer: operator.setitem(layer.weight, 0, 0.0),
+    "by operator": lambda layer: operator.isub(layer.weight, 1),
+    "as result": lambda layer: torch.add(layer.weight, 1, out=layer.weight),
+    "by initialisation": lambda layer: nn.init.zeros_(layer.weight),
+    "of other data": lambda layer: setattr(layer.weight, "data", torch.zeros_like(layer.weight)),
+    "of another tensor": lambda layer: setattr(layer, "weight", torch.zeros_like(layer.weight)),
+    "of another parameter": lambda layer: setattr(layer, "weight", nn.Parameter(torch.zeros(1))),
+}
+
+
+@pytest.mark.parametrize("mode", [torch.enable_grad, torch.no_grad, torch.inference_mode])
+@pytest.mark.parametrize("write", WRITES)
+def test_a_weight_that_is_only_shown_cannot_be_written_to(write: str, mode: Any, folder: Path) -> None:
+    model: Any = load_target(folder).model
+    alone, joined = model.lm_head, model.model.layers[0].self_attn.q_proj
+    assert (type(alone), type(joined)) == (PackedLinear, Share)
+    for layer in (alone, joined):
+        with mode(), pytest.raises(ValueError, match="load it with transformers, change it, and hand it over"):
+            WRITES[write](layer)
+
+
+def test_what_is_made_of_a_shown_weight_is_ordinary() -> None:
+    ordinary, packed = layered(), layered()
+    pack(packed)
+    weight, plain = packed[0].weight, ordinary[0].weight
+    made = [weight * 2, weight.clone(), weight.bfloat16(), weight @ weight.T, copy.deepcopy(weight)]
+    made.append(pickle.loads(pickle.dumps(weight)))
+    assert {type(tensor) for tensor in made} == {torch.Tensor}
+    made[-1].zero_()
+    target = torch.empty_like(plain)
+    target.copy_(weight)
+    target += weight
+    assert torch.equal(target, 2 * plain)
+    assert [type(row) for row in weight[:2]] == [Shown, Shown]
+    assert torch.equal(packed[0].weight, plain)
+
+
+def test_tensors_of_a_state_dict_are_copies_and_parameters_leave_packed_weights_out(folder: Path) -> None:
+    model = load_target(folder).model
+    before = {name: weight.clone() for name, weight in model.state_dict().items()}
+    for name, weight in model.state_dict().items():
+        if name.endswith("_proj.weight"):
+            weight.zero_()
+    assert all(torch.equal(weight, before[name]) for name, weight in model.state_dict().items())
+    assert parameter_count(model) == sum(weight.numel() for weight in before.values()) > model.num_parameters()
 
 
 def test_a_packed_model_can_be_saved_and_pickled(folder: Path, tmp_path: Path) -> None:

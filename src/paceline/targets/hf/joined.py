@@ -41,7 +41,7 @@ class Joined:
 
     @property
     def weight(self) -> torch.Tensor:
-        """Of all, one below the other."""
+        """Of all, one below the other; to be read."""
         return self._layer.weight
 
 
@@ -62,9 +62,8 @@ class Share(PackedLinear):
     def forward(self, rows: torch.Tensor) -> torch.Tensor:
         return self.joined.for_share(self, rows)[..., self._rows]
 
-    @property
-    def weight(self) -> torch.Tensor:
-        return self.joined.weight[self._rows].clone()
+    def unpacked_weight(self) -> torch.Tensor:
+        return self.joined.weight[self._rows].detach().clone()
 
 
 def join(parent: nn.Module, names: Sequence[str]) -> bool:

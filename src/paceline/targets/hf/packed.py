@@ -5,8 +5,11 @@ linear layer keeps them row by row and, called with few rows, reaches a fraction
 layout comes close to all of it, for one row as for a whole draft. Plain decoding gains as much as drafting does.
 
 The arrangement is exact: a packed layer's ``weight`` unpacks to the same values, copies and pickles of it are ordinary
-layers, and a state dict shows ordinary weights. It is also final: whoever wants to change, move or cast a model hands
-it over loaded, for only models that the engine loaded itself are packed.
+layers, and a state dict holds ordinary weights. It is also final: whoever wants to change, move or cast a model hands
+it over loaded, for only models that the engine loaded itself are packed. Since a weight that is unpacked is not the one
+that is computed with, ``weight`` cannot be written to; the tensors of a state dict can, as copies, and nobody but their
+owner notices. Packed weights are no parameters: ``parameters()`` and transformers' ``num_parameters()`` leave them out,
+`parameter_count` does not.
 """
 
 from __future__ import annotations
@@ -18,6 +21,7 @@ from typing import Any, NoReturn
 
 import torch
 from torch import nn
+from torch.utils._pytree import tree_map
 
 SMALLEST = {torch.float32: 1 << 16, torch.bfloat16: 1 << 14}
 """Weights with fewer values than this stay as they are: arranging them gains less than the call costs."""
@@ -43,32 +47,73 @@ class PackedLinear(nn.Module):
         result: torch.Tensor = torch.ops.mkldnn._linear_pointwise(rows, self._packed, self.bias, "none", [], "")
         return result
 
-    @property
-    def weight(self) -> torch.Tensor:
-        """The ordinary weight, unpacked for whoever asks. Writing to it changes nothing."""
+    def unpacked_weight(self) -> torch.Tensor:
+        """The ordinary weight, as a copy."""
         dense: torch.Tensor = self._packed.to_dense()
         return dense
+
+    @property
+    def weight(self) -> torch.Tensor:
+        """The ordinary weight, to be read."""
+        return self.unpacked_weight().as_subclass(Shown)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name == "weight":
+            raise ValueError(FINAL)
+        super().__setattr__(name, value)
 
     def unpacked(self) -> nn.Linear:
         """An ordinary layer of the same values."""
         bias = None if self.bias is None else self.bias.detach().clone()
-        return ordinary(self.weight, bias)
+        return ordinary(self.unpacked_weight(), bias)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> nn.Linear:
         return self.unpacked()
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return ordinary, (self.weight, self.bias)
+        return ordinary, (self.unpacked_weight(), self.bias)
 
     def _save_to_state_dict(self, destination: dict[str, Any], prefix: str, keep_vars: bool) -> None:
         super()._save_to_state_dict(destination, prefix, keep_vars)
-        destination[f"{prefix}weight"] = self.weight
+        destination[f"{prefix}weight"] = self.unpacked_weight()
 
     def _apply(self, *_: Any, **__: Any) -> NoReturn:
         raise ValueError(FINAL)
 
     def _load_from_state_dict(self, *_: Any, **__: Any) -> NoReturn:
         raise ValueError(FINAL)
+
+
+class Shown(torch.Tensor):
+    """A weight to look at. Writing to it would change a copy, so it is refused, to views of it, too; whatever is
+    computed from it is an ordinary tensor. (What numpy makes of it is beyond torch, and a copy as well.)"""
+
+    @classmethod
+    def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        written = [*args[:1], kwargs["out"]] if "out" in kwargs else args[:1] if _writes(func.__name__) else ()
+        if any(isinstance(tensor, Shown) for tensor in written):
+            raise ValueError(FINAL)
+        with torch._C.DisableTorchFunctionSubclass():
+            memory = {tensor.untyped_storage().data_ptr() for tensor in args if isinstance(tensor, Shown)}
+
+            def shown(result: Any) -> Any:
+                strided = isinstance(result, torch.Tensor) and result.layout is torch.strided
+                return result.as_subclass(cls) if strided and result.untyped_storage().data_ptr() in memory else result
+
+            return tree_map(shown, func(*args, **kwargs))
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> torch.Tensor:
+        return self.clone()
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        return self.clone().__reduce_ex__(protocol)
+
+
+def _writes(name: str) -> bool:
+    """Whether a function of this name writes to its first argument: torch's own names end in one underline."""
+    inside = name.startswith("__i") and name not in ("__index__", "__int__", "__invert__", "__iter__")
+    return inside or name in ("__setitem__", "__set__") or (name.endswith("_") and not name.endswith("__"))
 
 
 FINAL = (
