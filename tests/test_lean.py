@@ -605,7 +605,8 @@ def test_joined_layers_lose_nothing(dtype: torch.dtype, width: int) -> None:
     for held in (target.model.state_dict(), twin.state_dict()):
         assert held.keys() == weights.keys()
         assert all(torch.equal(held[name], weight) for name, weight in weights.items())
-    attention.k_proj.weight.zero_()
+    with pytest.raises(ValueError, match="packed for this CPU"):
+        attention.k_proj.weight.zero_()
     assert torch.equal(attention.k_proj.weight, weights["model.layers.0.self_attn.k_proj.weight"])
     with pytest.raises(ValueError, match="packed for this CPU"):
         target.model.to(torch.float64)

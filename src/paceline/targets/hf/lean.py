@@ -21,7 +21,7 @@ from paceline.targets.hf.definitions import Definitions
 from paceline.targets.hf.forward import Mode
 from paceline.targets.hf.kinds import Build, Layer, Look
 from paceline.targets.hf.own import OwnForward, joined
-from paceline.targets.hf.path import Found, Job, Path, Taps
+from paceline.targets.hf.path import Asking, Found, Job, Path, Taps
 
 FIRST_TABLE = 1024
 """Positions in the first table of a rotation; each further one has at least twice as many."""
@@ -75,7 +75,7 @@ class Lean(Path):
         states: torch.Tensor = build.embedding(tokens[None].to(device))
         end = max(request.end for request in job.requests)
         turns = self._rotation.at(positions.to(device), end, build.rotary, states)
-        return self.computed(states, turns, rows, job)
+        return self.computed(states, turns, rows, job.asking)
 
     @property
     def build(self) -> Build:
@@ -83,41 +83,41 @@ class Lean(Path):
         assert build is not None, "only jobs that were taken are run"
         return build
 
-    def computed(self, states: torch.Tensor, turns: Turns, rows: Cached, job: Job) -> Found:
-        """From embeddings ``[1, sum n, width]`` to what is found; needs nothing of the job but what it wants."""
+    def computed(self, states: torch.Tensor, turns: Turns, rows: Cached, asking: Asking) -> Found:
+        """From embeddings ``[1, sum n, width]`` to what is found."""
         build, taps = self.build, Taps()
         last = len(build.layers)
         for number, layer in enumerate(build.layers):
-            self._tap(number, states, job, taps)
+            self._tap(number, states, asking, taps)
             cached = layer.attention.layer_idx  # its place, unless layers were taken out or moved
             query = _written(layer, cached, _normed(states, layer.before), turns, rows)
-            if number == last - 1 and not any(job.logits_of) and last not in job.want.hidden:
+            if number == last - 1 and not asking.logits and last not in asking.want.hidden:
                 return Found(None, taps)  # of a prompt's last layer only keys and values are ever read
             asked = Asked(layer.attention.scaling, layer.window(layer.attention))
             seen = rows.seen(cached, query, asked)
             states = states + layer.out(seen.transpose(1, 2).reshape(1, states.shape[1], -1))
             states = states + _moved(layer, _normed(states, layer.between))
-        return self._finish(build, states, job, taps)
+        return self._finish(build, states, asking, taps)
 
-    def _finish(self, build: Build, states: torch.Tensor, job: Job, taps: Taps) -> Found:
+    def _finish(self, build: Build, states: torch.Tensor, asking: Asking, taps: Taps) -> Found:
         """Through the last norm and the head, for the rows that are asked for."""
-        last, rows = len(build.layers), job.logit_rows
-        if last in job.want.hidden:
+        last, rows = len(build.layers), asking.logit_rows
+        if last in asking.want.hidden:
             taps.hidden[last] = _normed(states, build.norm)[0]
-        if not any(job.logits_of):
+        if not asking.logits:
             return Found(None, taps)
         if rows is not None:
             states = states[:, rows.to(states.device)]
         logits: torch.Tensor = build.head(_normed(states, build.norm))
         return Found(logits[0], taps)
 
-    def _tap(self, number: int, states: torch.Tensor, job: Job, taps: Taps) -> None:
+    def _tap(self, number: int, states: torch.Tensor, asking: Asking, taps: Taps) -> None:
         """Show the states that are about to enter a layer."""
-        if number in job.want.hidden:
+        if number in asking.want.hidden:
             taps.hidden[number] = states[0]
-        if number == job.want.early_exit:
+        if number == asking.want.early_exit:
             taps.early = self._own.anatomy.unembed(states[0])
-            job.early(taps.early)
+            asking.on_exit(taps.early)
 
 
 Turns = tuple[torch.Tensor, torch.Tensor]

@@ -43,7 +43,7 @@ class OwnForward(Path):
     def run(self, job: Job) -> Found:
         with ExitStack() as stack:
             forward = self._begin(job.requests, stack)
-            taps = stack.enter_context(tapped(self.anatomy, job))
+            taps = stack.enter_context(tapped(self.anatomy, job.want, job.early))
             logits: torch.Tensor = self.model(**self._inputs(forward, job)).logits[0]
         if not any(job.logits_of):
             return Found(None, taps)

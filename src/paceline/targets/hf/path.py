@@ -7,7 +7,7 @@ lie within the noise of kernels of each other.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Protocol
@@ -15,6 +15,28 @@ from typing import Protocol
 import torch
 
 from paceline.targets.base import NOTHING, OnEarly, Request, Scores, Want
+
+OnExit = Callable[[torch.Tensor], None]
+"""Called in the middle of a forward with the early logits ``[sum n, vocabulary]``."""
+
+
+def unheard(_: torch.Tensor) -> None:
+    """An `OnExit` of nobody."""
+
+
+@dataclass(frozen=True, eq=False)
+class Asking:
+    """What a forward is asked for, whatever the texts: all that its layers need to know besides the rows."""
+
+    want: Want
+    logit_rows: torch.Tensor | None = None
+    """Numbers of the packed rows whose logits are wanted, or None for all of them."""
+    on_exit: OnExit = unheard
+
+    @property
+    def logits(self) -> bool:
+        """Whether any row's logits are wanted."""
+        return self.logit_rows is None or len(self.logit_rows) > 0
 
 
 @dataclass(frozen=True, eq=False)
@@ -53,6 +75,10 @@ class Job:
             return None
         spans = [span for span, wanted in zip(self.spans, self.logits_of, strict=True) if wanted]
         return torch.cat([torch.empty(0, dtype=torch.int64), *(torch.arange(s.start, s.stop) for s in spans)])
+
+    @cached_property
+    def asking(self) -> Asking:
+        return Asking(self.want, self.logit_rows, self.early)
 
     def early(self, logits: torch.Tensor) -> None:
         """Pass the early logits ``[sum n, vocabulary]`` on; to be called while the later layers are still to come."""

@@ -12,7 +12,7 @@ from torch import nn
 from transformers import PreTrainedModel
 
 from paceline.targets.base import Want
-from paceline.targets.hf.path import Job, Taps
+from paceline.targets.hf.path import OnExit, Taps, unheard
 
 Take = Callable[[torch.Tensor], None]
 
@@ -78,13 +78,13 @@ def _part(model: PreTrainedModel, getter: str) -> Any:
 
 
 @contextmanager
-def tapped(anatomy: Anatomy, job: Job) -> Iterator[Taps]:
+def tapped(anatomy: Anatomy, want: Want, on_exit: OnExit = unheard) -> Iterator[Taps]:
     """Hooks for one forward of the model."""
-    taps, want = Taps(), job.want
+    taps = Taps()
 
     def leave(states: torch.Tensor) -> None:
         taps.early = anatomy.unembed(states)
-        job.early(taps.early)
+        on_exit(taps.early)
 
     with ExitStack() as stack:
         for layer in sorted(want.hidden):

@@ -19,9 +19,9 @@ from paceline.targets.hf.fixed.kernels import splits_here
 from paceline.targets.hf.fixed.shapes import Shape, slots_of
 from paceline.targets.hf.fixed.slab import Slab
 from paceline.targets.hf.forward import Attention, Forward, Mode
-from paceline.targets.hf.lean import Lean, Rotation
+from paceline.targets.hf.lean import Lean, turns_at
 from paceline.targets.hf.own import OwnForward
-from paceline.targets.hf.path import Found, Job, Taps
+from paceline.targets.hf.path import Asking, Found, Job, Taps
 from paceline.targets.hf.taps import tapped
 
 
@@ -32,20 +32,12 @@ class Result(NamedTuple):
     hidden: dict[int, torch.Tensor]
 
 
-class Looks(Job):
-    """What a shape says of its jobs: a step outlives the job that it was made for, and must not keep its rows."""
-
-    def __init__(self, shape: Shape) -> None:
-        super().__init__([])
-        self.__dict__ |= {"want": Want(hidden=shape.hidden), "logits_of": [True], "logit_rows": None}
-
-
 class Step:
     """A shape with the memory that its forward reads."""
 
     def __init__(self, own: OwnForward, slab: Slab, shape: Shape, lean: Lean | None = None) -> None:
-        self._own, self._slab, self.shape = own, slab, shape
-        self._lean, self._rotation = lean, Rotation()
+        self._own, self._slab, self._lean, self.shape = own, slab, lean, shape
+        self._want = Want(hidden=shape.hidden)
         self.inputs = Inputs(shape.count, shape.rows, own.model.device)
         cached = next(iter(slab.keys.values()))
         self._splits = splits_here(cached.device, cached.dtype, cached.shape[3])
@@ -64,9 +56,8 @@ class Step:
 
     def _by_lean(self, lean: Lean, block: Block) -> Result:
         states = lean.build.embedding(self.inputs.tokens.view(1, -1))
-        positions = self.inputs.positions.view(-1)
-        turns = self._rotation.at(positions, self._slab.capacity, lean.build.rotary, states)
-        found = lean.computed(states, turns, block, Looks(self.shape))
+        turns = turns_at(self.inputs.positions.view(-1), lean.build.rotary, states)
+        found = lean.computed(states, turns, block, Asking(self._want))
         assert found.logits is not None, "all rows are wanted"
         return Result(found.logits, found.taps.hidden)
 
@@ -74,7 +65,7 @@ class Step:
         with ExitStack() as stack:
             stack.enter_context(Attention(self._own.model, NAME))
             stack.enter_context(serving(forward := StaticForward(block)))
-            taps = stack.enter_context(tapped(self._own.anatomy, Looks(self.shape)))
+            taps = stack.enter_context(tapped(self._own.anatomy, self._want))
             logits = self._own.model(
                 input_ids=self.inputs.tokens.view(1, -1),
                 position_ids=self.inputs.positions.view(1, -1),
