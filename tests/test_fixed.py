@@ -5,10 +5,14 @@ show (streams, memory pools, what CUDA's kernels find) is for the machine that h
 """
 
 import gc
+import re
+import runpy
+import shlex
 import weakref
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -16,8 +20,10 @@ import pytest
 import torch
 from torch import Tensor
 
+import paceline
 from engine import Watched, write
 from families import FAMILIES, build
+from paceline.cli import parser
 from paceline.drafters import Drafter, make_drafter
 from paceline.drafters.assistant import Assistant
 from paceline.hosts.python import LanguageModel
@@ -529,6 +535,7 @@ def test_a_shape_too_large_for_memory_goes_its_own_way_and_others_do_not() -> No
 
 @pytest.mark.parametrize("lean", [False, True])
 @pytest.mark.parametrize("change", ["hook", "weights", "adapter", "rotation"])
+@pytest.mark.filterwarnings("ignore:forwards are not recorded.*hooked")
 def test_a_model_that_its_owner_changed_is_recorded_anew(change: str, lean: bool) -> None:
     target, tree = fixed(lean=lean), random_tree(1, 12)
     rows = filled(target, tokens(CONTEXT))
@@ -587,6 +594,42 @@ def test_what_a_recording_cannot_repeat_is_refused_before_it(function: Callable[
             rehearse(function)
     else:
         assert rehearse(function).equal(function())
+
+
+# --- the page that tells of it ------------------------------------------------------------------------------
+
+
+def page(language: str) -> list[str]:
+    text = (Path(__file__).parent.parent / "docs" / "cuda.md").read_text(encoding="utf8")
+    return re.findall(rf"^```{language}\n(.*?)^```", text, re.DOTALL | re.MULTILINE)
+
+
+def test_the_pages_python_runs(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its blocks one after the other, on a CPU that is asked to do as a GPU does."""
+    load = paceline.load
+    monkeypatch.setattr(paceline, "load", lambda name, **how: load(name, **{"fixed_shapes": True, **how}))
+    known: dict[str, Any] = {}
+    for code in page("python"):
+        exec(code.replace("cuda", "cpu"), known)
+    refused, held, left = capsys.readouterr().out.split()
+    assert (refused, left) == ("None", "0")
+    assert int(held) > 0
+    assert known["never"].target.fixed is None
+    assert known["called"].target.fixed is not None
+
+
+def test_the_pages_commands_can_be_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    commands = [shlex.split(line, comments=True) for block in page("") for line in block.splitlines() if line]
+    root = Path(__file__).parent.parent
+    for words in commands:
+        if words[0] == "paceline":
+            assert parser().parse_args(words[1:]).device == "cuda"
+        elif "pytest" in words:
+            assert all((root / word).exists() for word in words if "/" in word)
+        else:
+            monkeypatch.setattr("sys.argv", words[1:])
+            runpy.run_path(str(root / words[1]))["arguments"]()
+    assert len(commands) == 6
 
 
 # --- memory -------------------------------------------------------------------------------------------------

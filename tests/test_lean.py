@@ -460,7 +460,12 @@ def test_functions_replaced_in_the_models_file_close_the_path_until_they_are_bac
 def test_a_refusal_is_remembered_until_something_changes(monkeypatch: pytest.MonkeyPatch) -> None:
     target, looks = load_quietly(build("llama")), list[Any]()
     honest = kinds._computed
-    monkeypatch.setattr(kinds, "_computed", lambda model, kind: looks.append(model) or honest(model, kind))
+
+    def counted(model: Any, kind: Any) -> Any:
+        looks.append(model)
+        return honest(model, kind)
+
+    monkeypatch.setattr(kinds, "_computed", counted)
     layers = target.model.get_decoder().layers
     hook = layers[1].mlp.register_forward_hook(lambda *_: None)
     for _ in range(3):

@@ -83,7 +83,7 @@ def _try_fixed(target: HFTarget) -> None:
     if target.fixed is None or target.mode is not Mode.PACKED:
         return
     limits = target.limits
-    reason = _probe(target)
+    reason = target.fixed.hindrance() or _probe(target)
     if reason is None and target.limits != limits:
         reason = "a row changes with its siblings"
     target.limits = limits

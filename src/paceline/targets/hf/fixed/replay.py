@@ -50,6 +50,7 @@ class FixedPath(Path):
         """Why nothing is recorded any more."""
         self._too_large: set[Shape] = set()
         self._standing: Standing | None = None
+        self._told: set[str] = set()
         self._outlet: torch.Tensor | None = None
 
     @classmethod
@@ -112,24 +113,42 @@ class FixedPath(Path):
             told = ": ".join([type(error).__name__, *str(error).splitlines()[:1]])
             self.give_up(f"{told} (this is not meant to happen, please report it)")
         else:
-            for request in job.requests:
-                assert isinstance(request.rows, SlabRows), "a job that was taken has slots"
-                request.rows.written()
-            return found
+            if found is not None:
+                return self._written(found, job)
         return self._own.run(job)
 
-    def _found(self, shape: Shape, job: Job) -> Found:
-        """From the recording of this shape, which is made if there is none."""
-        if shape not in self.recorded:
-            return self._recorded(shape, job)
+    def _written(self, found: Found, job: Job) -> Found:
+        for request in job.requests:
+            assert isinstance(request.rows, SlabRows), "a job that was taken has slots"
+            request.rows.written()
+        return found
+
+    def _found(self, shape: Shape, job: Job) -> Found | None:
+        """From the recording of this shape, which is made if there is none; None of a model that must not be recorded
+        as it stands."""
+        played = self._played(shape, job) if shape in self.recorded else None
+        if (hindrance := self.hindrance()) is not None:  # looked up while the device is at work
+            self._tell(hindrance)
+            return None
+        return played if played is not None and shape in self.recorded else self._recorded(shape, job)
+
+    def _played(self, shape: Shape, job: Job) -> Found:
         self.recorded.move_to_end(shape)
         step, replay = self.recorded[shape]
         step.fill(job)
-        found = step.pick(replay(), job)
-        if self._standing is None or not self._standing.holds():  # looked up while the device is at work
+        return step.pick(replay(), job)
+
+    def hindrance(self) -> str | None:
+        """Why the model is not to be recorded as it stands; what was recorded of another one is forgotten."""
+        if self._standing is None or not self._standing.holds():
             self.forget()
-            return self._recorded(shape, job)
-        return found
+            self._standing = Standing(self._own.model)
+        return self._standing.hindrance
+
+    def _tell(self, hindrance: str) -> None:
+        if hindrance not in self._told:
+            self._told.add(hindrance)
+            warnings.warn(f"forwards are not recorded, which costs speed and nothing else: {hindrance}", UserWarning, 2)
 
     def _recorded(self, shape: Shape, job: Job) -> Found:
         """Call, record, replay; a replay that is not the call is never used again."""
@@ -144,8 +163,6 @@ class FixedPath(Path):
         found = step.pick(replay(), job)
         if not _agree(found, expected):
             raise Uncapturable("a replay is not what was recorded")
-        if not self.recorded:
-            self._standing = Standing(self._own.model)
         self.recorded[shape] = step, replay
         while len(self.recorded) > RECORDINGS:
             self.recorded.popitem(last=False)
