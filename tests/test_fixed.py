@@ -601,7 +601,8 @@ def test_what_a_recording_cannot_repeat_is_refused_before_it(function: Callable[
 
 def page(language: str) -> list[str]:
     text = (Path(__file__).parent.parent / "docs" / "cuda.md").read_text(encoding="utf8")
-    return re.findall(rf"^```{language}\n(.*?)^```", text, re.DOTALL | re.MULTILINE)
+    blocks = re.findall(r"^```(.*?)\n(.*?)^```$", text, re.DOTALL | re.MULTILINE)
+    return [block for marked, block in blocks if marked == language]
 
 
 def test_the_pages_python_runs(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
