@@ -22,7 +22,7 @@ from paceline.decode.serial import run
 from paceline.decode.session import Session
 from paceline.drafters import Ask, Budget, make_drafter
 from paceline.drafters.assistant import Assistant, DraftModel
-from paceline.drafters.assistant.drafter import AT_ONCE
+from paceline.drafters.assistant.drafter import IN_PASSING
 from paceline.drafters.assistant.growth import Growth
 from paceline.drafters.compose import Fallback, Union
 from paceline.hosts.python import KEPT_DRAFTERS, LanguageModel
@@ -316,11 +316,11 @@ def test_reading_the_prompt_is_not_decoding() -> None:
     assert not model.sizes
     while not isinstance(question, Propose):
         question = flow.send(answered([question], session.target)[0])
-    assert sum(model.sizes) >= 30 * len(PROMPT) - AT_ONCE
+    assert sum(model.sizes) >= 30 * len(PROMPT) - IN_PASSING
     assert session.seconds_prefill > 0
     model.sizes.clear()
     flow.send(answered([question], session.target)[0])
-    assert sum(model.sizes) <= AT_ONCE + 2
+    assert sum(model.sizes) <= IN_PASSING + 2
     flow.close()
 
 
@@ -342,7 +342,7 @@ def test_texts_of_one_prompt_have_it_read_once_by_the_draft_model() -> None:
             batch.join(sessions[-1])
         while batch:
             assert all(turn.error is None for turn in batch.step())
-    assert len(prompt) - AT_ONCE <= sum(model.sizes) < 2 * len(prompt)
+    assert len(prompt) - IN_PASSING <= sum(model.sizes) < 2 * len(prompt)
     for session, text in zip(sessions, alone, strict=True):
         assert session.context.emitted.tolist() == text.tolist()
 

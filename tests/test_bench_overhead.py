@@ -120,15 +120,20 @@ def test_a_slow_turn_moves_no_ratio() -> None:
     assert contest.spread == pytest.approx(40)
 
 
-def test_every_order_is_taken_once_before_one_comes_again() -> None:
-    clock, said = Clock(), list[str]()
-    names = ("a", "b", "c")
+@pytest.mark.parametrize("count", [2, 3])
+def test_everybody_goes_first_as_often_with_every_prompt(count: int) -> None:
+    clock, said, names = Clock(), list[str](), "abc"[:count]
     contest = Contest("plain", [clock.side(name, 1.0, said) for name in names])
-    run([contest], PROMPTS, passes=3, clock=clock)
-    turns = [tuple(said[start : start + 3]) for start in range(0, len(said), 3)]
-    assert Counter(turns) == Counter(itertools.permutations(names))
-    assert Counter(turn[0] for turn in turns) == Counter(dict.fromkeys(names, 2))
+    prompts = [np.array([number]) for number in range(4)]
+    run([contest], prompts, passes=count, clock=clock)
+    turns = [tuple(said[start : start + count]) for start in range(0, len(said), count)]
     assert [tuple(turn.calls) for turn in contest.turns] == turns
+    for prompt in range(4):
+        assert Counter(turn[0] for turn in turns[prompt::4]) == Counter(names)
+    assert set(turns) == set(itertools.permutations(names))
+    for pair in itertools.combinations(names, 2):
+        before = sum(turn.index(pair[0]) < turn.index(pair[1]) for turn in turns)
+        assert before == len(turns) / 2
 
 
 def test_sides_of_a_turn_follow_each_other() -> None:

@@ -14,7 +14,9 @@ import families
 from paceline import verify
 from paceline.cli import main
 from paceline.context import Finish
+from paceline.decode.batch import Batch, Seat
 from paceline.decode.serial import run
+from paceline.decode.session import Session
 from paceline.drafters.assistant import DraftModel
 from paceline.law import Dice, Distribution, Law, Sampling
 from paceline.measure.conformance import Checker, Report
@@ -342,6 +344,23 @@ def neighbours_seen(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(CacheRows, "write", write)
 
 
+def last_token_not_told(patch: pytest.MonkeyPatch) -> None:
+    """What a round brings is handed out but for its end."""
+    right = Seat.turn
+    patch.setattr(Seat, "turn", lambda seat: (t := right(seat))._replace(emissions=t.emissions[:-1]))
+
+
+def states_left_open(patch: pytest.MonkeyPatch) -> None:
+    """Who leaves a batch is forgotten rather than closed."""
+
+    def leave(self: Batch, session: Session) -> None:
+        forgotten.extend(seat for seat in self._seats if seat.session is session)
+        self._seats = [seat for seat in self._seats if seat.session is not session]
+
+    forgotten: list[Seat] = []
+    patch.setattr(Batch, "leave", leave)
+
+
 @pytest.mark.parametrize("size", [3, 8])
 def test_a_sound_engine_is_equal_in_company(size: int) -> None:
     report = small_check(target(), 1, size)
@@ -353,7 +372,13 @@ def test_a_sound_engine_is_equal_in_company(size: int) -> None:
     assert 3 <= len(left) <= len(together) / 4
 
 
-@pytest.mark.parametrize("mistake", [answers_swapped, borrowed_rows_too_far, neighbours_seen])
+def test_a_state_that_is_never_closed_is_a_fault_of_its_method(monkeypatch: pytest.MonkeyPatch) -> None:
+    states_left_open(monkeypatch)
+    report = Checker(target(), methods=("lookup",), sizes=(4,), batches=(3,), max_new_tokens=LATE).run()
+    assert any("states were never closed" in sentence for sentence in report.sentences())
+
+
+@pytest.mark.parametrize("mistake", [answers_swapped, borrowed_rows_too_far, neighbours_seen, last_token_not_told])
 def test_mistakes_among_sequences_show_in_company_only(
     mistake: Callable[[pytest.MonkeyPatch], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:

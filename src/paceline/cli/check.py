@@ -54,15 +54,14 @@ def add(commands: Subparsers) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    from paceline.decode.planner import Fixed
     from paceline.drafters.assistant import DraftModel
     from paceline.measure.conformance import BATCHES, SIZES, Checker
     from paceline.verify import Rule
 
     drafts = draft_model(options)
     methods = _methods(options.methods, drafts)
-    for size in options.sizes or SIZES:
-        Fixed(size)
+    if smallest := [size for size in options.sizes or () if size < 1]:
+        raise ValueError(f"a draft of {smallest[0]} tokens checks nothing; --sizes takes sizes of 1 and more")
     if smallest := [size for size in options.batch or () if size < 1]:
         raise ValueError(f"a batch of {smallest[0]} cases checks nothing; --batch takes sizes of 1 and more")
     unknown = sorted(set(options.rules or ()) - set(Rule))

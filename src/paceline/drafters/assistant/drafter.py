@@ -31,7 +31,7 @@ Model: TypeAlias = "str | Path | PreTrainedModel | DraftModel | Loaded | Target"
 NOISE = ("shared", "none")
 LEVELS = 4
 """How deep drafts are where nobody says: every level costs a forward of the draft model, and few get further."""
-AT_ONCE = 16
+IN_PASSING = 16
 """Unread tokens up to this many are read together with the draft's first level."""
 
 
@@ -162,7 +162,7 @@ class Assistant(Drafter):
     def _read_piece(self, readings: Sequence[Reading]) -> bool:
         """Read a piece of every long unread text, a prompt or what others drafted, all but its last token. Whether
         there was anything to read."""
-        behind = [reading for reading in readings if len(reading.unread) > AT_ONCE]
+        behind = [reading for reading in readings if len(reading.unread) > IN_PASSING]
         requests = []
         for reading in behind:
             unread = reading.unread[:-1]

@@ -21,7 +21,16 @@ from paceline.measure.conformance.record import Recording, record, teacher_force
 from paceline.measure.conformance.report import Report, Result
 from paceline.measure.conformance.rescore import Rescorer
 from paceline.measure.conformance.statistics import ALARM, Evidence, gather
-from paceline.measure.conformance.walk import Walk, fault, in_company, logit_type_is_exact, session_of
+from paceline.measure.conformance.walk import (
+    ROOM,
+    Counted,
+    Entry,
+    Walk,
+    fault,
+    in_company,
+    logit_type_is_exact,
+    session_of,
+)
 from paceline.targets.base import Rows, Target
 from paceline.verify import Rule
 from paceline.vocabulary import Vocabulary
@@ -39,7 +48,6 @@ SAMPLES = 6
 """Texts per case of the sampled adversary under the rejection rule: a biased law shows in many tokens only."""
 MIXED = 4
 """Cases of so many settings share a batch."""
-ROOM = 512
 
 Progress = Callable[[str, int, int], None]
 """Called before every case with its name, its number and the number of all."""
@@ -125,18 +133,20 @@ class Checker:
     def _in_batches(self, recordings: Sequence[Recording], coming: Sequence[Setting]) -> None:
         """The cases of several settings mixed, in batches of every size."""
         for size in sorted(set(self.batches) - {1}):
-            drafters = {method: self._made(method) for method in self.methods if method not in ADVERSARIES}
-            walks = []
-            for recording in recordings:
-                for case in self._cases(recording.setting, size):
-                    drafter = drafters.get(case.method) or adversary(case.method, recording)
-                    walks.append(Walk.of(case, recording, drafter, self.target.open(ROOM)))
-            found: dict[Walk, Result] = {}
-            for walk, result in in_company(walks, size, self._rescorer, self.seed):
-                self._tell(walk.case, coming, len(found))
-                found[walk] = result
-                walk.session.rows.close()
-            self.report.results += [found[walk] for walk in walks]
+            drafters = {method: Counted(self._made(method)) for method in self.methods if method not in ADVERSARIES}
+            entries = [
+                Entry(case, recording, drafters.get(case.method) or adversary(case.method, recording))
+                for recording in recordings
+                for case in self._cases(recording.setting, size)
+            ]
+            found: dict[Entry, Result] = {}
+            for entry, result in in_company(entries, size, self.target, self._rescorer, self.seed):
+                self._tell(entry.case, coming, len(found))
+                found[entry] = result
+            self.report.results += [found[entry] for entry in entries]
+            for method, drafter in drafters.items():
+                if drafter.open_states:
+                    self.report.faults.append(f"{method}: {drafter.open_states} states were never closed")
 
     def compare(self, case: Case, recording: Recording) -> Result:
         """One case against plain decoding. Whatever a method does wrong, the check goes on."""
@@ -144,9 +154,8 @@ class Checker:
             if not case.followed:
                 return self._test_law(case, recording)
             walk = Walk.of(case, recording, self._drafter(case, recording), self._rows)
-            for _ in run(walk.session):
-                pass
-            return walk.result(self._rescorer)
+            handed = [emission.token for emission in run(walk.session)]
+            return walk.result(self._rescorer, handed)
         except Exception as error:
             self._rows = self.target.open(ROOM)
             return Result(case, 0, faults=(fault(error),))

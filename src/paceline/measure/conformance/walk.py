@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import random
+from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
+from paceline.context import Context
 from paceline.decode.batch import Batch
 from paceline.decode.planner import Fixed
 from paceline.decode.session import Session
-from paceline.drafters import Drafter
+from paceline.drafters import Ask, Drafter, Seen
 from paceline.law import KeyedDice
 from paceline.measure.conformance.cases import Case
 from paceline.measure.conformance.follow import FollowingDice, Overrun
@@ -17,11 +20,14 @@ from paceline.measure.conformance.record import Recording, logit_scale
 from paceline.measure.conformance.report import Result
 from paceline.measure.conformance.rescore import Rescorer
 from paceline.targets.base import Rows, Target
+from paceline.tree import DraftTree
 
 VISITORS = 6
 """Among so many sequences of a batch one is there to leave in the middle of its text."""
 STAY = 12
-"""After how many steps a visitor has left."""
+"""After how many rounds a visitor has left."""
+ROOM = 512
+"""Rows that are set aside for a text."""
 LOGPROB_TOLERANCE = 1e-4
 
 
@@ -40,13 +46,19 @@ class Walk:
         session.dice = dice = FollowingDice(KeyedDice(session.context.noise), recording.tokens)
         return cls(case, recording, session, dice)
 
-    def result(self, rescorer: Rescorer, error: Exception | None = None, *, left: bool = False) -> Result:
-        """What was found. One that ``left`` owes nothing but the tokens it wrote."""
-        emitted = len(self.session.context.emitted)
+    def result(
+        self, rescorer: Rescorer, handed: Sequence[int], error: Exception | None = None, *, left: bool = False
+    ) -> Result:
+        """What was found. The tokens that were ``handed`` out must be those of the text. One that ``left`` owes nothing
+        but what it wrote."""
+        emitted = self.session.context.emitted.tolist()
         if error is not None:
-            return Result(self.case, emitted, faults=(fault(error),))
+            return Result(self.case, len(emitted), faults=(fault(error),))
         flips = tuple((flip, rescorer.judge(flip, self.recording)) for flip in self.dice.flips)
-        return Result(self.case, emitted, flips, () if left else tuple(self._faults()))
+        faults = [] if left else list(self._faults())
+        if list(handed) != emitted:
+            faults.append(f"handed out {len(handed)} tokens that are not the {len(emitted)} of the text")
+        return Result(self.case, len(emitted), flips, tuple(faults))
 
     def _faults(self) -> Iterator[str]:
         session, recording = self.session, self.recording
@@ -72,27 +84,64 @@ def session_of(case: Case, target: Target, drafter: Drafter, rows: Rows, sample:
     )
 
 
-def in_company(walks: Sequence[Walk], size: int, rescorer: Rescorer, seed: int) -> Iterator[tuple[Walk, Result]]:
+@dataclass(eq=False)
+class Entry:
+    """A case that is to be walked, and by whose drafts."""
+
+    case: Case
+    recording: Recording
+    drafter: Drafter
+
+
+class Counted(Drafter):
+    """Passes everything on, and counts who comes and who goes."""
+
+    def __init__(self, inner: Drafter) -> None:
+        self._inner = inner
+        self.needs, self.nodes = inner.needs, inner.nodes
+        self.open_states = 0
+
+    def open(self, context: Context) -> Any:
+        state = self._inner.open(context)
+        self.open_states += 1
+        return state
+
+    def propose(self, asks: Sequence[Ask]) -> list[DraftTree]:
+        return self._inner.propose(asks)
+
+    def observe(self, seen: Sequence[Seen]) -> None:
+        self._inner.observe(seen)
+
+    def close(self, state: Any) -> None:
+        self._inner.close(state)
+        self.open_states -= 1
+
+
+def in_company(
+    entries: Sequence[Entry], size: int, target: Target, rescorer: Rescorer, seed: int
+) -> Iterator[tuple[Entry, Result]]:
     """Walk in a batch of ``size``, in a shuffled order: whenever one ends, or leaves as visitors do, another joins."""
     order = random.Random(f"{seed} {size}")
-    shuffled = order.sample(walks, len(walks))
-    visitors = {walk.session: order.randint(0, STAY) for walk in shuffled[::VISITORS]}
-    by_session = {walk.session: walk for walk in walks}
-    with Batch(walks[0].session.target, at_once=size) as batch:
-        for walk in shuffled:
-            batch.join(walk.session)
-        while batch:
+    waiting = deque(order.sample(entries, len(entries)))
+    visitors = {entry: order.randint(0, STAY) for entry in list(waiting)[::VISITORS]}
+    walking: dict[Session, tuple[Entry, Walk, list[int]]] = {}
+    with Batch(target, at_once=size) as batch:
+        while waiting or walking:
+            for _ in range(min(len(waiting), size - batch.seated)):
+                entry = waiting.popleft()
+                walk = Walk.of(entry.case, entry.recording, entry.drafter, target.open(ROOM))
+                walking[walk.session] = entry, walk, []
+                batch.join(walk.session)
             for turn in batch.step():
-                if turn.ended:
-                    walk = by_session[turn.session]
-                    visitors.pop(turn.session, None)
-                    yield walk, walk.result(rescorer, turn.error)
-            for session in [session for session in visitors if session.rounds]:
-                visitors[session] -= 1
-                if visitors[session] < 0:
-                    del visitors[session]
-                    batch.leave(session)
-                    yield by_session[session], by_session[session].result(rescorer, left=True)
+                entry, walk, handed = walking[turn.session]
+                handed += [emission.token for emission in turn.emissions]
+                if not turn.ended:
+                    if entry not in visitors or len(turn.session.rounds) <= visitors[entry]:
+                        continue
+                    batch.leave(turn.session)
+                del walking[turn.session]
+                yield entry, walk.result(rescorer, handed, turn.error, left=not turn.ended)
+                turn.session.rows.close()
 
 
 def fault(error: Exception) -> str:

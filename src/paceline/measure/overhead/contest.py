@@ -144,10 +144,10 @@ def _steps(
         for side in contest.sides:
             yield f"{contest.method}, {side.name}, warming up"
             contest.trials.setdefault(side.name, []).append(side.trial(prompt))
-    numbered = enumerate(itertools.product(range(passes), enumerate(prompts)))
-    for (turn, (_, (number, prompt))), contest in itertools.product(numbered, contests):
+    numbered = itertools.product(range(passes), enumerate(prompts))
+    for (turn, (number, prompt)), contest in itertools.product(numbered, contests):
         calls: dict[str, Call] = {}
-        for side in order(contest.sides, turn):
+        for side in order(contest.sides, turn, number):
             yield f"{contest.method}, {side.name}"
             write = side.open()
             started = clock()
@@ -156,7 +156,9 @@ def _steps(
         contest.turns.append(Turn(number, calls))
 
 
-def order(sides: Sequence[Side], turn: int) -> Sequence[Side]:
-    """Who goes first, and who after whom, in a turn: every order once before one comes again."""
-    orders = list(itertools.permutations(sides))
-    return orders[turn % len(orders)]
+def order(sides: Sequence[Side], turn: int, prompt: int) -> Sequence[Side]:
+    """Who goes first, and who after whom, with a prompt in a pass. Over as many passes as there are sides everybody
+    goes first once with every prompt, and every other prompt has them follow each other the other way round."""
+    first = (turn + prompt) % len(sides)
+    turned = [*sides[first:], *sides[:first]]
+    return turned if prompt % 2 == 0 else [turned[0], *reversed(turned[1:])]
