@@ -46,7 +46,9 @@ EXPORTS = [
     "Seen",
     "Settings",
     "TableTarget",
+    "TextBatch",
     "Want",
+    "Writing",
     "custom_generate",
     "load",
 ]

@@ -13,12 +13,14 @@ if TYPE_CHECKING:
     from paceline.drafters import Budget as Budget
     from paceline.drafters import Drafter as Drafter
     from paceline.drafters import Seen as Seen
+    from paceline.hosts.batch import TextBatch as TextBatch
     from paceline.hosts.python import LanguageModel as LanguageModel
     from paceline.hosts.python import load as load
     from paceline.hosts.settings import Settings as Settings
     from paceline.hosts.transformers import custom_generate as custom_generate
     from paceline.hosts.writing import Generation as Generation
     from paceline.hosts.writing import Piece as Piece
+    from paceline.hosts.writing import Writing as Writing
     from paceline.law import Distribution as Distribution
     from paceline.law import Sampling as Sampling
     from paceline.targets.base import Scores as Scores
@@ -43,7 +45,9 @@ _HOME = {
     "Seen": "paceline.drafters",
     "Settings": "paceline.hosts.settings",
     "TableTarget": "paceline.targets.table",
+    "TextBatch": "paceline.hosts.batch",
     "Want": "paceline.targets.base",
+    "Writing": "paceline.hosts.writing",
     "custom_generate": "paceline.hosts.transformers",
     "load": "paceline.hosts.python",
 }
