@@ -1,6 +1,8 @@
 """The lean path finds what the model itself finds, takes what it knows, and leaves alone what it does not."""
 
 import copy
+import gc
+import weakref
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -639,15 +641,32 @@ def test_a_joined_layer_that_is_called_by_itself_is_computed_from_its_own_rows()
     query(one)
     key(other)
     assert torch.equal(value(one), expected[2])
-    query(one)
-    one.mul_(2)
-    torch.testing.assert_close(key(one), 2 * expected[1])
-    one.div_(2)
+    for write in (one.mul_, one.data.mul_, one.numpy().__imul__):
+        query(one)
+        write(2)
+        torch.testing.assert_close(key(one), 2 * expected[1])
+        one.div_(2)
     with torch.inference_mode():
         rows = one.clone()
         assert torch.equal(query(rows), expected[0])
         rows.mul_(2)
         torch.testing.assert_close(key(rows), 2 * expected[1])
+
+
+def test_a_joined_layer_that_is_called_by_itself_keeps_no_rows_and_no_gradients() -> None:
+    target = joinable(width=64).pack()
+    attention = target.model.model.layers[0].self_attn
+    for layer in (attention.q_proj, attention.k_proj, attention.v_proj):
+        layer.joined._layer.requires_grad_(True)
+    rows = torch.randn(1, 3, 64)
+    with torch.no_grad():
+        attention.q_proj(rows)
+    assert attention.k_proj(rows).requires_grad
+    gone = weakref.ref(rows)
+    attention.q_proj(rows)
+    del rows
+    gc.collect()
+    assert gone() is None
 
 
 def test_a_hooked_share_is_called() -> None:

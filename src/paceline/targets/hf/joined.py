@@ -21,23 +21,10 @@ class Joined:
     def __init__(self, layer: nn.Linear | PackedLinear) -> None:
         self._layer = layer
         self.shares: list[Share] = []
-        self._last: tuple[torch.Tensor, int, torch.Tensor] | None = None
 
     def __call__(self, rows: torch.Tensor) -> torch.Tensor:
         result: torch.Tensor = self._layer(rows)
         return result
-
-    def for_share(self, share: Share, rows: torch.Tensor) -> torch.Tensor:
-        """The same for layers that are called one by one with the same rows: computed for the first of them, and
-        forgotten after the last. (Inference tensors do not tell whether they were written to in between.)"""
-        if rows.is_inference():
-            return self(rows)
-        last = self._last
-        if last is None or last[0] is not rows or last[1] != rows._version:
-            last = self._last = rows, rows._version, self(rows)
-        if share is self.shares[-1]:
-            self._last = None
-        return last[2]
 
     @property
     def weight(self) -> torch.Tensor:
@@ -46,7 +33,8 @@ class Joined:
 
 
 class Share(PackedLinear):
-    """One of joined layers, for whoever calls it by itself."""
+    """One of joined layers, for whoever calls it by itself: all are computed then and the others' share is dropped, for
+    rows may be written to between two calls in ways that leave no trace, and `lean` does not come this way."""
 
     def __init__(self, layer: nn.Linear, joined: Joined) -> None:
         nn.Module.__init__(self)
@@ -60,7 +48,7 @@ class Share(PackedLinear):
         joined.shares.append(self)
 
     def forward(self, rows: torch.Tensor) -> torch.Tensor:
-        return self.joined.for_share(self, rows)[..., self._rows]
+        return self.joined(rows)[..., self._rows]
 
     def unpacked_weight(self) -> torch.Tensor:
         return self.joined.weight[self._rows].detach().clone()
