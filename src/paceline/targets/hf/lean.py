@@ -17,7 +17,7 @@ import torch
 from torch import nn
 
 from paceline.targets.hf.attention import Asked, MaskScratch, Part, by_part, write
-from paceline.targets.hf.definitions import Definitions
+from paceline.targets.hf.definitions import Definitions, origin
 from paceline.targets.hf.forward import Mode
 from paceline.targets.hf.kinds import Build, Layer, Look
 from paceline.targets.hf.own import OwnForward, joined
@@ -35,7 +35,8 @@ class Lean(Path):
     def __init__(self, own: OwnForward, look: Look) -> None:
         self._own = own
         self._look = look
-        self._definitions = Definitions(type(module) for module in own.model.modules())
+        classes = map(type, own.model.modules())
+        self._definitions = Definitions(known for known in classes if origin(known) == "transformers")
         self._rotation = Rotation()
         self._scratch = MaskScratch()
         self.trusted = False
