@@ -61,14 +61,14 @@ class Compiled(Lean):
     def prepare(self) -> Path:
         self._read, self._end = torch.compile(read, dynamic=False), torch.compile(finish, dynamic=False)
         self._weights = []
-        for layer in self._build.layers:
+        for layer in self.build.layers:
             together = torch.cat([part.weight.detach() for part in layer.reads])
             gates = torch.cat([layer.gate.weight.detach(), layer.up.weight.detach()])
             self._weights.append((together, layer.out.weight.detach(), gates, layer.down.weight.detach()))
         return self
 
     def run(self, job: Job) -> Found:
-        build, parts = self._build, Part.of_all(job.requests, self._scratch)
+        build, parts = self.build, Part.of_all(job.requests, self._scratch)
         tokens, positions = ([getattr(r, name) for r in job.requests] for name in ("tokens", "positions"))
         states = build.embedding(torch.from_numpy(np.concatenate(tokens))[None])
         end = max(request.end for request in job.requests)
@@ -80,7 +80,7 @@ class Compiled(Lean):
             write(parts, number, key, value)
             seen = by_part(parts, number, query, Asked(layer.attention.scaling))
             states = self._end(states, seen, layer.between, *weights[1:])
-        return self._finish(build, states, job, Taps())
+        return self._finish(build, states, job.asking, Taps())
 
 
 def ways(name: str, dtype: str, *, compiled: bool) -> dict[str, tuple[HFTarget, Path]]:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import Any, Protocol, Self
 
 import torch
 from torch import nn
@@ -43,7 +43,7 @@ class Lean(Path):
         """Its rows were those of the model, so that errors are answered by the model itself."""
 
     @classmethod
-    def of(cls, own: OwnForward) -> Lean | None:
+    def of(cls, own: OwnForward) -> Self | None:
         """None for models of another structure."""
         look = Look(own.model)
         return None if look.build is None else cls(own, look)
