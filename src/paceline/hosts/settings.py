@@ -79,9 +79,7 @@ class Settings:
             raise ValueError(f"method is the class {name}; make a drafter of it: {name}()")
         if self.method is not None and not isinstance(self.method, (str, Drafter)):
             given = _short(self.method)
-            raise ValueError(
-                f"method is a spec such as 'lookup', or a drafter, not {given}; models go to draft_model"
-            )
+            raise ValueError(f"method is a spec such as 'lookup', or a drafter, not {given}; models go to draft_model")
         if not isinstance(self.planner, str) and not hasattr(self.planner, "nodes"):
             raise ValueError(f"planner is a spec such as 'fixed:4', or a planner, not {_short(self.planner)}")
         if callable(self.criteria):
