@@ -24,7 +24,7 @@ PROMPT = "The old house stood at the end of the lane, and nobody who passed it i
 METHODS = {
     "plain": {"method": "plain"},
     "lookup": {"method": "lookup"},
-    "assistant chain, 10": {"method": "assistant"},
+    "assistant chain, 4": {"method": "assistant"},
     "assistant top-4, 16": {"method": "assistant:top=4", "planner": "fixed:16"},
     "assistant beams 4, 16": {"method": "assistant:beams=4", "planner": "fixed:16"},
 }
