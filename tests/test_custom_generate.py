@@ -171,7 +171,9 @@ SETTINGS: dict[str, dict[str, Any]] = {
 @pytest.mark.parametrize("name", SETTINGS)
 def test_settings_act_as_in_transformers(name: str, inputs: Callable[[], dict[str, torch.Tensor]]) -> None:
     ends = ends_at_different_places(llama(), batch())
-    equal_to_theirs(llama(), inputs(), eos_token_id=ends, pad_token_id=0, **SETTINGS[name])
+    text = equal_to_theirs(llama(), inputs(), eos_token_id=ends, pad_token_id=0, **SETTINGS[name])
+    assert len(text) == len(inputs()["input_ids"])
+    assert text.shape[1] > LENGTH
 
 
 def test_a_setting_that_did_nothing_would_be_seen() -> None:
@@ -187,7 +189,9 @@ def test_a_setting_that_did_nothing_would_be_seen() -> None:
 
 
 def test_padding_that_no_mask_tells_of_is_found_by_the_pad_token() -> None:
-    equal_to_theirs(llama(), {"input_ids": batch()["input_ids"]}, pad_token_id=0, eos_token_id=[5])
+    found = equal_to_theirs(llama(), {"input_ids": batch()["input_ids"]}, pad_token_id=0, eos_token_id=[5])
+    told = equal_to_theirs(llama(), batch(), pad_token_id=0, eos_token_id=[5])
+    assert found.tolist() == told.tolist()
 
 
 def test_rows_that_nothing_can_pad_go_on_until_the_last_has_ended() -> None:
@@ -343,7 +347,9 @@ def test_rows_know_their_number() -> None:
 
 def test_guidance_by_a_negative_prompt_belongs_to_its_row() -> None:
     negative = torch.tensor([[4, 5], [6, 7], [8, 9]])
-    equal_to_theirs(llama(), batch(), guidance_scale=2.0, negative_prompt_ids=negative)
+    text = equal_to_theirs(llama(), batch(), guidance_scale=2.0, negative_prompt_ids=negative)
+    moved = equal_to_theirs(llama(), batch(), guidance_scale=2.0, negative_prompt_ids=negative.roll(1, 0))
+    assert [one.tolist() != other.tolist() for one, other in zip(text, moved, strict=True)] == [True] * len(negative)
 
 
 def test_what_cannot_be_copied_is_told() -> None:
