@@ -10,8 +10,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from scipy import stats
 
+import paceline
 from engine import PROMPT, SIZE, habitual, tabled, write
 from families import build
 from paceline.context import Context, Ending
@@ -322,6 +324,19 @@ def test_reading_the_prompt_is_not_decoding() -> None:
     flow.send(answered([question], session.target)[0])
     assert sum(model.sizes) <= IN_PASSING + 2
     flow.close()
+
+
+def test_a_method_may_ask_for_a_draft_model_of_another_type() -> None:
+    """By name it is loaded once for all methods, but for those that want it otherwise."""
+    lm = paceline.load("pocket", dtype="float32")
+    how: dict[str, Any] = {"draft_model": "pocket-draft", "max_new_tokens": 8, "temperature": 0.8}
+    specs = ("assistant", "assistant:top=2", "assistant:dtype=bfloat16")
+    texts = [lm.generate("Once", method=spec, **how) for spec in specs]
+    plain = lm.generate("Once", method="plain", max_new_tokens=8, temperature=0.8)
+    assert {tuple(text.tokens) for text in texts} == {tuple(plain.tokens)}
+    shared, also, other = (drafter.model for drafter, _ in lm._drafters.values() if isinstance(drafter, Assistant))
+    assert shared is also
+    assert (getattr(shared, "dtype", None), getattr(other, "dtype", None)) == (torch.float32, torch.bfloat16)
 
 
 def test_texts_of_one_prompt_have_it_read_once_by_the_draft_model() -> None:

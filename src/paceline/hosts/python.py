@@ -146,9 +146,8 @@ class LanguageModel:
 
     def _draft_model(self, settings: Settings) -> Any:
         """The draft model of the settings, loaded where they name it."""
-        named = settings.draft_model
-        if not isinstance(named, (str, Path)):
-            return named
+        if (named := settings.shared_draft_model) is None:
+            return settings.draft_model
         _ = settings.drafter  # a mistake in the spec is told before a model is loaded
         if str(named) not in self._draft_models:
             self._draft_models[str(named)] = DraftModel.load(named, self.target)

@@ -102,6 +102,13 @@ class Settings:
             return self.method
         return DEFAULT_METHOD if self.draft_model is None else Assistant.name
 
+    @property
+    def shared_draft_model(self) -> str | Path | None:
+        """The name of a draft model that may be loaded once for several drafters: none where the method asks for it in
+        a type of its own."""
+        named = self.draft_model
+        return named if isinstance(named, (str, Path)) and "dtype=" not in self.spec else None
+
     def planner_for(self, drafter: Drafter) -> Planner:
         """Who sizes the drafts of this drafter."""
         return make_planner(self.planner, drafter.nodes) if isinstance(self.planner, str) else self.planner

@@ -147,9 +147,8 @@ class CustomGenerate:
     def _draft_model(self, target: HFTarget) -> Any:
         """The draft model of the settings; where they name it, loaded once for all targets of a type and place. A
         method that asks for another type loads its own."""
-        named = self._settings.draft_model
-        if not isinstance(named, (str, Path)) or "dtype=" in self._settings.spec:
-            return named
+        if (named := self._settings.shared_draft_model) is None:
+            return self._settings.draft_model
         key = target.dtype, target.device
         if key not in self._draft_models:
             self._draft_models[key] = DraftModel.load(named, target)
