@@ -230,20 +230,21 @@ class Batch:
             if self._at_once is not None and len(self._seats) >= self._at_once:
                 return
             prompt = session.context.tokens[:-1]
-            here = self._lender(session, prompt)
-            if self._promised(session, prompt) >= here.common_prefix(prompt) + WORTH_WAITING:
+            lender, common = self._lender(session, prompt)
+            if self._promised(session, prompt) >= common + WORTH_WAITING:
                 continue
             self._waiting.remove(session)
             seat = Seat(session, session.flow(), given=len(session.emissions))
             self._seats.append(seat)
-            seat.begin(here, here.common_prefix(prompt))
+            seat.begin(lender, common)
 
-    def _lender(self, session: Session, prompt: Ints) -> Rows:
-        """The rows that hold most of a prompt: those of the sequence itself unless another's hold more."""
+    def _lender(self, session: Session, prompt: Ints) -> tuple[Rows, int]:
+        """The rows that hold most of a prompt, and how much: the sequence's own unless another's hold more."""
+        own = session.rows, session.rows.common_prefix(prompt)
         if session.drafter.needs != NOTHING:  # it is shown the whole prompt anyway
-            return session.rows
-        held = [session.rows, *(seat.session.rows for seat in self._seats)]
-        return max(held, key=lambda rows: rows.common_prefix(prompt))
+            return own
+        others = ((seat.session.rows, seat.session.rows.common_prefix(prompt)) for seat in self._seats)
+        return max((own, *others), key=lambda held: held[1])
 
     def _promised(self, session: Session, prompt: Ints) -> int:
         """How much of a prompt will be held once those who are reading have read theirs."""

@@ -80,8 +80,12 @@ class KeptRows:
                 rows = best
             else:
                 rows = self._target.open(capacity)
-                if best is not None and common:
-                    rows.adopt(best, common)
+                try:
+                    if best is not None and common:
+                        rows.adopt(best, common)
+                except BaseException:
+                    rows.close()
+                    raise
             self._lent.add(rows)
         return rows
 

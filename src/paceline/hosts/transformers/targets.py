@@ -50,7 +50,7 @@ def _state(model: PreTrainedModel) -> tuple[Any, ...]:
     place = model.device.type
     mixed = torch.get_autocast_dtype(place) if torch.is_autocast_enabled(place) else None
     config: Any = model.config.get_text_config()
-    modules = tuple(id(module) for module in model.modules())
+    modules = tuple(model.modules())  # themselves: a number that is free again may be another module's
     return model.dtype, model.device, mixed, config.vocab_size, stretched(config), modules
 
 
