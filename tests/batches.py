@@ -113,7 +113,7 @@ def any_wish(random: np.random.Generator) -> Wish:
 
 def told(session: Session) -> Any:
     """Everything a session found, but for how long it took."""
-    spent = {"seconds_draft": 0.0, "seconds_score": 0.0, "seconds_judge": 0.0}
+    spent = {"seconds_draft": 0.0, "seconds_score": 0.0, "seconds_read": 0.0, "seconds_judge": 0.0}
     return session.emissions, session.context.finish, [replace(round, **spent) for round in session.rounds]
 
 

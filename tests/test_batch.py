@@ -231,7 +231,7 @@ def test_pauses_between_steps_are_not_counted() -> None:
         if number > 8 and not len(batch):
             break
     for session in sessions:
-        parts = [(r.seconds_draft, r.seconds_score, r.seconds_judge) for r in session.rounds]
+        parts = [(r.seconds_draft, r.seconds_score, r.seconds_read, r.seconds_judge) for r in session.rounds]
         spent = [session.seconds_prefill, *itertools.chain(*parts)]
         assert min(spent) >= 0
         assert 0 < sum(spent) < inside + 0.005 < 0.01 * number

@@ -294,12 +294,12 @@ def test_the_record_describes_emitted_tokens_only(method: str, setting: str, eos
 
 
 def test_totals_are_sums_and_ratios_of_rounds() -> None:
-    spent = {"seconds_draft": 1.0, "seconds_score": 2.0, "seconds_judge": 1.0}
+    spent = {"seconds_draft": 1.0, "seconds_score": 2.0, "seconds_read": 0.5, "seconds_judge": 0.5}
     rounds = [
-        Round(position=5, drafted=4, accepted=2, emitted=3, **spent),
-        Round(position=8, drafted=0, accepted=0, emitted=1, **spent),
-        Round(position=9, drafted=6, accepted=0, emitted=1, **spent),
-        Round(position=10, drafted=2, accepted=2, emitted=2, **spent),
+        Round(position=5, drafted=4, depth=4, accepted=2, refused=True, emitted=3, **spent),
+        Round(position=8, drafted=0, depth=0, accepted=0, refused=False, emitted=1, **spent),
+        Round(position=9, drafted=6, depth=3, accepted=0, refused=True, emitted=1, **spent),
+        Round(position=10, drafted=2, depth=2, accepted=2, refused=False, emitted=2, **spent),
     ]
     assert Totals.of(rounds, 0.5).as_dict() == {
         "rounds": 4,
@@ -310,7 +310,8 @@ def test_totals_are_sums_and_ratios_of_rounds() -> None:
         "seconds_prefill": 0.5,
         "seconds_draft": 4.0,
         "seconds_score": 8.0,
-        "seconds_judge": 4.0,
+        "seconds_read": 2.0,
+        "seconds_judge": 2.0,
         "tokens_per_second": 7 / 16,
         "tokens_per_round": 7 / 4,
         "mean_accepted": 1.0,

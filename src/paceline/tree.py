@@ -54,6 +54,12 @@ class DraftTree:
         """How many nodes can be accepted: all but probes."""
         return len(self) if self.probes is None else int((~self.probes).sum())
 
+    @property
+    def depth(self) -> int:
+        """How many tokens in a row can be accepted."""
+        depths = self.depths()
+        return int((depths if self.probes is None else depths[~self.probes]).max(initial=0))
+
     @classmethod
     def build(
         cls,

@@ -62,6 +62,8 @@ class Verdict:
     tokens: tuple[int, ...]
     accepted: int
     """How many of ``tokens`` were drafted: all but the last, or all where the text ended inside the draft."""
+    refused: bool = False
+    """Whether the last token is none of the children that the draft had for its place."""
 
 
 def judge(
@@ -87,7 +89,7 @@ def judge(
         ended = emit(token, node)
         child = tree.child(node, token)
         if child is None:
-            return Verdict(tuple(path), tuple(tokens), len(tokens) - 1)
+            return Verdict(tuple(path), tuple(tokens), len(tokens) - 1, refused=len(tree.children(node)) > 0)
         if ended:
             return Verdict(tuple(path), tuple(tokens), len(tokens))
         path.append(child)

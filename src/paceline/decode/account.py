@@ -27,6 +27,7 @@ class Totals:
     seconds_prefill: float
     seconds_draft: float
     seconds_score: float
+    seconds_read: float
     seconds_judge: float
 
     @classmethod
@@ -40,13 +41,14 @@ class Totals:
             seconds_prefill=seconds_prefill,
             seconds_draft=sum(r.seconds_draft for r in rounds),
             seconds_score=sum(r.seconds_score for r in rounds),
+            seconds_read=sum(r.seconds_read for r in rounds),
             seconds_judge=sum(r.seconds_judge for r in rounds),
         )
 
     @property
     def seconds(self) -> float:
         """Decoding time, prefill apart."""
-        return self.seconds_draft + self.seconds_score + self.seconds_judge
+        return self.seconds_draft + self.seconds_score + self.seconds_read + self.seconds_judge
 
     def as_dict(self) -> dict[str, float]:
         """The sums and the ratios drawn from them; a ratio over nothing is 0."""

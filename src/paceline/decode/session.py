@@ -42,18 +42,26 @@ class Emission:
     logprobs: TokenLogprobs | None = None
     round: int = 0
     """The number of the round that brought it."""
+    score: float = 0.0
+    """The log-probability that its source gave it; 0 from a source without an opinion, and for the target's own."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Round:
     """What one scored draft brought. ``position`` counts tokens before it, prompt included."""
 
     position: int
     drafted: int
+    depth: int
+    """How many levels the draft had."""
     accepted: int
+    refused: bool
+    """Whether the draft went on where the target went another way; its last token then is a correction."""
     emitted: int
     seconds_draft: float
     seconds_score: float
+    seconds_read: float
+    """From logits to laws. On a device that works ahead of the host, the waiting for it is part of this."""
     seconds_judge: float
 
 
@@ -79,6 +87,8 @@ class Session:
     """Reading the prompt: the target's part, and what the drafter does when it is opened."""
     reused: int = 0
     """Prompt tokens whose rows were there already."""
+    _seconds_read: float = 0.0
+    """Of the round that is being judged."""
     seconds_away: float = 0.0
     """Spent by whoever the tokens were handed to; drivers keep count."""
 
@@ -133,6 +143,7 @@ class Session:
         scores: Scores = yield Score(Request.of_tree(self.rows, self.context.root, tree, self.drafter.needs))
         scored = self._clock()
         position = len(self.context)
+        self._seconds_read = 0.0
         verdict = self._judge(tree, scores)
         self._keep([0, *(node + 1 for node in verdict.path)])
         assert self.rows.committed == len(self.context) - 1, "every token but the root has its row"
@@ -142,11 +153,14 @@ class Session:
             Round(
                 position=position,
                 drafted=tree.drafted,
+                depth=tree.depth,
                 accepted=verdict.accepted,
+                refused=verdict.refused,
                 emitted=len(verdict.tokens),
                 seconds_draft=drafted - started,
                 seconds_score=scored - drafted,
-                seconds_judge=judged - scored,
+                seconds_read=self._seconds_read,
+                seconds_judge=judged - scored - self._seconds_read,
             )
         )
 
@@ -171,16 +185,22 @@ class Session:
         assert dice is not None, "set when the session was made"
 
         def node_law(node: int) -> Distribution:
+            started = self._clock()
             if law.argmax_only:
                 token = scores.choice(node)
                 law.check_peak(float(scores.row(node)[token]))
-                return Distribution.one_hot(token)
-            return law.distribution(scores.row(node), self.context.tokens)
+                found = Distribution.one_hot(token)
+            else:
+                found = law.distribution(scores.row(node), self.context.tokens)
+            self._seconds_read += self._clock() - started
+            return found
 
         def emit(token: int, node: int) -> bool:
             child = tree.child(node, token)
             source = "" if child is None else tree.sources[child] or self.drafter.name
-            self.emissions.append(Emission(token, source, self._logprobs(scores, node, token), len(self.rounds)))
+            score = 0.0 if child is None else float(tree.scores[child])
+            logprobs = self._logprobs(scores, node, token)
+            self.emissions.append(Emission(token, source, logprobs, len(self.rounds), score))
             return self.context.commit(token)
 
         return judge(tree, node_law, self.rule, dice, index=len(self.context), emit=emit)

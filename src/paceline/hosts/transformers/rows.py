@@ -192,5 +192,6 @@ def _totals(sessions: Sequence[Session], seconds: float) -> Totals:
         seconds_prefill=share * lived.seconds_prefill,
         seconds_draft=share * lived.seconds_draft,
         seconds_score=share * lived.seconds_score,
+        seconds_read=share * lived.seconds_read,
         seconds_judge=share * lived.seconds_judge,
     )
