@@ -1,0 +1,1 @@
+"""Other libraries on the same weights and prompts, one file each."""

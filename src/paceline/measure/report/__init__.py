@@ -1,0 +1,1 @@
+"""A run for people: Markdown, and one page with pictures."""

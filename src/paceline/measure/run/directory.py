@@ -1,0 +1,183 @@
+"""A run on disk: ``run.json`` says what was run and on what, ``records.jsonl`` holds a line per text.
+
+Lines are added a unit at a time, the texts of one prompt by all entries in one write, so an interrupted run has whole
+units but perhaps for the last, which is dropped when it goes on.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, fields
+from pathlib import Path
+from typing import Any
+
+from paceline.measure.run.record import Record
+
+FORMAT = 1
+ABOUT, RECORDS = "run.json", "records.jsonl"
+
+
+@dataclass(kw_only=True)
+class About:
+    """What was run. ``recipe``, ``model`` and ``entries`` are the run's identity: it goes on only where they are
+    equal."""
+
+    recipe: dict[str, Any]
+    """Every option that decides what is written and by whom: suite, methods, peers, limit, temperature, and so on."""
+    model: dict[str, Any]
+    """Name, dtype, fingerprint, device, and its shape where it carries ballast."""
+    entries: list[dict[str, Any]]
+    """Of each contestant: ``name``, ``ours``, and its facts. The first is plain decoding."""
+    workload: dict[str, Any]
+    """``suite``, ``cells``, ``notes``, ``sources``, and ``units``: how many there are to write."""
+    missing: dict[str, str] = field(default_factory=dict)
+    """Contestants that were asked for and cannot take part -> why."""
+    warm_up: dict[str, Any] = field(default_factory=dict)
+    """Entry -> what its warm-up found: whether it writes plain decoding's greedy text."""
+    energy: dict[str, Any] = field(default_factory=dict)
+    """``source`` (nvml, rapl, powermetrics, stated, none), ``measured``, ``watts``."""
+    sittings: list[dict[str, Any]] = field(default_factory=list)
+    """Each time that it was begun or went on: when, versions, machine, threads, load, git state."""
+    finished: bool = False
+    format: int = FORMAT
+
+
+@dataclass
+class Run:
+    """A run that was read."""
+
+    path: Path
+    about: About
+    records: list[Record]
+
+    @property
+    def name(self) -> str:
+        """What reports call it: its folder's name."""
+        return self.path.resolve().name
+
+    @property
+    def entries(self) -> list[str]:
+        """Names in the order of the run; the first is plain decoding."""
+        return [entry["name"] for entry in self.about.entries]
+
+
+def read(path: Path) -> Run:
+    """A run, finished or not. A line that was cut off at the end is left out; the file is not touched."""
+    about = _about(path)
+    records, _ = _records(path)
+    return Run(path, about, records)
+
+
+def begin(path: Path, about: About) -> Run:
+    """Make the directory of a run, or open it where it is this very run; ``about`` then brings a further sitting.
+
+    Whatever else stands there is left as it is, and told.
+    """
+    if not (path / ABOUT).exists():
+        if path.exists() and (not path.is_dir() or any(path.iterdir())):
+            raise ValueError(f"{path} is there and is no run; give another --out")
+        path.mkdir(parents=True, exist_ok=True)
+        run = Run(path, about, [])
+        write_about(run)
+        return run
+    old = _about(path)
+    for part in ("recipe", "model", "entries"):
+        if (told := _difference(getattr(old, part), getattr(about, part))) is not None:
+            raise ValueError(
+                f"{path} holds another run ({part}: {told}); give another --out, or the options of that one"
+            )
+    records, size = _records(path)
+    records, size = _whole_units(path, records, size, len(old.entries))
+    if (path / RECORDS).exists():
+        os.truncate(path / RECORDS, size)
+    old.sittings += about.sittings
+    run = Run(path, old, records)
+    write_about(run)
+    return run
+
+
+def add(run: Run, records: Sequence[Record]) -> None:
+    """Keep the texts of one unit."""
+    lines = "".join(json.dumps(asdict(record), ensure_ascii=False) + "\n" for record in records)
+    with (run.path / RECORDS).open("a", encoding="utf8") as file:
+        file.write(lines)
+        file.flush()
+        os.fsync(file.fileno())
+    run.records += records
+
+
+def write_about(run: Run) -> None:
+    """Write ``run.json`` whole or not at all."""
+    fresh = run.path / f"{ABOUT}.part"
+    fresh.write_text(json.dumps(asdict(run.about), indent=1, ensure_ascii=False) + "\n", encoding="utf8")
+    fresh.replace(run.path / ABOUT)
+
+
+def _about(path: Path) -> About:
+    file = path / ABOUT
+    try:
+        found = json.loads(file.read_text(encoding="utf8"))
+    except FileNotFoundError:
+        raise ValueError(f"{path} holds no run: there is no {ABOUT}") from None
+    except (OSError, ValueError) as error:
+        raise ValueError(f"{file} cannot be read: {error}") from None
+    version = found.get("format") if isinstance(found, dict) else None
+    if version != FORMAT:
+        raise ValueError(f"{file} has format {version!r}, and this version of Paceline reads format {FORMAT}")
+    names = {f.name for f in fields(About)}
+    if set(found) != names:
+        odd = ", ".join(sorted(set(found) ^ names))
+        raise ValueError(f"{file} is damaged: it lacks or adds {odd}")
+    return About(**found)
+
+
+def _records(path: Path) -> tuple[list[Record], int]:
+    """The records, and how many bytes of the file they take. A last line without its end was cut off."""
+    file = path / RECORDS
+    try:
+        lines = file.read_bytes().splitlines(keepends=True)
+    except FileNotFoundError:
+        return [], 0
+    records, size = list[Record](), 0
+    for number, line in enumerate(lines, start=1):
+        if not line.endswith(b"\n"):
+            break
+        try:
+            records.append(Record.of(json.loads(line)))
+        except (ValueError, TypeError, KeyError) as error:
+            raise ValueError(f"{file}, line {number}, is no record: {error}") from None
+        size += len(line)
+    return records, size
+
+
+def _whole_units(path: Path, records: list[Record], size: int, entries: int) -> tuple[list[Record], int]:
+    """Without the texts of a last unit that lacks some: one write brings a whole unit, but a full disk may cut it."""
+    if not records:
+        return records, size
+    last = records[-1].unit, records[-1].repeat
+    tail = [record for record in records if (record.unit, record.repeat) == last]
+    turns = {(record.turn, record.prompt) for record in tail}
+    if len(tail) == len(turns) * entries and {r.entry for r in tail} == {r.entry for r in records}:
+        return records, size
+    kept = len(records) - len(tail)
+    with (path / RECORDS).open("rb") as file:
+        return records[:kept], sum(len(file.readline()) for _ in range(kept))
+
+
+def _difference(old: Any, new: Any) -> str | None:
+    """In a few words, the first place where two plain structures differ; None where they do not."""
+    new = json.loads(json.dumps(new))
+    if isinstance(old, Mapping) and isinstance(new, Mapping):
+        return _first(
+            f"{key} {told}" if (told := _difference(old.get(key), new.get(key))) is not None else None
+            for key in sorted(set(old) | set(new))
+        )
+    if isinstance(old, list) and isinstance(new, list) and len(old) == len(new):
+        return _first(_difference(a, b) for a, b in zip(old, new, strict=True))
+    return None if old == new else f"was {json.dumps(old)} and is {json.dumps(new)}"
+
+
+def _first(found: Iterable[str | None]) -> str | None:
+    return next((one for one in found if one is not None), None)
