@@ -1,8 +1,8 @@
 """Conformance: speculation must leave a model's text alone, and here is how to find out on any model.
 
-`run` holds the check, `cases` what is tried, `adversaries` drafts made to find mistakes, `walk` and `follow` the way
-along plain decoding's text, alone and in company, `rescore` near tie or bug, `statistics` the rejection rule, `report`
-what was found.
+`run` holds the check, `cases` what is tried, `adversaries` drafts made to find mistakes, `walk` the way along plain
+decoding's text, alone and in company, `rescore` near tie or bug, `statistics` the rejection rule, `report` what was
+found.
 """
 
 from paceline.measure.conformance.report import Report

@@ -20,7 +20,7 @@ from paceline.decode.session import Session
 from paceline.drafters import Plain, Seen
 from paceline.law import KeyedDice, Law
 from paceline.measure.conformance.cases import Setting
-from paceline.measure.conformance.follow import Flip
+from paceline.measure.follow import Flip
 from paceline.targets.base import Request, Rows, Target, Want
 
 WIDE = 16

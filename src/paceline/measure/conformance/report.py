@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from paceline.measure.conformance.cases import Case
-from paceline.measure.conformance.follow import Flip
+from paceline.measure.follow import Flip
 from paceline.measure.conformance.rescore import Verdict
 
 RATE_ALARM = 1e-3

@@ -17,6 +17,7 @@ from statistics import median
 
 from paceline.context import Ints
 from paceline.measure.comparison import Parting, Progress, first_parting
+from paceline.measure.rotation import order
 from paceline.measure.statistics import Estimate, median_of, repeated_share
 
 Write = Callable[[Ints], list[int]]
@@ -154,11 +155,3 @@ def _steps(
             tokens = write(prompt)
             calls[side.name] = Call(tokens, clock() - started)
         contest.turns.append(Turn(number, calls))
-
-
-def order(sides: Sequence[Side], turn: int, prompt: int) -> Sequence[Side]:
-    """Who goes first, and who after whom, with a prompt in a pass. Over as many passes as there are sides everybody
-    goes first once with every prompt, and every other prompt has them follow each other the other way round."""
-    first = (turn + prompt) % len(sides)
-    turned = [*sides[first:], *sides[:first]]
-    return turned if prompt % 2 == 0 else [turned[0], *reversed(turned[1:])]

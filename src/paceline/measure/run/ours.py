@@ -1,0 +1,127 @@
+"""Our methods as contestants: the engine's own session, timed around whatever it does for a text."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import Any, ClassVar
+
+from paceline.context import Context, Ending
+from paceline.decode.planner import make_planner
+from paceline.decode.serial import run
+from paceline.decode.session import Session
+from paceline.drafters import Drafter, make_drafter
+from paceline.drafters.assistant import DraftModel
+from paceline.law import KeyedDice
+from paceline.measure.follow import FollowingDice
+from paceline.measure.run.contestant import Clock, Contestant, Job, Written
+from paceline.targets.base import SPARE_ROWS, Target
+from paceline.verify import Rule
+from paceline.vocabulary import Vocabulary
+
+
+@dataclass(kw_only=True)
+class Drafting:
+    """What our methods of a run have in common."""
+
+    vocabulary: Vocabulary | None = None
+    draft_model: DraftModel | None = None
+    planner: str = "fixed"
+    rule: Rule = Rule.COUPLED
+    warm: bool = False
+    """Drafters keep what they learnt from prompt to prompt."""
+    make: Callable[[str, DraftModel | None], Drafter] = field(
+        default=lambda spec, model: make_drafter(spec, model, must_use=False)
+    )
+
+
+class Ours(Contestant):
+    """One of our methods."""
+
+    ours: ClassVar[bool] = True
+
+    def __init__(self, spec: str, target: Target, how: Drafting) -> None:
+        self.name = spec
+        self.target = target
+        self._how = how
+        self._drafter: Drafter | None = None
+        self.begin()
+
+    def begin(self) -> None:
+        if self._drafter is None or not self._how.warm:
+            self._drafter = self._how.make(self.name, self._how.draft_model)
+        self._drafter.fit(self.target, self._how.vocabulary)
+        self._planner = make_planner(self._how.planner, self._drafter.nodes)
+
+    def facts(self) -> dict[str, Any]:
+        assert self._drafter is not None, "made at the beginning"
+        draft = self._how.draft_model if self._drafts_with_a_model else None
+        size = self._how.planner if ":" in self._how.planner else f"{self._how.planner}:{self._drafter.nodes}"
+        return {
+            "library": "paceline",
+            "method": self.name,
+            "planner": size,
+            "rule": str(self._how.rule),
+            "draft_model": None if draft is None else draft.target.name,
+            "draft_fingerprint": None if draft is None else draft.target.fingerprint(),
+            "learning": "kept from prompt to prompt" if self._how.warm else "reset before every prompt",
+        }
+
+    @property
+    def _drafts_with_a_model(self) -> bool:
+        """Whether the draft model that is there for all is taken by this method."""
+        if self._how.draft_model is None:
+            return False
+        try:
+            make_drafter(self.name, self._how.draft_model)
+        except ValueError:
+            return False
+        return True
+
+    def session(self, job: Job) -> Session:
+        """A text about to be written, on rows of its own."""
+        assert self._drafter is not None, "made at the beginning"
+        limit = self.target.context_length
+        ending = Ending(max_new_tokens=job.max_new_tokens, eos=job.eos, context_length=limit)
+        context = Context(job.prompt, job.sampling, ending)
+        return Session(
+            context=context,
+            target=self.target,
+            rows=self.target.open(len(context) + context.room + SPARE_ROWS),
+            drafter=self._drafter,
+            planner=self._planner,
+            rule=self._how.rule,
+            dice=None if job.script is None else FollowingDice(KeyedDice(context.noise), job.script),
+        )
+
+    def write(self, job: Job, clock: Clock) -> Written:
+        started = clock()
+        session = self.session(job)
+        opened = clock() - started
+        deliveries: list[tuple[int, float]] = []
+        try:
+            for count, emission in enumerate(run(session), start=1):
+                if emission.round == len(deliveries):
+                    deliveries.append((count, clock() - started))
+                else:  # a further token of the same round, which came with the others
+                    deliveries[-1] = count, deliveries[-1][1]
+        finally:
+            session.rows.close()
+        return replace(told(session, deliveries), seconds_prefill=opened + session.seconds_prefill)
+
+
+def told(session: Session, deliveries: list[tuple[int, float]]) -> Written:
+    """What a finished session knows of its text."""
+    dice, first = session.dice, session.context.prompt_length
+    flips = dice.flips if isinstance(dice, FollowingDice) else []
+    return Written(
+        tokens=session.context.emitted.tolist(),
+        deliveries=deliveries,
+        rounds=session.rounds,
+        forwards=len(session.rounds),
+        sources=[emission.source for emission in session.emissions],
+        scores=[round(emission.score, 4) for emission in session.emissions],
+        seconds_prefill=session.seconds_prefill,
+        finish=str(session.context.finish),
+        flips=[(flip.index - first, flip.chosen) for flip in flips],
+    )

@@ -1,0 +1,114 @@
+"""From what a contestant wrote to the line that is kept of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from paceline.decode.session import Round
+from paceline.measure.run.contestant import Contestant, Job, Written, cut
+from paceline.measure.run.judge import Finding
+from paceline.measure.run.record import ROUND_COLUMNS, Record
+from paceline.measure.workload import Prompt
+from paceline.vocabulary import Detokenizer, Vocabulary
+
+Spell = Callable[[Sequence[int], Sequence[int]], list[str]]
+"""Of a prompt and the tokens after it, the text that each token made certain."""
+DIGITS = 7
+"""Of seconds: a tenth of a microsecond, which is less than a clock tells."""
+
+
+def kept(
+    who: Contestant,
+    prompt: Prompt,
+    job: Job,
+    written: Written,
+    finding: Finding,
+    text: Spell,
+    *,
+    seconds: float,
+    joules: float | None,
+    peak: int | None,
+    **where: Any,
+) -> Record:
+    """The record of a text that was written alone."""
+    tokens = cut(written.tokens, job)
+    pieces = text(job.prompt.tolist(), tokens)
+    decoded, seconds_decode = decoding(written, tokens, seconds)
+    split = None if written.rounds is None else _split(written, seconds)
+    return Record(
+        entry=who.name,
+        prompt=prompt.key,
+        task=prompt.task,
+        language=prompt.language,
+        prompt_tokens=len(job.prompt),
+        text="".join(pieces),
+        tokens=tokens,
+        finish=written.finish or _finish(tokens, job),
+        seconds=round(seconds, DIGITS),
+        seconds_first=round(written.deliveries[0][1], DIGITS),
+        decoded=decoded,
+        seconds_decode=round(seconds_decode, DIGITS),
+        split=split,
+        rounds=None if written.rounds is None else columns(written.rounds),
+        forwards=written.forwards,
+        sources=written.sources,
+        scores=written.scores,
+        pieces=pieces,
+        verdict=finding.verdict,
+        parts_at=finding.parts_at,
+        flips=finding.flips,
+        joules=joules,
+        peak_bytes=peak,
+        **where,
+    )
+
+
+def decoding(written: Written, tokens: Sequence[int], seconds: float) -> tuple[int, float]:
+    """How many tokens came in how many seconds, prefill apart. One that reads the prompt apart brings all its tokens
+    after that; with any other the first delivery belongs to the prompt. Tokens behind the end do not count."""
+    if written.seconds_prefill is not None:
+        return len(tokens), seconds - written.seconds_prefill
+    first, when = written.deliveries[0]
+    return max(0, len(tokens) - first), seconds - when
+
+
+def columns(rounds: Sequence[Round]) -> dict[str, list[float]]:
+    """Rounds column by column."""
+    return {
+        name: [round(float(getattr(one, name)), DIGITS) for one in rounds]
+        if name.startswith("seconds")
+        else [int(getattr(one, name)) for one in rounds]
+        for name in ROUND_COLUMNS
+    }
+
+
+def pieces_of(vocabulary: Vocabulary | None) -> Spell:
+    """What each token made certain of the text; nothing where there is no tokenizer."""
+
+    def pieces(prompt: Sequence[int], tokens: Sequence[int]) -> list[str]:
+        if vocabulary is None or not len(tokens):
+            return [""] * len(tokens)
+        stream = Detokenizer(vocabulary, prefix=prompt)
+        said = [stream.push(int(token)) for token in tokens]
+        said[-1] += stream.finish()
+        return said
+
+    return pieces
+
+
+def _split(written: Written, seconds: float) -> dict[str, float]:
+    rounds = written.rounds or []
+    found = {
+        "prefill": written.seconds_prefill or 0.0,
+        "draft": sum(one.seconds_draft for one in rounds),
+        "score": sum(one.seconds_score for one in rounds),
+        "read": sum(one.seconds_read for one in rounds),
+        "judge": sum(one.seconds_judge for one in rounds),
+    }
+    found["rest"] = max(0.0, seconds - sum(found.values()))
+    return {name: round(value, DIGITS) for name, value in found.items()}
+
+
+def _finish(tokens: Sequence[int], job: Job) -> str:
+    return "eos" if tokens and tokens[-1] in job.eos else "length"
