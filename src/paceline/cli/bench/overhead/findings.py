@@ -101,7 +101,7 @@ def _line(contest: Contest, sides: Sequence[str]) -> tuple[str, ...]:
 
 
 def _interval(found: Estimate) -> str:
-    return f"{found.median:.2f} [{found.low:.2f}, {found.high:.2f}]"
+    return f"{found.value:.2f}" + (f" [{found.low:.2f}, {found.high:.2f}]" if found.bounded else "")
 
 
 def _notes(part: Part) -> Iterator[str]:
@@ -136,9 +136,9 @@ def summary(parts: Sequence[Part], options: argparse.Namespace, seconds: float) 
         return {key: row["ratios"][side] for key, row in rows.items()}
 
     return {
-        "ratios": {key: ratio["median"] for key, ratio in ratios(OURS).items()},
+        "ratios": {key: ratio["value"] for key, ratio in ratios(OURS).items()},
         "intervals": {key: [ratio["low"], ratio["high"]] for key, ratio in ratios(OURS).items()},
-        "inside_ratios": {key: ratio["median"] for key, ratio in ratios(INSIDE).items()},
+        "inside_ratios": {key: ratio["value"] for key, ratio in ratios(INSIDE).items()},
         "inside_intervals": {key: [ratio["low"], ratio["high"]] for key, ratio in ratios(INSIDE).items()},
         "rows": rows,
         "models": {part.name: part.facts for part in parts},

@@ -1,0 +1,262 @@
+"""Runs that nobody ran: plausible records, the same for the same arguments, without a model."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from paceline.measure.run.directory import About, Run, add, begin, write_about
+from paceline.measure.run.record import ROUND_COLUMNS, Record, Verdict
+
+WORDS = {
+    "en": tuple(re.findall(r"\w+", "the old man went down to the river and saw a boat with two lamps on it")),
+    "pl": tuple(re.findall(r"\w+", "stary żółw poszedł nad rzekę i zobaczył łódź z dwiema lampami w gęstej mgle")),
+    "ja": tuple("老人は川へ行き二つの灯りを積んだ舟を見た"),
+    "ar": tuple(re.findall(r"\w+", "ذهب الرجل العجوز إلى النهر ورأى قاربا")),
+}
+ODD = ["\n", "\t", "😀", "<b>&amp;</b>", "e\u0301"]
+"""Pieces that pages and terminals get wrong: they stand in the texts, too."""
+EOS = 0
+DEPTH = 4
+FORWARD, STALLED = 0.02, 1.0
+KEEN = {"plain": 0.0, "lookup": 0.35, "assistant": 0.7}
+"""How likely each next token of a draft is taken."""
+
+
+@dataclass
+class Machine:
+    """Takes time, some of it by chance."""
+
+    rng: np.random.Generator
+    noise: float
+    drift: float
+    """How much slower it is at the end of the run than at its beginning."""
+    texts: int
+    done: int = 0
+
+    def seconds(self, nominal: float, count: int) -> np.ndarray[Any, np.dtype[np.float64]]:
+        slow = 1 + self.drift * self.done / max(self.texts, 1)
+        return nominal * slow * np.exp(self.noise * self.rng.standard_normal(count))
+
+
+@dataclass
+class Making:
+    """What `made_run` was asked for."""
+
+    methods: Sequence[str]
+    peers: Sequence[str]
+    tasks: Sequence[str]
+    languages: Sequence[str]
+    prompts: int
+    tokens: int
+    repeats: int
+    seed: int
+    noise: float
+    drift: float
+    slow: Mapping[str, float]
+    recipe: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def entries(self) -> list[str]:
+        return [*self.methods, *self.peers]
+
+    @property
+    def cells(self) -> list[tuple[str, str]]:
+        return [(task, language) for task in self.tasks for language in self.languages]
+
+
+def made_run(
+    path: Path,
+    *,
+    methods: Sequence[str] = ("plain", "lookup", "assistant"),
+    peers: Sequence[str] = ("transformers",),
+    tasks: Sequence[str] = ("mt_bench", "qa"),
+    languages: Sequence[str] = ("en", "pl", "ja"),
+    prompts: int = 3,
+    tokens: int = 40,
+    repeats: int = 2,
+    seed: int = 0,
+    noise: float = 0.05,
+    drift: float = 0.0,
+    slow: Mapping[str, float] | None = None,
+    degenerate: bool = True,
+    stall: bool = True,
+    joules: bool = True,
+    finished: bool = True,
+    missing: Mapping[str, str] | None = None,
+    recipe: Mapping[str, Any] | None = None,
+    model: Mapping[str, Any] | None = None,
+) -> Run:
+    """A run of ``prompts`` prompts a cell, those of mt_bench with two turns. ``slow`` makes entries take so many times
+    as long. ``degenerate`` has the first prompt's texts loop, ``stall`` one round of the first method that drafts take
+    very long. ``seed`` moves the times, never the texts."""
+    making = Making(methods, peers, tasks, languages, prompts, tokens, repeats, seed, noise, drift, slow or {})
+    run = begin(path, _about(making, dict(recipe or {}), dict(model or {}), dict(missing or {}), joules))
+    units = [(task, language, number) for task, language in making.cells for number in range(prompts)]
+    machine = Machine(np.random.default_rng(seed), noise, drift, len(units) * repeats * len(making.entries))
+    for repeat in range(repeats):
+        for unit, (task, language, number) in enumerate(units):
+            texts = []
+            for turn in range(2 if task == "mt_bench" else 1):
+                loops = degenerate and unit == 0
+                texts += _unit(making, machine, task, language, number, unit, turn, repeat, loops, joules)
+            if stall and unit == repeat == 0:
+                _stall(texts)
+            add(run, texts)
+    run.about.finished = finished
+    write_about(run)
+    return run
+
+
+def _about(
+    making: Making, recipe: dict[str, Any], model: dict[str, Any], missing: dict[str, str], joules: bool
+) -> About:
+    ours = [{"name": name, "ours": True, "method": name, "dtype": "float32"} for name in making.methods]
+    theirs = [{"name": name, "ours": False, "library": name, "version": "5.0.0"} for name in making.peers]
+    cells = {task: dict.fromkeys(making.languages, making.prompts) for task in making.tasks}
+    asked = {"suite": "made", "methods": list(making.methods), "peers": list(making.peers)}
+    asked |= {"repeat": making.repeats, "temperature": 0.0, "seed": 0, "max_new_tokens": making.tokens, "batch": 1}
+    asked |= {"follow": False, "learning": "reset", "qps": None}
+    return About(
+        recipe=asked | recipe,
+        model={"model": "pocket", "dtype": "float32", "fingerprint": "0123456789abcdef", "device": "cpu"} | model,
+        entries=[*ours, *theirs],
+        workload={
+            "suite": "made",
+            "cells": cells,
+            "notes": ["translation could not be built: its source is not here"],
+            "sources": {"questions.jsonl": "00112233445566ff"},
+            "units": len(making.cells) * making.prompts,
+        },
+        missing=missing,
+        warm_up={name: {"equal": True} for name in making.entries},
+        energy={"source": "stated", "measured": False, "watts": 30.0} if joules else {"source": "none"},
+        sittings=[
+            {
+                "when": "2026-11-22T12:00:00",
+                "versions": {"paceline": "0.1.0", "torch": "2.9.0", "transformers": "5.0.0", "python": "3.11.9"},
+                "machine": {"system": "Linux", "processor": "made up", "cores": 2},
+                "threads": 2,
+                "load": 0.3,
+                "git": {"commit": "abcdef0", "dirty": False},
+            }
+        ],
+    )
+
+
+def _unit(
+    making: Making,
+    machine: Machine,
+    task: str,
+    language: str,
+    number: int,
+    unit: int,
+    turn: int,
+    repeat: int,
+    loops: bool,
+    joules: bool,
+) -> list[Record]:
+    """The texts of all entries, one after the other, the order rotated."""
+    words = np.random.default_rng([unit, turn])
+    count = making.tokens - int(words.integers(8))
+    tokens = [1 + int(word) for word in words.integers(len(WORDS[language]) + len(ODD), size=count - 1)] + [EOS]
+    if loops:
+        tokens = [1 + i % 3 for i in range(count)]
+    pieces = [_piece(token, language) for token in tokens]
+    first = (unit + repeat) % len(making.entries)
+    turned = [*making.entries[first:], *making.entries[:first]]
+    found = []
+    for place, entry in enumerate(turned):
+        machine.done += 1
+        rounds = _rounds(entry, count, np.random.default_rng([unit, turn, len(entry)]))
+        ours, pace = entry in making.methods, making.slow.get(entry, 1.0)
+        found.append(
+            Record(
+                entry=entry,
+                prompt=f"{task}/{language}/{number}",
+                task=task,
+                language=language,
+                unit=unit,
+                turn=turn,
+                repeat=repeat,
+                place=place,
+                prompt_tokens=20 + 30 * turn,
+                text="".join(pieces),
+                tokens=tokens,
+                finish="length" if loops else "eos",
+                verdict=Verdict.REFERENCE if entry == making.methods[0] else Verdict.EQUAL,
+                pieces=pieces,
+                peak_bytes=300_000_000 + 1_000_000 * len(entry),
+                **_timed(rounds, count, machine, pace, ours, joules),
+            )
+        )
+    return sorted(found, key=lambda record: making.entries.index(record.entry))
+
+
+def _piece(token: int, language: str) -> str:
+    words = WORDS[language]
+    if token == EOS:
+        return ""
+    return ODD[token - 1 - len(words)] if token > len(words) else words[token - 1] + ("" if language == "ja" else " ")
+
+
+def _rounds(entry: str, count: int, rng: np.random.Generator) -> list[tuple[int, int]]:
+    """(drafted, accepted) of every round until so many tokens are there."""
+    keen = KEEN.get(entry, 0.0 if entry == "transformers" else 0.5)
+    found, done = list[tuple[int, int]](), 0
+    while done < count:
+        drafted = 0 if keen == 0 or (entry == "lookup" and rng.random() < 0.4) else DEPTH
+        drafted = min(drafted, count - done - 1)
+        misses = np.flatnonzero(rng.random(drafted) > keen)
+        accepted = int(misses[0]) if len(misses) else drafted
+        found.append((drafted, accepted))
+        done += accepted + 1
+    return found
+
+
+def _timed(
+    rounds: list[tuple[int, int]], count: int, machine: Machine, pace: float, ours: bool, joules: bool
+) -> dict[str, Any]:
+    drafted, accepted = np.array(rounds).T
+    draft = machine.seconds(0.001, len(rounds)) * drafted * pace
+    score = machine.seconds(FORWARD, len(rounds)) * (1 + 0.05 * drafted) * pace
+    read, judge = machine.seconds(0.0005, len(rounds)), machine.seconds(0.0002, len(rounds))
+    prefill, rest = float(machine.seconds(0.05, 1)[0]), 0.001
+    decode = float((draft + score + read + judge).sum()) + rest
+    emitted = accepted + 1
+    timed = {
+        "seconds": prefill + decode,
+        "seconds_first": prefill + float((draft + score + read + judge)[0]),
+        "decoded": count,
+        "seconds_decode": decode,
+        "forwards": len(rounds),
+        "joules": 30.0 * (prefill + decode) if joules else None,
+    }
+    if not ours:
+        return timed
+    position = 20 + np.cumsum(emitted) - emitted
+    columns = (position, drafted, drafted, accepted, accepted < drafted, emitted, draft, score, read, judge)
+    sources = [s for d, a in rounds for s in ["draft"] * a + [""]]
+    parts = (prefill, draft.sum(), score.sum(), read.sum(), judge.sum(), rest)
+    return timed | {
+        "split": dict(zip(("prefill", "draft", "score", "read", "judge", "rest"), map(float, parts), strict=True)),
+        "rounds": {name: column.tolist() for name, column in zip(ROUND_COLUMNS, columns, strict=True)},
+        "sources": sources,
+        "scores": [0.8 if source else 0.0 for source in sources],
+    }
+
+
+def _stall(texts: list[Record]) -> None:
+    """One round of the first text that drafts takes very long; its totals grow with it."""
+    for number, record in enumerate(texts):
+        if record.rounds and record.split and any(record.rounds["drafted"]):
+            record.rounds["seconds_score"][1] += STALLED
+            record.split["score"] += STALLED
+            longer = {name: getattr(record, name) + STALLED for name in ("seconds", "seconds_decode")}
+            texts[number] = replace(record, **longer)
+            return
