@@ -19,8 +19,8 @@ from paceline.hosts.writing import Generation
 from paceline.measure.comparison import Comparison, compare
 from paceline.measure.pictures import TokenPicture, cells
 from paceline.measure.pictures.page import page, table_section, token_section
-from paceline.measure.pictures.terminal import END, Painter, paint
-from paceline.measure.pictures.tokens import CONTROLS
+from paceline.measure.pictures.terminal import END, OWN, Painter, paint
+from paceline.measure.pictures.tokens import CONTROLS, HALVES, Kind
 from paceline.vocabulary import Detokenizer
 from tokenizer_kinds import STREAMABLE, vocabulary_of
 
@@ -31,9 +31,11 @@ class Spelled:
     token: int | None = 1
     source: str = ""
     round: int = 0
+    kind: str = Kind.UNTOLD
+    score: float = 0.0
 
 
-NO_TOTALS = Totals(0, 0, 0, 0, 0, 0.0, 0.0, 0.0, 0.0)
+NO_TOTALS = Totals(0, 0, 0, 0, 0, 0.0, 0.0, 0.0, 0.0, 0.0)
 HOSTILE = [
     "<script>alert(1)</script>",
     '"><img src=x onerror=alert(1)>',
@@ -141,6 +143,12 @@ def test_sources_add_up_to_the_totals(lm: LanguageModel, settings: dict[str, Any
         sum(p.round == number and p.token is not None for p in text.pieces) for number in range(len(text.rounds))
     ]
     assert by_round == [r.emitted for r in text.rounds]
+    for number, found in enumerate(text.rounds):
+        own = [p.kind for p in text.pieces if p.round == number and p.token is not None and not p.source]
+        assert own == ([Kind.of("", found.drafted, found.refused)] if found.emitted > found.accepted else [])
+    assert {p.kind for p in text.pieces if p.source} <= {Kind.ACCEPTED}
+    assert sum(drawn.own.values()) == drawn.counts[""]
+    assert Kind.UNTOLD not in drawn.own
 
 
 # --- the page -----------------------------------------------------------------------------------------------
@@ -223,11 +231,26 @@ def test_a_page_needs_nothing_from_elsewhere() -> None:
 
 
 def test_a_token_tells_its_id_source_round_and_text() -> None:
-    drawn = TokenPicture("", (Spelled("ab", 17, "lookup", 4), Spelled("", 3, "", 5)), NO_TOTALS)
-    assert read(drawn).titles == [
-        "'ab' · token 17 · lookup · round 5",
+    pieces = (
+        *(Spelled("ab", 17, "lookup", 4, Kind.ACCEPTED, -0.405), Spelled("", 3, "", 5)),
+        *(Spelled("c", 5, "", 6, Kind.CORRECTED), Spelled("d", 6, "", 7, Kind.BONUS)),
+        Spelled("e", 7, "", 8, Kind.PLAIN),
+    )
+    assert read(TokenPicture("", pieces, NO_TOTALS)).titles == [
+        "'ab' · token 17 · accepted from lookup · log-probability −0.41 · round 5",
         "no text by itself · token 3 · the model itself · round 6",
+        "'c' · token 5 · corrected: the model refused a draft · round 7",
+        "'d' · token 6 · bonus: after a whole draft was accepted · round 8",
+        "'e' · token 7 · plain: no draft in that round · round 9",
     ]
+
+
+def test_a_half_of_a_character_can_be_kept_in_a_file() -> None:
+    drawn = picture(["\ud83d", "\udc00 end"], "\udfff")
+    assert read(drawn).text == "\ufffd\ufffd\ufffd end"
+    page("\ud800", [token_section(drawn)]).encode()
+    paint(drawn, color=False).plain.encode()
+    assert set(HALVES) == set(range(0xD800, 0xE000))
 
 
 def luminance(color: str) -> float:
@@ -246,9 +269,11 @@ def test_text_can_be_read_on_every_color() -> None:
     from paceline.measure.pictures.terminal import MARKS
 
     light, dark = re.findall(r"--ink:(#\w{6});\\?\s*--soft:(#\w{6});--paper:#\w+;--card:(#\w{6})", STYLE)
+    refused = re.findall(r"--refused:(#\w{6})", STYLE)
     for shade, (ink, soft, card) in enumerate((light, dark)):
         assert contrast(soft, card) >= 4.5
         assert all(contrast(ink, color[shade]) >= 7 for color in COLORS)
+        assert contrast(refused[shade], card) >= 4.5
     assert all(contrast("#000000", style[-7:]) >= 7 for mark in MARKS for style in mark.shades)
 
 
@@ -263,6 +288,23 @@ def test_without_colors_brackets_tell_the_source() -> None:
     shown = paint(TokenPicture("p", pieces, NO_TOTALS), color=False).plain
     assert shown.startswith(f"p[ab]c·d{{e}}[f]{END}\n")
     assert "the model itself 3   [lookup] 3   {other} 1" in shown
+
+
+def test_the_models_own_tokens_say_why_they_are_its_own() -> None:
+    pieces = (
+        *(Spelled("a", 1, "lookup", 0, Kind.ACCEPTED), Spelled("b", 2, "", 0, Kind.BONUS)),
+        *(Spelled("c", 3, "", 1, Kind.CORRECTED), Spelled("d", 4, "", 2, Kind.PLAIN)),
+    )
+    drawn = TokenPicture("p", pieces, NO_TOTALS)
+    assert drawn.own == {Kind.CORRECTED: 1, Kind.BONUS: 1, Kind.PLAIN: 1}
+    shown = paint(drawn, color=False).plain
+    assert shown.startswith("p[a]+b×c·d\n")
+    assert "×corrected 1   +bonus 1   ·plain 1   [lookup] 1" in shown
+    styles = [str(span.style) for span in paint(drawn, color=True).spans]
+    assert len({OWN[kind].shades for kind in drawn.own}) == 3
+    assert all(OWN[kind].shades[0] in styles for kind in drawn.own)
+    document = page("t", [token_section(drawn)])
+    assert [look in document for look in ('"t corrected', '"t bonus', '"t plain')] == [True] * 3
 
 
 def test_streamed_cells_are_the_finished_picture() -> None:
@@ -285,7 +327,7 @@ def test_a_terminal_is_shown_control_characters_and_not_sent_them(color: bool) -
 
 
 def written(tokens: list[int], seconds: float = 1.0) -> Any:
-    totals = Totals(max(len(tokens) // 2, 1), len(tokens), 4, 2, 1, 9.0, 0.0, seconds, 0.0)
+    totals = Totals(max(len(tokens) // 2, 1), len(tokens), 4, 2, 1, 9.0, 0.0, seconds, 0.0, 0.0)
     return Generation("", tokens, "length", 1, 0, [], [], [], totals)
 
 

@@ -19,6 +19,7 @@ from paceline.decode.session import Emission, Round, Session, TokenLogprobs, ref
 from paceline.drafters import Drafter
 from paceline.hosts.settings import Settings
 from paceline.law import Sampling
+from paceline.measure.pictures.tokens import Kind
 from paceline.targets.base import SPARE_ROWS, Rows, Target
 from paceline.targets.lending import KeptRows
 from paceline.tree import Ints
@@ -38,6 +39,10 @@ class Piece:
     source: str
     logprobs: TokenLogprobs | None = None
     round: int = 0
+    kind: str = Kind.UNTOLD
+    """What the token is to the draft of its round: accepted, corrected, bonus or plain."""
+    score: float = 0.0
+    """The log-probability that its source gave it; 0 from a source without an opinion."""
 
 
 @dataclass(frozen=True)
@@ -161,8 +166,17 @@ class Writing:
 
     def _say(self, emission: Emission) -> Piece:
         said = "" if self._text is None else self._text.push(emission.token)
-        self._said.append(Piece(said, emission.token, emission.source, emission.logprobs, emission.round))
+        place = emission.token, emission.source, emission.logprobs, emission.round
+        self._said.append(Piece(said, *place, self._kind(emission), emission.score))
         return self._said[-1]
+
+    def _kind(self, emission: Emission) -> Kind:
+        """Tokens are handed out when their round is over; only of a round that failed is not known what it was."""
+        rounds = [] if self.session is None else self.session.rounds
+        if emission.round >= len(rounds):
+            return Kind.ACCEPTED if emission.source else Kind.UNTOLD
+        found = rounds[emission.round]
+        return Kind.of(emission.source, found.drafted, found.refused)
 
     def _rest(self) -> list[Piece]:
         """The text that might have begun a stop string, once nothing can follow it."""

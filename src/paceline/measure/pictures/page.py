@@ -13,52 +13,61 @@ from html import escape
 from typing import Any
 
 from paceline.measure.pictures.style import COLORS, STYLE
-from paceline.measure.pictures.tokens import CONTROLS, Cell, Spelled, TokenPicture
+from paceline.measure.pictures.tokens import CONTROLS, HALVES, WHY_OWN, Cell, Kind, Spelled, TokenPicture
 
 POLICY = "default-src 'none'; style-src 'unsafe-inline'"
+GENERATOR = "Paceline"
 SHOWN_BYTES = 40
-SHOWN = {code: sign for code, sign in CONTROLS.items() if chr(code) not in "\t\n"}
+SHOWN = {code: sign for code, sign in CONTROLS.items() if chr(code) not in "\t\n"} | HALVES
 
 
 def page(title: str, sections: Iterable[str]) -> str:
     """A whole document of sections that the other functions here made."""
+    return document(title, f"<h1>{said(title)}</h1>\n{''.join(sections)}")
+
+
+def document(title: str, main: str, style: str = "") -> str:
+    """A whole document of what is already HTML, with rules for its looks besides those that all pages share."""
     return (
         '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
         f'<meta http-equiv="Content-Security-Policy" content="{POLICY}">\n'
+        f'<meta name="generator" content="{GENERATOR}">\n'
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
-        f"<title>{_text(title)}</title>\n<style>\n{STYLE}</style>\n</head>\n<body>\n<main>\n"
-        f"<h1>{_text(title)}</h1>\n{''.join(sections)}</main>\n</body>\n</html>\n"
+        f"<title>{said(title)}</title>\n<style>\n{STYLE}{style}</style>\n</head>\n<body>\n<main>\n"
+        f"{main}</main>\n</body>\n</html>\n"
     )
 
 
 def token_section(picture: TokenPicture) -> str:
     """Facts, totals, legend and text of one picture."""
+    heading = f"<h2>{said(picture.title)}</h2>\n" if picture.title else ""
+    return f"<section>\n{heading}{facts(picture.facts)}{_totals(picture)}{token_text(picture)}</section>\n"
+
+
+def token_text(picture: TokenPicture) -> str:
+    """Legend and text alone."""
     number = {source: index for index, source in enumerate(picture.counts)}
-    heading = f"<h2>{_text(picture.title)}</h2>\n" if picture.title else ""
-    return (
-        f"<section>\n{heading}{facts(picture.facts)}{_totals(picture)}{_legend(picture, number)}"
-        f'<div class="text" dir="auto"><span class="prompt" title="the prompt">{_text(picture.prompt)}</span>'
-        f"{_cells(picture.cells, number)}</div>\n</section>\n"
-    )
+    prompt = f'<span class="prompt" title="the prompt">{said(picture.prompt)}</span>' if picture.prompt else ""
+    return f'{_legend(picture, number)}<div class="text" dir="auto">{prompt}{_cells(picture.cells, number)}</div>\n'
 
 
 def table_section(title: str, head: Sequence[str], rows: Iterable[Sequence[str]], notes: Iterable[str] = ()) -> str:
     """A table whose first column names its rows."""
-    headings = "".join(f'<th scope="col">{_text(cell)}</th>' for cell in head)
+    headings = "".join(f'<th scope="col">{said(cell)}</th>' for cell in head)
     body = "".join(
-        f'<tr><th scope="row">{_text(row[0])}</th>{"".join(f"<td>{_text(cell)}</td>" for cell in row[1:])}</tr>\n'
+        f'<tr><th scope="row">{said(row[0])}</th>{"".join(f"<td>{said(cell)}</td>" for cell in row[1:])}</tr>\n'
         for row in rows
     )
-    under = "".join(f'<p class="facts">{_text(note)}</p>\n' for note in notes)
+    under = "".join(f'<p class="facts">{said(note)}</p>\n' for note in notes)
     table = f"<table>\n<thead><tr>{headings}</tr></thead>\n<tbody>\n{body}</tbody>\n</table>\n"
-    return f'<section>\n<h2>{_text(title)}</h2>\n<div class="wide">{table}</div>{under}</section>\n'
+    return f'<section>\n<h2>{said(title)}</h2>\n<div class="wide">{table}</div>{under}</section>\n'
 
 
 def facts(named: Mapping[str, Any]) -> str:
     """One line of names and values."""
     if not named:
         return ""
-    parts = (f"<span>{_text(key)} <b>{_text(str(value))}</b></span>" for key, value in named.items())
+    parts = (f"<span>{said(key)} <b>{said(str(value))}</b></span>" for key, value in named.items())
     return f'<p class="facts">{" ".join(parts)}</p>\n'
 
 
@@ -77,38 +86,48 @@ def _totals(picture: TokenPicture) -> str:
 
 
 def _legend(picture: TokenPicture, number: Mapping[str, int]) -> str:
+    drafters = ((_look(number[source], Kind.ACCEPTED), _proposed(picture, source)) for source in number if source)
+    own = ((_look(0, kind), (WHY_OWN[kind], count)) for kind, count in picture.own.items())
     entries = (
-        f'<li><span class="{_look(number[source])}">{_text(source or "the model itself")}</span> {count}</li>'
-        for source, count in picture.counts.items()
+        f'<li><span class="{look}">{said(name)}</span> {count}</li>' for look, (name, count) in (*drafters, *own)
     )
-    note = "<li class=note>a thin bar begins a round; point at a token to read about it</li>"
+    note = '<li class="note">a thin bar begins a round; point at a token to read about it</li>'
     return f'<ul class="legend">{"".join(entries)}{note}</ul>\n'
+
+
+def _proposed(picture: TokenPicture, source: str) -> tuple[str, int]:
+    return f"accepted from {source}", picture.counts[source]
 
 
 def _cells(cells: Sequence[Cell], number: Mapping[str, int]) -> str:
     drawn, last = [], -1
     for cell in cells:
-        looks = [_look(number[cell.source]), *(["begin"] if cell.round != last else [])]
+        looks = [_look(number[cell.source], cell.kind), *(["begin"] if cell.round != last else [])]
         last = cell.pieces[-1].round
         mixed = _mixture([number[source] for source in cell.sources])
-        title = _text("\n".join(map(_about, cell.pieces)))
+        title = said("\n".join(map(_about, cell.pieces)))
         ids = " ".join(str(piece.token) for piece in cell.pieces)
         end = "" if cell.text else " end"
-        said = _text(cell.text).replace("\n", '<i class="nl">\n</i>')
-        drawn.append(f'<span class="{" ".join(looks)}{end}" data-ids="{ids}" title="{title}"{mixed}>{said}</span>')
+        text = said(cell.text).replace("\n", '<i class="nl">\n</i>')
+        drawn.append(f'<span class="{" ".join(looks)}{end}" data-ids="{ids}" title="{title}"{mixed}>{text}</span>')
     return "".join(drawn)
 
 
 def _about(piece: Spelled) -> str:
     """What is known of one token, in one line."""
-    said = piece.text if len(piece.text) <= SHOWN_BYTES else piece.text[:SHOWN_BYTES] + "…"
-    spelled = repr(said) if said else "no text by itself"
-    return f"{spelled} · token {piece.token} · {piece.source or 'the model itself'} · round {piece.round + 1}"
+    shown = piece.text if len(piece.text) <= SHOWN_BYTES else piece.text[:SHOWN_BYTES] + "…"
+    spelled = repr(shown) if shown else "no text by itself"
+    whose = f"accepted from {piece.source}" if piece.source else WHY_OWN[Kind(piece.kind)]
+    number = f"{piece.score:.2f}".replace("-", "−")
+    score = f" · log-probability {number}" if piece.source and piece.score else ""
+    return f"{spelled} · token {piece.token} · {whose}{score} · round {piece.round + 1}"
 
 
-def _look(number: int) -> str:
+def _look(number: int, kind: Kind) -> str:
     """The class of a source: 0 is the model itself; colours come round again if sources are many."""
-    return "t own" if number == 0 else f"t s{(number - 1) % len(COLORS) + 1}"
+    if number:
+        return f"t s{(number - 1) % len(COLORS) + 1}"
+    return "t own" if kind is Kind.UNTOLD else f"t {kind}"
 
 
 def _mixture(numbers: Sequence[int]) -> str:
@@ -121,6 +140,6 @@ def _mixture(numbers: Sequence[int]) -> str:
     return f' style="background:linear-gradient(90deg,{",".join(stops)})"'
 
 
-def _text(text: str) -> str:
-    """Text as HTML."""
+def said(text: str) -> str:
+    """Text as HTML: nothing of it is markup, and control characters are signs."""
     return escape(text.translate(SHOWN))

@@ -1,5 +1,7 @@
 """How the page looks. Hues are Okabe and Ito's, which eyes of every kind tell apart; each source also has a line of its
-own kind under its tokens, for print and for whoever sees no colours. Text on every colour keeps a contrast above 7."""
+own kind under its tokens, for print and for whoever sees no colours. Text on every colour keeps a contrast above 7.
+What was drafted stands on a colour; the model's own tokens stand on none, over a line that says why they are its own.
+"""
 
 from __future__ import annotations
 
@@ -26,10 +28,10 @@ def _sources() -> str:
 
 STYLE = f"""\
 :root{{color-scheme:light dark;--ink:#1b1f24;--soft:#59636e;--paper:#fff;--card:#f6f8fa;--line:#d1d9e0;\
---bar:#a5aeb8;{_variables(0)}}}
+--bar:#a5aeb8;--refused:#b42318;--bonus:#1b1f24;{_variables(0)}}}
 @media (prefers-color-scheme:dark){{:root{{\
 --ink:#e6edf3;--soft:#9da7b3;--paper:#0d1117;--card:#161b22;--line:#30363d;\
---bar:#5c646d;{_variables(1)}}}}}
+--bar:#5c646d;--refused:#ff9b8f;--bonus:#e6edf3;{_variables(1)}}}}}
 *{{box-sizing:border-box}}
 body{{margin:0;background:var(--paper);color:var(--ink);font:16px/1.5 system-ui,"Segoe UI","Noto Sans",sans-serif}}
 main{{max-width:60rem;margin:0 auto;padding:1.5rem 1rem 3rem}}
@@ -48,7 +50,9 @@ h2{{font-size:1.15rem;margin:2rem 0 .5rem}}
 line-height:2;white-space:pre-wrap;overflow-wrap:anywhere;unicode-bidi:plaintext}}
 .prompt{{color:var(--soft)}}
 .t{{padding:.15em 0;border-bottom:3px solid transparent;border-radius:2px}}
-.own{{border-bottom:1px solid var(--line)}}
+.own,.plain{{border-bottom:1px solid var(--line)}}
+.corrected{{color:var(--refused);border-bottom:3px solid var(--refused)}}
+.bonus{{border-bottom:3px double var(--bonus)}}
 {_sources()}.text .t{{box-shadow:inset 0 0 0 .5px var(--card)}}
 .text .begin{{border-inline-start:1px solid var(--bar)}}
 .text .t:hover{{outline:2px solid var(--ink);outline-offset:-1px}}

@@ -8,12 +8,12 @@ from dataclasses import dataclass
 
 from rich.text import Text
 
-from paceline.measure.pictures.tokens import CONTROLS, Cell, TokenPicture, summary
+from paceline.measure.pictures.tokens import CONTROLS, HALVES, WHY_OWN, Cell, Kind, TokenPicture, summary
 
 ROUND = "·"
 END = "\u2403"
 NEWLINE = "\u21b5\n"
-SHOWN = CONTROLS | {ord("\t"): "\t", ord("\n"): NEWLINE}
+SHOWN = CONTROLS | HALVES | {ord("\t"): "\t", ord("\n"): NEWLINE}
 """A line end is seen and kept, a tab is a tab; other control characters are signs that a terminal does not obey."""
 
 
@@ -26,7 +26,14 @@ class Mark:
     shades: tuple[str, str]
 
 
-OWN = Mark("", "", ("underline", "underline"))
+OWN = {
+    Kind.UNTOLD: Mark("", "", ("underline", "underline")),
+    Kind.CORRECTED: Mark("×", "", ("underline bold #d55e00", "underline bold #d55e00")),
+    Kind.BONUS: Mark("+", "", ("underline bold", "underline bold")),
+    Kind.PLAIN: Mark(ROUND, "", ("underline", "underline")),
+}
+"""Of the model's own tokens."""
+WORDS = {kind: said.partition(":")[0] for kind, said in WHY_OWN.items()}
 MARKS = (
     Mark("[", "]", ("black on #56b4e9", "black on #8ccdf2")),
     Mark("{", "}", ("black on #e69f00", "black on #f2bf57")),
@@ -41,13 +48,13 @@ class Painter:
 
     def __init__(self, color: bool) -> None:
         self._color = color
-        self._marks: dict[str, Mark] = {"": OWN}
+        self._marks: dict[str, Mark] = {}
         self._open: tuple[str, int] | None = None
         self._round = -1
         self._count = 0
 
-    def mark(self, source: str) -> Mark:
-        return self._marks.setdefault(source, MARKS[(len(self._marks) - 1) % len(MARKS)])
+    def mark(self, source: str, kind: Kind = Kind.UNTOLD) -> Mark:
+        return self._marks.setdefault(source, MARKS[len(self._marks) % len(MARKS)]) if source else OWN[kind]
 
     def prompt(self, prompt: str) -> Text:
         return Text(prompt.translate(SHOWN), "dim")
@@ -57,12 +64,12 @@ class Painter:
         self._count += 1
         said = cell.text.translate(SHOWN) or END
         if self._color:
-            return Text(said, self.mark(cell.source).shades[self._count % 2] if cell.text else "dim")
+            return Text(said, self.mark(cell.source, cell.kind).shades[self._count % 2] if cell.text else "dim")
         return Text(self._before(cell) + said)
 
     def end(self) -> Text:
         """What closes the last cell."""
-        closing = self._marks[self._open[0]].closing if self._open else ""
+        closing = self.mark(self._open[0]).closing if self._open else ""
         self._open = None
         return Text(closing)
 
@@ -73,12 +80,16 @@ class Painter:
             return ""
         before = self.end().plain
         self._open, self._round = here, cell.round
-        return before + (self.mark(cell.source).opening or (ROUND if fresh else ""))
+        return before + (self.mark(cell.source, cell.kind).opening or (ROUND if fresh else ""))
 
     def legend(self, picture: TokenPicture) -> Text:
         """Which look means which source, and how many tokens each brought."""
-        parts = [self._entry(source, count) for source, count in picture.counts.items()]
-        how = "an underlined token ends a round" if self._color else f"a bracket or {ROUND} begins a round"
+        own = [self._entry(self.mark("", kind), WORDS[kind], count) for kind, count in picture.own.items()]
+        if own and Kind.UNTOLD not in picture.own:
+            own[0] = Text.assemble(f"{WORDS[Kind.UNTOLD]}: ", own[0])
+        drafted = [self._entry(self.mark(name), name, count) for name, count in picture.counts.items() if name]
+        parts = [*own, *drafted]
+        how = "an underlined token ends a round" if self._color else "a bracket or × + · begins what one source brought"
         ended = [Text(f"{END} the end", "dim")] if any(not cell.text for cell in picture.cells) else []
         return Text("   ").join([*parts, *ended, Text(f"({how})", "dim")])
 
@@ -86,8 +97,7 @@ class Painter:
         """What stands under a picture: legend and totals."""
         return Text("\n").join([self.legend(picture), Text(summary(picture.totals))])
 
-    def _entry(self, source: str, count: int) -> Text:
-        mark, name = self.mark(source), source or "the model itself"
+    def _entry(self, mark: Mark, name: str, count: int) -> Text:
         if self._color:
             return Text.assemble((f" {name} ", mark.shades[0]), f" {count}")
         return Text(f"{mark.opening}{name}{mark.closing} {count}")

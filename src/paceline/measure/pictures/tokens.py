@@ -11,6 +11,7 @@ import unicodedata
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from enum import StrEnum
 from functools import cached_property
 from typing import Any, Protocol
 
@@ -22,6 +23,40 @@ VIRAMA = 9
 """The combining class of the signs that join the consonants of an Indic script."""
 CONTROLS = {code: 0x2400 + code for code in range(32)} | {0x7F: 0x2421} | dict.fromkeys(range(0x80, 0xA0), "\ufffd")
 """Control characters as signs that can be seen."""
+HALVES = dict.fromkeys(range(0xD800, 0xE000), "\ufffd")
+"""Half characters, which no file can hold."""
+
+
+class Kind(StrEnum):
+    """What a token is to the draft of its round."""
+
+    ACCEPTED = "accepted"
+    CORRECTED = "corrected"
+    """The model's own, in place of what it refused."""
+    BONUS = "bonus"
+    """The model's own, after a draft that was accepted to its end."""
+    PLAIN = "plain"
+    """The model's own in a round without a draft."""
+    UNTOLD = "untold"
+    """Written by something that does not tell."""
+
+    @classmethod
+    def of(cls, source: str, drafted: float, refused: float) -> Kind:
+        """Of a token with a source (or "") in a round that drafted so many and was refused or not."""
+        if source:
+            return cls.ACCEPTED
+        if not drafted:
+            return cls.PLAIN
+        return cls.CORRECTED if refused else cls.BONUS
+
+
+WHY_OWN = {
+    Kind.UNTOLD: "the model itself",
+    Kind.CORRECTED: "corrected: the model refused a draft",
+    Kind.BONUS: "bonus: after a whole draft was accepted",
+    Kind.PLAIN: "plain: no draft in that round",
+}
+"""The model's own tokens, in the words and the order of legends."""
 
 
 class Spelled(Protocol):
@@ -35,6 +70,10 @@ class Spelled(Protocol):
     def source(self) -> str: ...
     @property
     def round(self) -> int: ...
+    @property
+    def kind(self) -> str: ...
+    @property
+    def score(self) -> float: ...
 
 
 @dataclass(frozen=True)
@@ -49,6 +88,11 @@ class Cell:
     def source(self) -> str:
         """Who proposed the last token of it, the one that completed it; "" for the model itself."""
         return self.pieces[-1].source
+
+    @property
+    def kind(self) -> Kind:
+        """What the last token of it is."""
+        return Kind(self.pieces[-1].kind)
 
     @property
     def sources(self) -> tuple[str, ...]:
@@ -104,6 +148,12 @@ class TokenPicture:
         found = Counter(piece.source for piece in self.pieces if piece.token is not None)
         drafters = sorted((name for name in found if name), key=lambda name: (-found[name], name))
         return {"": found[""], **{name: found[name] for name in drafters}}
+
+    @cached_property
+    def own(self) -> dict[Kind, int]:
+        """The model's own tokens by kind, as far as there are any."""
+        found = Counter(Kind(piece.kind) for piece in self.pieces if piece.token is not None and not piece.source)
+        return {kind: found[kind] for kind in WHY_OWN if found[kind]}
 
 
 def summary(totals: Totals) -> str:
