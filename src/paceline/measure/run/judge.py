@@ -13,7 +13,7 @@ from paceline.measure.conformance.record import record
 from paceline.measure.conformance.rescore import Rescorer
 from paceline.measure.conformance.rescore import Verdict as Rescored
 from paceline.measure.follow import Flip
-from paceline.measure.run.contestant import Contestant, Job, Written
+from paceline.measure.run.contestant import Contestant, Job, Written, cut
 from paceline.measure.run.record import Verdict
 from paceline.targets.base import Target
 from paceline.verify import Rule
@@ -45,10 +45,11 @@ class Judge:
             return Finding(Verdict.FOLLOWED, flips=len(written.flips))
         if not self._comparable(who, job.sampling):
             return Finding(Verdict.OWN)
-        parting = first_parting([written], [_Text(plain)])
+        tokens = cut(written.tokens, job)
+        parting = first_parting([_Text(tokens)], [_Text(plain)])
         if parting is None:
             return Finding(Verdict.EQUAL)
-        return Finding(self._explain(who, written.tokens, job, plain, parting.token), parting.token)
+        return Finding(self._explain(who, tokens, job, plain, parting.token), parting.token)
 
     def _comparable(self, who: Contestant, sampling: Sampling) -> bool:
         """Whether a text is meant to be plain decoding's: always where nothing is drawn by lot, and with ours also

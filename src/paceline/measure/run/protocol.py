@@ -121,9 +121,9 @@ class Referee:
             job = self.job(prompt, turn, answers)
             if self.plan.follow:
                 job = self.followed(job)
-            texts = dict(self._timed(job, unit, repeat))
-            plain = texts[self.plain][0].tokens
-            for who, (written, rest) in texts.items():
+            texts = list(self._timed(job, unit, repeat))
+            plain = next(written.tokens for who, written, _ in texts if who is self.plain)
+            for who, written, rest in texts:
                 finding = self.judge.find(who, written, job, plain)
                 if who is self.plain:
                     finding = finding._replace(verdict=type(finding.verdict).REFERENCE)
@@ -132,7 +132,7 @@ class Referee:
             answers.append("".join(self.text(job.prompt.tolist(), plain)))
         return records
 
-    def _timed(self, job: Job, unit: int, repeat: int) -> Iterator[tuple[Contestant, tuple[Written, dict[str, Any]]]]:
+    def _timed(self, job: Job, unit: int, repeat: int) -> Iterator[tuple[Contestant, Written, dict[str, Any]]]:
         for place, who in enumerate(order(self.contestants, repeat, unit)):
             self.peak.start()
             if self.meter is not None:
@@ -141,7 +141,7 @@ class Referee:
             written = who.write(job, self.clock)
             seconds = self.clock() - started
             joules = None if self.meter is None else self.meter.stop(seconds)
-            yield who, (written, {"place": place, "seconds": seconds, "joules": joules, "peak": self.peak.read()})
+            yield who, written, {"place": place, "seconds": seconds, "joules": joules, "peak": self.peak.read()}
 
     def job(self, prompt: Prompt, turn: int, answers: Sequence[str]) -> Job:
         """What is to be written after a turn. A prompt that leaves no room in the context loses its beginning."""

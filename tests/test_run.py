@@ -1,0 +1,412 @@
+"""The protocol of a run: who writes when, what is kept, what it is compared with, and how it goes on."""
+
+import json
+import time
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import replace
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from engine import SIZE, habitual, tabled, write
+from paceline.context import Context
+from paceline.drafters import Budget, Drafter, Plain, Seen, make_drafter
+from paceline.law import Sampling
+from paceline.measure.run.contestant import Clock, Job, Written, cut
+from paceline.measure.run.directory import ABOUT, RECORDS, read
+from paceline.measure.run.ours import Drafting, Ours
+from paceline.measure.run.record import SPLIT, Record, Verdict
+from paceline.measure.run.together import arrivals
+from paceline.targets.base import Target
+from paceline.targets.table import TableTarget
+from paceline.tree import DraftTree
+from paceline.verify import Rule
+from refereed import METHODS, Echo, encode, finished, prompts, refereed
+
+
+def without_times(record: Record) -> dict[str, Any]:
+    """What must be the same whenever it is done."""
+    kept = {name: getattr(record, name) for name in ("entry", "prompt", "unit", "turn", "repeat", "place", "tokens")}
+    return {**kept, "verdict": record.verdict, "accepted": record.rounds and record.rounds["accepted"]}
+
+
+# --- who writes when
+
+
+def test_every_prompt_is_written_by_everybody_in_turns(tmp_path: Path) -> None:
+    run = finished(refereed(tmp_path / "run", repeat=2))
+    assert len(run.records) == 4 * 2 * len(METHODS)
+    units: dict[tuple[int, int], list[Record]] = {}
+    for record in run.records:
+        units.setdefault((record.repeat, record.unit), []).append(record)
+    for found in units.values():
+        assert sorted(record.entry for record in found) == sorted(METHODS)
+        assert sorted(record.place for record in found) == [0, 1, 2]
+    # over repeats and prompts everybody goes first, and nobody always
+    first = Counter(record.entry for record in run.records if record.place == 0)
+    assert set(first) == set(METHODS)
+    followers = {
+        (a.entry, b.entry)
+        for found in units.values()
+        for a, b in pairwise(sorted(found, key=lambda record: record.place))
+    }
+    assert len(followers) == len(METHODS) * (len(METHODS) - 1)
+
+
+@pytest.mark.parametrize("sampling", [Sampling(), Sampling(temperature=1.0, seed=5)])
+@pytest.mark.parametrize("follow", [False, True])
+def test_texts_are_plain_decodings(tmp_path: Path, sampling: Sampling, follow: bool) -> None:
+    run = finished(refereed(tmp_path / "run", sampling=sampling, follow=follow))
+    for prompt in prompts():
+        alone = write(tabled(), encode(prompt, 0, ()).tolist(), Plain(), sampling=sampling, max_new_tokens=12)
+        texts = [record for record in run.records if record.prompt == prompt.key]
+        assert len(texts) == len(METHODS)
+        for record in texts:
+            assert record.tokens == alone.context.emitted.tolist()
+            assert record.flips == 0
+            assert record.text == "".join(record.pieces) == "".join(map(str, record.tokens))
+    verdicts = {record.entry: record.verdict for record in run.records}
+    others = Verdict.FOLLOWED if follow else Verdict.EQUAL
+    assert verdicts == {"plain": Verdict.REFERENCE, "lookup": others, METHODS[2]: others}
+    assert all(record.rounds is not None and sum(record.rounds["emitted"]) == 12 for record in run.records)
+
+
+class Elsewhere(Ours):
+    """Writes another text than plain decoding from its third token on, as a broken method would."""
+
+    def write(self, job: Job, clock: Clock) -> Written:
+        written = super().write(job, clock)
+        tokens = [(t + (place >= 2)) % self.target.vocab_size for place, t in enumerate(written.tokens)]
+        return replace(written, tokens=tokens)
+
+
+def test_a_method_that_writes_another_text_is_a_bug_and_another_library_is_not(tmp_path: Path) -> None:
+    target = tabled()
+    plain, wrong = Ours("plain", target, Drafting()), Elsewhere("lookup", target, Drafting())
+    referee = refereed(tmp_path / "run", target=target, contestants=[plain, wrong, Echo([0, 1, 2])])
+    run = finished(referee)
+    texts = {entry: [r for r in run.records if r.entry == entry] for entry in run.entries}
+    assert {record.verdict for record in texts["lookup"]} == {Verdict.BUG}
+    assert {record.parts_at for record in texts["lookup"]} == {2}
+    assert {record.verdict for record in texts["echo"]} == {Verdict.DIFFERENT}
+    assert referee.run.about.warm_up["plain"]["parts_at"] is None
+    assert referee.run.about.warm_up["lookup"]["parts_at"] == 2
+
+
+def test_what_is_drawn_with_other_coins_is_its_own(tmp_path: Path) -> None:
+    drawn = Sampling(temperature=1.0, seed=3)
+    run = finished(refereed(tmp_path / "peer", sampling=drawn, peers=[Echo([0, 1, 2])]))
+    assert {r.verdict for r in run.records if r.entry == "echo"} == {Verdict.OWN}
+    run = finished(refereed(tmp_path / "rule", sampling=drawn, rule=Rule.REJECTION))
+    assert {r.verdict for r in run.records if r.entry != "plain"} == {Verdict.OWN}
+    run = finished(refereed(tmp_path / "greedy", rule=Rule.REJECTION))
+    assert {r.verdict for r in run.records if r.entry != "plain"} == {Verdict.EQUAL}
+
+
+def test_a_text_that_is_too_long_or_too_short_is_a_bug(tmp_path: Path) -> None:
+    class Short(Ours):
+        def write(self, job: Job, clock: Clock) -> Written:
+            written = super().write(job, clock)
+            return replace(written, tokens=written.tokens[:-1])
+
+    target = tabled()
+    plain, short = Ours("plain", target, Drafting()), Short("lookup", target, Drafting())
+    run = finished(refereed(tmp_path / "run", target=target, contestants=[plain, short]))
+    assert {r.verdict for r in run.records if r.entry == "lookup"} == {Verdict.BUG}
+
+
+# --- what counts
+
+
+def test_what_lies_behind_the_end_does_not_count(tmp_path: Path) -> None:
+    job = Job(prompt=encode(prompts()[0], 0, ()), sampling=Sampling(), max_new_tokens=5, eos=frozenset({4}))
+    assert cut([1, 2, 4, 3, 4], job) == [1, 2, 4]
+    assert cut([1, 2, 3, 1, 2, 3, 4], job) == [1, 2, 3, 1, 2]
+    assert cut([], job) == []
+    overshooting = Echo([1, 2, 4, 3, 3, 3, 3, 3])
+    run = finished(refereed(tmp_path / "run", peers=[overshooting], eos=frozenset({4})))
+    for record in run.records:
+        assert 4 not in record.tokens[:-1]
+        if record.entry == "echo":
+            assert record.tokens == [1, 2, 4]
+            assert record.decoded == 2  # the first delivery, one token, belongs to reading the prompt
+            assert record.finish == "eos"
+            assert record.parts_at is None or record.parts_at < 3
+
+
+def test_a_library_that_overshoots_the_end_has_written_the_same_text(tmp_path: Path) -> None:
+    plain = write(tabled(), encode(prompts()[0], 0, ()).tolist(), Plain(), max_new_tokens=12).context.emitted.tolist()
+    peer = Echo([*plain, 0, 0])
+    run = finished(refereed(tmp_path / "run", workload=prompts(1), peers=[peer]))
+    assert [r.verdict for r in run.records if r.entry == "echo"] == [Verdict.EQUAL]
+
+
+def test_times_add_up(tmp_path: Path) -> None:
+    run = finished(refereed(tmp_path / "run", peers=[Echo([1, 2, 3])]))
+    for record in run.records:
+        assert 0 < record.seconds_first <= record.seconds
+        if record.entry == "echo":
+            assert record.split is None
+            assert record.rounds is None
+            continue
+        assert record.split is not None
+        assert tuple(record.split) == SPLIT
+        assert sum(record.split.values()) == pytest.approx(record.seconds, abs=1e-5)
+        assert record.seconds_decode == pytest.approx(record.seconds - record.split["prefill"], abs=1e-5)
+        assert record.decoded == len(record.tokens)
+        assert record.speed == record.decoded / record.seconds_decode
+
+
+def test_a_text_that_came_at_once_has_no_speed(tmp_path: Path) -> None:
+    class AtOnce(Echo):
+        def write(self, job: Job, clock: Clock) -> Written:
+            return replace(super().write(job, clock), deliveries=[(len(self.says), 0.1)])
+
+    run = finished(refereed(tmp_path / "run", peers=[AtOnce([1, 2, 3])]))
+    assert {r.speed for r in run.records if r.entry == "echo"} == {None}
+
+
+class Pupil(Drafter):
+    """Counts the texts it has seen; knows nothing else."""
+
+    def __init__(self) -> None:
+        self.texts = 0
+
+    def open(self, context: Context) -> Context:
+        self.texts += 1
+        return context
+
+    def propose_one(self, state: Context, budget: Budget) -> DraftTree:
+        return DraftTree.chain([0])
+
+    def observe(self, seen: Sequence[Seen]) -> None:
+        pass
+
+
+@pytest.mark.parametrize("warm", [False, True])
+def test_what_was_learnt_is_forgotten_between_prompts_unless_it_is_declared(tmp_path: Path, warm: bool) -> None:
+    pupils: list[Pupil] = []
+
+    def make(spec: str, model: object) -> Drafter:
+        if spec == "plain":
+            return make_drafter(spec)
+        pupils.append(Pupil())
+        return pupils[-1]
+
+    run = finished(refereed(tmp_path / "run", methods=["plain", "pupil"], make=make, warm=warm))
+    texts = [pupil.texts for pupil in pupils if pupil.texts]
+    warm_up = 2
+    assert (texts == [warm_up + 4]) if warm else (texts == [warm_up, 1, 1, 1, 1])
+    learning = {entry["name"]: entry["learning"] for entry in run.about.entries}["pupil"]
+    assert ("kept" in learning) is warm
+
+
+def test_the_next_turn_follows_plain_decodings_answer(tmp_path: Path) -> None:
+    echo = Echo([1, 2, 3])
+    run = finished(refereed(tmp_path / "run", workload=prompts(2, turns=2), peers=[echo]))
+    for prompt in prompts(2, turns=2):
+        plain = [r for r in run.records if r.entry == "plain" and r.prompt == prompt.key]
+        assert [record.turn for record in plain] == [0, 1]
+        asked = encode(prompt, 1, [plain[0].text])
+        seen = [job for job in echo.jobs if job.prompt.tolist() == asked.tolist()]
+        assert len(seen) == 1
+        assert all(r.prompt_tokens == len(asked) for r in run.records if r.prompt == prompt.key and r.turn == 1)
+
+
+def test_a_prompt_that_leaves_no_room_loses_its_beginning_and_that_is_told(tmp_path: Path) -> None:
+    target = tabled(context_length=16)
+    run = finished(refereed(tmp_path / "run", target=target, max_new_tokens=10, workload=prompts(2)))
+    assert {record.prompt_tokens for record in run.records} == {6}
+    assert {len(record.tokens) for record in run.records} == {10}
+    assert read(tmp_path / "run").about.workload["shortened"] == ["p0", "p1"]
+
+
+def test_an_error_of_a_contestant_is_not_swallowed(tmp_path: Path) -> None:
+    class Failing(Echo):
+        def write(self, job: Job, clock: Clock) -> Written:
+            if len(self.jobs) == 4:
+                raise RuntimeError("out of luck")
+            return super().write(job, clock)
+
+    referee = refereed(tmp_path / "run", peers=[Failing([1, 2, 3])])
+    with pytest.raises(RuntimeError, match="out of luck"):
+        referee.sit()
+    kept = read(tmp_path / "run")
+    assert not kept.about.finished
+    assert {record.unit for record in kept.records} == {0, 1}, "whole units before it are there, and nothing else"
+
+
+# --- going on
+
+
+class Interrupted(Exception):
+    pass
+
+
+def stopping_after(target: Target, texts: int) -> Echo:
+    class Stopping(Echo):
+        def write(self, job: Job, clock: Clock) -> Written:
+            if len(self.jobs) == texts:
+                raise Interrupted
+            return super().write(job, clock)
+
+    return Stopping([1, 2, 3])
+
+
+@pytest.mark.parametrize("texts", [3, 5, 6])
+def test_an_interrupted_run_goes_on_where_it_was(tmp_path: Path, texts: int) -> None:
+    whole = finished(refereed(tmp_path / "whole", peers=[Echo([1, 2, 3])], repeat=2))
+    halted = refereed(tmp_path / "halted", peers=[stopping_after(tabled(), texts)], repeat=2)
+    with pytest.raises(Interrupted):
+        halted.sit()
+    written = len(read(tmp_path / "halted").records)
+    assert written == 4 * (texts - 2)  # the first two are warm-up
+    going_on = refereed(tmp_path / "halted", peers=[Echo([1, 2, 3])], repeat=2)
+    assert len(going_on.run.records) == written
+    going_on.sit()
+    found = read(tmp_path / "halted")
+    assert [without_times(r) for r in found.records] == [without_times(r) for r in whole.records]
+    assert found.about.finished
+    assert len(found.about.sittings) == 2
+
+
+def test_lines_that_were_cut_off_are_written_again(tmp_path: Path) -> None:
+    finished(refereed(tmp_path / "run"))
+    file = tmp_path / "run" / RECORDS
+    lines = file.read_bytes().splitlines(keepends=True)
+    for torn in (b"".join(lines)[:-9], b"".join(lines[:-1]), b"".join(lines[:-2]) + lines[-1][:4]):
+        file.write_bytes(torn)
+        run = finished(refereed(tmp_path / "run"))
+        assert len(run.records) == len(lines) == len(read(tmp_path / "run").records)
+        assert Counter((r.entry, r.pair) for r in run.records).most_common(1)[0][1] == 1
+
+
+def test_a_finished_run_is_left_as_it_is(tmp_path: Path) -> None:
+    finished(refereed(tmp_path / "run"))
+    before = (tmp_path / "run" / RECORDS).read_bytes()
+    finished(refereed(tmp_path / "run"))
+    assert (tmp_path / "run" / RECORDS).read_bytes() == before
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {file.name: file.read_bytes() for file in folder.iterdir()}
+
+
+def test_another_run_is_not_overwritten(tmp_path: Path) -> None:
+    finished(refereed(tmp_path / "run"))
+    before = contents(tmp_path / "run")
+    with pytest.raises(ValueError, match=r"another run \(recipe: max_new_tokens was 12 and is 7\)"):
+        refereed(tmp_path / "run", max_new_tokens=7)
+    with pytest.raises(ValueError, match="model: fingerprint"):
+        refereed(tmp_path / "run", target=TableTarget(habitual(seed=9), SIZE))
+    with pytest.raises(ValueError, match=r"another run \((recipe|entries)"):
+        refereed(tmp_path / "run", methods=METHODS[:2])
+    assert contents(tmp_path / "run") == before
+
+
+def test_a_folder_that_is_no_run_is_not_touched(tmp_path: Path) -> None:
+    (tmp_path / "letters").mkdir()
+    (tmp_path / "letters" / "dear.txt").write_text("Dear")
+    with pytest.raises(ValueError, match="is there and is no run"):
+        refereed(tmp_path / "letters")
+    assert contents(tmp_path / "letters") == {"dear.txt": b"Dear"}
+    with pytest.raises(ValueError, match=r"holds no run: there is no run\.json"):
+        read(tmp_path / "letters")
+    with pytest.raises(ValueError, match="is there and is no run"):
+        refereed(tmp_path / "letters" / "dear.txt")
+
+
+def test_a_run_of_another_version_is_refused(tmp_path: Path) -> None:
+    finished(refereed(tmp_path / "run"))
+    file = tmp_path / "run" / ABOUT
+    file.write_text(json.dumps(json.loads(file.read_text()) | {"format": 99}))
+    before = contents(tmp_path / "run")
+    for act in (read, refereed):
+        with pytest.raises(ValueError, match=r"format 99, and this version of Paceline reads format 1"):
+            act(tmp_path / "run")
+    assert contents(tmp_path / "run") == before
+
+
+def test_a_damaged_line_is_told_by_its_number(tmp_path: Path) -> None:
+    finished(refereed(tmp_path / "run"))
+    file = tmp_path / "run" / RECORDS
+    lines = file.read_text().splitlines(keepends=True)
+    for bad in ("{}\n", "not json\n", lines[1].replace('"entry"', '"who"')):
+        file.write_text("".join([lines[0], bad, *lines[2:]]))
+        with pytest.raises(ValueError, match="line 2, is no record"):
+            read(tmp_path / "run")
+
+
+# --- together
+
+
+@pytest.mark.parametrize("follow", [False, True])
+@pytest.mark.parametrize("batch", [2, 3, 8])
+def test_a_batch_writes_the_texts_of_each_alone(tmp_path: Path, batch: int, follow: bool) -> None:
+    drawn = Sampling(temperature=1.0, seed=7)
+    alone = finished(refereed(tmp_path / "alone", workload=prompts(5, turns=2), sampling=drawn))
+    run = finished(
+        refereed(tmp_path / "batch", workload=prompts(5, turns=2), sampling=drawn, batch=batch, follow=follow)
+    )
+    texts = {(r.entry, r.prompt, r.turn): r.tokens for r in alone.records}
+    assert {(r.entry, r.prompt, r.turn): r.tokens for r in run.records} == texts
+    assert {r.verdict for r in run.records} == {Verdict.REFERENCE, Verdict.FOLLOWED if follow else Verdict.EQUAL}
+    assert {r.batch for r in run.records} == {batch}
+    units: dict[tuple[Any, ...], list[Record]] = {}
+    for record in run.records:
+        units.setdefault((record.entry, record.pair), []).append(record)
+    assert {len(found) for found in units.values()} <= {batch, 5 % batch, 5}
+    for found in units.values():
+        speeds = [record.speed for record in found]
+        assert speeds == pytest.approx([speeds[0]] * len(speeds)), "each has the speed of the batch"
+        together = sum(record.seconds_decode for record in found)
+        assert together >= max(record.seconds for record in found), "shares are of all the time that passed"
+
+
+def test_prompts_that_arrive_wait_for_a_seat(tmp_path: Path) -> None:
+    run = finished(refereed(tmp_path / "run", workload=prompts(6), methods=["plain", "lookup"], qps=400.0, batch=1))
+    texts = {(r.entry, r.prompt): r.tokens for r in run.records}
+    alone = finished(refereed(tmp_path / "alone", workload=prompts(6), methods=["plain", "lookup"]))
+    assert texts == {(r.entry, r.prompt): r.tokens for r in alone.records}
+    assert {r.unit for r in run.records} == {0}
+    for record in run.records:
+        assert 0 <= record.seconds_waited <= record.seconds_first <= record.seconds
+    assert any(record.seconds_waited > 0 for record in run.records), "one seat, and others came meanwhile"
+
+
+def test_arrivals_are_as_many_a_second_as_asked_and_the_same_for_all() -> None:
+    times = arrivals(4000, 5.0, seed=1)
+    assert times == arrivals(4000, 5.0, seed=1) != arrivals(4000, 5.0, seed=2)
+    assert times[0] == 0
+    assert times == sorted(times)
+    assert len(times) / times[-1] == pytest.approx(5.0, rel=0.05)
+    gaps = [b - a for a, b in pairwise(times)]
+    mean = sum(gaps) / len(gaps)
+    spread = (sum((gap - mean) ** 2 for gap in gaps) / len(gaps)) ** 0.5
+    assert spread == pytest.approx(mean, rel=0.1), "exponential gaps: as wide as they are long"
+    assert arrivals(3, None, seed=0) == [0, 0, 0]
+
+
+def test_who_waits_is_written_when_others_have_gone(tmp_path: Path) -> None:
+    """A prompt that comes late leaves the batch idle, and its clock starts when it comes."""
+    started = time.perf_counter()
+    run = finished(refereed(tmp_path / "run", workload=prompts(3), methods=["plain"], qps=20.0, batch=8))
+    last = arrivals(3, 20.0, 0)[-1]
+    assert time.perf_counter() - started >= last
+    assert all(record.seconds < last for record in run.records)
+
+
+def test_a_drafter_of_a_batch_that_fails_ends_the_run(tmp_path: Path) -> None:
+    class Bad(Drafter):
+        def propose_one(self, state: Context, budget: Budget) -> DraftTree:
+            raise RuntimeError("no idea")
+
+    def make(spec: str, model: object) -> Drafter:
+        return make_drafter(spec) if spec == "plain" else Bad()
+
+    with pytest.raises(RuntimeError, match="no idea"):
+        refereed(tmp_path / "run", methods=["plain", "bad"], make=make, batch=2).sit()
+    assert read(tmp_path / "run").records == []
