@@ -65,10 +65,8 @@ def kept(
 
 
 def decoding(written: Written, tokens: Sequence[int], seconds: float) -> tuple[int, float]:
-    """How many tokens came in how many seconds, prefill apart. One that reads the prompt apart brings all its tokens
-    after that; with any other the first delivery belongs to the prompt. Tokens behind the end do not count."""
-    if written.seconds_prefill is not None:
-        return len(tokens), seconds - written.seconds_prefill
+    """How many tokens came in how many seconds, prefill apart: what came after the first delivery, of everybody alike,
+    since not all can tell when the prompt was read. Tokens behind the end do not count."""
     first, when = written.deliveries[0]
     return max(0, len(tokens) - first), seconds - when
 
