@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from paceline.cli.bench import overhead
+from paceline.cli.bench import overhead, run
 from paceline.cli.common import Subparsers
 
-MEASUREMENTS = (overhead,)
+MEASUREMENTS = (run, overhead)
 
 
 def add(commands: Subparsers) -> None:

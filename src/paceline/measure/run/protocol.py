@@ -15,7 +15,7 @@ The next turn of a conversation follows plain decoding's answer for everybody.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -72,6 +72,8 @@ class Referee:
     meter: Meter | None = None
     clock: Clock = time.perf_counter
     progress: Progress = lambda *_: None
+    lengths: Mapping[str, int] = field(default_factory=dict)
+    """How many tokens to write after prompts that have a length of their own, as texts to be replayed do."""
     shortened: set[str] = field(default_factory=set)
     """Prompts whose beginning did not fit into the model's context."""
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import argparse
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from paceline.cli.bench.surroundings import hushed, threads
 from paceline.cli.common import (
     MODEL,
     Subparsers,
@@ -95,7 +95,7 @@ def run(options: argparse.Namespace) -> int:
     started = time.monotonic()
     options.prompt = options.prompt or list(PROMPTS.values())
     parts = list[findings.Part]()
-    with _threads(options.threads), _hushed():
+    with threads(options.threads), hushed():
         for model, name in _short_names(options.models).items():
             parts.append(_part(model, name, options))
             print(findings.told(parts[-1]), end="\n\n", flush=True)
@@ -133,31 +133,6 @@ def _short_names(models: Sequence[str]) -> dict[str, str]:
     """What ratios are called by: a model's name, or ``ballast`` for the one that carries it."""
     carrying = [model for model in dict.fromkeys(models) if f"+{BALLAST}" in model]
     return {model: BALLAST if carrying == [model] else model for model in models}
-
-
-@contextmanager
-def _threads(number: int | None) -> Iterator[None]:
-    import torch
-
-    before = torch.get_num_threads()
-    torch.set_num_threads(number or before)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
-
-
-@contextmanager
-def _hushed() -> Iterator[None]:
-    """Without what transformers tells of its own calls to itself."""
-    from transformers.utils import logging
-
-    before = logging.get_verbosity()
-    logging.set_verbosity_error()
-    try:
-        yield
-    finally:
-        logging.set_verbosity(before)
 
 
 def _part(model: str, name: str, options: argparse.Namespace) -> Part:

@@ -1,0 +1,198 @@
+"""Setting a run up: the model, the suite, who takes part, and the directory that all is kept in."""
+
+from __future__ import annotations
+
+import argparse
+import shlex
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from paceline.cli.common import describe, load_model
+from paceline.drafters.assistant import DraftModel
+from paceline.hosts.python import LanguageModel
+from paceline.law import Sampling
+from paceline.measure.energy import Meter, open_meter
+from paceline.measure.peers import check_peer, make_peer
+from paceline.measure.peers.weights import Weights
+from paceline.measure.run.contestant import Contestant, Job, Missing
+from paceline.measure.run.directory import About, begin
+from paceline.measure.run.emulation import replay, stopped
+from paceline.measure.run.judge import Judge
+from paceline.measure.run.memory import Peak
+from paceline.measure.run.ours import Drafting, Ours
+from paceline.measure.run.protocol import Plan, Referee
+from paceline.measure.run.sitting import sitting
+from paceline.measure.run.telling import pieces_of
+from paceline.measure.workload import Workload, open_suite
+from paceline.measure.workload.template import encode
+from paceline.targets.pocket.open import describe as shape
+from paceline.targets.pocket.shape import MARK
+from paceline.verify import Rule
+
+if TYPE_CHECKING:
+    from paceline.vocabulary import Vocabulary
+
+Advance = Callable[[str, int, int], None]
+HALF = (torch.bfloat16, torch.float16)
+RECIPE = (
+    *("suite", "tasks", "langs", "limit", "methods", "peers", "draft_model", "num_draft_tokens", "rule"),
+    *("max_new_tokens", "ignore_eos", "temperature", "seed", "repeat", "warm", "batch", "qps"),
+)
+"""Options that decide what is written and by whom."""
+REPLAY = "replay:"
+TRIAL = 2
+"""Tokens that another library writes to show that it can."""
+
+
+@contextmanager
+def referee(options: argparse.Namespace, advance: Advance) -> Iterator[Referee]:
+    """Everything that a run needs. Models and child processes are given back in the end."""
+    for peer in options.peers:
+        check_peer(peer)
+    workload = open_suite(
+        options.suite, data=options.data, languages=options.langs, tasks=options.tasks, limit=options.limit
+    )
+    advance(f"loading {options.model}", 0, 0)
+    replayed = replay(workload, options.model) if options.suite.startswith(REPLAY) else None
+    lm = load_model(options) if replayed is None else LanguageModel(replayed.target, replayed.vocabulary)
+    draft = DraftModel.load(options.draft_model, lm.target) if options.draft_model else None
+    meter, energy = _meter(options, str(getattr(lm.target, "device", "cpu")))
+    plan = _plan(options, lm)
+    rule = Rule(options.rule)
+    planner = "fixed" if options.num_draft_tokens is None else f"fixed:{options.num_draft_tokens}"
+    how = Drafting(vocabulary=lm.vocabulary, draft_model=draft, planner=planner, rule=rule, warm=options.warm)
+    contestants: list[Contestant] = [Ours(method, lm.target, how) for method in options.methods]
+    advance("asking other libraries", 0, 0)
+    peers, missing = _peers(options, lm, draft, plan)
+    contestants += peers
+    about = About(
+        recipe={name: getattr(options, name) for name in RECIPE} | {"follow": plan.follow},
+        model=_model(lm),
+        entries=[{"name": who.name, "ours": who.ours, **who.facts()} for who in contestants],
+        workload=_told(workload, plan),
+        missing=missing,
+        energy=energy,
+        sittings=[sitting(shlex.join(["paceline", *sys.argv[1:]]))],
+    )
+    emulated = {} if replayed is None else {"encode": replayed.prompt, "lengths": replayed.lengths, "clock": stopped}
+    on_device: dict[str, Any] = {"peak": Peak(getattr(lm.target, "device", torch.device("cpu"))), "meter": meter}
+    try:
+        yield Referee(
+            run=begin(options.out, about),
+            workload=workload,
+            contestants=contestants,
+            plan=plan,
+            text=pieces_of(lm.vocabulary),
+            judge=Judge(lm.target, rule),
+            progress=advance,
+            **{"encode": partial(encode, _vocabulary(lm)), **on_device, **emulated},
+        )
+    finally:
+        for who in contestants:
+            who.close()
+        if meter is not None:
+            meter.close()
+
+
+def _plan(options: argparse.Namespace, lm: LanguageModel) -> Plan:
+    sampling = Sampling(temperature=options.temperature, seed=options.seed)
+    follow = options.follow if options.follow is not None else getattr(lm.target, "dtype", None) in HALF
+    if options.rule == Rule.REJECTION and not sampling.greedy:
+        if options.follow:
+            raise ValueError("under the rejection rule a sampled text is its own and cannot be followed; write --free")
+        follow = False
+    return Plan(
+        sampling=sampling,
+        max_new_tokens=options.max_new_tokens,
+        eos=frozenset() if options.ignore_eos else lm.target.eos,
+        follow=bool(follow),
+        repeat=options.repeat,
+        batch=options.batch,
+        qps=options.qps,
+        context_length=lm.target.context_length,
+    )
+
+
+def _peers(
+    options: argparse.Namespace, lm: LanguageModel, draft: DraftModel | None, plan: Plan
+) -> tuple[list[Contestant], dict[str, str]]:
+    """Those of the other libraries that can take part, and why the others cannot."""
+    here: list[Contestant] = []
+    missing: dict[str, str] = {}
+    weights = Weights(lm.target, lm.vocabulary, draft)
+    for spec in options.peers:
+        if plan.batch > 1 or plan.qps is not None:
+            missing[spec] = "other libraries take part one text at a time; leave out --batch and --qps"
+            continue
+        try:
+            peer = make_peer(
+                spec,
+                target=lm.target,
+                vocabulary=lm.vocabulary,
+                draft=draft,
+                draft_tokens=options.num_draft_tokens,
+                sampling=plan.sampling,
+                weights=weights,
+            )
+            _try(peer, lm, plan)
+        except Missing as why:
+            missing[spec] = str(why)
+        else:
+            here.append(peer)
+    return here, missing
+
+
+def _try(peer: Contestant, lm: LanguageModel, plan: Plan) -> None:
+    """Have another library write a little, before the run counts on it."""
+    import time
+
+    job = Job(prompt=lm.encode("The "), sampling=plan.sampling, max_new_tokens=TRIAL, eos=plan.eos)
+    try:
+        peer.write(job, time.perf_counter)
+    except Missing:
+        raise
+    except Exception as error:
+        raise Missing(f"it fails on this model: {type(error).__name__}: {str(error).splitlines()[0]}") from error
+
+
+def _meter(options: argparse.Namespace, device: str) -> tuple[Meter | None, dict[str, Any]]:
+    if options.energy == "none":
+        return None, {"source": "none", "measured": False, "watts": None, "why": "not asked for"}
+    meter, why = open_meter(options.energy, options.watts, device)
+    if meter is None:
+        return None, {"source": "none", "measured": False, "watts": None, "why": why}
+    return meter, {"source": meter.source, "measured": meter.measured, "watts": meter.watts, "why": why}
+
+
+def _model(lm: LanguageModel) -> dict[str, Any]:
+    name = lm.target.name
+    return {**describe(lm), "ballast": shape(name) if MARK in name else None}
+
+
+def _told(workload: Workload, plan: Plan) -> dict[str, Any]:
+    size = len(workload.prompts) if plan.qps is not None else plan.batch
+    units = -(-len(workload.prompts) // size)
+    return {
+        "suite": workload.suite,
+        "cells": workload.cells,
+        "notes": list(workload.notes),
+        "sources": dict(workload.sources),
+        "prompts": len(workload.prompts),
+        "units": units * plan.repeat,
+    }
+
+
+def _vocabulary(lm: LanguageModel) -> Vocabulary:
+    if lm.vocabulary is None:
+        raise ValueError(
+            f"{lm.target.name} came without a tokenizer, and suites are texts; put the tokenizer beside it"
+        )
+    return lm.vocabulary
+
+
+__all__: Sequence[str] = ["referee"]
