@@ -1,14 +1,7 @@
 """A conversation with a model: turns in, replies out.
 
-A model with a chat template is spoken to through it. Any other model is given a transcript to write on
-
-    SYSTEM
-
-    User: ...
-    Assistant: ...
-    User:
-
-and is stopped before it writes the user's next turn itself.
+A model with a chat template is spoken to through it. Any other model is given a transcript to write on, and is stopped
+before it writes the user's next turn itself (`paceline.vocabulary.transcript`).
 
 The next prompt begins with the very tokens of the last one and of its reply, as far as the template lets them stand, so
 that the rows which a `LanguageModel` keeps serve again and only what is new is read. Encoding the whole transcript anew
@@ -21,13 +14,12 @@ from collections.abc import Generator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from paceline.vocabulary import Detokenizer, Vocabulary
+from paceline.vocabulary.transcript import STOP, render
 
 if TYPE_CHECKING:
     from paceline.hosts.python import LanguageModel
     from paceline.hosts.writing import Generation, Piece
 
-USER, ASSISTANT = "User", "Assistant"
-STOP = f"\n{USER}:"
 REPLACEMENT = "\ufffd"
 LEADS = ("", "\n", "a", ".")
 """Texts to encode a continuation behind, for tokenizers that put a space before whatever begins a text."""
@@ -44,7 +36,7 @@ class Conversation:
         self._system = system
         self._settings = settings
         self.reset()
-        self.templated = lm.vocabulary.conversation([*self.messages, _message("user", "Hello")]) is not None
+        self.templated = render(lm.vocabulary, [*self.messages, _message("user", "Hello")]).templated
         if not self.templated:
             stop = settings.get("stop") or ()
             self._settings = settings | {"stop": (STOP, *((stop,) if isinstance(stop, str) else stop))}
@@ -60,7 +52,7 @@ class Conversation:
         """The model's reply as it becomes certain. The turn counts once the reply has come to its end, and its record
         is then the last of `replies`; closed before, the conversation stands as if nothing had been said."""
         messages = [*self.messages, _message("user", said)]
-        rendered = self._render(messages)
+        rendered = render(self._vocabulary, messages).text
         prompt = self._encode(rendered)
         limit = self._lm.target.context_length
         if limit is not None and len(prompt) >= limit:
@@ -73,13 +65,6 @@ class Conversation:
         self.messages = [*messages, _message("assistant", written.text)]
         self.replies.append(written)
         self._keep(rendered, prompt, written)
-
-    def _render(self, messages: Sequence[dict[str, str]]) -> str:
-        """The text up to where the next reply begins."""
-        if self.templated:
-            return str(self._vocabulary.conversation(list(messages)))
-        lines = [_line(message) for message in messages]
-        return "".join(lines) + f"{ASSISTANT}:"
 
     def _encode(self, rendered: str) -> list[int]:
         """The tokens of a text that, if it can be, begins with those of the last one."""
@@ -104,17 +89,6 @@ class Conversation:
 
 def _message(role: str, content: str | None) -> dict[str, str]:
     return {"role": role, "content": content or ""}
-
-
-def _line(message: dict[str, str]) -> str:
-    """One turn of a transcript. A reply stands as the model wrote it, with the space that it began with."""
-    match message["role"]:
-        case "system":
-            return f"{message['content']}\n\n"
-        case "user":
-            return f"{USER}: {message['content']}\n"
-        case _:
-            return f"{ASSISTANT}:{message['content']}\n"
 
 
 def _continuation(vocabulary: Vocabulary, tokens: Sequence[int], text: str) -> list[int] | None:

@@ -1,5 +1,7 @@
 """Suites: what is written when speed is measured."""
 
 from paceline.measure.workload.prompts import Prompt, Workload
+from paceline.measure.workload.suites import SUITES, open_suite
+from paceline.measure.workload.template import encode, encode_script
 
-__all__ = ["Prompt", "Workload"]
+__all__ = ["SUITES", "Prompt", "Workload", "encode", "encode_script", "open_suite"]

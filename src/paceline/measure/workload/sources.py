@@ -1,0 +1,155 @@
+"""Where the files of suites lie: in a folder that was named, in the usual places, or on the hub.
+
+Nothing of them is part of this package. What is read is remembered with its checksum, so that a run can say what its
+prompts were made of.
+"""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import json
+import os
+import urllib.error
+import urllib.request
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+DATA = "PACELINE_DATA"
+"""The environment variable that names the data folder."""
+USUAL = Path("..") / "shared" / "data"
+"""Where data lies beside the working folder, or beside the checkout that this file is part of."""
+BELOW = ("", "bench")
+"""Files are looked for in the data folder and in this one of its folders."""
+CHECKOUT = Path(__file__).resolve().parents[4]
+HUB = {"alpaca_eval.json": "tatsu-lab/alpaca_eval"}
+"""Files that their authors keep on the hub as text -> the dataset."""
+PATIENCE = 3.0
+"""Seconds to wait for the hub; its own library tries for half a minute."""
+
+
+@dataclass(frozen=True)
+class Row:
+    """One entry of a file, and how to speak of it."""
+
+    value: Any
+    number: int
+    where: str
+
+    def get(self, name: str, default: Any = None) -> Any:
+        return self.value.get(name, default) if isinstance(self.value, dict) else default
+
+    def text(self, name: str) -> str:
+        """A text that it must have."""
+        found = self.get(name)
+        if not isinstance(found, str) or not found.strip():
+            raise ValueError(f"{self.where} has no text {name!r}")
+        return found
+
+    def texts(self, name: str) -> tuple[str, ...]:
+        """A list of texts that it must have."""
+        found = self.get(name)
+        texts = [text for text in found if isinstance(text, str) and text.strip()] if isinstance(found, list) else []
+        if not texts or texts != found:
+            raise ValueError(f"{self.where} has no {name!r}: a list of texts")
+        return tuple(texts)
+
+
+class Sources:
+    """The data folder, and which of its files were read. ``data`` is the only place where it is given; otherwise the
+    hub is asked for what the usual places lack."""
+
+    def __init__(self, data: Path | None = None) -> None:
+        self.folder = _folder(data)
+        self._hub = data is None
+        self.read: dict[str, str] = {}
+        """File name -> the first 16 digits of its SHA-256."""
+
+    def find(self, *names: str) -> Path | None:
+        """The first of these files or folders that is there."""
+        if self.folder is not None:
+            for name in names:
+                for below in BELOW:
+                    if (place := self.folder / below / name).exists():
+                        return place
+        return next(filter(None, map(self._download, names)), None) if self._hub else None
+
+    def need(self, what: str, *names: str) -> Path:
+        """`find`, or a sentence that says what is missing and how it is brought here."""
+        found = self.find(*names)
+        if found is not None:
+            return found
+        where = f"in {self.folder}" if self.folder is not None else "here: there is no data folder"
+        raise ValueError(f"{what} is not {where}; put it there as {names[0]}, or name its folder with --data DIR")
+
+    def text(self, path: Path) -> str:
+        """A file as text, unpacked where it is packed."""
+        try:
+            raw = path.read_bytes()
+            content = gzip.decompress(raw) if path.suffix == ".gz" else raw
+            told = content.decode("utf8").removeprefix("\ufeff")
+        except UnicodeDecodeError as error:
+            raise ValueError(f"{path} is not UTF-8 text (offset {error.start})") from None
+        except (OSError, EOFError) as error:
+            raise ValueError(f"cannot read {path}: {getattr(error, 'strerror', None) or error}") from None
+        self.read[self._name(path)] = hashlib.sha256(raw).hexdigest()[:16]
+        return told
+
+    def json(self, path: Path) -> Any:
+        """A file that holds one JSON value."""
+        try:
+            return json.loads(self.text(path))
+        except json.JSONDecodeError as error:
+            raise ValueError(f"{path}, line {error.lineno}, is not JSON: {error.msg}") from None
+
+    def rows(self, path: Path) -> Iterator[Row]:
+        """A file of JSON lines, numbered as editors number them. Empty lines say nothing."""
+        for number, line in enumerate(self.text(path).split("\n"), start=1):
+            if not line.strip():
+                continue
+            try:
+                yield Row(json.loads(line), number, f"{path}, line {number},")
+            except json.JSONDecodeError as error:
+                raise ValueError(f"{path}, line {number}, is not JSON: {error.msg}") from None
+
+    def _name(self, path: Path) -> str:
+        """A file's name within the data folder."""
+        inside = self.folder is not None and path.is_relative_to(self.folder)
+        return path.relative_to(self.folder).as_posix() if inside and self.folder is not None else path.name
+
+    def _download(self, name: str) -> Path | None:
+        """A file from the hub, or what was downloaded of it before; None where neither can be had."""
+        if name not in HUB:
+            return None
+        from huggingface_hub import constants, hf_hub_download
+        from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError
+
+        offline = constants.HF_HUB_OFFLINE or not _answers(constants.ENDPOINT)
+        try:
+            return Path(hf_hub_download(HUB[name], name, repo_type="dataset", local_files_only=offline))
+        except (LocalEntryNotFoundError, HfHubHTTPError, OSError):
+            return None
+
+
+def _folder(data: Path | None) -> Path | None:
+    """The data folder. One that was named must be there."""
+    named = [(data, "--data"), (Path(os.environ[DATA]) if os.environ.get(DATA) else None, DATA)]
+    for path, how in named:
+        if path is not None:
+            if not path.is_dir():
+                raise ValueError(f"there is no folder {path}, which {how} names as the data folder")
+            return path
+    places: Sequence[Path] = (USUAL, CHECKOUT / USUAL)
+    return next((place.resolve() for place in places if place.is_dir()), None)
+
+
+def _answers(address: str) -> bool:
+    try:
+        with urllib.request.urlopen(urllib.request.Request(address, method="HEAD"), timeout=PATIENCE):
+            return True
+    except urllib.error.HTTPError:
+        return True
+    except (OSError, ValueError):
+        return False

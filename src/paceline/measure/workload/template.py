@@ -1,0 +1,51 @@
+"""From prompts to token ids: what a model reads before it writes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from paceline.context import Ints
+from paceline.measure.workload.prompts import Prompt
+from paceline.vocabulary import Vocabulary
+from paceline.vocabulary.transcript import render
+
+
+def encode(vocabulary: Vocabulary, prompt: Prompt, turn: int = 0, answers: Sequence[str] = ()) -> Ints:
+    """What is read before the answer to ``turn``, given the ``answers`` to the turns before it.
+
+    A chat goes through the model's template, or a plain transcript where there is none; a text stands as it is. Special
+    tokens are the tokenizer's own either way.
+    """
+    assert turn < len(prompt.turns), f"{prompt.key} has {len(prompt.turns)} turns and no turn {turn}"
+    assert len(answers) == turn, "every turn before this one has its answer"
+    if not prompt.chat:
+        return vocabulary.encode(prompt.turns[turn])
+    said = [_message("user", text) for text in prompt.turns[: turn + 1]]
+    replies = [_message("assistant", text) for text in answers]
+    messages = [message for pair in zip(said, replies, strict=False) for message in pair] + said[-1:]
+    rendered = render(vocabulary, messages)
+    return vocabulary.encode(rendered.text, add_special=not rendered.templated)
+
+
+def encode_script(vocabulary: Vocabulary, prompt: Prompt) -> tuple[Ints, Ints]:
+    """Of a prompt whose text is known: the tokens to begin with, and those of the whole text.
+
+    The whole text is encoded at once, as a corpus is, and the prompt is as much of it as its own encoding agrees with;
+    so the whole always begins with the prompt, also where a token reaches over the end of the latter.
+    """
+    assert prompt.script is not None, f"{prompt.key} has no text to replay"
+    alone = encode(vocabulary, prompt)
+    if prompt.chat:
+        script = vocabulary.encode(prompt.script, add_special=False)
+        return alone, np.concatenate([alone, script])
+    whole = vocabulary.encode(prompt.turns[0] + prompt.script)
+    short = min(len(alone), len(whole))
+    differ = np.flatnonzero(alone[:short] != whole[:short])
+    agreed = int(differ[0]) if len(differ) else short
+    return whole[: max(1, agreed)], whole
+
+
+def _message(role: str, content: str) -> dict[str, str]:
+    return {"role": role, "content": content}
