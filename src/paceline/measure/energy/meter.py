@@ -6,6 +6,10 @@ from abc import ABC, abstractmethod
 from typing import ClassVar
 
 
+class Unmetered(Exception):
+    """A meter does not work here; the message says why."""
+
+
 class Meter(ABC):
     """Counts joules between `start` and `stop`."""
 
