@@ -59,4 +59,4 @@ def _number(value: float | None, form: str) -> str:
 def _interval(found: Estimate | None) -> str:
     if found is None:
         return ""
-    return f"{found.value:.2f} [{found.low:.2f}, {found.high:.2f}]"
+    return f"{found.value:.2f}" + (f" [{found.low:.2f}, {found.high:.2f}]" if found.bounded else "")

@@ -1,0 +1,245 @@
+"""`paceline bench run`, as it is typed."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from paceline.cli.bench.run import _listed
+from paceline.measure.run.directory import ABOUT, RECORDS, read
+from paceline.measure.run.record import Verdict
+from test_cli import say
+
+TEXTS = ("The old house stood at", "Stary dom stał na", "Старий дім стояв", "In the morning the")
+
+
+@pytest.fixture
+def suite(tmp_path: Path) -> str:
+    file = tmp_path / "texts.jsonl"
+    rows = [{"key": f"t{n}", "prompt": text, "task": "tale", "chat": False} for n, text in enumerate(TEXTS)]
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf8")
+    return f"prompts:{file}"
+
+
+def bench(suite: str, out: Path, *more: str) -> list[str]:
+    return ["bench", "run", "--suite", suite, "--out", str(out), "--max-new-tokens", "12", "--energy", "none", *more]
+
+
+FLOAT32 = ("--dtype", "float32")
+PEERS = "transformers,transformers-lookup,transformers-assisted"
+
+
+def test_methods_and_other_libraries_write_a_suite(
+    suite: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "run"
+    code, said, _ = say(bench(suite, out, *FLOAT32, "--temperature", "0", "--peers", PEERS, "--json"), capsys)
+    assert code == 0
+    found = json.loads(said.splitlines()[-1])
+    names = ["plain", "lookup", "assistant", *PEERS.split(",")]
+    assert found["entries"] == names
+    assert all(name in said for name in names)
+    run = read(out)
+    assert run.about.finished
+    assert len(run.records) == len(names) * len(TEXTS)
+    assert {r.verdict for r in run.records} <= {Verdict.REFERENCE, Verdict.EQUAL, Verdict.NEAR_TIE}
+    assert run.about.model["fingerprint"] == "af264834c029fb0a"
+    assert run.about.recipe["follow"] is False
+    assert run.about.entries[2]["draft_fingerprint"] == "204b0feb0cf6295c"
+    assert {"torch", "transformers", "paceline"} <= set(run.about.sittings[0]["versions"])
+    assert run.about.sittings[0]["threads"] == torch.get_num_threads()
+    for record in run.records:
+        assert record.text == "".join(record.pieces)
+        assert record.peak_bytes is None or record.peak_bytes > 50e6
+
+
+def test_in_half_precision_all_walk_one_text_unless_they_are_let_go(
+    suite: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for flags, follow in (((), True), (("--free",), False)):
+        out = tmp_path / f"run{follow}"
+        code, _, err = say(bench(suite, out, "--dtype", "bfloat16", "--limit", "1", *flags), capsys)
+        assert code == 0, err
+        run = read(out)
+        assert run.about.recipe["follow"] is follow
+        assert run.about.recipe["temperature"] == 0.8
+        if follow:
+            texts = {tuple(record.tokens) for record in run.records}
+            assert len(texts) == 1
+            assert {r.verdict for r in run.records if r.entry != "plain"} == {Verdict.FOLLOWED}
+
+
+def test_a_killed_run_goes_on_with_the_same_command(suite: str, tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    command = [sys.executable, "-m", "paceline", *bench(suite, out, *FLOAT32, "--repeat", "8")]
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env=os.environ)
+    try:
+        records = out / RECORDS
+        deadline = time.monotonic() + 120
+        while not records.exists() or records.read_bytes().count(b"\n") < 9:
+            assert process.poll() is None, "it ended before it was killed"
+            assert time.monotonic() < deadline
+            time.sleep(0.02)
+    finally:
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+    before = read(out)
+    assert not before.about.finished
+    done = subprocess.run(command, capture_output=True, text=True, check=True, env=os.environ)
+    after = read(out)
+    assert after.about.finished
+    assert len(after.records) == 3 * len(TEXTS) * 8
+    assert len({(r.entry, r.pair) for r in after.records}) == len(after.records)
+    whole = len(before.records) // 3 * 3
+    assert [r.seconds for r in after.records[:whole]] == [r.seconds for r in before.records[:whole]]
+    assert len(after.about.sittings) == 2
+    assert "texts are kept in" in done.stdout
+
+
+def test_a_finished_run_is_told_again_and_not_written_again(
+    suite: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    command = bench(suite, tmp_path / "run", *FLOAT32, "--methods", "plain,lookup", "--limit", "1")
+    first = say(command, capsys)
+    before = (tmp_path / "run" / RECORDS).read_bytes()
+    code, said, _ = say(command, capsys)
+    assert code == first[0] == 0
+    assert "was finished before" in said
+    assert (tmp_path / "run" / RECORDS).read_bytes() == before
+
+
+def test_a_text_that_must_not_differ_and_does_ends_with_1(
+    suite: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from paceline.measure.run.ours import Ours
+
+    honest = Ours.write
+
+    def lying(self: Ours, *arguments: Any) -> Any:
+        written = honest(self, *arguments)
+        if self.name == "lookup":
+            written.tokens[3] = (written.tokens[3] + 1) % 8192
+        return written
+
+    monkeypatch.setattr(Ours, "write", lying)
+    out = tmp_path / "run"
+    code, said, _ = say(bench(suite, out, *FLOAT32, "--methods", "plain,lookup", "--limit", "1"), capsys)
+    assert code == 1
+    assert "bug" in said
+    assert {r.parts_at for r in read(out).records if r.entry == "lookup"} == {3}
+
+
+def test_a_text_is_replayed_without_a_model(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    rows = [{"key": "loop", "prompt": "la la la", "text": " la la la la la la la la la la la la la"}]
+    (tmp_path / "song.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    out = tmp_path / "run"
+    code, _, err = say(
+        [
+            "bench",
+            "run",
+            "--suite",
+            f"replay:{tmp_path / 'song.jsonl'}",
+            "--methods",
+            "plain,lookup",
+            "--out",
+            str(out),
+        ],
+        capsys,
+    )
+    assert code == 0, err
+    plain, lookup = read(out).records
+    assert plain.text == rows[0]["text"] == lookup.text
+    assert plain.forwards == len(plain.tokens)
+    assert lookup.forwards is not None
+    assert lookup.forwards < len(plain.tokens)
+    assert plain.speed is lookup.speed is None
+
+
+MISTAKES: list[tuple[list[str], str]] = [
+    (["--suite", "prompts:nowhere.jsonl"], "nowhere.jsonl"),
+    (["--suite", "spec-bunch"], "spec-bunch"),
+    (["--methods", "plain,nope"], "unknown method 'nope'"),
+    (["--peers", "transformer"], "unknown peer 'transformer'"),
+    (["--limit", "0"], "--limit must be at least 1, not 0"),
+    (["--batch", "0"], "--batch must be at least 1, not 0"),
+    (["--qps", "-1"], "--qps must be more than 0, not -1"),
+    (["--rule", "kind"], "unknown rule 'kind'"),
+    (["--rule", "rejection", "--temperature", "1", "--follow"], "cannot be followed"),
+    (["--energy", "solar"], "solar"),
+    (["--temperature", "-1"], "temperature is -1.0"),
+    (["--tasks", "singing"], "singing"),
+    (["--langs", "xx"], "xx"),
+]
+
+
+@pytest.mark.parametrize(
+    ("flags", "said"), MISTAKES, ids=lambda given: " ".join(given) if isinstance(given, list) else ""
+)
+def test_a_mistake_is_told_in_a_sentence_and_nothing_is_written(
+    suite: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], flags: list[str], said: str
+) -> None:
+    out = tmp_path / "run"
+    given = [] if "--energy" in flags else ["--energy", "none"]
+    code, _, err = say(["bench", "run", "--suite", suite, *given, "--out", str(out), *flags], capsys)
+    assert code == 2
+    assert said in err
+    assert err.count("\n") == 1
+    assert not out.exists()
+
+
+def test_a_malformed_line_is_told_by_its_number(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "texts.jsonl"
+    file.write_text('{"prompt": "one"}\n{"prompt": \n')
+    code, _, err = say(bench(f"prompts:{file}", tmp_path / "run"), capsys)
+    assert code == 2
+    assert "line 2" in err
+    assert err.count("\n") == 1
+
+
+def test_a_run_of_other_options_or_of_another_version_is_left_alone(
+    suite: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "run"
+    command = bench(suite, out, *FLOAT32, "--methods", "plain,lookup", "--limit", "1")
+    assert say(command, capsys)[0] == 0
+
+    def refused(arguments: list[str], why: str) -> None:
+        before = {file.name: file.read_bytes() for file in out.iterdir()}
+        code, _, err = say(arguments, capsys)
+        assert code == 2
+        assert why in err
+        assert err.count("\n") == 1
+        assert {file.name: file.read_bytes() for file in out.iterdir()} == before
+
+    refused([*command, "--seed", "3"], "seed was 0 and is 3")
+    about = json.loads((out / ABOUT).read_text())
+    (out / ABOUT).write_text(json.dumps(about | {"format": 7}))
+    refused(command, "format 7")
+
+
+def test_who_cannot_take_part_is_named(suite: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = tmp_path / "run"
+    flags = ("--methods", "plain", "--peers", "transformers", "--batch", "2", "--limit", "1")
+    code, said, _ = say(bench(suite, out, *FLOAT32, *flags), capsys)
+    assert code == 0
+    assert "one text at a time" in read(out).about.missing["transformers"]
+    assert "transformers" in said
+
+
+def test_a_list_with_commas_or_several_arguments() -> None:
+    assert _listed(["plain,lookup,assistant"]) == ["plain", "lookup", "assistant"]
+    assert _listed(["plain, assistant:beams=3,noise=none,lookup"]) == [
+        "plain",
+        "assistant:beams=3,noise=none",
+        "lookup",
+    ]
+    assert _listed(["plain", "lookup:min_ngram=3,lookup"]) == ["plain", "lookup:min_ngram=3,lookup"]
+    assert _listed([]) == []
+    assert _listed(["lookup,lookup"]) == ["lookup"]
