@@ -89,6 +89,14 @@ check
   --seed  int  = 0
   --json
 bench
+bench suite
+  <SUITE>  str ?
+  --data  Path
+  --langs  names
+  --tasks  names
+  --limit  int
+  --out  Path
+  --json
 bench overhead
   --models  str +  = pocket pocket+ballast:300M
   --draft-model -md  str

@@ -1,4 +1,4 @@
-"""Writing ``--html`` files: what cannot be written is told before the work, and what is written is written whole."""
+"""Writing files for users: what cannot be written is told before the work, and what is written is written whole."""
 
 from __future__ import annotations
 
@@ -27,14 +27,19 @@ def check_writable(path: Path | None) -> None:
 
 
 def write_page(path: Path, title: str, sections: Iterable[str]) -> None:
-    """Write a page of pictures, all of it or nothing. A link stays one, and a file keeps its permissions."""
+    """Write a page of pictures."""
     from paceline.measure.pictures.page import page
 
+    write_whole(path, page(title, sections))
+
+
+def write_whole(path: Path, text: str) -> None:
+    """Write a file, all of it or nothing. A link stays one, and a file keeps its permissions."""
     place = _place(path)
     with _told(path), _partial(place) as partial:
         kept = stat.S_IMODE(place.stat().st_mode) if place.exists() else None
         partial.touch(mode=0o666 if kept is None else kept)
-        partial.write_text(page(title, sections), encoding="utf8", newline="\n")
+        partial.write_text(text, encoding="utf8", newline="\n")
         if kept is not None:
             partial.chmod(kept)
         partial.replace(place)

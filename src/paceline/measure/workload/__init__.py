@@ -2,6 +2,6 @@
 
 from paceline.measure.workload.prompts import Prompt, Workload
 from paceline.measure.workload.suites import SUITES, open_suite
-from paceline.measure.workload.template import encode, encode_script
+from paceline.measure.workload.template import encode
 
-__all__ = ["SUITES", "Prompt", "Workload", "encode", "encode_script", "open_suite"]
+__all__ = ["SUITES", "Prompt", "Workload", "encode", "open_suite"]

@@ -36,8 +36,8 @@ def read_prompts(sources: Sources, path: Path, *, scripted: bool = False) -> lis
             raise ValueError(
                 f"{row.where} has the key {prompt.key!r} of line {lines[prompt.key]}; a key names one prompt only"
             )
-        if scripted and prompt.script is None:
-            raise ValueError(f"{row.where} has no 'text' that its prompt goes on with")
+        if scripted and (prompt.script is None or prompt.chat):
+            raise ValueError(f"{row.where} cannot be replayed: it needs a 'prompt' and the 'text' that goes on from it")
         lines[prompt.key] = row.number
         prompts.append(prompt)
     if not prompts:

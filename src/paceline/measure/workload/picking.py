@@ -25,11 +25,12 @@ def spread(items: Sequence[Item], limit: int | None) -> list[Item]:
 
 
 def thinned(prompts: Sequence[Prompt], limit: int | None) -> tuple[Prompt, ...]:
-    """``limit`` prompts of each task in each language."""
+    """``limit`` prompts of each task in each language, in the order in which they stand."""
     cells: dict[tuple[str, str], list[Prompt]] = {}
     for prompt in prompts:
         cells.setdefault((prompt.task, prompt.language), []).append(prompt)
-    return tuple(prompt for cell in cells.values() for prompt in spread(cell, limit))
+    kept = {prompt.key for cell in cells.values() for prompt in spread(cell, limit)}
+    return tuple(prompt for prompt in prompts if prompt.key in kept)
 
 
 def chosen(suite: str, what: str, asked: Sequence[str] | None, there: Sequence[str]) -> list[str]:

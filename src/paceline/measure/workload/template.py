@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import numpy as np
-
 from paceline.context import Ints
 from paceline.measure.workload.prompts import Prompt
 from paceline.vocabulary import Vocabulary
@@ -27,24 +25,6 @@ def encode(vocabulary: Vocabulary, prompt: Prompt, turn: int = 0, answers: Seque
     messages = [message for pair in zip(said, replies, strict=False) for message in pair] + said[-1:]
     rendered = render(vocabulary, messages)
     return vocabulary.encode(rendered.text, add_special=not rendered.templated)
-
-
-def encode_script(vocabulary: Vocabulary, prompt: Prompt) -> tuple[Ints, Ints]:
-    """Of a prompt whose text is known: the tokens to begin with, and those of the whole text.
-
-    The whole text is encoded at once, as a corpus is, and the prompt is as much of it as its own encoding agrees with;
-    so the whole always begins with the prompt, also where a token reaches over the end of the latter.
-    """
-    assert prompt.script is not None, f"{prompt.key} has no text to replay"
-    alone = encode(vocabulary, prompt)
-    if prompt.chat:
-        script = vocabulary.encode(prompt.script, add_special=False)
-        return alone, np.concatenate([alone, script])
-    whole = vocabulary.encode(prompt.turns[0] + prompt.script)
-    short = min(len(alone), len(whole))
-    differ = np.flatnonzero(alone[:short] != whole[:short])
-    agreed = int(differ[0]) if len(differ) else short
-    return whole[: max(1, agreed)], whole
 
 
 def _message(role: str, content: str) -> dict[str, str]:

@@ -1,0 +1,119 @@
+"""``paceline bench suite``: what suites there are, what is in one, and one as a file."""
+
+from __future__ import annotations
+
+import argparse
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from paceline.cli.common import Subparsers, add_json, aligned, print_json
+from paceline.cli.pages import check_writable, write_whole
+
+if TYPE_CHECKING:
+    from paceline.measure.workload import Workload
+
+
+def add(commands: Subparsers) -> None:
+    parser = commands.add_parser(
+        "suite",
+        help="list the suites, or show what is in one",
+        description=(
+            "Lists the suites that 'bench run' writes. With the name of one, builds it from the files here and "
+            "prints how many prompts each task has in each language, what could not be built, and what stands in for "
+            "what. --out keeps the prompts in a file, which --suite prompts:FILE reads."
+        ),
+        allow_abbrev=False,
+    )
+    parser.add_argument("suite", nargs="?", metavar="SUITE", help="the suite to show (default: list them all)")
+    parser.add_argument(
+        "--data",
+        type=Path,
+        metavar="DIR",
+        help="where suites find their files (default: $PACELINE_DATA, ../shared/data, the hub)",
+    )
+    parser.add_argument("--langs", type=names, metavar="A,B", help="only these languages, as in en,pl")
+    parser.add_argument("--tasks", type=names, metavar="A,B", help="only these tasks of the suite")
+    parser.add_argument("--limit", type=int, metavar="N", help="so many prompts of each task and language")
+    parser.add_argument("--out", type=Path, metavar="FILE", help="keep the prompts in this file, a line each")
+    add_json(parser)
+    parser.set_defaults(run=run)
+
+
+def names(given: str) -> list[str]:
+    """Names with commas between them."""
+    return [name for name in re.split(r"[,\s]+", given) if name]
+
+
+def run(options: argparse.Namespace) -> int:
+    if options.suite is None:
+        return _list(options)
+    from paceline.measure.workload import open_suite
+    from paceline.measure.workload.files import as_lines
+
+    check_writable(options.out)
+    workload = open_suite(
+        options.suite, data=options.data, languages=options.langs, tasks=options.tasks, limit=options.limit
+    )
+    kept = None if options.out is None else _keep(options.out, as_lines(workload.prompts))
+    _show(workload)
+    if kept is not None:
+        print(f"\n{kept}: --suite prompts:{options.out} reads it")
+    if options.json:
+        print_json(
+            {
+                "suite": workload.suite,
+                "prompts": len(workload.prompts),
+                "cells": workload.cells,
+                "notes": workload.notes,
+                "sources": workload.sources,
+                "out": None if options.out is None else str(options.out),
+            }
+        )
+    return 0
+
+
+def _list(options: argparse.Namespace) -> int:
+    from paceline.measure.workload import SUITES
+    from paceline.measure.workload.suites import is_here
+
+    for flag in ("langs", "tasks", "limit", "out"):
+        if getattr(options, flag) is not None:
+            raise ValueError(f"--{flag} is of a suite: name one, as in 'paceline bench suite spec-bench --{flag} ...'")
+    here = {name: is_here(name, options.data) for name in SUITES}
+    rows = [(name, "" if here[name] else "data not here", told) for name, told in SUITES.items()]
+    print("\n".join(line.rstrip() for line in aligned(rows)))
+    if options.json:
+        print_json({"suites": [{"name": name, "is": told, "here": here[name]} for name, told in SUITES.items()]})
+    return 0
+
+
+def _show(workload: Workload) -> None:
+    """Prompts per cell, tasks by languages."""
+    cells = workload.cells
+    languages = list(dict.fromkeys(language for counts in cells.values() for language in counts))
+    rows = [(workload.suite, *languages, "all")]
+    for task, counts in cells.items():
+        rows.append((task, *(str(counts.get(language, "-")) for language in languages), str(sum(counts.values()))))
+    sums = [sum(counts.get(language, 0) for counts in cells.values()) for language in languages]
+    rows.append(("all", *map(str, sums), str(sum(sums))))
+    print("\n".join(line.rstrip() for line in aligned(rows)))
+    for note in workload.notes:
+        print(f"\n{note}" if note == workload.notes[0] else note)
+    if workload.sources:
+        print("\nread, with the first digits of their SHA-256:")
+        print(
+            "\n".join(
+                line.rstrip() for line in aligned([(name, digits, "") for name, digits in workload.sources.items()])
+            )
+        )
+
+
+def _keep(path: Path, lines: str) -> str:
+    """Write the prompts, all or none; what is there already stays. Says what was done."""
+    if path.exists():
+        if path.read_bytes() == lines.encode():
+            return f"{path} holds these prompts already"
+        raise ValueError(f"{path} is there and holds something else; give another --out, or remove it")
+    write_whole(path, lines)
+    return f"{path} holds these prompts"
