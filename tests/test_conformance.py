@@ -21,12 +21,12 @@ from paceline.drafters.assistant import DraftModel
 from paceline.law import Dice, Distribution, Law, Sampling
 from paceline.measure.conformance import Checker, Report
 from paceline.measure.conformance.cases import LATE, Case, Plan, samplings
-from paceline.measure.conformance.follow import Flip
 from paceline.measure.conformance.oracle import law_faults
 from paceline.measure.conformance.record import Recording, record, teacher_forced
 from paceline.measure.conformance.report import Result
 from paceline.measure.conformance.rescore import Rescorer, Verdict, wider_twin
 from paceline.measure.conformance.walk import session_of
+from paceline.measure.follow import Flip
 from paceline.targets import base
 from paceline.targets.cache import CacheRows
 from paceline.targets.hf.probe import prepare

@@ -16,7 +16,7 @@ from paceline.context import Context
 from paceline.drafters import Budget, Drafter, Plain, Seen, make_drafter
 from paceline.law import Sampling
 from paceline.measure.run.contestant import Clock, Job, Written, cut
-from paceline.measure.run.directory import ABOUT, RECORDS, read
+from paceline.measure.run.directory import ABOUT, RECORDS, claimed, read
 from paceline.measure.run.ours import Drafting, Ours
 from paceline.measure.run.record import SPLIT, Record, Verdict
 from paceline.measure.run.together import arrivals
@@ -330,6 +330,16 @@ def test_a_run_of_another_version_is_refused(tmp_path: Path) -> None:
         with pytest.raises(ValueError, match=r"format 99, and this version of Paceline reads format 1"):
             act(tmp_path / "run")
     assert contents(tmp_path / "run") == before
+
+
+def test_one_process_writes_a_run_at_a_time(tmp_path: Path) -> None:
+    with claimed(tmp_path / "runs" / "first"):
+        with pytest.raises(ValueError, match="being written by another process"), claimed(tmp_path / "runs" / "first"):
+            pass
+        with claimed(tmp_path / "runs" / "second"):
+            pass
+    with claimed(tmp_path / "runs" / "first"):
+        finished(refereed(tmp_path / "runs" / "first", workload=prompts(1)))
 
 
 def test_a_damaged_line_is_told_by_its_number(tmp_path: Path) -> None:

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
@@ -46,7 +47,7 @@ class About:
 
 @dataclass
 class Run:
-    """A run that was read."""
+    """A run that was read, or is being written."""
 
     path: Path
     about: About
@@ -96,6 +97,30 @@ def begin(path: Path, about: About) -> Run:
     run = Run(path, old, records)
     write_about(run)
     return run
+
+
+@contextmanager
+def claimed(path: Path) -> Iterator[None]:
+    """Nobody else writes a run here meanwhile. The claim goes with the process, however that ends; where the system
+    knows no such locks nothing is claimed."""
+    try:
+        import fcntl
+    except ImportError:
+        yield
+        return
+    if not path.exists():
+        path.mkdir(parents=True)
+    folder = os.open(path, os.O_RDONLY)
+    try:
+        try:
+            fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise ValueError(
+                f"{path} is being written by another process; wait for it, or give another --out"
+            ) from None
+        yield
+    finally:
+        os.close(folder)
 
 
 def add(run: Run, records: Sequence[Record]) -> None:

@@ -20,7 +20,7 @@ from paceline.measure.energy import Meter, open_meter
 from paceline.measure.peers import check_peer, make_peer
 from paceline.measure.peers.weights import Weights
 from paceline.measure.run.contestant import Contestant, Job, Missing
-from paceline.measure.run.directory import About, begin
+from paceline.measure.run.directory import About, begin, claimed
 from paceline.measure.run.emulation import replay, stopped
 from paceline.measure.run.judge import Judge
 from paceline.measure.run.memory import Peak
@@ -82,16 +82,17 @@ def referee(options: argparse.Namespace, advance: Advance) -> Iterator[Referee]:
     emulated = {} if replayed is None else {"encode": replayed.prompt, "lengths": replayed.lengths, "clock": stopped}
     on_device: dict[str, Any] = {"peak": Peak(getattr(lm.target, "device", torch.device("cpu"))), "meter": meter}
     try:
-        yield Referee(
-            run=begin(options.out, about),
-            workload=workload,
-            contestants=contestants,
-            plan=plan,
-            text=pieces_of(lm.vocabulary),
-            judge=Judge(lm.target, rule),
-            progress=advance,
-            **{"encode": partial(encode, _vocabulary(lm)), **on_device, **emulated},
-        )
+        with claimed(options.out):
+            yield Referee(
+                run=begin(options.out, about),
+                workload=workload,
+                contestants=contestants,
+                plan=plan,
+                text=pieces_of(lm.vocabulary),
+                judge=Judge(lm.target, rule),
+                progress=advance,
+                **{"encode": partial(encode, _vocabulary(lm)), **on_device, **emulated},
+            )
     finally:
         for who in contestants:
             who.close()
