@@ -41,6 +41,12 @@ class Vocabulary:
         return cls(tokenizer)
 
     @property
+    def tokenizer(self) -> "PreTrainedTokenizerBase":
+        """The tokenizer itself, for those who speak to transformers."""
+        tokenizer: PreTrainedTokenizerBase = self._tokenizer
+        return tokenizer
+
+    @property
     def size(self) -> int:
         """One more than the highest id. Ids below may be unused, and a model may have rows beyond."""
         return len(self._strings)

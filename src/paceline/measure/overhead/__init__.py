@@ -1,6 +1,6 @@
 """What the engine costs: its speed against that of transformers' own generation, which writes the same text."""
 
 from paceline.measure.overhead.contest import Contest, Side, Trial, Write, run
-from paceline.measure.overhead.theirs import COUNTERPARTS, Drafting, ordinary, side, writing
+from paceline.measure.overhead.theirs import COUNTERPARTS, side, writing
 
-__all__ = ["COUNTERPARTS", "Contest", "Drafting", "Side", "Trial", "Write", "ordinary", "run", "side", "writing"]
+__all__ = ["COUNTERPARTS", "Contest", "Side", "Trial", "Write", "run", "side", "writing"]

@@ -14,7 +14,9 @@ from paceline.drafters.assistant import DraftModel
 from paceline.hosts.python import LanguageModel
 from paceline.hosts.transformers import custom_generate
 from paceline.hosts.writing import Generation
-from paceline.measure.overhead import Contest, Drafting, Side, Trial, Write, ordinary, side, writing
+from paceline.measure.overhead import Contest, Side, Trial, Write, side, writing
+from paceline.measure.peers.transformers import Drafting
+from paceline.measure.peers.weights import ordinary
 
 OURS, THEIRS, INSIDE = "ours", "theirs", "inside"
 
