@@ -119,31 +119,38 @@ def _about(
     ours = [{"name": name, "ours": True, "method": name, "dtype": "float32"} for name in making.methods]
     theirs = [{"name": name, "ours": False, "library": name, "version": "5.0.0"} for name in making.peers]
     cells = {task: dict.fromkeys(making.languages, making.prompts) for task in making.tasks}
-    asked = {"suite": "made", "methods": list(making.methods), "peers": list(making.peers)}
-    asked |= {"repeat": making.repeats, "temperature": 0.0, "seed": 0, "max_new_tokens": making.tokens, "batch": 1}
-    asked |= {"follow": False, "learning": "reset", "qps": None}
+    asked: dict[str, Any] = {"suite": "made", "tasks": None, "langs": None, "limit": None, "draft_model": None}
+    asked |= {"methods": list(making.methods), "peers": list(making.peers), "num_draft_tokens": DEPTH}
+    asked |= {"rule": "coupled", "max_new_tokens": making.tokens, "ignore_eos": False, "temperature": 0.0, "seed": 0}
+    asked |= {"repeat": making.repeats, "warm": False, "batch": 1, "qps": None, "follow": False}
     return About(
         recipe=asked | recipe,
-        model={"model": "pocket", "dtype": "float32", "fingerprint": "0123456789abcdef", "device": "cpu"} | model,
+        model={"model": "pocket", "dtype": "float32", "fingerprint": "0123456789abcdef", "device": "cpu"}
+        | {"threads": 2, "ballast": None}
+        | model,
         entries=[*ours, *theirs],
         workload={
             "suite": "made",
             "cells": cells,
             "notes": ["translation could not be built: its source is not here"],
             "sources": {"questions.jsonl": "00112233445566ff"},
-            "units": len(making.cells) * making.prompts,
+            "prompts": len(making.cells) * making.prompts,
+            "units": len(making.cells) * making.prompts * making.repeats,
         },
         missing=missing,
-        warm_up={name: {"equal": True} for name in making.entries},
-        energy={"source": "stated", "measured": False, "watts": 30.0} if joules else {"source": "none"},
+        warm_up={name: {"tokens": 16, "parts_at": None} for name in making.entries},
+        energy={"source": "stated", "measured": False, "watts": 30.0, "why": ""}
+        if joules
+        else {"source": "none", "measured": False, "watts": None, "why": "not asked for"},
         sittings=[
             {
-                "when": "2026-11-22T12:00:00",
+                "started": "2026-11-22T12:00:00+00:00",
+                "command": "paceline bench run --suite made",
                 "versions": {"paceline": "0.1.0", "torch": "2.9.0", "transformers": "5.0.0", "python": "3.11.9"},
                 "machine": {"system": "Linux", "processor": "made up", "cores": 2},
                 "threads": 2,
                 "load": 0.3,
-                "git": {"commit": "abcdef0", "dirty": False},
+                "git": {"commit": "abcdef0", "changed": False},
             }
         ],
     )

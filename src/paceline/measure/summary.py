@@ -81,10 +81,13 @@ class Figures:
 class Summary:
     """Figures of a run, made when they are asked for and kept."""
 
-    def __init__(self, run: Run) -> None:
+    def __init__(self, run: Run, base: str | None = None) -> None:
+        """``base`` is the entry that speed-ups are over: plain decoding, where none is named."""
+        if base is not None and base not in run.entries:
+            raise ValueError(f"{run.path} has no entry {base!r}; it has {', '.join(run.entries)}")
         self.run = run
         self.entries = run.entries
-        self.base = self.entries[0]
+        self.base = base or self.entries[0]
         self.tasks = list(dict.fromkeys(record.task for record in run.records))
         self.languages = list(dict.fromkeys(record.language for record in run.records))
         self._figures: dict[tuple[str, str | None, str | None], Figures | None] = {}
@@ -109,10 +112,11 @@ class Summary:
             if task in (None, record.task) and language in (None, record.language)
         ]
 
-    def pairs(self, records: Iterable[Record]) -> list[tuple[Record, Record]]:
-        """Texts beside the base's of the same moment, where both have a speed."""
-        found = ((record, self._bases.get((*record.pair, record.prompt))) for record in records)
-        return [(one, base) for one, base in found if base is not None and one.speed and base.speed]
+    def pairs(self, records: Iterable[Record], other: str | None = None) -> list[tuple[Record, Record]]:
+        """Texts beside another entry's of the same moment, the base's where none is named; where both have a speed."""
+        others = self._moments[other or self.base]
+        found = ((record, others.get((*record.pair, record.prompt))) for record in records)
+        return [(one, two) for one, two in found if two is not None and one.speed and two.speed]
 
     def warnings(self) -> list[str]:
         """Sentences: what must be known before the numbers are believed."""
@@ -154,8 +158,12 @@ class Summary:
         return found
 
     @cached_property
-    def _bases(self) -> dict[tuple[int, int, int, str], Record]:
-        return {(*record.pair, record.prompt): record for record in self._by_entry.get(self.base, ())}
+    def _moments(self) -> dict[str, dict[tuple[int, int, int, str], Record]]:
+        """Of each entry, its texts by what they have in common with other entries' texts."""
+        return {
+            entry: {(*record.pair, record.prompt): record for record in self._by_entry.get(entry, ())}
+            for entry in self.entries
+        }
 
     @cached_property
     def _stall_bounds(self) -> dict[str, float]:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from paceline.cli.bench import overhead, run
+from paceline.cli.bench import compare, energy, overhead, run, suite
 from paceline.cli.common import Subparsers
 
-MEASUREMENTS = (run, overhead)
+MEASUREMENTS = (suite, run, compare, energy, overhead)
 
 
 def add(commands: Subparsers) -> None:
