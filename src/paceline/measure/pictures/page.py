@@ -26,12 +26,13 @@ def page(title: str, sections: Iterable[str]) -> str:
     return document(title, f"<h1>{said(title)}</h1>\n{''.join(sections)}")
 
 
-def document(title: str, main: str, style: str = "") -> str:
-    """A whole document of what is already HTML, with rules for its looks besides those that all pages share."""
+def document(title: str, main: str, style: str = "", mark: str = GENERATOR) -> str:
+    """A whole document of what is already HTML, with rules for its looks besides those that all pages share.
+    ``mark`` says in its head what made it."""
     return (
         '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
         f'<meta http-equiv="Content-Security-Policy" content="{POLICY}">\n'
-        f'<meta name="generator" content="{GENERATOR}">\n'
+        f'<meta name="generator" content="{mark}">\n'
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
         f"<title>{said(title)}</title>\n<style>\n{STYLE}{style}</style>\n</head>\n<body>\n<main>\n"
         f"{main}</main>\n</body>\n</html>\n"

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from paceline.measure.pictures.page import said
 from paceline.measure.report.axes import Line, Scale, fitted, round_steps, width_of, written
 
-WIDTH = 420
-SMALL = 11
+WIDTH = 400
+SMALL = 12
 COLORS = 8
 SHAPES = 6
 
@@ -51,21 +51,21 @@ def intervals(title: str, told: str, rows: Sequence[Interval], mark: float | Non
     low, high = min(values), max(values)
     steps = round_steps(low - 0.04 * (high - low), high + 0.04 * (high - low), 4)
     scale = Scale(steps[0], steps[-1], 14, WIDTH - 14)
-    each, bottom = 34, 34 * len(rows) + 8
+    each, bottom = 38, 38 * len(rows) + 8
     parts = [_grid_down(scale, steps, 4, bottom)]
     if mark is not None:
         parts.append(f'<line class="mark" x1="{_n(scale.at(mark))}" x2="{_n(scale.at(mark))}" y1="2" y2="{bottom}"/>')
     for place, row in enumerate(rows):
-        y = each * place + 27
+        y = each * place + 30
         x, left, right = scale.at(row.value), scale.at(row.low), scale.at(row.high)
-        parts.append(_named(row.name, row.label, y - 12))
+        parts.append(_named(row.name, row.label, y - 14))
         parts.append(
             f'<g class="{look(row.number)}"><line class="whisker" x1="{_n(left)}" x2="{_n(right)}" y1="{y}" y2="{y}"/>'
             f'<line class="whisker" x1="{_n(left)}" x2="{_n(left)}" y1="{y - 4}" y2="{y + 4}"/>'
             f'<line class="whisker" x1="{_n(right)}" x2="{_n(right)}" y1="{y - 4}" y2="{y + 4}"/>'
             f"{shape(row.number, x, y, 4.5)}</g>"
         )
-    return picture(title, told, WIDTH, bottom + 20, parts)
+    return picture(title, told, WIDTH, bottom + 22, parts)
 
 
 @dataclass(frozen=True)
@@ -83,11 +83,11 @@ def bars(title: str, told: str, rows: Sequence[Bar], unit: str) -> str:
     longest = max((sum(length for _, length, _ in row.stretches) for row in rows), default=0.0)
     steps = round_steps(0, longest or 1.0, 4)
     scale = Scale(0, steps[-1], 8, WIDTH - 14)
-    each, bottom = 38, 38 * len(rows) + 6
+    each, bottom = 40, 40 * len(rows) + 6
     parts = [_grid_down(scale, steps, 4, bottom, unit)]
     for place, row in enumerate(rows):
-        y, at = each * place + 20, 0.0
-        parts.append(_named(row.name, row.label, y - 5))
+        y, at = each * place + 22, 0.0
+        parts.append(_named(row.name, row.label, y - 6))
         for kind, length, about in row.stretches:
             left, right = scale.at(at), scale.at(at + length)
             at += length
@@ -96,10 +96,10 @@ def bars(title: str, told: str, rows: Sequence[Bar], unit: str) -> str:
                     f'<rect class="part {kind}" x="{_n(left)}" y="{y}" width="{_n(right - left)}" height="14">'
                     f"<title>{said(about)}</title></rect>"
                 )
-    return picture(title, told, WIDTH, bottom + 20, parts)
+    return picture(title, told, WIDTH, bottom + 22, parts)
 
 
-HISTOGRAM = (220, 128)
+HISTOGRAM = (220, 136)
 
 
 def histogram(title: str, told: str, shares: Mapping[int, float], mean: float, top: float, last: int, who: int) -> str:
@@ -110,12 +110,12 @@ def histogram(title: str, told: str, shares: Mapping[int, float], mean: float, t
     gathered[last] = sum(share for count, share in shares.items() if count >= last)
     more = any(count > last for count in shares)
     steps = round_steps(0, top or 1.0, 2)
-    up = Scale(0, steps[-1], height - 20, 10)
-    each = (width - 40) / last
-    parts = [_grid_across(up, steps, 34, width - 4, percent=True)]
+    up = Scale(0, steps[-1], height - 22, 10)
+    each = (width - 48) / last
+    parts = [_grid_across(up, steps, 42, width - 4, percent=True)]
     stride = 1 if last <= 10 else 2
     for count, share in gathered.items():
-        left = 36 + each * (count - 1)
+        left = 44 + each * (count - 1)
         tall = up.at(0) - up.at(share)
         label = f"{count}+" if count == last and more else str(count)
         if tall >= 0.05:
@@ -125,9 +125,9 @@ def histogram(title: str, told: str, shares: Mapping[int, float], mean: float, t
             )
         if (last - count) % stride == 0:
             parts.append(_text(label, left + each / 2, height - 6, "middle"))
-    across = Scale(0.5, last + 0.5, 36, 36 + each * last)
+    across = Scale(0.5, last + 0.5, 44, 44 + each * last)
     x = _n(across.at(mean))
-    parts.append(f'<line class="mean" x1="{x}" x2="{x}" y1="6" y2="{height - 20}"/>')
+    parts.append(f'<line class="mean" x1="{x}" x2="{x}" y1="6" y2="{height - 22}"/>')
     return picture(title, told, width, height, [f'<g class="{look(who)}">', *parts, "</g>"], "small")
 
 
@@ -145,7 +145,7 @@ def lines(title: str, told: str, series: Sequence[Series], words: tuple[str, str
     """Shares by position, a line each; the larger a mark, the more lies behind it. ``words`` name the axes."""
     width, height = WIDTH, 260
     last = max((len(one.values) for one in series), default=1)
-    up = Scale(0, 1, height - 40, 22)
+    up = Scale(0, 1, height - 42, 26)
     across = Scale(1, last, 56, width - 24) if last > 1 else Scale(0, 2, 56, width - 24)
     stride = max(1, -(-last // 12))
     parts = [_grid_across(up, [0, 0.25, 0.5, 0.75, 1], 46, width - 10, percent=True)]
@@ -185,7 +185,7 @@ def scatter(title: str, told: str, dots: Sequence[Dot], fit: Line | None, mark: 
     x_steps = round_steps(min(left), max(left), 5)
     y_steps = round_steps(min(heights), max(heights), 5)
     across = Scale(x_steps[0], x_steps[-1], 56, width - 20)
-    up = Scale(y_steps[0], y_steps[-1], height - 40, 22)
+    up = Scale(y_steps[0], y_steps[-1], height - 42, 26)
     parts = [_grid_across(up, y_steps, 46, width - 10)]
     parts += [_text(written(step), across.at(step), height - 24, "middle") for step in x_steps]
     y = _n(up.at(mark))
@@ -257,14 +257,14 @@ def _grid_down(scale: Scale, steps: Sequence[float], top: float, bottom: float, 
         parts.append(f'<line class="grid" x1="{_n(x)}" x2="{_n(x)}" y1="{_n(top)}" y2="{_n(bottom)}"/>')
         word = f"{written(step)}{unit if step == steps[-1] else ''}"
         half = width_of(word, SMALL) / 2
-        parts.append(_text(word, min(max(x, half), WIDTH - half), bottom + 14, "middle"))
+        parts.append(_text(word, min(max(x, half), WIDTH - half), bottom + 16, "middle"))
     return "".join(parts)
 
 
 def _grid_across(up: Scale, steps: Sequence[float], left: float, right: float, *, percent: bool = False) -> str:
     return "".join(
         f'<line class="grid" x1="{_n(left)}" x2="{_n(right)}" y1="{_n(up.at(step))}" y2="{_n(up.at(step))}"/>'
-        + _text(f"{written(100 * step)}%" if percent else written(step), left - 4, up.at(step) + 3.5, "end")
+        + _text(f"{written(100 * step)}%" if percent else written(step), left - 5, up.at(step) + 4, "end")
         for step in steps
     )
 
@@ -272,7 +272,7 @@ def _grid_across(up: Scale, steps: Sequence[float], left: float, right: float, *
 def _axes_named(words: tuple[str, str], width: float, height: float) -> list[str]:
     """The word of the upright axis stands above it, where it needs not be turned."""
     across, up = words
-    return [_text(up, 8, 10, "start", "axis"), _text(across, width - 8, height - 5, "end", "axis")]
+    return [_text(up, 4, 11, "start", "axis"), _text(across, width - 8, height - 5, "end", "axis")]
 
 
 def _text(text: str, x: float, y: float, anchor: str, kind: str = "tick") -> str:

@@ -1,0 +1,81 @@
+"""The section that lets somebody else do it again: what was run, on what, by what, from what."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from paceline.measure.report.blocks import Block, Code, Columns, Row, Section, Table, Text
+from paceline.measure.report.words import NOTHING
+from paceline.measure.summary import Summary
+
+
+def provenance(summary: Summary) -> Section:
+    about = summary.run.about
+    small = [_named("Recipe", about.recipe), _named("Model", about.model)]
+    if sources := about.workload.get("sources"):
+        small.append(_named("Sources, by the first digits of their SHA-256", sources))
+    small += [_named(name, data) for name, data in (("Energy", about.energy), ("Warm-up", about.warm_up)) if data]
+    small += [_named(_sitting_title(n, len(about.sittings)), s) for n, s in enumerate(about.sittings, start=1)]
+    blocks: list[Block] = [_contestants(about.entries)]
+    if about.missing:
+        blocks.append(_named("Asked for and missing", about.missing))
+    blocks.append(_cells(about.workload.get("cells") or {}))
+    blocks += [Text(f"{str(note).rstrip('.')}.") for note in about.workload.get("notes") or ()]
+    blocks.append(Columns(small))
+    if command := next((s["command"] for s in about.sittings if s.get("command")), None):
+        blocks += [Text("To do it again:"), Code(str(command))]
+    return Section("provenance", "How it was made", blocks)
+
+
+def _sitting_title(number: int, count: int) -> str:
+    return "Sitting" if count == 1 else f"Sitting {number} of {count}"
+
+
+def _named(caption: str, data: Mapping[str, Any]) -> Table:
+    rows = [Row(name.replace("_", " "), [value]) for name, value in _flat(data)]
+    return Table(caption, ["", ""], rows, words=True)
+
+
+def _flat(data: Mapping[str, Any], before: str = "") -> list[tuple[str, str]]:
+    """Names and values; what lies within is named with what it lies in."""
+    found = list[tuple[str, str]]()
+    for name, value in data.items():
+        if isinstance(value, Mapping) and value:
+            found += _flat(value, f"{before}{name}: ")
+        else:
+            found.append((f"{before}{name}", value_told(value)))
+    return found
+
+
+def value_told(value: Any) -> str:
+    if value is None or value == [] or value == {}:
+        return NOTHING
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, list) and all(isinstance(one, str | int | float) for one in value):
+        return ", ".join(map(str, value))
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+
+
+def _contestants(entries: list[dict[str, Any]]) -> Table:
+    names = list(dict.fromkeys(name for entry in entries for name in entry if name not in ("name", "ours")))
+    rows = [
+        Row(
+            str(entry["name"]),
+            ["ours" if entry.get("ours", True) else "peer", *(value_told(entry.get(name)) for name in names)],
+            number,
+        )
+        for number, entry in enumerate(entries)
+    ]
+    return Table("Contestants", ["method", "", *(name.replace("_", " ") for name in names)], rows, words=True)
+
+
+def _cells(cells: Mapping[str, Mapping[str, int]]) -> Table:
+    languages = list(dict.fromkeys(language for counts in cells.values() for language in counts))
+    rows = [
+        Row(task, [str(counts[language]) if language in counts else NOTHING for language in languages])
+        for task, counts in cells.items()
+    ]
+    return Table("Prompts of each cell of the suite", ["task", *languages], rows)

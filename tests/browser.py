@@ -1,0 +1,122 @@
+"""A real browser, spoken to over its driver's own protocol with nothing but the standard library."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import shutil
+import socket
+import subprocess
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome")
+DRIVER = "chromedriver"
+FLAGS = (
+    *("--headless=new", "--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-background-networking"),
+    *("--disable-component-update", "--disable-sync", "--disable-extensions", "--disable-dev-shm-usage"),
+    "--hide-scrollbars",
+)
+START_SECONDS = 20
+
+
+def missing() -> str | None:
+    """Why there is no browser here; None where there is one."""
+    if browser() is None:
+        return f"no browser to open pages in: none of {', '.join(BROWSERS)} is on the PATH"
+    return None if shutil.which(DRIVER) else f"no {DRIVER} on the PATH to drive the browser with"
+
+
+def browser() -> str | None:
+    return next(filter(None, map(shutil.which, BROWSERS)), None)
+
+
+class Browser:
+    """A session with one window."""
+
+    def __init__(self, port: int, folder: Path) -> None:
+        self._port = port
+        options = {"binary": browser(), "args": [*FLAGS, f"--user-data-dir={folder}"]}
+        wanted = {"browserName": "chrome", "goog:chromeOptions": options}
+        wanted["goog:loggingPrefs"] = {"browser": "ALL", "performance": "ALL"}
+        answer = self._ask("POST", "/session", {"capabilities": {"alwaysMatch": wanted}})
+        self._session = f"/session/{answer['sessionId']}"
+
+    def _ask(self, verb: str, path: str, body: dict[str, Any] | None = None) -> Any:
+        link = http.client.HTTPConnection("127.0.0.1", self._port, timeout=60)
+        try:
+            link.request(verb, path, None if body is None else json.dumps(body), {"Content-Type": "application/json"})
+            value = json.loads(link.getresponse().read())["value"]
+        finally:
+            link.close()
+        if isinstance(value, dict) and "error" in value:
+            raise AssertionError(f"{value['error']}: {value['message']}")
+        return value
+
+    def open(self, page: Path) -> None:
+        self._ask("POST", f"{self._session}/url", {"url": page.resolve().as_uri()})
+
+    def run(self, script: str) -> Any:
+        """What a function body returns in the page."""
+        return self._ask("POST", f"{self._session}/execute/sync", {"script": script, "args": []})
+
+    def tell(self, command: str, **parameters: Any) -> Any:
+        """A command of the browser's own protocol."""
+        body = {"cmd": command, "params": parameters}
+        return self._ask("POST", f"{self._session}/goog/cdp/execute", body)
+
+    def log(self, kind: str) -> list[dict[str, Any]]:
+        """What was logged since it was last asked for."""
+        found: list[dict[str, Any]] = self._ask("POST", f"{self._session}/se/log", {"type": kind})
+        return found
+
+    def size(self, width: int, height: int = 800) -> None:
+        self.tell("Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=False)
+
+    def scheme(self, name: str) -> None:
+        self.tell("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": name}])
+
+    def close(self) -> None:
+        self._ask("DELETE", self._session)
+
+
+@contextmanager
+def opened(folder: Path) -> Iterator[Browser]:
+    """A browser with a profile of its own in a folder; it and its driver are ended in the end."""
+    driver = shutil.which(DRIVER)
+    assert driver is not None, "asked for by `missing` before"
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    with (folder / "driver.log").open("wb") as log:
+        process = subprocess.Popen([driver, f"--port={port}"], stdout=log, stderr=log)
+        try:
+            _wait(port)
+            found = Browser(port, folder / "profile")
+            try:
+                yield found
+            finally:
+                with suppress(OSError, AssertionError):
+                    found.close()
+        finally:
+            process.terminate()
+            try:
+                process.wait(10)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+
+
+def _wait(port: int) -> None:
+    end = time.monotonic() + START_SECONDS
+    while True:
+        try:
+            socket.create_connection(("127.0.0.1", port), timeout=1).close()
+            return
+        except OSError:
+            if time.monotonic() > end:
+                raise
+            time.sleep(0.05)
