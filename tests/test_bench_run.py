@@ -14,7 +14,7 @@ import torch
 
 from paceline.cli.bench.run import _listed
 from paceline.measure.run.directory import ABOUT, RECORDS, read
-from paceline.measure.run.record import Verdict
+from paceline.measure.run.record import Record, Verdict
 from test_cli import say
 
 TEXTS = ("The old house stood at", "Stary dom stał na", "Старий дім стояв", "In the morning the")
@@ -137,7 +137,10 @@ def test_a_text_that_must_not_differ_and_does_ends_with_1(
 
 
 def test_a_text_is_replayed_without_a_model(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    rows = [{"key": "loop", "prompt": "la la la", "text": " la la la la la la la la la la la la la"}]
+    rows = [
+        {"key": "long", "prompt": "la la la", "text": " la" * 200},
+        {"key": "short", "prompt": "do do do", "text": " do" * 9},
+    ]
     (tmp_path / "song.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     out = tmp_path / "run"
     code, _, err = say(
@@ -154,12 +157,26 @@ def test_a_text_is_replayed_without_a_model(tmp_path: Path, capsys: pytest.Captu
         capsys,
     )
     assert code == 0, err
-    plain, lookup = read(out).records
-    assert plain.text == rows[0]["text"] == lookup.text
-    assert plain.forwards == len(plain.tokens)
-    assert lookup.forwards is not None
-    assert lookup.forwards < len(plain.tokens)
-    assert plain.speed is lookup.speed is None
+    run = read(out)
+    for row, (plain, lookup) in zip(rows, pairwise_of(run.records), strict=True):
+        assert plain.text == row["text"] == lookup.text
+        assert plain.forwards == len(plain.tokens)
+        assert lookup.forwards is not None
+        assert lookup.forwards < len(plain.tokens)
+        assert plain.speed is lookup.speed is None
+    cut = ["--max-new-tokens", "12", "--out", str(tmp_path / "cut")]
+    assert (
+        say(["bench", "run", "--suite", f"replay:{tmp_path / 'song.jsonl'}", "--methods", "plain", *cut], capsys)[0]
+        == 0
+    )
+    long, short = read(tmp_path / "cut").records
+    assert (len(long.tokens), short.text) == (12, rows[1]["text"])
+
+
+def pairwise_of(records: list[Record]) -> list[tuple[Record, Record]]:
+    """The two texts of each prompt, plain decoding's first."""
+    by_unit = sorted(records, key=lambda record: (record.unit, record.entry != "plain"))
+    return list(zip(by_unit[::2], by_unit[1::2], strict=True))
 
 
 MISTAKES: list[tuple[list[str], str]] = [

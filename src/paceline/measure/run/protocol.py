@@ -73,7 +73,7 @@ class Referee:
     clock: Clock = time.perf_counter
     progress: Progress = lambda *_: None
     lengths: Mapping[str, int] = field(default_factory=dict)
-    """How many tokens to write after prompts that have a length of their own, as texts to be replayed do."""
+    """How many tokens can follow a prompt, of those whose text has an end that is known."""
     shortened: set[str] = field(default_factory=set)
     """Prompts whose beginning did not fit into the model's context."""
 
@@ -148,11 +148,12 @@ class Referee:
     def job(self, prompt: Prompt, turn: int, answers: Sequence[str]) -> Job:
         """What is to be written after a turn. A prompt that leaves no room in the context loses its beginning."""
         ids = self.encode(prompt, turn, answers)
-        limit = self.plan.context_length
-        if limit is not None and len(ids) + self.plan.max_new_tokens > limit:
-            ids = ids[-max(1, limit - self.plan.max_new_tokens) :]
+        limit, length = self.plan.context_length, self.plan.max_new_tokens
+        length = min(length, self.lengths.get(prompt.key, length))
+        if limit is not None and len(ids) + length > limit:
+            ids = ids[-max(1, limit - length) :]
             self.shortened.add(prompt.key)
-        return Job(prompt=ids, sampling=self.plan.sampling, max_new_tokens=self.plan.max_new_tokens, eos=self.plan.eos)
+        return Job(prompt=ids, sampling=self.plan.sampling, max_new_tokens=length, eos=self.plan.eos)
 
     def followed(self, job: Job) -> Job:
         """The same job with plain decoding's text to walk."""

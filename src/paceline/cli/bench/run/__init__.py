@@ -10,6 +10,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from paceline.cli.bench.suite import names
 from paceline.cli.bench.surroundings import hushed, threads
 from paceline.cli.common import Subparsers, add_draft_model, add_json, add_model, draft_model, print_json, progress
 
@@ -53,8 +54,8 @@ def _add_what(parser: argparse.ArgumentParser) -> None:
             f"replay:FILE; 'paceline bench suite' lists them (default: {SUITE})"
         ),
     )
-    parser.add_argument("--tasks", type=_names, metavar="A,B", help="only these tasks of the suite")
-    parser.add_argument("--langs", type=_names, metavar="A,B", help="only these languages, as in en,pl")
+    parser.add_argument("--tasks", type=names, metavar="A,B", help="only these tasks of the suite")
+    parser.add_argument("--langs", type=names, metavar="A,B", help="only these languages, as in en,pl")
     parser.add_argument("--limit", type=int, metavar="N", help="so many prompts of each task and language")
     parser.add_argument("--data", type=Path, metavar="DIR", help="where suites find their files")
     add_model(parser)
@@ -86,7 +87,7 @@ def _add_how(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--rule", default="coupled", metavar="RULE", help="coupled or rejection (default: coupled)")
     parser.add_argument(
-        "--max-new-tokens", type=int, default=TOKENS, metavar="N", help=f"tokens per text (default: {TOKENS})"
+        "--max-new-tokens", type=int, metavar="N", help=f"tokens per text (default: {TOKENS}; all of a text to replay)"
     )
     parser.add_argument("--ignore-eos", action="store_true", help="go on past the end-of-text token")
     parser.add_argument(
@@ -197,6 +198,8 @@ def _check(options: argparse.Namespace) -> None:
         from paceline.targets.pocket.open import is_bundled
 
         options.temperature = BUNDLED_TEMPERATURE if is_bundled(options.model) else 0.0
+    if options.max_new_tokens is None and not options.suite.startswith("replay:"):
+        options.max_new_tokens = TOKENS
     if options.batch is None:
         options.batch = DICTSPEC_BATCH if options.suite == "dictspec" else 1
     if options.out is None:
@@ -220,7 +223,3 @@ def _listed(given: list[str]) -> list[str]:
         elif piece.strip():
             found.append(piece.strip())
     return list(dict.fromkeys(found))
-
-
-def _names(given: str) -> list[str]:
-    return [name for name in re.split(r"[,\s]+", given) if name]

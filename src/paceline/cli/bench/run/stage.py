@@ -62,7 +62,7 @@ def referee(options: argparse.Namespace, advance: Advance) -> Iterator[Referee]:
     lm = load_model(options) if replayed is None else LanguageModel(replayed.target, replayed.vocabulary)
     draft = DraftModel.load(options.draft_model, lm.target) if options.draft_model else None
     meter, energy = _meter(options, str(getattr(lm.target, "device", "cpu")))
-    plan = _plan(options, lm)
+    plan = _plan(options, lm, max(replayed.lengths.values()) if replayed else 0)
     rule = Rule(options.rule)
     planner = "fixed" if options.num_draft_tokens is None else f"fixed:{options.num_draft_tokens}"
     how = Drafting(vocabulary=lm.vocabulary, draft_model=draft, planner=planner, rule=rule, warm=options.warm)
@@ -100,7 +100,8 @@ def referee(options: argparse.Namespace, advance: Advance) -> Iterator[Referee]:
             meter.close()
 
 
-def _plan(options: argparse.Namespace, lm: LanguageModel) -> Plan:
+def _plan(options: argparse.Namespace, lm: LanguageModel, longest: int) -> Plan:
+    """How all write. ``longest`` is the length of a text where none is given."""
     sampling = Sampling(temperature=options.temperature, seed=options.seed)
     follow = options.follow if options.follow is not None else getattr(lm.target, "dtype", None) in HALF
     if options.rule == Rule.REJECTION and not sampling.greedy:
@@ -109,7 +110,7 @@ def _plan(options: argparse.Namespace, lm: LanguageModel) -> Plan:
         follow = False
     return Plan(
         sampling=sampling,
-        max_new_tokens=options.max_new_tokens,
+        max_new_tokens=options.max_new_tokens or longest,
         eos=frozenset() if options.ignore_eos else lm.target.eos,
         follow=bool(follow),
         repeat=options.repeat,
