@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from paceline.measure.compare import Between, Call, Finding, across
-from paceline.measure.report.blocks import Block, Cell, Chart, Charts, Part, Row, Section, Table, Text, Warnings
+from paceline.measure.report.blocks import Beside, Block, Cell, Chart, Charts, Part, Row, Section, Table, Text, Warnings
 from paceline.measure.report.charts import Interval, intervals
 from paceline.measure.report.speed import ALL
 from paceline.measure.report.words import NOTHING, counted, interval, listed, short, times
@@ -33,21 +33,23 @@ def comparison(summaries: Sequence[Summary]) -> Part:
 
 
 def _headline(found: Sequence[Between]) -> str:
-    called = [(between, one) for between in found for one in between.findings if one.call in (Call.FASTER, Call.SLOWER)]
-    overall = [(between, one) for between, one in called if one.task is None]
+    called = [one for between in found for one in between.findings if one.call in (Call.FASTER, Call.SLOWER)]
+    overall = [said for between in found if (said := _told(between))]
     if overall:
-        return f"{listed([_told(between, one) for between, one in overall[:4]])}."
+        return " ".join(overall)
     if called:
         return "Overall no method is told apart from before, but in single tasks some are."
     return "No method became faster or slower, as far as these runs can tell."
 
 
-def _told(between: Between, one: Finding) -> str:
-    bounds = interval(one.ratio)
-    return (
-        f"{short(one.entry)} is {one.call} in {between.run.run.name} than in {between.base.run.name}: "
-        f"{times(one.ratio.value)} its speed-up{f' ({bounds})' if bounds else ''}"
-    )
+def _told(between: Between) -> str:
+    """Whose speed-up moved in a run, over all tasks; nothing where none did."""
+    moved = [
+        f"{short(one.entry)} is {one.call} ({times(one.ratio.value)}, {interval(one.ratio)})"
+        for one in between.findings
+        if one.task is None and one.call in (Call.FASTER, Call.SLOWER)
+    ]
+    return f"In {short(between.run.run.name)}, {listed(moved)} than in {short(between.base.run.name)}." if moved else ""
 
 
 def _blocks(between: Between) -> list[Block]:
@@ -61,8 +63,9 @@ def _blocks(between: Between) -> list[Block]:
         ]
         told = "; ".join(f"{row.name} {row.label}" for row in rows)
         svg = intervals("Speed-up against the earlier run", f"Ratio of speed-ups: {told}.", rows, 1.0)
-        blocks.append(Charts([Chart(svg, "Speed-up over that in the earlier run, all tasks. At 1 they are even.")]))
-        blocks.append(_table(between, "Speed-up over that in the earlier run", between.findings, calls=True))
+        chart = Chart(svg, "Speed-up over that in the earlier run, all tasks. At 1 they are even.")
+        table = _table(between, "Speed-up over that in the earlier run", between.findings, calls=True)
+        blocks.append(Beside(Charts([chart]), [table]))
     if between.raw:
         caption = "Tokens per second over those in the earlier run: machine or code, runs made apart cannot tell"
         blocks.append(_table(between, caption, between.raw, calls=False))

@@ -76,7 +76,7 @@ def speed(summary: Summary) -> Section:
     table = _by_task(summary, entries)
     note = Text(
         "Speed-up is the mean over texts of a method's speed divided by plain decoding's on the same prompt in the "
-        "same minute, with a 95% bootstrap interval over prompts. ★ marks the fastest of a column; where its interval "
+        "same minute, with a 95% interval over prompts. ★ marks the fastest of a column; where its interval "
         "holds 1, that may be chance."
     )
     blocks: list[Block] = [table, note]
@@ -166,7 +166,7 @@ def _heat_table(
     folded: bool = False,
 ) -> Table:
     rows = []
-    for task, language in [(None, None), *places] if not folded else places:
+    for task, language in places if folded or len(places) == 1 else [(None, None), *places]:
         fastest = _fastest(summary, task, language)
         cells = [_heat_cell(summary, entry, task, language, entry == fastest) for entry in entries]
         rows.append(Row(", ".join(filter(None, (task, language))) or ALL, cells))

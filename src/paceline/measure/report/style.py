@@ -35,7 +35,7 @@ PARTS = {
 
 HEAT = (
     ("#8f3a00", "#ffffff", "#ffa566", "#1b0d02"),
-    ("#c25a10", "#ffffff", "#e07a30", "#1b0d02"),
+    ("#b8520b", "#ffffff", "#e07a30", "#1b0d02"),
     ("#f0a566", "#1b1f24", "#a85515", "#ffffff"),
     ("#f8cfa8", "#1b1f24", "#743a0d", "#ffffff"),
     ("#fce9d8", "#1b1f24", "#452a15", "#f0f3f6"),
@@ -64,7 +64,7 @@ REPORT_STYLE = f"""\
 :root{{{_variables(0)}--warn:#fff6e0;--warn-line:#c77700;--link:#0b62b0}}
 @media (prefers-color-scheme:dark){{:root{{{_variables(1)}--warn:#2b2111;--warn-line:#e3a33b;--link:#7cc0ff}}}}
 html{{-webkit-text-size-adjust:100%;scroll-behavior:smooth}}
-main{{max-width:62rem;padding:2.5rem 1.25rem 5rem}}
+main{{max-width:68rem;padding:2.5rem 1.25rem 5rem}}
 a{{color:var(--link);text-underline-offset:.15em}}
 a:focus-visible,[tabindex]:focus-visible,summary:focus-visible{{outline:2px solid var(--link);outline-offset:2px}}
 bdi,h1,h2,h3,p,li,td,th,figcaption,summary{{overflow-wrap:anywhere}}
@@ -135,7 +135,7 @@ table{{margin:0;font-size:.92rem;line-height:1.35}}
 .columns{{columns:2;column-gap:3rem}}
 }}
 .columns .tabled{{break-inside:avoid;margin:0;padding:.75rem 0}}
-th,td,td:last-child,th:last-child{{text-align:right;vertical-align:top;padding:.45rem 1.1rem .45rem 0}}
+th,td,td:last-child,th:last-child{{text-align:right;vertical-align:top;padding:.45rem 1rem .45rem 0}}
 th:first-child{{text-align:left}}
 th{{white-space:nowrap}}
 th bdi{{display:inline-block;width:max-content;max-width:15rem;white-space:normal;vertical-align:top}}
@@ -154,8 +154,9 @@ td.best small{{font-weight:400}}
 .words td,.words tbody th{{padding-top:.25rem;padding-bottom:.25rem;font-size:.88rem}}
 .words tbody th{{font-weight:400;color:var(--soft)}}
 table.heat{{border-collapse:separate;border-spacing:3px}}
-.heat td,.heat td:last-child{{text-align:center;padding:.55rem .7rem;border:0;border-radius:.3rem;min-width:5rem}}
+.heat td,.heat td:last-child{{text-align:center;padding:.55rem .45rem;border:0;border-radius:.3rem;min-width:4.75rem}}
 .heat thead th,.heat thead th:last-child{{text-align:center;padding:.2rem .35rem;border:0}}
+.heat thead th:not(:first-child) bdi{{max-width:6.25rem}}
 .heat th:first-child,.heat thead th:first-child{{text-align:left;border:0;padding-top:.55rem}}
 .heat .star{{margin:0 0 0 .3em}}
 .heatkey{{display:flex;flex-wrap:wrap;align-items:center;gap:.4rem .75rem;font-size:.85rem;color:var(--soft)}}

@@ -210,8 +210,8 @@ def _list_of_pages(summary: Summary, pages: dict[str, str], chosen: Sequence[str
 def prompts_to_show(summary: Summary, most: int) -> list[str]:
     """Prompts that get a page: all, or those of the examples and others evenly spread over the run."""
     prompts = list(dict.fromkeys(record.prompt for record in summary.run.records))
-    if len(prompts) <= most:
-        return prompts
+    if len(prompts) <= most or not most:
+        return prompts[:most]
     wanted = dict.fromkeys([record.prompt for record in telling(summary)][:most])
     step = len(prompts) / most
     for number_ in range(most):

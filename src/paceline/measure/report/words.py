@@ -143,7 +143,7 @@ def second_sentences(summary: Summary) -> str:
     """What qualifies the headline: a faster peer, the other way to take a mean, and what the numbers were taken on."""
     said = []
     best, peer = best_of(summary, ours=True), best_of(summary, ours=False)
-    if peer is not None and (best is None or _speed_up(peer).value > _speed_up(best).value):
+    if peer is not None and _speed_up(peer).value > (1.0 if best is None else _speed_up(best).value):
         ran = told(_speed_up(peer)).replace("×", "× our plain decoding", 1)
         said.append(f"Another library was faster: {short(peer.entry)} ran at {ran}.")
     if best is not None and best.speed_up_of_means is not None:
