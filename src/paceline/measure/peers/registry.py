@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Sequence
 from importlib import import_module
 
 from paceline.drafters.assistant import DraftModel
 from paceline.law import Sampling
 from paceline.measure.peers.weights import Terms, Weights
-from paceline.measure.run.contestant import Contestant, Missing
+from paceline.measure.run.contestant import Contestant
 from paceline.targets.base import Target
 from paceline.vocabulary import Vocabulary
 
@@ -32,9 +31,9 @@ def check_peer(spec: str) -> tuple[str, dict[str, str]]:
     """A spec taken apart, ``name`` or ``name:key=value,key=value``. ValueError where there is none such."""
     name, colon, rest = spec.strip().partition(":")
     if name not in PEERS:
-        near = difflib.get_close_matches(name, PEERS, n=1, cutoff=0.5)
-        hint = f"did you mean {near[0]!r}? " if near else ""
-        raise ValueError(f"unknown peer {name!r}; {hint}There are {', '.join(PEERS)}")
+        near = difflib.get_close_matches(name, PEERS, n=1, cutoff=0.65)
+        hint = f"did you mean {near[0]!r}? There are" if near else "there are"
+        raise ValueError(f"unknown peer {name!r}; {hint} {', '.join(PEERS)}")
     options: dict[str, str] = {}
     for pair in rest.split(",") if colon else ():
         key, equals, value = (piece.strip() for piece in pair.partition("="))
@@ -72,27 +71,3 @@ def make_peer(
     home = HOMES[name.partition("-")[0]]
     peer: Contestant = import_module(f"paceline.measure.peers.{home}").make(name, terms)
     return peer
-
-
-def make_peers(
-    specs: Sequence[str],
-    *,
-    target: Target,
-    vocabulary: Vocabulary | None = None,
-    draft: DraftModel | None = None,
-    draft_tokens: int | None = None,
-    sampling: Sampling | None = None,
-) -> tuple[list[Contestant], dict[str, str]]:
-    """All peers of a run, and of those that cannot take part, why. They share one copy of every model."""
-    for spec in specs:
-        check_peer(spec)
-    weights = Weights(target, vocabulary, draft)
-    made, missing = list[Contestant](), dict[str, str]()
-    for spec in dict.fromkeys(specs):
-        try:
-            peer = make_peer(spec, target=target, draft_tokens=draft_tokens, sampling=sampling, weights=weights)
-        except Missing as why:
-            missing[spec] = str(why)
-        else:
-            made.append(peer)
-    return made, missing

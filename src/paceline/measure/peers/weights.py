@@ -7,11 +7,12 @@ layers, or in a folder that they load themselves.
 from __future__ import annotations
 
 import copy
+import shutil
+import weakref
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from tempfile import TemporaryDirectory
-from typing import Any
+from tempfile import mkdtemp
 
 from transformers import GenerationConfig, PreTrainedModel, PreTrainedTokenizerBase
 
@@ -113,14 +114,12 @@ class Weights:
         vocabulary.tokenizer.save_pretrained(folder)
         return folder
 
-    @property
-    def disk(self) -> Path:
-        """A folder for converted copies; it goes when this is collected."""
-        return Path(self._disk.name)
-
     @cached_property
-    def _disk(self) -> Any:
-        return TemporaryDirectory(prefix="paceline-")
+    def disk(self) -> Path:
+        """A folder for converted copies; it goes when this does."""
+        folder = mkdtemp(prefix="paceline-")
+        weakref.finalize(self, shutil.rmtree, folder, ignore_errors=True)
+        return Path(folder)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,0 +1,295 @@
+"""Peers: other libraries write the same texts on the same weights, keep nothing between texts, and say why they cannot
+take part."""
+
+import gc
+import itertools
+import re
+import time
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import paceline
+from paceline.context import Ints
+from paceline.drafters.assistant import DraftModel
+from paceline.law import Sampling
+from paceline.measure.peers import PEERS, Weights, check_peer, make_peer
+from paceline.measure.run.contestant import Contestant, Job, Missing, Written
+
+NEEDED = ("transformers", "transformers-lookup", "transformers-assisted", "transformers-uag")
+OPTIONAL = {"mlx-lm": "mlx_lm", "mlx-lm-assisted": "mlx_lm", "llama-cpp": "llama_cpp"}
+"""Peer -> the package without which it is missing."""
+SAMPLING = [name for name in PEERS if name != "transformers-uag"]
+PLAIN = ("transformers", "mlx-lm", "llama-cpp")
+DRAFT = 3
+TOKENS = 24
+PROMPTS = ("The old man sat down by the fire and began to tell", "one two three four five six " * 4, "A")
+
+Make = Callable[..., Contestant]
+
+
+@pytest.fixture(scope="module")
+def lm() -> paceline.LanguageModel:
+    return paceline.load("pocket", dtype="float32")
+
+
+@pytest.fixture(scope="module")
+def draft(lm: paceline.LanguageModel) -> DraftModel:
+    return DraftModel.load("pocket-draft", lm.target)
+
+
+@pytest.fixture(scope="module")
+def make(lm: paceline.LanguageModel, draft: DraftModel) -> Make:
+    """Makes peers that share their weights; those of packages that are not installed are skipped."""
+    weights = Weights(lm.target, lm.vocabulary, draft)
+
+    def made(spec: str, **settings: Any) -> Contestant:
+        if (package := OPTIONAL.get(spec.partition(":")[0])) is not None:
+            pytest.importorskip(package)
+        return make_peer(spec, target=lm.target, **{"draft_tokens": DRAFT, "weights": weights, **settings})
+
+    return made
+
+
+@pytest.fixture(scope="module")
+def plain(lm: paceline.LanguageModel) -> dict[str, list[int]]:
+    """Plain decoding's texts."""
+    return {
+        text: lm.generate(lm.encode(text), method="plain", max_new_tokens=TOKENS, ignore_eos=True).tokens
+        for text in PROMPTS
+    }
+
+
+def job(prompt: Ints, **settings: Any) -> Job:
+    return Job(**{"prompt": prompt, "sampling": Sampling(), "max_new_tokens": TOKENS, "eos": frozenset(), **settings})
+
+
+def written(peer: Contestant, what: Job) -> Written:
+    peer.begin()
+    return peer.write(what, time.perf_counter)
+
+
+# --- texts --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", PEERS)
+def test_a_peer_writes_plain_decodings_text_and_tells_when(
+    name: str, make: Make, lm: paceline.LanguageModel, plain: dict[str, list[int]]
+) -> None:
+    peer = make(name)
+    for text in PROMPTS:
+        prompt = lm.encode(text)
+        before = prompt.copy()
+        found = written(peer, job(prompt))
+        assert found.tokens == plain[text]
+        assert np.array_equal(prompt, before)
+        counts, times = zip(*found.deliveries, strict=True)
+        assert counts[-1] == TOKENS
+        assert list(counts) == sorted(set(counts))
+        assert list(times) == sorted(times)
+        assert times[0] > 0
+        assert found.finish == "length"
+        assert found.forwards == len(found.deliveries)
+        assert (found.forwards == TOKENS) == (name in PLAIN) or text == "A", "who drafts needs fewer"
+
+
+@pytest.mark.parametrize("name", PEERS)
+def test_a_text_ends_where_it_should(
+    name: str, make: Make, lm: paceline.LanguageModel, plain: dict[str, list[int]]
+) -> None:
+    peer, text = make(name), PROMPTS[0]
+    prompt, whole = lm.encode(text), plain[text]
+    place = next(i for i in range(5, TOKENS) if whole[i] not in whole[:i])
+    ended = written(peer, job(prompt, eos=frozenset({whole[place], lm.target.vocab_size - 1})))
+    assert (ended.tokens, ended.finish) == (whole[: place + 1], "eos")
+    for count in (1, 2, 7):
+        short = written(peer, job(prompt, max_new_tokens=count))
+        assert (short.tokens, short.deliveries[-1][0], short.finish) == (whole[:count], count, "length")
+    assert written(peer, job(prompt)).tokens == whole
+
+
+@pytest.mark.parametrize("name", ["transformers", "transformers-assisted"])
+def test_a_text_ends_with_the_models_context(name: str, make: Make, lm: paceline.LanguageModel) -> None:
+    limit = lm.target.context_length
+    assert limit is not None
+    prompt = np.resize(lm.encode("On and on they went, "), limit - 3)
+    found = written(make(name), job(prompt))
+    assert (len(found.tokens), found.finish) == (3, "context")
+
+
+@pytest.mark.parametrize("name", SAMPLING)
+def test_a_sampled_text_comes_again_under_its_seed_and_nobody_elses_coins_move(
+    name: str, make: Make, lm: paceline.LanguageModel
+) -> None:
+    def sampled(seed: int) -> list[int]:
+        sampling = Sampling(temperature=0.9, top_k=40, seed=seed)
+        return written(make(name, sampling=sampling), job(prompt, sampling=sampling)).tokens
+
+    prompt = lm.encode(PROMPTS[0])
+    state = torch.random.get_rng_state()
+    texts = [sampled(seed) for seed in (1, 2, 1)]
+    assert texts[0] == texts[2] != texts[1]
+    assert torch.equal(torch.random.get_rng_state(), state)
+
+
+def test_settings_of_sampling_are_all_handed_over(make: Make, lm: paceline.LanguageModel) -> None:
+    """What leaves one token only leaves no choice, whatever the coins."""
+    peer, prompt = make("transformers"), lm.encode(PROMPTS[0])
+    greedy = written(peer, job(prompt)).tokens
+    for narrow in ({"top_k": 1}, {"top_p": 1e-9}, {"min_p": 0.999999}, {"temperature": 1e-4}):
+        sampling = Sampling(**{"temperature": 1.0, "seed": 5, **narrow})  # type: ignore[arg-type]
+        assert written(peer, job(prompt, sampling=sampling)).tokens == greedy
+    adjusting: list[dict[str, Any]] = [
+        {"logit_bias": {greedy[0]: -50.0}},
+        {"banned": ((greedy[0],),)},
+        {"repetition_penalty": 1.7},
+    ]
+    for how in adjusting:
+        ours = lm.generate(prompt, method="plain", max_new_tokens=TOKENS, ignore_eos=True, **how).tokens
+        assert written(peer, job(prompt, sampling=Sampling(**how))).tokens == ours != greedy
+
+
+def test_a_checkpoints_own_settings_of_generation_stay_out(lm: paceline.LanguageModel) -> None:
+    """Many a checkpoint says: sample at 0.6, penalise repetition. Our side does not read that."""
+    target: Any = paceline.load("pocket", dtype="float32").target
+    target.model.generation_config.update(do_sample=True, temperature=0.1, repetition_penalty=9.0, top_k=3)
+    prompt = lm.encode(PROMPTS[1])
+    greedy = lm.generate(prompt, method="plain", max_new_tokens=TOKENS, ignore_eos=True).tokens
+    assert written(make_peer("transformers", target=target), job(prompt)).tokens == greedy
+
+
+# --- drafts -------------------------------------------------------------------------------------------------
+
+
+def test_drafts_are_as_long_as_asked_and_settings_of_one_peer_are_not_anothers(
+    make: Make, lm: paceline.LanguageModel
+) -> None:
+    """Two peers share the draft model, which is where transformers keeps how long a draft is."""
+    long, short = make("transformers-assisted", draft_tokens=8), make("transformers-assisted", draft_tokens=2)
+    prompt = lm.encode("one two three four five six " * 8)
+    longest = dict.fromkeys((long, short), 0)
+    for peer in (long, short, long):
+        counts = [0, *(count for count, _ in written(peer, job(prompt, max_new_tokens=40)).deliveries)]
+        longest[peer] = max(after - before for before, after in itertools.pairwise(counts))
+    assert longest[long] > longest[short] + 1
+    assert longest[short] <= 3
+    assert (long.facts()["draft_tokens"], short.facts()["draft_tokens"]) == (8, 2)
+
+
+def test_nobody_says_how_long_drafts_are(make: Make) -> None:
+    """Then they are as long as our methods' own."""
+    for name, method in (("transformers-lookup", "lookup"), ("transformers-assisted", "assistant")):
+        ours = paceline.drafters.make_drafter(method, None if method == "lookup" else "pocket-draft")
+        assert make(name, draft_tokens=None).facts()["draft_tokens"] == ours.nodes
+
+
+def test_peers_share_one_copy_of_each_model(lm: paceline.LanguageModel, draft: DraftModel) -> None:
+    weights = Weights(lm.target, lm.vocabulary, draft)
+    peers = [make_peer(name, target=lm.target, weights=weights) for name in NEEDED]
+    models = {id(peer._model) for peer in peers}  # type: ignore[attr-defined]
+    assert models == {id(weights.model)}
+    held = [weakref.ref(weights.model), weakref.ref(weights.draft_model)]
+    for peer in peers:
+        peer.close()
+    del weights
+    gc.collect()
+    assert [each() for each in held] == [None, None]
+
+
+@pytest.mark.parametrize("name", ["mlx-lm", "llama-cpp"])
+def test_converted_copies_do_not_stay(name: str, lm: paceline.LanguageModel) -> None:
+    pytest.importorskip(OPTIONAL[name])
+    weights = Weights(lm.target, lm.vocabulary)
+    make_peer(name, target=lm.target, weights=weights).close()
+    folder = weights.disk
+    assert any(folder.iterdir())
+    del weights
+    gc.collect()
+    assert not folder.exists()
+
+
+@pytest.mark.parametrize("name", PEERS)
+def test_a_peer_says_what_it_runs(name: str, make: Make) -> None:
+    facts = make(name).facts()
+    assert {"library", "version", "model", "dtype", "attention", "device", "threads"} <= set(facts)
+    assert (facts["model"], facts["dtype"]) == ("pocket", "float32")
+    if name not in ("mlx-lm", "mlx-lm-assisted"):  # which has no say in it
+        assert facts["threads"] == torch.get_num_threads()
+    drafts = {"transformers-assisted": "pocket-draft", "mlx-lm-assisted": "pocket-draft"}
+    assert facts["draft_model"] == drafts.get(name, "pocket-foreign" if name == "transformers-uag" else None)
+    assert (facts["draft_tokens"] is None) == (name in PLAIN)
+
+
+# --- who cannot take part -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("spec", "said"),
+    [
+        ("transformer", "did you mean 'transformers'?"),
+        ("vllm", "unknown peer 'vllm'; there are transformers, "),
+        ("transformers:draft=x", "peer 'transformers' has no option 'draft'; it takes none"),
+        ("transformers-uag:drft=x", "peer 'transformers-uag' has no option 'drft'; it takes draft"),
+        ("transformers-uag:draft", "cannot read 'draft' in peer"),
+        ("transformers-uag:", "cannot read '' in peer"),
+    ],
+)
+def test_a_peer_that_does_not_exist_is_told(spec: str, said: str) -> None:
+    with pytest.raises(ValueError, match=re.escape(said)):
+        check_peer(spec)
+
+
+def test_options_are_read(make: Make) -> None:
+    assert check_peer(" transformers-uag:draft=my models/x ") == ("transformers-uag", {"draft": "my models/x"})
+    assert make("transformers-lookup:ngram=5").facts()["max_ngram"] == 5
+    with pytest.raises(ValueError, match="whole number from 1 on, not '0'"):
+        make("transformers-lookup:ngram=0")
+
+
+@pytest.mark.parametrize(
+    ("spec", "settings", "said"),
+    [
+        ("transformers", {"sampling": Sampling(presence_penalty=1.0)}, "no presence_penalty"),
+        ("transformers-uag", {"sampling": Sampling(temperature=0.7)}, "takes part at temperature 0"),
+        ("transformers-uag", {"sampling": Sampling(repetition_penalty=2.0)}, "ids of another tokenizer"),
+        ("transformers-uag:draft=no/such/folder", {}, "its draft model cannot be had: no model at"),
+        ("mlx-lm", {"sampling": Sampling(temperature=0.7, top_p=0.9)}, "another law"),
+        ("llama-cpp", {"sampling": Sampling(repetition_penalty=2.0)}, "another law"),
+    ],
+)
+def test_who_would_write_by_another_law_is_missing(spec: str, settings: dict[str, Any], said: str, make: Make) -> None:
+    with pytest.raises(Missing, match=said):
+        make(spec, **settings)
+
+
+def test_a_draft_model_that_is_not_there_or_does_not_fit_is_told(lm: paceline.LanguageModel) -> None:
+    with pytest.raises(Missing, match="needs a draft model with the target's tokenizer, and none is given"):
+        make_peer("transformers-assisted", target=lm.target, vocabulary=lm.vocabulary)
+    foreign = DraftModel.load("pocket-foreign", lm.target)
+    with pytest.raises(Missing, match="does not speak the tokens of pocket"):
+        make_peer("transformers-assisted", target=lm.target, vocabulary=lm.vocabulary, draft=foreign)
+    with pytest.raises(Missing, match="came without its tokenizer"):
+        make_peer("transformers-uag", target=lm.target)
+    named_otherwise: Any = paceline.load("pocket", dtype="float32").target
+    named_otherwise.name = "somebody/else"
+    with pytest.raises(Missing, match="write transformers-uag:draft=NAME"):
+        make_peer("transformers-uag", target=named_otherwise, vocabulary=lm.vocabulary)
+
+
+def test_a_target_that_is_no_model_of_transformers_stays_among_us() -> None:
+    table = paceline.TableTarget(lambda _: [0.0] * 4, vocab_size=4)
+    with pytest.raises(Missing, match="is no model of transformers"):
+        make_peer("transformers", target=table)
+
+
+@pytest.mark.parametrize(("name", "package"), OPTIONAL.items())
+def test_a_library_that_is_not_installed_is_told(
+    name: str, package: str, lm: paceline.LanguageModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(__import__("sys").modules, package, None)
+    with pytest.raises(Missing, match="is not installed; 'pip install"):
+        make_peer(name, target=lm.target, vocabulary=lm.vocabulary)
