@@ -232,8 +232,8 @@ def _timed(
     drafted, accepted = np.array(rounds).T
     draft = machine.seconds(0.001, len(rounds)) * drafted * pace
     score = machine.seconds(FORWARD, len(rounds)) * (1 + 0.05 * drafted) * pace
-    read, judge = machine.seconds(0.0005, len(rounds)), machine.seconds(0.0002, len(rounds))
-    prefill, rest = float(machine.seconds(0.05, 1)[0]), 0.001
+    read, judge = machine.seconds(0.0005, len(rounds)) * pace, machine.seconds(0.0002, len(rounds)) * pace
+    prefill, rest = float(machine.seconds(0.05, 1)[0]) * pace, 0.001 * pace
     decode = float((draft + score + read + judge).sum()) + rest
     emitted = accepted + 1
     timed = {

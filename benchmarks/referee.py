@@ -1,0 +1,193 @@
+"""Is the referee fair? The same thing run twice must be called different in at most one comparison of twenty, and a
+method that was made ten percent slower must be found.
+
+    python benchmarks/referee.py [--repetitions 40] [--model pocket] [--prompts 6] [--json]
+
+Every repetition makes three runs of plain decoding and lookup by the protocol of ``paceline bench run``, one after the
+other: a base, the same again, and one in which lookup waits after each round for a tenth of what the round took. The
+second and the third are held against the first as ``paceline bench compare`` does. Beside the first stands a twin of
+lookup, which must not be called different from it within the run either.
+
+``--runs DIR...`` holds runs that were made apart against each other instead, all pairs of them: the same thing in
+several processes must be called the same, too.
+"""
+
+import argparse
+import itertools
+import json
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+import paceline
+from paceline.drafters import Drafter, make_drafter
+from paceline.law import Sampling
+from paceline.measure.compare import Between, Call, Finding, Within, across
+from paceline.measure.conformance.cases import PROMPTS
+from paceline.measure.run.directory import About, Run, begin, read
+from paceline.measure.run.judge import Judge
+from paceline.measure.run.memory import Peak
+from paceline.measure.run.ours import Drafting, Ours
+from paceline.measure.run.protocol import Plan, Referee
+from paceline.measure.run.telling import pieces_of
+from paceline.measure.workload import Prompt, Workload
+from paceline.measure.workload.template import encode
+from paceline.verify import Rule
+
+METHOD, TWIN = "lookup", "lookup:max_ngram=3"
+"""The twin says what is the default."""
+PLANTED = 0.10
+TOLERATED, WANTED = 1 / 20, 19 / 20
+
+Make = Callable[[str, Any], Drafter]
+
+
+def ordinary(spec: str, model: Any) -> Drafter:
+    return make_drafter(spec, model, must_use=False)
+
+
+def slowed(spec: str, model: Any) -> Drafter:
+    """The method, with a wait before each round but the first: a tenth of what the round before took."""
+    drafter = ordinary(spec, model)
+    if spec != METHOD:
+        return drafter
+    propose, opened = drafter.propose, drafter.open
+    last: list[float | None] = [None]
+
+    def propose_late(asks: Any) -> Any:
+        now = time.perf_counter()
+        if last[0] is not None:
+            until = now + PLANTED * (now - last[0])
+            while time.perf_counter() < until:
+                pass
+        last[0] = time.perf_counter()
+        return propose(asks)
+
+    def open_afresh(context: Any) -> Any:
+        last[0] = None
+        return opened(context)
+
+    drafter.propose, drafter.open = propose_late, open_afresh
+    return drafter
+
+
+class Bench:
+    """Makes runs of one model on one set of prompts."""
+
+    def __init__(self, model: str, prompts: int, tokens: int) -> None:
+        self.lm = paceline.load(model)
+        self.tokens = tokens
+        texts = itertools.islice(itertools.cycle(PROMPTS), prompts)
+        self.prompts = tuple(
+            Prompt(key=f"p{n}", task=("odd", "even")[n % 2], language="en", turns=(f"{text} {n}",), chat=False)
+            for n, text in enumerate(texts)
+        )
+
+    def run(self, path: Path, make: Make = ordinary, methods: Sequence[str] = ("plain", METHOD)) -> Run:
+        target, how = self.lm.target, Drafting(vocabulary=self.lm.vocabulary, make=make)
+        contestants = [Ours(method, target, how) for method in methods]
+        about = About(
+            recipe={"temperature": 0.8, "seed": 0, "follow": False, "max_new_tokens": self.tokens},
+            model={"model": target.name, "fingerprint": target.fingerprint()},
+            entries=[{"name": who.name, "ours": True} for who in contestants],
+            workload={"suite": "referee", "cells": {}, "units": len(self.prompts)},
+        )
+        referee = Referee(
+            run=begin(path, about),
+            workload=Workload(suite="referee", prompts=self.prompts),
+            contestants=list(contestants),
+            plan=Plan(
+                sampling=Sampling(temperature=0.8, seed=0),
+                max_new_tokens=self.tokens,
+                eos=frozenset(),
+                follow=False,
+                repeat=2,
+                context_length=target.context_length,
+            ),
+            encode=lambda prompt, turn, answers: encode(self.lm.vocabulary, prompt, turn, answers),
+            text=pieces_of(self.lm.vocabulary),
+            judge=Judge(target, Rule.COUPLED),
+            peak=Peak(torch.device("cpu")),
+        )
+        referee.sit()
+        return referee.run
+
+
+def different(findings: Sequence[Finding]) -> bool:
+    return any(found.call in (Call.FASTER, Call.SLOWER) for found in findings)
+
+
+def overall(found: Between) -> Finding:
+    return next(one for one in found.findings if one.task is None and one.entry == METHOD)
+
+
+def repetition(bench: Bench) -> dict[str, Any]:
+    with tempfile.TemporaryDirectory() as folder:
+        base = bench.run(Path(folder) / "base", methods=("plain", METHOD, TWIN))
+        again = bench.run(Path(folder) / "again", methods=("plain", METHOD, TWIN))
+        slow = bench.run(Path(folder) / "slow", slowed)
+    same, planted = Between(base, again), Between(base, slow)
+    found = overall(planted)
+    twins = [one for one in Within(base).findings if {one.entry, one.other} == {METHOD, TWIN}]
+    return {
+        "same_called_different": different(same.findings),
+        "same_interval_excludes_1": overall(same).ratio.excludes(1),
+        "same_ratio": overall(same).ratio.value,
+        "twin_called_different": different(twins),
+        "planted_found": found.ratio.high < 1,
+        "planted_called_slower": found.call is Call.SLOWER,
+        "planted_ratio": found.ratio.value,
+        "planted_interval": [found.ratio.low, found.ratio.high],
+    }
+
+
+def share(rows: Sequence[dict[str, Any]], name: str) -> float:
+    return float(np.mean([row[name] for row in rows]))
+
+
+def repeated(options: argparse.Namespace) -> dict[str, Any]:
+    bench, rows = Bench(options.model, options.prompts, options.tokens), []
+    for number in range(options.repetitions):
+        rows.append(repetition(bench))
+        row = rows[-1]
+        told = f"same {row['same_ratio']:.3f}, planted {row['planted_ratio']:.3f}"
+        print(f"{number + 1:3}: {told} {row['planted_interval'][0]:.3f}-{row['planted_interval'][1]:.3f}", flush=True)
+    shares = {name: share(rows, name) for name in rows[0] if isinstance(rows[0][name], bool)}
+    for name, found in shares.items():
+        print(f"{name:28} {found:.3f}")
+    fair = max(shares["same_called_different"], shares["twin_called_different"]) <= TOLERATED
+    print(f"fair: {fair}; found: {shares['planted_found'] >= WANTED}")
+    return {"repetitions": len(rows), **shares, "rows": rows}
+
+
+def apart(paths: Sequence[Path]) -> dict[str, Any]:
+    """Runs of the same thing, made in several processes: all pairs."""
+    pairs = [across([one, two])[0] for one, two in itertools.combinations([read(path) for path in paths], 2)]
+    ratios = [found.ratio.value for pair in pairs for found in pair.findings if found.task is None]
+    called = float(np.mean([different(pair.findings) for pair in pairs]))
+    print(f"{len(paths)} runs, {len(pairs)} pairs: {called:.3f} called different; ratios of speed-ups over all tasks")
+    print("quantiles 0, 5, 50, 95, 100%:", *(f"{value:.3f}" for value in np.quantile(ratios, [0, 0.05, 0.5, 0.95, 1])))
+    return {"runs": len(paths), "pairs": len(pairs), "called_different": called, "ratios": ratios}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--repetitions", type=int, default=40)
+    parser.add_argument("--model", default="pocket")
+    parser.add_argument("--prompts", type=int, default=6)
+    parser.add_argument("--tokens", type=int, default=24)
+    parser.add_argument("--runs", nargs="+", type=Path, metavar="DIR")
+    parser.add_argument("--json", action="store_true")
+    options = parser.parse_args()
+    found = apart(options.runs) if options.runs else repeated(options)
+    if options.json:
+        print(json.dumps(found))
+
+
+if __name__ == "__main__":
+    main()
