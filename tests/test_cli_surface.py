@@ -109,6 +109,13 @@ bench overhead
   --num-draft-tokens  int  = 4
   --passes  int  = 3
   --json
+export
+  <ENGINE>  str  vllm|llama.cpp|transformers
+  <METHOD>  str ?
+  --draft-model -md  str
+  --num-draft-tokens  int
+  --run  Path
+  --json
 methods
   --json
 """

@@ -83,6 +83,11 @@ class Assistant(Drafter):
             self._vocab_size = target.vocab_size
 
     @property
+    def named(self) -> str | None:
+        """The draft model's name or path, where it is given by one."""
+        return str(self._named) if isinstance(self._named, (str, Path)) else None
+
+    @property
     def model(self) -> Target:
         """The target that drafts."""
         assert self._loaded is not None, "a draft model is loaded by `fit`"

@@ -1,0 +1,274 @@
+"""What other engines call our methods: every method has an answer, and what is printed is what they accept."""
+
+import json
+import shlex
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+import paceline
+from paceline.cli import export
+from paceline.drafters.spec import BUILT_IN
+from paceline.measure.export import ANSWERS, FOREIGN, VERSIONS, Equivalent, equivalent, equivalents_of_run
+from paceline.measure.peers.weights import ordinary
+from paceline.measure.run.directory import About, begin
+from test_cli import say
+
+ENGINES = tuple(VERSIONS)
+MODEL = "my models/draft's"
+"""A path that a shell would take apart."""
+WITH_MODEL = {"assistant": MODEL}
+COMPOSED = ("lookup,assistant", "assistant,lookup", "lookup+assistant", "lookup:max_ngram=2,lookup")
+SHAPED = ("assistant:top=3", "assistant:beams=2,length=5", "assistant:confidence=0.3", "assistant:noise=none")
+
+
+def asked(engine: str, spec: str, tokens: int | None = None) -> Equivalent:
+    return equivalent(engine, spec, draft_model=MODEL if "assistant" in spec else None, draft_tokens=tokens)
+
+
+def flags(found: Equivalent) -> dict[str, str]:
+    """Of a single line, as a shell reads it."""
+    (line,) = found.lines
+    words = shlex.split(line)
+    return dict(zip(words[::2], words[1::2], strict=True))
+
+
+def test_every_engine_is_known_to_the_command() -> None:
+    assert set(export.ENGINES) == set(ENGINES) == set(ANSWERS)
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("spec", [*BUILT_IN, *COMPOSED, *SHAPED])
+def test_every_method_has_an_answer(engine: str, spec: str) -> None:
+    found = asked(engine, spec)
+    assert (found.engine, found.method) == (engine, spec)
+    assert found.lines or found.notes
+    if not found.lines:
+        assert len(found.notes) == 1
+        assert "there is none" in found.notes[0] or spec == "plain"
+    assert all(note and "\n" not in note for note in found.notes)
+    assert json.loads(json.dumps(found.as_dict()))["settings"] == found.settings
+
+
+# --- vLLM ---------------------------------------------------------------------------------------------------
+
+
+def test_vllm_looks_up() -> None:
+    for spec, low, high in (("lookup", 1, 3), ("lookup:max_ngram=5,min_ngram=2", 2, 5)):
+        found = asked("vllm", spec, tokens=7)
+        settings = json.loads(flags(found)["--speculative-config"])
+        assert settings == found.settings
+        assert settings == {
+            "method": "ngram",
+            "num_speculative_tokens": 7,
+            "prompt_lookup_min": low,
+            "prompt_lookup_max": high,
+        }
+        assert any("min_p" in note for note in found.notes)
+
+
+def test_vllm_drafts_with_a_model() -> None:
+    found = asked("vllm", "assistant", tokens=3)
+    settings = json.loads(flags(found)["--speculative-config"])
+    assert settings == {"method": "draft_model", "model": MODEL, "num_speculative_tokens": 3}
+    assert any("share no coins" in note for note in found.notes)
+    assert any("use_heterogeneous_vocab" in note for note in found.notes)
+    other = equivalent("vllm", "assistant", draft_model=FOREIGN)
+    assert json.loads(flags(other)["--speculative-config"])["use_heterogeneous_vocab"] is True
+    assert any("lies in this package" in note for note in other.notes)
+
+
+# --- llama.cpp ----------------------------------------------------------------------------------------------
+
+
+def test_llama_cpp_looks_up_and_drafts() -> None:
+    assert flags(asked("llama.cpp", "lookup:max_ngram=4", tokens=6)) == {
+        "--spec-type": "ngram-simple",
+        "--spec-ngram-simple-size-n": "4",
+        "--spec-ngram-simple-size-m": "6",
+    }
+    drafts = {"--spec-draft-model": MODEL, "--spec-draft-n-max": "6"}
+    assert flags(asked("llama.cpp", "assistant", tokens=6)) == {"--spec-type": "draft-simple", **drafts}
+    assert flags(asked("llama.cpp", "assistant:confidence=0.3"))["--spec-draft-p-min"] == "0.3"
+    assert not equivalent("llama.cpp", "assistant", draft_model=FOREIGN).lines
+
+
+def test_llama_cpp_asks_n_grams_first() -> None:
+    """Whatever the order in --spec-type, so only that order of ours carries over."""
+    both = flags(asked("llama.cpp", "lookup,assistant"))
+    assert both["--spec-type"] == "ngram-simple,draft-simple"
+    assert (both["--spec-ngram-simple-size-m"], both["--spec-draft-n-max"]) == ("10", "4")
+    assert not asked("llama.cpp", "assistant,lookup").lines
+    assert not asked("llama.cpp", "lookup+assistant").lines
+
+
+# --- what is lost -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_what_does_not_carry_over_is_said(engine: str) -> None:
+    def said(spec: str, part: str) -> bool:
+        return any(part in note for note in asked(engine, spec).notes)
+
+    assert said("assistant:top=3", "scores no trees: in place of top=3 it drafts one chain of 4 tokens")
+    assert said("assistant:beams=2,length=5", "in place of beams=2 it drafts one chain of 5 tokens")
+    assert not said("assistant", "scores no trees")
+    assert said("assistant", "share no coins")
+    assert not said("assistant:noise=none", "share no coins")
+    assert said("assistant:confidence=0.3", "unsure" if engine == "vllm" else "confidence")
+
+
+# --- transformers, which is here ----------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def lm() -> paceline.LanguageModel:
+    return paceline.load("pocket", dtype="float32")
+
+
+@pytest.fixture(scope="module")
+def saved(lm: paceline.LanguageModel, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """The bundled draft models as folders that transformers loads; one has a blank and a quote in its path."""
+    folders = {}
+    for name in ("pocket-draft", FOREIGN):
+        folders[name] = tmp_path_factory.mktemp("models") / f"it's a {name}"
+        small = paceline.load(name, dtype="float32")
+        assert small.vocabulary is not None
+        ordinary(small.target).save_pretrained(folders[name])
+        small.vocabulary.tokenizer.save_pretrained(folders[name])
+    return folders
+
+
+@pytest.mark.parametrize(
+    ("spec", "draft"),
+    [
+        ("plain", None),
+        ("lookup", None),
+        ("lookup:max_ngram=5", None),
+        ("assistant", "pocket-draft"),
+        ("assistant:confidence=0.3", "pocket-draft"),
+        ("assistant:top=2", FOREIGN),
+        ("lookup,assistant", "pocket-draft"),
+        ("lookup+assistant", "pocket-draft"),
+    ],
+)
+def test_the_python_that_is_printed_runs_and_writes_the_same(
+    spec: str, draft: str | None, lm: paceline.LanguageModel, saved: dict[str, Path]
+) -> None:
+    assert lm.vocabulary is not None
+    named = None if draft is None else draft if draft == FOREIGN else str(saved[draft])
+    found = equivalent("transformers", spec, draft_model=named, draft_tokens=3)
+    prompt, model = lm.encode("one two three one two three one"), ordinary(lm.target)
+    ids = torch.from_numpy(prompt)[None]
+    inputs = {"input_ids": ids, "attention_mask": torch.ones_like(ids), "max_new_tokens": 20, "do_sample": False}
+    names: dict[str, Any] = {
+        "model": model,
+        "inputs": inputs,
+        "tokenizer": lm.vocabulary.tokenizer,
+        "paceline": paceline,
+        "AutoModelForCausalLM": AutoModelForCausalLM,
+        "AutoTokenizer": AutoTokenizer,
+    }
+    plain = lm.generate(prompt, method="plain", max_new_tokens=20, ignore_eos=True).tokens
+    written = 0
+    for line in found.lines:
+        if draft == FOREIGN:  # which is written by its bundled name, to be replaced by that of a folder
+            if "custom_generate" in line:
+                continue  # our own assistant wants the target's tokenizer
+            line = line.replace(repr(FOREIGN), repr(str(saved[FOREIGN])))
+        if line.startswith("model.generate("):
+            assert eval(line, names)[0, len(prompt) :].tolist() == plain
+            written += 1
+        else:
+            exec(line, names)
+    assert written == (1 if spec == "plain" or draft == FOREIGN or not found.settings else 2)
+    if draft is not None and found.settings:
+        config = names["draft"].generation_config
+        assert (config.num_assistant_tokens, config.num_assistant_tokens_schedule) == (
+            2 if "top=2" in spec else 3,
+            "constant",
+        )
+
+
+def test_a_lookup_there_is_as_long_as_it_says(lm: paceline.LanguageModel) -> None:
+    model, rows = ordinary(lm.target), list[int]()
+
+    def saw(_: torch.nn.Module, __: Any, given: dict[str, Any]) -> None:
+        rows.append(given["input_ids"].shape[1])
+
+    model.register_forward_pre_hook(saw, with_kwargs=True)
+    ids = torch.from_numpy(lm.encode("one two three four five six " * 6))[None]
+    generate: Any = model.generate
+    generate(ids, max_new_tokens=20, do_sample=False, **asked("transformers", "lookup", tokens=4).settings)
+    assert max(rows[1:]) == 4 + 1
+
+
+# --- the command --------------------------------------------------------------------------------------------
+
+
+def entry(name: str, **facts: Any) -> dict[str, Any]:
+    return {"name": name, "ours": True, "library": "paceline", "draft_model": None, **facts}
+
+
+@pytest.fixture
+def directory(tmp_path: Path) -> Path:
+    entries = [
+        entry("plain", planner="fixed:10"),
+        entry("lookup", planner="fixed:6"),
+        entry("assistant", planner="fixed:5", draft_model=MODEL),
+        entry("assistant:model=other", planner="fixed:2", draft_model="other"),
+        {**entry("transformers"), "ours": False},
+    ]
+    path = tmp_path / "run"
+    begin(path, About(recipe={}, model={}, entries=entries, workload={}))
+    return path
+
+
+def test_a_run_says_itself_how_its_methods_drafted(directory: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    found = equivalents_of_run("vllm", directory)
+    assert [each.method for each in found] == ["plain", "lookup", "assistant", "assistant:model=other"]
+    assert [each.settings.get("num_speculative_tokens") for each in found] == [None, 6, 5, 2]
+    assert [each.settings.get("model") for each in found] == [None, None, MODEL, "other"]
+    code, out, _ = say(["export", "vllm", "--run", str(directory), "--json"], capsys)
+    last = json.loads(out.splitlines()[-1])
+    assert code == 0
+    assert (last["engine"], last["version"]) == ("vllm", VERSIONS["vllm"])
+    assert [each["settings"] for each in last["methods"]] == [each.settings for each in found]
+    for each in found:
+        assert f"# {each.method} in {VERSIONS['vllm']}" in out
+        assert all(line in out for line in each.lines)
+
+
+def test_what_is_printed_can_be_pasted(capsys: pytest.CaptureFixture[str]) -> None:
+    """Everything but the flags is a comment, in a shell and in Python."""
+    for engine in ENGINES:
+        code, out, error = say(["export", engine, "assistant", "-md", MODEL, "--num-draft-tokens", "3"], capsys)
+        assert (code, error) == (0, "")
+        bare = [line for line in out.splitlines() if not line.startswith("#")]
+        assert bare == [line for line in asked(engine, "assistant", 3).lines if not line.startswith("#")]
+    compile(out, "printed", "exec")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["sglang", "lookup"], "invalid choice: 'sglang'"),
+        (["vllm"], "give a METHOD or --run DIR, one of the two"),
+        (["vllm", "lookup", "--run", "x"], "give a METHOD or --run DIR, one of the two"),
+        (["vllm", "--run", "no/such/run"], "no/such/run holds no run"),
+        (["vllm", "--run", "x", "-md", "y"], "leave out --draft-model and --num-draft-tokens"),
+        (["vllm", "lookupp"], "unknown method 'lookupp'"),
+        (["vllm", "assistant"], "method 'assistant' needs a draft model"),
+        (["vllm", "lookup", "-md", "x"], "a draft model is given, and method 'lookup' uses none"),
+        (["vllm", "lookup", "--num-draft-tokens", "0"], "a draft has at least 1 token, not 0"),
+    ],
+    ids=str,
+)
+def test_mistakes_are_told(arguments: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, error = say(["export", *arguments], capsys)
+    assert (code, out) == (2, "")
+    assert said in error
+    assert error.count("\n") == 1
