@@ -185,6 +185,19 @@ def test_a_faster_library_is_not_kept_quiet(tmp_path: Path) -> None:
     assert "Another library was faster: transformers ran at" in said
 
 
+def test_what_chance_may_do_wears_no_star(tmp_path: Path) -> None:
+    wild = made_run(
+        tmp_path / "wild", prompts=2, tasks=["qa"], languages=["en"], noise=1.2, methods=("plain", "lookup")
+    )
+    up = Summary(wild).figures("lookup")
+    assert up is not None
+    assert up.speed_up is not None
+    assert not up.speed_up.excludes(1)
+    assert '<td class="best' not in report(wild)[PAGE]
+    clear = made_run(tmp_path / "clear", prompts=8, tasks=["qa"], languages=["en"])
+    assert '<td class="best' in report(clear)[PAGE]
+
+
 def test_without_methods_and_without_texts_there_is_no_claim(tmp_path: Path) -> None:
     assert "no method was held against it" in told(tmp_path / "a", methods=["plain"])
     empty = made_run(tmp_path / "b", prompts=0)

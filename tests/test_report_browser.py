@@ -10,6 +10,7 @@ import pytest
 import browser
 from browser import Browser
 from paceline.measure.pictures import cells
+from paceline.measure.pictures.page import POLICY
 from paceline.measure.report import texts
 from paceline.measure.report.whole import PAGE, files
 from paceline.measure.run.directory import Run
@@ -188,7 +189,7 @@ def test_what_overlaps_would_be_seen(window: Browser, tmp_path: Path) -> None:
     """The measuring scripts are shown to complain before they are trusted to be silent."""
     page = tmp_path / "bad.html"
     page.write_text(
-        "<!doctype html><meta http-equiv=Content-Security-Policy content=\"default-src 'none'; style-src 'unsafe-inline'\">"
+        f"<!doctype html><meta http-equiv=Content-Security-Policy content=\"{POLICY}\">"
         "<style>.heat td{background:#888;color:#999}</style><table class=heat><tr><td>1.0</td></tr></table>"
         "<svg role=img viewBox='0 0 100 50' width=100><text x=10 y=20>one word</text><text x=12 y=21>another</text>"
         "<text x=90 y=45>leaves the frame</text></svg><img src='elsewhere.png'><script>1</script>"

@@ -15,6 +15,8 @@ from paceline.measure.report.axes import Line, Scale, fitted, round_steps, width
 
 WIDTH = 400
 SMALL = 12
+FARTHEST = 2.5
+"""Times the largest value that an interval may reach and still be drawn whole."""
 COLORS = 8
 SHAPES = 6
 
@@ -45,16 +47,16 @@ class Interval:
     faint: bool = False
 
 
-def intervals(title: str, told: str, rows: Sequence[Interval], mark: float | None = None) -> str:
-    """Values with their intervals, one below the other, and a line where nothing is gained or lost."""
-    values = [v for row in rows for v in (row.low, row.high, row.value)] + ([mark] if mark is not None else [])
-    low, high = min(values), max(values)
-    steps = round_steps(low - 0.04 * (high - low), high + 0.04 * (high - low), 4)
+def intervals(title: str, told: str, rows: Sequence[Interval], mark: float) -> str:
+    """Values, none below 0, with their intervals, one below the other, and a line where nothing is gained or lost."""
+    values = [*(row.value for row in rows), mark]
+    low, high = min([*values, *(row.low for row in rows)]), max([*values, *(row.high for row in rows)])
+    high = min(high, FARTHEST * max(values))
+    steps = round_steps(max(low - 0.04 * (high - low), 0.0), high + 0.04 * (high - low), 4)
     scale = Scale(steps[0], steps[-1], 14, WIDTH - 14)
     each, bottom = 38, 38 * len(rows) + 8
-    parts = [_grid_down(scale, steps, 4, bottom)]
-    if mark is not None:
-        parts.append(f'<line class="mark" x1="{_n(scale.at(mark))}" x2="{_n(scale.at(mark))}" y1="2" y2="{bottom}"/>')
+    even = _n(scale.at(mark))
+    parts = [_grid_down(scale, steps, 4, bottom), f'<line class="mark" x1="{even}" x2="{even}" y1="2" y2="{bottom}"/>']
     for place, row in enumerate(rows):
         y = each * place + 30
         x, left, right = scale.at(row.value), scale.at(row.low), scale.at(row.high)
@@ -62,7 +64,7 @@ def intervals(title: str, told: str, rows: Sequence[Interval], mark: float | Non
         parts.append(
             f'<g class="{look(row.number)}"><line class="whisker" x1="{_n(left)}" x2="{_n(right)}" y1="{y}" y2="{y}"/>'
             f'<line class="whisker" x1="{_n(left)}" x2="{_n(left)}" y1="{y - 4}" y2="{y + 4}"/>'
-            f'<line class="whisker" x1="{_n(right)}" x2="{_n(right)}" y1="{y - 4}" y2="{y + 4}"/>'
+            f"{_end(right, y, beyond=row.high > steps[-1])}"
             f"{shape(row.number, x, y, 4.5)}</g>"
         )
     return picture(title, told, WIDTH, bottom + 22, parts)
@@ -248,6 +250,13 @@ def _named(name: str, label: str, y: float) -> str:
     """What stands above a row: whose it is, and its number at the right."""
     room = WIDTH - 24 - width_of(label, SMALL)
     return _text(fitted(name, room, SMALL), 8, y, "start", "name") + _text(label, WIDTH - 8, y, "end", "value")
+
+
+def _end(x: float, y: float, *, beyond: bool) -> str:
+    """Where an interval ends; an arrow where it goes on."""
+    if beyond:
+        return f'<polygon class="dot" points="{_n(x + 6)},{_n(y)} {_n(x - 2)},{_n(y - 5)} {_n(x - 2)},{_n(y + 5)}"/>'
+    return f'<line class="whisker" x1="{_n(x)}" x2="{_n(x)}" y1="{_n(y - 4)}" y2="{_n(y + 4)}"/>'
 
 
 def _grid_down(scale: Scale, steps: Sequence[float], top: float, bottom: float, unit: str = "") -> str:

@@ -158,7 +158,7 @@ def _heat_legend() -> str:
         swatches.append(f'<li class="h{step}" title="from {low} to {high}">{shown}</li>')
     return (
         f'<div class="heatkey"><span>slower</span><ol>{"".join(swatches)}</ol><span>faster</span>'
-        "<span>≈ the interval holds 1</span><span>★ fastest of the row</span></div>\n"
+        "<span>≈ the interval holds 1</span><span>★ fastest of the row, beyond chance</span></div>\n"
     )
 
 

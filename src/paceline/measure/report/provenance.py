@@ -18,7 +18,7 @@ def provenance(summary: Summary) -> Section:
         small.append(_named("Sources, by the first digits of their SHA-256", sources))
     small += [_named(name, data) for name, data in (("Energy", about.energy), ("Warm-up", about.warm_up)) if data]
     small += [_named(_sitting_title(n, len(about.sittings)), s) for n, s in enumerate(about.sittings, start=1)]
-    blocks: list[Block] = [_contestants(about.entries)]
+    blocks: list[Block] = [Columns([_contestant(entry) for entry in about.entries])]
     if about.missing:
         blocks.append(_named("Asked for and missing", about.missing))
     blocks.append(_cells(about.workload.get("cells") or {}))
@@ -59,17 +59,10 @@ def value_told(value: Any) -> str:
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
 
-def _contestants(entries: list[dict[str, Any]]) -> Table:
-    names = list(dict.fromkeys(name for entry in entries for name in entry if name not in ("name", "ours")))
-    rows = [
-        Row(
-            str(entry["name"]),
-            ["ours" if entry.get("ours", True) else "peer", *(value_told(entry.get(name)) for name in names)],
-            number,
-        )
-        for number, entry in enumerate(entries)
-    ]
-    return Table("Contestants", ["method", "", *(name.replace("_", " ") for name in names)], rows, words=True)
+def _contestant(entry: Mapping[str, Any]) -> Table:
+    whose = "a method" if entry.get("ours", True) else "another library"
+    facts = {name: value for name, value in entry.items() if name not in ("name", "ours") and value is not None}
+    return _named(f"{entry['name']}, {whose}", facts)
 
 
 def _cells(cells: Mapping[str, Mapping[str, int]]) -> Table:

@@ -13,6 +13,8 @@ from paceline.measure.summary import Figures, Summary
 
 MANY = 12
 """Tokens of a round from which bars are gathered."""
+NARROW = 6
+"""Positions that a table beside a picture has room for."""
 UNTOLD = "untold"
 PARTS = {
     "prefill": "prefill: reading the prompt",
@@ -142,7 +144,9 @@ def by_position(summary: Summary) -> Section:
     )
     table = Table("Share of drafts accepted so deep; beneath, the share of drafts that went so deep", head, rows)
     legend = [(one.number, one.name) for one in series]
-    return Section("positions", "Acceptance by position", [Beside(Charts([Chart(svg)], legend), [note, table])])
+    chart = Charts([Chart(svg)], legend)
+    blocks: list[Block] = [Beside(chart, [note, table])] if deepest <= NARROW else [Beside(chart, [note]), table]
+    return Section("positions", "Acceptance by position", blocks)
 
 
 def _depth_cell(one: Series, place: int) -> Cell:

@@ -37,6 +37,9 @@ from paceline.measure.statistics import Estimate
 from paceline.measure.summary import Figures, Summary
 
 DOTS = 1500
+"""Points that are drawn."""
+FEWEST = 6
+"""Points that a line of a single method needs."""
 ALL = "all"
 
 
@@ -76,8 +79,8 @@ def speed(summary: Summary) -> Section:
     table = _by_task(summary, entries)
     note = Text(
         "Speed-up is the mean over texts of a method's speed divided by plain decoding's on the same prompt in the "
-        "same minute, with a 95% interval over prompts. ★ marks the fastest of a column; where its interval "
-        "holds 1, that may be chance."
+        "same minute, with a 95% interval over prompts. ★ marks the fastest of a column, where its interval lies "
+        "above 1."
     )
     blocks: list[Block] = [table, note]
     if chart := _forest(summary, entries):
@@ -120,14 +123,15 @@ def _by_task(summary: Summary, entries: Sequence[tuple[int, str, Figures]]) -> T
 
 
 def _fastest(summary: Summary, task: str | None, language: str | None) -> str | None:
+    """Who was fastest in a cell, if it was faster than plain decoding beyond chance."""
     found = {
-        entry: figures.speed_up.value
+        entry: figures.speed_up
         for entry in summary.entries
         if entry != summary.base
         if (figures := summary.figures(entry, task, language)) is not None and figures.speed_up is not None
     }
-    best = max(found, key=lambda entry: found[entry], default=None)
-    return best if best is not None and found[best] > 1 else None
+    best = max(found, key=lambda entry: found[entry].value, default=None)
+    return best if best is not None and found[best].low > 1 else None
 
 
 def _speed_cell(summary: Summary, entry: str, task: str | None, language: str | None, fastest: str | None) -> Cell:
@@ -192,23 +196,23 @@ def acceptance_and_speed(summary: Summary) -> Section | None:
     if fit is None:
         said = "There are too few prompts, or they lie too close together, for a line."
     else:
-        said = f"Least-squares line over {counted(len(dots), 'text')}: {fit}, r²\u00a0=\u00a0{fit.r2:.2f}."
+        said = f"Least-squares line over {counted(len(dots), 'point')}: {fit}, r²\u00a0=\u00a0{fit.r2:.2f}."
         if fit.slope > 0:
             even = (1 - fit.height) / fit.slope
             said += f" It crosses 1.0 at {number(even)} tokens per round: below, drafting costs more than it brings."
     if len(shown) < len(dots):
-        said += f" {counted(len(shown), 'text')} of these are drawn."
+        said += f" {counted(len(shown), 'point')} of these are drawn."
     svg = scatter(
         "Speed-up against tokens per round", f"A point for each prompt and method. {said}", shown, fit, 1.0, words
     )
     legend = [(n, entry) for n, entry, _ in written_entries(summary) if any(dot.number == n for dot in dots)]
     lines = [Row(entry, _fit_cells([d for d in dots if d.number == n]), n) for n, entry in legend]
-    table = Table("Lines of each method alone", ["method", "texts", "line", "r²"], lines)
+    table = Table("Lines of each method alone", ["method", "prompts", "line", "r²"], lines)
     return Section("fit", "Speed-up against acceptance", [Beside(Charts([Chart(svg)], legend), [Text(said), table])])
 
 
 def _fit_cells(dots: Sequence[Dot]) -> list[Cell | str]:
-    fit = nearest_line([(dot.x, dot.y) for dot in dots])
+    fit = nearest_line([(dot.x, dot.y) for dot in dots]) if len(dots) >= FEWEST else None
     return [str(len(dots)), NOTHING if fit is None else str(fit), NOTHING if fit is None else number(fit.r2)]
 
 

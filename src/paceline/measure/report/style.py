@@ -150,7 +150,8 @@ td.best{{font-weight:700}}
 td.best small{{font-weight:400}}
 .star{{font-size:.8em;margin-inline-end:.25em}}
 .words td,.words td:last-child,.words th:last-child,.words thead th{{text-align:left}}
-.words td{{white-space:normal}}
+.words td{{white-space:normal;min-width:6rem}}
+.beside .numbers td,.beside .numbers th{{padding-inline-end:.75rem}}
 .words td,.words tbody th{{padding-top:.25rem;padding-bottom:.25rem;font-size:.88rem}}
 .words tbody th{{font-weight:400;color:var(--soft)}}
 table.heat{{border-collapse:separate;border-spacing:3px}}

@@ -132,7 +132,7 @@ def headline(summary: Summary) -> str:
     if found.value > 1 and (found.low > 1 or not found.bounded):
         said = told(found).replace("×", "× as fast as plain decoding", 1)
         return f"On {model}, {short(best.entry)} writes {said}."
-    chance = " beyond chance" if found.value > 1 else ""
+    chance = " beyond chance" if found.bounded and not found.excludes(1) else ""
     name = short(best.entry)
     if alone:
         return f"On {model}, {name} was not faster than plain decoding{chance}: it ran at {told(found)}."
@@ -145,7 +145,8 @@ def second_sentences(summary: Summary) -> str:
     best, peer = best_of(summary, ours=True), best_of(summary, ours=False)
     if peer is not None and _speed_up(peer).value > (1.0 if best is None else _speed_up(best).value):
         ran = told(_speed_up(peer)).replace("×", "× our plain decoding", 1)
-        said.append(f"Another library was faster: {short(peer.entry)} ran at {ran}.")
+        chance = "" if _speed_up(peer).excludes(1) else ", which may be chance"
+        said.append(f"Another library was faster: {short(peer.entry)} ran at {ran}{chance}.")
     if best is not None and best.speed_up_of_means is not None:
         other, found = best.speed_up_of_means, _speed_up(best)
         if (other.value > 1) != (found.value > 1):
@@ -175,7 +176,7 @@ def equal_texts(summary: Summary) -> tuple[str, str] | None:
         return None
     odd = [f"{counts[v]} {v.value}" for v in (Verdict.BUG, Verdict.NOT_RESCORED, Verdict.NEAR_TIE) if counts.get(v)]
     if counts.get(Verdict.FOLLOWED) == total:
-        return f"{total} of {total} followed", "the same text by construction"
+        return f"{total} of {total}", "followed: by construction"
     if counts.get(Verdict.OWN) == total:
         return "own texts", "sampled with other coins"
     return f"{counts.get(Verdict.EQUAL, 0) + counts.get(Verdict.FOLLOWED, 0)} of {total}", ", ".join(odd)
