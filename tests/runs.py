@@ -235,12 +235,12 @@ def _timed(
     read, judge = machine.seconds(0.0005, len(rounds)) * pace, machine.seconds(0.0002, len(rounds)) * pace
     prefill, rest = float(machine.seconds(0.05, 1)[0]) * pace, 0.001 * pace
     decode = float((draft + score + read + judge).sum()) + rest
-    emitted = accepted + 1
+    emitted, first = accepted + 1, float((draft + score + read + judge)[0])
     timed = {
         "seconds": prefill + decode,
-        "seconds_first": prefill + float((draft + score + read + judge)[0]),
-        "decoded": count,
-        "seconds_decode": decode,
+        "seconds_first": prefill + first,
+        "decoded": count - int(emitted[0]),
+        "seconds_decode": decode - first,
         "forwards": len(rounds),
         "joules": 30.0 * (prefill + decode) if joules else None,
     }

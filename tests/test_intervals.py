@@ -127,14 +127,14 @@ def test_many_looks_are_as_rarely_wrong_as_one() -> None:
         ratios = world.times(15 * 6).reshape(15, -1) / world.times(15 * 6).reshape(15, -1)
         clusters = np.repeat(np.arange(6), REPEATS).tolist()
         p_values = [difference(look.tolist(), clusters).p for look in ratios]
-        wrong += any(holm(p_values))
+        wrong += any(holm(p_values, 0.05))
         uncorrected += min(p_values) < 0.05
     assert wrong / 300 <= 0.08
     assert uncorrected / 300 > 0.3
 
 
 def test_holm_steps_down_and_skips_what_has_no_p() -> None:
-    assert holm([0.01, 0.04, math.nan, 0.03]) == [True, False, False, False]
-    assert holm([0.01, 0.024, 0.04]) == [True, True, True]
-    assert holm([0.04, 0.04]) == [False, False]
-    assert holm([]) == []
+    assert holm([0.01, 0.04, math.nan, 0.03], 0.05) == [True, False, False, False]
+    assert holm([0.01, 0.024, 0.04], 0.05) == [True, True, True]
+    assert holm([0.04, 0.04], 0.05) == [False, False]
+    assert holm([], 0.05) == []

@@ -6,7 +6,8 @@ is their ratio, the speed-up, prompt by prompt; that drift cancels. Of plain dec
 left, which cannot tell the machine from the code and is therefore never called faster or slower.
 
 Many ratios are looked at in one comparison. They are called by Holm's rule all together: where nothing differs, at most
-one comparison in twenty calls anything at all.
+one comparison in twenty calls anything at all. The rule is held to one in a hundred, for it knows of chance within the
+runs only, and not of what a process has for its whole life, such as where its memory lies.
 """
 
 from __future__ import annotations
@@ -23,6 +24,9 @@ from paceline.measure.run.directory import Run
 from paceline.measure.run.record import Record
 from paceline.measure.statistics import Difference, Estimate, difference, holm
 from paceline.measure.summary import Summary
+
+LEVEL = 0.01
+"""How often a comparison may call something by chance."""
 
 Key = tuple[str, int]
 """A prompt's name and the turn."""
@@ -69,7 +73,7 @@ class Look:
 
 def called(looks: Sequence[Look]) -> list[Finding]:
     """All looks of a comparison, called together."""
-    seen = holm([look.found.p for look in looks])
+    seen = holm([look.found.p for look in looks], LEVEL)
     return [
         Finding(
             look.entry,

@@ -102,7 +102,7 @@ def difference(ratios: Sequence[float], clusters: Sequence[Hashable] | None = No
     return Difference(Estimate(math.exp(mean), math.exp(mean - reach), math.exp(mean + reach)), p, count)
 
 
-def holm(p_values: Sequence[float], level: float = 1 - CONFIDENCE) -> list[bool]:
+def holm(p_values: Sequence[float], level: float) -> list[bool]:
     """Which of many looks show a difference, so that all looks together are wrong no more often than one may be: the
     smallest p counts once for every look, the next for one less (Holm). A look without a p is none."""
     looks = sorted((p, place) for place, p in enumerate(p_values) if not math.isnan(p))
