@@ -97,6 +97,11 @@ bench suite
   --limit  int
   --out  Path
   --json
+bench report
+  <RUN>  Path +
+  --out  Path  required
+  --texts  int  = 50
+  --json
 bench overhead
   --models  str +  = pocket pocket+ballast:300M
   --draft-model -md  str

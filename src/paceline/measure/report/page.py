@@ -88,7 +88,7 @@ def _block(block: Block) -> str:
         case Warnings(sentences):
             return _warnings(sentences)
         case Code(words):
-            return f'<pre class="wide" tabindex="0"><code>{said(words)}</code></pre>\n'
+            return f"<pre><code>{said(words)}</code></pre>\n"
         case Tokens():
             return _tokens(block)
         case Beside(left, right):

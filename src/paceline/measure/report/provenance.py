@@ -16,7 +16,10 @@ def provenance(summary: Summary) -> Section:
     small = [_named("Recipe", about.recipe), _named("Model", about.model)]
     if sources := about.workload.get("sources"):
         small.append(_named("Sources, by the first digits of their SHA-256", sources))
-    small += [_named(name, data) for name, data in (("Energy", about.energy), ("Warm-up", about.warm_up)) if data]
+    if about.energy:
+        small.append(_named("Energy", about.energy))
+    if about.warm_up:
+        small.append(_named("Warm-up", {name: _warmed(found) for name, found in about.warm_up.items()}))
     small += [_named(_sitting_title(n, len(about.sittings)), s) for n, s in enumerate(about.sittings, start=1)]
     blocks: list[Block] = [Columns([_contestant(entry) for entry in about.entries])]
     if about.missing:
@@ -63,6 +66,14 @@ def _contestant(entry: Mapping[str, Any]) -> Table:
     whose = "a method" if entry.get("ours", True) else "another library"
     facts = {name: value for name, value in entry.items() if name not in ("name", "ours") and value is not None}
     return _named(f"{entry['name']}, {whose}", facts)
+
+
+def _warmed(found: Any) -> Any:
+    """What a warm-up showed: whether greedy texts are plain decoding's."""
+    if not isinstance(found, Mapping) or "parts_at" not in found:
+        return found
+    place = found["parts_at"]
+    return "plain decoding's greedy text" if place is None else f"parts from it at token {place + 1}"
 
 
 def _cells(cells: Mapping[str, Mapping[str, int]]) -> Table:

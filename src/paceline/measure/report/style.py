@@ -166,12 +166,12 @@ table.heat{{border-collapse:separate;border-spacing:3px}}
 font-variant-numeric:tabular-nums}}
 details{{margin:1.25rem 0}}
 summary{{cursor:pointer;color:var(--link)}}
-pre{{background:var(--card);border:1px solid var(--line);border-radius:.5rem;padding:.85rem 1rem;overflow-x:auto;\
+pre{{background:var(--card);border:1px solid var(--line);border-radius:.5rem;padding:.85rem 1rem;white-space:pre-wrap;overflow-wrap:anywhere;\
 font-size:.88rem;line-height:1.5}}
 .tokens{{margin:2rem 0}}
 .tokens .facts{{display:block;max-width:none}}
 .tokens .text{{font-size:1rem;line-height:2.05}}
-@media (max-width:40rem){{tbody th bdi{{max-width:8rem}}main{{padding:1.5rem 1rem 3rem}}section{{margin-top:2.25rem}}}}
+@media (max-width:40rem){{tbody th bdi{{max-width:9rem}}main{{padding:1.5rem 1rem 3rem}}section{{margin-top:2.25rem}}}}
 @media print{{
 main{{max-width:none;padding:0}}nav{{display:none}}
 .wide{{overflow:visible}}figure,.tiles,aside,tr{{break-inside:avoid}}h2,h3{{break-after:avoid}}
