@@ -138,7 +138,7 @@ def _about(
             "units": len(making.cells) * making.prompts * making.repeats,
         },
         missing=missing,
-        warm_up={name: {"tokens": 16, "parts_at": None} for name in making.entries},
+        warm_up={name: {"tokens": 16, "same": True} for name in making.entries},
         energy={"source": "stated", "measured": False, "watts": 30.0, "why": ""}
         if joules
         else {"source": "none", "measured": False, "watts": None, "why": "not asked for"},

@@ -92,8 +92,10 @@ def test_a_method_that_writes_another_text_is_a_bug_and_another_library_is_not(t
     assert {record.verdict for record in texts["lookup"]} == {Verdict.BUG}
     assert {record.parts_at for record in texts["lookup"]} == {2}
     assert {record.verdict for record in texts["echo"]} == {Verdict.DIFFERENT}
-    assert referee.run.about.warm_up["plain"]["parts_at"] is None
-    assert referee.run.about.warm_up["lookup"]["parts_at"] == 2
+    warm_up = read(tmp_path / "run").about.warm_up
+    assert warm_up["plain"] == {"tokens": 12, "same": True}
+    assert warm_up["lookup"] == {"tokens": 12, "same": False, "verdict": "bug", "parts_at": 2}
+    assert warm_up["echo"]["verdict"] == "different"
 
 
 def test_what_is_drawn_with_other_coins_is_its_own(tmp_path: Path) -> None:

@@ -278,8 +278,10 @@ def test_sittings_that_differ_are_told(calm: Run) -> None:
 
 
 def test_a_peer_that_parts_in_the_warm_up_is_told(calm: Run) -> None:
-    calm.about.warm_up["transformers"] = {"tokens": 16, "parts_at": 4}
-    assert told(calm, "transformers parted from plain at token 5 of the greedy warm-up")
+    calm.about.warm_up["transformers"] = {"tokens": 16, "same": False, "verdict": "near tie", "parts_at": 4}
+    assert told(calm, "transformers parted from plain at token 5 of the greedy warm-up: a near tie")
+    calm.about.warm_up["transformers"] |= {"verdict": "different"}
+    assert told(calm, "at token 5 of the greedy warm-up: rounding does not explain it")
 
 
 def test_a_run_without_texts_is_told(tmp_path: Path) -> None:

@@ -25,6 +25,12 @@ WIDE = 0.1
 """Half an interval, as a share of its speed-up, likewise."""
 STALLED = 0.01
 """Share of rounds that stalled, likewise."""
+WARM_UP = {
+    Verdict.NEAR_TIE: "a near tie of the arithmetic",
+    Verdict.BUG: "rounding does not explain it, so this is a bug",
+    Verdict.DIFFERENT: "rounding does not explain it, so it writes another text",
+    Verdict.NOT_RESCORED: "the place could not be scored again, so nobody can tell a near tie from a bug",
+}
 GRAVE = {
     Verdict.BUG: "and rounding does not explain it: this is a bug",
     Verdict.DIFFERENT: "and it is another library's, so nobody can tell a near tie from a mistake",
@@ -196,9 +202,9 @@ def _work(summary: Summary) -> Iterator[str]:
         ]
         yield told + (f"; per 1,000 tokens another would have been chosen: {', '.join(rates)}" if rates else "")
     for entry, found in summary.run.about.warm_up.items():
-        place = found.get("parts_at") if isinstance(found, dict) else None
-        if place is not None:
-            yield f"{entry} parted from {summary.entries[0]} at token {place + 1} of the greedy warm-up"
+        if (verdict := found.get("verdict")) is not None:
+            place = f"parted from {summary.entries[0]} at token {found['parts_at'] + 1} of the greedy warm-up"
+            yield f"{entry} {place}: {WARM_UP.get(verdict, verdict)}"
 
 
 def _energy(summary: Summary) -> Iterator[str]:

@@ -7,8 +7,8 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from paceline.measure.conformance.cases import Case
-from paceline.measure.follow import Flip
 from paceline.measure.conformance.rescore import Verdict
+from paceline.measure.follow import Flip
 
 RATE_ALARM = 1e-3
 

@@ -18,8 +18,8 @@ import numpy as np
 import torch
 
 from paceline.law import Law, Noise, Sampling
-from paceline.measure.follow import Flip
 from paceline.measure.conformance.record import Recording, teacher_forced
+from paceline.measure.follow import Flip
 from paceline.targets.base import Target
 from paceline.targets.hf.packed import parameter_count
 from paceline.targets.hf.target import HFTarget

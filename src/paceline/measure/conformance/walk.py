@@ -15,10 +15,10 @@ from paceline.decode.session import Session
 from paceline.drafters import Ask, Drafter, Seen
 from paceline.law import KeyedDice
 from paceline.measure.conformance.cases import Case
-from paceline.measure.follow import FollowingDice, Overrun
 from paceline.measure.conformance.record import Recording, logit_scale
 from paceline.measure.conformance.report import Result
 from paceline.measure.conformance.rescore import Rescorer
+from paceline.measure.follow import FollowingDice, Overrun
 from paceline.targets.base import Rows, Target
 from paceline.tree import DraftTree
 

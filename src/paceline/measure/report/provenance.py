@@ -70,10 +70,13 @@ def _contestant(entry: Mapping[str, Any]) -> Table:
 
 def _warmed(found: Any) -> Any:
     """What a warm-up showed: whether greedy texts are plain decoding's."""
-    if not isinstance(found, Mapping) or "parts_at" not in found:
+    if not isinstance(found, Mapping) or "same" not in found:
         return found
-    place = found["parts_at"]
-    return "plain decoding's greedy text" if place is None else f"parts from it at token {place + 1}"
+    if found["same"]:
+        return "plain decoding's greedy text"
+    if "verdict" not in found:
+        return "another text than plain decoding's, not looked into yet"
+    return f"parts from it at token {found['parts_at'] + 1}: {found['verdict']}"
 
 
 def _cells(cells: Mapping[str, Mapping[str, int]]) -> Table:

@@ -17,16 +17,15 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from paceline.context import Ints
 from paceline.law import Sampling
-from paceline.measure.comparison import first_parting
 from paceline.measure.energy import Meter
 from paceline.measure.rotation import order
-from paceline.measure.run.contestant import Clock, Contestant, Job, Written
+from paceline.measure.run.contestant import Clock, Contestant, Job, Written, cut
 from paceline.measure.run.directory import Run, add, write_about
 from paceline.measure.run.judge import Judge
 from paceline.measure.run.memory import Peak
@@ -89,8 +88,7 @@ class Referee:
         done = {(record.unit, record.repeat) for record in self.run.records}
         todo = [(repeat, unit) for repeat in range(self.plan.repeat) for unit in range(len(units))]
         missing = [(repeat, unit) for repeat, unit in todo if (unit, repeat) not in done]
-        if missing:
-            self._warm_up()
+        partings = self._warm_up() if missing else []
         for repeat, unit in missing:
             told = f"{units[unit][0].task}/{units[unit][0].language}"
             self.progress(told, len(todo) - len(missing), len(todo))
@@ -98,6 +96,7 @@ class Referee:
             missing = missing[1:]
         if shortened := sorted(self.shortened):
             self.run.about.workload["shortened"] = sorted({*self.run.about.workload.get("shortened", []), *shortened})
+        self._settle(partings)
         self.run.about.finished = True
         write_about(self.run)
 
@@ -160,19 +159,38 @@ class Referee:
         text = self.plain.write(job, self.clock).tokens
         return replace(job, script=np.concatenate([job.prompt, np.asarray(text, np.int64)]))
 
-    def _warm_up(self) -> None:
+    def _warm_up(self) -> list[Parted]:
         """Everybody writes a little of the first prompt: greedily, which shows whether it is plain decoding's text, and
-        as it will be done."""
+        as it will be done. Gives back the texts that are not."""
         first = self.job(self.workload.prompts[0], 0, ())
         greedy = replace(first, sampling=Sampling(), max_new_tokens=min(WARM_UP, first.max_new_tokens))
-        plain: Written | None = None
+        plain: list[int] | None = None
+        partings = []
         for who in self.contestants:
             self.progress(f"{who.name}, warming up", 0, 0)
             written = who.write(greedy, self.clock)
-            plain = plain or written
-            parting = first_parting([written], [plain])
-            place = None if parting is None else parting.token
-            self.run.about.warm_up[who.name] = {"tokens": len(written.tokens), "parts_at": place}
+            plain = plain or written.tokens
+            same = cut(written.tokens, greedy) == plain
+            if not same:
+                partings.append(Parted(who, written, greedy, plain))
+            self.run.about.warm_up[who.name] = {"tokens": len(written.tokens), "same": same}
             who.write(replace(first, max_new_tokens=min(WARM_UP, first.max_new_tokens)), self.clock)
             who.begin()
         write_about(self.run)
+        return partings
+
+    def _settle(self, partings: Sequence[Parted]) -> None:
+        """Say of the texts of the warm-up why they are others. It may load a wider model, so it waits for the end."""
+        for who, written, job, plain in partings:
+            finding = self.judge.find(who, written, job, plain)
+            told = {"verdict": str(finding.verdict), "parts_at": finding.parts_at}
+            self.run.about.warm_up[who.name].update(told)
+
+
+class Parted(NamedTuple):
+    """A text of the warm-up that is not plain decoding's."""
+
+    who: Contestant
+    written: Written
+    job: Job
+    plain: list[int]

@@ -75,8 +75,8 @@ def _add_what(parser: argparse.ArgumentParser) -> None:
         default=[],
         metavar="PEER",
         help=(
-            "other libraries on the same weights: transformers, transformers-lookup, transformers-assisted and what "
-            "'paceline bench peers' lists (default: none)"
+            "other libraries on the same weights: transformers, transformers-lookup, transformers-assisted, "
+            "transformers-uag, and mlx-lm, mlx-lm-assisted, llama-cpp where they are installed (default: none)"
         ),
     )
 
@@ -165,7 +165,8 @@ def run(options: argparse.Namespace) -> int:
     print(f"\n{_kept(referee.run)} Next: paceline bench report {shlex.quote(str(referee.run.path))} --out report")
     if options.json:
         print_json({"out": str(referee.run.path), "seconds": time.monotonic() - started, **summary.as_dict()})
-    return int(any(record.verdict is Verdict.BUG for record in referee.run.records))
+    warm_up = (found.get("verdict") for found in referee.run.about.warm_up.values())
+    return int(Verdict.BUG in {*warm_up, *(record.verdict for record in referee.run.records)})
 
 
 def _kept(run: Run) -> str:
