@@ -398,6 +398,25 @@ def test_nobody_is_shown_at_their_best(run: Run) -> None:
     assert found[0].prompt != "mt_bench/en/0", "that one loops"
 
 
+def test_a_source_has_one_color_on_all_pages(run: Run) -> None:
+    records = [
+        replace(r, sources=[{"draft": r.entry}.get(source, source) for source in r.sources]) for r in run.records
+    ]
+    pages = report(Run(run.path, run.about, records))
+    looks: dict[str, set[str]] = {}
+    for text in pages.values():
+        for look, source in re.findall(r'<span class="(t s\d)">accepted from (\w+)</span>', text):
+            looks.setdefault(source, set()).add(look)
+    assert looks == {"lookup": {"t s1"}, "assistant": {"t s2"}}
+
+
+def test_a_library_that_tells_nothing_is_not_given_sources(run: Run) -> None:
+    page = report(run)["texts/1.html"]
+    theirs = page[page.index("<bdi>transformers</bdi>") :]
+    assert "It does not tell where its tokens come from." in theirs
+    assert "the model itself" not in theirs
+
+
 def test_pages_are_spread_over_the_run(tmp_path: Path) -> None:
     made = made_run(tmp_path / "run", prompts=10, repeats=1, languages=("en", "pl"))
     for most in (0, 1, 7, 40):

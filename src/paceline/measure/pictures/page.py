@@ -45,9 +45,11 @@ def token_section(picture: TokenPicture) -> str:
     return f"<section>\n{heading}{facts(picture.facts)}{_totals(picture)}{token_text(picture)}</section>\n"
 
 
-def token_text(picture: TokenPicture) -> str:
-    """Legend and text alone."""
+def token_text(picture: TokenPicture, numbers: Mapping[str, int] | None = None) -> str:
+    """Legend and text alone. ``numbers`` gives sources their colours, where several pictures are to agree on them."""
     number = {source: index for index, source in enumerate(picture.counts)}
+    if numbers is not None:
+        number = {source: numbers[source] for source in number}
     prompt = f'<span class="prompt" title="the prompt">{said(picture.prompt)}</span>' if picture.prompt else ""
     return f'{_legend(picture, number)}<div class="text" dir="auto">{prompt}{_cells(picture.cells, number)}</div>\n'
 

@@ -3,7 +3,7 @@ same."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from paceline.measure.pictures import TokenPicture
@@ -106,9 +106,11 @@ class Tokens:
     number: int
     name: str
     figures: str
-    link: str = ""
+    link: str
+    numbers: Mapping[str, int]
+    """Sources by the number of their colour, the same on all pages of a report."""
     plain: str = ""
-    """The text of an entry that does not tell its tokens."""
+    """The text of an entry that does not tell where its tokens come from."""
 
 
 @dataclass(frozen=True)

@@ -183,9 +183,9 @@ def _tokens(block: Tokens) -> str:
     more = f' · <a href="{said(block.link)}">all of it, by all methods</a>' if block.link else ""
     if block.plain:
         drawn = f'<div class="text" dir="auto"><span class="t">{said(block.plain)}</span></div>\n'
-        drawn = f"<p>It does not tell its tokens.</p>\n{drawn}"
+        drawn = f"<p>It does not tell where its tokens come from.</p>\n{drawn}"
     else:
-        drawn = token_text(block.picture)
+        drawn = token_text(block.picture, block.numbers)
     return (
         f'<div class="tokens"><h3>{key(block.number)}<bdi>{said(block.name)}</bdi></h3>'
         f'<p class="facts">{said(block.figures)}{more}</p>\n{drawn}</div>\n'

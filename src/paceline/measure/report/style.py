@@ -78,6 +78,7 @@ h2{{font-size:1.35rem;letter-spacing:-.01em;line-height:1.3;margin:0 0 1rem}}
 h3{{font-size:1.05rem;margin:0 0 .15rem}}
 section{{margin-top:3.5rem;padding-top:1.5rem;border-top:1px solid var(--line);scroll-margin-top:1rem}}
 section>p,.beside p{{color:var(--soft);font-size:.95rem}}
+nav+h1{{margin-top:1rem}}
 nav a{{text-decoration:none}}
 nav a:hover{{text-decoration:underline}}
 nav{{display:flex;flex-wrap:wrap;gap:.35rem 1.1rem;margin:2rem 0 0;font-size:.95rem}}
@@ -166,7 +167,8 @@ table.heat{{border-collapse:separate;border-spacing:3px}}
 font-variant-numeric:tabular-nums}}
 details{{margin:1.25rem 0}}
 summary{{cursor:pointer;color:var(--link)}}
-pre{{background:var(--card);border:1px solid var(--line);border-radius:.5rem;padding:.85rem 1rem;white-space:pre-wrap;overflow-wrap:anywhere;\
+pre{{background:var(--card);border:1px solid var(--line);border-radius:.5rem;padding:.85rem 1rem;\
+white-space:pre-wrap;overflow-wrap:anywhere;\
 font-size:.88rem;line-height:1.5}}
 .tokens{{margin:2rem 0}}
 .tokens .facts{{display:block;max-width:none}}

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import zip_longest
 
 from paceline.decode.account import Totals
@@ -141,8 +142,21 @@ def shown(summary: Summary, record: Record, *, most: int | None = None, link: st
     picture = pictured(record, most=most)
     cut = len(picture.pieces) < len(record.tokens)
     said = figures_of(summary, record) + (f" · the first {len(picture.pieces)} tokens" if cut else "")
-    plain = "" if record.pieces else record.text
-    return Tokens(picture, summary.entries.index(record.entry), record.entry, said, link, plain)
+    plain = record.text if record.rounds is None or not record.pieces else ""
+    place = summary.entries.index(record.entry)
+    return Tokens(picture, place, record.entry, said, link, source_numbers(summary), plain)
+
+
+@lru_cache(maxsize=4)
+def source_numbers(summary: Summary) -> Mapping[str, int]:
+    """Every source of a run by a number of its own; 0 is the model itself."""
+    sources = {source: None for r in in_order(summary, summary.run.records) for source in r.sources if source}
+    return {"": 0, **{source: number for number, source in enumerate(sources, start=1)}}
+
+
+def in_order(summary: Summary, records: Sequence[Record]) -> list[Record]:
+    """Records in the order of entries, which is not that in which they were written."""
+    return sorted(records, key=lambda record: summary.entries.index(record.entry))
 
 
 def telling(summary: Summary) -> list[Record]:
@@ -154,7 +168,7 @@ def telling(summary: Summary) -> list[Record]:
             groups.setdefault((record.prompt, record.turn), []).append(record)
     best = min(groups.values(), key=lambda found: _oddity(summary, found), default=[])
     drafting = [record for record in best if any((record.rounds or {}).get("drafted", []))]
-    return drafting or best[:1]
+    return in_order(summary, drafting or best[:1])
 
 
 def _oddity(summary: Summary, records: Sequence[Record]) -> tuple[bool, bool, float]:
