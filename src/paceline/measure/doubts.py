@@ -116,8 +116,7 @@ def _stability(summary: Summary) -> Iterator[str]:
         )
     if (drift := _drift(summary)) is not None:
         change = "slower" if drift < 1 else "faster"
-        times = max(drift, 1 / drift)
-        yield f"unstable: {summary.entries[0]} was {times:.2f}x {change} at the end than at the beginning"
+        yield f"unstable: {summary.entries[0]} was {max(drift, 1 / drift):.2f}x {change} at the end than at the beginning"
     yield from _intervals(summary)
 
 
