@@ -115,8 +115,8 @@ def _stability(summary: Summary) -> Iterator[str]:
             f"{len(again)} by more than {STABLE:g}x"
         )
     if (drift := _drift(summary)) is not None:
-        change = "slower" if drift < 1 else "faster"
-        yield f"unstable: {summary.entries[0]} was {max(drift, 1 / drift):.2f}x {change} at the end than at the beginning"
+        change = f"{max(drift, 1 / drift):.2f}x {'slower' if drift < 1 else 'faster'}"
+        yield f"unstable: {summary.entries[0]} was {change} at the end than at the beginning"
     yield from _intervals(summary)
 
 
