@@ -207,6 +207,25 @@ def test_without_methods_and_without_texts_there_is_no_claim(tmp_path: Path) -> 
     assert set(pages) == {PAGE, MARKDOWN}
 
 
+def test_a_run_without_times_claims_no_speed(run: Run) -> None:
+    """As a replayed text, of which rounds are counted and nothing else."""
+    still = [
+        replace(r, seconds=0.0, seconds_first=0.0, seconds_decode=0.0, split=r.split and dict.fromkeys(r.split, 0.0))
+        for r in run.records
+    ]
+    pages = report(Run(run.path, run.about, still))
+    assert "On pocket, rounds were counted and no speed was measured." in pages[PAGE]
+    assert "2.71" in pages[PAGE], "tokens per round of the assistant"
+    empty = [replace(r, tokens=[], pieces=[], text="", sources=[], scores=[], rounds=None, decoded=0) for r in still]
+    assert PAGE in report(Run(run.path, run.about, empty))
+
+
+def test_arrivals_have_percentiles(tmp_path: Path) -> None:
+    pages = report(made_run(tmp_path / "run", recipe={"qps": 2.0}))
+    assert "Prompts arrived on their own, 2 a second" in pages[PAGE]
+    assert "first, p99" in pages[MARKDOWN]
+
+
 # --- the page and the Markdown ------------------------------------------------------------------------------
 
 

@@ -151,5 +151,3 @@ class Part:
     more: str
     """What stands below it."""
     sections: Sequence[Section]
-    title: str = ""
-    """For the head of the page."""

@@ -27,7 +27,7 @@ EIGHTHS = " ▏▎▍▌▋▊▉█"
 TURNING = dict.fromkeys([*range(0x202A, 0x202F), *range(0x2066, 0x206A), 0x200E, 0x200F, 0x061C], "\ufffd")
 """Characters that turn the direction of what follows: nothing in Markdown ends their reach."""
 SIGNS = CONTROLS | HALVES | TURNING | {0x2028: " ", 0x2029: " "}
-MARKUP = re.compile(r"([\\`*_{}\[\]()#+!|~$^=@:-])")
+MARKUP = re.compile(r"([\`*_\[\]#|~$@])")
 
 
 def report_markdown(parts: Sequence[Part], mark: str) -> str:
@@ -42,16 +42,16 @@ def plain(text: str) -> str:
 
 
 def _part(part: Part) -> Iterator[str]:
-    yield from (f"# {_sentence(part.headline)}", "", f"*{_sentence(part.kicker)}*", "")
+    yield from (f"# {plain(part.headline)}", "", f"*{plain(part.kicker)}*", "")
     if part.more:
-        yield from (_sentence(part.more), "")
+        yield from (plain(part.more), "")
     for section in part.sections:
         yield from _section(section)
 
 
 def _section(section: Section) -> Iterator[str]:
     if section.title:
-        yield from (f"## {_sentence(section.title)}", "")
+        yield from (f"## {plain(section.title)}", "")
     for block in section.blocks:
         yield from _block(block)
 
@@ -59,19 +59,19 @@ def _section(section: Section) -> Iterator[str]:
 def _block(block: Block) -> Iterator[str]:
     match block:
         case Text(words):
-            yield from (_sentence(words), "")
+            yield from (plain(words), "")
         case Table():
             yield from _table(block)
         case Tiles(figures):
             rows = [Row(name, [Cell(value, under)]) for name, value, under in figures]
             yield from _table(Table("", ["figure", "value"], rows))
         case Warnings(sentences):
-            yield from (*(f"> - {_sentence(one)}" for one in sentences or ["No warnings."]), "")
+            yield from (*(f"> - {plain(one)}" for one in sentences or ["No warnings."]), "")
         case Code(words):
             fence = "`" * max(3, 1 + max((len(run) for run in re.findall("`+", words)), default=0))
             yield from (f"{fence}sh", *words.translate(SIGNS | {10: "\n"}).splitlines(), fence, "")
         case Tokens():
-            yield from (f"**{_sentence(block.name)}**: {_sentence(block.figures)}", "")
+            yield from (f"**{plain(block.name)}**: {plain(block.figures)}", "")
         case Beside(_, right):
             yield from (line for inner in right for line in _block(inner))
         case Columns(tables):
@@ -82,27 +82,27 @@ def _block(block: Block) -> Iterator[str]:
 
 def _table(table: Table) -> Iterator[str]:
     if table.caption:
-        yield from (f"**{_sentence(table.caption)}**", "")
+        yield from (f"**{plain(table.caption)}**", "")
     bars = [cell.bar for row in table.rows for cell in row.cells if isinstance(cell, Cell) and cell.bar is not None]
     longest = max(bars, default=0.0)
     columns = max(len(table.head), 1)
-    head = [_sentence(name) or " " for name in table.head]
+    head = [plain(name) or " " for name in table.head]
     align = ["---", *("---" if table.words else "---:" for _ in range(columns - 1))]
     yield f"| {' | '.join(head)} |"
     yield f"| {' | '.join(align)} |"
     for row in table.rows:
         cells = [_cell(cell, longest) or " " for cell in row.cells]
-        yield f"| {' | '.join([_sentence(row.name), *cells])} |"
+        yield f"| {' | '.join([plain(row.name), *cells])} |"
     yield ""
 
 
 def _cell(cell: Cell | str, longest: float) -> str:
     if isinstance(cell, str):
-        return _sentence(cell)
-    words = _sentence(cell.said)
+        return plain(cell)
+    words = plain(cell.said)
     words = f"**{words}** ★" if cell.best and words else f"[{words}]({cell.link})" if cell.link else words
     if cell.small:
-        words += "".join(f"<br>{_sentence(line)}" for line in cell.small.split("\n"))
+        words += "".join(f"<br>{plain(line)}" for line in cell.small.split("\n"))
     bar = _bar(cell.bar / longest) if cell.bar and longest else ""
     return f"{bar} {words}".strip()
 
@@ -110,8 +110,3 @@ def _cell(cell: Cell | str, longest: float) -> str:
 def _bar(share: float) -> str:
     eighths = max(1, round(share * BAR * 8))
     return "█" * (eighths // 8) + EIGHTHS[eighths % 8].strip()
-
-
-def _sentence(text: str) -> str:
-    """Our own words and theirs alike; only what would begin markup is escaped, so that the source can be read, too."""
-    return re.sub(r"\\([()+!:{}=^-])", r"\1", plain(text))

@@ -186,6 +186,8 @@ def time_split(summary: Summary) -> Section:
 
 def _stretches(summary: Summary, entry: str, figures: Figures) -> tuple[list[tuple[str, float]], float]:
     """Parts in milliseconds per token, and their sum."""
+    if not figures.tokens:
+        return [], 0.0
     if figures.split:
         found = [(part, 1000 * figures.split.get(part, 0.0) * figures.texts / figures.tokens) for part in SPLIT]
         return found, sum(ms for _, ms in found)

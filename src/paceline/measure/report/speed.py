@@ -18,7 +18,6 @@ from paceline.measure.report.blocks import (
     Table,
     Text,
     Tiles,
-    Warnings,
 )
 from paceline.measure.report.charts import Dot, Interval, intervals, scatter
 from paceline.measure.report.words import (
@@ -67,10 +66,6 @@ def figures_at_a_glance(summary: Summary) -> Tiles:
         beside = f"; plain {number(told[1].joules_per_token)}" if len(told) > 1 else ""
         tiles.append(("joules per token", number(told[0].joules_per_token), how + beside))
     return Tiles(tiles)
-
-
-def warnings(summary: Summary) -> Section:
-    return Section("warnings", "What to know first", [Warnings(summary.warnings())])
 
 
 def speed(summary: Summary) -> Section:

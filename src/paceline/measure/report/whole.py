@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from paceline.measure.report.blocks import Part, Section
+from paceline.measure.report.blocks import Part, Section, Warnings
 from paceline.measure.report.comparison import comparison
 from paceline.measure.report.costs import energy, latency
 from paceline.measure.report.markdown import report_markdown
 from paceline.measure.report.page import report_page, texts_page
 from paceline.measure.report.provenance import provenance
 from paceline.measure.report.rounds import by_position, per_round, time_split
-from paceline.measure.report.speed import acceptance_and_speed, figures_at_a_glance, heat, speed, warnings
+from paceline.measure.report.speed import acceptance_and_speed, figures_at_a_glance, heat, speed
 from paceline.measure.report.texts import equality, examples, in_order, prompts_to_show, shown
 from paceline.measure.report.words import headline, second_sentences
 from paceline.measure.run.record import Record
@@ -64,7 +64,7 @@ def _text_pages(summaries: Sequence[Summary], most: int) -> Iterator[TextPage]:
 
 def _of_run(number: int, summary: Summary, pages: Sequence[TextPage]) -> Part:
     """One run from headline to provenance."""
-    opening = Section("glance", "", [figures_at_a_glance(summary), *warnings(summary).blocks])
+    opening = Section("glance", "", [figures_at_a_glance(summary), Warnings(summary.warnings())])
     if not summary.run.records:
         sections = [opening, provenance(summary)]
     else:

@@ -126,6 +126,8 @@ def headline(summary: Summary) -> str:
     best = best_of(summary, ours=True)
     if best is None:
         speed = getattr(summary.figures(summary.base), "tokens_per_second", None)
+        if speed is None:
+            return f"On {model}, rounds were counted and no speed was measured."
         return f"Plain decoding writes {rate(speed)} tokens per second on {model}; no method was held against it."
     found = _speed_up(best)
     alone = sum(bool(entry.get("ours", True)) for entry in summary.run.about.entries) == 2
