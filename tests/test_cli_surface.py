@@ -97,10 +97,22 @@ bench suite
   --limit  int
   --out  Path
   --json
+bench compare
+  <RUN>  Path +
+  --base  str
+  --json
 bench report
   <RUN>  Path +
   --out  Path  required
   --texts  int  = 50
+  --json
+bench energy
+  --watts  float
+  --tokens-per-second  float
+  --texts  int  = 50
+  --tokens  int  = 128
+  --table  str
+  --device  str  = cpu
   --json
 bench overhead
   --models  str +  = pocket pocket+ballast:300M
