@@ -2,6 +2,7 @@
 
 import json
 import math
+import re
 import sys
 from pathlib import Path
 
@@ -152,8 +153,12 @@ def test_shown_tokens_are_the_text_with_its_sources(model: str, capsys: pytest.C
     found = json.loads(say([*common, "--json"], capsys)[1].splitlines()[-1])
     shown = say([*common, "--show", "tokens"], capsys)[1]
     assert shown.startswith("the rider, the rider")
-    own = sum(source == "" for source in found["sources"])
-    assert f"the model itself {own}" in shown
+    told = {kind: int(count) for kind, count in re.findall(r"[×+·](corrected|bonus|plain) (\d+)", shown)}
+    own = [r for r in found["rounds"] if r["emitted"] > r["accepted"]]
+    assert "the model itself: " in shown
+    assert told.get("plain", 0) == sum(not r["drafted"] for r in own)
+    assert told.get("corrected", 0) == sum(bool(r["drafted"] and r["refused"]) for r in own)
+    assert sum(told.values()) == sum(source == "" for source in found["sources"])
     assert f"40 tokens in {len(found['rounds'])} rounds" in shown
     finished = say([*common, "--show", "tokens", "--json"], capsys)[1]
     assert finished.splitlines()[0] == shown.splitlines()[0]

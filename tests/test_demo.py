@@ -149,7 +149,7 @@ def test_the_demo_claims_only_what_it_saw() -> None:
 
     def part(rounds: int, passes: int) -> demo.Part:
         def texts(rounds: int) -> list[Any]:
-            totals = Totals(rounds, 12, 12, 12 - rounds, rounds, 0.0, 0.0, 1.0, 0.0)
+            totals = Totals(rounds, 12, 12, 12 - rounds, rounds, 0.0, 0.0, 1.0, 0.0, 0.0)
             return [Generation("", [1] * 12, "length", 1, 0, [], [], [], totals)]
 
         entries = [Entry(name, [texts(n)] * passes) for name, n in (("plain", 12), ("lookup", rounds))]
