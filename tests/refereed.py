@@ -85,6 +85,7 @@ def refereed(
 ) -> Referee:
     """A run that is about to begin, or to go on."""
     target = target or tabled()
+    asked_for = tuple(workload if workload is not None else prompts())
     asked: dict[str, Any] = {
         "sampling": Sampling(),
         "max_new_tokens": 12,
@@ -107,8 +108,8 @@ def refereed(
         sittings=[{"started": "2026-11-22T00:00:00+00:00"}],
     )
     return Referee(
-        run=begin(path, about),
-        workload=Workload(suite="digits", prompts=tuple(workload if workload is not None else prompts())),
+        run=begin(path, about, asked_for),
+        workload=Workload(suite="digits", prompts=asked_for),
         contestants=everybody,
         plan=Plan(context_length=target.context_length, **asked),
         encode=encode,

@@ -12,6 +12,7 @@ import numpy as np
 
 from paceline.measure.run.directory import About, Run, add, begin, write_about
 from paceline.measure.run.record import ROUND_COLUMNS, Record, Verdict
+from paceline.measure.workload import Prompt
 
 WORDS = {
     "en": tuple(re.findall(r"\w+", "the old man went down to the river and saw a boat with two lamps on it")),
@@ -96,7 +97,12 @@ def made_run(
     as long. ``degenerate`` has the first prompt's texts loop, ``stall`` one round of the first method that drafts take
     very long. ``seed`` moves the times, never the texts."""
     making = Making(methods, peers, tasks, languages, prompts, tokens, repeats, seed, noise, drift, slow or {})
-    run = begin(path, _about(making, dict(recipe or {}), dict(model or {}), dict(missing or {}), joules))
+    asked = [
+        Prompt(key=f"{task}/{language}/{number}", task=task, language=language, turns=tuple(_asked(language, task)))
+        for task, language in making.cells
+        for number in range(prompts)
+    ]
+    run = begin(path, _about(making, dict(recipe or {}), dict(model or {}), dict(missing or {}), joules), asked)
     units = [(task, language, number) for task, language in making.cells for number in range(prompts)]
     machine = Machine(np.random.default_rng(seed), noise, drift, len(units) * repeats * len(making.entries))
     for repeat in range(repeats):
@@ -111,6 +117,12 @@ def made_run(
     run.about.finished = finished
     write_about(run)
     return run
+
+
+def _asked(language: str, task: str) -> list[str]:
+    """What a user says in each turn."""
+    words = " ".join(WORDS.get(language, WORDS["en"])[:8])
+    return [f"{words}? <b>{turn + 1}</b>" for turn in range(2 if task == "mt_bench" else 1)]
 
 
 def _about(

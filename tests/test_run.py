@@ -306,6 +306,8 @@ def test_another_run_is_not_overwritten(tmp_path: Path) -> None:
         refereed(tmp_path / "run", max_new_tokens=7)
     with pytest.raises(ValueError, match="model: fingerprint"):
         refereed(tmp_path / "run", target=TableTarget(habitual(seed=9), SIZE))
+    with pytest.raises(ValueError, match="the prompts of the suite have changed"):
+        refereed(tmp_path / "run", workload=[replace(prompt, turns=("012345",)) for prompt in prompts()])
     with pytest.raises(ValueError, match=r"another run \((recipe|entries)"):
         refereed(tmp_path / "run", methods=METHODS[:2])
     assert contents(tmp_path / "run") == before

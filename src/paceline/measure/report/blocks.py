@@ -99,6 +99,13 @@ class Code:
 
 
 @dataclass(frozen=True)
+class Quote:
+    """Somebody else's words: a prompt."""
+
+    said: str
+
+
+@dataclass(frozen=True)
 class Tokens:
     """A text in its colours; ``link`` leads to all of it."""
 
@@ -128,7 +135,7 @@ class Columns:
     tables: Sequence[Table]
 
 
-Block = Text | Table | Charts | Heat | Tiles | Warnings | Code | Tokens | Beside | Columns
+Block = Text | Table | Charts | Heat | Tiles | Warnings | Code | Quote | Tokens | Beside | Columns
 
 
 @dataclass(frozen=True)

@@ -13,6 +13,7 @@ from paceline.measure.report.blocks import (
     Code,
     Columns,
     Part,
+    Quote,
     Row,
     Section,
     Table,
@@ -70,6 +71,8 @@ def _block(block: Block) -> Iterator[str]:
         case Code(words):
             fence = "`" * max(3, 1 + max((len(run) for run in re.findall("`+", words)), default=0))
             yield from (f"{fence}sh", *words.translate(SIGNS | {10: "\n"}).splitlines(), fence, "")
+        case Quote(words):
+            yield from (*(f"> {plain(line)}" for line in words.splitlines()), "")
         case Tokens():
             yield from (f"**{plain(block.name)}**: {plain(block.figures)}", "")
         case Beside(_, right):

@@ -17,6 +17,7 @@ from paceline.measure.report.blocks import (
     Columns,
     Heat,
     Part,
+    Quote,
     Row,
     Section,
     Table,
@@ -89,6 +90,8 @@ def _block(block: Block) -> str:
             return _warnings(sentences)
         case Code(words):
             return f"<pre><code>{said(words)}</code></pre>\n"
+        case Quote(words):
+            return f'<blockquote dir="auto">{said(words)}</blockquote>\n'
         case Tokens():
             return _tokens(block)
         case Beside(left, right):

@@ -170,6 +170,8 @@ summary{{cursor:pointer;color:var(--link)}}
 pre{{background:var(--card);border:1px solid var(--line);border-radius:.5rem;padding:.85rem 1rem;\
 white-space:pre-wrap;overflow-wrap:anywhere;\
 font-size:.88rem;line-height:1.5}}
+blockquote{{margin:1rem 0;padding:.1rem 0 .1rem 1rem;border-inline-start:3px solid var(--line);color:var(--soft);\
+white-space:pre-wrap;overflow-wrap:anywhere;max-width:48rem}}
 .tokens{{margin:2rem 0}}
 .tokens .facts{{display:block;max-width:none}}
 .tokens .text{{font-size:1rem;line-height:2.05}}

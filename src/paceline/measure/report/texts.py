@@ -11,13 +11,15 @@ from itertools import zip_longest
 from paceline.decode.account import Totals
 from paceline.measure.pictures import TokenPicture
 from paceline.measure.pictures.tokens import Kind
-from paceline.measure.report.blocks import Block, Cell, Row, Section, Table, Text, Tokens
+from paceline.measure.report.blocks import Block, Cell, Quote, Row, Section, Table, Text, Tokens
 from paceline.measure.report.speed import written_entries
 from paceline.measure.report.words import NOTHING, counted, number, rate, share, times
 from paceline.measure.run.record import Record, Verdict
 from paceline.measure.summary import LOOPING, Summary, repeated, speed_up
 
 EXAMPLE_TOKENS = 160
+QUOTED = 900
+"""Letters of a prompt that are quoted; of a longer one its end, which is what was gone on from."""
 MEANINGS = {
     Verdict.REFERENCE: "plain decoding's own texts",
     Verdict.EQUAL: "plain decoding's text, token for token",
@@ -182,6 +184,15 @@ def _oddity(summary: Summary, records: Sequence[Record]) -> tuple[bool, bool, fl
     return any(repeated(tuple(r.tokens)) > LOOPING for r in records), short, odd / max(len(records), 1)
 
 
+def quoted(summary: Summary, prompt: str, turn: int) -> list[Block]:
+    """What was asked, where the run still knows it."""
+    known = summary.run.prompts.get(prompt)
+    if known is None:
+        return []
+    words = known.turns[turn].strip()
+    return [Quote(words if len(words) <= QUOTED else "…" + words[-QUOTED:])]
+
+
 def examples(summary: Summary, pages: dict[str, str], chosen: Sequence[str], total: int) -> Section:
     """One telling text of every method, and the list of all that have a page."""
     found = telling(summary)
@@ -194,6 +205,7 @@ def examples(summary: Summary, pages: dict[str, str], chosen: Sequence[str], tot
                 "bring on the whole. What was drafted stands on its source's colour, the model's own tokens on none."
             )
         )
+        blocks += quoted(summary, found[0].prompt, found[0].turn)
         blocks += [shown(summary, r, most=EXAMPLE_TOKENS, link=pages.get(r.prompt, "")) for r in found]
     else:
         blocks.append(Text("No contestant of this run told its rounds, so no text can be coloured."))

@@ -13,7 +13,7 @@ from paceline.measure.report.page import report_page, texts_page
 from paceline.measure.report.provenance import provenance
 from paceline.measure.report.rounds import by_position, per_round, time_split
 from paceline.measure.report.speed import acceptance_and_speed, figures_at_a_glance, heat, speed
-from paceline.measure.report.texts import equality, examples, in_order, prompts_to_show, shown
+from paceline.measure.report.texts import equality, examples, in_order, prompts_to_show, quoted, shown
 from paceline.measure.report.words import headline, second_sentences
 from paceline.measure.run.record import Record
 from paceline.measure.summary import Summary
@@ -95,7 +95,7 @@ def _text_page(page: TextPage, beside: Mapping[str, TextPage]) -> str:
         Section(
             f"turn{turn + 1}",
             f"Turn {turn + 1}" if len(turns) > 1 else "As each contestant wrote it",
-            [shown(summary, r) for r in in_order(summary, found)],
+            [*quoted(summary, page.prompt, turn), *(shown(summary, r) for r in in_order(summary, found))],
         )
         for turn, found in turns.items()
     ]

@@ -1,4 +1,5 @@
-"""A run on disk: ``run.json`` says what was run and on what, ``records.jsonl`` holds a line per text.
+"""A run on disk: ``run.json`` says what was run and on what, ``prompts.jsonl`` what was to be written, and
+``records.jsonl`` holds a line per text.
 
 Lines are added a unit at a time, the texts of one prompt by all entries in one write, so an interrupted run has whole
 units but perhaps for the last, which is dropped when it goes on.
@@ -15,9 +16,13 @@ from pathlib import Path
 from typing import Any
 
 from paceline.measure.run.record import Record
+from paceline.measure.workload.files import as_lines
+from paceline.measure.workload.prompts import Prompt
 
 FORMAT = 1
-ABOUT, RECORDS = "run.json", "records.jsonl"
+ABOUT, RECORDS, PROMPTS = "run.json", "records.jsonl", "prompts.jsonl"
+UNBEGUN = {PROMPTS, f"{PROMPTS}.part", f"{ABOUT}.part"}
+"""All that is there of a run that was stopped before it began."""
 
 
 @dataclass(kw_only=True)
@@ -52,6 +57,8 @@ class Run:
     path: Path
     about: About
     records: list[Record]
+    prompts: dict[str, Prompt] = field(default_factory=dict)
+    """By their keys."""
 
     @property
     def name(self) -> str:
@@ -68,19 +75,20 @@ def read(path: Path) -> Run:
     """A run, finished or not. A line that was cut off at the end is left out; the file is not touched."""
     about = _about(path)
     records, _ = _records(path)
-    return Run(path, about, records)
+    return Run(path, about, records, _prompts(path))
 
 
-def begin(path: Path, about: About) -> Run:
+def begin(path: Path, about: About, prompts: Sequence[Prompt] = ()) -> Run:
     """Make the directory of a run, or open it where it is this very run; ``about`` then brings a further sitting.
 
     Whatever else stands there is left as it is, and told.
     """
     if not (path / ABOUT).exists():
-        if path.exists() and (not path.is_dir() or any(path.iterdir())):
+        if path.exists() and (not path.is_dir() or {file.name for file in path.iterdir()} - UNBEGUN):
             raise ValueError(f"{path} is there and is no run; give another --out")
         path.mkdir(parents=True, exist_ok=True)
-        run = Run(path, about, [])
+        run = Run(path, about, [], {prompt.key: prompt for prompt in prompts})
+        _write_whole(path / PROMPTS, as_lines(prompts))
         write_about(run)
         return run
     old = _about(path)
@@ -89,12 +97,14 @@ def begin(path: Path, about: About) -> Run:
             raise ValueError(
                 f"{path} holds another run ({part}: {told}); give another --out, or the options of that one"
             )
+    if _prompts(path) != {prompt.key: prompt for prompt in prompts}:
+        raise ValueError(f"{path} holds another run (the prompts of the suite have changed since); give another --out")
     records, size = _records(path)
     records, size = _whole_units(path, records, size, len(old.entries))
     if (path / RECORDS).exists():
         os.truncate(path / RECORDS, size)
     old.sittings += about.sittings
-    run = Run(path, old, records)
+    run = Run(path, old, records, {prompt.key: prompt for prompt in prompts})
     write_about(run)
     return run
 
@@ -135,9 +145,13 @@ def add(run: Run, records: Sequence[Record]) -> None:
 
 def write_about(run: Run) -> None:
     """Write ``run.json`` whole or not at all."""
-    fresh = run.path / f"{ABOUT}.part"
-    fresh.write_text(json.dumps(asdict(run.about), indent=1, ensure_ascii=False) + "\n", encoding="utf8")
-    fresh.replace(run.path / ABOUT)
+    _write_whole(run.path / ABOUT, json.dumps(asdict(run.about), indent=1, ensure_ascii=False) + "\n")
+
+
+def _write_whole(file: Path, text: str) -> None:
+    fresh = file.with_name(f"{file.name}.part")
+    fresh.write_text(text, encoding="utf8")
+    fresh.replace(file)
 
 
 def _about(path: Path) -> About:
@@ -156,6 +170,19 @@ def _about(path: Path) -> About:
         odd = ", ".join(sorted(set(found) ^ names))
         raise ValueError(f"{file} is damaged: it lacks or adds {odd}")
     return About(**found)
+
+
+def _prompts(path: Path) -> dict[str, Prompt]:
+    """What was to be written."""
+    file = path / PROMPTS
+    found = dict[str, Prompt]()
+    try:
+        for line in file.read_bytes().splitlines():
+            row = json.loads(line)
+            found[row["key"]] = Prompt(**{**row, "turns": tuple(row["turns"])})
+    except (OSError, ValueError, TypeError, KeyError) as error:
+        raise ValueError(f"{file} cannot be read: {error}") from None
+    return found
 
 
 def _records(path: Path) -> tuple[list[Record], int]:

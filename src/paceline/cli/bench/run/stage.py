@@ -84,7 +84,7 @@ def referee(options: argparse.Namespace, advance: Advance) -> Iterator[Referee]:
     try:
         with claimed(options.out):
             yield Referee(
-                run=begin(options.out, about),
+                run=begin(options.out, about, workload.prompts),
                 workload=workload,
                 contestants=contestants,
                 plan=plan,
