@@ -437,7 +437,7 @@ def test_a_library_that_tells_nothing_is_not_given_sources(run: Run) -> None:
 
 
 def test_prompts_are_quoted_turn_by_turn(run: Run) -> None:
-    written = files([Summary(run)], texts=50)
+    written = dict(files([Summary(run)], texts=50))
     page = next(text for name, text in written.items() if "mt_bench, pl: mt_bench/pl/0" in text and name != PAGE)
     quotes = [html.unescape(found) for found in re.findall(r"<blockquote[^>]*>(.*?)</blockquote>", page, re.S)]
     assert quotes == list(run.prompts["mt_bench/pl/0"].turns)
@@ -445,7 +445,7 @@ def test_prompts_are_quoted_turn_by_turn(run: Run) -> None:
     shown = texts.telling(Summary(run))[0]
     assert run.prompts[shown.prompt].turns[shown.turn].replace("<b>", "").split("?")[0] in written[MARKDOWN]
     unknown = replace(run, prompts={})
-    assert "<blockquote" not in files([Summary(unknown)], texts=50)[PAGE]
+    assert "<blockquote" not in dict(files([Summary(unknown)], texts=50))[PAGE]
 
 
 def test_pages_are_spread_over_the_run(tmp_path: Path) -> None:
