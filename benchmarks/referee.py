@@ -1,7 +1,7 @@
 """Is the referee fair? The same thing run twice must be called different in at most one comparison of twenty, and a
 method that was made ten percent slower must be found.
 
-    python benchmarks/referee.py [--repetitions 40] [--model table] [--prompts 24] [--clock cpu] [--json]
+    python benchmarks/referee.py [--repetitions 40] [--model table] [--prompts 48] [--clock cpu] [--json]
 
 Every repetition makes three runs of plain decoding and lookup by the protocol of ``paceline bench run``, one after the
 other: a base, the same again, and one in which lookup waits after each round for a tenth of what the round took. The
@@ -205,7 +205,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--repetitions", type=int, default=40)
     parser.add_argument("--model", default=TABLE)
-    parser.add_argument("--prompts", type=int, default=24)
+    parser.add_argument("--prompts", type=int, default=48)
     parser.add_argument("--tokens", type=int, default=24)
     parser.add_argument("--clock", choices=CLOCKS, default="wall")
     parser.add_argument("--runs", nargs="+", type=Path, metavar="DIR")

@@ -2,6 +2,9 @@
 
 import json
 import math
+import os
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -265,3 +268,20 @@ def test_bad_input_is_one_sentence(
     assert code == 2
     assert told in error
     assert len(error.strip().splitlines()) == 1
+
+
+# --- with real times ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+def test_real_times_are_called_the_same_and_a_planted_tenth_is_found() -> None:
+    """Twenty repetitions of three runs each on a table target: the protocol, sessions and clocks are real."""
+    program = Path(__file__).resolve().parent.parent / "benchmarks" / "referee.py"
+    command = [sys.executable, str(program), "--repetitions", "20", "--clock", "cpu", "--json"]
+    done = subprocess.run(
+        command, capture_output=True, text=True, check=True, env={**os.environ, "OMP_NUM_THREADS": "1"}
+    )
+    found = json.loads(done.stdout.splitlines()[-1])
+    assert found["same_called_different"] <= 1 / 20
+    assert found["twin_called_different"] <= 1 / 20
+    assert found["planted_found"] >= 19 / 20

@@ -193,7 +193,8 @@ def _work(summary: Summary) -> Iterator[str]:
     if recipe.get("warm"):
         yield "methods kept what they learnt from prompt to prompt; later prompts had the help of earlier ones"
     if recipe.get("follow"):
-        told = "methods walked plain decoding's recorded text, so that all did the same work; peers wrote freely"
+        free = "" if all(entry.get("ours", True) for entry in summary.run.about.entries) else "; peers wrote freely"
+        told = f"methods walked plain decoding's recorded text, so that all did the same work{free}"
         rates = [
             f"{entry} {figures.flips_per_1000:.1f}"
             for entry in summary.entries
