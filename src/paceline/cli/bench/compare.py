@@ -65,7 +65,7 @@ def run(options: argparse.Namespace) -> int:
 def _within(found: Within) -> Iterator[str]:
     summary = found.summary
     for columns in _blocks(summary.tasks):
-        yield from aligned(list(_rows(found, columns)))
+        yield from (line.rstrip() for line in aligned(list(_rows(found, columns))))
         yield ""
     notes = [f"{BEST} the fastest of its column, and what is not told apart from it"]
     notes += [_told(one) for one in found.findings if one.task is None and summary.base not in (one.entry, one.other)]

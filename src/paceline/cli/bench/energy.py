@@ -128,7 +128,7 @@ def _table_rows(found: Mapping[str, Any]) -> Iterator[tuple[str, ...]]:
     for row in found["table"]["rows"]:
         numbers = (f"{row['watts']:g}", f"{row['bandwidth']:g}", f"{row['tokens_per_second']:g}")
         told = "measured" if row["speed_measured"] else "estimated"
-        yield row["platform"], *numbers, f"{row['joules_per_token']:.2f}", f"{row['printed']:g}", told
+        yield row["platform"], *numbers, f"{row['joules_per_token']:.2f}", f"{row['printed']:.1f}", told
     if "watts" in found:
         numbers = (f"{found['watts']:g}", "", f"{found['tokens_per_second']:g}")
         yield "this machine", *numbers, f"{found['joules_per_token']:.2f}", "", "as stated"
