@@ -1,5 +1,6 @@
 """Suites: what is in them, that they are the same every time, and what is said where something is amiss."""
 
+import gzip
 import hashlib
 import json
 from collections import Counter
@@ -321,7 +322,7 @@ def test_a_limit_thins_every_cell(tmp_path: Path) -> None:
         ("multi-spec-bench", {"languages": ["tlh"]}, "multi-spec-bench has no language 'tlh'; there is en, de, fr"),
         ("multi-spec-bench", {"tasks": ["math"]}, "has no task 'math'"),
         ("continuation:de", {}, "continuation has no language 'de'; there is fr"),
-        ("continuation:fr", {"languages": ["fr"]}, "names the languages already; leave --langs out"),
+        ("continuation:fr", {"languages": ["fr"]}, "names its languages already; leave --langs out, or write"),
         (
             "dictspec",
             {"languages": ["crh"]},
@@ -348,7 +349,13 @@ def test_what_is_not_there_is_told(tmp_path: Path, spec: str, how: dict[str, Any
         ('{"prompt": "a"}\n{"prompt": \n', "line 2, is not JSON"),
         ('{"prompt": "a"}\n\n[1]\n', "line 3, is neither an object nor a text"),
         ('{"promt": "a"}\n', "line 1, needs one of 'prompt', 'turns' and 'messages', and has 'promt'"),
-        ('{"prompt": "a", "turns": ["b"]}\n', "line 1, needs one of"),
+        ('{"prompt": "a", "turns": ["b"]}\n', "line 1, needs one of .*, not 'prompt' and 'turns'"),
+        ('[{"prompt": "a"},\n{"prompt": "b"}]\n', "line 1, is not JSON: .*; every line is one value of its own"),
+        ('{"prompt": "a", "prompt": "b"}\n', "line 1, cannot be read: it has 'prompt' twice"),
+        ('{"prompt": "a \\ud83d"}\n', "line 1, cannot be read: it has half of a surrogate pair"),
+        ("[" * 100_000 + "\n", "line 1, cannot be read: it is nested too deep"),
+        ('{"prompt": "a", "key": ' + "9" * 5000 + "}\n", "line 1, cannot be read: Exceeds the limit"),
+        ('{"prompt": "a", "task": "b\\nc"}\n', "line 1, has a 'task' with characters that cannot be printed"),
         ('{"prompt": " "}\n', "line 1, has no text 'prompt'"),
         ('{"turns": ["a", 3]}\n', "line 1, has no 'turns': a list of texts"),
         ('{"turns": ["a", "b"], "chat": false}\n', "line 1, has 2 turns and is no chat"),
@@ -363,8 +370,14 @@ def test_what_is_not_there_is_told(tmp_path: Path, spec: str, how: dict[str, Any
     ],
 )
 def test_a_malformed_line_is_told_by_its_number(tmp_path: Path, lines: str, said: str) -> None:
-    with pytest.raises(ValueError, match=said):
+    with pytest.raises(ValueError, match=said) as error:
         open_suite(f"prompts:{put(tmp_path / 'mine.jsonl', lines)}")
+    assert "\n" not in str(error.value)
+
+
+def test_files_of_other_systems_are_read(tmp_path: Path) -> None:
+    (tmp_path / "mine.jsonl").write_bytes(b'\xef\xbb\xbf{"prompt": "a"}\r\n\r\n{"prompt": "\\ud83d\\ude00"}')
+    assert [prompt.turns for prompt in open_suite(f"prompts:{tmp_path / 'mine.jsonl'}").prompts] == [("a",), ("😀",)]
 
 
 @pytest.mark.parametrize(
@@ -392,9 +405,11 @@ def test_what_is_no_text_is_told(tmp_path: Path) -> None:
     (tmp_path / "bad.jsonl").write_bytes('"zażółć"\n'.encode("iso-8859-2"))
     with pytest.raises(ValueError, match=r"bad.jsonl is not UTF-8 text \(offset 3\)"):
         open_suite(f"prompts:{tmp_path / 'bad.jsonl'}")
-    (tmp_path / "HumanEval.jsonl.gz").write_bytes(b"\x1f\x8b\x08")
-    with pytest.raises(ValueError, match="cannot read"):
-        open_suite("spec-bench", data=tmp_path, tasks=["code"])
+    packed = gzip.compress(b'{"prompt": "def f():"}\n' * 99)
+    for damaged in (packed[:3], packed[:-9], packed[:20] + b"\xff" * 9 + packed[29:], b"not packed"):
+        (tmp_path / "HumanEval.jsonl.gz").write_bytes(damaged)
+        with pytest.raises(ValueError, match="cannot read"):
+            open_suite("spec-bench", data=tmp_path, tasks=["code"])
     with pytest.raises(ValueError, match="too little text to replay"):
         open_suite(f"replay:{put(tmp_path / 'short.txt', 'three words only')}")
     for row in ({"prompt": "a"}, {"turns": ["a"], "text": "b"}):
@@ -412,8 +427,8 @@ def test_data_is_found_by_its_variable(tmp_path: Path, monkeypatch: pytest.Monke
     monkeypatch.delenv(places.DATA)
     monkeypatch.setattr(places, "CHECKOUT", tmp_path / "checkout")
     monkeypatch.chdir(tmp_path)
-    for suite in ("spec-bench", "alpaca-eval"):
-        with pytest.raises(ValueError, match=r"is not here: there is no data folder; put it there as .*\.json"):
+    for suite, hub in (("spec-bench", ""), ("alpaca-eval", ", and the hub does not give it")):
+        with pytest.raises(ValueError, match=rf"is not here: there is no data folder{hub}; put it there as .*\.json"):
             open_suite(suite)
     assert open_suite("dictspec").sources == {}
 

@@ -68,7 +68,8 @@ def _prompt(row: Row) -> Prompt:
         raise ValueError(f"{row.where} is neither an object nor a text")
     kinds = [kind for kind in KINDS if kind in row.value]
     if len(kinds) != 1:
-        raise ValueError(f"{row.where} needs one of 'prompt', 'turns' and 'messages'{_odd(row)}")
+        has = f", not {' and '.join(map(repr, kinds))}" if kinds else _odd(row)
+        raise ValueError(f"{row.where} needs one of 'prompt', 'turns' and 'messages'{has}")
     chat = row.get("chat", kinds != ["prompt"])
     if not isinstance(chat, bool):
         raise ValueError(f"{row.where} has a 'chat' that is neither true nor false")
@@ -110,6 +111,8 @@ def _name(row: Row, names: tuple[str, ...]) -> str | None:
     found = row.get(name)
     if isinstance(found, bool) or not isinstance(found, (str, int)) or not str(found).strip():
         raise ValueError(f"{row.where} has a {name!r} that is no name")
+    if not str(found).isprintable():
+        raise ValueError(f"{row.where} has a {name!r} with characters that cannot be printed")
     return str(found)
 
 

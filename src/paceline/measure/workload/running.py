@@ -48,7 +48,9 @@ def continuation(
         raise ValueError(f"continuation needs running text and there is none: put DIR/{FOLDER}/LANG/*.txt under --data")
     asked = [name.strip() for name in argument.split(",")] if argument else languages
     if argument and languages is not None:
-        raise ValueError(f"continuation:{argument} names the languages already; leave --langs out")
+        raise ValueError(
+            f"continuation:{argument} names its languages already; leave --langs out, or write --suite continuation"
+        )
     prompts, notes = list[Prompt](), list[str]()
     for language in chosen("continuation", "language", asked, there):
         found = _beginnings(sources, language, limit or CELL)

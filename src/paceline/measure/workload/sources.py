@@ -10,8 +10,10 @@ import gzip
 import hashlib
 import json
 import os
+import re
 import urllib.error
 import urllib.request
+import zlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,6 +28,8 @@ BELOW = ("", "bench")
 CHECKOUT = Path(__file__).resolve().parents[4]
 HUB = {"alpaca_eval.json": "tatsu-lab/alpaca_eval"}
 """Files that their authors keep on the hub as text -> the dataset."""
+SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
+"""How JSON escapes half of a character."""
 PATIENCE = 3.0
 """Seconds to wait for the hub; its own library tries for half a minute."""
 
@@ -82,6 +86,8 @@ class Sources:
         if found is not None:
             return found
         where = f"in {self.folder}" if self.folder is not None else "here: there is no data folder"
+        if self._hub and not HUB.keys().isdisjoint(names):
+            where += ", and the hub does not give it"
         raise ValueError(f"{what} is not {where}; put it there as {names[0]}, or name its folder with --data DIR")
 
     def text(self, path: Path) -> str:
@@ -91,8 +97,10 @@ class Sources:
             content = gzip.decompress(raw) if path.suffix == ".gz" else raw
             told = content.decode("utf8").removeprefix("\ufeff")
         except UnicodeDecodeError as error:
-            raise ValueError(f"{path} is not UTF-8 text (offset {error.start})") from None
-        except (OSError, EOFError) as error:
+            raise ValueError(
+                f"{path} is not UTF-8 text (offset {error.start}); convert it, for example with iconv"
+            ) from None
+        except (OSError, EOFError, zlib.error) as error:
             raise ValueError(f"cannot read {path}: {getattr(error, 'strerror', None) or error}") from None
         self.read[self._name(path)] = hashlib.sha256(raw).hexdigest()[:16]
         return told
@@ -100,19 +108,24 @@ class Sources:
     def json(self, path: Path) -> Any:
         """A file that holds one JSON value."""
         try:
-            return json.loads(self.text(path))
+            return _value(self.text(path))
         except json.JSONDecodeError as error:
             raise ValueError(f"{path}, line {error.lineno}, is not JSON: {error.msg}") from None
+        except ValueError as error:
+            raise ValueError(f"{path} cannot be read: {error}") from None
 
     def rows(self, path: Path) -> Iterator[Row]:
         """A file of JSON lines, numbered as editors number them. Empty lines say nothing."""
         for number, line in enumerate(self.text(path).split("\n"), start=1):
             if not line.strip():
                 continue
+            where = f"{path}, line {number},"
             try:
-                yield Row(json.loads(line), number, f"{path}, line {number},")
+                yield Row(_value(line), number, where)
             except json.JSONDecodeError as error:
-                raise ValueError(f"{path}, line {number}, is not JSON: {error.msg}") from None
+                raise ValueError(f"{where} is not JSON: {error.msg}; every line is one value of its own") from None
+            except ValueError as error:
+                raise ValueError(f"{where} cannot be read: {error}") from None
 
     def _name(self, path: Path) -> str:
         """A file's name within the data folder."""
@@ -131,6 +144,31 @@ class Sources:
             return Path(hf_hub_download(HUB[name], name, repo_type="dataset", local_files_only=offline))
         except (LocalEntryNotFoundError, HfHubHTTPError, OSError):
             return None
+
+
+def _value(text: str) -> Any:
+    """JSON that can be taken at its word. JSONDecodeError where it is none, another ValueError where it is odd."""
+    try:
+        value = json.loads(text, object_pairs_hook=_object)
+        if SURROGATE.search(text):
+            json.dumps(value, ensure_ascii=False).encode()
+        return value
+    except json.JSONDecodeError:
+        raise
+    except UnicodeEncodeError:
+        raise ValueError("it has half of a surrogate pair, which is no character") from None
+    except RecursionError:
+        raise ValueError("it is nested too deep") from None
+
+
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Of two values under one name, JSON's own reader would drop the first without a word."""
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        names = [name for name, _ in pairs]
+        twice = next(name for name in names if names.count(name) > 1)
+        raise ValueError(f"it has {twice!r} twice")
+    return found
 
 
 def _folder(data: Path | None) -> Path | None:
