@@ -27,7 +27,8 @@ from paceline.targets.pocket.ballast import (
     widened,
     widened_config,
 )
-from paceline.targets.pocket.bundle import NAMES, Bundle, assembled, read_bundle, read_tokenizer
+from paceline.targets.pocket.bundle import Bundle, assembled, read_bundle, read_tokenizer
+from paceline.targets.pocket.names import NAMES
 from paceline.targets.pocket.shape import CLOSE_ENOUGH, Shape, choose_shape, read_ballast
 
 CPU = torch.device("cpu")

@@ -100,7 +100,7 @@ def test_llama_cpp_asks_n_grams_first() -> None:
     """Whatever the order in --spec-type, so only that order of ours carries over."""
     both = flags(asked("llama.cpp", "lookup,assistant"))
     assert both["--spec-type"] == "ngram-simple,draft-simple"
-    assert (both["--spec-ngram-simple-size-m"], both["--spec-draft-n-max"]) == ("10", "4")
+    assert (both["--spec-ngram-simple-size-m"], both["--spec-draft-n-max"]) == ("10", "10")
     assert not asked("llama.cpp", "assistant,lookup").lines
     assert not asked("llama.cpp", "lookup+assistant").lines
 

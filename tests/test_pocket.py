@@ -14,7 +14,8 @@ from families import build
 from paceline.targets.hf.target import HFTarget
 from paceline.targets.load import open_model
 from paceline.targets.pocket import bundle
-from paceline.targets.pocket.bundle import CHECKSUMS, CONFIG, NAMES, TOKENIZER, WEIGHTS, read_tokenizer
+from paceline.targets.pocket.bundle import CHECKSUMS, CONFIG, TOKENIZER, WEIGHTS, read_tokenizer
+from paceline.targets.pocket.names import NAMES
 from paceline.targets.pocket.open import is_bundled
 from paceline.train.export import MOST_BYTES, weight_bytes
 from paceline.vocabulary import Vocabulary

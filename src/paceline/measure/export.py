@@ -20,7 +20,7 @@ from paceline.drafters.base import Plain
 from paceline.drafters.compose import Composed, Fallback
 from paceline.drafters.lookup import Lookup
 from paceline.measure.run.directory import read
-from paceline.targets.pocket.bundle import NAMES
+from paceline.targets.pocket.names import NAMES
 
 VERSIONS = {"vllm": "vLLM 0.33", "llama.cpp": "llama.cpp b11004", "transformers": "transformers 5.23"}
 """Engine -> the version that its answers hold for."""
@@ -167,7 +167,8 @@ def _llama_cpp(wish: Wish) -> Equivalent:
 
 
 def _llama_cpp_fallback(wish: Wish) -> Equivalent:
-    """``lookup,assistant``: of those it is given it asks the ones without a model first."""
+    """``lookup,assistant``: of those it is given it asks the ones without a model first. Each part of ours drafts as
+    much as the largest of them would alone."""
     assert isinstance(wish.drafter, Fallback), "asked for those only"
     answer = partial(wish.told, "llama.cpp")
     match wish.drafter.parts:
@@ -175,8 +176,8 @@ def _llama_cpp_fallback(wish: Wish) -> Equivalent:
             pass
         case _:
             return answer(notes=("there is none: llama.cpp asks n-grams before draft models, one of each",))
-    alone = Wish(spec="assistant", drafter=assistant, draft_model=wish.draft_model, draft_tokens=wish.draft_tokens)
-    flags = {**_ngram_flags(lookup, wish.draft_tokens or lookup.nodes), **_draft_flags(alone, assistant)}
+    alone = Wish(spec="assistant", drafter=assistant, draft_model=wish.draft_model, draft_tokens=wish.tokens)
+    flags = {**_ngram_flags(lookup, wish.tokens), **_draft_flags(alone, assistant)}
     notes = (*_ngram_notes(lookup), *_draft_notes(alone))
     return answer((_joined({"--spec-type": "ngram-simple,draft-simple", **flags}),), flags, notes)
 

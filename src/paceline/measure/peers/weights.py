@@ -22,7 +22,7 @@ from paceline.measure.run.contestant import Missing
 from paceline.targets.base import Target
 from paceline.targets.hf.target import HFTarget
 from paceline.targets.load import open_model
-from paceline.targets.pocket.bundle import NAMES
+from paceline.targets.pocket.names import NAMES
 from paceline.targets.pocket.shape import MARK
 from paceline.vocabulary import Vocabulary
 

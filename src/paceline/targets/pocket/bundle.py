@@ -6,7 +6,6 @@ into odd text; and nothing stays mapped from a file that an upgrade may replace 
 
 from __future__ import annotations
 
-import difflib
 import hashlib
 import json
 from dataclasses import dataclass
@@ -18,7 +17,6 @@ from safetensors.torch import load
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
 MODELS = Path(__file__).parent / "models"
-NAMES = ("pocket", "pocket-draft", "pocket-foreign")
 CONFIG, WEIGHTS, CHECKSUMS = "config.json", "model.safetensors", "checksums.json"
 TOKENIZER = ("tokenizer.json", "tokenizer_config.json")
 
@@ -77,11 +75,6 @@ def seal(folder: Path) -> None:
     """Write down the checksums of a finished model's files."""
     sums = {file: hashlib.sha256((folder / file).read_bytes()).hexdigest() for file in (CONFIG, WEIGHTS, *TOKENIZER)}
     (folder / CHECKSUMS).write_text(json.dumps(sums, indent=1) + "\n", encoding="utf8")
-
-
-def close_name(name: str) -> str | None:
-    """The bundled name that a misspelt one probably means."""
-    return next(iter(difflib.get_close_matches(name, NAMES, n=1, cutoff=0.8)), None)
 
 
 def _checksums(name: str) -> dict[str, str]:

@@ -10,8 +10,9 @@ from transformers import LlamaForCausalLM
 from paceline.targets.hf.probe import prepare
 from paceline.targets.hf.target import HFTarget
 from paceline.targets.pocket.ballast import forbid, widened, widened_config
-from paceline.targets.pocket.bundle import NAMES, Bundle, assembled, close_name, read_bundle
+from paceline.targets.pocket.bundle import Bundle, assembled, read_bundle
 from paceline.targets.pocket.kept import kept
+from paceline.targets.pocket.names import NAMES, close_name
 from paceline.targets.pocket.shape import MARK, Ballast, Shape, choose_shape, read_ballast
 
 SHIPPED = torch.bfloat16

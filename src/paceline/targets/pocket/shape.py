@@ -12,7 +12,8 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from paceline.targets.pocket.bundle import NAMES, Config, close_name
+from paceline.targets.pocket.bundle import Config
+from paceline.targets.pocket.names import NAMES, close_name
 
 MARK = "+ballast"
 RATIOS = (1, 4, 16, 64)
