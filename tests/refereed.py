@@ -80,6 +80,7 @@ def refereed(
     rule: Rule = Rule.COUPLED,
     warm: bool = False,
     recipe: dict[str, Any] | None = None,
+    energy: dict[str, Any] | None = None,
     contestants: Sequence[Contestant] | None = None,
     **plan: Any,
 ) -> Referee:
@@ -105,6 +106,7 @@ def refereed(
         model={"model": target.name, "dtype": "float64", "fingerprint": target.fingerprint()},
         entries=[{"name": who.name, "ours": who.ours, **who.facts()} for who in everybody],
         workload={"suite": "digits", "cells": {}, "notes": [], "sources": {}, "units": 0},
+        energy=energy or {},
         sittings=[{"started": "2026-11-22T00:00:00+00:00"}],
     )
     return Referee(

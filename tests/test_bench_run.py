@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -173,6 +174,39 @@ def test_a_text_is_replayed_without_a_model(tmp_path: Path, capsys: pytest.Captu
     assert (len(long.tokens), short.text) == (12, rows[1]["text"])
 
 
+def test_a_replay_that_would_count_another_text_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A target that says several texts goes on with the first that begins as the prompt does."""
+
+    def replayed(*texts: str, flags: Sequence[str] = ()) -> tuple[int, str]:
+        prompt = "Once upon a time"
+        rows = [{"key": f"t{n}", "prompt": prompt, "text": text} for n, text in enumerate(texts)]
+        (tmp_path / "texts.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+        command = ["bench", "run", "--suite", f"replay:{tmp_path / 'texts.jsonl'}", "--methods", "plain", *flags]
+        code, _, err = say([*command, "--energy", "none", "--out", str(tmp_path / f"run{len(texts)}")], capsys)
+        return code, err
+
+    code, err = replayed(" there was a cat", " there was a king")
+    assert code == 2
+    assert "'t0' and 't1' begin alike" in err
+    assert replayed(" there was a cat", " there was a cat", " there was a cat")[0] == 0
+    code, err = replayed(" there was a cat", flags=["--qps", "3"])
+    assert (code, "leave out --qps" in err) == (2, True)
+
+
+def test_another_library_that_fails_without_a_word_is_named(
+    suite: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from paceline.measure.peers.transformers import Transformers
+
+    def fail(*_: Any) -> None:
+        raise NotImplementedError
+
+    monkeypatch.setattr(Transformers, "write", fail)
+    flags = ("--methods", "plain", "--peers", "transformers", "--limit", "1")
+    assert say(bench(suite, tmp_path / "run", *FLOAT32, *flags), capsys)[0] == 0
+    assert read(tmp_path / "run").about.missing == {"transformers": "it fails on this model: NotImplementedError"}
+
+
 def pairwise_of(records: list[Record]) -> list[tuple[Record, Record]]:
     """The two texts of each prompt, plain decoding's first."""
     by_unit = sorted(records, key=lambda record: (record.unit, record.entry != "plain"))
@@ -193,6 +227,7 @@ MISTAKES: list[tuple[list[str], str]] = [
     (["--temperature", "-1"], "temperature is -1.0"),
     (["--tasks", "singing"], "singing"),
     (["--langs", "xx"], "xx"),
+    (["--max-new-tokens", "4096"], "--max-new-tokens 4096 leaves no room for a prompt"),
 ]
 
 

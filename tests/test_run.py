@@ -1,7 +1,11 @@
 """The protocol of a run: who writes when, what is kept, what it is compared with, and how it goes on."""
 
+import errno
+import gc
 import json
+import os
 import time
+import weakref
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
@@ -10,12 +14,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
+import paceline
 from engine import SIZE, habitual, tabled, write
 from paceline.context import Context
 from paceline.drafters import Budget, Drafter, Plain, Seen, make_drafter
 from paceline.law import Sampling
-from paceline.measure.run.contestant import Clock, Job, Written, cut
+from paceline.measure.rotation import order
+from paceline.measure.run.contestant import Clock, Contestant, Job, Written, cut
 from paceline.measure.run.directory import ABOUT, RECORDS, claimed, read
 from paceline.measure.run.ours import Drafting, Ours
 from paceline.measure.run.record import SPLIT, Record, Verdict
@@ -203,9 +210,142 @@ def test_what_was_learnt_is_forgotten_between_prompts_unless_it_is_declared(tmp_
     run = finished(refereed(tmp_path / "run", methods=["plain", "pupil"], make=make, warm=warm))
     texts = [pupil.texts for pupil in pupils if pupil.texts]
     warm_up = 2
-    assert (texts == [warm_up + 4]) if warm else (texts == [warm_up, 1, 1, 1, 1])
+    assert texts == ([warm_up, 4] if warm else [warm_up, 1, 1, 1, 1]), "the warm-up taught nobody anything"
     learning = {entry["name"]: entry["learning"] for entry in run.about.entries}["pupil"]
     assert ("kept" in learning) is warm
+
+
+def test_a_pass_over_the_prompts_knows_nothing_of_the_one_before_and_a_run_that_goes_on_all_of_its_own(
+    tmp_path: Path,
+) -> None:
+    """A text that was written in an earlier pass is the very one that is to be drafted."""
+    seen: list[tuple[str, ...]] = []
+
+    class Listener(Drafter):
+        def __init__(self) -> None:
+            self.heard: list[str] = []
+
+        def open(self, context: Context) -> Context:
+            seen.append(tuple(self.heard))
+            self.heard.append("".join(map(str, context.tokens)))
+            return context
+
+        def propose_one(self, state: Context, budget: Budget) -> DraftTree:
+            return DraftTree.chain([0])
+
+    def make(spec: str, model: object) -> Drafter:
+        return make_drafter(spec) if spec == "plain" else Listener()
+
+    how: dict[str, Any] = {"methods": ["plain", "listener"], "make": make, "warm": True, "repeat": 2}
+    finished(refereed(tmp_path / "run", **how))
+    said = ["".join(map(str, encode(prompt, 0, ()))) for prompt in prompts()]
+    a_pass = [tuple(said[:count]) for count in range(4)]
+    assert seen[2:] == 2 * a_pass  # two texts are warm-up
+    file = tmp_path / "run" / RECORDS
+    file.write_bytes(b"".join(file.read_bytes().splitlines(keepends=True)[: 2 * 6]))  # four units of the first pass
+    seen.clear()
+    finished(refereed(tmp_path / "run", **how))
+    assert seen[2:] == [*a_pass[:2], *a_pass[2:]], "two units are learnt again, two written"
+
+
+def test_a_draft_model_that_a_method_names_is_loaded_once_and_told() -> None:
+    lm = paceline.load("pocket", dtype="float32")
+    for spec in ("assistant:model=pocket-draft", "lookup,lookup:max_ngram=1+assistant:model=pocket-draft,top=2"):
+        who = Ours(spec, lm.target, Drafting(vocabulary=lm.vocabulary))
+        before = drafting_models(who._drafter)
+        who.begin()
+        who.forget()
+        assert drafting_models(who._drafter) == before != [], "another copy would be cold when the clock starts"
+        assert who.facts()["draft_model"] == "pocket-draft"
+        assert who.facts()["draft_fingerprint"] == before[0].fingerprint()
+
+
+def drafting_models(drafter: Any) -> list[Target]:
+    if hasattr(drafter, "parts"):
+        return [model for part in drafter.parts for model in drafting_models(part)]
+    return [drafter.model] if hasattr(drafter, "model") else []
+
+
+# --- what one leaves undone
+
+
+@pytest.mark.parametrize("batch", [1, 2])
+def test_nobody_cleans_up_after_another(tmp_path: Path, batch: int) -> None:
+    """Neither the garbage of Python nor what a device was left to do falls into a time that is taken."""
+    rings: list[weakref.ref[Any]] = []
+    events: list[str] = []
+
+    class Ring:
+        def __init__(self) -> None:
+            self.ring = self
+
+    class Careless(Drafter):
+        def open(self, context: Context) -> Context:
+            if batch == 1 and "settle" in events:
+                assert gc.get_freeze_count() > 0, "what is old is not looked through"
+                assert [ring() for ring in rings] == [None] * len(rings)
+            events.append("write")
+            rings.append(weakref.ref(Ring()))
+            return context
+
+        def propose_one(self, state: Context, budget: Budget) -> DraftTree:
+            return DraftTree.chain([0])
+
+    referee = refereed(tmp_path / "run", methods=["plain", "x"], make=lambda *_: Careless(), batch=batch)
+    referee._warm_up()
+    rings.clear()
+    events.clear()
+    referee.settle = lambda: events.append("settle")
+    referee._unit(prompts()[:batch], 0, 0)
+    assert events == 2 * ["settle", *["write"] * batch, "settle"]
+    gc.unfreeze()
+    finished(refereed(tmp_path / "whole", batch=batch))
+    assert gc.get_freeze_count() == 0
+
+
+def test_shapes_that_a_device_prepares_for_are_seen_before_anything_is_timed(tmp_path: Path) -> None:
+    """On the CPU a little of one text is enough; elsewhere every length is written to its end."""
+    short, long = prompts(2)
+    long = replace(long, turns=("0314203" * 100,))
+    for device, asked in (("cpu", [12, 12]), ("meta", [12, 40, 40])):
+        target, echo = tabled(), Echo([1, 2, 3])
+        target.device = torch.device(device)  # type: ignore[attr-defined]
+        plan: dict[str, Any] = {"max_new_tokens": 12 if device == "cpu" else 40}
+        referee = refereed(tmp_path / device, target=target, workload=[short, long, short], peers=[echo], **plan)
+        referee._warm_up()
+        assert [job.max_new_tokens for job in echo.jobs] == [min(16, asked[0]) if device == "cpu" else 16, *asked[1:]]
+        assert {len(job.prompt) for job in echo.jobs} == ({9} if device == "cpu" else {9, 700})
+
+
+def test_who_writes_together_is_warmed_up_together(tmp_path: Path) -> None:
+    sizes: list[int] = []
+
+    class Counting(TableTarget):
+        def submit(self, requests: Any, on_early: Any = None) -> Any:
+            sizes.append(len(requests))
+            return super().submit(requests)
+
+    refereed(tmp_path / "run", target=Counting(habitual(), SIZE), batch=3)._warm_up()
+    assert max(sizes) == 3
+
+
+# --- together and in turns
+
+
+@pytest.mark.parametrize("count", range(2, 9))
+def test_everybody_comes_after_everybody_else_equally_often(count: int) -> None:
+    sides = range(count)
+    turns = count if count % 2 == 0 else 2 * count
+    for repeat in range(3):
+        orders = [list(order(sides, repeat, prompt)) for prompt in range(turns)]
+        assert all(sorted(found) == list(sides) for found in orders)
+        places = Counter((side, place) for found in orders for place, side in enumerate(found))
+        followers = Counter(pair for found in orders for pair in pairwise(found))
+        assert set(places.values()) == {turns // count}
+        assert set(followers.values()) == {turns // count}
+        assert len(followers) == count * (count - 1)
+    for prompt in range(4):
+        assert sorted(order(sides, repeat, prompt)[0] for repeat in range(count)) == list(sides)
 
 
 def test_the_next_turn_follows_plain_decodings_answer(tmp_path: Path) -> None:
@@ -241,6 +381,38 @@ def test_an_error_of_a_contestant_is_not_swallowed(tmp_path: Path) -> None:
     kept = read(tmp_path / "run")
     assert not kept.about.finished
     assert {record.unit for record in kept.records} == {0, 1}, "whole units before it are there, and nothing else"
+
+
+def test_a_text_of_which_nothing_came_is_kept_as_that(tmp_path: Path) -> None:
+    class Full(Echo):
+        def write(self, job: Job, clock: Clock) -> Written:
+            return Written(tokens=[], deliveries=[], finish="context")
+
+    run = finished(refereed(tmp_path / "run", peers=[Full([])]))
+    for record in read(tmp_path / "run").records:
+        if record.entry == "echo":
+            assert (record.tokens, record.decoded, record.speed, record.finish) == ([], 0, None, "context")
+            assert record.verdict is Verdict.DIFFERENT
+    assert len(run.records) == 4 * 4
+
+
+def test_a_text_that_was_to_be_walked_and_was_not_is_a_bug(tmp_path: Path) -> None:
+    target = tabled()
+    plain, wrong = Ours("plain", target, Drafting()), Elsewhere("lookup", target, Drafting())
+    run = finished(refereed(tmp_path / "run", target=target, contestants=[plain, wrong], follow=True))
+    found = {(r.verdict, r.parts_at) for r in run.records if r.entry == "lookup"}
+    assert found == {(Verdict.BUG, 2)}
+
+
+def test_a_clock_that_stands_still_tells_nothing(tmp_path: Path) -> None:
+    referee = refereed(tmp_path / "run")
+    referee.clock = lambda: 0.0
+    for record in finished(referee).records:
+        assert record.split is not None
+        assert record.rounds is not None
+        assert set(record.split.values()) == {0.0}
+        assert {t for name, column in record.rounds.items() if name.startswith("seconds") for t in column} == {0.0}
+        assert sum(record.rounds["emitted"]) == 12
 
 
 # --- going on
@@ -288,11 +460,93 @@ def test_lines_that_were_cut_off_are_written_again(tmp_path: Path) -> None:
         assert Counter((r.entry, r.pair) for r in run.records).most_common(1)[0][1] == 1
 
 
+@pytest.mark.parametrize("batch", [1, 2])
+def test_a_run_that_was_cut_anywhere_becomes_the_whole_one(tmp_path: Path, batch: int) -> None:
+    """A disk may be full between two lines of a unit, too, also where a turn ends."""
+
+    def going_on() -> list[dict[str, Any]]:
+        how: dict[str, Any] = {"workload": prompts(3, turns=2), "batch": batch, "max_new_tokens": 3}
+        run = finished(refereed(tmp_path / "run", methods=METHODS[:2], **how))
+        assert read(tmp_path / "run").records == run.records
+        return [without_times(record) for record in run.records]
+
+    whole, file = going_on(), tmp_path / "run" / RECORDS
+    data = file.read_bytes()
+    ends = [place + 1 for place, byte in enumerate(data) if byte == ord("\n")]
+    for size in sorted({0, *ends, *(end - 1 for end in ends), *(end + 1 for end in ends[:-1])}):
+        file.write_bytes(data[:size])
+        assert going_on() == whole, f"cut after {size} bytes"
+
+
+def test_a_disk_that_is_full_is_told_and_the_run_goes_on_later(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = finished(refereed(tmp_path / "whole", workload=prompts(3, turns=2)))
+
+    def full(handle: int) -> None:
+        if os.fstat(handle).st_size > 6000 and RECORDS in os.readlink(f"/proc/self/fd/{handle}"):
+            os.truncate(handle, os.fstat(handle).st_size - 1000)
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fsync", full)
+        with pytest.raises(OSError, match="No space left"):
+            refereed(tmp_path / "run", workload=prompts(3, turns=2)).sit()
+    run = finished(refereed(tmp_path / "run", workload=prompts(3, turns=2)))
+    assert [without_times(r) for r in run.records] == [without_times(r) for r in whole.records]
+
+
 def test_a_finished_run_is_left_as_it_is(tmp_path: Path) -> None:
+    """No trace of who only looks: changed sources would count against numbers that they did not make."""
     finished(refereed(tmp_path / "run"))
-    before = (tmp_path / "run" / RECORDS).read_bytes()
+    before = contents(tmp_path / "run")
     finished(refereed(tmp_path / "run"))
-    assert (tmp_path / "run" / RECORDS).read_bytes() == before
+    assert contents(tmp_path / "run") == before
+
+
+def test_a_run_that_is_written_on_is_not_finished(tmp_path: Path) -> None:
+    finished(refereed(tmp_path / "run", peers=[Echo([1, 2, 3])]))
+    file = tmp_path / "run" / RECORDS
+    file.write_bytes(b"".join(file.read_bytes().splitlines(keepends=True)[:-4]))
+    with pytest.raises(Interrupted):
+        refereed(tmp_path / "run", peers=[stopping_after(tabled(), 2)]).sit()
+    assert not read(tmp_path / "run").about.finished
+
+
+def test_joules_of_two_meters_are_not_mixed(tmp_path: Path) -> None:
+    finished(refereed(tmp_path / "run", energy={"source": "stated", "measured": False, "watts": 30.0, "why": ""}))
+    refereed(tmp_path / "run", energy={"source": "stated", "measured": False, "watts": 30.0, "why": "no NVML"})
+    with pytest.raises(ValueError, match=r"another run \(energy watts: was 30.0 and is 60.0\)"):
+        refereed(tmp_path / "run", energy={"source": "stated", "measured": False, "watts": 60.0, "why": ""})
+
+
+def test_prompts_in_another_order_are_another_run(tmp_path: Path) -> None:
+    finished(refereed(tmp_path / "run", workload=prompts(3)))
+    with pytest.raises(ValueError, match="prompts of the suite have changed"):
+        refereed(tmp_path / "run", workload=prompts(3)[::-1])
+
+
+def test_prompts_that_lost_their_beginning_are_told_also_of_a_run_that_was_interrupted(tmp_path: Path) -> None:
+    target = tabled(context_length=16)
+    how: dict[str, Any] = {"target": target, "max_new_tokens": 10, "workload": prompts(3)}
+    with pytest.raises(Interrupted):
+        refereed(tmp_path / "run", peers=[stopping_after(target, 3)], **how).sit()
+    assert read(tmp_path / "run").about.workload["shortened"] == ["p0", "p1"]
+    finished(refereed(tmp_path / "run", peers=[Echo([1, 2, 3])], **how))
+    assert read(tmp_path / "run").about.workload["shortened"] == ["p0", "p1", "p2"]
+
+
+def test_a_parting_of_the_warm_up_is_looked_into_though_all_texts_are_there(tmp_path: Path) -> None:
+    target = tabled()
+
+    def both() -> list[Contestant]:
+        return [Ours("plain", target, Drafting()), Elsewhere("lookup", target, Drafting())]
+
+    finished(refereed(tmp_path / "run", target=target, contestants=both()))
+    file = tmp_path / "run" / ABOUT
+    about = json.loads(file.read_text())
+    del about["warm_up"]["lookup"]["verdict"]
+    file.write_text(json.dumps(about | {"finished": False}))
+    run = finished(refereed(tmp_path / "run", target=target, contestants=both()))
+    assert run.about.warm_up["lookup"]["verdict"] == "bug"
 
 
 def contents(folder: Path) -> dict[str, bytes]:
@@ -390,6 +644,8 @@ def test_prompts_that_arrive_wait_for_a_seat(tmp_path: Path) -> None:
     assert {r.unit for r in run.records} == {0}
     for record in run.records:
         assert 0 <= record.seconds_waited <= record.seconds_first <= record.seconds
+        assert record.split is not None
+        assert sum(record.split.values()) == pytest.approx(record.seconds_decode, abs=1e-5)
     assert any(record.seconds_waited > 0 for record in run.records), "one seat, and others came meanwhile"
 
 
@@ -413,6 +669,9 @@ def test_who_waits_is_written_when_others_have_gone(tmp_path: Path) -> None:
     last = arrivals(3, 20.0, 0)[-1]
     assert time.perf_counter() - started >= last
     assert all(record.seconds < last for record in run.records)
+    for record in run.records:  # nobody computed while nobody was there
+        assert record.split is not None
+        assert record.split["rest"] > 0.5 * record.seconds_decode
 
 
 def test_a_drafter_of_a_batch_that_fails_ends_the_run(tmp_path: Path) -> None:

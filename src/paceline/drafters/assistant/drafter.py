@@ -82,6 +82,10 @@ class Assistant(Drafter):
             self._loaded.check_fit(target, vocabulary)
             self._vocab_size = target.vocab_size
 
+    def share(self, other: Assistant) -> None:
+        """Draft with the model that another drafter of the same spec has loaded."""
+        self._loaded = self._loaded or other._loaded
+
     @property
     def named(self) -> str | None:
         """The draft model's name or path, where it is given by one."""

@@ -36,7 +36,8 @@ class Written:
     tokens: list[int]
     """Without the prompt. What lies behind an end-of-text token or the limit is cut by the run, for everybody."""
     deliveries: list[tuple[int, float]]
-    """Each time tokens were there: how many had come so far in all, and the seconds since the call began."""
+    """Each time tokens were there: how many had come so far in all, and the seconds since the call began. Empty where
+    not one came."""
     rounds: list[Round] | None = None
     """Of a contestant that tells them."""
     forwards: int | None = None
@@ -60,6 +61,8 @@ class Contestant(ABC):
     """As tables call it: a method's spec, or a peer's name."""
     ours: ClassVar[bool] = False
     """Whether it can walk a given text and tells its rounds."""
+    remembers: bool = False
+    """Whether it keeps what it learns from prompt to prompt."""
 
     @abstractmethod
     def facts(self) -> dict[str, Any]:
@@ -67,6 +70,10 @@ class Contestant(ABC):
 
     def begin(self) -> None:
         """A new prompt is next: forget what was learnt. Not timed."""
+
+    def forget(self) -> None:
+        """A new pass over the prompts is next: forget also what `begin` leaves standing. Not timed."""
+        self.begin()
 
     @abstractmethod
     def write(self, job: Job, clock: Clock) -> Written:

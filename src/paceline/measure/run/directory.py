@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
@@ -27,8 +27,8 @@ UNBEGUN = {PROMPTS, f"{PROMPTS}.part", f"{ABOUT}.part"}
 
 @dataclass(kw_only=True)
 class About:
-    """What was run. ``recipe``, ``model`` and ``entries`` are the run's identity: it goes on only where they are
-    equal."""
+    """What was run. ``recipe``, ``model``, ``entries`` and the meter of ``energy`` are the run's identity: it goes on
+    only where they are equal."""
 
     recipe: dict[str, Any]
     """Every option that decides what is written and by whom: suite, methods, peers, limit, temperature, and so on."""
@@ -59,6 +59,8 @@ class Run:
     records: list[Record]
     prompts: dict[str, Prompt] = field(default_factory=dict)
     """By their keys."""
+    sitting: list[dict[str, Any]] = field(default_factory=list)
+    """What `go_on` adds to those of a run that was begun before."""
 
     @property
     def name(self) -> str:
@@ -92,21 +94,39 @@ def begin(path: Path, about: About, prompts: Sequence[Prompt] = ()) -> Run:
         write_about(run)
         return run
     old = _about(path)
-    for part in ("recipe", "model", "entries"):
-        if (told := _difference(getattr(old, part), getattr(about, part))) is not None:
+    for part, was, now in _identity(old, about):
+        if (told := _difference(was, now)) is not None:
             raise ValueError(
                 f"{path} holds another run ({part}: {told}); give another --out, or the options of that one"
             )
-    if _prompts(path) != {prompt.key: prompt for prompt in prompts}:
+    if list(_prompts(path).values()) != list(prompts):
         raise ValueError(f"{path} holds another run (the prompts of the suite have changed since); give another --out")
     records, size = _records(path)
-    records, size = _whole_units(path, records, size, len(old.entries))
     if (path / RECORDS).exists():
         os.truncate(path / RECORDS, size)
-    old.sittings += about.sittings
-    run = Run(path, old, records, {prompt.key: prompt for prompt in prompts})
+    return Run(path, old, records, {prompt.key: prompt for prompt in prompts}, about.sittings)
+
+
+def drop_torn(run: Run, lines: Callable[[int], int]) -> None:
+    """Drop a last unit that lacks texts; ``lines`` says how many a unit has. One write brings a whole unit, but a full
+    disk may cut it anywhere, also where a line ends."""
+    if not run.records:
+        return
+    last = run.records[-1]
+    tail = sum((record.unit, record.repeat) == (last.unit, last.repeat) for record in run.records)
+    if tail < lines(last.unit):
+        del run.records[-tail:]
+        with (run.path / RECORDS).open("rb") as file:
+            size = sum(len(file.readline()) for _ in run.records)
+        os.truncate(run.path / RECORDS, size)
+
+
+def go_on(run: Run) -> None:
+    """There is something to write, so this is a sitting; who only looks at a finished run leaves no trace."""
+    run.about.sittings += run.sitting
+    run.sitting = []
+    run.about.finished = False
     write_about(run)
-    return run
 
 
 @contextmanager
@@ -150,8 +170,22 @@ def write_about(run: Run) -> None:
 
 def _write_whole(file: Path, text: str) -> None:
     fresh = file.with_name(f"{file.name}.part")
-    fresh.write_text(text, encoding="utf8")
+    with fresh.open("w", encoding="utf8") as writing:
+        writing.write(text)
+        writing.flush()
+        os.fsync(writing.fileno())
     fresh.replace(file)
+
+
+def _identity(old: About, new: About) -> Iterator[tuple[str, Any, Any]]:
+    """What must be equal for a run to be the same one: a name, as it was and as it is. Of the energy meter its kind
+    and its power, since joules of two kinds cannot be added up."""
+    yield "recipe", old.recipe, new.recipe
+    yield "model", old.model, new.model
+    yield "entries", [entry["name"] for entry in old.entries], [entry["name"] for entry in new.entries]
+    yield "entries", old.entries, new.entries
+    for part in ("source", "measured", "watts"):
+        yield f"energy {part}", old.energy.get(part), new.energy.get(part)
 
 
 def _about(path: Path) -> About:
@@ -202,20 +236,6 @@ def _records(path: Path) -> tuple[list[Record], int]:
             raise ValueError(f"{file}, line {number}, is no record: {error}") from None
         size += len(line)
     return records, size
-
-
-def _whole_units(path: Path, records: list[Record], size: int, entries: int) -> tuple[list[Record], int]:
-    """Without the texts of a last unit that lacks some: one write brings a whole unit, but a full disk may cut it."""
-    if not records:
-        return records, size
-    last = records[-1].unit, records[-1].repeat
-    tail = [record for record in records if (record.unit, record.repeat) == last]
-    turns = {(record.turn, record.prompt) for record in tail}
-    if len(tail) == len(turns) * entries and {r.entry for r in tail} == {r.entry for r in records}:
-        return records, size
-    kept = len(records) - len(tail)
-    with (path / RECORDS).open("rb") as file:
-        return records[:kept], sum(len(file.readline()) for _ in range(kept))
 
 
 def _difference(old: Any, new: Any) -> str | None:

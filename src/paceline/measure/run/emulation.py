@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
+
 from paceline.context import Ints
 from paceline.measure.workload import Prompt, Workload
 from paceline.targets.replay import ReplayTarget, open_vocabulary
@@ -43,9 +45,25 @@ def replay(workload: Workload, model: str | Path) -> Replay:
         assert prompt.script is not None, "a text that is replayed is known"
         texts[prompt.key] = vocabulary.encode(prompt.turns[0] + prompt.script)
         starts[prompt.key] = min(len(vocabulary.encode(prompt.turns[0])), len(texts[prompt.key]) - 1)
+    _refuse_alike(texts, starts)
     name = f"replay in the tokens of {model}"
     target = ReplayTarget(list(texts.values()), vocabulary.size, name=name)
     return Replay(target=target, vocabulary=vocabulary, texts=texts, starts=starts)
+
+
+def _refuse_alike(texts: dict[str, Ints], starts: dict[str, int]) -> None:
+    """Texts are told apart by what is read before the first round, all of a prompt but its last token; one that begins
+    like another would be taken for it."""
+    for key, text in texts.items():
+        read = text[: max(1, starts[key] - 1)]
+        for other, twin in texts.items():
+            if other == key:
+                break
+            if len(twin) >= len(read) and (twin[: len(read)] == read).all() and not np.array_equal(twin, text):
+                raise ValueError(
+                    f"texts {other!r} and {key!r} begin alike, so the replay of one would be taken for the other's; "
+                    "give a prompt long enough to tell them apart, or leave one out"
+                )
 
 
 def stopped() -> float:

@@ -42,7 +42,10 @@ class Judge:
     def find(self, who: Contestant, written: Written, job: Job, plain: list[int]) -> Finding:
         """``plain`` is plain decoding's text."""
         if job.script is not None and who.ours:
-            return Finding(Verdict.FOLLOWED, flips=len(written.flips))
+            parting = first_parting([_Text(written.tokens)], [_Text(job.script[len(job.prompt) :].tolist())])
+            if parting is None:
+                return Finding(Verdict.FOLLOWED, flips=len(written.flips))
+            return Finding(Verdict.BUG, parting.token, len(written.flips))
         if not self._comparable(who, job.sampling):
             return Finding(Verdict.OWN)
         tokens = cut(written.tokens, job)

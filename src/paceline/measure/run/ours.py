@@ -11,7 +11,8 @@ from paceline.decode.planner import make_planner
 from paceline.decode.serial import run
 from paceline.decode.session import Session
 from paceline.drafters import Drafter, make_drafter
-from paceline.drafters.assistant import DraftModel
+from paceline.drafters.assistant import Assistant, DraftModel
+from paceline.drafters.compose import Composed
 from paceline.law import KeyedDice
 from paceline.measure.follow import FollowingDice
 from paceline.measure.run.contestant import Clock, Contestant, Job, Written
@@ -43,40 +44,51 @@ class Ours(Contestant):
     def __init__(self, spec: str, target: Target, how: Drafting) -> None:
         self.name = spec
         self.target = target
+        self.remembers = how.warm
         self._how = how
         self._drafter: Drafter | None = None
-        self.begin()
+        self.forget()
 
     def begin(self) -> None:
-        if self._drafter is None or not self._how.warm:
-            self._drafter = self._how.make(self.name, self._how.draft_model)
+        if not self.remembers:
+            self.forget()
+
+    def forget(self) -> None:
+        """Draft with a new drafter, but with the model that is loaded: another copy of it would be cold."""
+        old, self._drafter = self._drafter, self._how.make(self.name, self._how.draft_model)
+        if old is not None:
+            for before, after in zip(_parts(old), _parts(self._drafter), strict=True):
+                if isinstance(before, Assistant) and isinstance(after, Assistant):
+                    after.share(before)
         self._drafter.fit(self.target, self._how.vocabulary)
         self._planner = make_planner(self._how.planner, self._drafter.nodes)
 
     def facts(self) -> dict[str, Any]:
         assert self._drafter is not None, "made at the beginning"
-        draft = self._how.draft_model if self._drafts_with_a_model else None
+        draft = self._draft_model
         size = self._how.planner if ":" in self._how.planner else f"{self._how.planner}:{self._drafter.nodes}"
         return {
             "library": "paceline",
             "method": self.name,
             "planner": size,
             "rule": str(self._how.rule),
-            "draft_model": None if draft is None else draft.target.name,
-            "draft_fingerprint": None if draft is None else draft.target.fingerprint(),
-            "learning": "kept from prompt to prompt" if self._how.warm else "reset before every prompt",
+            "draft_model": None if draft is None else draft.name,
+            "draft_fingerprint": None if draft is None else draft.fingerprint(),
+            "learning": "kept from prompt to prompt" if self.remembers else "reset before every prompt",
         }
 
     @property
-    def _drafts_with_a_model(self) -> bool:
-        """Whether the draft model that is there for all is taken by this method."""
-        if self._how.draft_model is None:
-            return False
+    def _draft_model(self) -> Target | None:
+        """The model that this method drafts with: one that it names, or the one that is there for all."""
+        assert self._drafter is not None, "made at the beginning"
+        own = next((part.model for part in _parts(self._drafter) if isinstance(part, Assistant)), None)
+        if own is not None or self._how.draft_model is None:
+            return own
         try:
             make_drafter(self.name, self._how.draft_model)
-        except ValueError:
-            return False
-        return True
+        except ValueError:  # it takes none
+            return None
+        return self._how.draft_model.target
 
     def session(self, job: Job) -> Session:
         """A text about to be written, on rows of its own."""
@@ -108,6 +120,13 @@ class Ours(Contestant):
         finally:
             session.rows.close()
         return replace(told(session, deliveries), seconds_prefill=opened + session.seconds_prefill)
+
+
+def _parts(drafter: Drafter) -> list[Drafter]:
+    """A drafter, or those that it is composed of."""
+    if not isinstance(drafter, Composed):
+        return [drafter]
+    return [own for part in drafter.parts for own in _parts(part)]
 
 
 def told(session: Session, deliveries: list[tuple[int, float]]) -> Written:

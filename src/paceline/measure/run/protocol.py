@@ -10,10 +10,14 @@ same work although the arithmetic of a half-precision type would let their texts
 and write freely in both.
 
 The next turn of a conversation follows plain decoding's answer for everybody.
+
+Nothing that one leaves undone is done in another's time: the device has finished, and Python's garbage is collected,
+before a text is begun.
 """
 
 from __future__ import annotations
 
+import gc
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -26,7 +30,7 @@ from paceline.law import Sampling
 from paceline.measure.energy import Meter
 from paceline.measure.rotation import order
 from paceline.measure.run.contestant import Clock, Contestant, Job, Written, cut
-from paceline.measure.run.directory import Run, add, write_about
+from paceline.measure.run.directory import Run, add, drop_torn, go_on, write_about
 from paceline.measure.run.judge import Judge
 from paceline.measure.run.memory import Peak
 from paceline.measure.run.ours import Ours
@@ -36,6 +40,9 @@ from paceline.measure.workload import Prompt, Workload
 
 WARM_UP = 16
 """Tokens that each contestant writes before it is timed."""
+GRAIN = 256
+"""Devices other than the CPU prepare a forward for every length that they have not seen, rounded up to about so many
+tokens."""
 
 Encode = Callable[[Prompt, int, Sequence[str]], Ints]
 """A prompt, the number of a turn and the answers so far -> the ids that are to be gone on from."""
@@ -55,6 +62,11 @@ class Plan:
     qps: float | None = None
     context_length: int | None = None
 
+    @property
+    def together(self) -> bool:
+        """Whether several texts are written at once, or may be."""
+        return self.qps is not None or self.batch > 1
+
 
 @dataclass(kw_only=True)
 class Referee:
@@ -69,12 +81,12 @@ class Referee:
     judge: Judge
     peak: Peak
     meter: Meter | None = None
+    settle: Callable[[], None] = lambda: None
+    """Waits until the device has done what it was given."""
     clock: Clock = time.perf_counter
     progress: Progress = lambda *_: None
     lengths: Mapping[str, int] = field(default_factory=dict)
     """How many tokens can follow a prompt, of those whose text has an end that is known."""
-    shortened: set[str] = field(default_factory=set)
-    """Prompts whose beginning did not fit into the model's context."""
 
     @property
     def plain(self) -> Ours:
@@ -85,20 +97,37 @@ class Referee:
     def sit(self) -> None:
         """Write all units that are not there yet."""
         units = list(self.units())
+        drop_torn(self.run, lambda unit: len(self.contestants) * sum(len(prompt.turns) for prompt in units[unit]))
         done = {(record.unit, record.repeat) for record in self.run.records}
         todo = [(repeat, unit) for repeat in range(self.plan.repeat) for unit in range(len(units))]
         missing = [(repeat, unit) for repeat, unit in todo if (unit, repeat) not in done]
-        partings = self._warm_up() if missing else []
-        for repeat, unit in missing:
-            told = f"{units[unit][0].task}/{units[unit][0].language}"
-            self.progress(told, len(todo) - len(missing), len(todo))
-            add(self.run, self._unit(units[unit], unit, repeat))
-            missing = missing[1:]
-        if shortened := sorted(self.shortened):
-            self.run.about.workload["shortened"] = sorted({*self.run.about.workload.get("shortened", []), *shortened})
-        self._settle(partings)
+        if not missing and self.run.about.finished:
+            return
+        go_on(self.run)
+        partings = self._warm_up()
+        try:
+            for number, (repeat, unit) in enumerate(missing, start=len(todo) - len(missing)):
+                self.progress(f"{units[unit][0].task}/{units[unit][0].language}", number, len(todo))
+                if unit == 0 or number == len(todo) - len(missing):
+                    self._remember(units[:unit], repeat)
+                add(self.run, self._unit(units[unit], unit, repeat))
+        finally:
+            gc.unfreeze()
+        self._explain(partings)
         self.run.about.finished = True
         write_about(self.run)
+
+    def _remember(self, units: Sequence[Sequence[Prompt]], repeat: int) -> None:
+        """A pass over the prompts begins, or goes on after these: everybody knows what it has learnt in this pass, and
+        nothing else. Where that is something, the texts that were there are written again, and not kept."""
+        for who in self.contestants:
+            who.forget()
+        learning = [who for who in self.contestants if who is self.plain or who.remembers]
+        if len(learning) > 1:
+            again = replace(self, contestants=learning)
+            for unit, prompts in enumerate(units):
+                self.progress("learning again what was learnt before", 0, 0)
+                again._unit(prompts, unit, repeat)
 
     def units(self) -> Iterator[tuple[Prompt, ...]]:
         """What is written at a time: a prompt, or as many as make a batch, or everything where prompts arrive."""
@@ -107,7 +136,7 @@ class Referee:
         yield from (prompts[start : start + size] for start in range(0, len(prompts), max(1, size)))
 
     def _unit(self, prompts: Sequence[Prompt], unit: int, repeat: int) -> list[Record]:
-        if self.plan.qps is not None or self.plan.batch > 1:
+        if self.plan.together:
             from paceline.measure.run.together import write_together
 
             return write_together(self, prompts, unit, repeat)
@@ -122,7 +151,7 @@ class Referee:
             job = self.job(prompt, turn, answers)
             if self.plan.follow:
                 job = self.followed(job)
-            texts = list(self._timed(job, unit, repeat))
+            texts = list(self._timed(job, unit, repeat, turn))
             plain = next(written.tokens for who, written, _ in texts if who is self.plain)
             for who, written, rest in texts:
                 finding = self.judge.find(who, written, job, plain)
@@ -133,13 +162,23 @@ class Referee:
             answers.append("".join(self.text(job.prompt.tolist(), plain)))
         return records
 
-    def _timed(self, job: Job, unit: int, repeat: int) -> Iterator[tuple[Contestant, Written, dict[str, Any]]]:
-        for place, who in enumerate(order(self.contestants, repeat, unit)):
-            self.peak.start()
-            if self.meter is not None:
-                self.meter.start()
+    def make_ready(self) -> None:
+        """Before a text is timed. What is alive stays out of later collections, which are then short."""
+        gc.collect()
+        gc.freeze()
+        self.settle()
+        self.peak.start()
+        if self.meter is not None:
+            self.meter.start()
+
+    def _timed(
+        self, job: Job, unit: int, repeat: int, turn: int
+    ) -> Iterator[tuple[Contestant, Written, dict[str, Any]]]:
+        for place, who in enumerate(order(self.contestants, repeat + turn, unit)):
+            self.make_ready()
             started = self.clock()
             written = who.write(job, self.clock)
+            self.settle()
             seconds = self.clock() - started
             joules = None if self.meter is None else self.meter.stop(seconds)
             yield who, written, {"place": place, "seconds": seconds, "joules": joules, "peak": self.peak.read()}
@@ -151,8 +190,15 @@ class Referee:
         length = min(length, self.lengths.get(prompt.key, length))
         if limit is not None and len(ids) + length > limit:
             ids = ids[-max(1, limit - length) :]
-            self.shortened.add(prompt.key)
+            self._shorten(prompt.key)
         return Job(prompt=ids, sampling=self.plan.sampling, max_new_tokens=length, eos=self.plan.eos)
+
+    def _shorten(self, key: str) -> None:
+        told = self.run.about.workload.setdefault("shortened", [])
+        if key not in told:
+            told.append(key)
+            told.sort()
+            write_about(self.run)
 
     def followed(self, job: Job) -> Job:
         """The same job with plain decoding's text to walk."""
@@ -160,10 +206,10 @@ class Referee:
         return replace(job, script=np.concatenate([job.prompt, np.asarray(text, np.int64)]))
 
     def _warm_up(self) -> list[Parted]:
-        """Everybody writes a little of the first prompt: greedily, which shows whether it is plain decoding's text, and
-        as it will be done. Gives back the texts that are not."""
-        first = self.job(self.workload.prompts[0], 0, ())
-        greedy = replace(first, sampling=Sampling(), max_new_tokens=min(WARM_UP, first.max_new_tokens))
+        """Everybody writes a little of the first prompt, greedily, which shows whether it is plain decoding's text; and
+        then as it will be done. Gives back the texts that are not."""
+        jobs = self._rehearsed()
+        greedy = replace(jobs[0], sampling=Sampling(), max_new_tokens=min(WARM_UP, jobs[0].max_new_tokens))
         plain: list[int] | None = None
         partings = []
         for who in self.contestants:
@@ -174,12 +220,40 @@ class Referee:
             if not same:
                 partings.append(Parted(who, written, greedy, plain))
             self.run.about.warm_up[who.name] = {"tokens": len(written.tokens), "same": same}
-            who.write(replace(first, max_new_tokens=min(WARM_UP, first.max_new_tokens)), self.clock)
-            who.begin()
+            for job in jobs:
+                who.write(job, self.clock)
+            self._rehearse_together(who)
         write_about(self.run)
         return partings
 
-    def _settle(self, partings: Sequence[Parted]) -> None:
+    def _rehearsed(self) -> list[Job]:
+        """What is written before anything is timed: a little on the CPU; elsewhere a whole text of every length, so
+        that no forward is of a shape that was never seen."""
+        if self._on_cpu:
+            job = self.job(self.workload.prompts[0], 0, ())
+            return [replace(job, max_new_tokens=min(WARM_UP, job.max_new_tokens))]
+        jobs: dict[tuple[int, int], Job] = {}
+        for prompt in self.workload.prompts:
+            job = self.job(prompt, 0, ())
+            jobs.setdefault((len(job.prompt) // GRAIN, (len(job.prompt) + job.max_new_tokens) // GRAIN), job)
+        return list(jobs.values())
+
+    def _rehearse_together(self, who: Contestant) -> None:
+        """Where texts are written together, also so: forwards have other shapes then."""
+        if not self.plan.together:
+            return
+        from paceline.measure.run.together import rehearse
+
+        jobs = [self.job(prompt, 0, ()) for prompt in next(self.units())[: self.plan.batch]]
+        if self._on_cpu:
+            jobs = [replace(job, max_new_tokens=min(WARM_UP, job.max_new_tokens)) for job in jobs]
+        rehearse(who, jobs, self.clock)
+
+    @property
+    def _on_cpu(self) -> bool:
+        return str(getattr(self.plain.target, "device", "cpu")).startswith("cpu")
+
+    def _explain(self, partings: Sequence[Parted]) -> None:
         """Say of the texts of the warm-up why they are others. It may load a wider model, so it waits for the end."""
         for who, written, job, plain in partings:
             finding = self.judge.find(who, written, job, plain)

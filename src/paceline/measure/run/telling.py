@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 from paceline.decode.session import Round
@@ -35,7 +36,8 @@ def kept(
     tokens = cut(written.tokens, job)
     pieces = text(job.prompt.tolist(), tokens)
     decoded, seconds_decode = decoding(written, tokens, seconds)
-    split = None if written.rounds is None else _split(written, seconds)
+    rounds = written.rounds if seconds > 0 or written.rounds is None else [_timeless(one) for one in written.rounds]
+    split = None if rounds is None else _split(written.seconds_prefill or 0.0, rounds, seconds)
     return Record(
         entry=who.name,
         prompt=prompt.key,
@@ -46,11 +48,11 @@ def kept(
         tokens=tokens,
         finish=written.finish or _finish(tokens, job),
         seconds=round(seconds, DIGITS),
-        seconds_first=round(written.deliveries[0][1], DIGITS),
+        seconds_first=round(written.deliveries[0][1] if written.deliveries else seconds, DIGITS),
         decoded=decoded,
         seconds_decode=round(seconds_decode, DIGITS),
         split=split,
-        rounds=None if written.rounds is None else columns(written.rounds),
+        rounds=None if rounds is None else columns(rounds),
         forwards=written.forwards,
         sources=written.sources,
         scores=written.scores,
@@ -67,6 +69,8 @@ def kept(
 def decoding(written: Written, tokens: Sequence[int], seconds: float) -> tuple[int, float]:
     """How many tokens came in how many seconds, prefill apart: what came after the first delivery, of everybody alike,
     since not all can tell when the prompt was read. Tokens behind the end do not count."""
+    if not written.deliveries:
+        return 0, 0.0
     first, when = written.deliveries[0]
     return max(0, len(tokens) - first), seconds - when
 
@@ -95,10 +99,14 @@ def pieces_of(vocabulary: Vocabulary | None) -> Spell:
     return pieces
 
 
-def _split(written: Written, seconds: float) -> dict[str, float]:
-    rounds = written.rounds or []
+def _timeless(one: Round) -> Round:
+    """A round by a clock that stood still."""
+    return replace(one, seconds_draft=0.0, seconds_score=0.0, seconds_read=0.0, seconds_judge=0.0)
+
+
+def _split(prefill: float, rounds: Sequence[Round], seconds: float) -> dict[str, float]:
     found = {
-        "prefill": written.seconds_prefill or 0.0,
+        "prefill": prefill if seconds > 0 else 0.0,
         "draft": sum(one.seconds_draft for one in rounds),
         "score": sum(one.seconds_score for one in rounds),
         "read": sum(one.seconds_read for one in rounds),

@@ -21,7 +21,7 @@ from paceline.measure.rotation import order
 from paceline.measure.run.contestant import Clock, Contestant, Job, Written
 from paceline.measure.run.ours import Ours, told
 from paceline.measure.run.record import Record, Verdict
-from paceline.measure.run.telling import kept
+from paceline.measure.run.telling import DIGITS, kept
 
 if TYPE_CHECKING:
     from paceline.measure.run.protocol import Referee
@@ -70,7 +70,7 @@ def write_together(referee: Referee, prompts: Sequence[Prompt], unit: int, repea
         where = {"unit": unit, "turn": turn, "repeat": repeat, "batch": referee.plan.batch}
         sides = [
             (who, where | {"place": place}, _timed(referee, who, jobs, repeat))
-            for place, who in enumerate(order(referee.contestants, repeat, unit))
+            for place, who in enumerate(order(referee.contestants, repeat + turn, unit))
         ]
         plain = next(guests for who, _, (guests, _) in sides if who is referee.plain)
         for who, placed, (guests, shares) in sides:
@@ -89,24 +89,35 @@ def _timed(
     plan = referee.plan
     when = arrivals(len(jobs), plan.qps, plan.sampling.seed + repeat)
     guests = [Guest(job, at) for job, at in zip(jobs, when, strict=True)]
-    referee.peak.start()
-    if referee.meter is not None:
-        referee.meter.start()
+    referee.make_ready()
     started = referee.clock()
-    host(who, guests, plan.batch, referee.clock)
+    busy = host(who, guests, plan.batch, referee.clock)
+    referee.settle()
     seconds = referee.clock() - started
     joules = None if referee.meter is None else referee.meter.stop(seconds)
     peak, total = referee.peak.read(), sum(guest.deliveries[-1][0] for guest in guests)
     shares = [guest.deliveries[-1][0] / total for guest in guests]
     return guests, [
-        {"share": share * seconds, "joules": None if joules is None else share * joules, "peak": peak}
+        {
+            "share": share * seconds,
+            "busy": share * busy,
+            "joules": None if joules is None else share * joules,
+            "peak": peak,
+        }
         for share in shares
     ]
 
 
-def host(who: Ours, guests: Sequence[Guest], seats: int, clock: Clock) -> None:
-    """Write the texts of guests who come when they come, as many at once as there are seats."""
-    coming, started = deque(guests), clock()
+def rehearse(who: Contestant, jobs: Sequence[Job], clock: Clock) -> None:
+    """Write these texts together, untimed."""
+    assert isinstance(who, Ours), "only our methods write several texts together"
+    host(who, [Guest(job) for job in jobs], len(jobs), clock)
+
+
+def host(who: Ours, guests: Sequence[Guest], seats: int, clock: Clock) -> float:
+    """Write the texts of guests who come when they come, as many at once as there are seats. Gives back how long it was
+    at work on them."""
+    coming, started, busy = deque(guests), clock(), 0.0
     writing: dict[Session, Guest] = {}
     try:
         with Batch(who.target, at_once=seats) as batch:
@@ -120,8 +131,12 @@ def host(who: Ours, guests: Sequence[Guest], seats: int, clock: Clock) -> None:
                 if not writing:
                     time.sleep(max(0.0, coming[0].arrives - now))
                     continue
-                for turn in batch.step():
+                began = clock()
+                turns = batch.step()
+                busy += clock() - began
+                for turn in turns:
                     _note(turn, writing, clock() - started)
+        return busy
     finally:
         for session in writing:
             session.rows.close()
@@ -143,7 +158,7 @@ def _record(
     referee: Referee, who: Contestant, prompt: Prompt, guest: Guest, plain: Guest, share: dict[str, Any]
 ) -> Record:
     """The text of a guest. Its time runs from its arrival; its part in the decoding is its share of all that passed."""
-    taken = share.pop("share")
+    taken, busy = share.pop("share"), share.pop("busy")
     written = guest.written
     finding = referee.judge.find(who, written, guest.job, plain.written.tokens)
     if who is referee.plain:
@@ -152,18 +167,21 @@ def _record(
     record = kept(who, prompt, guest.job, written, finding, referee.text, seconds=seconds, **share)
     return replace(
         record,
-        seconds_first=guest.deliveries[0][1] - guest.arrives,
-        seconds_waited=max(0.0, guest.joined - guest.arrives),
+        seconds_first=round(guest.deliveries[0][1] - guest.arrives, DIGITS),
+        seconds_waited=round(max(0.0, guest.joined - guest.arrives), DIGITS),
         decoded=len(record.tokens),
-        seconds_decode=taken,
-        split=_scaled(record.split, taken),
+        seconds_decode=round(taken, DIGITS),
+        split=_scaled(record.split, busy, taken),
     )
 
 
-def _scaled(split: dict[str, float] | None, seconds: float) -> dict[str, float] | None:
-    """Phases that several texts lived through together, as parts of one text's share of the time."""
+def _scaled(split: dict[str, float] | None, busy: float, seconds: float) -> dict[str, float] | None:
+    """Phases that several texts lived through together, as parts of one text's share of the time: of the ``busy`` part
+    of its ``seconds``. The rest went to seating guests and to waiting for them."""
     if split is None:
         return None
     lived = {name: value for name, value in split.items() if name != "rest"}
     total = sum(lived.values())
-    return {**{name: value * seconds / total for name, value in lived.items()}, "rest": 0.0} if total else split
+    parts = {name: value * busy / total if total else 0.0 for name, value in lived.items()}
+    parts["rest"] = max(0.0, seconds - sum(parts.values()))
+    return {name: round(value, DIGITS) for name, value in parts.items()}

@@ -54,6 +54,8 @@ def referee(options: argparse.Namespace, advance: Advance) -> Iterator[Referee]:
     """Everything that a run needs. Models and child processes are given back in the end."""
     for peer in options.peers:
         check_peer(peer)
+    if options.suite.startswith(REPLAY) and options.qps is not None:
+        raise ValueError("a replay takes no time, so no prompts can arrive during it; leave out --qps")
     workload = open_suite(
         options.suite, data=options.data, languages=options.langs, tasks=options.tasks, limit=options.limit
     )
@@ -80,7 +82,10 @@ def referee(options: argparse.Namespace, advance: Advance) -> Iterator[Referee]:
         sittings=[sitting(shlex.join(["paceline", *sys.argv[1:]]))],
     )
     emulated = {} if replayed is None else {"encode": replayed.prompt, "lengths": replayed.lengths, "clock": stopped}
-    on_device: dict[str, Any] = {"peak": Peak(getattr(lm.target, "device", torch.device("cpu"))), "meter": meter}
+    device = getattr(lm.target, "device", torch.device("cpu"))
+    on_device: dict[str, Any] = {"peak": Peak(device), "meter": meter}
+    if device.type == "cuda":
+        on_device["settle"] = partial(torch.cuda.synchronize, device)
     try:
         with claimed(options.out):
             yield Referee(
@@ -108,9 +113,15 @@ def _plan(options: argparse.Namespace, lm: LanguageModel, longest: int) -> Plan:
         if options.follow:
             raise ValueError("under the rejection rule a sampled text is its own and cannot be followed; write --free")
         follow = False
+    limit, tokens = lm.target.context_length, options.max_new_tokens or longest
+    if limit is not None and tokens >= limit:
+        raise ValueError(
+            f"--max-new-tokens {tokens} leaves no room for a prompt in the {limit} tokens of the model's context; "
+            "choose fewer"
+        )
     return Plan(
         sampling=sampling,
-        max_new_tokens=options.max_new_tokens or longest,
+        max_new_tokens=tokens,
         eos=frozenset() if options.ignore_eos else lm.target.eos,
         follow=bool(follow),
         repeat=options.repeat,
@@ -159,7 +170,8 @@ def _try(peer: Contestant, lm: LanguageModel, plan: Plan) -> None:
     except Missing:
         raise
     except Exception as error:
-        raise Missing(f"it fails on this model: {type(error).__name__}: {str(error).splitlines()[0]}") from error
+        said = ": ".join([type(error).__name__, *str(error).splitlines()[:1]])
+        raise Missing(f"it fails on this model: {said}") from error
 
 
 def _meter(options: argparse.Namespace, device: str) -> tuple[Meter | None, dict[str, Any]]:
