@@ -4,7 +4,9 @@ take part."""
 import gc
 import itertools
 import re
+import sys
 import time
+import types
 import weakref
 from collections.abc import Callable
 from typing import Any
@@ -264,6 +266,27 @@ def test_options_are_read(make: Make) -> None:
 def test_who_would_write_by_another_law_is_missing(spec: str, settings: dict[str, Any], said: str, make: Make) -> None:
     with pytest.raises(Missing, match=said):
         make(spec, **settings)
+
+
+@pytest.mark.parametrize("temperature", [0.7, 1.0])
+@pytest.mark.parametrize("cut", [{"top_p": 0.9}, {"min_p": 0.1}])
+def test_llama_cpp_takes_no_part_where_it_would_leave_a_cut_out(
+    temperature: float, cut: dict[str, float], lm: paceline.LanguageModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also at temperature 1, where the order would not matter: it is not handed over."""
+    for package in ("gguf", "llama_cpp"):
+        monkeypatch.setitem(sys.modules, package, types.ModuleType(package))
+    sampling = Sampling(temperature=temperature, **cut)
+    with pytest.raises(Missing, match="another law"):
+        make_peer("llama-cpp", target=lm.target, sampling=sampling)
+
+
+def test_nothing_is_left_out_of_the_law_that_was_not_asked_for(make: Make, lm: paceline.LanguageModel) -> None:
+    """Left to itself `generate` samples among the 50 likeliest tokens."""
+    peer, prompt = make("transformers"), lm.encode("The")
+    hot = [Sampling(temperature=6.0, seed=seed) for seed in range(100)]
+    found = {written(peer, job(prompt, sampling=sampling, max_new_tokens=1)).tokens[0] for sampling in hot}
+    assert len(found) > 60
 
 
 def test_a_draft_model_that_is_not_there_or_does_not_fit_is_told(lm: paceline.LanguageModel) -> None:

@@ -93,8 +93,7 @@ def make(name: str, terms: Terms) -> Contestant:
     except ImportError as error:
         raise Missing(f"{error.name} is not installed; 'pip install llama-cpp-python gguf'") from None
     sampling = terms.sampling
-    cuts = sampling.top_p < 1 or sampling.min_p > 0
-    if sampling.adjusts or (cuts and sampling.temperature not in (0, 1)):
+    if sampling.adjusts or (not sampling.greedy and (sampling.top_p < 1 or sampling.min_p > 0)):
         raise Missing("llama.cpp cuts by top-p and min-p before temperature, and penalises otherwise: another law")
     return LlamaCpp(terms)
 

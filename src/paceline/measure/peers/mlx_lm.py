@@ -32,7 +32,7 @@ class MlxLm(Contestant):
         try:
             return self._lm.load(str(folder))[0]
         except ValueError as error:
-            raise Missing(f"mlx-lm cannot load the model: {str(error).splitlines()[0]}") from None
+            raise Missing(": ".join(["mlx-lm cannot load the model", *str(error).splitlines()[:1]])) from None
 
     def facts(self) -> dict[str, Any]:
         assert self._weights is not None, "a peer that was closed knows nothing"
@@ -65,6 +65,7 @@ class MlxLm(Contestant):
             if token in job.eos:
                 break
         steps.close()
+        self._mx.synchronize()  # a step ahead is under way, which must not run on in another's time
         ended = bool(tokens) and tokens[-1] in job.eos
         return Written(
             tokens=tokens,

@@ -71,6 +71,7 @@ class Transformers(Contestant):
             "model": self.weights.target.name,
             "dtype": str(model.dtype).removeprefix("torch."),
             "attention": model.config._attn_implementation,
+            "cache": "dynamic",
             "device": str(model.device),
             "threads": torch.get_num_threads(),
             "draft_model": None,
