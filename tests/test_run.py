@@ -604,10 +604,59 @@ def test_a_damaged_line_is_told_by_its_number(tmp_path: Path) -> None:
     finished(refereed(tmp_path / "run"))
     file = tmp_path / "run" / RECORDS
     lines = file.read_text().splitlines(keepends=True)
-    for bad in ("{}\n", "not json\n", lines[1].replace('"entry"', '"who"')):
-        file.write_text("".join([lines[0], bad, *lines[2:]]))
-        with pytest.raises(ValueError, match="line 2, is no record"):
+    row = json.loads(lines[1])
+    for bad, said in (
+        ("{}", "it lacks 'entry'"),
+        ("[]", "it is [] and no object"),
+        ("not json", "Expecting value"),
+        ("", "Expecting value"),
+        ("[" * 100_000, "recursion"),
+        (json.dumps(row | {"who": 1}), "nothing is called 'who'"),
+        (json.dumps(row | {"tokens": None}), "'tokens' is None"),
+        (json.dumps(row | {"tokens": ["a"]}), "'tokens' is ['a']"),
+        (json.dumps(row | {"seconds": "1"}), "'seconds' is '1'"),
+        (json.dumps(row | {"verdict": "fine"}), "'verdict' is 'fine'"),
+        (json.dumps(row | {"rounds": row["rounds"] | {"drafted": []}}), "its rounds are not whole"),
+        (json.dumps(row | {"entry": "nobody"}), "the run has no entry 'nobody'"),
+        (lines[0].strip(), "it is the text of line 1 once more"),
+    ):
+        file.write_text("".join([lines[0], bad + "\n", *lines[2:]]))
+        with pytest.raises(ValueError, match=r"line 2, is no record of this run: .*; cut the file off before") as error:
             read(tmp_path / "run")
+        assert said in str(error.value)
+        assert "\n" not in str(error.value)
+    file.write_text(lines[0])  # as it says
+    assert len(finished(refereed(tmp_path / "run")).records) == len(lines)
+
+
+def test_a_prompt_that_lost_a_text_is_told(tmp_path: Path) -> None:
+    """Also where it is not the last one, which an interruption may have cut off."""
+    finished(refereed(tmp_path / "run"))
+    file = tmp_path / "run" / RECORDS
+    lines = file.read_text().splitlines(keepends=True)
+    file.write_text("".join([*lines[:1], *lines[2:]]))
+    before = contents(tmp_path / "run")
+    with pytest.raises(ValueError, match="lacks texts of the prompt that begins on line 1"):
+        refereed(tmp_path / "run").sit()
+    assert contents(tmp_path / "run") == before
+
+
+@pytest.mark.parametrize(
+    ("damage", "said"),
+    [
+        ({"entries": None}, "'entries' is None"),
+        ({"entries": [{"ours": True}]}, "an entry has no name"),
+        ({"recipe": []}, r"'recipe' is \[\]"),
+        ({"finished": "yes"}, "'finished' is 'yes'"),
+        ({"more": 1}, "nothing is called 'more'"),
+    ],
+)
+def test_a_damaged_run_is_told(tmp_path: Path, damage: dict[str, Any], said: str) -> None:
+    finished(refereed(tmp_path / "run", workload=prompts(1)))
+    file = tmp_path / "run" / ABOUT
+    file.write_text(json.dumps(json.loads(file.read_text()) | damage))
+    with pytest.raises(ValueError, match=f"run.json is damaged: {said}"):
+        read(tmp_path / "run")
 
 
 # --- together

@@ -9,12 +9,14 @@ from __future__ import annotations
 
 import json
 import os
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from paceline.measure.run.fitting import misfit
 from paceline.measure.run.record import Record
 from paceline.measure.workload.files import as_lines
 from paceline.measure.workload.prompts import Prompt
@@ -76,8 +78,9 @@ class Run:
 def read(path: Path) -> Run:
     """A run, finished or not. A line that was cut off at the end is left out; the file is not touched."""
     about = _about(path)
-    records, _ = _records(path)
-    return Run(path, about, records, _prompts(path))
+    run = Run(path, about, [], _prompts(path))
+    run.records, _ = _records(path, run.entries)
+    return run
 
 
 def begin(path: Path, about: About, prompts: Sequence[Prompt] = ()) -> Run:
@@ -101,7 +104,7 @@ def begin(path: Path, about: About, prompts: Sequence[Prompt] = ()) -> Run:
             )
     if list(_prompts(path).values()) != list(prompts):
         raise ValueError(f"{path} holds another run (the prompts of the suite have changed since); give another --out")
-    records, size = _records(path)
+    records, size = _records(path, [entry["name"] for entry in old.entries])
     if (path / RECORDS).exists():
         os.truncate(path / RECORDS, size)
     return Run(path, old, records, {prompt.key: prompt for prompt in prompts}, about.sittings)
@@ -109,11 +112,19 @@ def begin(path: Path, about: About, prompts: Sequence[Prompt] = ()) -> Run:
 
 def drop_torn(run: Run, lines: Callable[[int], int]) -> None:
     """Drop a last unit that lacks texts; ``lines`` says how many a unit has. One write brings a whole unit, but a full
-    disk may cut it anywhere, also where a line ends."""
+    disk may cut it anywhere, also where a line ends. Any other that lacks some was damaged by somebody else."""
     if not run.records:
         return
     last = run.records[-1]
-    tail = sum((record.unit, record.repeat) == (last.unit, last.repeat) for record in run.records)
+    there = Counter((record.unit, record.repeat) for record in run.records)
+    tail = there.pop((last.unit, last.repeat))
+    for (unit, repeat), count in there.items():
+        if count != lines(unit):
+            line = next(n for n, r in enumerate(run.records, start=1) if (r.unit, r.repeat) == (unit, repeat))
+            raise ValueError(
+                f"{run.path / RECORDS} lacks texts of the prompt that begins on line {line}; cut the file off before "
+                "that line, and the same 'bench run' writes the rest again"
+            )
     if tail < lines(last.unit):
         del run.records[-tail:]
         with (run.path / RECORDS).open("rb") as file:
@@ -192,17 +203,20 @@ def _about(path: Path) -> About:
     file = path / ABOUT
     try:
         found = json.loads(file.read_text(encoding="utf8"))
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         raise ValueError(f"{path} holds no run: there is no {ABOUT}") from None
-    except (OSError, ValueError) as error:
-        raise ValueError(f"{file} cannot be read: {error}") from None
+    except OSError as error:
+        raise ValueError(f"{file} cannot be read: {error.strerror}") from None
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"{file} is damaged: {error}; make the run again under another --out") from None
     version = found.get("format") if isinstance(found, dict) else None
     if version != FORMAT:
         raise ValueError(f"{file} has format {version!r}, and this version of Paceline reads format {FORMAT}")
-    names = {f.name for f in fields(About)}
-    if set(found) != names:
-        odd = ", ".join(sorted(set(found) ^ names))
-        raise ValueError(f"{file} is damaged: it lacks or adds {odd}")
+    odd = misfit(found, About)
+    if odd is None and not all(isinstance(entry.get("name"), str) for entry in found["entries"]):
+        odd = "an entry has no name"
+    if odd is not None:
+        raise ValueError(f"{file} is damaged: {odd}; make the run again under another --out")
     return About(**found)
 
 
@@ -214,12 +228,14 @@ def _prompts(path: Path) -> dict[str, Prompt]:
         for line in file.read_bytes().splitlines():
             row = json.loads(line)
             found[row["key"]] = Prompt(**{**row, "turns": tuple(row["turns"])})
-    except (OSError, ValueError, TypeError, KeyError) as error:
-        raise ValueError(f"{file} cannot be read: {error}") from None
+    except OSError as error:
+        raise ValueError(f"{file} cannot be read: {error.strerror}") from None
+    except (ValueError, TypeError, KeyError, RecursionError) as error:
+        raise ValueError(f"{file} is damaged: {error}; make the run again under another --out") from None
     return found
 
 
-def _records(path: Path) -> tuple[list[Record], int]:
+def _records(path: Path, names: Sequence[str]) -> tuple[list[Record], int]:
     """The records, and how many bytes of the file they take. A last line without its end was cut off."""
     file = path / RECORDS
     try:
@@ -227,13 +243,24 @@ def _records(path: Path) -> tuple[list[Record], int]:
     except FileNotFoundError:
         return [], 0
     records, size = list[Record](), 0
+    there: dict[tuple[object, ...], int] = {}
     for number, line in enumerate(lines, start=1):
         if not line.endswith(b"\n"):
             break
         try:
-            records.append(Record.of(json.loads(line)))
-        except (ValueError, TypeError, KeyError) as error:
-            raise ValueError(f"{file}, line {number}, is no record: {error}") from None
+            record = Record.of(json.loads(line))
+            if record.entry not in names:
+                raise ValueError(f"the run has no entry {record.entry!r}")
+            before = there.setdefault((record.entry, record.prompt, *record.pair), number)
+            if before != number:
+                raise ValueError(f"it is the text of line {before} once more")
+        except (ValueError, RecursionError) as error:
+            told = error.msg if isinstance(error, json.JSONDecodeError) else error
+            raise ValueError(
+                f"{file}, line {number}, is no record of this run: {told}; cut the file off before that line, and the "
+                "same 'bench run' writes the rest again"
+            ) from None
+        records.append(record)
         size += len(line)
     return records, size
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
+
+from paceline.measure.run.fitting import misfit
 
 
 class Verdict(StrEnum):
@@ -90,9 +92,12 @@ class Record:
         return self.unit, self.turn, self.repeat
 
     @classmethod
-    def of(cls, row: dict[str, Any]) -> Record:
-        """From a line's data. ValueError or TypeError where it is none."""
-        known = {f.name for f in fields(cls)}
-        if unknown := set(row) - known:
-            raise ValueError(f"a record has no field {min(unknown)!r}")
+    def of(cls, row: Any) -> Record:
+        """From a line's data. ValueError where it is none."""
+        if (told := misfit(row, cls)) is not None:
+            raise ValueError(told)
+        if (columns := row.get("rounds")) is not None and (
+            set(columns) != set(ROUND_COLUMNS) or len({len(column) for column in columns.values()}) > 1
+        ):
+            raise ValueError("its rounds are not whole")
         return cls(**{**row, "verdict": Verdict(row["verdict"])})
