@@ -1,7 +1,7 @@
 """Is the referee fair? The same thing run twice must be called different in at most one comparison of twenty, and a
 method that was made ten percent slower must be found.
 
-    python benchmarks/referee.py [--repetitions 40] [--model table] [--prompts 48] [--clock cpu] [--json]
+    python benchmarks/referee.py [--repetitions 40] [--model table] [--prompts 96] [--clock cpu] [--json]
 
 Every repetition makes three runs of plain decoding and lookup by the protocol of ``paceline bench run``, one after the
 other: a base, the same again, and one in which lookup waits after each round for a tenth of what the round took. The
@@ -113,7 +113,7 @@ class Bench:
             return encode(self.vocabulary, prompt, turn, answers)
         return np.frombuffer(prompt.turns[turn].encode(), np.uint8).astype(np.int64) % SIZE
 
-    def run(self, path: Path, make: Make = ordinary, methods: Sequence[str] = ("plain", METHOD)) -> Run:
+    def run(self, path: Path, make: Make = ordinary, methods: Sequence[str] = ("plain", METHOD, TWIN)) -> Run:
         how = Drafting(vocabulary=self.vocabulary, make=make)
         contestants = [Ours(method, self.target, how) for method in methods]
         about = About(
@@ -154,8 +154,8 @@ def overall(found: Between) -> Finding:
 
 def repetition(bench: Bench) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as folder:
-        base = bench.run(Path(folder) / "base", methods=("plain", METHOD, TWIN))
-        again = bench.run(Path(folder) / "again", methods=("plain", METHOD, TWIN))
+        base = bench.run(Path(folder) / "base")
+        again = bench.run(Path(folder) / "again")
         slow = bench.run(Path(folder) / "slow", partial(slowed, clock=bench.clock))
     same, planted = Between(base, again), Between(base, slow)
     found = overall(planted)
@@ -205,8 +205,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--repetitions", type=int, default=40)
     parser.add_argument("--model", default=TABLE)
-    parser.add_argument("--prompts", type=int, default=48)
-    parser.add_argument("--tokens", type=int, default=24)
+    parser.add_argument("--prompts", type=int, default=96)
+    parser.add_argument("--tokens", type=int, default=16)
     parser.add_argument("--clock", choices=CLOCKS, default="wall")
     parser.add_argument("--runs", nargs="+", type=Path, metavar="DIR")
     parser.add_argument("--json", action="store_true")
