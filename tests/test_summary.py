@@ -277,6 +277,11 @@ def test_sittings_that_differ_are_told(calm: Run) -> None:
     assert any("load 3.5 on 2 cores" in sentence for sentence in warnings)
 
 
+def test_arrivals_are_told_to_hold_idle_time(calm: Run) -> None:
+    calm.about.recipe["qps"] = 2.5
+    assert told(calm, "prompts arrived, 2.5 a second")
+
+
 def test_a_peer_that_parts_in_the_warm_up_is_told(calm: Run) -> None:
     calm.about.warm_up["transformers"] = {"tokens": 16, "same": False, "verdict": "near tie", "parts_at": 4}
     assert told(calm, "transformers parted from plain at token 5 of the greedy warm-up: a near tie")

@@ -193,7 +193,8 @@ def progress(first: str) -> Iterator[Callable[[str, int, int], None]]:
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
     columns = (BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(), TextColumn("{task.description}"))
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+    # seldom, for a bar is drawn beside what is being timed
+    with Progress(*columns, console=Console(stderr=True), transient=True, refresh_per_second=2) as bar:
         task = bar.add_task(first, total=None)
         yield lambda doing, done, total: bar.update(task, description=escape(doing), completed=done, total=total)
 

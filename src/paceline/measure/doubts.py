@@ -192,6 +192,11 @@ def _work(summary: Summary) -> Iterator[str]:
     recipe = summary.run.about.recipe
     if recipe.get("warm"):
         yield "methods kept what they learnt from prompt to prompt; later prompts had the help of earlier ones"
+    if recipe.get("qps"):
+        yield (
+            f"prompts arrived, {recipe['qps']:g} a second: tokens per second and speed-ups hold the time in which "
+            "nothing was written; what counts is how long each waited for its tokens"
+        )
     if recipe.get("follow"):
         free = "" if all(entry.get("ours", True) for entry in summary.run.about.entries) else "; peers wrote freely"
         told = f"methods walked plain decoding's recorded text, so that all did the same work{free}"
