@@ -97,6 +97,35 @@ bench suite
   --limit  int
   --out  Path
   --json
+bench run
+  --suite  str  = continuation:en
+  --tasks  names
+  --langs  names
+  --limit  int
+  --data  Path
+  --model -m  str  = pocket
+  --dtype  str
+  --device  str
+  --draft-model -md  str
+  --methods  str +
+  --peers  str +  = 
+  --num-draft-tokens  int
+  --rule  str  = coupled
+  --max-new-tokens  int
+  --ignore-eos
+  --temperature  float
+  --seed  int  = 0
+  --follow
+  --free  = True
+  --repeat  int  = 1
+  --warm
+  --batch  int
+  --qps  float
+  --threads  int
+  --energy  str
+  --watts  float
+  --out  Path
+  --json
 bench compare
   <RUN>  Path +
   --base  str
