@@ -30,11 +30,12 @@ from paceline.drafters import Drafter, make_drafter
 from paceline.law import Sampling
 from paceline.measure.compare import Between, Call, Finding, Within, across
 from paceline.measure.conformance.cases import PROMPTS
+from paceline.measure.run.desk import Plan
 from paceline.measure.run.directory import About, Run, begin, read
 from paceline.measure.run.judge import Judge
 from paceline.measure.run.memory import Peak
 from paceline.measure.run.ours import Drafting, Ours
-from paceline.measure.run.protocol import Plan, Referee
+from paceline.measure.run.protocol import Referee
 from paceline.measure.run.telling import pieces_of
 from paceline.measure.workload import Prompt, Workload
 from paceline.measure.workload.template import encode

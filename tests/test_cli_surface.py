@@ -108,7 +108,7 @@ bench run
   --device  str
   --draft-model -md  str
   --methods  str +
-  --peers  str +  = 
+  --peers  str +
   --num-draft-tokens  int
   --rule  str  = coupled
   --max-new-tokens  int

@@ -17,6 +17,7 @@ import pytest
 
 from paceline.cli import main
 from paceline.cli.folders import write_folder
+from paceline.measure.doubts import doubts
 from paceline.measure.pictures.tokens import Kind
 from paceline.measure.report import charts, texts
 from paceline.measure.report.axes import fitted, nearest_line, round_steps, width_of
@@ -298,11 +299,11 @@ def test_numbers_of_both_forms_are_those_of_the_summary(run: Run) -> None:
             assert figures.speed_up is not None
             assert times(figures.speed_up.value) in page
             assert times(figures.speed_up.value) in pages[MARKDOWN]
-    for warning in summary.warnings():
+    for warning in doubts(summary):
         assert warning in page
     unescaped = html.unescape(pages[MARKDOWN].replace("\\", ""))
-    assert all(f"> - {warning}\n" in unescaped for warning in summary.warnings())
-    assert page.index(summary.warnings()[0]) < page.index("Speed-up by task")
+    assert all(f"> - {warning}\n" in unescaped for warning in doubts(summary))
+    assert page.index(doubts(summary)[0]) < page.index("Speed-up by task")
 
 
 def hostile(tmp_path: Path) -> Run:

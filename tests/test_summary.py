@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from paceline.measure.doubts import doubts
 from paceline.measure.run.directory import Run, read
 from paceline.measure.run.record import SPLIT, Verdict
 from paceline.measure.statistics import Estimate
@@ -183,14 +184,14 @@ def test_everything_is_plain_data(run: Run) -> None:
     assert set(found["overall"]) == set(run.entries)
     assert found["overall"]["lookup"]["speed_up"]["low"] < 1.1
     assert [cell["task"] for cell in found["cells"]] == ["mt_bench"] * 3 + ["qa"] * 3
-    assert found["warnings"]
+    assert all(isinstance(sentence, str) for sentence in doubts(Summary(run)))
 
 
 # --- doubts -------------------------------------------------------------------------------------------------
 
 
 def told(run: Run, words: str) -> list[str]:
-    return [sentence for sentence in Summary(run).warnings() if words in sentence]
+    return [sentence for sentence in doubts(Summary(run)) if words in sentence]
 
 
 @pytest.fixture
@@ -200,7 +201,7 @@ def calm(tmp_path: Path) -> Run:
 
 
 def test_a_calm_run_is_not_doubted(calm: Run) -> None:
-    assert Summary(calm).warnings() == []
+    assert doubts(Summary(calm)) == []
 
 
 def test_times_that_differ_make_a_run_unstable(calm: Run) -> None:
@@ -244,7 +245,7 @@ def test_texts_that_are_not_plain_decodings_are_told(calm: Run) -> None:
     changed(calm, "transformers", verdict=Verdict.DIFFERENT, parts_at=0)
     changed(calm, "assistant", verdict=Verdict.NEAR_TIE, parts_at=3)
     changed(calm, "assistant", 1, verdict=Verdict.NOT_RESCORED, parts_at=3)
-    bug, *rest = Summary(calm).warnings()
+    bug, *rest = doubts(Summary(calm))
     assert "lookup wrote another text than plain in 1 of 144 texts" in bug
     assert "from token 7 on" in bug
     assert "this is a bug" in bug
@@ -271,7 +272,7 @@ def test_sittings_that_differ_are_told(calm: Run) -> None:
     first = calm.about.sittings[0]
     again = {**first, "threads": 4, "versions": {**first["versions"], "torch": "2.10.0"}, "load": 3.5}
     calm.about.sittings.append({**again, "git": {"commit": "1234567", "changed": True}})
-    warnings = Summary(calm).warnings()
+    warnings = doubts(Summary(calm))
     for words in ("differ in torch: 2.9.0 and 2.10.0", "differ in threads: 2 and 4", "(commit): abcdef0 and 1234567"):
         assert any(words in sentence for sentence in warnings)
     assert any("load 3.5 on 2 cores" in sentence for sentence in warnings)
@@ -293,6 +294,6 @@ def test_a_run_without_texts_is_told(tmp_path: Path) -> None:
     run = made_run(tmp_path / "run", prompts=1)
     run.records.clear()
     summary = Summary(run)
-    assert summary.warnings() == ["not a single text is finished"]
+    assert doubts(summary) == ["not a single text is finished"]
     assert summary.figures("plain") is None
     assert summary.cells() == []

@@ -20,8 +20,10 @@ from typing import Any
 
 import numpy as np
 
+from paceline.measure.doubts import doubts
 from paceline.measure.run.directory import Run
 from paceline.measure.run.record import Record
+from paceline.measure.sameness import differences, texts
 from paceline.measure.statistics import Difference, Estimate, difference, holm
 from paceline.measure.summary import Summary
 
@@ -127,6 +129,7 @@ class Within:
         tasks: list[str | None] = [None, *self.summary.tasks]
         return {
             **self.summary.as_dict(),
+            "warnings": doubts(self.summary),
             "best": {task or "all": self.best(task) for task in tasks},
             "differences": [found.as_dict() for found in self.findings],
         }
@@ -168,13 +171,13 @@ class Between:
     @property
     def notes(self) -> list[str]:
         """What must be known of the two: where they differ, and which texts are not the same."""
-        from paceline.measure.sameness import differences, texts
-
         if not self.prompts:
             return [
                 f"the runs have no prompt in common that {self.run.base} wrote in both; there is nothing to compare"
             ]
-        return [*differences(self.base.run, self.run.run), *texts(self), *self._uncalled()]
+        old, new = self.base.run, self.run.run
+        common = {entry: list(self.common(entry)) for entry in self.entries}
+        return [*differences(old, new), *texts(old, new, common), *self._uncalled()]
 
     def as_dict(self) -> dict[str, Any]:
         """Plain data."""

@@ -9,13 +9,11 @@ from __future__ import annotations
 import math
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from paceline.measure.run.record import Record, Verdict
 from paceline.measure.statistics import difference
-
-if TYPE_CHECKING:
-    from paceline.measure.summary import Summary
+from paceline.measure.summary import Summary
 
 STABLE = 1.3
 """Ratio of slowest to fastest time for the same text up to which a measurement counts as stable."""

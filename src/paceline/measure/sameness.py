@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 from paceline.measure.comparison import first_parting
 from paceline.measure.run.directory import Run
-
-if TYPE_CHECKING:
-    from paceline.measure.compare import Between
+from paceline.measure.run.record import Record
 
 WHO = ("methods", "peers", "limit", "tasks", "langs", "repeat")
 """What of a recipe says which texts there are, not what is in them."""
@@ -34,13 +32,12 @@ def differences(old: Run, new: Run) -> Iterator[str]:
         yield f"{entry} is only in {old.name}"
 
 
-def texts(found: Between) -> Iterator[str]:
-    """Which entries wrote other texts than before, where they must be the same. A text that was shorter in one run is
-    held against as much of the other."""
-    if not same_text(found.base.run, found.run.run):
+def texts(old: Run, new: Run, common: Mapping[str, Sequence[tuple[Record, Record]]]) -> Iterator[str]:
+    """Which entries wrote other texts than before, where they must be the same; ``common`` are those that each wrote in
+    both. A text that was shorter in one run is held against as much of the other."""
+    if not same_text(old, new):
         return
-    for entry in found.entries:
-        pairs = list(found.common(entry))
+    for entry, pairs in common.items():
         partings = [(one, parting) for one, two in pairs if (parting := _parting(one.tokens, two.tokens)) is not None]
         if partings:
             first, token = partings[0]

@@ -118,12 +118,6 @@ class Summary:
         found = ((record, others.get((*record.pair, record.prompt))) for record in records)
         return [(one, two) for one, two in found if two is not None and one.speed and two.speed]
 
-    def warnings(self) -> list[str]:
-        """Sentences: what must be known before the numbers are believed."""
-        from paceline.measure.doubts import doubts
-
-        return doubts(self)
-
     def as_dict(self) -> dict[str, Any]:
         """Everything as plain data."""
         return {
@@ -139,7 +133,6 @@ class Summary:
                 {"task": task, "language": language, "entries": self._rows(task, language)}
                 for task, language in self.cells()
             ],
-            "warnings": self.warnings(),
         }
 
     def stall_bound(self, entry: str) -> float:

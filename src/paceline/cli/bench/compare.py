@@ -63,13 +63,15 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _within(found: Within) -> Iterator[str]:
+    from paceline.measure.doubts import doubts
+
     summary = found.summary
     for columns in _blocks(summary.tasks):
         yield from (line.rstrip() for line in aligned(list(_rows(found, columns))))
         yield ""
     notes = [f"{BEST} the fastest of its column, and what is not told apart from it"]
     notes += [_told(one) for one in found.findings if one.task is None and summary.base not in (one.entry, one.other)]
-    yield from _wrapped([*notes, *summary.warnings()])
+    yield from _wrapped([*notes, *doubts(summary)])
 
 
 def _rows(found: Within, columns: Sequence[str | None]) -> Iterator[tuple[str, ...]]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from paceline.measure.doubts import doubts
 from paceline.measure.report.blocks import Part, Section, Warnings
 from paceline.measure.report.comparison import comparison
 from paceline.measure.report.costs import energy, latency
@@ -64,7 +65,7 @@ def _text_pages(summaries: Sequence[Summary], most: int) -> Iterator[TextPage]:
 
 def _of_run(number: int, summary: Summary, pages: Sequence[TextPage]) -> Part:
     """One run from headline to provenance."""
-    opening = Section("glance", "", [figures_at_a_glance(summary), Warnings(summary.warnings())])
+    opening = Section("glance", "", [figures_at_a_glance(summary), Warnings(doubts(summary))])
     if not summary.run.records:
         sections = [opening, provenance(summary)]
     else:

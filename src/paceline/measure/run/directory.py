@@ -83,14 +83,21 @@ def read(path: Path) -> Run:
     return run
 
 
+def check_place(path: Path) -> None:
+    """Tell where no run can be kept, before models are loaded for it."""
+    if (path / ABOUT).exists():
+        _about(path)
+    elif path.exists() and (not path.is_dir() or {file.name for file in path.iterdir()} - UNBEGUN):
+        raise ValueError(f"{path} is there and is no run; give another --out")
+
+
 def begin(path: Path, about: About, prompts: Sequence[Prompt] = ()) -> Run:
     """Make the directory of a run, or open it where it is this very run; ``about`` then brings a further sitting.
 
     Whatever else stands there is left as it is, and told.
     """
+    check_place(path)
     if not (path / ABOUT).exists():
-        if path.exists() and (not path.is_dir() or {file.name for file in path.iterdir()} - UNBEGUN):
-            raise ValueError(f"{path} is there and is no run; give another --out")
         path.mkdir(parents=True, exist_ok=True)
         run = Run(path, about, [], {prompt.key: prompt for prompt in prompts})
         _write_whole(path / PROMPTS, as_lines(prompts))

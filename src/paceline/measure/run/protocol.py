@@ -18,24 +18,17 @@ before a text is begun.
 from __future__ import annotations
 
 import gc
-import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import NamedTuple
 
-import numpy as np
-
-from paceline.context import Ints
 from paceline.law import Sampling
-from paceline.measure.energy import Meter
-from paceline.measure.rotation import order
-from paceline.measure.run.contestant import Clock, Contestant, Job, Written, cut
-from paceline.measure.run.directory import Run, add, drop_torn, go_on, write_about
-from paceline.measure.run.judge import Judge
-from paceline.measure.run.memory import Peak
-from paceline.measure.run.ours import Ours
+from paceline.measure.run.alone import write_alone
+from paceline.measure.run.contestant import Contestant, Job, Written, cut
+from paceline.measure.run.desk import Desk
+from paceline.measure.run.directory import add, drop_torn, go_on, write_about
 from paceline.measure.run.record import Record
-from paceline.measure.run.telling import Spell, kept
+from paceline.measure.run.together import rehearse, write_together
 from paceline.measure.workload import Prompt, Workload
 
 WARM_UP = 16
@@ -44,55 +37,12 @@ GRAIN = 256
 """Devices other than the CPU prepare a forward for every length that they have not seen, rounded up to about so many
 tokens."""
 
-Encode = Callable[[Prompt, int, Sequence[str]], Ints]
-"""A prompt, the number of a turn and the answers so far -> the ids that are to be gone on from."""
-Progress = Callable[[str, int, int], None]
-
 
 @dataclass(kw_only=True)
-class Plan:
-    """How to write, the same for all contestants."""
+class Referee(Desk):
+    """Has a workload written and keeps the records."""
 
-    sampling: Sampling
-    max_new_tokens: int
-    eos: frozenset[int]
-    follow: bool
-    repeat: int = 1
-    batch: int = 1
-    qps: float | None = None
-    context_length: int | None = None
-
-    @property
-    def together(self) -> bool:
-        """Whether several texts are written at once, or may be."""
-        return self.qps is not None or self.batch > 1
-
-
-@dataclass(kw_only=True)
-class Referee:
-    """Has a workload written and keeps the records. The first contestant is plain decoding."""
-
-    run: Run
     workload: Workload
-    contestants: list[Contestant]
-    plan: Plan
-    encode: Encode
-    text: Spell
-    judge: Judge
-    peak: Peak
-    meter: Meter | None = None
-    settle: Callable[[], None] = lambda: None
-    """Waits until the device has done what it was given."""
-    clock: Clock = time.perf_counter
-    progress: Progress = lambda *_: None
-    lengths: Mapping[str, int] = field(default_factory=dict)
-    """How many tokens can follow a prompt, of those whose text has an end that is known."""
-
-    @property
-    def plain(self) -> Ours:
-        first = self.contestants[0]
-        assert isinstance(first, Ours), "plain decoding is one of our methods"
-        return first
 
     def sit(self) -> None:
         """Write all units that are not there yet."""
@@ -107,7 +57,7 @@ class Referee:
         partings = self._warm_up()
         try:
             for number, (repeat, unit) in enumerate(missing, start=len(todo) - len(missing)):
-                self.progress(f"{units[unit][0].task}/{units[unit][0].language}", number, len(todo))
+                self.where = f"{units[unit][0].task}/{units[unit][0].language}", number, len(todo)
                 if unit == 0 or number == len(todo) - len(missing):
                     self._remember(units[:unit], repeat)
                 add(self.run, self._unit(units[unit], unit, repeat))
@@ -126,7 +76,7 @@ class Referee:
         if len(learning) > 1:
             again = replace(self, contestants=learning)
             for unit, prompts in enumerate(units):
-                self.progress("learning again what was learnt before", 0, 0)
+                again.where = "learning again what was learnt before", unit, len(units)
                 again._unit(prompts, unit, repeat)
 
     def units(self) -> Iterator[tuple[Prompt, ...]]:
@@ -137,73 +87,8 @@ class Referee:
 
     def _unit(self, prompts: Sequence[Prompt], unit: int, repeat: int) -> list[Record]:
         if self.plan.together:
-            from paceline.measure.run.together import write_together
-
             return write_together(self, prompts, unit, repeat)
-        return self._alone(prompts[0], unit, repeat)
-
-    def _alone(self, prompt: Prompt, unit: int, repeat: int) -> list[Record]:
-        for contestant in self.contestants:
-            contestant.begin()
-        records: list[Record] = []
-        answers: list[str] = []
-        for turn in range(len(prompt.turns)):
-            job = self.job(prompt, turn, answers)
-            if self.plan.follow:
-                job = self.followed(job)
-            texts = list(self._timed(job, unit, repeat, turn))
-            plain = next(written.tokens for who, written, _ in texts if who is self.plain)
-            for who, written, rest in texts:
-                finding = self.judge.find(who, written, job, plain)
-                if who is self.plain:
-                    finding = finding._replace(verdict=type(finding.verdict).REFERENCE)
-                where: dict[str, Any] = {"unit": unit, "turn": turn, "repeat": repeat, **rest}
-                records.append(kept(who, prompt, job, written, finding, self.text, **where))
-            answers.append("".join(self.text(job.prompt.tolist(), plain)))
-        return records
-
-    def make_ready(self) -> None:
-        """Before a text is timed. What is alive stays out of later collections, which are then short."""
-        gc.collect()
-        gc.freeze()
-        self.settle()
-        self.peak.start()
-        if self.meter is not None:
-            self.meter.start()
-
-    def _timed(
-        self, job: Job, unit: int, repeat: int, turn: int
-    ) -> Iterator[tuple[Contestant, Written, dict[str, Any]]]:
-        for place, who in enumerate(order(self.contestants, repeat + turn, unit)):
-            self.make_ready()
-            started = self.clock()
-            written = who.write(job, self.clock)
-            self.settle()
-            seconds = self.clock() - started
-            joules = None if self.meter is None else self.meter.stop(seconds)
-            yield who, written, {"place": place, "seconds": seconds, "joules": joules, "peak": self.peak.read()}
-
-    def job(self, prompt: Prompt, turn: int, answers: Sequence[str]) -> Job:
-        """What is to be written after a turn. A prompt that leaves no room in the context loses its beginning."""
-        ids = self.encode(prompt, turn, answers)
-        limit, length = self.plan.context_length, self.plan.max_new_tokens
-        length = min(length, self.lengths.get(prompt.key, length))
-        if limit is not None and len(ids) + length > limit:
-            ids = ids[-max(1, limit - length) :]
-            self._shorten(prompt.key)
-        return Job(prompt=ids, sampling=self.plan.sampling, max_new_tokens=length, eos=self.plan.eos)
-
-    def _shorten(self, key: str) -> None:
-        told = self.run.about.workload.setdefault("shortened", [])
-        if key not in told:
-            told.append(key)
-            told.sort()
-            write_about(self.run)
-
-    def followed(self, job: Job) -> Job:
-        """The same job with plain decoding's text to walk."""
-        text = self.plain.write(job, self.clock).tokens
-        return replace(job, script=np.concatenate([job.prompt, np.asarray(text, np.int64)]))
+        return write_alone(self, prompts[0], unit, repeat)
 
     def _warm_up(self) -> list[Parted]:
         """Everybody writes a little of the first prompt, greedily, which shows whether it is plain decoding's text; and
@@ -242,8 +127,6 @@ class Referee:
         """Where texts are written together, also so: forwards have other shapes then."""
         if not self.plan.together:
             return
-        from paceline.measure.run.together import rehearse
-
         jobs = [self.job(prompt, 0, ()) for prompt in next(self.units())[: self.plan.batch]]
         if self._on_cpu:
             jobs = [replace(job, max_new_tokens=min(WARM_UP, job.max_new_tokens)) for job in jobs]

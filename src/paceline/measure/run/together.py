@@ -11,7 +11,7 @@ import time
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -19,13 +19,11 @@ from paceline.decode.batch import Batch, Turn
 from paceline.decode.session import Session
 from paceline.measure.rotation import order
 from paceline.measure.run.contestant import Clock, Contestant, Job, Written
+from paceline.measure.run.desk import Desk
 from paceline.measure.run.ours import Ours, told
 from paceline.measure.run.record import Record, Verdict
 from paceline.measure.run.telling import DIGITS, kept
-
-if TYPE_CHECKING:
-    from paceline.measure.run.protocol import Referee
-    from paceline.measure.workload import Prompt
+from paceline.measure.workload import Prompt
 
 
 @dataclass(eq=False)
@@ -56,46 +54,44 @@ def arrivals(count: int, qps: float | None, seed: int) -> list[float]:
     return [float(when) for when in np.cumsum(gaps) - gaps[0]]
 
 
-def write_together(referee: Referee, prompts: Sequence[Prompt], unit: int, repeat: int) -> list[Record]:
+def write_together(desk: Desk, prompts: Sequence[Prompt], unit: int, repeat: int) -> list[Record]:
     """All turns of these prompts by every contestant, turn by turn."""
-    for who in referee.contestants:
+    for who in desk.contestants:
         who.begin()
     answers: dict[str, list[str]] = {prompt.key: [] for prompt in prompts}
     records: list[Record] = []
     for turn in range(max(len(prompt.turns) for prompt in prompts)):
         here = [prompt for prompt in prompts if turn < len(prompt.turns)]
-        jobs = [referee.job(prompt, turn, answers[prompt.key]) for prompt in here]
-        if referee.plan.follow:
-            jobs = [referee.followed(job) for job in jobs]
-        where = {"unit": unit, "turn": turn, "repeat": repeat, "batch": referee.plan.batch}
+        jobs = [desk.job(prompt, turn, answers[prompt.key]) for prompt in here]
+        if desk.plan.follow:
+            jobs = [desk.followed(job) for job in jobs]
+        where = {"unit": unit, "turn": turn, "repeat": repeat, "batch": desk.plan.batch}
         sides = [
-            (who, where | {"place": place}, _timed(referee, who, jobs, repeat))
-            for place, who in enumerate(order(referee.contestants, repeat + turn, unit))
+            (who, where | {"place": place}, _timed(desk, who, jobs, repeat))
+            for place, who in enumerate(order(desk.contestants, repeat + turn, unit))
         ]
-        plain = next(guests for who, _, (guests, _) in sides if who is referee.plain)
+        plain = next(guests for who, _, (guests, _) in sides if who is desk.plain)
         for who, placed, (guests, shares) in sides:
             for prompt, guest, theirs, share in zip(here, guests, plain, shares, strict=True):
-                records.append(_record(referee, who, prompt, guest, theirs, share | placed))
+                records.append(_record(desk, who, prompt, guest, theirs, share | placed))
         for prompt, guest in zip(here, plain, strict=True):
-            answers[prompt.key].append("".join(referee.text(guest.job.prompt.tolist(), guest.written.tokens)))
+            answers[prompt.key].append("".join(desk.text(guest.job.prompt.tolist(), guest.written.tokens)))
     return records
 
 
-def _timed(
-    referee: Referee, who: Contestant, jobs: Sequence[Job], repeat: int
-) -> tuple[list[Guest], list[dict[str, Any]]]:
+def _timed(desk: Desk, who: Contestant, jobs: Sequence[Job], repeat: int) -> tuple[list[Guest], list[dict[str, Any]]]:
     """All texts by one contestant, and each one's share of what they took together."""
     assert isinstance(who, Ours), "only our methods write several texts together"
-    plan = referee.plan
+    plan = desk.plan
     when = arrivals(len(jobs), plan.qps, plan.sampling.seed + repeat)
     guests = [Guest(job, at) for job, at in zip(jobs, when, strict=True)]
-    referee.make_ready()
-    started = referee.clock()
-    busy = host(who, guests, plan.batch, referee.clock)
-    referee.settle()
-    seconds = referee.clock() - started
-    joules = None if referee.meter is None else referee.meter.stop(seconds)
-    peak, total = referee.peak.read(), sum(guest.deliveries[-1][0] for guest in guests)
+    desk.make_ready(who)
+    started = desk.clock()
+    busy = host(who, guests, plan.batch, desk.clock)
+    desk.settle()
+    seconds = desk.clock() - started
+    joules = None if desk.meter is None else desk.meter.stop(seconds)
+    peak, total = desk.peak.read(), sum(guest.deliveries[-1][0] for guest in guests)
     shares = [guest.deliveries[-1][0] / total for guest in guests]
     return guests, [
         {
@@ -154,17 +150,15 @@ def _note(turn: Turn, writing: dict[Session, Guest], now: float) -> None:
         turn.session.rows.close()
 
 
-def _record(
-    referee: Referee, who: Contestant, prompt: Prompt, guest: Guest, plain: Guest, share: dict[str, Any]
-) -> Record:
+def _record(desk: Desk, who: Contestant, prompt: Prompt, guest: Guest, plain: Guest, share: dict[str, Any]) -> Record:
     """The text of a guest. Its time runs from its arrival; its part in the decoding is its share of all that passed."""
     taken, busy = share.pop("share"), share.pop("busy")
     written = guest.written
-    finding = referee.judge.find(who, written, guest.job, plain.written.tokens)
-    if who is referee.plain:
+    finding = desk.judge.find(who, written, guest.job, plain.written.tokens)
+    if who is desk.plain:
         finding = finding._replace(verdict=Verdict.REFERENCE)
     seconds = guest.last - guest.arrives
-    record = kept(who, prompt, guest.job, written, finding, referee.text, seconds=seconds, **share)
+    record = kept(who, prompt, guest.job, written, finding, desk.text, seconds=seconds, **share)
     return replace(
         record,
         seconds_first=round(guest.deliveries[0][1] - guest.arrives, DIGITS),

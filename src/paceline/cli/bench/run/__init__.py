@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import argparse
+import math
+import os
 import re
 import shlex
 import sys
@@ -72,7 +74,6 @@ def _add_what(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--peers",
         nargs="+",
-        default=[],
         metavar="PEER",
         help=(
             "other libraries on the same weights: transformers, transformers-lookup, transformers-assisted, "
@@ -142,6 +143,7 @@ def _add_where(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     _check(options)
     from paceline.cli.bench.run import findings, stage
+    from paceline.measure.doubts import doubts
     from paceline.measure.run.record import Verdict
     from paceline.measure.summary import Summary
 
@@ -164,13 +166,15 @@ def run(options: argparse.Namespace) -> int:
     print(findings.told(summary))
     print(f"\n{_kept(referee.run)} Next: paceline bench report {shlex.quote(str(referee.run.path))} --out report")
     if options.json:
-        print_json({"out": str(referee.run.path), "seconds": time.monotonic() - started, **summary.as_dict()})
+        took = {"out": str(referee.run.path), "seconds": time.monotonic() - started}
+        print_json({**took, **summary.as_dict(), "warnings": doubts(summary)})
     warm_up = (found.get("verdict") for found in referee.run.about.warm_up.values())
     return int(Verdict.BUG in {*warm_up, *(record.verdict for record in referee.run.records)})
 
 
 def _kept(run: Run) -> str:
-    return f"{len(run.records)} texts are kept in {run.path}."
+    count = len(run.records)
+    return f"{count} {'text is' if count == 1 else 'texts are'} kept in {run.path}."
 
 
 def _check(options: argparse.Namespace) -> None:
@@ -188,13 +192,15 @@ def _check(options: argparse.Namespace) -> None:
             raise ValueError(f"--{name.replace('_', '-')} must be at least {least}, not {given}")
     for name in ("qps", "watts"):
         given = getattr(options, name)
-        if given is not None and not given > 0:
-            raise ValueError(f"--{name} must be more than 0, not {given:g}")
+        if given is not None and not 0 < given < math.inf:
+            raise ValueError(f"--{name} must be more than 0 and finite, not {given:g}")
+    if options.threads is not None and options.threads > (cores := os.cpu_count() or options.threads):
+        raise ValueError(f"--threads must be at most {cores}, for so many processors are here, not {options.threads}")
     if options.rule not in ("coupled", "rejection"):
         raise ValueError(f"unknown rule {options.rule!r}; choose coupled or rejection")
     options.draft_model = draft_model(options)
     options.methods = _methods(options)
-    options.peers = _listed(options.peers)
+    options.peers = _listed(options.peers or [])
     if options.temperature is None:
         from paceline.targets.pocket.open import is_bundled
 

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from paceline.cli.common import aligned
+from paceline.measure.doubts import doubts
 
 if TYPE_CHECKING:
     from paceline.measure.statistics import Estimate
@@ -30,7 +31,7 @@ def _lines(summary: Summary) -> Iterator[str]:
     yield ""
     found = [figures for entry in summary.entries if (figures := summary.figures(entry)) is not None]
     yield from aligned([HEAD, *map(_row, found)])
-    for warning in summary.warnings():
+    for warning in doubts(summary):
         yield from textwrap.wrap(f"- {warning}", WIDTH, subsequent_indent="  ")
 
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from paceline.cli.common import describe, load_model
+from paceline.drafters import make_drafter
 from paceline.drafters.assistant import DraftModel
 from paceline.hosts.python import LanguageModel
 from paceline.law import Sampling
@@ -20,12 +21,13 @@ from paceline.measure.energy import Meter, open_meter
 from paceline.measure.peers import check_peer, make_peer
 from paceline.measure.peers.weights import Weights
 from paceline.measure.run.contestant import Contestant, Job, Missing
-from paceline.measure.run.directory import About, begin, claimed
+from paceline.measure.run.desk import Plan
+from paceline.measure.run.directory import About, begin, check_place, claimed
 from paceline.measure.run.emulation import replay, stopped
 from paceline.measure.run.judge import Judge
 from paceline.measure.run.memory import Peak
 from paceline.measure.run.ours import Drafting, Ours
-from paceline.measure.run.protocol import Plan, Referee
+from paceline.measure.run.protocol import Referee
 from paceline.measure.run.sitting import sitting
 from paceline.measure.run.telling import pieces_of
 from paceline.measure.workload import Workload, open_suite
@@ -52,10 +54,7 @@ TRIAL = 2
 @contextmanager
 def referee(options: argparse.Namespace, advance: Advance) -> Iterator[Referee]:
     """Everything that a run needs. Models and child processes are given back in the end."""
-    for peer in options.peers:
-        check_peer(peer)
-    if options.suite.startswith(REPLAY) and options.qps is not None:
-        raise ValueError("a replay takes no time, so no prompts can arrive during it; leave out --qps")
+    _check(options)
     workload = open_suite(
         options.suite, data=options.data, languages=options.langs, tasks=options.tasks, limit=options.limit
     )
@@ -103,6 +102,17 @@ def referee(options: argparse.Namespace, advance: Advance) -> Iterator[Referee]:
             who.close()
         if meter is not None:
             meter.close()
+
+
+def _check(options: argparse.Namespace) -> None:
+    """Tell what need not wait for a model, which may take minutes to load."""
+    check_place(options.out)
+    for peer in options.peers:
+        check_peer(peer)
+    for method in options.methods:
+        make_drafter(method, options.draft_model, must_use=False)
+    if options.suite.startswith(REPLAY) and options.qps is not None:
+        raise ValueError("a replay takes no time, so no prompts can arrive during it; leave out --qps")
 
 
 def _plan(options: argparse.Namespace, lm: LanguageModel, longest: int) -> Plan:
