@@ -14,8 +14,7 @@ from paceline.context import Context
 from paceline.decode.serial import run as drive
 from paceline.drafters import Budget, Drafter, make_drafter
 from paceline.law import Sampling
-from paceline.measure.compare import Between
-from paceline.measure.compare import Within
+from paceline.measure.compare import Between, Within
 from paceline.measure.doubts import doubts
 from paceline.measure.run.contestant import Clock, Contestant, Job, Written
 from paceline.measure.run.directory import Run, read
