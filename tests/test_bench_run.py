@@ -6,14 +6,17 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
-from paceline.cli.bench.run import _listed
+from paceline.cli.bench import run as bench_run
+from paceline.cli.bench.run import _listed, stage
 from paceline.measure.run.directory import ABOUT, RECORDS, read
 from paceline.measure.run.record import Record, Verdict
 from test_cli import say
@@ -220,7 +223,10 @@ MISTAKES: list[tuple[list[str], str]] = [
     (["--peers", "transformer"], "unknown peer 'transformer'"),
     (["--limit", "0"], "--limit must be at least 1, not 0"),
     (["--batch", "0"], "--batch must be at least 1, not 0"),
-    (["--qps", "-1"], "--qps must be more than 0, not -1"),
+    (["--qps", "-1"], "--qps must be more than 0 and finite, not -1"),
+    (["--watts", "inf"], "--watts must be more than 0 and finite, not inf"),
+    (["--threads", "100000"], "--threads must be at most"),
+    (["--methods", "assistant:model="], "cannot read 'model=' in method 'assistant'"),
     (["--rule", "kind"], "unknown rule 'kind'"),
     (["--rule", "rejection", "--temperature", "1", "--follow"], "cannot be followed"),
     (["--energy", "solar"], "solar"),
@@ -244,6 +250,51 @@ def test_a_mistake_is_told_in_a_sentence_and_nothing_is_written(
     assert said in err
     assert err.count("\n") == 1
     assert not out.exists()
+
+
+def test_what_can_be_told_without_a_model_waits_for_none(
+    suite: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def load(*_: Any) -> None:
+        raise AssertionError("a model was loaded for a run that cannot be")
+
+    monkeypatch.setattr(stage, "load_model", load)
+    (tmp_path / "letter").write_text("Dear")
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full" / "letter").write_text("Dear")
+    (tmp_path / "old").mkdir()
+    (tmp_path / "old" / ABOUT).write_text('{"format": 7}')
+    for name, flags, why in (
+        ("letter", (), "is there and is no run"),
+        ("full", (), "is there and is no run"),
+        ("old", (), "format 7"),
+        ("new", ("--methods", "plain,nope"), "unknown method 'nope'"),
+        ("new", ("--peers", "nobody"), "unknown peer 'nobody'"),
+    ):
+        code, _, err = say(bench(suite, tmp_path / name, *flags), capsys)
+        assert (code, err.count("\n")) == (2, 1)
+        assert why in err
+    assert not (tmp_path / "new").exists()
+
+
+def test_a_terminal_is_told_whose_turn_it_is(
+    suite: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told: list[tuple[str, int, int]] = []
+
+    @contextmanager
+    def progress(_: str) -> Iterator[Any]:
+        yield lambda *step: told.append(step)
+
+    monkeypatch.setattr(bench_run, "progress", progress)
+    flags = ("--methods", "plain,lookup", "--limit", "2")
+    for more, prompts in (((), 2), (("--qps", "1000"), 1)):
+        told.clear()
+        out = tmp_path / f"run{prompts}"
+        assert say(bench(suite, out, *FLOAT32, *flags, *more), capsys)[0] == 0
+        turns = [step for step in told if step[0].startswith("tale/und, ")]
+        assert {(number, count) for _, number, count in turns} == {(n, prompts) for n in range(prompts)}
+        assert Counter(doing for doing, _, _ in turns) == {f"tale/und, {who}": prompts for who in ("plain", "lookup")}
 
 
 def test_a_malformed_line_is_told_by_its_number(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

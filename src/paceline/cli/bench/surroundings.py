@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from logging import ERROR, getLogger
 
 
 @contextmanager
@@ -21,12 +22,15 @@ def threads(number: int | None) -> Iterator[None]:
 
 @contextmanager
 def hushed() -> Iterator[None]:
-    """Without what transformers tells of its own calls to itself."""
+    """Without what transformers tells of its own calls to itself, and the hub's library of every try."""
     from transformers.utils import logging
 
-    before = logging.get_verbosity()
+    hub = getLogger("huggingface_hub")
+    before, level = logging.get_verbosity(), hub.level
     logging.set_verbosity_error()
+    hub.setLevel(ERROR)
     try:
         yield
     finally:
         logging.set_verbosity(before)
+        hub.setLevel(level)
