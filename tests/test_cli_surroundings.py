@@ -13,7 +13,7 @@ from rich.text import Text
 
 import families
 from paceline.cli import main
-from paceline.cli.common import print_json, show, utf8
+from paceline.cli.common import print_json, progress, show, utf8
 from paceline.cli.pages import check_writable, write_page
 from test_cli import say
 
@@ -218,3 +218,16 @@ def test_colors_on_request_are_all_sent(
         monkeypatch.setenv("TERM", term)
     show(Text("x", f"on #{number:02x}b4e9"), color=True)  # a style of its own, for a drawn one remembers its codes
     assert f"48;2;{number};180;233m" in capsys.readouterr().out
+
+
+def test_a_bar_without_anything_to_count_is_not_a_full_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Terminal(io.StringIO):
+        def isatty(self) -> bool:
+            return True
+
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setattr(sys, "stderr", terminal := Terminal())
+    with progress("beginning") as advance:
+        advance("loading", 0, 0)
+    assert "0/?" in terminal.getvalue()
+    assert "0/0" not in terminal.getvalue()

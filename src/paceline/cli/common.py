@@ -196,7 +196,12 @@ def progress(first: str) -> Iterator[Callable[[str, int, int], None]]:
     # seldom, for a bar is drawn beside what is being timed
     with Progress(*columns, console=Console(stderr=True), transient=True, refresh_per_second=2) as bar:
         task = bar.add_task(first, total=None)
-        yield lambda doing, done, total: bar.update(task, description=escape(doing), completed=done, total=total)
+
+        def advance(doing: str, done: int, total: int) -> None:
+            """Where there is nothing to count, an empty bar and not a full one."""
+            bar.update(task, description=escape(doing), completed=done, total=total or None)
+
+        yield advance
 
 
 def aligned(rows: Sequence[tuple[str, ...]]) -> Iterator[str]:

@@ -59,7 +59,12 @@ def _add_what(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--tasks", type=names, metavar="A,B", help="only these tasks of the suite")
     parser.add_argument("--langs", type=names, metavar="A,B", help="only these languages, as in en,pl")
     parser.add_argument("--limit", type=int, metavar="N", help="so many prompts of each task and language")
-    parser.add_argument("--data", type=Path, metavar="DIR", help="where suites find their files")
+    parser.add_argument(
+        "--data",
+        type=Path,
+        metavar="DIR",
+        help="where suites find their files (default: $PACELINE_DATA, ../shared/data, the hub)",
+    )
     add_model(parser)
     add_draft_model(parser)
     parser.add_argument(
@@ -68,7 +73,7 @@ def _add_what(parser: argparse.ArgumentParser) -> None:
         metavar="SPEC",
         help=(
             "methods to measure, with commas between them or each as an argument of its own; plain always comes first "
-            f"(default: {','.join(METHODS)}, assistant where there is a draft model)"
+            f"(default: {','.join(METHODS)}; without a draft model {','.join(METHODS[:-1])})"
         ),
     )
     parser.add_argument(
