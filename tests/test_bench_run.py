@@ -147,7 +147,7 @@ def test_a_text_is_replayed_without_a_model(tmp_path: Path, capsys: pytest.Captu
     ]
     (tmp_path / "song.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     out = tmp_path / "run"
-    code, _, err = say(
+    code, said, err = say(
         [
             "bench",
             "run",
@@ -161,6 +161,9 @@ def test_a_text_is_replayed_without_a_model(tmp_path: Path, capsys: pytest.Captu
         capsys,
     )
     assert code == 0, err
+    assert [line.split() for line in said.splitlines() if line.startswith("plain")] == [
+        ["plain", "1.00", "0.00", "2", "reference"]
+    ], "tokens per round are told, and no times"
     run = read(out)
     for row, (plain, lookup) in zip(rows, pairwise_of(run.records), strict=True):
         assert plain.text == row["text"] == lookup.text

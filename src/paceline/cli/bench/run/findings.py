@@ -40,15 +40,16 @@ def _threads(number: int) -> str:
 
 
 def _row(figures: Figures) -> tuple[str, ...]:
-    first = figures.seconds_first
+    """No speeds where no time passed, as in a replay, or all tokens came at once."""
+    first, timed = figures.seconds_first, bool(figures.tokens_per_second)
     return (
         figures.entry,
-        _number(figures.tokens_per_second, ".1f"),
-        _interval(figures.speed_up),
-        _interval(figures.speed_up_of_means),
+        _number(figures.tokens_per_second, ".1f") if timed else "",
+        _interval(figures.speed_up) if timed else "",
+        _interval(figures.speed_up_of_means) if timed else "",
         _number(figures.tokens_per_round, ".2f"),
         _number(figures.mean_accepted, ".2f"),
-        "" if first is None else f"{1000 * first.value:.0f} ms",
+        "" if first is None or not first.value else f"{1000 * first.value:.0f} ms",
         ", ".join(f"{count} {verdict}" for verdict, count in figures.verdicts.items()),
     )
 
