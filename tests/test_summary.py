@@ -231,7 +231,7 @@ def test_many_stalls_make_a_run_unstable_and_one_is_told(calm: Run) -> None:
 
 
 def test_a_wide_interval_makes_a_run_unstable(tmp_path: Path) -> None:
-    few = made_run(tmp_path / "few", tasks=("qa",), languages=("en",), prompts=2)
+    few = made_run(tmp_path / "few", tasks=("qa",), languages=("en",), prompts=4, noise=0.4)
     assert told(few, "unstable: the speed-up of assistant is known to about")
     one = made_run(tmp_path / "single", tasks=("qa",), languages=("en",), prompts=1)
     assert told(one, "no interval around its speed-up")
@@ -288,6 +288,18 @@ def test_a_peer_that_parts_in_the_warm_up_is_told(calm: Run) -> None:
     assert told(calm, "transformers parted from plain at token 5 of the greedy warm-up: a near tie")
     calm.about.warm_up["transformers"] |= {"verdict": "different"}
     assert told(calm, "at token 5 of the greedy warm-up: rounding does not explain it")
+
+
+def test_a_replay_has_no_times_to_doubt(calm: Run) -> None:
+    calm.records[:] = [replace(record, seconds_decode=0.0) for record in calm.records]
+    calm.about.sittings[0] |= {"load": 64.0}
+    assert not told(calm, "unstable")
+    assert not told(calm, "the machine was at work")
+
+
+def test_an_interval_that_says_nothing_is_not_told_in_percent(tmp_path: Path) -> None:
+    run = made_run(tmp_path / "run", prompts=1, tasks=("qa",), languages=("en", "pl"), noise=1.5, repeats=1)
+    assert told(run, "nothing is known of the speed-up of assistant")
 
 
 def test_a_run_without_texts_is_told(tmp_path: Path) -> None:

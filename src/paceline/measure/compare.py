@@ -39,7 +39,7 @@ class Call(StrEnum):
 
     FASTER = "faster"
     SLOWER = "slower"
-    SAME = "same"
+    SAME = "not told apart"
     """Not told apart."""
     UNKNOWN = "unknown"
     """From one prompt there is nothing to call."""

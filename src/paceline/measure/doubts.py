@@ -21,6 +21,8 @@ DRIFT = 1.1
 """Ratio of plain decoding's speeds at the two ends of a run, likewise."""
 WIDE = 0.1
 """Half an interval, as a share of its speed-up, likewise."""
+UNKNOWN = 1.0
+"""Likewise, from where an interval says nothing."""
 STALLED = 0.01
 """Share of rounds that stalled, likewise."""
 WARM_UP = {
@@ -84,7 +86,7 @@ def _sittings(summary: Summary) -> Iterator[str]:
     for name, values in _facts(sittings).items():
         if len(values) > 1:
             yield f"{len(sittings)} sittings differ in {name}: {' and '.join(values)}"
-    for sitting in sittings:
+    for sitting in sittings if _timed(summary) else ():
         load, cores = sitting.get("load"), (sitting.get("machine") or {}).get("cores")
         if load and cores and load > cores / 2:
             yield f"the machine was at work when a sitting began: load {load:g} on {_counted(cores, 'core')}"
@@ -101,7 +103,14 @@ def _facts(sittings: Sequence[dict[str, Any]]) -> dict[str, list[str]]:
     return {name: list(values) for name, values in found.items()}
 
 
+def _timed(summary: Summary) -> bool:
+    """Whether there are times to doubt: a text that is replayed has none."""
+    return any(record.speed for record in summary.run.records)
+
+
 def _stability(summary: Summary) -> Iterator[str]:
+    if not _timed(summary):
+        return
     times = _times_of_texts(summary)
     again = [max(found) / min(found) for found in times.values() if len(found) > 1]
     if not again:
@@ -153,7 +162,9 @@ def _intervals(summary: Summary) -> Iterator[str]:
         found = figures.speed_up
         if not found.bounded:
             yield f"{entry} wrote a single unit, so there is no interval around its speed-up"
-        elif (width := (found.high - found.low) / 2 / found.value) > WIDE:
+        elif (width := (found.high - found.low) / 2 / found.value) > UNKNOWN:
+            yield f"unstable: nothing is known of the speed-up of {entry}; more prompts would tell"
+        elif width > WIDE:
             yield (
                 f"unstable: the speed-up of {entry} is known to about {width:.0%} only; more prompts would narrow it"
             )

@@ -27,7 +27,7 @@ def add(commands: Subparsers) -> None:
         "compare",
         help="methods of a run side by side, or runs against each other",
         description=(
-            "One run: the speed-ups of its methods by task, with 95%% intervals. Several runs: how the speed-ups of "
+            "One run: the speed-ups of its methods by task, with 95% intervals. Several runs: how the speed-ups of "
             "each stand to those of the first, prompt by prompt. Only what the intervals bear out is called faster or "
             "slower, all of it together: where nothing differs, at most one comparison in twenty calls anything."
         ),
