@@ -15,10 +15,10 @@ import pytest
 from batches import STEPS, Spied, Wish, any_wish, check_rows, finish, told
 from engine import METHODS, SIZE, Erratic, Watched, habitual
 from families import VOCAB
-from paceline.context import Context
 from paceline.decode.batch import Batch
+from paceline.decode.planner import Cut, Draft, Outcome, Planner, Room
 from paceline.decode.session import Session
-from paceline.drafters import Plain, Seen, make_drafter
+from paceline.drafters import Budget, Plain, Seen, make_drafter
 from paceline.drafters.compose import Union
 from paceline.targets.table import TableTarget
 from paceline.tree import DraftTree
@@ -161,7 +161,7 @@ def test_no_schedule_of_joins_cancels_and_stops_leaves_anything(first: int, monk
 # --- who is asked what --------------------------------------------------------------------------------------
 
 
-class Noted(Erratic):
+class Noted(Erratic, Planner):
     """Notes how many are asked for at once."""
 
     def __init__(self, asked: Counter[tuple[str, int]]) -> None:
@@ -175,9 +175,16 @@ class Noted(Erratic):
     def observe(self, seen: Sequence[Seen]) -> None:
         self.asked["observe", len(seen)] += 1
 
-    def nodes(self, contexts: Sequence[Context]) -> list[int]:
-        self.asked["plan", len(contexts)] += 1
-        return [3] * len(contexts)
+    def plan(self, rooms: Sequence[Room]) -> list[Budget]:
+        self.asked["plan", len(rooms)] += 1
+        return [Budget(3, room.depth) for room in rooms]
+
+    def cut(self, drafts: Sequence[Draft]) -> list[Cut]:
+        self.asked["cut", len(drafts)] += 1
+        return super().cut(drafts)
+
+    def review(self, outcomes: Sequence[Outcome]) -> None:
+        self.asked["review", len(outcomes)] += 1
 
 
 def test_everyone_is_asked_once_a_step_for_all() -> None:
@@ -189,8 +196,15 @@ def test_everyone_is_asked_once_a_step_for_all() -> None:
             batch.join(wish.session(target, drafter, planner))
         for step in range(1, 9):
             batch.step()
-            assert one.asked == {("plan", 4): step, ("propose", 3): step, ("observe", 3): step}
-            assert other.asked == {("plan", 1): step, ("propose", 2): step, ("observe", 2): step}
+            assert one.asked == {
+                **{(what, 4): step for what in ("plan", "review")},
+                **{(what, 3): step for what in ("propose", "observe")},
+                ("cut", 4): step,
+            }
+            assert other.asked == {
+                **{(what, 1): step for what in ("plan", "cut", "review")},
+                **{(what, 2): step for what in ("propose", "observe")},
+            }
             assert [len(forward) for forward in target.seen] == [5] * step
 
 

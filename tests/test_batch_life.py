@@ -11,9 +11,9 @@ from batches import WARM, Spied, Wish, finish, told
 from engine import PROMPT, SIZE, Erratic, Watched
 from paceline.context import Context, Ints
 from paceline.decode.batch import WORTH_WAITING, Batch, Turn
-from paceline.decode.planner import Fixed
+from paceline.decode.planner import Fixed, Room
 from paceline.decode.session import Session
-from paceline.drafters import Drafter, Plain, Seen, make_drafter
+from paceline.drafters import Budget, Drafter, Plain, Seen, make_drafter
 from paceline.targets.base import Target, Want
 from paceline.targets.hf.target import HFTarget
 from paceline.tree import EMPTY, DraftTree
@@ -65,10 +65,10 @@ class Sullen(Watched):
 
 
 class Planless(Fixed):
-    def nodes(self, contexts: Sequence[Context]) -> list[int]:
-        if len(contexts[0]) > len(PROMPT) + 3:
+    def plan(self, rooms: Sequence[Room]) -> list[Budget]:
+        if len(rooms[0].context) > len(PROMPT) + 3:
             raise OSError("no plan")
-        return super().nodes(contexts)
+        return super().plan(rooms)
 
 
 BROKEN_WISHES = {

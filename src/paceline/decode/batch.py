@@ -21,7 +21,7 @@ import numpy as np
 
 from paceline.decode.questions import KINDS, Answer, Question, Score, addressee, answered
 from paceline.decode.session import Emission, Session
-from paceline.targets.base import NOTHING, Rows, Target
+from paceline.targets.base import Rows, Target
 from paceline.tree import Ints
 
 AT_ONCE = 16
@@ -241,14 +241,14 @@ class Batch:
     def _lender(self, session: Session, prompt: Ints) -> tuple[Rows, int]:
         """The rows that hold most of a prompt, and how much: the sequence's own unless another's hold more."""
         own = session.rows, session.rows.common_prefix(prompt)
-        if session.drafter.needs != NOTHING:  # it is shown the whole prompt anyway
+        if session.drafter.needs.of_prompt:  # it is shown the whole prompt anyway
             return own
         others = ((seat.session.rows, seat.session.rows.common_prefix(prompt)) for seat in self._seats)
         return max((own, *others), key=lambda held: held[1])
 
     def _promised(self, session: Session, prompt: Ints) -> int:
         """How much of a prompt will be held once those who are reading have read theirs."""
-        if session.drafter.needs != NOTHING:
+        if session.drafter.needs.of_prompt:
             return 0
         others = (seat.session.context.tokens[:-1] for seat in self._seats if seat.reading)
         return max((_common(prompt, other) for other in others), default=0)

@@ -1,23 +1,89 @@
-"""Whether to draft, and how much: asked before a drafter runs, since a draft may cost more than it saves."""
+"""Whether to draft, and how much.
+
+A planner is asked twice in a round. Before anything is drafted it says how much may be, since a draft may cost more
+than it saves; once there is a draft it says which part of it is worth scoring. Afterwards it is told what came of it.
+"""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from typing import Protocol
+from dataclasses import dataclass
+from typing import NamedTuple
 
 from paceline.context import Context
+from paceline.drafters.base import Budget, Drafter
+from paceline.targets.base import Target
+from paceline.tree import DraftTree
 
 
-class Planner(Protocol):
-    """Sizes drafts. Under the rejection rule not by live timings, which the text would then depend on."""
+class Room(NamedTuple):
+    """A sequence about to draft, and how deep a draft of it may go."""
 
-    def nodes(self, contexts: Sequence[Context]) -> list[int]:
-        """How many nodes the next draft of each sequence may hold, 0 for none. They will be scored together."""
-        ...
+    context: Context
+    depth: int
 
 
-class Fixed:
+class Draft(NamedTuple):
+    """A draft that is there, and the sequence that it is for."""
+
+    context: Context
+    tree: DraftTree
+
+
+class Why(NamedTuple):
+    """What a planner expected of the part that it chose, and of sending nothing."""
+
+    tokens: float
+    """How many the round would emit."""
+    seconds: float
+    """How long it would take, the drafting apart."""
+    seconds_plain: float
+    """The same of a round without a draft."""
+    rate: float
+    """Tokens per second that the time was valued at."""
+
+
+class Cut(NamedTuple):
+    """The part of a draft to be scored: connected, perhaps all of it or nothing."""
+
+    tree: DraftTree
+    why: Why | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Outcome:
+    """What became of one sequence's round. Those of one forward are told together; their seconds are the same ones."""
+
+    context: Context
+    proposed: DraftTree
+    sent: DraftTree
+    tokens: tuple[int, ...]
+    """What was emitted: the last of the text."""
+    seconds_draft: float
+    seconds: float
+    """All of the round but the drafting."""
+
+
+class Planner:
+    """Sizes drafts. Under the rejection rule not by live timings, which the text would then depend on.
+
+    The base class lets every draft through whole, so that a planner which only sizes drafts overrides `plan` alone.
+    """
+
+    def plan(self, rooms: Sequence[Room]) -> list[Budget]:
+        """How much the next draft of each sequence may hold. They will be scored together."""
+        raise TypeError(f"planner {type(self).__name__} does not override plan")
+
+    def cut(self, drafts: Sequence[Draft]) -> list[Cut]:
+        """The part of each draft that is worth scoring. They will be scored together, beside sequences without one."""
+        return [Cut(draft.tree) for draft in drafts]
+
+    def review(self, outcomes: Sequence[Outcome]) -> None:
+        """Learn from a round of sequences that were scored together."""
+
+
+class Fixed(Planner):
     """The same number of nodes in every round."""
 
     def __init__(self, nodes: int) -> None:
@@ -25,13 +91,19 @@ class Fixed:
             raise ValueError(f"a draft cannot hold {nodes} tokens; choose 0 (no draft) or more")
         self._nodes = nodes
 
-    def nodes(self, contexts: Sequence[Context]) -> list[int]:
-        return [self._nodes] * len(contexts)
+    def plan(self, rooms: Sequence[Room]) -> list[Budget]:
+        return [Budget(self._nodes, room.depth) for room in rooms]
 
 
-def make_planner(spec: str, nodes: int) -> Planner:
-    """The planner a spec names: ``fixed:n``, or ``fixed`` for drafts of ``nodes`` nodes."""
-    kind, _, count = spec.partition(":")
-    if kind != "fixed" or not re.fullmatch(r"(-?\d+)?", count):
-        raise ValueError(f"cannot read planner {spec!r}: write fixed:N with N draft tokens per round")
-    return Fixed(int(count) if count else nodes)
+SPECS = "fixed:N (N draft tokens per round)"
+
+
+def make_planner(spec: str | None, drafter: Drafter, target: Target | None = None) -> Planner:
+    """The planner a spec names, or the drafter's own: ``fixed:n``, or ``fixed`` for drafts of the drafter's size.
+
+    Without a ``target`` only the spec is judged.
+    """
+    kind, _, rest = (spec or drafter.planner).partition(":")
+    if kind == "fixed" and re.fullmatch(r"(-?\d+)?", rest):
+        return Fixed(int(rest) if rest else drafter.nodes)
+    raise ValueError(f"cannot read planner {spec!r}: write {SPECS}")

@@ -10,8 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
-from paceline.context import Context
-from paceline.decode.planner import Planner
+from paceline.decode.planner import Cut, Draft, Outcome, Planner, Room
 from paceline.drafters.base import Ask, Budget, Drafter, Seen
 from paceline.targets.base import Request, Scores, Target
 from paceline.tree import DraftTree
@@ -19,10 +18,10 @@ from paceline.tree import DraftTree
 
 @dataclass(frozen=True)
 class Plan:
-    """To a planner: how many nodes may the next draft of this sequence hold?"""
+    """To a planner: how much may the next draft of this sequence hold?"""
 
     planner: Planner
-    context: Context
+    room: Room
 
 
 @dataclass(frozen=True)
@@ -32,6 +31,14 @@ class Propose:
     drafter: Drafter
     state: Any
     budget: Budget
+
+
+@dataclass(frozen=True)
+class Trim:
+    """To a planner: which part of this draft is worth scoring?"""
+
+    planner: Planner
+    draft: Draft
 
 
 @dataclass(frozen=True)
@@ -49,17 +56,25 @@ class Learn:
     seen: Seen
 
 
-Question = Plan | Propose | Score | Learn
-Answer = int | DraftTree | Scores | None
+@dataclass(frozen=True)
+class Review:
+    """To a planner: what became of its plan. There is nothing to answer."""
 
-KINDS: tuple[type[Question], ...] = (Plan, Propose, Score, Learn)
+    planner: Planner
+    outcome: Outcome
+
+
+Question = Plan | Propose | Trim | Score | Learn | Review
+Answer = Budget | DraftTree | Cut | Scores | None
+
+KINDS: tuple[type[Question], ...] = (Plan, Propose, Trim, Score, Learn, Review)
 """In the order in which a round asks them."""
 
 
 def addressee(question: Question, target: Target) -> Planner | Drafter | Target:
     """Whom a question is for. Questions of one kind with one addressee can be answered together."""
     match question:
-        case Plan(planner=planner):
+        case Plan(planner=planner) | Trim(planner=planner) | Review(planner=planner):
             return planner
         case Propose(drafter=drafter) | Learn(drafter=drafter):
             return drafter
@@ -71,11 +86,17 @@ def answered(questions: Sequence[Question], target: Target) -> list[Answer]:
     """The answers to questions of one kind with one addressee, in one call to it."""
     match questions[0]:
         case Plan(planner=planner):
-            sizes = planner.nodes([plan.context for plan in cast("Sequence[Plan]", questions)])
-            return _one_each(sizes, questions, f"planner {type(planner).__name__}")
+            budgets = planner.plan([plan.room for plan in cast("Sequence[Plan]", questions)])
+            return _one_each(budgets, questions, f"planner {type(planner).__name__}")
         case Propose(drafter=drafter):
             asks = [Ask(ask.state, ask.budget) for ask in cast("Sequence[Propose]", questions)]
             return _one_each(drafter.propose(asks), questions, f"drafter {drafter.name or type(drafter).__name__!r}")
+        case Trim(planner=planner):
+            cuts = planner.cut([trim.draft for trim in cast("Sequence[Trim]", questions)])
+            return _one_each(cuts, questions, f"planner {type(planner).__name__}")
+        case Review(planner=planner):
+            planner.review([review.outcome for review in cast("Sequence[Review]", questions)])
+            return [None] * len(questions)
         case Learn(drafter=drafter):
             drafter.observe([learn.seen for learn in cast("Sequence[Learn]", questions)])
             return [None] * len(questions)

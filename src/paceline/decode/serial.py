@@ -6,7 +6,7 @@ import time
 from collections.abc import Generator
 from contextlib import closing
 
-from paceline.decode.questions import Answer, Learn, answered
+from paceline.decode.questions import Answer, Learn, Review, answered
 from paceline.decode.session import Emission, Session
 
 
@@ -21,7 +21,7 @@ def run(session: Session) -> Generator[Emission, None, None]:
         while True:
             try:
                 question = flow.send(answer)
-                while isinstance(question, Learn):  # the round is not over, nor are its tokens handed out
+                while isinstance(question, (Learn, Review)):  # the round is not over, nor are its tokens handed out
                     question = flow.send(answered([question], session.target)[0])
             except StopIteration:
                 question = None

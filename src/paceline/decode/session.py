@@ -16,11 +16,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from paceline.context import Context
-from paceline.decode.planner import Planner
-from paceline.decode.questions import Learn, Plan, Propose, Question, Score
+from paceline.decode.planner import Cut, Draft, Outcome, Planner, Room, Why
+from paceline.decode.questions import Learn, Plan, Propose, Question, Review, Score, Trim
 from paceline.drafters.base import Budget, Drafter, Seen
 from paceline.law import Dice, Distribution, KeyedDice, Law
-from paceline.targets.base import NOTHING, Request, Rows, Scores, Target
+from paceline.targets.base import Request, Rows, Scores, Target
 from paceline.tree import EMPTY, DraftTree, Ints
 from paceline.verify import Rule, Verdict, judge
 
@@ -59,10 +59,16 @@ class Round:
     """Whether the draft went on where the target went another way; its last token then is a correction."""
     emitted: int
     seconds_draft: float
+    """What the method costs beside the target: planning, proposing, learning."""
     seconds_score: float
     seconds_read: float
-    """From logits to laws. On a device that works ahead of the host, the waiting for it is part of this."""
+    """From logits to laws, and to what the drafter learns. On a device that works ahead of the host, the waiting for it
+    is part of this."""
     seconds_judge: float
+    proposed: int = 0
+    """How many nodes the drafter proposed; those that the planner left out are not in ``drafted``."""
+    why: Why | None = None
+    """What the planner expected, where it says."""
 
 
 @dataclass(eq=False)
@@ -122,7 +128,7 @@ class Session:
         A drafter that needs more of the prompt than its tokens is shown all of it, so nothing is reused then.
         """
         prompt = self.context.tokens[:-1]
-        self.rows.rewind(self.rows.common_prefix(prompt) if self.drafter.needs == NOTHING else 0)
+        self.rows.rewind(self.rows.common_prefix(prompt) if not self.drafter.needs.of_prompt else 0)
         self.reused = self.rows.committed
         size = self.target.prefill_size(len(prompt))
         for start in range(self.rows.committed, len(prompt), size):
@@ -135,10 +141,8 @@ class Session:
     def _round(self, state: Any) -> Generator[Question, Any, None]:
         """Draft, score, judge, keep, learn."""
         started = self._clock()
-        depth = self._depth()
-        budget = Budget((yield Plan(self.planner, self.context)) if depth > 0 else 0, depth)
-        tree: DraftTree = EMPTY if budget.empty else (yield Propose(self.drafter, state, budget))
-        tree = self._admit(tree, budget)
+        proposed, cut = yield from self._draft(state)
+        tree = cut.tree
         drafted = self._clock()
         scores: Scores = yield Score(Request.of_tree(self.rows, self.context.root, tree, self.drafter.needs))
         scored = self._clock()
@@ -147,8 +151,19 @@ class Session:
         verdict = self._judge(tree, scores)
         self._keep([0, *(node + 1 for node in verdict.path)])
         assert self.rows.committed == len(self.context) - 1, "every token but the root has its row"
+        judged, read = self._clock(), self._seconds_read
         yield Learn(self.drafter, Seen(state, verdict, scores))
-        judged = self._clock()
+        learned, top = self._clock(), scores.seconds_top
+        drafting = drafted - started + learned - judged - top
+        outcome = Outcome(
+            context=self.context,
+            proposed=proposed,
+            sent=tree,
+            tokens=verdict.tokens,
+            seconds_draft=drafting,
+            seconds=judged - drafted + top,
+        )
+        yield Review(self.planner, outcome)
         self.rounds.append(
             Round(
                 position=position,
@@ -157,12 +172,25 @@ class Session:
                 accepted=verdict.accepted,
                 refused=verdict.refused,
                 emitted=len(verdict.tokens),
-                seconds_draft=drafted - started,
+                seconds_draft=drafting + self._clock() - learned,
                 seconds_score=scored - drafted,
-                seconds_read=self._seconds_read,
-                seconds_judge=judged - scored - self._seconds_read,
+                seconds_read=read + top,
+                seconds_judge=judged - scored - read,
+                proposed=proposed.drafted,
+                why=cut.why,
             )
         )
+
+    def _draft(self, state: Any) -> Generator[Question, Any, tuple[DraftTree, Cut]]:
+        """What the drafter proposes within the planner's budget, and the part of it that is to be scored."""
+        room = Room(self.context, self._depth())
+        if room.depth <= 0:
+            return EMPTY, Cut(EMPTY)
+        budget: Budget = yield Plan(self.planner, room)
+        if budget.empty:
+            return EMPTY, Cut(EMPTY)
+        proposed = self._admit((yield Propose(self.drafter, state, budget)), budget)
+        return proposed, (yield Trim(self.planner, Draft(self.context, proposed)))
 
     def _depth(self) -> int:
         """How deep a draft may go: as the sequence has room and the target can score.

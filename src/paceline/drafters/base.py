@@ -11,7 +11,7 @@ A draft can never be wrong, only useless: the target decides every token.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple
 
@@ -21,6 +21,9 @@ from paceline.tree import DraftTree
 from paceline.verify import Verdict
 from paceline.vocabulary import Vocabulary
 
+Worth = Callable[[Context, DraftTree], bool]
+"""Whether, with this draft at hand already, a source that takes time is worth its time."""
+
 
 @dataclass(frozen=True)
 class Budget:
@@ -28,6 +31,8 @@ class Budget:
 
     nodes: int
     depth: int
+    worth: Worth | None = None
+    """Asked by drafters with cheap and dear sources before the dear ones run; where nobody can tell, they run."""
 
     def __post_init__(self) -> None:
         assert min(self.nodes, self.depth) >= 0, f"a budget is not negative: {self}"
@@ -71,8 +76,12 @@ class Drafter:
     """The paper or project the method comes from."""
     requires: ClassVar[str] = ""
     """What it must be given, in a few words for ``paceline methods``."""
+    unfit: ClassVar[str] = ""
+    """When not to use it, in a clause for ``paceline methods``."""
     nodes: int = 10
     """How many nodes a draft may hold where nobody says: as many as are worth their cost on most machines."""
+    planner: str = "fixed"
+    """Who sizes its drafts where nobody says, as a planner's spec."""
     needs: Want = NOTHING
     """What the target should compute for `observe` beyond tokens."""
 
@@ -81,6 +90,9 @@ class Drafter:
 
         A drafter that cannot draft for it raises a ValueError that says why.
         """
+
+    def reset(self) -> None:
+        """Forget what was learnt from texts so far. Texts that are open go on."""
 
     def open(self, context: Context) -> Any:
         """Start a sequence; what is returned comes back as ``state``. Work that grows with the prompt is done here, or

@@ -32,6 +32,10 @@ class Composed(Drafter):
         for part in self.parts:
             part.fit(target, vocabulary)
 
+    def reset(self) -> None:
+        for part in self.parts:
+            part.reset()
+
     def open(self, context: Context) -> list[Any]:
         states: list[Any] = []
         with ExitStack() as opened:

@@ -12,6 +12,7 @@ from collections.abc import Callable, Generator, Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from weakref import WeakKeyDictionary
 
 import numpy as np
 from numpy.typing import NDArray
@@ -48,7 +49,7 @@ class LanguageModel:
         self.kept = KeptRows(target)
         self._drafters: dict[tuple[str, Any], tuple[Drafter, Any]] = {}
         self._draft_models: dict[str, DraftModel] = {}
-        self._planners: dict[tuple[str, int], Planner] = {}
+        self._planners: WeakKeyDictionary[Drafter, dict[str | None, Planner]] = WeakKeyDictionary()
         self._fitting = threading.Lock()
 
     def generate(self, prompt: Prompt, **settings: Any) -> Generation:
@@ -134,15 +135,15 @@ class LanguageModel:
             return self._drafters[key][0]
 
     def planner(self, settings: Settings, drafter: Drafter) -> Planner:
-        """Who sizes the drafts that settings ask for. One named by a spec is shared by texts that are written together,
-        and so asked once for all of them."""
-        if not isinstance(settings.planner, str):
+        """Who sizes the drafts that settings ask for. One named by a spec is shared by all texts of its drafter, asked
+        once for those that are written together, and keeps what it learns."""
+        if isinstance(settings.planner, Planner):
             return settings.planner
         with self._fitting:
-            key = settings.planner, drafter.nodes
-            if key not in self._planners:
-                self._planners[key] = settings.planner_for(drafter)
-            return self._planners[key]
+            known = self._planners.setdefault(drafter, {})
+            if settings.planner not in known:
+                known[settings.planner] = settings.planner_for(drafter, self.target)
+            return known[settings.planner]
 
     def _draft_model(self, settings: Settings) -> Any:
         """The draft model of the settings, loaded where they name it."""

@@ -48,8 +48,9 @@ class Settings:
     """Default: `lookup`, or `assistant` where there is a draft model."""
     draft_model: str | Path | PreTrainedModel | Loaded | DraftModel | None = None
     """What the methods that draft with a model use, unless they name one."""
-    planner: str | Planner = "fixed"
-    """``fixed:n`` for drafts of n tokens; without a number, of the size that suits the method."""
+    planner: str | Planner | None = None
+    """``fixed:n`` for drafts of n tokens; without a number, of the size that suits the method. None for the
+    method's own planner."""
     rule: str = Rule.COUPLED
     max_new_tokens: int = 128
     stop: str | Sequence[str] | None = ()
@@ -80,7 +81,7 @@ class Settings:
         if self.method is not None and not isinstance(self.method, (str, Drafter)):
             given = _short(self.method)
             raise ValueError(f"method is a spec such as 'lookup', or a drafter, not {given}; models go to draft_model")
-        if not isinstance(self.planner, str) and not hasattr(self.planner, "nodes"):
+        if self.planner is not None and not isinstance(self.planner, (str, Planner)):
             raise ValueError(f"planner is a spec such as 'fixed:4', or a planner, not {_short(self.planner)}")
         if callable(self.criteria):
             raise ValueError("criteria is a list; put the one criterion into a list")
@@ -109,9 +110,9 @@ class Settings:
         named = self.draft_model
         return named if isinstance(named, (str, Path)) and "dtype=" not in self.spec else None
 
-    def planner_for(self, drafter: Drafter) -> Planner:
-        """Who sizes the drafts of this drafter."""
-        return make_planner(self.planner, drafter.nodes) if isinstance(self.planner, str) else self.planner
+    def planner_for(self, drafter: Drafter, target: Target | None = None) -> Planner:
+        """Who sizes the drafts of this drafter. Without a target only the spec is judged."""
+        return self.planner if isinstance(self.planner, Planner) else make_planner(self.planner, drafter, target)
 
     @property
     def stops(self) -> tuple[str, ...]:

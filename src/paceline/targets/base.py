@@ -7,6 +7,7 @@ asked for crosses to the host.
 
 from __future__ import annotations
 
+import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -36,6 +37,14 @@ class Want:
     hidden: frozenset[int] = frozenset()
     early_exit: int | None = None
     """A layer whose state, sent through the final norm and the head, gives early logits for every row."""
+    top: int = 0
+    """How many of the best tokens after each row it will read (`Scores.top`): of a draft's rows, and of the prompt's
+    where `logits` asks for those."""
+
+    @property
+    def of_prompt(self) -> bool:
+        """Whether prompt rows must be computed for it, so that none that are cached already can be reused."""
+        return self.logits or bool(self.hidden) or self.early_exit is not None
 
     def __or__(self, other: Want) -> Want:
         exits = {want.early_exit for want in (self, other)} - {None}
@@ -47,6 +56,7 @@ class Want:
             logits=self.logits or other.logits,
             hidden=self.hidden | other.hidden,
             early_exit=next(iter(exits), None),
+            top=max(self.top, other.top),
         )
 
 
@@ -218,6 +228,10 @@ class Scores:
         self._logits = logits
         self._hidden = hidden or {}
         self._early = early
+        self._most = request.want.top
+        self._top: Top | None = None
+        self.seconds_top = 0.0
+        """What `top` took: it is the dear part of learning from a forward, and counted apart."""
 
     @property
     def logits(self) -> torch.Tensor:
@@ -244,10 +258,16 @@ class Scores:
         return self._choices
 
     def top(self, k: int) -> Top:
-        """The ``k`` best tokens of every row, with what turns their logits into log-probabilities."""
-        logits = self.logits.float()
-        best = logits.topk(min(k, logits.shape[-1]), dim=-1)
-        return Top(best.indices.cpu().numpy(), best.values.cpu().numpy(), log_normalizer(logits).cpu().numpy())
+        """The ``k`` best tokens of every row, best first, with what turns their logits into log-probabilities.
+
+        Read once for all who ask: as many as the request wanted, and more only if more are asked for.
+        """
+        k = min(k, self.logits.shape[-1])
+        if self._top is None or self._top.ids.shape[1] < k:
+            started = time.perf_counter()
+            self._top = _top(self.logits, min(max(k, self._most), self.logits.shape[-1]))
+            self.seconds_top += time.perf_counter() - started
+        return Top(self._top.ids[:, :k], self._top.logits[:, :k], self._top.log_z)
 
     def hidden(self, layer: int) -> torch.Tensor:
         """States ``[rows, width]`` of a layer that `Want.hidden` named."""
@@ -258,6 +278,12 @@ class Scores:
         """Logits ``[rows, vocabulary]`` of the early exit that `Want.early_exit` named."""
         assert self._early is not None, "no early exit was wanted"
         return self._early
+
+
+def _top(logits: torch.Tensor, k: int) -> Top:
+    wide = logits.float()
+    best = wide.topk(k, dim=-1)
+    return Top(best.indices.cpu().numpy(), best.values.cpu().numpy(), log_normalizer(wide).cpu().numpy())
 
 
 OnEarly = Callable[[int, "torch.Tensor"], None]

@@ -39,7 +39,7 @@ def custom_generate(
     method: str | Drafter | None = None,
     draft_model: str | Path | PreTrainedModel | LanguageModel | DraftModel | None = None,
     *,
-    planner: str | Planner = "fixed",
+    planner: str | Planner | None = None,
     rule: str = Rule.COUPLED,
     tokenizer: PreTrainedTokenizerBase | None = None,
     **misplaced: Any,
@@ -128,7 +128,7 @@ class CustomGenerate:
         return record(found, rows, pad) if generation_config.return_dict_in_generate else found
 
     def _planner(self, target: HFTarget, drafter: Drafter, rows: Sequence[Row]) -> Planner:
-        planner, limit = self._settings.planner_for(drafter), target.context_length
+        planner, limit = self._settings.planner_for(drafter, target), target.context_length
         longest = max(row.padded.shape[1] - row.padding + row.ends.max_new_tokens for row in rows)
         return planner if limit is None or longest <= limit else Within(planner, limit)
 

@@ -14,9 +14,9 @@ from transformers.generation.stopping_criteria import EosTokenCriteria, MaxLengt
 from paceline.context import Context, Ending, Ints
 from paceline.decode.account import Totals
 from paceline.decode.batch import Batch
-from paceline.decode.planner import Planner
+from paceline.decode.planner import Cut, Draft, Outcome, Planner, Room
 from paceline.decode.session import Session
-from paceline.drafters import Drafter
+from paceline.drafters import Budget, Drafter
 from paceline.hosts.transformers.processors import BatchRow, RowProcessor, SplitProcessors, own_copies
 from paceline.law import Sampling
 from paceline.targets.base import SPARE_ROWS, Target
@@ -45,7 +45,7 @@ class Ends:
         )
 
 
-class Within:
+class Within(Planner):
     """A planner whose drafts end where the model's context does. The text may go on: transformers stops there for no
     model, and one without rotary positions fails there, but a draft must not fail before the text does."""
 
@@ -53,9 +53,16 @@ class Within:
         self._planner = planner
         self._length = length
 
-    def nodes(self, contexts: Sequence[Context]) -> list[int]:
-        granted = self._planner.nodes(contexts)
-        return [max(0, min(n, self._length - len(c))) for n, c in zip(granted, contexts, strict=True)]
+    def plan(self, rooms: Sequence[Room]) -> list[Budget]:
+        granted = self._planner.plan([Room(c, max(0, min(depth, self._length - len(c)))) for c, depth in rooms])
+        left = [max(0, self._length - len(room.context)) for room in rooms]
+        return [replace(budget, nodes=min(budget.nodes, most)) for budget, most in zip(granted, left, strict=True)]
+
+    def cut(self, drafts: Sequence[Draft]) -> list[Cut]:
+        return self._planner.cut(drafts)
+
+    def review(self, outcomes: Sequence[Outcome]) -> None:
+        self._planner.review(outcomes)
 
 
 @dataclass(frozen=True)

@@ -27,7 +27,7 @@ class Drafting:
 
     vocabulary: Vocabulary | None = None
     draft_model: DraftModel | None = None
-    planner: str = "fixed"
+    planner: str | None = None
     rule: Rule = Rule.COUPLED
     warm: bool = False
     """Drafters keep what they learnt from prompt to prompt."""
@@ -61,12 +61,13 @@ class Ours(Contestant):
                 if isinstance(before, Assistant) and isinstance(after, Assistant):
                     after.share(before)
         self._drafter.fit(self.target, self._how.vocabulary)
-        self._planner = make_planner(self._how.planner, self._drafter.nodes)
+        self._planner = make_planner(self._how.planner, self._drafter, self.target)
 
     def facts(self) -> dict[str, Any]:
         assert self._drafter is not None, "made at the beginning"
         draft = self._draft_model
-        size = self._how.planner if ":" in self._how.planner else f"{self._how.planner}:{self._drafter.nodes}"
+        planner = self._how.planner or self._drafter.planner
+        size = f"fixed:{self._drafter.nodes}" if planner == "fixed" else planner
         return {
             "library": "paceline",
             "method": self.name,

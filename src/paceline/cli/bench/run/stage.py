@@ -65,7 +65,7 @@ def referee(options: argparse.Namespace, advance: Advance) -> Iterator[Referee]:
     meter, energy = _meter(options, str(getattr(lm.target, "device", "cpu")))
     plan = _plan(options, lm, max(replayed.lengths.values()) if replayed else 0)
     rule = Rule(options.rule)
-    planner = "fixed" if options.num_draft_tokens is None else f"fixed:{options.num_draft_tokens}"
+    planner = None if options.num_draft_tokens is None else f"fixed:{options.num_draft_tokens}"
     how = Drafting(vocabulary=lm.vocabulary, draft_model=draft, planner=planner, rule=rule, warm=options.warm)
     contestants: list[Contestant] = [Ours(method, lm.target, how) for method in options.methods]
     advance("asking other libraries", 0, 0)
