@@ -205,12 +205,12 @@ class DraftTree:
             return self
         ranks = -self.path_scores()
         if self.probes is not None:
-            ranks[self._under_probes()] = -np.inf
+            ranks[self.under_probes()] = -np.inf
             count += int(self.probes.sum())
         order = np.lexsort((np.arange(len(self)), self.depths(), ranks))
         return self.select(np.sort(order[:count]))
 
-    def _under_probes(self) -> Bools:
+    def under_probes(self) -> Bools:
         """The probes and all nodes on the way to one."""
         assert self.probes is not None, "only a tree with probes is asked"
         held = self.probes.copy()

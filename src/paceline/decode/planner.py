@@ -6,14 +6,12 @@ than it saves; once there is a draft it says which part of it is worth scoring. 
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
 from paceline.context import Context
-from paceline.drafters.base import Budget, Drafter
-from paceline.targets.base import Target
+from paceline.drafters.base import Budget
 from paceline.tree import DraftTree
 
 
@@ -93,17 +91,3 @@ class Fixed(Planner):
 
     def plan(self, rooms: Sequence[Room]) -> list[Budget]:
         return [Budget(self._nodes, room.depth) for room in rooms]
-
-
-SPECS = "fixed:N (N draft tokens per round)"
-
-
-def make_planner(spec: str | None, drafter: Drafter, target: Target | None = None) -> Planner:
-    """The planner a spec names, or the drafter's own: ``fixed:n``, or ``fixed`` for drafts of the drafter's size.
-
-    Without a ``target`` only the spec is judged.
-    """
-    kind, _, rest = (spec or drafter.planner).partition(":")
-    if kind == "fixed" and re.fullmatch(r"(-?\d+)?", rest):
-        return Fixed(int(rest) if rest else drafter.nodes)
-    raise ValueError(f"cannot read planner {spec!r}: write {SPECS}")

@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from paceline.context import Criterion
-from paceline.decode.planner import Planner, make_planner
+from paceline.decode.planner import Planner
+from paceline.decode.planners import make_planner
 from paceline.drafters import Drafter, make_drafter
 from paceline.drafters.assistant import Assistant, DraftModel
 from paceline.drafters.assistant.model import Loaded

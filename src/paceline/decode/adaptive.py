@@ -1,0 +1,327 @@
+"""The planner that weighs, in every round, what each node of a draft is likely to bring against what it will take.
+
+With *p* the chance of a node's whole path to come true, a round that scores a connected part *D* of the draft is
+expected to emit ``1 + sum of p over D`` tokens. Rounds follow one another, so what counts is tokens per second over
+many of them and not within one: a round of 1 token in 1 s and one of 1.8 in 1.7 s are each the better ratio of some
+choice, and 5 in 1 s beats both. Time is therefore valued at the running *rate* of tokens per second, and the part
+chosen is the one of greatest ::
+
+    expected tokens - rate x seconds(rows)
+
+Paths only grow less likely downwards, so the best part of n nodes is the n likeliest, whatever their number; all n from
+none on are compared. Several sequences that are scored together share the seconds and are weighed together.
+
+Where drafting has not been worth its own time for a while, the drafter sleeps, and is woken for a few rounds at times:
+`PROBING` bounds what that costs. What a draft that was not sent would have brought is learnt from the text as well.
+
+Under the rejection rule the text may depend on the draft, so there everything is reckoned from stored costs and from
+this text alone, and nodes that were sampled are cut by their depth and never by their value.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from threading import RLock
+from typing import NamedTuple
+from weakref import WeakKeyDictionary
+
+import numpy as np
+
+from paceline.context import Context
+from paceline.decode.planner import Cut, Draft, Outcome, Planner, Room, Why
+from paceline.decode.reliability import Reliability
+from paceline.drafters.base import Budget, Drafter
+from paceline.profile.costs import Costs
+from paceline.profile.timing import Timing
+from paceline.targets.base import Target, Want
+from paceline.tree import EMPTY, ROOT, Bools, DraftTree, Floats
+
+PROBING = 0.01
+"""The share of time that may go into drafts, or into sources, which have not been worth their time."""
+AWAKE = 8
+"""For how many rounds a drafter is tried before it is judged."""
+RUN = 0.97
+"""What a round leaves of the weight of those before, in the running rate."""
+NOTED = 0.9
+"""The same for what drafting takes and brings."""
+WIDER = 4
+"""How many nodes more are asked for than were lately worth sending."""
+
+
+@dataclass(eq=False)
+class Running:
+    """Tokens and seconds of late."""
+
+    tokens: float = 0.0
+    seconds: float = 0.0
+
+    def add(self, tokens: float, seconds: float) -> None:
+        self.tokens = self.tokens * RUN + tokens
+        self.seconds = self.seconds * RUN + seconds
+
+    @property
+    def rate(self) -> float:
+        return self.tokens / self.seconds if self.seconds > 0 else 0.0
+
+
+@dataclass(eq=False)
+class Wakefulness:
+    """Whether a source is worth its time: awake for some rounds, then judged by what they brought, in tokens."""
+
+    value: float = 0.0
+    rounds: int = 0
+    asleep: int = 0
+    """Rounds left to sleep."""
+
+    def sleeps(self) -> bool:
+        """Whether this round is slept through."""
+        if self.asleep == 0:
+            return False
+        self.asleep -= 1
+        return True
+
+    def judge(self, value: float, patience: float) -> None:
+        """A waking round was worth ``value`` tokens, its time deducted; ``patience`` is what a round may lose."""
+        self.value = value if self.rounds == 0 else NOTED * self.value + (1 - NOTED) * value
+        self.rounds += 1
+        if self.rounds >= AWAKE and self.value < 0:
+            self.asleep = int(AWAKE * -self.value / patience)
+            self.rounds = 0
+
+
+class Pending(NamedTuple):
+    """A draft on which the text has not decided yet: how far it has followed, and up to which of its tokens."""
+
+    tree: DraftTree
+    node: int
+    place: int
+
+
+class Cheap(NamedTuple):
+    """What a sequence's cheap sources offered before the dear ones ran, in tokens, and which class that is."""
+
+    value: float
+    kind: int
+
+
+STRONG = (0.3, 1.0)
+"""Values of a cheap draft, in tokens, between which it is judged apart whether a dear one is worth its time besides."""
+
+
+@dataclass(eq=False)
+class Mind:
+    """What is known of drafts and of time: of all texts, or of one that must not depend on any other."""
+
+    costs: Costs
+    live: bool
+    reliability: Reliability = field(default_factory=Reliability)
+    running: dict[int, Running] = field(default_factory=dict)
+    drafter: Wakefulness = field(default_factory=Wakefulness)
+    dear: tuple[Wakefulness, ...] = field(default_factory=lambda: tuple(Wakefulness() for _ in range(len(STRONG) + 1)))
+    seconds_draft: float = 0.0
+    """What cheap drafting takes of late."""
+    reach: float = 8.0
+    """How many nodes were lately worth sending, at most."""
+    company: int = 1
+    """How many sequences are in this round."""
+    value: float = 0.0
+    """What the drafts of this round were worth, in tokens."""
+    why: Why | None = None
+    cheap: dict[Context, Cheap] = field(default_factory=dict)
+    """Of those sequences of this round for which the dear sources ran."""
+    pending: WeakKeyDictionary[Context, list[Pending]] = field(default_factory=WeakKeyDictionary)
+
+    def rate(self, seconds_plain: float) -> float:
+        """Tokens per second that time is valued at: never less than without drafts."""
+        running = self.running.get(self.company)
+        return max(self.company / seconds_plain, running.rate if running is not None else 0.0)
+
+    def learn(self, outcome: Outcome) -> None:
+        """Judge drafts by the text, as far as it has got."""
+        context = outcome.context
+        waiting = self.pending.pop(context, [])
+        if len(outcome.proposed):
+            waiting.append(Pending(outcome.proposed, ROOT, len(context) - len(outcome.tokens)))
+        left = []
+        for tree, node, place in waiting:
+            reached = self.reliability.learn(tree, node, context.tokens[place:].tolist())
+            if reached is not None:
+                left.append(Pending(tree, reached, len(context)))
+        if left and context.finish is None:
+            self.pending[context] = left
+
+
+class Weighed(NamedTuple):
+    """A draft with the chance of every node's whole path, and the nodes that must go if anything goes."""
+
+    tree: DraftTree
+    paths: Floats
+    held: Bools | None
+
+    @property
+    def free(self) -> Floats:
+        """The chances of the nodes there is a choice about."""
+        return self.paths if self.held is None else np.where(self.held, 0.0, self.paths)
+
+
+class Adaptive(Planner):
+    """Plans the drafts of one drafter for one target. ``costs`` may be shared with others."""
+
+    def __init__(self, drafter: Drafter, costs: Costs) -> None:
+        self._most = drafter.nodes
+        self._mind = Mind(costs, live=True)
+        self._own: WeakKeyDictionary[Context, Mind] = WeakKeyDictionary()
+        self._lock = RLock()
+
+    def plan(self, rooms: Sequence[Room]) -> list[Budget]:
+        with self._lock:
+            minds = [self._mind_of(room.context) for room in rooms]
+            for mind in set(minds):
+                mind.company, mind.value, mind.why = minds.count(mind), 0.0, None
+                mind.cheap.clear()
+            asleep = {mind for mind in set(minds) if mind.drafter.sleeps()}
+            return [
+                Budget(0, 0) if mind in asleep else Budget(self._size(mind), room.depth, self._worth)
+                for mind, room in zip(minds, rooms, strict=True)
+            ]
+
+    def _size(self, mind: Mind) -> int:
+        return min(self._most, int(1.5 * mind.reach) + WIDER)
+
+    def _mind_of(self, context: Context) -> Mind:
+        if context.foreseeable:
+            return self._mind
+        if context not in self._own:
+            self._own[context] = Mind(self._mind.costs.frozen(), live=False)
+        return self._own[context]
+
+    def _worth(self, context: Context, cheap: DraftTree) -> bool:
+        """Whether the dear sources shall run, too: where a draft this good is there, have they been worth it?"""
+        with self._lock:
+            mind = self._mind_of(context)
+            if not mind.costs.known:
+                return False
+            if not mind.live:
+                return True
+            value = self._best(mind, [self._weighed(mind, cheap)], len(context))[1]
+            kind = sum(value >= border for border in STRONG)
+            if mind.dear[kind].sleeps():
+                return False
+            mind.cheap[context] = Cheap(value, kind)
+            return True
+
+    def cut(self, drafts: Sequence[Draft]) -> list[Cut]:
+        with self._lock:
+            minds = [self._mind_of(draft.context) for draft in drafts]
+            found: dict[int, Cut] = {}
+            for mind in set(minds):
+                numbers = [number for number, other in enumerate(minds) if other is mind]
+                cuts = self._cut(mind, [drafts[number] for number in numbers])
+                found.update(zip(numbers, cuts, strict=True))
+            return [found[number] for number in range(len(drafts))]
+
+    def _cut(self, mind: Mind, drafts: Sequence[Draft]) -> list[Cut]:
+        if not mind.costs.known:
+            return [Cut(EMPTY) for _ in drafts]
+        weighed = [self._weighed(mind, draft.tree) for draft in drafts]
+        length = sum(len(draft.context) for draft in drafts) // len(drafts)
+        chosen, mind.value, mind.why = self._best(mind, weighed, length)
+        cuts = []
+        for one, nodes in zip(weighed, chosen, strict=True):
+            tree = _part(one.tree, nodes)
+            mind.reach = max(0.97 * mind.reach, len(tree))
+            tokens = 1.0 + float(one.paths[nodes if one.held is None else nodes & ~one.held].sum())
+            cuts.append(Cut(tree, mind.why._replace(tokens=tokens)))
+        return cuts
+
+    def _weighed(self, mind: Mind, tree: DraftTree) -> Weighed:
+        depths = tree.depths()
+        odds = (mind.reliability.levels if tree.drawn else mind.reliability.odds)(tree, depths)
+        paths = odds.tolist()
+        for node, parent in enumerate(tree.parents.tolist()):
+            if parent != ROOT:
+                paths[node] *= paths[parent]
+        return Weighed(tree, np.array(paths), None if tree.probes is None else tree.under_probes())
+
+    @staticmethod
+    def _best(mind: Mind, drafts: Sequence[Weighed], length: int) -> tuple[list[Bools], float, Why]:
+        """The nodes of each draft that are worth sending, what they are worth beyond their time, and the reckoning."""
+        held = sum(0 if one.held is None else int(one.held.sum()) for one in drafts)
+        chances = np.concatenate([one.free for one in drafts])
+        order = np.argsort(-chances, kind="stable")
+        gains = np.concatenate([[0.0], np.cumsum(chances[order])])
+        first = mind.company + held
+        seconds = mind.costs.seconds(first + len(order), sequences=mind.company, length=length)
+        plain = float(seconds[mind.company])
+        rate = mind.rate(plain)
+        values = gains - rate * (seconds[first:] - plain)
+        count = int(values.argmax())
+        sent = np.zeros(len(order), np.bool_)
+        sent[order[:count]] = True
+        chosen, start = [], 0
+        for one in drafts:
+            nodes = sent[start : start + len(one.tree)]
+            chosen.append(nodes if one.held is None else nodes | one.held)
+            start += len(one.tree)
+        why = Why(mind.company + float(gains[count]), float(seconds[first + count]), plain, rate)
+        return chosen, float(values[count]), why
+
+    def review(self, outcomes: Sequence[Outcome]) -> None:
+        with self._lock:
+            minds = [self._mind_of(outcome.context) for outcome in outcomes]
+            for mind in set(minds):
+                self._review(mind, [o for o, other in zip(outcomes, minds, strict=True) if other is mind])
+
+    @staticmethod
+    def _review(mind: Mind, outcomes: Sequence[Outcome]) -> None:
+        for outcome in outcomes:
+            mind.learn(outcome)
+        tokens = sum(len(outcome.tokens) for outcome in outcomes)
+        running = mind.running.setdefault(len(outcomes), Running())
+        if not mind.live:
+            if mind.why is not None:
+                running.add(tokens, mind.why.seconds)
+            return
+        seconds = max(outcome.seconds for outcome in outcomes)
+        drafting = max(outcome.seconds_draft for outcome in outcomes)
+        rows = sum(1 + len(outcome.sent) for outcome in outcomes)
+        length = sum(len(outcome.context) for outcome in outcomes) // len(outcomes)
+        mind.costs.note(Timing(rows=rows, seconds=seconds, length=length, sequences=len(outcomes)))
+        running.add(tokens, seconds + drafting)
+        if mind.why is not None:
+            _judge(mind, mind.why, drafting)
+
+
+def _judge(mind: Mind, why: Why, drafting: float) -> None:
+    """What this round's drafting was worth, the dear sources' and altogether."""
+    patience = PROBING * why.rate * why.seconds_plain
+    value = mind.value - why.rate * drafting
+    if mind.cheap:
+        offered = sum(cheap.value for cheap in mind.cheap.values())
+        gained = mind.value - offered - why.rate * max(0.0, drafting - mind.seconds_draft)
+        for kind in {cheap.kind for cheap in mind.cheap.values()}:
+            mind.dear[kind].judge(gained, patience)
+        value = max(value, offered - why.rate * mind.seconds_draft)
+    else:
+        known = mind.seconds_draft or drafting
+        mind.seconds_draft = NOTED * known + (1 - NOTED) * min(drafting, 4 * known)
+    mind.drafter.judge(value, patience)
+
+
+def _part(tree: DraftTree, nodes: Bools) -> DraftTree:
+    """The chosen nodes. Of a draft with sampled nodes as many from its beginning, so that no value decides."""
+    if nodes.all():
+        return tree
+    if not nodes.any():
+        return EMPTY
+    return tree.head(int(nodes.sum())) if tree.drawn else tree.select(np.flatnonzero(nodes))
+
+
+_COSTS: WeakKeyDictionary[Target, dict[Want, Costs]] = WeakKeyDictionary()
+"""What is known of every target's rounds, by what is read in them: it holds for all methods and texts."""
+
+
+def costs_of(target: Target, want: Want) -> Costs:
+    """The costs of rounds on this target, shared by all who plan for it."""
+    return _COSTS.setdefault(target, {}).setdefault(want, Costs())

@@ -1,0 +1,27 @@
+"""Planners by their specs."""
+
+from __future__ import annotations
+
+import re
+
+from paceline.decode.adaptive import Adaptive, costs_of
+from paceline.decode.planner import Fixed, Planner
+from paceline.drafters.base import Drafter
+from paceline.profile.costs import Costs
+from paceline.targets.base import Target
+
+FORMS = "fixed:N with N draft tokens per round, or adaptive"
+
+
+def make_planner(spec: str | None, drafter: Drafter, target: Target | None = None) -> Planner:
+    """The planner that a spec names, or without one the drafter's own: ``fixed:n``, or ``fixed`` for drafts of the
+    drafter's size; ``adaptive``.
+
+    Without a ``target`` only the spec is judged.
+    """
+    kind, colon, rest = (spec or drafter.planner).partition(":")
+    if kind == "fixed" and re.fullmatch(r"(-?\d+)?", rest):
+        return Fixed(int(rest) if rest else drafter.nodes)
+    if kind == "adaptive" and not colon:
+        return Adaptive(drafter, Costs() if target is None else costs_of(target, drafter.needs))
+    raise ValueError(f"cannot read planner {spec!r}: write {FORMS}")

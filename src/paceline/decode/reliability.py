@@ -1,0 +1,103 @@
+"""How far a source's scores can be trusted: of the nodes that it gave such a score at such a depth, how many came true.
+
+A node counts once what stands before it came true: then the text says of it, and of its siblings, whether it came true
+as well, be it that they were scored or left out. So nothing need be sent to learn. Where little was seen, the claim
+itself counts, less what this source's claims have been wrong by in general; a source that is always wrong is found out
+in a few rounds, whatever it claims.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from paceline.tree import DraftTree
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+
+EDGES = np.log([0.01, 0.03, 0.06, 0.1, 0.17, 0.25, 0.35, 0.45, 0.55, 0.65, 0.75, 0.85, 0.92, 0.97, 0.99])
+"""Between which log-probabilities scores count as equal."""
+DEPTHS = (1, 2, 3, 5)
+"""Depths from which on another class begins."""
+MEMORY = 0.99
+"""What every new node of a class leaves of the weight of those before."""
+PRIOR = 4.0
+"""How many nodes the claim counts as."""
+LEAST, MOST = 1e-4, 0.98
+"""No node is impossible, and none is certain: so a child is always less likely than its parent."""
+
+_CLASSES = np.searchsorted(DEPTHS, np.arange(1, 65), side="right") - 1
+
+
+class Reliability:
+    """Counts by source, depth and score."""
+
+    def __init__(self) -> None:
+        self._sources: dict[str, int] = {}
+        shape = (4, len(DEPTHS), len(EDGES) + 1)
+        self._seen, self._true = np.zeros(shape), np.zeros(shape)
+        self._claimed, self._came = np.zeros(shape[:1]), np.zeros(shape[:1])
+
+    def odds(self, tree: DraftTree, depths: Ints) -> Floats:
+        """Of every node, how likely it comes true if its parent does."""
+        where = self._classes(tree, depths)
+        source = where[0]
+        claims = np.exp(tree.scores) * (self._came[source] + 1.0) / (self._claimed[source] + 1.0)
+        found = (self._true[where] + PRIOR * np.minimum(claims, MOST)) / (self._seen[where] + PRIOR)
+        odds: Floats = np.clip(found, LEAST, MOST)
+        return odds
+
+    def levels(self, tree: DraftTree, depths: Ints) -> Floats:
+        """The same by source and depth alone, for nodes whose value may not decide on their fate."""
+        source, depth, _ = self._classes(tree, depths)
+        seen, true = self._seen.sum(axis=2), self._true.sum(axis=2)
+        odds: Floats = np.clip((true[source, depth] + 1.0) / (seen[source, depth] + 2.0), LEAST, MOST)
+        return odds
+
+    def learn(self, tree: DraftTree, node: int, tokens: Sequence[int]) -> int | None:
+        """The text went on with these tokens behind ``node``: where that leads in the draft, None if out of it."""
+        where: tuple[Ints, Ints, Ints] | None = None
+        for token in tokens:
+            children = tree.children(node)
+            if len(children) == 0:
+                return None
+            where = where or self._classes(tree, tree.depths())
+            came = tree.tokens[children] == token
+            self._count((where[0][children], where[1][children], where[2][children]), came, tree.scores[children])
+            if not came.any():
+                return None
+            node = int(children[came.argmax()])
+        return node
+
+    def _count(self, where: tuple[Ints, Ints, Ints], came: NDArray[np.bool_], scores: Floats) -> None:
+        for source, depth, score, true, claim in zip(
+            *(part.tolist() for part in where), came.tolist(), np.exp(scores).tolist(), strict=True
+        ):
+            self._seen[source, depth, score] = self._seen[source, depth, score] * MEMORY + 1.0
+            self._true[source, depth, score] = self._true[source, depth, score] * MEMORY + true
+            self._claimed[source] = self._claimed[source] * MEMORY + claim
+            self._came[source] = self._came[source] * MEMORY + true
+
+    def _classes(self, tree: DraftTree, depths: Ints) -> tuple[Ints, Ints, Ints]:
+        return self._numbers(tree.sources), _CLASSES[np.minimum(depths, 64) - 1], np.searchsorted(EDGES, tree.scores)
+
+    def _numbers(self, sources: tuple[str, ...]) -> Ints:
+        """A number per source, a new one for a name that was not met before."""
+        known = self._sources
+        try:
+            return np.array([known[source] for source in sources], np.int64)
+        except KeyError:
+            for source in sources:
+                known.setdefault(source, len(known))
+            self._grow()
+            return self._numbers(sources)
+
+    def _grow(self) -> None:
+        if (more := len(self._sources) - len(self._seen)) > 0:
+            self._seen, self._true, self._claimed, self._came = (
+                np.concatenate([table, np.zeros((more, *table.shape[1:]))])
+                for table in (self._seen, self._true, self._claimed, self._came)
+            )
