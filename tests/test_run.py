@@ -19,14 +19,16 @@ import torch
 import paceline
 from engine import SIZE, habitual, tabled, write
 from paceline.context import Context
+from paceline.decode.planner import Cut, Draft, Fixed, Why
 from paceline.drafters import Budget, Drafter, Plain, Seen, make_drafter
 from paceline.law import Sampling
 from paceline.measure.rotation import order
 from paceline.measure.run.contestant import Clock, Contestant, Job, Written, cut
 from paceline.measure.run.directory import ABOUT, RECORDS, claimed, read
-from paceline.measure.run.ours import Drafting, Ours
-from paceline.measure.run.record import SPLIT, Record, Verdict
+from paceline.measure.run.ours import Drafting, Ours, parted
+from paceline.measure.run.record import ROUND_COLUMNS, SPLIT, Record, Verdict
 from paceline.measure.run.together import arrivals
+from paceline.measure.summary import Summary
 from paceline.targets.base import Target
 from paceline.targets.table import TableTarget
 from paceline.tree import DraftTree
@@ -585,7 +587,7 @@ def test_a_run_of_another_version_is_refused(tmp_path: Path) -> None:
     file.write_text(json.dumps(json.loads(file.read_text()) | {"format": 99}))
     before = contents(tmp_path / "run")
     for act in (read, refereed):
-        with pytest.raises(ValueError, match=r"format 99, and this version of Paceline reads format 1"):
+        with pytest.raises(ValueError, match=r"format 99, and this version of Paceline reads formats up to 2"):
             act(tmp_path / "run")
     assert contents(tmp_path / "run") == before
 
@@ -734,3 +736,89 @@ def test_a_drafter_of_a_batch_that_fails_ends_the_run(tmp_path: Path) -> None:
     with pytest.raises(RuntimeError, match="no idea"):
         refereed(tmp_path / "run", methods=["plain", "bad"], make=make, batch=2).sit()
     assert read(tmp_path / "run").records == []
+
+
+# --- planners
+
+
+class Telling(Fixed):
+    """Says what it expects in every other round, and sends half of what is proposed."""
+
+    rounds = 0
+
+    def cut(self, drafts: Sequence[Draft]) -> list[Cut]:
+        self.rounds += 1
+        why = Why(1.5, 0.2, 0.1, 7.0) if self.rounds % 2 else None
+        return [Cut(draft.tree.head(len(draft.tree) // 2), why) for draft in drafts]
+
+
+def test_entries_name_their_planners(tmp_path: Path) -> None:
+    methods = ("plain", "lookup", "lookup@fixed:2", "lookup:max_ngram=1@fixed:1")
+    run = finished(refereed(tmp_path / "run", methods=methods))
+    assert run.entries == list(methods)
+    assert [entry["planner"] for entry in run.about.entries] == ["fixed:4", "fixed:4", "fixed:2", "fixed:1"]
+    assert [entry["method"] for entry in run.about.entries][1:] == ["lookup", "lookup", "lookup:max_ngram=1"]
+    deepest = {
+        name: max(max(r.rounds["drafted"]) for r in run.records if r.entry == name and r.rounds) for name in methods
+    }
+    assert deepest == dict(zip(methods, (0, 4, 2, 1), strict=True))
+    assert {r.verdict for r in run.records} == {Verdict.REFERENCE, Verdict.EQUAL}
+
+
+@pytest.mark.parametrize(
+    ("name", "found"),
+    [
+        ("lookup", ("lookup", None)),
+        ("lookup,assistant@adaptive", ("lookup,assistant", "adaptive")),
+        ("assistant:model='a@b'", ("assistant:model='a@b'", None)),
+        ("assistant:model='a@b'@fixed:3", ("assistant:model='a@b'", "fixed:3")),
+    ],
+)
+def test_a_planner_stands_behind_the_last_at(name: str, found: tuple[str, str | None]) -> None:
+    assert parted(name) == found
+
+
+@pytest.mark.parametrize("name", ["lookup@", "@fixed:3", " @ "])
+def test_half_a_name_is_told(name: str) -> None:
+    with pytest.raises(ValueError, match="write SPEC@PLANNER"):
+        parted(name)
+
+
+def test_what_was_proposed_and_expected_is_kept(tmp_path: Path) -> None:
+    class Planned(Ours):
+        def forget(self) -> None:
+            super().forget()
+            self._planner = Telling(4)
+
+    target = tabled()
+    contestants = [Ours("plain", target, Drafting()), Planned("lookup", target, Drafting())]
+    finished(refereed(tmp_path / "run", target=target, contestants=contestants))
+    for record in read(tmp_path / "run").records:
+        rounds = record.rounds or {}
+        if record.entry == "plain":
+            assert set(rounds) == {*ROUND_COLUMNS, "proposed"}
+            assert not any(rounds["proposed"])
+            continue
+        assert all(sent == proposed // 2 for sent, proposed in zip(rounds["drafted"], rounds["proposed"], strict=True))
+        assert any(rounds["proposed"])
+        assert set(rounds["expected_tokens"]) == {0.0, 1.5}
+        told = [value > 0 for value in rounds["expected_tokens"]]
+        assert rounds["expected_seconds_plain"] == [0.1 * one for one in told]
+        assert rounds["expected_rate"] == [7.0 * one for one in told]
+
+
+def test_a_run_of_the_first_format_is_read_and_goes_on(tmp_path: Path) -> None:
+    """It has no columns of what was proposed; what is added to it has them."""
+    whole = finished(refereed(tmp_path / "run"))
+    lines = (tmp_path / "run" / RECORDS).read_text().splitlines()
+    rows = [json.loads(line) for line in lines]
+    for row in rows:
+        del row["rounds"]["proposed"]
+    (tmp_path / "run" / RECORDS).write_text("".join(json.dumps(row) + "\n" for row in rows[:-3]))
+    about = tmp_path / "run" / ABOUT
+    about.write_text(json.dumps(json.loads(about.read_text()) | {"format": 1, "finished": False}))
+    assert [r.tokens for r in read(tmp_path / "run").records] == [r.tokens for r in whole.records[:-3]]
+    Summary(read(tmp_path / "run")).as_dict()
+    again = finished(refereed(tmp_path / "run"))
+    assert [r.tokens for r in again.records] == [r.tokens for r in whole.records]
+    assert json.loads(about.read_text())["format"] == 2

@@ -108,10 +108,11 @@ def equivalents_of_run(engine: str, path: Path) -> list[Equivalent]:
     found = []
     for entry in run.about.entries:
         if entry.get("ours"):
-            tokens = str(entry.get("planner", "")).partition(":")[2]
-            drafts = None if "model=" in entry["name"] else entry.get("draft_model")
+            spec = str(entry.get("method") or entry["name"])
+            tokens = str(entry.get("planner", "")).removeprefix("fixed:")
+            drafts = None if "model=" in spec else entry.get("draft_model")
             sized = int(tokens) if tokens.isdecimal() and int(tokens) else None
-            found.append(equivalent(engine, entry["name"], draft_model=drafts, draft_tokens=sized))
+            found.append(equivalent(engine, spec, draft_model=drafts, draft_tokens=sized))
     return found
 
 

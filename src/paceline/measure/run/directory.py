@@ -21,7 +21,9 @@ from paceline.measure.run.record import Record
 from paceline.measure.workload.files import as_lines
 from paceline.measure.workload.prompts import Prompt
 
-FORMAT = 1
+FORMAT = 2
+READ = (1, FORMAT)
+"""Formats that can be read. The first one lacks the columns of rounds that planners brought."""
 ABOUT, RECORDS, PROMPTS = "run.json", "records.jsonl", "prompts.jsonl"
 UNBEGUN = {PROMPTS, f"{PROMPTS}.part", f"{ABOUT}.part"}
 """All that is there of a run that was stopped before it began."""
@@ -143,6 +145,7 @@ def go_on(run: Run) -> None:
     """There is something to write, so this is a sitting; who only looks at a finished run leaves no trace."""
     run.about.sittings += run.sitting
     run.sitting = []
+    run.about.format = FORMAT
     run.about.finished = False
     write_about(run)
 
@@ -217,8 +220,8 @@ def _about(path: Path) -> About:
     except (ValueError, RecursionError) as error:
         raise ValueError(f"{file} is damaged: {error}; make the run again under another --out") from None
     version = found.get("format") if isinstance(found, dict) else None
-    if version != FORMAT:
-        raise ValueError(f"{file} has format {version!r}, and this version of Paceline reads format {FORMAT}")
+    if version not in READ:
+        raise ValueError(f"{file} has format {version!r}, and this version of Paceline reads formats up to {FORMAT}")
     odd = misfit(found, About)
     if odd is None and not all(isinstance(entry.get("name"), str) for entry in found["entries"]):
         odd = "an entry has no name"

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
 from paceline.context import Context, Ending
-from paceline.decode.planner import make_planner
+from paceline.decode.planners import make_planner
 from paceline.decode.serial import run
 from paceline.decode.session import Session
 from paceline.drafters import Drafter, make_drafter
@@ -28,6 +29,7 @@ class Drafting:
     vocabulary: Vocabulary | None = None
     draft_model: DraftModel | None = None
     planner: str | None = None
+    """Who sizes the drafts of methods that name no planner themselves; None for each method's own."""
     rule: Rule = Rule.COUPLED
     warm: bool = False
     """Drafters keep what they learnt from prompt to prompt."""
@@ -37,15 +39,17 @@ class Drafting:
 
 
 class Ours(Contestant):
-    """One of our methods."""
+    """One of our methods, ``SPEC`` or ``SPEC@PLANNER``."""
 
     ours: ClassVar[bool] = True
 
-    def __init__(self, spec: str, target: Target, how: Drafting) -> None:
-        self.name = spec
+    def __init__(self, name: str, target: Target, how: Drafting) -> None:
+        self.name = name
+        self.spec, own = parted(name)
         self.target = target
         self.remembers = how.warm
         self._how = how
+        self._planned = own or how.planner
         self._drafter: Drafter | None = None
         self.forget()
 
@@ -55,22 +59,22 @@ class Ours(Contestant):
 
     def forget(self) -> None:
         """Draft with a new drafter, but with the model that is loaded: another copy of it would be cold."""
-        old, self._drafter = self._drafter, self._how.make(self.name, self._how.draft_model)
+        old, self._drafter = self._drafter, self._how.make(self.spec, self._how.draft_model)
         if old is not None:
             for before, after in zip(_parts(old), _parts(self._drafter), strict=True):
                 if isinstance(before, Assistant) and isinstance(after, Assistant):
                     after.share(before)
         self._drafter.fit(self.target, self._how.vocabulary)
-        self._planner = make_planner(self._how.planner, self._drafter, self.target)
+        self._planner = make_planner(self._planned, self._drafter, self.target)
 
     def facts(self) -> dict[str, Any]:
         assert self._drafter is not None, "made at the beginning"
         draft = self._draft_model
-        planner = self._how.planner or self._drafter.planner
+        planner = self._planned or self._drafter.planner
         size = f"fixed:{self._drafter.nodes}" if planner == "fixed" else planner
         return {
             "library": "paceline",
-            "method": self.name,
+            "method": self.spec,
             "planner": size,
             "rule": str(self._how.rule),
             "draft_model": None if draft is None else draft.name,
@@ -86,7 +90,7 @@ class Ours(Contestant):
         if own is not None or self._how.draft_model is None:
             return own
         try:
-            make_drafter(self.name, self._how.draft_model)
+            make_drafter(self.spec, self._how.draft_model)
         except ValueError:  # it takes none
             return None
         return self._how.draft_model.target
@@ -121,6 +125,21 @@ class Ours(Contestant):
         finally:
             session.rows.close()
         return replace(told(session, deliveries), seconds_prefill=opened + session.seconds_prefill)
+
+
+def parted(name: str) -> tuple[str, str | None]:
+    """A method's spec, and the planner that stands behind its last @, if any; not within quotes.
+
+    >>> parted("lookup:max_ngram=4@fixed:8")
+    ('lookup:max_ngram=4', 'fixed:8')
+    """
+    found = re.fullmatch(r"((?:[^\"']|\"[^\"]*\"|'[^']*')*)@([^\"'@]*)", name)
+    if found is None:
+        return name, None
+    spec, planner = found[1].strip(), found[2].strip()
+    if not spec or not planner:
+        raise ValueError(f"cannot read method {name!r}: write SPEC@PLANNER, as in lookup@fixed:8")
+    return spec, planner
 
 
 def _parts(drafter: Drafter) -> list[Drafter]:

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
+from paceline.decode.planner import Why
 from paceline.measure.run.fitting import misfit
 
 
@@ -30,6 +31,10 @@ ROUND_COLUMNS = (
     *("position", "drafted", "depth", "accepted", "refused", "emitted"),
     *("seconds_draft", "seconds_score", "seconds_read", "seconds_judge"),
 )
+EXPECTED = tuple(f"expected_{name}" for name in Why._fields)
+"""What the planner expected of the round; absent where none of a text's rounds says, and 0 of a round that does not."""
+LATER_COLUMNS = ("proposed", *EXPECTED)
+"""Columns that runs of the first format do not have. ``drafted`` counts what was sent, ``proposed`` what there was."""
 SPLIT = ("prefill", "draft", "score", "read", "judge", "rest")
 
 
@@ -66,7 +71,7 @@ class Record:
     split: dict[str, float] | None = None
     """Seconds by what they went to (`SPLIT`); None of a peer."""
     rounds: dict[str, list[float]] | None = None
-    """Column -> one value per round (`ROUND_COLUMNS`); None of a peer."""
+    """Column -> one value per round (`ROUND_COLUMNS`, and those of `LATER_COLUMNS` that are told); None of a peer."""
     forwards: int | None = None
     sources: list[str] = field(default_factory=list)
     """Per token, who proposed it; empty of a peer, "" where it is the model's own."""
@@ -97,7 +102,8 @@ class Record:
         if (told := misfit(row, cls)) is not None:
             raise ValueError(told)
         if (columns := row.get("rounds")) is not None and (
-            set(columns) != set(ROUND_COLUMNS) or len({len(column) for column in columns.values()}) > 1
+            set(columns) - set(LATER_COLUMNS) != set(ROUND_COLUMNS)
+            or len({len(column) for column in columns.values()}) > 1
         ):
             raise ValueError("its rounds are not whole")
         return cls(**{**row, "verdict": Verdict(row["verdict"])})

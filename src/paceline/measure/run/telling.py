@@ -6,10 +6,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
+from paceline.decode.planner import Why
 from paceline.decode.session import Round
 from paceline.measure.run.contestant import Contestant, Job, Written, cut
 from paceline.measure.run.judge import Finding
-from paceline.measure.run.record import ROUND_COLUMNS, Record
+from paceline.measure.run.record import EXPECTED, ROUND_COLUMNS, Record
 from paceline.measure.workload import Prompt
 from paceline.vocabulary import Detokenizer, Vocabulary
 
@@ -17,6 +18,8 @@ Spell = Callable[[Sequence[int], Sequence[int]], list[str]]
 """Of a prompt and the tokens after it, the text that each token made certain."""
 DIGITS = 7
 """Of seconds: a tenth of a microsecond, which is less than a clock tells."""
+NOTHING = Why(0.0, 0.0, 0.0, 0.0)
+"""Of a round whose planner did not say what it expected."""
 
 
 def kept(
@@ -77,12 +80,19 @@ def decoding(written: Written, tokens: Sequence[int], seconds: float) -> tuple[i
 
 def columns(rounds: Sequence[Round]) -> dict[str, list[float]]:
     """Rounds column by column."""
-    return {
+    found: dict[str, list[float]] = {
         name: [round(float(getattr(one, name)), DIGITS) for one in rounds]
         if name.startswith("seconds")
         else [int(getattr(one, name)) for one in rounds]
-        for name in ROUND_COLUMNS
+        for name in (*ROUND_COLUMNS, "proposed")
     }
+    if any(one.why is not None for one in rounds):
+        whys = [one.why or NOTHING for one in rounds]
+        found |= {
+            name: [round(float(value), DIGITS) for value in column]
+            for name, column in zip(EXPECTED, zip(*whys, strict=True), strict=True)
+        }
+    return found
 
 
 def pieces_of(vocabulary: Vocabulary | None) -> Spell:

@@ -73,7 +73,8 @@ def _add_what(parser: argparse.ArgumentParser) -> None:
         metavar="SPEC",
         help=(
             "methods to measure, with commas between them or each as an argument of its own; plain always comes first "
-            f"(default: {','.join(METHODS)}; without a draft model {','.join(METHODS[:-1])})"
+            f"(default: {','.join(METHODS)}; without a draft model {','.join(METHODS[:-1])}). SPEC@PLANNER gives one "
+            "a planner of its own, as in lookup@fixed:8"
         ),
     )
     parser.add_argument(
@@ -90,6 +91,11 @@ def _add_what(parser: argparse.ArgumentParser) -> None:
 def _add_how(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--num-draft-tokens", type=int, metavar="K", help="draft tokens per round (default: as suits each method)"
+    )
+    parser.add_argument(
+        "--planner",
+        metavar="P",
+        help="how large drafts are, for methods that do not say (default: each method's own; see 'generate')",
     )
     parser.add_argument("--rule", default="coupled", metavar="RULE", help="coupled or rejection (default: coupled)")
     parser.add_argument(

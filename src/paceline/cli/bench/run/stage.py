@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from paceline.cli.common import describe, load_model
+from paceline.decode.planners import make_planner
 from paceline.drafters import make_drafter
 from paceline.drafters.assistant import DraftModel
 from paceline.hosts.python import LanguageModel
@@ -26,7 +27,7 @@ from paceline.measure.run.directory import About, begin, check_place, claimed
 from paceline.measure.run.emulation import replay, stopped
 from paceline.measure.run.judge import Judge
 from paceline.measure.run.memory import Peak
-from paceline.measure.run.ours import Drafting, Ours
+from paceline.measure.run.ours import Drafting, Ours, parted
 from paceline.measure.run.protocol import Referee
 from paceline.measure.run.sitting import sitting
 from paceline.measure.run.telling import pieces_of
@@ -42,7 +43,8 @@ if TYPE_CHECKING:
 Advance = Callable[[str, int, int], None]
 HALF = (torch.bfloat16, torch.float16)
 RECIPE = (
-    *("suite", "tasks", "langs", "limit", "methods", "peers", "draft_model", "num_draft_tokens", "rule"),
+    *("suite", "tasks", "langs", "limit", "methods", "peers", "draft_model", "num_draft_tokens", "planner"),
+    "rule",
     *("max_new_tokens", "ignore_eos", "temperature", "seed", "repeat", "warm", "batch", "qps"),
 )
 """Options that decide what is written and by whom."""
@@ -65,8 +67,8 @@ def referee(options: argparse.Namespace, advance: Advance) -> Iterator[Referee]:
     meter, energy = _meter(options, str(getattr(lm.target, "device", "cpu")))
     plan = _plan(options, lm, max(replayed.lengths.values()) if replayed else 0)
     rule = Rule(options.rule)
-    planner = None if options.num_draft_tokens is None else f"fixed:{options.num_draft_tokens}"
-    how = Drafting(vocabulary=lm.vocabulary, draft_model=draft, planner=planner, rule=rule, warm=options.warm)
+    drafting = {"planner": _planner(options), "rule": rule, "warm": options.warm}
+    how = Drafting(vocabulary=lm.vocabulary, draft_model=draft, **drafting)
     contestants: list[Contestant] = [Ours(method, lm.target, how) for method in options.methods]
     advance("asking other libraries", 0, 0)
     peers, missing = _peers(options, lm, draft, plan)
@@ -110,9 +112,20 @@ def _check(options: argparse.Namespace) -> None:
     for peer in options.peers:
         check_peer(peer)
     for method in options.methods:
-        make_drafter(method, options.draft_model, must_use=False)
+        spec, planner = parted(method)
+        make_planner(planner or _planner(options), make_drafter(spec, options.draft_model, must_use=False))
     if options.suite.startswith(REPLAY) and options.qps is not None:
         raise ValueError("a replay takes no time, so no prompts can arrive during it; leave out --qps")
+
+
+def _planner(options: argparse.Namespace) -> str | None:
+    """The planner of all methods that name none."""
+    if options.num_draft_tokens is None:
+        planner: str | None = options.planner
+        return planner
+    if options.planner is not None:
+        raise ValueError("--num-draft-tokens K is short for --planner fixed:K; give one of the two")
+    return f"fixed:{options.num_draft_tokens}"
 
 
 def _plan(options: argparse.Namespace, lm: LanguageModel, longest: int) -> Plan:
