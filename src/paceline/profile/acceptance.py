@@ -1,0 +1,157 @@
+"""What drafts of a method bring by their size, and which size is best under given seconds.
+
+A method that finds nothing sends nothing, so a budget of 16 nodes costs a round of 17 rows only now and then: what
+counts at a size is the mean over the rounds that there are at that size, of the seconds of what they send.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from paceline.profile.curve import Curves
+from paceline.profile.fits import Cubic, Floats, Optimum, Spline, optimum
+
+
+@dataclass(frozen=True, kw_only=True)
+class Point:
+    """Rounds with drafts of up to ``nodes`` nodes."""
+
+    nodes: int
+    tokens: float
+    """Emitted per round, the target's own token included."""
+    sent: Mapping[int, float]
+    """Rows beside the root -> the share of rounds that had so many."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Spot:
+    """What was told of a small size from the rounds of the largest, and what rounds of that size then brought."""
+
+    nodes: int
+    foretold: float
+    found: float
+
+    @property
+    def ratio(self) -> float:
+        return self.found / self.foretold
+
+
+@dataclass(frozen=True, kw_only=True)
+class Choice:
+    """The best size for so many sequences, each about ``length`` long, and the curves that it comes from."""
+
+    sequences: int
+    length: int
+    nodes: int
+    tokens_per_second: float
+    """Expected of all sequences together, drafting included."""
+    tokens_per_second_plain: float
+    """Expected without drafts."""
+    fitted: int
+    direct: int
+    loss: float
+    seconds: Spline
+    tokens: Cubic
+
+    @property
+    def trusted(self) -> bool:
+        """Whether the fitted curves decided, and not the points."""
+        return self.nodes == self.fitted
+
+    @classmethod
+    def read(cls, data: Mapping[str, Any]) -> Choice:
+        curves = {
+            "seconds": Spline(**{name: tuple(told) for name, told in data["seconds"].items()}),
+            "tokens": Cubic(coefficients=tuple(data["tokens"]["coefficients"]), scale=data["tokens"]["scale"]),
+        }
+        return cls(**{**data, **curves})
+
+
+@dataclass(frozen=True, kw_only=True)
+class Acceptance:
+    """A method as it was calibrated."""
+
+    method: str
+    """Its spec."""
+    draft: str
+    """The fingerprint of the model that it drafts with; empty for none."""
+    points: tuple[Point, ...]
+    """From no nodes upwards."""
+    drafting: tuple[tuple[int, float], ...]
+    """Nodes -> seconds per round for planning, proposing and learning."""
+    top: int
+    """How many best tokens of every row it reads."""
+    spot: Spot | None
+    temperature: float
+    prompts: tuple[str, ...]
+    rounds: int
+    emitted: int
+    choices: tuple[Choice, ...] = ()
+
+    @classmethod
+    def read(cls, data: Mapping[str, Any]) -> Acceptance:
+        points = [Point(**{**p, "sent": {int(n): s for n, s in p["sent"].items()}}) for p in data["points"]]
+        whole = {
+            **data,
+            "points": tuple(points),
+            "drafting": tuple((int(nodes), float(seconds)) for nodes, seconds in data["drafting"]),
+            "spot": None if data["spot"] is None else Spot(**data["spot"]),
+            "prompts": tuple(data["prompts"]),
+            "choices": tuple(map(Choice.read, data["choices"])),
+        }
+        return cls(**whole)
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain data, from which `read` makes the same again."""
+        return asdict(self)
+
+    def seconds_draft(self, sizes: Sequence[int]) -> Floats:
+        """Per round of one sequence."""
+        known = sorted(self.drafting)
+        if not known:
+            return np.zeros(len(sizes))
+        found: Floats = np.interp(sizes, [nodes for nodes, _ in known], [seconds for _, seconds in known])
+        return np.where(np.asarray(sizes) == 0, 0.0, found)
+
+    def seconds(self, curves: Curves, sequences: int = 1, length: int = 0) -> Floats:
+        """Of a round at each of the points, drafting included."""
+        rounds = [
+            float(shares @ curves.seconds(np.arange(len(shares)) + sequences, sequences, length))
+            for shares in (_together(point.sent, sequences) for point in self.points)
+        ]
+        return np.array(rounds) + sequences * self.seconds_draft([point.nodes for point in self.points])
+
+    def choose(self, curves: Curves, sequences: int = 1, length: int = 0) -> Choice:
+        """The best size under these seconds."""
+        seconds = self.seconds(curves, sequences, length)
+        sizes, tokens = [point.nodes for point in self.points], [point.tokens for point in self.points]
+        found: Optimum = optimum(sizes, tokens, seconds.tolist())
+        speed = float(np.interp(found.nodes, sizes, tokens) / np.interp(found.nodes, sizes, seconds))
+        return Choice(
+            sequences=sequences,
+            length=length,
+            nodes=found.nodes,
+            tokens_per_second=sequences * speed,
+            tokens_per_second_plain=sequences * float(tokens[0] / seconds[0]),
+            fitted=found.fitted,
+            direct=found.direct,
+            loss=found.loss,
+            seconds=found.seconds,
+            tokens=found.tokens,
+        )
+
+
+def _together(sent: Mapping[int, float], sequences: int) -> NDArray[np.float64]:
+    """The shares of how many rows several sequences send beside their roots, each for itself by the same shares."""
+    alone = np.zeros(max(sent, default=0) + 1)
+    for nodes, share in sent.items():
+        alone[nodes] = share
+    together = np.ones(1)
+    for _ in range(sequences):
+        together = np.convolve(together, alone)
+    return together

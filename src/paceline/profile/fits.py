@@ -1,0 +1,162 @@
+"""Curves through measured points, and the best size under them: the paper's forms, and the points themselves.
+
+UniSpec (its Table 14) fits the seconds of a round by a B-spline of degree 2 with 8 knots and the tokens of a round by a
+cubic, both by least squares, and finds the best draft size g* = argmax tokens(g) / seconds(g) by differential
+evolution. Fits smooth noise away; they also smooth away what is there: a forward gets dearer in steps, and tokens
+rise steeply over the first few nodes and hardly any more, which no cubic does. So the paper's size is taken as long as
+the points do not speak against it, and where they say that it would lose more than `DOUBT`, the best size of the points
+is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+Floats = NDArray[np.float64]
+Curve = Callable[[Floats], Floats]
+
+DEGREE, KNOTS, POWER = 2, 8, 3
+SEED, ROUNDS, TOLERANCE = 42, 1000, 1e-6
+"""Of the search, as the paper has them."""
+DOUBT = 0.02
+"""The share of the best throughput among the points that the fitted curves' choice may miss."""
+LEAST = 1e-9
+"""Seconds are more than nothing, whatever a fit says."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Spline:
+    """A B-spline: its knots, ends repeated, and its coefficients."""
+
+    knots: tuple[float, ...]
+    coefficients: tuple[float, ...]
+
+    def __call__(self, sizes: Floats) -> Floats:
+        from scipy.interpolate import BSpline
+
+        inside = np.clip(sizes, self.knots[0], self.knots[-1])
+        found: Floats = BSpline(np.array(self.knots), np.array(self.coefficients), DEGREE)(inside)
+        return found
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cubic:
+    """A polynomial: coefficients of the powers, the constant first, of size / ``scale``."""
+
+    coefficients: tuple[float, ...]
+    scale: float
+
+    def __call__(self, sizes: Floats) -> Floats:
+        found: Floats = np.polynomial.polynomial.polyval(sizes / self.scale, np.array(self.coefficients))
+        return found
+
+
+def spline(sizes: Sequence[float], values: Sequence[float]) -> Spline:
+    """The paper's curve of seconds. The knots stand at quantiles of the sizes, which lie close together where they are
+    small; where there are fewer sizes than 8 knots can be told from, there are fewer knots."""
+    from scipy.interpolate import make_lsq_spline
+
+    x, y = np.asarray(sizes, np.float64), np.asarray(values, np.float64)
+    if len(x) < 2:
+        raise ValueError(f"a curve needs seconds of 2 sizes or more, and has {len(x)}")
+    if len(x) <= DEGREE:
+        x, y = np.linspace(x[0], x[-1], DEGREE + 2), np.interp(np.linspace(x[0], x[-1], DEGREE + 2), x, y)
+    count = max(2, min(KNOTS, len(x) - DEGREE + 1))
+    inner = np.quantile(x, np.linspace(0, 1, count))[1:-1]
+    knots = np.concatenate([[x[0]] * (DEGREE + 1), inner, [x[-1]] * (DEGREE + 1)])
+    fitted = make_lsq_spline(x, y, knots, DEGREE)
+    return Spline(knots=tuple(knots.tolist()), coefficients=tuple(fitted.c.tolist()))
+
+
+def cubic(sizes: Sequence[float], values: Sequence[float]) -> Cubic:
+    """The paper's curve of tokens; of a lower power where there are too few sizes."""
+    x, y = np.asarray(sizes, np.float64), np.asarray(values, np.float64)
+    scale = max(1.0, float(x.max(initial=0.0)))
+    found = np.polynomial.polynomial.polyfit(x / scale, y, min(POWER, len(x) - 1))
+    return Cubic(coefficients=tuple(found.tolist()), scale=scale)
+
+
+def points(sizes: Sequence[float], values: Sequence[float]) -> Curve:
+    """Straight lines from point to point."""
+    x, y = np.asarray(sizes, np.float64), np.asarray(values, np.float64)
+    return lambda wanted: np.interp(wanted, x, y)
+
+
+def best_size(tokens: Curve, seconds: Curve, least: int, most: int) -> int:
+    """The whole number of nodes with the most tokens per second: searched among all numbers as the paper does, then
+    held against its neighbours."""
+    from scipy.optimize import differential_evolution
+
+    def speed(sizes: Floats) -> Floats:
+        return tokens(sizes) / np.maximum(seconds(sizes), LEAST)
+
+    if least >= most:
+        return least
+    found = differential_evolution(
+        lambda x: -float(speed(np.array([x[0]]))[0]),
+        [(least, most)],
+        rng=np.random.RandomState(SEED),
+        maxiter=ROUNDS,
+        atol=TOLERANCE,
+        tol=TOLERANCE,
+    )
+    near = np.clip(np.arange(int(found.x[0]) - 1, int(found.x[0]) + 3), least, most)
+    return int(near[int(np.argmax(speed(near.astype(np.float64))))])
+
+
+def left_out(sizes: Sequence[float], values: Sequence[float], fit: Callable[..., Curve]) -> float:
+    """How far a form misses points that it was not fitted to, each in turn but the first and the last: the median of
+    the shares that it is off by. Not a number where there are too few points to leave one out."""
+    x, y = np.asarray(sizes, np.float64), np.asarray(values, np.float64)
+    if len(x) < DEGREE + 3:
+        return float("nan")
+    misses = []
+    for place in range(1, len(x) - 1):
+        others = np.arange(len(x)) != place
+        told = fit(x[others].tolist(), y[others].tolist())(x[place : place + 1])[0]
+        misses.append(abs(float(told) / float(y[place]) - 1))
+    return float(np.median(misses))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Optimum:
+    """The best size under both kinds of curves, and which of the two was believed."""
+
+    nodes: int
+    fitted: int
+    """What the paper's curves say."""
+    direct: int
+    """What the points say."""
+    seconds: Spline
+    tokens: Cubic
+    loss: float
+    """The share of throughput that the fitted size would lose by the points."""
+
+    @property
+    def trusted(self) -> bool:
+        """Whether the paper's curves decided."""
+        return self.loss <= DOUBT
+
+
+def optimum(sizes: Sequence[int], tokens: Sequence[float], seconds: Sequence[float]) -> Optimum:
+    """The best number of nodes among those between the smallest and the largest size; sizes ascend."""
+    x = [float(size) for size in sizes]
+    fitted_seconds, fitted_tokens = spline(x, seconds), cubic(x, tokens)
+    known_tokens, known_seconds = points(x, tokens), points(x, seconds)
+    fitted = best_size(fitted_tokens, fitted_seconds, sizes[0], sizes[-1])
+    whole = np.arange(sizes[0], sizes[-1] + 1, dtype=np.float64)
+    speeds = known_tokens(whole) / np.maximum(known_seconds(whole), LEAST)
+    direct = sizes[0] + int(np.argmax(speeds))
+    loss = 1 - float(speeds[fitted - sizes[0]] / speeds.max())
+    return Optimum(
+        nodes=fitted if loss <= DOUBT else direct,
+        fitted=fitted,
+        direct=direct,
+        seconds=fitted_seconds,
+        tokens=fitted_tokens,
+        loss=loss,
+    )

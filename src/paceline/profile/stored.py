@@ -1,0 +1,175 @@
+"""Profiles on disk: what was measured once for a model on a machine, found again by whoever plans drafts.
+
+A file is named by the digest of its `Setup`, so a model has one for each type, device and number of threads. It is
+written whole or not at all. One that cannot be read, or that other versions of the libraries measured, counts as absent
+and says so once; measuring anew replaces it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import sys
+import warnings
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from paceline.profile.acceptance import Acceptance
+from paceline.profile.curve import Curves, Reading, with_reading
+from paceline.profile.setup import Setup, versions
+from paceline.profile.timing import Timing
+
+FORMAT = 1
+PLACE = "PACELINE_CACHE"
+"""The environment variable that names another folder."""
+
+
+class Unreadable(ValueError):
+    """A file that is no profile for this setup; the message is a sentence that says why."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Profile:
+    """What is known of a model on a machine."""
+
+    setup: Setup
+    timings: tuple[Timing, ...]
+    """Rounds without drafting and without reading best tokens."""
+    readings: tuple[Reading, ...] = ()
+    methods: tuple[Acceptance, ...] = ()
+    versions: Mapping[str, str]
+    when: str
+
+    @classmethod
+    def now(cls, setup: Setup, timings: tuple[Timing, ...], readings: tuple[Reading, ...] = ()) -> Profile:
+        """Measured just now, by the libraries that are installed."""
+        when = datetime.now(UTC).isoformat(timespec="seconds")
+        return cls(setup=setup, timings=timings, readings=readings, versions=versions(), when=when)
+
+    @classmethod
+    def read(cls, data: Mapping[str, Any]) -> Profile:
+        return cls(
+            setup=Setup.read(data["setup"]),
+            timings=tuple(Timing(**one) for one in data["timings"]),
+            readings=tuple(Reading(*one) for one in data["readings"]),
+            methods=tuple(map(Acceptance.read, data["methods"])),
+            versions=dict(data["versions"]),
+            when=str(data["when"]),
+        )
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain data, from which `read` makes the same again."""
+        return {
+            "format": FORMAT,
+            "setup": asdict(self.setup),
+            "when": self.when,
+            "versions": dict(self.versions),
+            "timings": [asdict(timing) for timing in self.timings],
+            "readings": [list(reading) for reading in self.readings],
+            "methods": [method.as_dict() for method in self.methods],
+        }
+
+    def timings_with(self, top: int) -> tuple[Timing, ...]:
+        """Rounds after which the ``top`` best tokens of every row are read."""
+        return with_reading(self.timings, self.readings, top)
+
+    def curves(self, top: int = 0) -> Curves:
+        """Seconds by rows of such rounds."""
+        return Curves(self.timings_with(top))
+
+    def method(self, spec: str, draft: str = "") -> Acceptance | None:
+        """What was measured of a method with this draft model."""
+        known = (one for one in self.methods if (one.method, one.draft) == (spec, draft))
+        return next(known, None)
+
+    def with_methods(self, methods: tuple[Acceptance, ...]) -> Profile:
+        """The same with these in place of what it knew of them."""
+        new = {(one.method, one.draft) for one in methods}
+        return replace(self, methods=(*(m for m in self.methods if (m.method, m.draft) not in new), *methods))
+
+
+def folder() -> Path:
+    """Where profiles are kept: $PACELINE_CACHE, or else where this system keeps what can be made again."""
+    if given := os.environ.get(PLACE):
+        return Path(given).expanduser()
+    if sys.platform == "win32":
+        return Path(os.environ.get("LOCALAPPDATA") or Path.home() / "AppData" / "Local") / "paceline" / "Cache"
+    if sys.platform == "darwin":
+        return Path.home() / "Library" / "Caches" / "paceline"
+    given = os.environ.get("XDG_CACHE_HOME", "")
+    return (Path(given) if Path(given).is_absolute() else Path.home() / ".cache") / "paceline"
+
+
+def path_of(setup: Setup) -> Path:
+    """Where the profile of a setup is kept, if there is one."""
+    name = re.sub(r"[^\w.+-]+", "-", setup.model.rsplit("/", 1)[-1]).strip("-.")[:40]
+    return folder() / "profiles" / f"{name}-{setup.digest}.json"
+
+
+def find(setup: Setup) -> Profile | None:
+    """What is known of this setup. What cannot be used is told on standard error and left where it is."""
+    try:
+        return load(setup)
+    except Unreadable as why:
+        warnings.warn(str(why), stacklevel=2)
+        return None
+
+
+def load(setup: Setup) -> Profile | None:
+    """What is known of this setup; `Unreadable` where there is a file that cannot be used."""
+    path = _kept(setup)
+    if path is None:
+        return None
+    again = "'paceline calibrate' measures anew"
+    try:
+        data = json.loads(path.read_text(encoding="utf8"))
+    except (OSError, ValueError) as error:
+        raise Unreadable(f"the profile {path} cannot be read ({_short(error)}) and is ignored; {again}") from None
+    if not isinstance(data, dict) or data.get("format") != FORMAT:
+        raise Unreadable(f"{path} is no profile of this version and is ignored; {again}")
+    try:
+        profile = Profile.read(data)
+        profile.curves()
+    except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
+        raise Unreadable(f"the profile {path} is damaged ({_short(error)}) and is ignored; {again}") from None
+    if profile.setup.digest != setup.digest:
+        raise Unreadable(f"{path} is the profile of {profile.setup.told} and is ignored; {again}")
+    if dict(profile.versions) != versions():
+        old, new = (", ".join(f"{name} {v}" for name, v in v.items()) for v in (profile.versions, versions()))
+        raise Unreadable(f"the profile {path} was measured with {old}, not {new}, and is ignored; {again}")
+    return profile
+
+
+def save(profile: Profile) -> Path:
+    """Write a profile in place of the one that was there, all of it or nothing."""
+    path = path_of(profile.setup)
+    partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        partial.write_text(json.dumps(profile.as_dict()), encoding="utf8")
+        partial.replace(path)
+    except OSError as error:
+        raise ValueError(f"cannot keep the profile {path}: {error.strerror}; name a folder with ${PLACE}") from None
+    finally:
+        if partial.exists():
+            partial.unlink()
+    for other in path.parent.glob(f"*-{profile.setup.digest}.json"):
+        if other != path:  # the same weights under another name
+            other.unlink(missing_ok=True)
+    return path
+
+
+def _kept(setup: Setup) -> Path | None:
+    """The file of a setup, whatever its model was called when it was measured."""
+    path = path_of(setup)
+    if path.exists():
+        return path
+    return next(iter(sorted(path.parent.glob(f"*-{setup.digest}.json"))), None)
+
+
+def _short(error: Exception) -> str:
+    return " ".join(f"{type(error).__name__}: {error}".split())[:120]
