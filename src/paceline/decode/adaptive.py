@@ -21,7 +21,7 @@ this text alone, and nodes that were sampled are cut by their depth and never by
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from threading import RLock
 from typing import NamedTuple
 from weakref import WeakKeyDictionary
@@ -41,6 +41,8 @@ PROBING = 0.01
 """The share of time that may go into drafts, or into sources, which have not been worth their time."""
 AWAKE = 8
 """For how many rounds a drafter is tried before it is judged."""
+BEARABLE = 0.3
+"""How many tokens it may cost before, if every round of it does."""
 RUN = 0.97
 """What a round leaves of the weight of those before, in the running rate."""
 NOTED = 0.9
@@ -70,7 +72,10 @@ class Wakefulness:
     """Whether a source is worth its time: awake for some rounds, then judged by what they brought, in tokens."""
 
     value: float = 0.0
+    """Of a waking round, of late."""
     rounds: int = 0
+    lost: float = 0.0
+    """By the waking rounds so far."""
     asleep: int = 0
     """Rounds left to sleep."""
 
@@ -85,9 +90,10 @@ class Wakefulness:
         """A waking round was worth ``value`` tokens, its time deducted; ``patience`` is what a round may lose."""
         self.value = value if self.rounds == 0 else NOTED * self.value + (1 - NOTED) * value
         self.rounds += 1
-        if self.rounds >= AWAKE and self.value < 0:
-            self.asleep = int(AWAKE * -self.value / patience)
-            self.rounds = 0
+        self.lost = max(0.0, self.lost - value)
+        if self.value < 0 and (self.rounds >= AWAKE or self.lost > BEARABLE):
+            self.asleep = int(self.lost / patience)
+            self.rounds, self.lost = 0, 0.0
 
 
 class Pending(NamedTuple):
@@ -232,7 +238,7 @@ class Adaptive(Planner):
             tree = _part(one.tree, nodes)
             mind.reach = max(0.97 * mind.reach, len(tree))
             tokens = 1.0 + float(one.paths[nodes if one.held is None else nodes & ~one.held].sum())
-            cuts.append(Cut(tree, mind.why._replace(tokens=tokens)))
+            cuts.append(Cut(tree, replace(mind.why, tokens=tokens)))
         return cuts
 
     def _weighed(self, mind: Mind, tree: DraftTree) -> Weighed:

@@ -29,7 +29,8 @@ class Draft(NamedTuple):
     tree: DraftTree
 
 
-class Why(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Why:
     """What a planner expected of the part that it chose, and of sending nothing."""
 
     tokens: float

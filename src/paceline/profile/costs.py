@@ -26,44 +26,43 @@ KEPT = 9
 """How many of the last rounds of a size are remembered; their median counts, since machines stall."""
 TRUSTED = 2
 """So many rounds of a size must have been seen: the first of a shape often pays for preparing it."""
-UNTRIED = 0.02
+UNTRIED = 0.01
 """What one more row is assumed to take beyond the sizes that were tried, as a share of a plain round."""
 SHORT = 1024
 """Texts up to this length count as equally long; beyond it, lengths within a factor of two do."""
-PACE = 0.03
-"""How fast all sizes follow what one of them shows of the machine's pace."""
+FOLLOWED = 0.7
+"""How much of what one size shows of the machine's pace is believed of those that were not seen meanwhile."""
 
 
 @dataclass(eq=False)
-class Curve:
-    """Rounds of one company and one length of text. Seconds are kept at the pace they were seen at."""
+class Size:
+    """The last rounds of about as many rows."""
 
-    seen: dict[int, deque[tuple[int, float]]] = field(default_factory=dict)
-    """Size -> rows and seconds of its last rounds."""
-    _table: Floats | None = None
+    rounds: deque[tuple[int, float]] = field(default_factory=lambda: deque(maxlen=KEPT))
+    pace: float = 0.0
+    """The machine's pace, as a logarithm, when the last of them was seen."""
 
     @property
-    def known(self) -> bool:
-        return any(len(rounds) >= TRUSTED for rounds in self.seen.values())
+    def trusted(self) -> bool:
+        return len(self.rounds) >= TRUSTED
 
-    def add(self, rows: int, seconds: float) -> None:
-        self.seen.setdefault(size_of(rows), deque(maxlen=KEPT)).append((rows, seconds))
-        self._table = None
+    def middle(self, pace: float) -> tuple[float, float]:
+        """Their rows on average, and the median of their seconds at a pace: of an even number the lower one."""
+        seconds = sorted(seconds for _, seconds in self.rounds)
+        rows = sum(rows for rows, _ in self.rounds) / len(self.rounds)
+        return rows, seconds[(len(seconds) - 1) // 2] * math.exp(pace - self.pace)
 
-    def seconds(self, most: int) -> Floats:
-        """Of 0 .. ``most`` rows."""
-        if self._table is None or len(self._table) <= most:
-            self._table = self._drawn(max(most, 64))
-        return self._table[: most + 1]
+    def add(self, rows: int, seconds: float, pace: float) -> float:
+        """A round was seen. Returns by how much, as a logarithm, the size has moved from what was expected of it."""
+        factor = math.exp(pace - self.pace)
+        expected = self.middle(pace)[1] if self.trusted else None
+        self.rounds = deque([(n, before * factor) for n, before in self.rounds] + [(rows, seconds)], maxlen=KEPT)
+        self.pace = pace
+        return 0.0 if expected is None else math.log(self.middle(pace)[1] / expected)
 
-    def _drawn(self, most: int) -> Floats:
-        known = sorted(_middle(rounds) for rounds in self.seen.values() if len(rounds) >= TRUSTED)
-        places = np.array([rows for rows, _ in known])
-        values = np.maximum.accumulate(np.array([seconds for _, seconds in known]))
-        rows = np.arange(most + 1, dtype=np.float64)
-        drawn: Floats = np.interp(rows, places, values)
-        drawn += np.maximum(0.0, rows - places[-1]) * UNTRIED * values[0]
-        return drawn
+
+Curve = dict[int, Size]
+"""Size -> its rounds: of one company and one length of text."""
 
 
 class Costs:
@@ -72,17 +71,16 @@ class Costs:
 
     def __init__(self, timings: Iterable[Timing] = ()) -> None:
         self._curves: dict[tuple[int, int], Curve] = {}
-        self._pace = 1.0
+        self._pace = 0.0
         self._timings = tuple(timings)
         for timing in self._timings:
-            curve = self._curves.setdefault(_key(timing.sequences, timing.length), Curve())
             for _ in range(TRUSTED):
-                curve.add(timing.rows, timing.seconds)
+                self._size(timing).add(timing.rows, timing.seconds, self._pace)
 
     @property
     def known(self) -> bool:
         """Whether anything was measured at all."""
-        return any(curve.known for curve in self._curves.values())
+        return any(map(_known, self._curves.values()))
 
     def frozen(self) -> Costs:
         """What was known at first, or, where nothing was, rounds that take one second and grow by the row."""
@@ -91,37 +89,43 @@ class Costs:
     def seconds(self, most: int, *, sequences: int = 1, length: int = 0) -> Floats:
         """Seconds of a round of 0 .. ``most`` rows in all, of ``sequences`` texts that are about ``length`` long."""
         curve = self._nearest(_key(sequences, length))
-        assert curve is not None, "somebody asks only once something is known"
-        return curve.seconds(most) * self._pace
+        known = sorted(size.middle(self._pace) for size in curve.values() if size.trusted)
+        places = np.array([rows for rows, _ in known])
+        values = np.maximum.accumulate(np.array([seconds for _, seconds in known]))
+        rows = np.arange(most + 1, dtype=np.float64)
+        found: Floats = np.interp(rows, places, values)
+        found += np.maximum(0.0, rows - places[-1]) * UNTRIED * values[0]
+        return found
 
     def note(self, timing: Timing) -> None:
-        """A round was seen."""
-        key = _key(timing.sequences, timing.length)
-        near = self._nearest(key)
-        if near is not None:
-            ratio = timing.seconds / max(1e-9, float(near.seconds(timing.rows)[timing.rows]) * self._pace)
-            self._pace *= math.exp(PACE * math.log(min(2.0, max(0.5, ratio))))
-        self._curves.setdefault(key, Curve()).add(timing.rows, timing.seconds / self._pace)
+        """A round was seen. Sizes that are not seen for a while are believed to have moved as those that are."""
+        size = self._size(timing)
+        moved = size.add(timing.rows, max(timing.seconds, 1e-9), self._pace)
+        self._pace += FOLLOWED * moved
+        size.pace = self._pace
 
-    def _nearest(self, key: tuple[int, int]) -> Curve | None:
+    def _size(self, timing: Timing) -> Size:
+        curve = self._curves.setdefault(_key(timing.sequences, timing.length), {})
+        return curve.setdefault(size_of(timing.rows), Size())
+
+    def _nearest(self, key: tuple[int, int]) -> Curve:
         """The curve of this company and length, or of the company and length that are most alike."""
         own = self._curves.get(key)
-        if own is not None and own.known:
+        if own is not None and _known(own):
             return own
-        known = [(_distance(key, other), other) for other, curve in self._curves.items() if curve.known]
-        return self._curves[min(known)[1]] if known else None
+        known = [(_distance(key, other), other) for other, curve in self._curves.items() if _known(curve)]
+        assert known, "nobody asks before anything was measured"
+        return self._curves[min(known)[1]]
+
+
+def _known(curve: Curve) -> bool:
+    return any(size.trusted for size in curve.values())
 
 
 def size_of(rows: int) -> int:
     """The size that a row count belongs to: the largest edge not above it."""
     place = int(np.searchsorted(EDGES, rows, side="right")) - 1
     return EDGES[max(0, place)]
-
-
-def _middle(rounds: deque[tuple[int, float]]) -> tuple[float, float]:
-    """Their rows on average, and the median of their seconds: of an even number the lower one."""
-    seconds = sorted(seconds for _, seconds in rounds)
-    return sum(rows for rows, _ in rounds) / len(rounds), seconds[(len(seconds) - 1) // 2]
 
 
 def _key(sequences: int, length: int) -> tuple[int, int]:

@@ -1,0 +1,120 @@
+"""A world in which planners can be judged: made drafts, a made text, and a clock that a formula moves."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from paceline.context import Context, Ending
+from paceline.decode.planner import Draft, Outcome, Planner, Room
+from paceline.drafters import Budget
+from paceline.law import Sampling
+from paceline.tree import EMPTY, ROOT, DraftTree
+
+VOCABULARY = 1000
+Seconds = Callable[[int], float]
+Source = Callable[["World", Context, Budget], DraftTree]
+"""Makes a draft; it may look at the text to come, with which it is as right or as wrong as it likes."""
+
+
+@dataclass
+class World:
+    """Texts of random tokens. What a forward of so many rows takes is given, and so is what drafting takes."""
+
+    source: Source
+    seconds: Seconds
+    seconds_draft: float = 0.0
+    seed: int = 0
+    rounds: int = 0
+    clock: float = 0.0
+    emitted: int = 0
+    sent: list[int] = field(default_factory=list)
+    drafts: int = 0
+
+    def __post_init__(self) -> None:
+        self.rng = np.random.default_rng(self.seed)
+        self.coming = self.rng.integers(0, VOCABULARY, 100_000)
+
+    def truth(self, context: Context, ahead: int) -> int:
+        return int(self.coming[len(context) + ahead])
+
+    def ride(self, planner: Planner, rounds: int, company: int = 1, *, foreseeable: bool = True) -> World:
+        """Write ``company`` texts together for so many rounds."""
+        ending = Ending(max_new_tokens=90_000)
+        contexts = [Context([1], Sampling(), ending) for _ in range(company)]
+        for context in contexts:
+            context.foreseeable = foreseeable
+        for _ in range(rounds):
+            self._round(planner, contexts)
+        return self
+
+    def _round(self, planner: Planner, contexts: Sequence[Context]) -> None:
+        budgets = planner.plan([Room(context, 16) for context in contexts])
+        proposed = [EMPTY if b.empty else self.source(self, c, b) for c, b in zip(contexts, budgets, strict=True)]
+        asking = [i for i, budget in enumerate(budgets) if not budget.empty]
+        cuts = planner.cut([Draft(contexts[i], proposed[i]) for i in asking]) if asking else []
+        sent = [EMPTY] * len(contexts)
+        for i, cut in zip(asking, cuts, strict=True):
+            sent[i] = cut.tree
+        spent = self.seconds(sum(1 + len(tree) for tree in sent))
+        drafting = self.seconds_draft if asking else 0.0
+        outcomes = []
+        for context, offered, tree in zip(contexts, proposed, sent, strict=True):
+            node, tokens = ROOT, list[int]()
+            while True:
+                token = self.truth(context, 0)
+                context.commit(token)
+                tokens.append(token)
+                child = tree.child(node, token)
+                if child is None:
+                    break
+                node = child
+            outcome = Outcome(
+                context=context,
+                proposed=offered,
+                sent=tree,
+                tokens=tuple(tokens),
+                seconds_draft=drafting,
+                seconds=spent,
+            )
+            outcomes.append(outcome)
+            self.emitted += len(tokens)
+        planner.review(outcomes)
+        self.rounds += 1
+        self.clock += spent + drafting
+        self.drafts += len(asking)
+        self.sent.append(sum(map(len, sent)))
+
+    @property
+    def speed(self) -> float:
+        return self.emitted / self.clock
+
+
+def chain(odds: Sequence[float], claims: Sequence[float] | None = None, name: str = "chain") -> Source:
+    """A chain whose token at each depth is right with the odds of that depth, and claims what it claims: the truth
+    unless told."""
+    scores = np.log(claims if claims is not None else odds)
+
+    def draft(world: World, context: Context, budget: Budget) -> DraftTree:
+        count = min(budget.nodes, budget.depth, len(odds))
+        tokens = []
+        for ahead in range(count):
+            right = world.rng.random() < odds[ahead]
+            tokens.append(world.truth(context, ahead) if right else VOCABULARY + ahead)
+        return DraftTree.chain(tokens, source=name, scores=scores[:count])
+
+    return draft
+
+
+def fan(odds: Sequence[float], name: str = "fan") -> Source:
+    """Siblings below the root, of which one is right with the odds of its place."""
+
+    def draft(world: World, context: Context, budget: Budget) -> DraftTree:
+        count = min(budget.nodes, len(odds))
+        right = world.rng.choice(len(odds) + 1, p=[*odds, 1 - sum(odds)])
+        tokens = [world.truth(context, 0) if i == right else VOCABULARY + i for i in range(count)]
+        return DraftTree.build(tokens, [ROOT] * count, source=name, scores=np.log(odds[:count]))
+
+    return draft

@@ -1,0 +1,318 @@
+"""The adaptive planner: hardly ever slower than plain, near the best size there is, and exact in what it picks."""
+
+from __future__ import annotations
+
+from itertools import combinations
+
+import numpy as np
+import pytest
+
+from paceline.context import Context, Ending
+from paceline.decode.adaptive import PROBING, Adaptive
+from paceline.decode.planner import Draft, Fixed, Outcome, Room
+from paceline.decode.reliability import Reliability
+from paceline.drafters import Budget, Drafter
+from paceline.law import Distribution, Sampling
+from paceline.profile.costs import TRUSTED, Costs
+from paceline.profile.timing import Timing
+from paceline.tree import EMPTY, ROOT, DraftTree, Floats
+from planned import Seconds, World, chain, fan
+
+CURVES: dict[str, Seconds] = {
+    "rising": lambda rows: 0.030 + 0.0012 * (rows - 1),
+    "flat": lambda rows: 0.030 if rows <= 64 else 0.030 * rows / 64,
+    "steps": lambda rows: 0.030 * (1 + (rows - 1) // 8 * 0.5),
+}
+SOURCES = {
+    "good": chain([0.8] * 16),
+    "weak": chain([0.25] * 16),
+    "boastful": chain([0.3] * 16, [0.95] * 16),
+    "modest": chain([0.9] * 16, [0.1] * 16),
+    "bushy": fan([0.3, 0.2, 0.1, 0.05, 0.03, 0.02, 0.01]),
+}
+HOSTILE = chain([1e-12] * 16, [0.999] * 16, "hostile")
+
+
+class Sized(Drafter):
+    nodes = 32
+
+
+def planner(costs: Costs | None = None) -> Adaptive:
+    return Adaptive(Sized(), costs or Costs())
+
+
+def measured(seconds: Seconds, most: int = 64) -> Costs:
+    return Costs(Timing(rows=rows, seconds=seconds(rows)) for rows in range(1, most + 1))
+
+
+def context(*, foreseeable: bool = True) -> Context:
+    made = Context([1], Sampling(), Ending(max_new_tokens=1000))
+    made.foreseeable = foreseeable
+    return made
+
+
+# what it costs and brings
+
+
+@pytest.mark.parametrize("curve", CURVES)
+@pytest.mark.parametrize(("drafting", "rounds", "least"), [(1e-4, 100, 0.98), (5e-3, 100, 0.97), (5e-3, 600, 0.98)])
+def test_who_is_always_wrong_and_claims_certainty_costs_hardly_anything(
+    curve: str, drafting: float, rounds: int, least: float
+) -> None:
+    seconds = CURVES[curve]
+    for company in (1, 8):
+        world = World(HOSTILE, seconds, drafting).ride(planner(), rounds, company)
+        assert world.speed > least * company / seconds(company)
+
+
+@pytest.mark.parametrize("curve", CURVES)
+@pytest.mark.parametrize("source", SOURCES)
+def test_it_is_about_as_fast_as_the_best_fixed_size(curve: str, source: str) -> None:
+    """The best of many sizes in hindsight, that is, over the same number of rounds; the planner has to find out first
+    what forwards take and whom to believe."""
+    made, seconds = SOURCES[source], CURVES[curve]
+    best = max(World(made, seconds, 1e-4).ride(Fixed(nodes), 300).speed for nodes in (0, 1, 2, 3, 4, 6, 8, 12, 16))
+    assert World(made, seconds, 1e-4).ride(planner(), 300).speed > 0.92 * best
+
+
+def test_in_company_drafts_shrink_as_the_rows_of_others_make_them_dear() -> None:
+    seconds = CURVES["rising"]
+    alone = World(SOURCES["good"], seconds).ride(planner(), 200)
+    together = World(SOURCES["good"], seconds).ride(planner(), 200, company=8)
+    assert np.mean(together.sent) / 8 < 0.7 * np.mean(alone.sent)
+    assert together.speed > 1.5 * 8 / seconds(8)
+
+
+def test_nothing_is_sent_until_it_is_known_what_a_round_takes() -> None:
+    world = World(SOURCES["good"], CURVES["flat"]).ride(planner(), TRUSTED + 1)
+    assert world.sent[:TRUSTED] == [0] * TRUSTED
+    assert world.sent[TRUSTED] > 0
+
+
+def test_a_drafter_that_does_not_pay_sleeps_within_the_probe_budget() -> None:
+    rounds, drafting, plain = 2000, 0.003, 0.030
+    world = World(HOSTILE, lambda rows: plain * rows, drafting).ride(planner(), rounds)
+    assert sum(world.sent) < 20
+    assert world.drafts * drafting / (rounds * plain) == pytest.approx(PROBING, rel=0.3)
+
+
+def test_what_was_not_sent_is_learnt_from_all_the_same() -> None:
+    """Forwards of more than one row are far too dear, and yet it is known then how good the drafts are."""
+    made = planner(measured(lambda rows: 1.0 if rows == 1 else 50.0))
+    world = World(SOURCES["modest"], lambda rows: 1.0).ride(made, 60)
+    assert sum(world.sent) == 0
+    tree = DraftTree.chain([1, 2, 3], source="chain", scores=np.log([0.1] * 3))
+    mind = made._mind_of(context())
+    assert mind.reliability.odds(tree, tree.depths()).min() > 0.75
+
+
+# what it picks
+
+
+def random_tree(rng: np.random.Generator, nodes: int) -> DraftTree:
+    parents = [int(rng.integers(-1, i)) if i else ROOT for i in range(nodes)]
+    return DraftTree.build(range(nodes), parents, scores=np.log(rng.uniform(0.05, 0.95, nodes)), source="any")
+
+
+def test_the_part_it_picks_is_connected_and_no_other_is_worth_more() -> None:
+    rng = np.random.default_rng(5)
+    for _ in range(60):
+        tree, extra = random_tree(rng, 8), np.sort(rng.uniform(0, 1.5, 8))
+        costs = Costs(Timing(rows=rows, seconds=float(took)) for rows, took in enumerate([1.0, *(1.0 + extra)], 1))
+        made, times = planner(costs), costs.seconds(9)[1:]
+        one = context()
+        made.plan([Room(one, 9)])
+        [cut] = made.cut([Draft(one, tree)])
+        odds = np.exp(tree.scores)  # nothing was seen yet, so what they claim is what they are worth
+        paths = [float(np.prod(odds[tree.path(node)])) for node in range(8)]
+
+        def worth(nodes: tuple[int, ...], paths: list[float] = paths, times: Floats = times) -> float:
+            return sum(paths[node] for node in nodes) - float(times[len(nodes)])
+
+        closed = [
+            nodes
+            for count in range(9)
+            for nodes in combinations(range(8), count)
+            if all(tree.parents[node] in (ROOT, *nodes) for node in nodes)
+        ]
+        picked = tuple(int(token) for token in cut.tree.tokens)
+        assert picked in closed
+        assert worth(picked) == pytest.approx(max(map(worth, closed)))
+        assert cut.why is not None
+        assert cut.why.tokens == pytest.approx(1 + sum(paths[node] for node in picked))
+
+
+def test_sequences_that_are_scored_together_are_weighed_together() -> None:
+    """The sure draft of one is sent and the doubtful one of the other is not."""
+    made, one, other = planner(measured(CURVES["rising"])), context(), context()
+    made.plan([Room(one, 8), Room(other, 8)])
+    sure = DraftTree.chain([1, 2, 3], scores=np.log([0.9] * 3), source="sure")
+    doubtful = DraftTree.chain([1, 2, 3], scores=np.log([0.02] * 3), source="doubtful")
+    first, second = made.cut([Draft(one, sure), Draft(other, doubtful)])
+    assert len(first.tree) == 3
+    assert len(second.tree) == 0
+
+
+def test_probes_go_with_the_draft_whole_and_stay_away_while_the_drafter_sleeps() -> None:
+    made, one = planner(measured(CURVES["flat"])), context()
+    tree = DraftTree.build(
+        [5, 6, 7, 8], [ROOT, ROOT, 1, ROOT], scores=np.log([0.9, 0.5, 0.5, 0.01]), probes=[False, True, True, False]
+    )
+    made.plan([Room(one, 8)])
+    [cut] = made.cut([Draft(one, tree)])
+    assert cut.tree.probes is not None
+    assert int(cut.tree.probes.sum()) == 2
+    steep = planner(measured(lambda rows: float(rows)))
+    budgets = []
+    for _ in range(30):
+        [budget] = steep.plan([Room(one, 8)])
+        budgets.append(budget.nodes)
+        sent = EMPTY if budget.empty else steep.cut([Draft(one, tree)])[0].tree
+        one.commit(99)
+        offered = EMPTY if budget.empty else tree
+        how = {"seconds_draft": 1e-4, "seconds": 1.0 + len(sent)}
+        steep.review([Outcome(context=one, proposed=offered, sent=sent, tokens=(99,), **how)])
+    assert budgets[0] > 0
+    assert budgets.count(0) > 20
+
+
+# sources that take time
+
+
+def test_a_dear_source_runs_where_it_pays_and_not_beside_a_draft_that_is_good_already() -> None:
+    """Of two kinds of places, where the cheap draft is strong and where it is not, the dear one helps in the latter."""
+    made, one = planner(measured(lambda rows: 0.030 + 0.0002 * rows)), context()
+    strong = DraftTree.chain([1, 2], scores=np.log([0.97, 0.97]), source="cheap")
+    ran = {True: 0, False: 0}
+    for number in range(400):
+        easy = number % 2 == 0
+        [budget] = made.plan([Room(one, 8)])
+        assert budget.worth is not None
+        cheap = strong if easy else EMPTY
+        dear = budget.worth(one, cheap)
+        ran[easy] += dear
+        tree = cheap
+        if dear and not easy:
+            tree = DraftTree.chain([1, 2], scores=np.log([0.9, 0.9]), source="dear")
+        [cut] = made.cut([Draft(one, tree)])
+        tokens = (1, 2, 3) if len(tree) else (3,)
+        for token in tokens:
+            if one.finish is None:
+                one.commit(token)
+        if one.finish is not None:
+            one = context()
+            continue
+        spent = {"seconds_draft": 0.010 if dear else 1e-4, "seconds": 0.030 + 0.0002 * (1 + len(cut.tree))}
+        made.review([Outcome(context=one, proposed=tree, sent=cut.tree, tokens=tokens, **spent)])
+    assert ran[False] > 180
+    assert ran[True] < 30
+
+
+# the rejection rule
+
+
+def test_under_the_rejection_rule_no_clock_and_no_other_text_decides() -> None:
+    def sent(seconds: Seconds, before: int) -> list[int]:
+        made = planner()
+        World(SOURCES["modest"], CURVES["rising"], seed=9).ride(made, before)
+        return World(SOURCES["good"], seconds).ride(made, 50, foreseeable=False).sent
+
+    assert sent(CURVES["flat"], 0) == sent(lambda rows: 0.01 * rows**2, 0) == sent(CURVES["steps"], 40)
+
+
+def test_nodes_that_were_sampled_are_cut_by_place_and_their_law_stays() -> None:
+    law = Distribution(np.arange(4), np.array([0.97, 0.01, 0.01, 0.01]))
+    made, one = planner(measured(lambda rows: float(rows))), context(foreseeable=False)
+    lengths = set()
+    for tokens in ([0, 1, 2], [1, 0, 0], [3, 3, 3]):  # likely and unlikely draws of the same law
+        tree = DraftTree.chain(tokens, laws=[law] * 3, scores=np.log(law.probs[tokens]), source="drawn")
+        made.plan([Room(one, 8)])
+        [cut] = made.cut([Draft(one, tree)])
+        assert cut.tree.tokens.tolist() == tokens[: len(cut.tree)]
+        assert set(cut.tree.drawn) == set(range(-1, len(cut.tree) - 1))
+        lengths.add(len(cut.tree))
+    assert len(lengths) == 1
+
+
+# what it learns
+
+
+def test_scores_are_believed_as_far_as_they_came_true() -> None:
+    rng, seen = np.random.default_rng(1), Reliability()
+    for _ in range(600):
+        tree = DraftTree.build([1, 2], [ROOT, ROOT], scores=np.log([0.6, 0.3]), source="one")
+        seen.learn(tree, ROOT, [1 if rng.random() < 0.2 else 2 if rng.random() < 0.75 else 3])
+    tree = DraftTree.build([1, 2, 3], [ROOT] * 3, scores=np.log([0.6, 0.3, 0.6]), source="one")
+    first, second, _ = seen.odds(tree, tree.depths())
+    assert first == pytest.approx(0.2, abs=0.08)
+    assert second == pytest.approx(0.6, abs=0.1)
+    stranger = DraftTree.chain([1], scores=[np.log(0.6)], source="another")
+    assert seen.odds(stranger, stranger.depths())[0] == pytest.approx(0.6)
+
+
+def test_nodes_behind_one_that_was_wrong_say_nothing() -> None:
+    seen = Reliability()
+    tree = DraftTree.chain([1, 2], scores=np.log([0.5, 0.5]), source="one")
+    for _ in range(50):
+        assert seen.learn(tree, ROOT, [7]) is None
+    before, after = seen.odds(tree, tree.depths())
+    assert before < 0.05
+    assert after > before  # nothing was seen of its depth: what its source claims, less what it was wrong by
+
+
+def test_a_draft_is_followed_over_several_rounds() -> None:
+    seen = Reliability()
+    tree = DraftTree.chain([1, 2, 3], scores=np.log([0.5] * 3), source="one")
+    node = seen.learn(tree, ROOT, [1])
+    assert node == 0
+    assert seen.learn(tree, node, [2, 9]) is None
+    assert seen.learn(tree, 2, [5]) is None
+
+
+# costs
+
+
+def test_costs_rise_with_rows_and_lie_between_what_was_seen() -> None:
+    costs = Costs()
+    for rows, seconds in ((1, 1.0), (5, 1.4), (9, 1.2), (17, 2.0)) * 3:
+        costs.note(Timing(rows=rows, seconds=seconds))
+    found = costs.seconds(40)
+    assert (np.diff(found) >= 0).all()
+    assert found[1] == pytest.approx(1.0, rel=0.1)
+    assert found[17] == pytest.approx(2.0, rel=0.1)
+    assert found[9] < found[13] < found[17] < found[40]
+
+
+def test_a_stall_and_the_first_of_its_size_change_nothing() -> None:
+    costs = Costs()
+    for rows in (1, 1, 1, 8, 8, 8):
+        costs.note(Timing(rows=rows, seconds=1.0))
+    costs.note(Timing(rows=8, seconds=30.0))
+    costs.note(Timing(rows=32, seconds=30.0))
+    assert costs.seconds(32)[[1, 8, 32]] == pytest.approx([1.0, 1.0, 1.3], rel=0.15)
+
+
+def test_costs_follow_the_pace_of_the_machine_also_for_sizes_that_are_not_seen() -> None:
+    costs = measured(lambda rows: 1.0 + 0.1 * rows)
+    for _ in range(200):
+        costs.note(Timing(rows=9, seconds=2 * 1.9))
+    assert costs.seconds(30)[[1, 9, 30]] == pytest.approx([2.2, 3.8, 8.0], rel=0.25)
+    assert costs.frozen().seconds(30)[[1, 9, 30]] == pytest.approx([1.1, 1.9, 4.0], rel=0.05)
+
+
+def test_of_a_company_and_a_length_that_were_never_seen_the_nearest_is_taken() -> None:
+    costs = Costs(
+        [Timing(rows=n, seconds=1.0, sequences=1) for n in (1, 9)]
+        + [Timing(rows=n, seconds=2.0, sequences=8) for n in (8, 64)]
+        + [Timing(rows=n, seconds=3.0, sequences=1, length=30_000) for n in (1, 9)]
+    )
+    for sequences, length, seconds in ((1, 100, 1.0), (2, 900, 1.0), (6, 100, 2.0), (1, 20_000, 3.0)):
+        assert costs.seconds(8, sequences=sequences, length=length)[8] == pytest.approx(seconds)
+
+
+def test_a_budget_is_never_larger_than_the_drafter_is_good_for() -> None:
+    made, one = planner(measured(CURVES["flat"])), context()
+    World(SOURCES["modest"], CURVES["flat"]).ride(made, 50)
+    [budget] = made.plan([Room(one, 5)])
+    assert budget == Budget(min(Sized.nodes, budget.nodes), 5, budget.worth)
+    assert budget.nodes <= Sized.nodes
