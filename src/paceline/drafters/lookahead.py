@@ -37,8 +37,10 @@ def foretold(context: Context, scores: Scores, rows: Ints, ahead: Ints, *, share
     """What the target would say after each of the ``rows``; ``ahead`` are the places of the answers, counted from the
     next token of the text. With ``shared`` noise its sample at that place, as far as the settings' temperature makes
     it, else its likeliest token."""
+    found: Ints
     if not shared:
-        return scores.choices()[rows]
+        found = scores.choices()[rows]
+        return found
     top = scores.top(BEST)
     ids = top.ids[rows]
     favour = top.logits[rows] / max(context.sampling.temperature, COLDEST)
@@ -46,7 +48,8 @@ def foretold(context: Context, scores: Scores, rows: Ints, ahead: Ints, *, share
         there = ahead == place
         clocks = context.exponentials(place, ids[there].ravel())
         favour[there] -= np.log(clocks).reshape(-1, ids.shape[1])
-    return ids[np.arange(len(rows)), favour.argmax(axis=1)]
+    found = ids[np.arange(len(rows)), favour.argmax(axis=1)]
+    return found
 
 
 def shares_noise(context: Context, wanted: bool) -> bool:
@@ -134,7 +137,7 @@ class Window:
         """Take in what the model ``said`` after the newest level; the columns that are complete by it, if any."""
         first, *later = self.levels
         if len(self.levels) < self.levels_at_most:
-            self.levels = [level[1:] + [self._any(text)] for level in (first, *later)]
+            self.levels = [[*level[1:], self._any(text)] for level in (first, *later)]
             self.levels.append([*said[1:], self._any(text)])
             return []
         columns = list(zip([root, *first], *later, said, strict=True))

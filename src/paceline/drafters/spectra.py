@@ -1,0 +1,237 @@
+"""SPECTRA's internal speculation: what the model nearly said, kept in two stores that are read in two directions.
+
+Every scored row says what the model would go on with, also the rows of what was refused. With the tokens before it that
+is an n-gram of the model's own. The *forward* store keeps it by its first token: what follows once that token stands
+there, several tokens at a time. The *backward* store keeps its last token by those before it: what comes next after
+these words, looked up by the longest ending that is known. A draft begins with the forward n-grams of the root, and the
+backward store fills in beside and behind them, level by level, for as long as there is room.
+
+The text itself is in both stores, too. With ``corpus`` there are other people's texts besides, cut to those places that
+continue the text's own last words.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import numpy as np
+
+from paceline.context import Context
+from paceline.drafters.base import Budget, Drafter, Seen
+from paceline.drafters.lookahead import BEST, COLDEST, ELSEWHERE, Pool, foretold, noise_option, shares_noise
+from paceline.targets.base import NOTHING, Scores, Want
+from paceline.tree import EMPTY, ROOT, DraftTree, Floats
+from paceline.verify import Verdict
+
+SHORTEST = 2
+"""So many tokens of context the backward store asks for at least: single tokens are the forward store's."""
+CONTEXTS = 1 << 17
+"""How many contexts the backward store holds at most; the oldest are forgotten."""
+
+
+class Contexts:
+    """For every short run of tokens the latest ``size`` different ones that came next."""
+
+    def __init__(self, size: int) -> None:
+        self._size = size
+        self._next: dict[tuple[int, ...], dict[int, None]] = {}
+
+    def put(self, before: tuple[int, ...], token: int) -> None:
+        """Remember what came next; of too many the one that was not seen for longest is forgotten."""
+        known = self._next.get(before)
+        if known is None:
+            if len(self._next) >= CONTEXTS:
+                del self._next[next(iter(self._next))]
+            known = self._next[before] = {}
+        known.pop(token, None)
+        known[token] = None
+        if len(known) > self._size:
+            del known[next(iter(known))]
+
+    def after(self, text: tuple[int, ...]) -> tuple[int, list[int]]:
+        """The length of the longest known ending of ``text``, and what came next after it, the latest first."""
+        for size in range(len(text), SHORTEST - 1, -1):
+            if (known := self._next.get(text[-size:])) is not None:
+                return size, list(known)[::-1]
+        return 0, []
+
+
+class Store:
+    """Both directions of one memory of n-grams; texts written at the same time may share it."""
+
+    def __init__(self, level: int, guesses: int) -> None:
+        self._level = level
+        self.lock = threading.Lock()
+        self.forward = Pool(guesses)
+        self.backward = Contexts(guesses)
+
+    def put(self, gram: tuple[int, ...]) -> None:
+        """Remember up to ``level`` tokens in a row, the last of which is what they lead to."""
+        if len(gram) == self._level:
+            self.forward.put(gram[0], gram[1:])
+        for size in range(SHORTEST, len(gram)):
+            self.backward.put(gram[-1 - size : -1], gram[-1])
+
+
+class Going(NamedTuple):
+    """A node that goes on: the last tokens up to it, and the forward n-grams that agree with its path, weighed."""
+
+    node: int
+    path: float
+    tail: tuple[int, ...]
+    rests: list[tuple[float, tuple[int, ...]]]
+
+
+@dataclass(eq=False)
+class Memory:
+    """One text, and the store that it draws from."""
+
+    context: Context
+    store: Store
+    shared: bool
+    """Whether the target's choices are foreseen by the public noise."""
+    learnt: int = 0
+    """How much of the text is in the store."""
+
+
+@dataclass(eq=False)
+class Sketch:
+    """A tree being drafted, level by level."""
+
+    tokens: list[int] = field(default_factory=list)
+    parents: list[int] = field(default_factory=list)
+    scores: list[float] = field(default_factory=list)
+
+
+class Spectra(Drafter):
+    """``level`` is the longest n-gram, ``guesses`` how many of each beginning are kept and how many nodes of each level
+    of a draft go on, ``store`` whether every text has its own memory or all texts of the drafter share one."""
+
+    name = "spectra"
+    summary = "n-grams that the model nearly said, read forward from the last token and backward by the longest context"
+    source = "SPECTRA (Le et al. 2025)"
+    needs = Want(top=BEST)
+    unfit = "texts are short, or a text is like none of its own beginnings: its stores start empty"
+
+    def __init__(self, *, level: int = 5, guesses: int = 7, store: str = "text", noise: str = "shared") -> None:
+        if level < 3:
+            raise ValueError(f"spectra needs level of at least 3, not {level}")
+        if guesses < 1:
+            raise ValueError(f"spectra needs guesses of at least 1, not {guesses}")
+        if store not in ("text", "shared"):
+            raise ValueError(f"spectra takes store=text or store=shared, not {store!r}")
+        self.level, self.guesses = level, guesses
+        self.nodes = guesses * (level - 1)
+        self._noise = noise_option(self.name, noise)
+        if not self._noise:
+            self.needs = NOTHING
+        self._common = Store(level, guesses) if store == "shared" else None
+
+    def reset(self) -> None:
+        if self._common is not None:
+            self._common = Store(self.level, self.guesses)
+
+    def open(self, context: Context) -> Memory:
+        store = self._common or Store(self.level, self.guesses)
+        state = Memory(context, store, shares_noise(context, self._noise))
+        with store.lock:
+            self._learn_text(state)
+        return state
+
+    def observe(self, seen: Sequence[Seen]) -> None:
+        for state, verdict, scores in seen:
+            if verdict.tokens:
+                with state.store.lock:
+                    for gram in self._nearly_said(state, verdict, scores):
+                        state.store.put(gram)
+                    self._learn_text(state)
+
+    def _learn_text(self, state: Memory) -> None:
+        tokens = state.context.tokens[max(0, state.learnt - self.level + 1) :].tolist()
+        known = min(state.learnt, self.level - 1)
+        for end in range(known, len(tokens)):
+            state.store.put(tuple(tokens[max(0, end - self.level + 1) : end + 1]))
+        state.learnt = len(state.context)
+
+    def _nearly_said(self, state: Memory, verdict: Verdict, scores: Scores) -> Iterator[tuple[int, ...]]:
+        """An n-gram for every scored row; what was said last is read as the text later, and is remembered longest."""
+        context, keep = state.context, self.level - 1
+        length = len(context) - len(verdict.tokens)
+        before = tuple(context.tokens[max(0, length - keep) : length].tolist())
+        tails, depths = [before], [0]
+        for token, parent in zip(scores.tokens[1:].tolist(), scores.parents[1:].tolist(), strict=True):
+            tails.append((*tails[parent], token)[-keep:])
+            depths.append(depths[parent] + 1)
+        ahead = np.array(depths) - len(verdict.tokens)
+        said = foretold(context, scores, np.arange(len(tails)), ahead, shared=state.shared)
+        for tail, token in zip(tails, said.tolist(), strict=True):
+            yield (*tail, token)
+
+    def propose_one(self, state: Memory, budget: Budget) -> DraftTree:
+        keep = self.level - 1
+        text = state.context.tokens
+        sketch = Sketch()
+        with state.store.lock:
+            rests = [(ELSEWHERE / (1 + age), rest) for age, rest in enumerate(state.store.forward.after(int(text[-1])))]
+            going = [Going(ROOT, 0.0, tuple(text[-keep:].tolist()), rests)]
+            for depth in range(min(budget.depth, 2 * keep)):
+                going = self._level(state, sketch, going, depth)
+                if not going or len(sketch.tokens) >= 2 * budget.nodes + self.guesses:
+                    break
+        if not sketch.tokens:
+            return EMPTY
+        tree = DraftTree.build(sketch.tokens, sketch.parents, source=self.name, scores=sketch.scores)
+        return tree.top(budget.nodes)
+
+    def _level(self, state: Memory, sketch: Sketch, going: Sequence[Going], depth: int) -> list[Going]:
+        """Hang the next level below the nodes that go on, and say which of it go on."""
+        votes = [_votes(state.store.backward, front) for front in going]
+        scores = _believed(votes, state, depth)
+        following: list[Going] = []
+        at = 0
+        for front, weights in zip(going, votes, strict=True):
+            for token in weights:
+                node, score = len(sketch.tokens), float(scores[at])
+                at += 1
+                sketch.tokens.append(token)
+                sketch.parents.append(front.node)
+                sketch.scores.append(score)
+                if token not in state.context.ending.eos:
+                    rests = [(weight, rest[1:]) for weight, rest in front.rests if rest[0] == token and len(rest) > 1]
+                    tail = (*front.tail, token)[-(self.level - 1) :]
+                    following.append(Going(node, front.path + score, tail, rests))
+        following.sort(key=lambda front: -front.path)
+        return following[: self.guesses]
+
+
+def _votes(backward: Contexts, front: Going) -> dict[int, float]:
+    """What may come next, weighed: by how late it was seen, and after how long a context."""
+    weights: dict[int, float] = {}
+    for weight, rest in front.rests:
+        weights[rest[0]] = weights.get(rest[0], 0.0) + weight
+    size, tokens = backward.after(front.tail)
+    for age, token in enumerate(tokens):
+        weights[token] = weights.get(token, 0.0) + size * ELSEWHERE / (1 + age)
+    return weights
+
+
+def _believed(votes: Iterable[dict[int, float]], state: Memory, depth: int) -> Floats:
+    """Log-probabilities of all that is voted for, in order; with shared noise, as its clocks foresee."""
+    tokens, shares, rest, groups = list[int](), list[float](), list[float](), list[int]()
+    for group, weights in enumerate(votes):
+        whole = ELSEWHERE + sum(weights.values())
+        tokens += weights
+        shares += [weight / whole for weight in weights.values()]
+        rest.append(ELSEWHERE / whole)
+        groups += [group] * len(weights)
+    favour, elsewhere = np.array(shares), np.array(rest)
+    if state.shared and tokens:
+        coolness = 1 / max(state.context.sampling.temperature, COLDEST)
+        elsewhere = elsewhere**coolness
+        favour = favour**coolness / state.context.exponentials(depth, np.array(tokens))
+    rivals = np.bincount(np.array(groups, np.int64), weights=favour, minlength=len(rest)) + elsewhere
+    found: Floats = np.log(favour / rivals[groups])
+    return found
