@@ -26,7 +26,7 @@ from paceline.measure.rotation import order
 from paceline.measure.run.contestant import Clock, Contestant, Job, Written, cut
 from paceline.measure.run.directory import ABOUT, RECORDS, claimed, read
 from paceline.measure.run.ours import Drafting, Ours, parted
-from paceline.measure.run.record import ROUND_COLUMNS, SPLIT, Record, Verdict
+from paceline.measure.run.record import NEW_COLUMNS, ROUND_COLUMNS, SPLIT, Record, Verdict
 from paceline.measure.run.together import arrivals
 from paceline.measure.summary import Summary
 from paceline.targets.base import Target
@@ -796,8 +796,9 @@ def test_what_was_proposed_and_expected_is_kept(tmp_path: Path) -> None:
     for record in read(tmp_path / "run").records:
         rounds = record.rounds or {}
         if record.entry == "plain":
-            assert set(rounds) == {*ROUND_COLUMNS, "proposed"}
+            assert set(rounds) == {*ROUND_COLUMNS, *NEW_COLUMNS}
             assert not any(rounds["proposed"])
+            assert set(rounds["rows"]) == {1}
             continue
         assert all(sent == proposed // 2 for sent, proposed in zip(rounds["drafted"], rounds["proposed"], strict=True))
         assert any(rounds["proposed"])
@@ -813,7 +814,7 @@ def test_a_run_of_the_first_format_is_read_and_goes_on(tmp_path: Path) -> None:
     lines = (tmp_path / "run" / RECORDS).read_text().splitlines()
     rows = [json.loads(line) for line in lines]
     for row in rows:
-        del row["rounds"]["proposed"]
+        del row["rounds"]["proposed"], row["rounds"]["rows"]
     (tmp_path / "run" / RECORDS).write_text("".join(json.dumps(row) + "\n" for row in rows[:-3]))
     about = tmp_path / "run" / ABOUT
     about.write_text(json.dumps(json.loads(about.read_text()) | {"format": 1, "finished": False}))

@@ -69,6 +69,8 @@ class Round:
     """How many nodes the drafter proposed; those that the planner left out are not in ``drafted``."""
     why: Why | None = None
     """What the planner expected, where it says."""
+    rows: int = 0
+    """How many rows were scored: root, nodes and probes."""
 
 
 @dataclass(eq=False)
@@ -178,6 +180,7 @@ class Session:
                 seconds_judge=judged - scored - read,
                 proposed=proposed.drafted,
                 why=cut.why,
+                rows=1 + len(tree),
             )
         )
 

@@ -12,6 +12,7 @@ from paceline.cli.common import Subparsers, add_json, aligned, print_json
 
 if TYPE_CHECKING:
     from paceline.measure.compare import Between, Finding, Within
+    from paceline.measure.oracle import Oracle
     from paceline.measure.statistics import Estimate
     from paceline.measure.summary import Figures
 
@@ -37,6 +38,11 @@ def add(commands: Subparsers) -> None:
     parser.add_argument(
         "--base", metavar="ENTRY", help="the entry that speed-ups are over (default: the run's first, plain)"
     )
+    parser.add_argument(
+        "--oracle",
+        action="store_true",
+        help="how near each entry came to what the best draft would have given on this device",
+    )
     add_json(parser)
     parser.set_defaults(run=run)
 
@@ -57,9 +63,46 @@ def run(options: argparse.Namespace) -> int:
         betweens = across(runs, options.base)
         print("\n\n".join("\n".join(_between(between)) for between in betweens))
         found = {"base_run": runs[0].name, "runs": [between.as_dict() for between in betweens]}
+    if options.oracle:
+        from paceline.measure.oracle import Oracle
+
+        oracles = [Oracle(one, options.base) for one in runs]
+        for one, oracle in zip(runs, oracles, strict=True):
+            print("", f"limits of {one.name}", *_limits(oracle), sep="\n")
+        found["oracle"] = {one.name: oracle.as_dict() for one, oracle in zip(runs, oracles, strict=True)}
     if options.json:
         print_json(found)
     return 0
+
+
+def _limits(oracle: Oracle) -> Iterator[str]:
+    """Shares of both limits, cell by cell, and what they are."""
+    base = oracle.summary.base
+    rows = [("", "", f"x {base}", "of hindsight", "limit", "of knowing", "limit", "")]
+    cell: str | None = None
+    for share in oracle.shares():
+        here = ALL if share.task is None else f"{share.task}/{share.language}"
+        shares = [f"{one.value:.0%}" + _percents(one) for one in (share.hindsight, share.knowing)]
+        limits = [f"{one:.2f}" for one in (share.hindsight_speed_up, share.knowing_speed_up)]
+        first = here if here != cell else ""
+        told = (first, share.entry, f"{share.speed_up:.2f}", shares[0], limits[0], shares[1], limits[1], "")
+        rows.append(told)
+        cell = here
+    widths = max(len(row[1]) for row in rows)
+    yield from (line.rstrip() for line in aligned([(row[0], f"{row[1]:{widths}}", *row[2:]) for row in rows]))
+    yield from _wrapped(
+        [
+            "all of rounds alone, over " + base + "; reading the prompt counts in none of it",
+            "of hindsight: of the speed that the same rounds would have had with only those nodes that were accepted, "
+            "and drafts that take no time; what is lacking went into refused rows and into drafting",
+            "of knowing: of the speed of a draft that knows the text and sends as much of it at a time as is fastest "
+            f"here, up to the {oracle.curve.most} rows that rounds of this run had",
+        ]
+    )
+
+
+def _percents(found: Estimate) -> str:
+    return f" [{found.low:.0%}, {found.high:.0%}]" if found.bounded else ""
 
 
 def _within(found: Within) -> Iterator[str]:

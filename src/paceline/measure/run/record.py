@@ -6,7 +6,6 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
-from paceline.decode.planner import Why
 from paceline.measure.run.fitting import misfit
 
 
@@ -31,9 +30,11 @@ ROUND_COLUMNS = (
     *("position", "drafted", "depth", "accepted", "refused", "emitted"),
     *("seconds_draft", "seconds_score", "seconds_read", "seconds_judge"),
 )
-EXPECTED = tuple(f"expected_{name}" for name in Why._fields)
-"""What the planner expected of the round; absent where none of a text's rounds says, and 0 of a round that does not."""
-LATER_COLUMNS = ("proposed", *EXPECTED)
+EXPECTED = {f"expected_{name}": name for name in ("tokens", "seconds", "seconds_plain", "rate")}
+"""What the planner expected of the round, by the names that it has there; absent where none of a text's rounds says,
+and 0 of a round that does not."""
+NEW_COLUMNS = "proposed", "rows"
+LATER_COLUMNS = (*NEW_COLUMNS, *EXPECTED)
 """Columns that runs of the first format do not have. ``drafted`` counts what was sent, ``proposed`` what there was."""
 SPLIT = ("prefill", "draft", "score", "read", "judge", "rest")
 

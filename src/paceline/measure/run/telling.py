@@ -6,11 +6,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
-from paceline.decode.planner import Why
 from paceline.decode.session import Round
 from paceline.measure.run.contestant import Contestant, Job, Written, cut
 from paceline.measure.run.judge import Finding
-from paceline.measure.run.record import EXPECTED, ROUND_COLUMNS, Record
+from paceline.measure.run.record import EXPECTED, NEW_COLUMNS, ROUND_COLUMNS, Record
 from paceline.measure.workload import Prompt
 from paceline.vocabulary import Detokenizer, Vocabulary
 
@@ -18,8 +17,6 @@ Spell = Callable[[Sequence[int], Sequence[int]], list[str]]
 """Of a prompt and the tokens after it, the text that each token made certain."""
 DIGITS = 7
 """Of seconds: a tenth of a microsecond, which is less than a clock tells."""
-NOTHING = Why(0.0, 0.0, 0.0, 0.0)
-"""Of a round whose planner did not say what it expected."""
 
 
 def kept(
@@ -84,13 +81,12 @@ def columns(rounds: Sequence[Round]) -> dict[str, list[float]]:
         name: [round(float(getattr(one, name)), DIGITS) for one in rounds]
         if name.startswith("seconds")
         else [int(getattr(one, name)) for one in rounds]
-        for name in (*ROUND_COLUMNS, "proposed")
+        for name in (*ROUND_COLUMNS, *NEW_COLUMNS)
     }
     if any(one.why is not None for one in rounds):
-        whys = [one.why or NOTHING for one in rounds]
         found |= {
-            name: [round(float(value), DIGITS) for value in column]
-            for name, column in zip(EXPECTED, zip(*whys, strict=True), strict=True)
+            column: [0.0 if one.why is None else round(float(getattr(one.why, name)), DIGITS) for one in rounds]
+            for column, name in EXPECTED.items()
         }
     return found
 
