@@ -16,6 +16,10 @@ from numpy.typing import NDArray
 from paceline.profile.curve import Curves
 from paceline.profile.fits import Cubic, Floats, Optimum, Spline, optimum
 
+TELLING = 0.05
+"""So many accepted tokens per round are the least from which anything can be told."""
+BOUNDS = 0.25, 4.0
+
 
 @dataclass(frozen=True, kw_only=True)
 class Point:
@@ -38,7 +42,10 @@ class Spot:
 
     @property
     def ratio(self) -> float:
-        return self.found / self.foretold
+        """Accepted tokens over those foretold, within `BOUNDS`; 1 where too few were foretold to tell."""
+        if self.foretold - 1 < TELLING:
+            return 1.0
+        return min(max((self.found - 1) / (self.foretold - 1), BOUNDS[0]), BOUNDS[1])
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,0 +1,195 @@
+"""A calibration: the seconds of this model on this machine, and for each method what its drafts bring.
+
+The order is that of dependence: seconds first, since they tell how large a draft can be worth its time at all; then a
+deep run of each method with drafts of that size; then a run at a small one, chosen by what the deep run told, which
+tells how much less the method learns from smaller drafts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from paceline.context import Ints
+from paceline.drafters.base import Drafter
+from paceline.law import Sampling
+from paceline.measure.calibrate.hindsight import corrected, sizes_to, told
+from paceline.measure.calibrate.seconds import DEAR, ROWS, SPARSE, measured
+from paceline.measure.calibrate.texts import Course, Walk
+from paceline.profile.acceptance import Acceptance, Spot
+from paceline.profile.curve import Curves, Reading
+from paceline.profile.stored import Profile
+from paceline.profile.timing import Timing
+from paceline.targets.base import Target
+from paceline.targets.setup import setup_of
+
+NODES, LENGTHS, SEQUENCES = 128, (256, 1024), (1, 4)
+SECONDS = 40.0
+"""For the measuring of a method and of the rounds, the loading of the model apart."""
+SHARES = {"first": 0.25, "others": 0.1, "deep": 0.4, "spot": 0.2}
+"""Of those seconds: rounds of the first company and length, and of all others together, the deep run, the other."""
+HIGHEST_SPOT, LEAST_SPOT = 16, 2
+
+Advance = Callable[[str, int, int], None]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Method:
+    """One that is to be calibrated: its drafter fits the target already."""
+
+    spec: str
+    drafter: Drafter
+    draft: str = ""
+    """The fingerprint of its draft model."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """What to measure."""
+
+    max_nodes: int | None = None
+    """None for `NODES`, or fewer where larger drafts are too dear to be worth it."""
+    lengths: tuple[int, ...] = LENGTHS
+    sequences: tuple[int, ...] = SEQUENCES
+    sampling: Sampling = field(default_factory=lambda: Sampling(temperature=0.8))
+    max_new_tokens: int = 64
+    seconds: float = SECONDS
+
+    def __post_init__(self) -> None:
+        for name, values in (("max_nodes", (self.max_nodes or 1,)), ("lengths", self.lengths)):
+            if not values or min(values) < 1:
+                raise ValueError(f"{name} must be at least 1, not {min(values, default='nothing')}")
+        if not self.sequences or min(self.sequences) < 1:
+            raise ValueError(f"a batch holds at least 1 text, not {min(self.sequences, default='none')}")
+        if not self.seconds > 0:
+            raise ValueError(f"seconds must be more than 0, not {self.seconds:g}")
+
+
+@dataclass(kw_only=True)
+class Calibrator:
+    """Measures what a plan says. Nothing is stored: whoever runs it does that in the end."""
+
+    target: Target
+    methods: Sequence[Method]
+    prompts: Sequence[tuple[str, Ints]]
+    """What to write, by name."""
+    plan: Plan
+    progress: Advance = lambda doing, done, total: None
+    _done: int = 0
+
+    def run(self, known: Profile | None = None) -> Profile:
+        """A new profile. What is ``known`` of other methods stays, and their sizes are chosen anew."""
+        setup = setup_of(self.target)
+        timings, readings = self._seconds()
+        profile = Profile.now(setup, timings, readings)
+        most = max(t.rows for t in timings if (t.sequences, t.length) == _first(timings)) - 1
+        found = tuple(self._method(method, profile, most) for method in self.methods)
+        profile = replace(profile, methods=known.methods if known else ()).with_methods(found)
+        return replace(profile, methods=tuple(chosen(method, profile) for method in profile.methods))
+
+    def _seconds(self) -> tuple[tuple[Timing, ...], tuple[Reading, ...]]:
+        """Of every company and length; best tokens are read in the first of them."""
+        timings, readings = list[Timing](), list[Reading]()
+        text = np.concatenate([prompt for _, prompt in self.prompts])
+        top = max((method.drafter.needs.top for method in self.methods), default=0)
+        limit = self.plan.max_nodes
+        cells = [(n, length) for n in self.plan.sequences for length in self._lengths()]
+        for number, (sequences, length) in enumerate(cells):
+            share = SHARES["first"] if number == 0 else SHARES["others"] / (len(cells) - 1)
+            rows = _rows(ROWS if number == 0 else SPARSE, limit, sequences)
+            took, read = measured(
+                self.target,
+                text,
+                rows=rows,
+                length=length,
+                sequences=sequences,
+                top=top if number == 0 else 0,
+                seconds=share * self.plan.seconds,
+                cap=DEAR if self.plan.max_nodes is None else None,
+                sampling=self.plan.sampling,
+                advance=lambda said=f"rounds of {_told(sequences, length)}": self._advance(said),  # type: ignore[misc]
+            )
+            timings += took
+            readings += read
+        return tuple(timings), tuple(readings)
+
+    def _lengths(self) -> list[int]:
+        """Those that the model's context has room for, the first in any case."""
+        limit = self.target.context_length
+        fitting = [length for length in self.plan.lengths if limit is None or 2 * length <= limit]
+        return fitting or [min(self.plan.lengths)]
+
+    def _method(self, method: Method, profile: Profile, most: int) -> Acceptance:
+        course = Course(
+            target=self.target,
+            drafter=method.drafter,
+            sampling=self.plan.sampling,
+            max_new_tokens=self.plan.max_new_tokens,
+            advance=lambda: self._advance(f"{method.spec}, {most} nodes"),
+        )
+        names, prompts = zip(*self.prompts, strict=True)
+        walks = course.walk(prompts, most, SHARES["deep"] * self.plan.seconds)
+        acceptance = self._told(method, names, walks, most)
+        best = acceptance.choose(profile.curves(acceptance.top), *_first(profile.timings))
+        small = min(max(best.nodes, LEAST_SPOT), HIGHEST_SPOT, most)
+        self._advance(f"{method.spec}, {small} nodes")
+        again = course.follow(walks, small, SHARES["spot"] * self.plan.seconds)
+        deep = [trail for walk in walks[: len(again)] for trail in walk.trails]
+        spot = Spot(
+            nodes=small,
+            foretold=told(deep, small).tokens,
+            found=sum(walk.emitted for walk in again) / sum(len(walk.trails) for walk in again),
+        )
+        return replace(
+            acceptance,
+            points=corrected(acceptance.points, spot),
+            spot=spot,
+            drafting=tuple(sorted({most: _drafting(walks), small: _drafting(again)}.items())),
+        )
+
+    def _told(self, method: Method, names: Sequence[str], walks: Sequence[Walk], most: int) -> Acceptance:
+        trails = [trail for walk in walks for trail in walk.trails]
+        return Acceptance(
+            method=method.spec,
+            draft=method.draft,
+            points=tuple(told(trails, size) for size in sizes_to(most)),
+            drafting=((most, _drafting(walks)),),
+            top=method.drafter.needs.top,
+            spot=None,
+            temperature=self.plan.sampling.temperature,
+            prompts=tuple(names),
+            rounds=len(trails),
+            emitted=sum(walk.emitted for walk in walks),
+        )
+
+    def _advance(self, doing: str) -> None:
+        self._done += 1
+        self.progress(doing, self._done, 0)
+
+
+def chosen(method: Acceptance, profile: Profile) -> Acceptance:
+    """A method with its best size for every company and length of a profile."""
+    curves = profile.curves(method.top)
+    return replace(method, choices=tuple(method.choose(curves, *key) for key in curves.keys))
+
+
+def _first(timings: Sequence[Timing]) -> tuple[int, int]:
+    """The company and length that was measured first, and most closely."""
+    return timings[0].sequences, timings[0].length
+
+
+def _drafting(walks: Sequence[Walk]) -> float:
+    return sum(walk.seconds_draft for walk in walks) / sum(len(walk.trails) for walk in walks)
+
+
+def _rows(rows: Sequence[int], nodes: int | None, sequences: int) -> list[int]:
+    """Rows of each sequence: of several together no more in all than of one, but always some draft."""
+    most = 1 + (NODES if nodes is None else nodes)
+    bound = max(2, most // sequences)
+    return sorted({row for row in rows if row <= bound} | {bound if sequences == 1 else 2})
+
+
+def _told(sequences: int, length: int) -> str:
+    return f"{sequences} {'text' if sequences == 1 else 'texts'} of {length} tokens"
