@@ -80,6 +80,8 @@ class Drafter:
     """When not to use it, in a clause for ``paceline methods``."""
     nodes: int = 10
     """How many nodes a draft may hold where nobody says: as many as are worth their cost on most machines."""
+    spec: str = ""
+    """What it was made from, where it was: the name that measurements of it are kept under."""
     planner: str = "fixed"
     """Who sizes its drafts where nobody says, as a planner's spec."""
     needs: Want = NOTHING

@@ -82,7 +82,9 @@ def make_drafter(spec: str, model: Any = None, *, must_use: bool = True) -> Draf
     unions = [_union(part, spec, given, taken) for part in _split(spec)]
     if given and not taken and must_use:
         raise ValueError(f"a draft model is given, and method {spec!r} uses none; write 'assistant' or leave it out")
-    return unions[0] if len(unions) == 1 else Fallback(unions)
+    drafter = unions[0] if len(unions) == 1 else Fallback(unions)
+    drafter.spec = "".join(spec.split())
+    return drafter
 
 
 def _parted(text: str, mark: str) -> list[str]:
