@@ -4,8 +4,8 @@ UniSpec (its Table 14) fits the seconds of a round by a B-spline of degree 2 wit
 cubic, both by least squares, and finds the best draft size g* = argmax tokens(g) / seconds(g) by differential
 evolution. Fits smooth noise away; they also smooth away what is there: a forward gets dearer in steps, and tokens
 rise steeply over the first few nodes and hardly any more, which no cubic does. So the paper's size is taken as long as
-the points do not speak against it, and where they say that it would lose more than `DOUBT`, the best size of the points
-is.
+the points do not speak against it; where they say that it would lose more than `DOUBT`, or be slower than the smallest
+size, the best size of the points is.
 """
 
 from __future__ import annotations
@@ -136,11 +136,6 @@ class Optimum:
     loss: float
     """The share of throughput that the fitted size would lose by the points."""
 
-    @property
-    def trusted(self) -> bool:
-        """Whether the paper's curves decided."""
-        return self.loss <= DOUBT
-
 
 def optimum(sizes: Sequence[int], tokens: Sequence[float], seconds: Sequence[float]) -> Optimum:
     """The best number of nodes among those between the smallest and the largest size; sizes ascend."""
@@ -152,8 +147,9 @@ def optimum(sizes: Sequence[int], tokens: Sequence[float], seconds: Sequence[flo
     speeds = known_tokens(whole) / np.maximum(known_seconds(whole), LEAST)
     direct = sizes[0] + int(np.argmax(speeds))
     loss = 1 - float(speeds[fitted - sizes[0]] / speeds.max())
+    trusted = loss <= DOUBT and speeds[fitted - sizes[0]] >= speeds[0]
     return Optimum(
-        nodes=fitted if loss <= DOUBT else direct,
+        nodes=fitted if trusted else direct,
         fitted=fitted,
         direct=direct,
         seconds=fitted_seconds,

@@ -31,6 +31,8 @@ SECONDS = 40.0
 SHARES = {"first": 0.25, "others": 0.1, "deep": 0.4, "spot": 0.2}
 """Of those seconds: rounds of the first company and length, and of all others together, the deep run, the other."""
 HIGHEST_SPOT, LEAST_SPOT = 16, 2
+NEAR = 1.1
+"""Sizes within this factor of the largest are not measured beside it."""
 
 Advance = Callable[[str, int, int], None]
 
@@ -188,7 +190,7 @@ def _rows(rows: Sequence[int], nodes: int | None, sequences: int) -> list[int]:
     """Rows of each sequence: of several together no more in all than of one, but always some draft."""
     most = 1 + (NODES if nodes is None else nodes)
     bound = max(2, most // sequences)
-    return sorted({row for row in rows if row <= bound} | {bound if sequences == 1 else 2})
+    return sorted({row for row in rows if row <= bound / NEAR} | {bound if sequences == 1 else 2, 1})
 
 
 def _told(sequences: int, length: int) -> str:
