@@ -20,11 +20,15 @@ from paceline.drafters.base import Drafter, Plain
 from paceline.drafters.compose import Fallback, Union
 from paceline.drafters.lookahead import Lookahead
 from paceline.drafters.lookup import Lookup
+from paceline.drafters.rest import Rest
 from paceline.drafters.spectra import Spectra
+from paceline.drafters.suffix import Suffix
 
 Factory = Callable[..., Drafter]
 
-BUILT_IN: dict[str, Factory] = {method.name: method for method in (Plain, Lookup, Lookahead, Spectra, Assistant)}
+BUILT_IN: dict[str, Factory] = {
+    method.name: method for method in (Plain, Lookup, Suffix, Lookahead, Spectra, Rest, Assistant)
+}
 GROUP = "paceline.drafters"
 MODEL = "model"
 """The option of every method that drafts with a model: what `make_drafter` is given, where the spec names none."""

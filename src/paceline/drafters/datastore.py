@@ -1,0 +1,124 @@
+"""A corpus that drafts are retrieved from: its tokens, and all places in the order of what stands there.
+
+The order is by the next 16 tokens (`KEY`), so all places that continue a given ending lie side by side and are found by
+bisection; no place is compared beyond that. Both arrays stay in the file, which is mapped into memory: opening it costs
+nothing, several processes share it, and a search touches a few dozen pages.
+
+A file::
+
+    header (`tokenfile`)
+    tokens + KEY of 2 or 4 bytes, each one higher than its id; 0 between texts and behind the last
+    zeros up to a multiple of 4 bytes
+    tokens of 4 bytes: the places in order
+
+Its arrays are not read through when it is opened. A damaged one leads to places that do not exist or do not match: what
+is read there is cut to the file and to the model's vocabulary, and a draft is at worst refused. `verify` reads it all.
+"""
+
+from __future__ import annotations
+
+import mmap
+from bisect import bisect_left, bisect_right
+from hashlib import sha256
+from pathlib import Path
+
+from paceline.drafters.tokenfile import SIZE, read_header
+from paceline.vocabulary import Vocabulary
+
+KIND = b"PACEREST"
+NOUN = "datastore"
+KEY = 16
+"""How many tokens decide the order of two places, and so the longest ending that can be looked up."""
+SHORTEST = 2
+
+
+def order_at(tokens: int, width: int) -> int:
+    """Where the places begin in the file."""
+    return SIZE + -(-(tokens + KEY) * width // 4) * 4
+
+
+class Datastore:
+    """A datastore's file, open for looking up endings."""
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+        try:
+            with Path(path).open("rb") as file:
+                self.header = read_header(path, file.read(SIZE), KIND, NOUN)
+                self._bytes = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+        except OSError as error:
+            raise ValueError(
+                f"cannot read the {NOUN} {path}: {error.strerror}; 'paceline datastore' builds one"
+            ) from None
+        places = order_at(self.header.tokens, self.header.width)
+        expected = places + 4 * self.header.tokens
+        if len(self._bytes) != expected:
+            raise ValueError(
+                f"{path} is damaged: it has {len(self._bytes)} bytes and should have {expected}; build it again"
+            )
+        whole = memoryview(self._bytes)
+        self._tokens = whole[SIZE : SIZE + (self.header.tokens + KEY) * self.header.width].cast(self.header.code)
+        self._order = whole[places:].cast("I")
+        self._vocab_size = self.header.highest + 1
+
+    def __len__(self) -> int:
+        return self.header.tokens
+
+    def check(self, vocab_size: int, vocabulary: Vocabulary | None) -> None:
+        """Refuse to draft for another tokenizer."""
+        self.header.check(self.path, vocab_size, vocabulary)
+
+    def verify(self) -> None:
+        """Read the whole file, and tell whether it is what was written."""
+        digest = sha256()
+        for start in range(SIZE, len(self._bytes), 1 << 20):
+            digest.update(self._bytes[start : start + (1 << 20)])
+        if digest.digest() != self.header.digest:
+            raise ValueError(f"{self.path} is damaged: it does not agree with its digest; build it again")
+
+    def find(self, ending: list[int], longest: int = KEY, shortest: int = SHORTEST) -> tuple[int, range]:
+        """The longest ending of those sizes that stands in the corpus: its size, and where in the order its places lie.
+
+        Whatever stands there has its own endings there, too; so the size is found by bisection as well.
+        """
+        stored = [token + 1 for token in ending[-longest:]]
+        low, high, start = shortest - 1, len(stored), 0  # of size low something is known, of more than high nothing
+        while low < high:
+            size = (low + high + 1) // 2
+            first = self._first(stored[len(stored) - size :])
+            if first is None:
+                high = size - 1
+            else:
+                low, start = size, first
+        if low < shortest:
+            return 0, range(0)
+        wanted = stored[len(stored) - low :]
+        return low, range(start, bisect_right(self._order, wanted, start, key=lambda place: self._at(place, low)))
+
+    def _at(self, place: int, size: int) -> list[int]:
+        return self._tokens[place : place + size].tolist()
+
+    def _first(self, wanted: list[int]) -> int | None:
+        size = len(wanted)
+        first = bisect_left(self._order, wanted, key=lambda place: self._at(place, size))
+        return first if first < len(self._order) and self._at(self._order[first], size) == wanted else None
+
+    def following(
+        self, ending: list[int], limit: int, count: int, longest: int = KEY, shortest: int = SHORTEST
+    ) -> list[tuple[list[int], int]]:
+        """What followed the longest ending that stands in the corpus, up to ``count`` tokens each, and its size.
+
+        Of more than ``limit`` places those are taken that lie evenly among them: they are sorted by what follows, so
+        each continuation is represented as often as it stands there.
+        """
+        size, found = self.find(ending, longest, shortest)
+        taken = found if len(found) <= limit else [found[i * len(found) // limit] for i in range(limit)]
+        return [(told, size) for i in taken if (told := self._told(self._order[i] + size, count))]
+
+    def _told(self, start: int, count: int) -> list[int]:
+        """The ids from a place on, up to a border or to what is no id of the tokenizer's."""
+        ids = [token - 1 for token in self._tokens[start : start + count]]
+        for i, token in enumerate(ids):
+            if not 0 <= token < self._vocab_size:
+                return ids[:i]
+        return ids

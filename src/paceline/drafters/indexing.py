@@ -1,0 +1,80 @@
+"""Building a datastore: the tokens of texts, and all their places sorted by what stands there.
+
+Sorted by doubling: places in the order of their next token, then of their next two, four and so on, each time by the
+ranks of the time before. Four doublings compare as many tokens as are ever looked up. The same texts and tokenizer give
+the same bytes: places that stand equal stay in the order of the text.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from paceline.drafters.datastore import KEY, KIND, order_at
+from paceline.drafters.tokenfile import SIZE, Header, width_of, write_whole
+
+Ids = NDArray[np.int64]
+Progress = Callable[[str, int, int], None]
+
+PIECE = 1 << 16
+"""Characters that are encoded at a time, about: up to the end of a line."""
+
+
+def pieces_of(text: str) -> list[str]:
+    """A text in pieces of whole lines, so that encoding it shows its progress and takes no memory at once."""
+    pieces, start = [], 0
+    while start < len(text):
+        end = text.find("\n", start + PIECE) + 1 or len(text)
+        pieces.append(text[start:end])
+        start = end
+    return pieces
+
+
+def build(path: Path, texts: Iterable[Ids], fingerprint: str, progress: Progress = lambda *_: None) -> Header:
+    """Write the datastore of some texts, all of it or nothing."""
+    stored: list[Ids] = []
+    count = 0
+    for ids in texts:
+        if len(ids):
+            stored += [ids + 1, np.zeros(1, np.int64)]
+            count += 1
+    if not count:
+        raise ValueError("the texts hold no tokens; a datastore needs some")
+    joined = np.concatenate(stored)
+    if len(joined) >= 2**31:
+        raise ValueError(f"a datastore holds fewer than 2**31 tokens, not {len(joined)}; give it less text")
+    highest = int(joined.max()) - 1
+    kind = np.dtype(f"<u{width_of(highest)}")
+    padded = np.concatenate([joined, np.zeros(KEY, np.int64)]).astype(kind)
+    order = sorted_places(joined, progress).astype("<u4")
+    plain = padded.tobytes()
+    gap = bytes(order_at(len(joined), kind.itemsize) - SIZE - len(plain))
+    body = [plain, gap, order.tobytes()]
+    header = Header.of(KIND, body, tokens=len(joined), highest=highest, texts=count, fingerprint=fingerprint)
+    write_whole(path, [header.packed(), *body])
+    return header
+
+
+def sorted_places(tokens: Ids, progress: Progress = lambda *_: None) -> Ids:
+    """All places in the order of their next `KEY` tokens, equal ones in that of the text."""
+    ranks = tokens.copy()  # behind the end stand zeros
+    reach, steps = 1, KEY.bit_length() - 1
+    order = np.arange(len(tokens))
+    for step in range(steps):
+        progress("sorting", step, steps)
+        keys = ranks * (int(ranks.max()) + 1)
+        keys[:-reach] += ranks[reach:]
+        order = np.argsort(keys, kind="stable")
+        in_order = keys[order]
+        fresh = np.empty(len(tokens), np.bool_)
+        fresh[0] = True
+        np.not_equal(in_order[1:], in_order[:-1], out=fresh[1:])
+        ranks[order] = np.cumsum(fresh)
+        reach *= 2
+        if fresh.all():
+            break
+    progress("sorting", steps, steps)
+    return order

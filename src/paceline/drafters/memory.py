@@ -1,0 +1,118 @@
+"""What was written before, by all texts of a drafter: a bounded number of tokens, the oldest forgotten first.
+
+Two generations, each of half the size: what is new goes into the younger; when that is full it becomes the older one,
+and what was older is gone. So nothing is ever taken out of an index, and a memory of *n* tokens holds the last n/2
+surely and never more than n.
+"""
+
+from __future__ import annotations
+
+from array import array
+from pathlib import Path
+from threading import Lock
+
+from paceline.drafters.endings import NONE, Endings
+from paceline.drafters.tokenfile import SIZE, Header, read_header, width_of, write_whole
+from paceline.vocabulary import Vocabulary
+
+KIND = b"PACEMEMO"
+NOUN = "memory"
+
+
+class Memory:
+    """Texts by their endings, shared by everyone who drafts; kept in a file where one is named."""
+
+    def __init__(self, limit: int, file: str | None = None) -> None:
+        self._half = max(1, limit // 2)
+        self._file = file
+        self._lock = Lock()
+        self._older, self._younger = Endings(), Endings()
+        self._tokens_of: tuple[str, int] | None = None
+        """The tokenizer's fingerprint and the size of the model's vocabulary."""
+        self._fresh = False
+        """Whether there is something that the file does not hold."""
+        if file is not None and not Path(file).absolute().parent.is_dir():
+            raise ValueError(f"cannot keep a memory in {file}: there is no folder {Path(file).parent}")
+
+    def __len__(self) -> int:
+        return len(self._older) + len(self._younger)
+
+    def fit(self, vocab_size: int, vocabulary: Vocabulary | None) -> None:
+        """Learn whose tokens these are; where they were another model's, all is forgotten. Then the file is read."""
+        fingerprint = "" if vocabulary is None else vocabulary.fingerprint
+        if self._tokens_of == (fingerprint, vocab_size):
+            return
+        self.clear()
+        if self._file is not None and Path(self._file).exists():
+            self._load(self._file, vocab_size, vocabulary)
+        self._tokens_of = fingerprint, vocab_size
+
+    def clear(self) -> None:
+        with self._lock:
+            self._older, self._younger = Endings(), Endings()
+            self._fresh = False
+
+    def learn(self, tokens: list[int]) -> None:
+        """Remember a text that was written."""
+        if not tokens:
+            return
+        with self._lock:
+            self._append(tokens[-(self._half - 1) :] if self._half > 1 else [])
+            self._fresh = True
+
+    def _append(self, tokens: list[int]) -> None:
+        """One text and the border behind it, into the younger generation, which may have to grow old first."""
+        if len(self._younger) + len(tokens) + 1 > self._half:
+            self._older, self._younger = self._younger, Endings()
+        self._younger.extend([*tokens, NONE])
+
+    def following(self, ending: list[int], limit: int, count: int) -> list[tuple[list[int], int]]:
+        """What followed where something ended like this: up to ``count`` tokens each, and the size of the match."""
+        found: list[tuple[list[int], int]] = []
+        with self._lock:
+            for endings in (self._younger, self._older):
+                for place, size in endings.like(ending, limit - len(found)):
+                    told = endings.text[place + 1 : place + 1 + count]
+                    if NONE in told:
+                        told = told[: told.index(NONE)]
+                    if told:
+                        found.append((told, size))
+        return found
+
+    def save(self) -> None:
+        """Write what is remembered to the file, all of it or nothing."""
+        if self._file is None or not self._fresh:
+            return
+        with self._lock:
+            stored = [token + 1 for endings in (self._older, self._younger) for token in endings.text]
+            self._fresh = False
+        highest = max(stored, default=1) - 1
+        body = array("H" if width_of(highest) == 2 else "I", stored).tobytes()
+        header = Header.of(
+            KIND,
+            [body],
+            tokens=len(stored),
+            highest=max(0, highest),
+            texts=stored.count(0),
+            fingerprint="" if self._tokens_of is None else self._tokens_of[0],
+        )
+        write_whole(Path(self._file), [header.packed(), body])
+
+    def _load(self, file: str, vocab_size: int, vocabulary: Vocabulary | None) -> None:
+        try:
+            whole = Path(file).read_bytes()
+        except OSError as error:
+            raise ValueError(f"cannot read the {NOUN} {file}: {error.strerror}") from None
+        header = read_header(file, whole[:SIZE], KIND, NOUN)
+        body = whole[SIZE:]
+        told = Header.of(KIND, [body], tokens=header.tokens, highest=header.highest, texts=header.texts, fingerprint="")
+        if len(body) != header.tokens * header.width or told.digest != header.digest:
+            raise ValueError(f"{file} is damaged: it does not agree with its digest; delete it to begin anew")
+        header.check(file, vocab_size, vocabulary)
+        text: list[int] = []
+        for token in memoryview(body).cast(header.code).tolist():
+            if token:
+                text.append(token - 1)
+            else:
+                self._append(text[-(self._half - 1) :] if self._half > 1 else [])
+                text = []

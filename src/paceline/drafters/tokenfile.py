@@ -1,0 +1,140 @@
+"""Files of token ids that outlive a process: how they begin, and how they are written.
+
+Every file starts with the same 128 bytes, little-endian, and the last four of them are a checksum of the others::
+
+    0   8  what it is                    32  16  fingerprint of the tokenizer
+    8   4  version of the format         48  32  SHA-256 of all that follows the header
+    12  4  bytes per token: 2 or 4       80  44  zeros
+    16  8  tokens, borders included      124  4  CRC-32
+    24  4  highest token id
+    28  4  texts
+
+Tokens follow, each one higher than its id, so that 0 is the border between two texts.
+"""
+
+from __future__ import annotations
+
+import os
+import struct
+import sys
+import zlib
+from collections.abc import Iterable
+from contextlib import suppress
+from dataclasses import dataclass
+from hashlib import sha256
+from pathlib import Path
+from typing import Literal
+
+from paceline.vocabulary import Vocabulary
+
+SIZE = 128
+VERSION = 1
+_FIELDS = struct.Struct("<8sIIQII16s32s44x")
+_CHECKSUM = struct.Struct("<I")
+WIDEST = 2**31 - 2
+"""The highest token id that is taken: two of them then fit into one number of 64 bits, by which places are sorted."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Header:
+    """What a file of tokens says of itself."""
+
+    kind: bytes
+    width: int
+    tokens: int
+    highest: int
+    texts: int
+    fingerprint: str
+    digest: bytes
+
+    @classmethod
+    def of(
+        cls, kind: bytes, body: Iterable[bytes], *, tokens: int, highest: int, texts: int, fingerprint: str
+    ) -> Header:
+        digest = sha256()
+        for piece in body:
+            digest.update(piece)
+        width = width_of(highest)
+        return cls(
+            kind=kind,
+            width=width,
+            tokens=tokens,
+            highest=highest,
+            texts=texts,
+            fingerprint=fingerprint,
+            digest=digest.digest(),
+        )
+
+    def packed(self) -> bytes:
+        fields = _FIELDS.pack(
+            self.kind,
+            VERSION,
+            self.width,
+            self.tokens,
+            self.highest,
+            self.texts,
+            self.fingerprint.encode("ascii"),
+            self.digest,
+        )
+        return fields + _CHECKSUM.pack(zlib.crc32(fields))
+
+    @property
+    def code(self) -> Literal["H", "I"]:
+        """The tokens' type, as `memoryview.cast` and `struct` name it."""
+        return "H" if self.width == 2 else "I"
+
+    def check(self, path: str, vocab_size: int, vocabulary: Vocabulary | None) -> None:
+        """Refuse a file of another tokenizer. Without one only the ids can be judged."""
+        if vocabulary is not None and vocabulary.fingerprint != self.fingerprint:
+            raise ValueError(f"{path} holds tokens of another tokenizer than the model's; build it for this one")
+        if self.highest >= vocab_size:
+            raise ValueError(
+                f"{path} holds token {self.highest}, and the model's vocabulary has {vocab_size} tokens; "
+                "build it for this model"
+            )
+
+
+def width_of(highest: int) -> int:
+    """How many bytes hold every id up to the highest, and the border."""
+    if highest > WIDEST:
+        raise ValueError(f"token {highest} is too high an id for a file of tokens; the highest is {WIDEST}")
+    return 2 if highest + 1 < 2**16 else 4
+
+
+def read_header(path: str, beginning: bytes, kind: bytes, noun: str) -> Header:
+    """The header at the beginning of a file, or one sentence why it is none."""
+    if len(beginning) < SIZE or beginning[:8] != kind:
+        raise ValueError(f"{path} is no {noun} of paceline")
+    fields, (checksum,) = beginning[: _FIELDS.size], _CHECKSUM.unpack_from(beginning, _FIELDS.size)
+    _, version, width, tokens, highest, texts, fingerprint, digest = _FIELDS.unpack(fields)
+    if version != VERSION:
+        raise ValueError(f"{path} is a {noun} of version {version}, and this paceline reads version {VERSION}")
+    if zlib.crc32(beginning[: SIZE - _CHECKSUM.size]) != checksum or highest > WIDEST or width != width_of(highest):
+        raise ValueError(f"{path} is damaged: its header does not agree with its checksum; make it again")
+    if sys.byteorder != "little":
+        raise ValueError(f"{path} is little-endian, and this machine is not")
+    return Header(
+        kind=kind,
+        width=width,
+        tokens=tokens,
+        highest=highest,
+        texts=texts,
+        fingerprint=fingerprint.rstrip(b"\0").decode("ascii"),
+        digest=digest,
+    )
+
+
+def write_whole(path: Path, pieces: Iterable[bytes]) -> None:
+    """Write a file, all of it or nothing."""
+    place = Path(os.path.realpath(path))
+    partial = place.with_name(f".{place.name}.{os.getpid()}.partial")
+    try:
+        with partial.open("wb") as file:
+            for piece in pieces:
+                file.write(piece)
+        partial.replace(place)
+    except OSError as error:
+        raise ValueError(f"cannot write {path}: {error.strerror}") from None
+    finally:
+        with suppress(OSError):
+            partial.unlink(missing_ok=True)
