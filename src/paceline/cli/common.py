@@ -94,7 +94,7 @@ def add_writing(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--method",
         metavar="SPEC",
-        help="how to draft; 'paceline methods' lists them (default: assistant with a draft model, lookup without)",
+        help="how to draft; 'paceline methods' lists them (default: auto)",
     )
     parser.add_argument("--draft-model", "-md", metavar="MODEL", help="a small model that drafts, named as in --model")
     parser.add_argument(
@@ -106,7 +106,11 @@ def add_writing(parser: argparse.ArgumentParser) -> None:
         help="draft tokens per round: --planner fixed:K (default: as suits the method)",
     )
     parser.add_argument(
-        "--planner", metavar="P", help="how large drafts are: fixed:K, or fixed for the method's own size (default)"
+        "--planner",
+        metavar="P",
+        help="how large drafts are: fixed:K, fixed for the method's own size, calibrated for the size that 'paceline "
+        "calibrate' found, or adaptive for what is worth its time in every round (default: adaptive for auto, "
+        "otherwise fixed)",
     )
     parser.add_argument(
         "--rule", metavar="RULE", help="how drafts are accepted: coupled or rejection (default: coupled)"
@@ -140,6 +144,15 @@ def add_pictures(parser: argparse.ArgumentParser) -> None:
     """Whether to show where tokens came from."""
     parser.add_argument("--show", choices=("tokens",), help="tokens: mark each token by who proposed it")
     add_color(parser)
+
+
+def add_explain(parser: argparse.ArgumentParser) -> None:
+    """Whether to tell what the planner chose."""
+    parser.add_argument(
+        "--explain",
+        action="store_true",
+        help="say what the planner chose and why, a line per phase of the text, and what not drafting would have cost",
+    )
 
 
 def add_color(parser: argparse.ArgumentParser) -> None:

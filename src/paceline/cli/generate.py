@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from paceline.cli.common import (
     Subparsers,
+    add_explain,
     add_json,
     add_model,
     add_pictures,
@@ -52,6 +53,7 @@ def add(commands: Subparsers) -> None:
         help='write N texts from the prompt; of several, JSON is {"samples": [...]} with an object for each',
     )
     add_pictures(parser)
+    add_explain(parser)
     parser.add_argument("--html", type=Path, metavar="FILE", help="write a page that shows where each token came from")
     add_json(parser)
     parser.set_defaults(run=run)
@@ -78,8 +80,13 @@ def run(options: argparse.Namespace) -> int:
     if options.html:
         facts = describe(lm) | {"method": how.spec} | _given(settings)
         _write_page(options.html, [_picture(text, prompt, facts) for text in texts])
+    if options.explain:
+        for text in texts:
+            print("\n" + "\n".join(text.explain()))
     if options.json:
-        print_json(_record(texts) | describe(lm) | asked(how, sampling))
+        explained = [text.explain() for text in texts] if options.explain else []
+        told = {"explain": explained[0] if len(explained) == 1 else explained} if explained else {}
+        print_json(_record(texts) | told | describe(lm) | asked(how, sampling))
     return 0
 
 

@@ -270,7 +270,14 @@ class Adaptive(Planner):
             nodes = sent[start : start + len(one.tree)]
             chosen.append(nodes if one.held is None else nodes | one.held)
             start += len(one.tree)
-        why = Why(mind.company + float(gains[count]), float(seconds[first + count]), plain, rate)
+        why = Why(
+            tokens=mind.company + float(gains[count]),
+            seconds=float(seconds[first + count]),
+            seconds_plain=plain,
+            rate=rate,
+            chance=float(gains[1]) if len(order) else 0.0,
+            price=rate * float(seconds[min(first + 1, len(seconds) - 1)] - plain),
+        )
         return chosen, float(values[count]), why
 
     def review(self, outcomes: Sequence[Outcome]) -> None:

@@ -41,6 +41,10 @@ class Why:
     """The same of a round without a draft."""
     rate: float
     """Tokens per second that the time was valued at."""
+    chance: float = 0.0
+    """Of the likeliest node to come true."""
+    price: float = 0.0
+    """What the first row of a draft costs, in tokens: a first node less likely than this is not worth it."""
 
 
 class Cut(NamedTuple):

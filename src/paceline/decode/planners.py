@@ -5,17 +5,18 @@ from __future__ import annotations
 import re
 
 from paceline.decode.adaptive import Adaptive, costs_of
+from paceline.decode.calibrated import calibrated
 from paceline.decode.planner import Fixed, Planner
 from paceline.drafters.base import Drafter
 from paceline.profile.costs import Costs
 from paceline.targets.base import Target
 
-FORMS = "fixed:N with N draft tokens per round, or adaptive"
+FORMS = "fixed:N with N draft tokens per round, adaptive, or calibrated"
 
 
 def make_planner(spec: str | None, drafter: Drafter, target: Target | None = None) -> Planner:
     """The planner that a spec names, or without one the drafter's own: ``fixed:n``, or ``fixed`` for drafts of the
-    drafter's size; ``adaptive``.
+    drafter's size; ``adaptive``; ``calibrated``, which needs a target that was calibrated with this drafter.
 
     Without a ``target`` only the spec is judged.
     """
@@ -24,4 +25,6 @@ def make_planner(spec: str | None, drafter: Drafter, target: Target | None = Non
         return Fixed(int(rest) if rest else drafter.nodes)
     if kind == "adaptive" and not colon:
         return Adaptive(drafter, Costs() if target is None else costs_of(target, drafter.needs))
+    if kind == "calibrated" and not colon:
+        return Fixed(drafter.nodes) if target is None else calibrated(drafter, target)
     raise ValueError(f"cannot read planner {spec!r}: write {FORMS}")

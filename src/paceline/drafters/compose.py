@@ -13,6 +13,14 @@ from paceline.tree import EMPTY, DraftTree, merge
 from paceline.vocabulary import Vocabulary
 
 
+class Opened(list[Any]):
+    """The states of a text's parts, and the text."""
+
+    def __init__(self, context: Context) -> None:
+        super().__init__()
+        self.context = context
+
+
 class Composed(Drafter):
     """Opens, informs and closes its parts together; each part has its own state for every sequence."""
 
@@ -36,8 +44,8 @@ class Composed(Drafter):
         for part in self.parts:
             part.reset()
 
-    def open(self, context: Context) -> list[Any]:
-        states: list[Any] = []
+    def open(self, context: Context) -> Opened:
+        states = Opened(context)
         with ExitStack() as opened:
             for part in self.parts:
                 states.append(part.open(context))
@@ -49,7 +57,7 @@ class Composed(Drafter):
         for number, part in enumerate(self.parts):
             part.observe([entry._replace(state=entry.state[number]) for entry in seen])
 
-    def close(self, state: list[Any]) -> None:
+    def close(self, state: Opened) -> None:
         with ExitStack() as opened:  # also the others where one fails to close
             for part, own in zip(self.parts, state, strict=True):
                 opened.callback(part.close, own)
@@ -86,12 +94,13 @@ class Union(Composed):
             for number, part in enumerate(self.parts)
         ]
         return [
-            self._united(trees).top(ask.budget.nodes)
-            for ask, trees in zip(asks, zip(*by_part, strict=True), strict=True)
+            united(trees).top(ask.budget.nodes) for ask, trees in zip(asks, zip(*by_part, strict=True), strict=True)
         ]
 
-    @staticmethod
-    def _united(trees: Sequence[DraftTree]) -> DraftTree:
-        for tree in trees:
-            tree.check()
-        return merge(trees)
+
+def united(trees: Sequence[DraftTree]) -> DraftTree:
+    """One tree of all, each of which must be one."""
+    for tree in trees:
+        tree.check()
+    present = [tree for tree in trees if len(tree)]
+    return merge(present) if len(present) > 1 else present[0] if present else EMPTY

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from paceline.context import Context, Ending
 from paceline.decode.account import Totals
+from paceline.decode.explain import phases
 from paceline.decode.planner import Planner
 from paceline.decode.serial import run
 from paceline.decode.session import Emission, Round, Session, TokenLogprobs, refuse_foreign
@@ -59,6 +60,10 @@ class Generation:
     emissions: list[Emission]
     rounds: list[Round]
     totals: Totals
+
+    def explain(self) -> list[str]:
+        """What the planner chose and why, a sentence per phase of the text."""
+        return [phase.sentence() for phase in phases(self.rounds, self.emissions)]
 
     def as_dict(self) -> dict[str, Any]:
         """Plain data, as ``--json`` prints it."""
