@@ -216,6 +216,18 @@ def test_answers_do_not_depend_on_the_questions_before() -> None:
     assert [busy.choose(i, law) for i in range(50)] == [fresh.choose(i, law) for i in reversed(range(50))][::-1]
 
 
+def test_tokens_at_places_of_their_own_have_the_noise_of_those_places() -> None:
+    noise = Noise(seed=5, sample=2)
+    random = np.random.default_rng(0)
+    places, ids = random.integers(0, 9, 40), random.integers(0, 150_000, 40)
+    each = noise.exponential_each(Stream.TARGET, places, ids)
+    alone = [
+        float(noise.exponential(Stream.TARGET, place, ids[i : i + 1])[0]) for i, place in enumerate(places.tolist())
+    ]
+    assert each.tolist() == alone
+    assert noise.exponential_each(Stream.TARGET, places[:0], ids[:0]).size == 0
+
+
 def test_gumbel_ranks_as_the_race_does() -> None:
     law, noise = Distribution(IDS, WEIGHTS), Noise(SEED)
     for index in range(200):

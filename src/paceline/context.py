@@ -120,6 +120,10 @@ class Context:
         """The same noise as clocks: the target chooses the token of least ``exponential / weight``."""
         return self.noise.exponential(Stream.TARGET, self._length + ahead, ids)
 
+    def exponentials_each(self, ahead: Ints, ids: Ints) -> NDArray[np.float64]:
+        """`exponentials` of every token at a place of its own: a tree's or many rows' in one go."""
+        return self.noise.exponential_each(Stream.TARGET, self._length + ahead, ids)
+
     def draft_coins(self, ahead: int, ids: Ints) -> NDArray[np.float64]:
         """Clocks for a drafter to sample with, ``ahead`` places after the next token; no two draws share any.
 

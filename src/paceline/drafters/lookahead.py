@@ -44,10 +44,8 @@ def foretold(context: Context, scores: Scores, rows: Ints, ahead: Ints, *, share
     top = scores.top(BEST)
     ids = top.ids[rows]
     favour = top.logits[rows] / max(context.sampling.temperature, COLDEST)
-    for place in np.unique(ahead).tolist():
-        there = ahead == place
-        clocks = context.exponentials(place, ids[there].ravel())
-        favour[there] -= np.log(clocks).reshape(-1, ids.shape[1])
+    clocks = context.exponentials_each(np.repeat(ahead, ids.shape[1]), ids.ravel())
+    favour -= np.log(clocks).reshape(ids.shape)
     found = ids[np.arange(len(rows)), favour.argmax(axis=1)]
     return found
 
@@ -258,10 +256,7 @@ def _scores(tokens: Ints, parents: Ints, weight: Floats, depths: Ints, context: 
     favour, tail = weight / (siblings + ELSEWHERE), ELSEWHERE / (siblings + ELSEWHERE)
     if shared:
         coolness = 1 / max(context.sampling.temperature, COLDEST)
-        favour, tail = favour**coolness, tail**coolness
-        for depth in range(int(depths.max()) + 1):
-            there = depths == depth
-            favour[there] /= context.exponentials(depth, tokens[there])
+        favour, tail = favour**coolness / context.exponentials_each(depths, tokens), tail**coolness
     rivals = np.bincount(places, weights=favour, minlength=n + 1)[places]
     found: Floats = np.log(favour / (rivals + tail))
     return found

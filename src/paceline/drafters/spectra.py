@@ -6,8 +6,8 @@ there, several tokens at a time. The *backward* store keeps its last token by th
 these words, looked up by the longest ending that is known. A draft begins with the forward n-grams of the root, and the
 backward store fills in beside and behind them, level by level, for as long as there is room.
 
-The text itself is in both stores, too. With ``corpus`` there are other people's texts besides, cut to those places that
-continue the text's own last words.
+Beside the draft a window of Jacobi guesses is scored, as in `lookahead`, whose n-grams come into the stores with all
+others; ``window=0`` leaves it out. The text itself is in both stores, too.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ import numpy as np
 
 from paceline.context import Context
 from paceline.drafters.base import Budget, Drafter, Seen
-from paceline.drafters.lookahead import BEST, COLDEST, ELSEWHERE, Pool, foretold, noise_option, shares_noise
+from paceline.drafters.lookahead import BEST, COLDEST, ELSEWHERE, Pool, Window, foretold, noise_option, shares_noise
 from paceline.targets.base import NOTHING, Scores, Want
-from paceline.tree import EMPTY, ROOT, DraftTree, Floats
+from paceline.tree import ROOT, DraftTree, Floats, merge
 from paceline.verify import Verdict
 
 SHORTEST = 2
@@ -93,6 +93,7 @@ class Memory:
     store: Store
     shared: bool
     """Whether the target's choices are foreseen by the public noise."""
+    window: Window | None = None
     learnt: int = 0
     """How much of the text is in the store."""
 
@@ -108,7 +109,8 @@ class Sketch:
 
 class Spectra(Drafter):
     """``level`` is the longest n-gram, ``guesses`` how many of each beginning are kept and how many nodes of each level
-    of a draft go on, ``store`` whether every text has its own memory or all texts of the drafter share one."""
+    of a draft go on, ``window`` the width of the window. With ``store=shared`` all texts of the drafter have one
+    memory, without it each has its own."""
 
     name = "spectra"
     summary = "n-grams that the model nearly said, read forward from the last token and backward by the longest context"
@@ -116,14 +118,18 @@ class Spectra(Drafter):
     needs = Want(top=BEST)
     unfit = "texts are short, or a text is like none of its own beginnings: its stores start empty"
 
-    def __init__(self, *, level: int = 5, guesses: int = 7, store: str = "text", noise: str = "shared") -> None:
+    def __init__(
+        self, *, level: int = 5, guesses: int = 7, window: int = 7, store: str = "text", noise: str = "shared"
+    ) -> None:
         if level < 3:
             raise ValueError(f"spectra needs level of at least 3, not {level}")
         if guesses < 1:
             raise ValueError(f"spectra needs guesses of at least 1, not {guesses}")
         if store not in ("text", "shared"):
             raise ValueError(f"spectra takes store=text or store=shared, not {store!r}")
-        self.level, self.guesses = level, guesses
+        if window < 0 or window == 1:
+            raise ValueError(f"spectra takes window=0 (none) or a window of at least 2, not {window}")
+        self.level, self.guesses, self.window = level, guesses, window
         self.nodes = guesses * (level - 1)
         self._noise = noise_option(self.name, noise)
         if not self._noise:
@@ -137,6 +143,8 @@ class Spectra(Drafter):
     def open(self, context: Context) -> Memory:
         store = self._common or Store(self.level, self.guesses)
         state = Memory(context, store, shares_noise(context, self._noise))
+        if self.window:
+            state.window = Window.ahead_of(context.tokens, self.level, self.window)
         with store.lock:
             self._learn_text(state)
         return state
@@ -157,7 +165,7 @@ class Spectra(Drafter):
         state.learnt = len(state.context)
 
     def _nearly_said(self, state: Memory, verdict: Verdict, scores: Scores) -> Iterator[tuple[int, ...]]:
-        """An n-gram for every scored row; what was said last is read as the text later, and is remembered longest."""
+        """An n-gram for every scored row, the window's among them; and the window moves on."""
         context, keep = state.context, self.level - 1
         length = len(context) - len(verdict.tokens)
         before = tuple(context.tokens[max(0, length - keep) : length].tolist())
@@ -167,6 +175,8 @@ class Spectra(Drafter):
             depths.append(depths[parent] + 1)
         ahead = np.array(depths) - len(verdict.tokens)
         said = foretold(context, scores, np.arange(len(tails)), ahead, shared=state.shared)
+        if state.window is not None and (newest := state.window.newest(scores)) is not None:
+            state.window.move(int(scores.tokens[0]), said[newest].tolist(), context.tokens)
         for tail, token in zip(tails, said.tolist(), strict=True):
             yield (*tail, token)
 
@@ -181,10 +191,9 @@ class Spectra(Drafter):
                 going = self._level(state, sketch, going, depth)
                 if not going or len(sketch.tokens) >= 2 * budget.nodes + self.guesses:
                     break
-        if not sketch.tokens:
-            return EMPTY
         tree = DraftTree.build(sketch.tokens, sketch.parents, source=self.name, scores=sketch.scores)
-        return tree.top(budget.nodes)
+        tree = tree.top(budget.nodes)
+        return tree if state.window is None else merge([tree, state.window.tree(self.name)])
 
     def _level(self, state: Memory, sketch: Sketch, going: Sequence[Going], depth: int) -> list[Going]:
         """Hang the next level below the nodes that go on, and say which of it go on."""
