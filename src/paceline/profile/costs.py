@@ -41,6 +41,7 @@ class Size:
     rounds: deque[tuple[int, float]] = field(default_factory=lambda: deque(maxlen=KEPT))
     pace: float = 0.0
     """The machine's pace, as a logarithm, when the last of them was seen."""
+    _middle: tuple[float, float] = 0.0, 0.0
 
     @property
     def trusted(self) -> bool:
@@ -48,15 +49,16 @@ class Size:
 
     def middle(self, pace: float) -> tuple[float, float]:
         """Their rows on average, and the median of their seconds at a pace: of an even number the lower one."""
-        seconds = sorted(seconds for _, seconds in self.rounds)
-        rows = sum(rows for rows, _ in self.rounds) / len(self.rounds)
-        return rows, seconds[(len(seconds) - 1) // 2] * math.exp(pace - self.pace)
+        rows, seconds = self._middle
+        return rows, seconds if pace == self.pace else seconds * math.exp(pace - self.pace)
 
     def add(self, rows: int, seconds: float, pace: float) -> float:
         """A round was seen. Returns by how much, as a logarithm, the size has moved from what was expected of it."""
         factor = math.exp(pace - self.pace)
         expected = self.middle(pace)[1] if self.trusted else None
         self.rounds = deque([(n, before * factor) for n, before in self.rounds] + [(rows, seconds)], maxlen=KEPT)
+        took = sorted(seconds for _, seconds in self.rounds)
+        self._middle = sum(rows for rows, _ in self.rounds) / len(took), took[(len(took) - 1) // 2]
         self.pace = pace
         return 0.0 if expected is None else math.log(self.middle(pace)[1] / expected)
 
