@@ -12,12 +12,12 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
-from paceline.law import log_normalizer
+from paceline.targets.reading import RowBlocks, Top, by_blocks, read_plainly
 from paceline.tree import ROOT, DraftTree, Ints, ancestors, is_chain, offsets, rows_of
 
 if TYPE_CHECKING:
@@ -61,14 +61,6 @@ class Want:
 
 
 NOTHING = Want()
-
-
-class Top(NamedTuple):
-    """The ``k`` best tokens of each row before any warp; ``logits - log_z`` are their log-probabilities."""
-
-    ids: Ints
-    logits: NDArray[np.float32]
-    log_z: NDArray[np.float64]
 
 
 SPARE_ROWS = 64
@@ -245,7 +237,14 @@ class Scores:
         return self.logits[node - ROOT]
 
     @cached_property
+    def _blocks(self) -> RowBlocks:
+        """The rows by blocks. One pass serves choices and best tokens, where both will be asked for."""
+        return RowBlocks.of(self.logits.detach(), summed=self._most > 0)
+
+    @cached_property
     def _choices(self) -> Ints:
+        if by_blocks(self.logits):
+            return self._blocks.choices()
         chosen: Ints = self.logits.argmax(dim=-1).cpu().numpy()
         return chosen
 
@@ -265,9 +264,16 @@ class Scores:
         k = min(k, self.logits.shape[-1])
         if self._top is None or self._top.ids.shape[1] < k:
             started = time.perf_counter()
-            self._top = _top(self.logits, min(max(k, self._most), self.logits.shape[-1]))
+            self._top = self._read(min(max(k, self._most), self.logits.shape[-1]))
             self.seconds_top += time.perf_counter() - started
         return Top(self._top.ids[:, :k], self._top.logits[:, :k], self._top.log_z)
+
+    def _read(self, k: int) -> Top:
+        if not by_blocks(self.logits):
+            return read_plainly(self.logits.detach(), k)
+        if self._blocks.sums is None:
+            self._blocks = RowBlocks.of(self.logits.detach(), summed=True)
+        return self._blocks.best(k)
 
     def hidden(self, layer: int) -> torch.Tensor:
         """States ``[rows, width]`` of a layer that `Want.hidden` named."""
@@ -278,12 +284,6 @@ class Scores:
         """Logits ``[rows, vocabulary]`` of the early exit that `Want.early_exit` named."""
         assert self._early is not None, "no early exit was wanted"
         return self._early
-
-
-def _top(logits: torch.Tensor, k: int) -> Top:
-    wide = logits.float()
-    best = wide.topk(k, dim=-1)
-    return Top(best.indices.cpu().numpy(), best.values.cpu().numpy(), log_normalizer(wide).cpu().numpy())
 
 
 OnEarly = Callable[[int, "torch.Tensor"], None]

@@ -22,7 +22,8 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from paceline.targets.base import Done, OnEarly, Pending, Request, Rows, Scores, Target, Top
+from paceline.targets.base import Done, OnEarly, Pending, Request, Rows, Scores, Target
+from paceline.targets.reading import Top
 from paceline.tree import DraftTree, Ints
 from paceline.vocabulary import Vocabulary
 
