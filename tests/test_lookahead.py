@@ -6,7 +6,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 
 from engine import PROMPT, SIZE, Erratic, tabled, write, write_slowly
 from paceline.context import Context, Ending
@@ -15,7 +14,7 @@ from paceline.decode.serial import run
 from paceline.decode.session import Session
 from paceline.drafters import Budget, Drafter, Seen, make_drafter
 from paceline.drafters.compose import Union
-from paceline.drafters.lookahead import BEST, Ahead, Lookahead, Window, foretold
+from paceline.drafters.lookahead import BEST, Lookahead, Window, foretold
 from paceline.drafters.spectra import Memory, Spectra
 from paceline.law import KeyedDice, Law, Noise, Sampling
 from paceline.targets.base import Request, Scores
@@ -81,7 +80,7 @@ def slow_window(text_of: Any, prompt: list[int], rounds: int, level: int, width:
         columns[0][0] = text[-1]
         line = [column[0] for column in columns]
         said = [text_of(text[:-1] + line[: i + 1] + column[1:]) for i, column in enumerate(columns)]
-        whole = [tuple([*column, word]) for column, word in zip(columns, said, strict=True)]
+        whole = [(*column, word) for column, word in zip(columns, said, strict=True)]
         text.append(text_of(text))
         if len(columns[0]) < level - 1:
             grown = [[*column, word] for column, word in zip(columns, said, strict=True)]
@@ -174,7 +173,7 @@ def test_what_is_foretold_is_what_the_target_would_choose() -> None:
     assert BEST >= SIZE
 
 
-# --- what is remembered -------------------------------------------------------------------------------------------------
+# --- what is remembered ------------------------------------------------------------------------------------------
 
 
 def test_ngrams_of_the_text_are_found_again_the_latest_first() -> None:
@@ -250,7 +249,7 @@ def test_refused_branches_teach_spectra_what_the_model_says_there() -> None:
     assert scores.choice(node) in state.store.backward.after(tuple(known))[1]
 
 
-# --- life ------------------------------------------------------------------------------------------------------------------
+# --- life ------------------------------------------------------------------------------------------------------
 
 
 def test_the_window_stands_still_where_its_probes_are_left_out() -> None:
@@ -297,8 +296,10 @@ def test_nothing_upsets_it(spec: str, temperature: float, rule: Rule) -> None:
 
 @pytest.mark.parametrize(
     "spec",
-    ["lookahead:level=2", "lookahead:window=1", "lookahead:guesses=0", "lookahead:noise=loud"]
-    + ["spectra:level=2", "spectra:window=1", "spectra:guesses=0", "spectra:store=here", "spectra:noise=loud"],
+    [
+        *("lookahead:level=2", "lookahead:window=1", "lookahead:guesses=0", "lookahead:noise=loud"),
+        *("spectra:level=2", "spectra:window=1", "spectra:guesses=0", "spectra:store=here", "spectra:noise=loud"),
+    ],
 )
 def test_options_that_make_no_sense_are_told(spec: str) -> None:
     with pytest.raises(ValueError, match=spec.partition(":")[2].partition("=")[0]):

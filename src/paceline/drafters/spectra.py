@@ -7,7 +7,8 @@ these words, looked up by the longest ending that is known. A draft begins with 
 backward store fills in beside and behind them, level by level, for as long as there is room.
 
 Beside the draft a window of Jacobi guesses is scored, as in `lookahead`, whose n-grams come into the stores with all
-others; ``window=0`` leaves it out. The text itself is in both stores, too.
+others; ``window=0`` leaves it out. The text itself is in both stores, too. The external side is a corpus: what followed
+the text's last words in a datastore joins the same tree, under a name of its own.
 """
 
 from __future__ import annotations
@@ -21,10 +22,22 @@ import numpy as np
 
 from paceline.context import Context
 from paceline.drafters.base import Budget, Drafter, Seen
-from paceline.drafters.lookahead import BEST, COLDEST, ELSEWHERE, Pool, Window, foretold, noise_option, shares_noise
-from paceline.targets.base import NOTHING, Scores, Want
+from paceline.drafters.datastore import KEY, Datastore
+from paceline.drafters.lookahead import (
+    BEST,
+    COLDEST,
+    ELSEWHERE,
+    Pool,
+    Window,
+    foretold,
+    noise_option,
+    shares_noise,
+    weighed,
+)
+from paceline.targets.base import NOTHING, Scores, Target, Want
 from paceline.tree import ROOT, DraftTree, Floats, merge
 from paceline.verify import Verdict
+from paceline.vocabulary import Vocabulary
 
 SHORTEST = 2
 """So many tokens of context the backward store asks for at least: single tokens are the forward store's."""
@@ -107,10 +120,14 @@ class Sketch:
     scores: list[float] = field(default_factory=list)
 
 
+PLACES = 32
+"""How many places of a corpus are asked what followed there."""
+
+
 class Spectra(Drafter):
     """``level`` is the longest n-gram, ``guesses`` how many of each beginning are kept and how many nodes of each level
     of a draft go on, ``window`` the width of the window. With ``store=shared`` all texts of the drafter have one
-    memory, without it each has its own."""
+    memory, without it each has its own. ``corpus`` is a datastore's file."""
 
     name = "spectra"
     summary = "n-grams that the model nearly said, read forward from the last token and backward by the longest context"
@@ -119,7 +136,14 @@ class Spectra(Drafter):
     unfit = "texts are short, or a text is like none of its own beginnings: its stores start empty"
 
     def __init__(
-        self, *, level: int = 5, guesses: int = 7, window: int = 7, store: str = "text", noise: str = "shared"
+        self,
+        *,
+        level: int = 5,
+        guesses: int = 7,
+        window: int = 7,
+        store: str = "text",
+        corpus: str = "",
+        noise: str = "shared",
     ) -> None:
         if level < 3:
             raise ValueError(f"spectra needs level of at least 3, not {level}")
@@ -134,7 +158,12 @@ class Spectra(Drafter):
         self._noise = noise_option(self.name, noise)
         if not self._noise:
             self.needs = NOTHING
+        self._corpus = Datastore(corpus) if corpus else None
         self._common = Store(level, guesses) if store == "shared" else None
+
+    def fit(self, target: Target, vocabulary: Vocabulary | None = None) -> None:
+        if self._corpus is not None:
+            self._corpus.check(target.vocab_size, vocabulary)
 
     def reset(self) -> None:
         if self._common is not None:
@@ -192,8 +221,19 @@ class Spectra(Drafter):
                 if not going or len(sketch.tokens) >= 2 * budget.nodes + self.guesses:
                     break
         tree = DraftTree.build(sketch.tokens, sketch.parents, source=self.name, scores=sketch.scores)
+        if self._corpus is not None:
+            tree = merge([tree, self._retrieved(state, self._corpus, budget)])
         tree = tree.top(budget.nodes)
         return tree if state.window is None else merge([tree, state.window.tree(self.name)])
+
+    def _retrieved(self, state: Memory, corpus: Datastore, budget: Budget) -> DraftTree:
+        """What the corpus goes on with; together its places weigh as much as the ending that they match is long."""
+        ending = state.context.tokens[-KEY:].tolist()
+        found = corpus.following(ending, PLACES, 2 * (self.level - 1))
+        weights = [size * ELSEWHERE / len(found) for _, size in found]
+        guesses = [told for told, _ in found]
+        source = f"{self.name} corpus"
+        return weighed(guesses, weights, budget, state.context, shared=state.shared, source=source)
 
     def _level(self, state: Memory, sketch: Sketch, going: Sequence[Going], depth: int) -> list[Going]:
         """Hang the next level below the nodes that go on, and say which of it go on."""
