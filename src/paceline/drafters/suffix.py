@@ -21,7 +21,7 @@ from paceline.drafters.base import Budget, Drafter, Seen
 from paceline.drafters.datastore import Datastore
 from paceline.drafters.endings import Endings
 from paceline.drafters.memory import Memory
-from paceline.drafters.votes import LONGEST, Clocks, Vote, even, fading, grow
+from paceline.drafters.votes import LONGEST, Clocks, Vote, even, grow, ranked
 from paceline.targets.base import Target
 from paceline.tree import DraftTree
 from paceline.vocabulary import Vocabulary
@@ -30,7 +30,7 @@ PLACES = 24
 """How many places vote at most."""
 FOREIGN = 5
 """By how many tokens a match elsewhere counts as shorter than it is."""
-SHARES = fading(PLACES)
+WEIGHTS = [ranked(rank) for rank in range(PLACES)]
 BEFORE = 8
 """How many tokens of a prompt are remembered with what was written behind it."""
 NOISES = ("shared", "none")
@@ -64,13 +64,12 @@ class Followed:
         text = self.endings.text
         end = len(text)
         found = self.endings.before(limit)
-        return [
-            Vote(
-                self._copied(place + 1, count) if place + 1 + count > end else text[place + 1 : place + 1 + count], *how
-            )
-            for (place, size), share in zip(found, SHARES, strict=False)
-            for how in ((size, share),)
-        ]
+        votes = []
+        for (place, size), weight in zip(found, WEIGHTS, strict=False):
+            start = place + 1
+            whole = start + count <= end
+            votes.append(Vote(text[start : start + count] if whole else self._copied(start, count), size, weight))
+        return votes
 
     def _copied(self, start: int, count: int) -> list[int]:
         """What follows from ``start`` on, and what is copied from there after the end."""
@@ -133,8 +132,8 @@ class Suffix(Drafter):
         if self._memory is not None:
             remembered = self._memory.following(ending, PLACES, count)
             joined += [
-                Vote(told, size - FOREIGN, share)
-                for (told, size), share in zip(remembered, SHARES, strict=False)
+                Vote(told, size - FOREIGN, weight)
+                for (told, size), weight in zip(remembered, WEIGHTS, strict=False)
                 if size > FOREIGN
             ]
         if self._corpus is not None:

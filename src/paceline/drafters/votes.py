@@ -10,6 +10,7 @@ paths grow first, until the draft is full.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import cache
 from heapq import heappop, heappush
 from math import log
 from typing import NamedTuple
@@ -38,23 +39,39 @@ Clocks = Callable[[int, Ints], Floats]
 """`Context.exponentials`, where candidates are to be ranked by it."""
 
 
+class Weight(NamedTuple):
+    """What a place weighs, by the length of its match up to `LONGEST`, and the score of its token where no other place
+    votes."""
+
+    by_length: list[float]
+    alone: list[float]
+
+
+def weight(share: float) -> Weight:
+    """So much of the full weight."""
+    by_length = [share * trust for trust in TRUST]
+    return Weight(by_length, [log(weight / (1 + weight)) for weight in by_length])
+
+
+@cache
+def ranked(rank: int) -> Weight:
+    """The weight of a place by its rank: 0 for the longest match, and of equals the latest."""
+    return weight((1 + rank) ** -FADING)
+
+
 class Vote(NamedTuple):
-    """One place: what followed there, and how many tokens of the text it ended with. ``share`` of its weight counts."""
+    """One place: what followed there, how many tokens of the text it ended with, and what it weighs."""
 
     following: list[int]
     length: int
-    share: float = 1.0
-
-
-def fading(count: int) -> list[float]:
-    """The shares of so many places, the longest match first and of equals the latest."""
-    return [(1 + rank) ** -FADING for rank in range(count)]
+    weight: Weight = ranked(0)
 
 
 def even(found: Sequence[tuple[list[int], int]], less: int = 0) -> list[Vote]:
     """Votes of places of which none is before another: all together they weigh what as many ranked ones do. Their
     matches count as ``less`` tokens shorter."""
-    share = sum(fading(len(found))) / max(1, len(found))
+    total = sum((1 + rank) ** -FADING for rank in range(len(found)))
+    share = weight(total / max(1, len(found)))
     return [Vote(following, size - less, share) for following, size in found]
 
 
@@ -76,11 +93,10 @@ def grow(votes: Sequence[Vote], nodes: int, depth: int, source: str, clocks: Clo
     while True:
         if step < depth:
             if len(group) == 1:
-                following, length, share = group[0]
+                following, length, (_, alone) = group[0]
                 if step < len(following):
                     place = length + step
-                    weight = TRUST[place if place < LONGEST else LONGEST] * share
-                    score = log(weight / (1.0 + weight))
+                    score = alone[place if place < LONGEST else LONGEST]
                     order += 1
                     heappush(heap, (path - score, order, following[step], parent, score, group, step + 1))
             else:
@@ -103,11 +119,11 @@ def _split(group: Sequence[Vote], step: int, clocks: Clocks | None) -> list[tupl
     agreeing: dict[int, list[Vote]] = {}
     total = 1.0
     for vote in group:
-        following, length, share = vote
+        following, length, (by_length, _) = vote
         if step >= len(following):
             continue
         token, place = following[step], length + step
-        weight = TRUST[place if place < LONGEST else LONGEST] * share
+        weight = by_length[place if place < LONGEST else LONGEST]
         total += weight
         if token in weights:
             weights[token] += weight
