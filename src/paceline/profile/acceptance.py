@@ -133,18 +133,26 @@ class Acceptance:
         ]
         return np.array(rounds) + sequences * self.seconds_draft([point.nodes for point in self.points])
 
+    def speeds(self, curves: Curves, sequences: int = 1, length: int = 0) -> Floats:
+        """Tokens per second of each sequence, with drafts of 0, 1, 2 and so on nodes, by the points."""
+        sizes = [point.nodes for point in self.points]
+        whole = np.arange(sizes[0], sizes[-1] + 1)
+        tokens = np.interp(whole, sizes, [point.tokens for point in self.points])
+        found: Floats = tokens / np.interp(whole, sizes, self.seconds(curves, sequences, length))
+        return found
+
     def choose(self, curves: Curves, sequences: int = 1, length: int = 0) -> Choice:
         """The best size under these seconds."""
         seconds = self.seconds(curves, sequences, length)
         sizes, tokens = [point.nodes for point in self.points], [point.tokens for point in self.points]
         found: Optimum = optimum(sizes, tokens, seconds.tolist())
-        speed = float(np.interp(found.nodes, sizes, tokens) / np.interp(found.nodes, sizes, seconds))
+        speeds = self.speeds(curves, sequences, length)
         return Choice(
             sequences=sequences,
             length=length,
             nodes=found.nodes,
-            tokens_per_second=sequences * speed,
-            tokens_per_second_plain=sequences * float(tokens[0] / seconds[0]),
+            tokens_per_second=sequences * float(speeds[found.nodes]),
+            tokens_per_second_plain=sequences * float(speeds[0]),
             fitted=found.fitted,
             direct=found.direct,
             loss=found.loss,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -37,6 +37,14 @@ class Curves:
             key: (np.array(sorted(sizes), np.float64), np.array([sizes[rows] for rows in sorted(sizes)]))
             for key, sizes in found.items()
         }
+
+    def scaled(self, ratio: Callable[[Floats], Floats]) -> Curves:
+        """The same, where rounds of so many rows take so many times as long."""
+        return Curves(
+            Timing(rows=int(rows), seconds=float(took), length=length, sequences=sequences)
+            for (sequences, length), (sizes, seconds) in self._curves.items()
+            for rows, took in zip(sizes, seconds * ratio(sizes), strict=True)
+        )
 
     @property
     def keys(self) -> list[tuple[int, int]]:

@@ -7,19 +7,23 @@ tells how much less the method learns from smaller drafts.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Self
 
 import numpy as np
 
 from paceline.context import Ints
+from paceline.decode.calibrated import draft_of, identity
 from paceline.drafters.base import Drafter
 from paceline.law import Sampling
 from paceline.measure.calibrate.hindsight import corrected, sizes_to, told
 from paceline.measure.calibrate.seconds import DEAR, ROWS, SPARSE, measured
 from paceline.measure.calibrate.texts import Course, Walk
 from paceline.profile.acceptance import Acceptance, Spot
-from paceline.profile.curve import Curves, Reading
+from paceline.profile.curve import Reading
 from paceline.profile.stored import Profile
 from paceline.profile.timing import Timing
 from paceline.targets.base import Target
@@ -44,7 +48,13 @@ class Method:
     spec: str
     drafter: Drafter
     draft: str = ""
-    """The fingerprint of its draft model."""
+    """The fingerprints of its draft models."""
+
+    @classmethod
+    def of(cls, drafter: Drafter) -> Self:
+        """A drafter under the name that planners will look for."""
+        spec, models = identity(drafter)
+        return cls(spec=spec, drafter=drafter, draft=draft_of(models))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,7 +66,7 @@ class Plan:
     lengths: tuple[int, ...] = LENGTHS
     sequences: tuple[int, ...] = SEQUENCES
     sampling: Sampling = field(default_factory=lambda: Sampling(temperature=0.8))
-    max_new_tokens: int = 64
+    max_new_tokens: int = 128
     seconds: float = SECONDS
 
     def __post_init__(self) -> None:
@@ -79,7 +89,7 @@ class Calibrator:
     """What to write, by name."""
     plan: Plan
     progress: Advance = lambda doing, done, total: None
-    _done: int = 0
+    _started: float = field(default_factory=time.perf_counter)
 
     def run(self, known: Profile | None = None) -> Profile:
         """A new profile. What is ``known`` of other methods stays, and their sizes are chosen anew."""
@@ -111,7 +121,7 @@ class Calibrator:
                 seconds=share * self.plan.seconds,
                 cap=DEAR if self.plan.max_nodes is None else None,
                 sampling=self.plan.sampling,
-                advance=lambda said=f"rounds of {_told(sequences, length)}": self._advance(said),  # type: ignore[misc]
+                advance=partial(self._advance, f"rounds of {_told(sequences, length)}"),
             )
             timings += took
             readings += read
@@ -129,14 +139,14 @@ class Calibrator:
             drafter=method.drafter,
             sampling=self.plan.sampling,
             max_new_tokens=self.plan.max_new_tokens,
-            advance=lambda: self._advance(f"{method.spec}, {most} nodes"),
+            advance=partial(self._advance, f"{method.spec}, drafts of {most} nodes"),
         )
         names, prompts = zip(*self.prompts, strict=True)
         walks = course.walk(prompts, most, SHARES["deep"] * self.plan.seconds)
         acceptance = self._told(method, names, walks, most)
         best = acceptance.choose(profile.curves(acceptance.top), *_first(profile.timings))
         small = min(max(best.nodes, LEAST_SPOT), HIGHEST_SPOT, most)
-        self._advance(f"{method.spec}, {small} nodes")
+        self._advance(f"{method.spec}, drafts of {small} nodes")
         again = course.follow(walks, small, SHARES["spot"] * self.plan.seconds)
         deep = [trail for walk in walks[: len(again)] for trail in walk.trails]
         spot = Spot(
@@ -167,8 +177,10 @@ class Calibrator:
         )
 
     def _advance(self, doing: str) -> None:
-        self._done += 1
-        self.progress(doing, self._done, 0)
+        """Told in seconds, of which a plan says how many there are."""
+        shares = SHARES["first"] + SHARES["others"] + len(self.methods) * (SHARES["deep"] + SHARES["spot"])
+        whole = round(shares * self.plan.seconds)
+        self.progress(doing, min(round(time.perf_counter() - self._started), whole), whole)
 
 
 def chosen(method: Acceptance, profile: Profile) -> Acceptance:

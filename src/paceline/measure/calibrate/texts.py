@@ -109,4 +109,6 @@ class Course:
         finally:
             session.rows.close()
         written = context.prompt_length + sum(trail.emitted for trail in witness.trails)
-        return Walk(context.tokens[:written].copy(), context.prompt_length, tuple(witness.trails), witness.seconds_draft)
+        return Walk(
+            context.tokens[:written].copy(), context.prompt_length, tuple(witness.trails), witness.seconds_draft
+        )

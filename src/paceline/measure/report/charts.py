@@ -207,6 +207,32 @@ def scatter(title: str, told: str, dots: Sequence[Dot], fit: Line | None, mark: 
     return picture(title, told, width, height, parts, "dots")
 
 
+def curve(
+    title: str, told: str, dots: Sequence[Dot], line: Sequence[tuple[float, float]], mark: float, words: tuple[str, str]
+) -> str:
+    """Points that were measured, a curve that is meant to go through them, and a line upright at what was chosen."""
+    width, height = WIDTH, 260
+    x_steps = round_steps(0, max([dot.x for dot in dots] or [1.0]), 6)
+    heights = [dot.y for dot in dots] + [y for _, y in line]
+    y_steps = round_steps(min([0.0, *heights]), max([*heights, 1e-9]), 4)
+    across = Scale(x_steps[0], x_steps[-1], 56, width - 20)
+    up = Scale(y_steps[0], y_steps[-1], height - 42, 26)
+    parts = [_grid_across(up, y_steps, 46, width - 10)]
+    parts += [_text(written(step), across.at(step), height - 24, "middle") for step in x_steps]
+    x = _n(across.at(mark))
+    parts.append(f'<line class="mark" x1="{x}" x2="{x}" y1="26" y2="{height - 42}"/>')
+    path = " ".join(f"{_n(across.at(x))},{_n(up.at(y))}" for x, y in line)
+    kind = look(dots[0].number) if dots else look(0)
+    parts.append(f'<g class="{kind}"><polyline class="line" points="{path}"/></g>')
+    parts += [
+        f'<g class="{look(dot.number)}">{shape(dot.number, across.at(dot.x), up.at(dot.y), 3.2)}'
+        f"<title>{said(dot.about)}</title></g>"
+        for dot in dots
+    ]
+    parts += _axes_named(words, width, height)
+    return picture(title, told, width, height, parts, "dots")
+
+
 def shape(number: int, x: float, y: float, size: float) -> str:
     """The mark of an entry: with its colour, shapes tell entries apart, and alone for whoever sees no colours."""
     s = size

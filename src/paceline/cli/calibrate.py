@@ -1,0 +1,228 @@
+"""``paceline calibrate``: which draft size suits a method on this machine."""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from paceline.cli.common import Subparsers, add_json, add_model, aligned, load_model, print_json, progress
+from paceline.cli.pages import check_writable, write_whole
+
+if TYPE_CHECKING:
+    from paceline.hosts.python import LanguageModel
+    from paceline.measure.calibrate import Method, Plan
+    from paceline.profile.acceptance import Acceptance
+    from paceline.profile.stored import Profile
+
+BUNDLED_TEMPERATURE = 0.8
+"""The bundled models fall into loops when they are greedy, which flatters methods that look things up."""
+SHOWN = (0, 1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256)
+"""Sizes of the table."""
+
+
+def add(commands: Subparsers) -> None:
+    parser = commands.add_parser(
+        "calibrate",
+        help="find the draft size that suits a method on this machine, and keep it",
+        description=(
+            "Times rounds of this model by the nodes that are drafted, counts what drafts of a method bring, and finds "
+            "the size with the most tokens per second. What is found is kept for this model, type, device and number "
+            "of threads in the user's cache folder ($PACELINE_CACHE names another), where --planner calibrated finds "
+            "it. Interrupted, it leaves what was kept before as it was."
+        ),
+        allow_abbrev=False,
+    )
+    add_model(parser)
+    parser.add_argument(
+        "--method",
+        nargs="+",
+        metavar="SPEC",
+        help="what to calibrate, each method as an argument of its own (default: the method that is used by default)",
+    )
+    parser.add_argument("--draft-model", "-md", metavar="MODEL", help="a small model that drafts, named as in --model")
+    parser.add_argument(
+        "--prompts", metavar="FILE", help="prompts to write, a .jsonl file or a suite (default: a mixture of languages)"
+    )
+    parser.add_argument("--samples", type=int, metavar="N", help="how many of them to write (default: 5)")
+    parser.add_argument(
+        "--max-nodes", type=int, metavar="N", help="the largest draft (default: 128, or fewer where that is too dear)"
+    )
+    parser.add_argument(
+        "--lengths", nargs="+", type=int, metavar="L", help="time rounds behind texts of L tokens (default: 256 1024)"
+    )
+    parser.add_argument(
+        "--batches", nargs="+", type=int, metavar="B", help="time rounds of B texts written together (default: 1 4)"
+    )
+    parser.add_argument(
+        "--temperature",
+        type=float,
+        metavar="T",
+        help=f"0 is greedy (default: 0; {BUNDLED_TEMPERATURE:g} on the bundled models, which loop when greedy)",
+    )
+    parser.add_argument("--max-new-tokens", type=int, metavar="N", help="tokens per text at most (default: 128)")
+    parser.add_argument(
+        "--seconds", type=float, metavar="S", help="how long to measure one method, loading apart (default: 40)"
+    )
+    parser.add_argument("--threads", type=int, metavar="N", help="threads of torch (default: as torch chooses)")
+    parser.add_argument("--html", type=Path, metavar="FILE", help="write a page with pictures of the curves")
+    add_json(parser)
+    parser.set_defaults(run=run)
+
+
+def run(options: argparse.Namespace) -> int:
+    from paceline.cli.bench.surroundings import threads
+    from paceline.measure.calibrate import Calibrator
+    from paceline.measure.calibrate.prompts import SAMPLES, prompts_of
+    from paceline.profile.stored import Unreadable, load, save
+    from paceline.targets.setup import setup_of
+
+    started = time.monotonic()
+    specs, plan = _specs(options), _plan(options)
+    check_writable(options.html)
+    with threads(options.threads), progress(f"loading {options.model}") as advance:
+        lm = load_model(options)
+        if lm.vocabulary is None:
+            raise ValueError(f"{lm.target.name} came without a tokenizer, and prompts are texts; put it beside it")
+        prompts = prompts_of(options.prompts, lm.vocabulary, options.samples or SAMPLES)
+        try:
+            known = load(setup_of(lm.target))
+        except Unreadable:
+            known = None  # it is about to be replaced
+        methods = _methods(lm, specs, options.draft_model)
+        calibrator = Calibrator(target=lm.target, methods=methods, prompts=prompts, plan=plan, progress=advance)
+        profile = calibrator.run(known)
+        path = save(profile)
+    took = time.monotonic() - started
+    found = [profile.method(method.spec, method.draft) for method in methods]
+    measured = [one for one in found if one is not None]
+    print("\n".join(_said(profile, measured)))
+    print(f"\nmeasured in {took:.0f} s and kept in {path}")
+    if options.html is not None:
+        from paceline.measure.calibrate.page import calibration_page
+
+        write_whole(options.html, calibration_page(profile, measured, took))
+        print(f"pictures: {options.html}")
+    if options.json:
+        print_json(_json(profile, measured, path, took))
+    return 0
+
+
+def _specs(options: argparse.Namespace) -> list[str]:
+    """The methods by their specs; a misspelt one is told before a model is loaded."""
+    from paceline.drafters import make_drafter
+    from paceline.hosts.settings import Settings
+
+    specs = list(dict.fromkeys(options.method or [Settings(draft_model=options.draft_model).spec]))
+    for spec in specs:
+        make_drafter(spec, options.draft_model, must_use=False)
+    return specs
+
+
+def _plan(options: argparse.Namespace) -> Plan:
+    from paceline.law import Sampling
+    from paceline.measure.calibrate import Plan
+    from paceline.targets.pocket.open import is_bundled
+
+    for name in ("max_new_tokens", "samples", "threads"):
+        given = getattr(options, name)
+        if given is not None and given < 1:
+            raise ValueError(f"--{name.replace('_', '-')} must be at least 1, not {given}")
+    temperature = options.temperature
+    if temperature is None:
+        temperature = BUNDLED_TEMPERATURE if is_bundled(options.model) else 0.0
+    given = {
+        "max_nodes": options.max_nodes,
+        "lengths": None if options.lengths is None else tuple(dict.fromkeys(options.lengths)),
+        "sequences": None if options.batches is None else tuple(dict.fromkeys(options.batches)),
+        "max_new_tokens": options.max_new_tokens,
+        "seconds": options.seconds,
+    }
+    return Plan(
+        sampling=Sampling(temperature=temperature),
+        **{name: value for name, value in given.items() if value is not None},
+    )
+
+
+def _methods(lm: LanguageModel, specs: list[str], draft_model: str | None) -> list[Method]:
+    from paceline.drafters import make_drafter
+    from paceline.drafters.assistant import DraftModel
+    from paceline.measure.calibrate import Method
+
+    draft = None if draft_model is None else DraftModel.load(draft_model, lm.target)
+    methods = []
+    for spec in specs:
+        drafter = make_drafter(spec, draft, must_use=False)
+        drafter.fit(lm.target, lm.vocabulary)
+        methods.append(Method.of(drafter))
+    return methods
+
+
+def _said(profile: Profile, methods: list[Acceptance]) -> Iterator[str]:
+    yield f"{profile.setup.told}, weights {profile.setup.fingerprint}"
+    for method in methods:
+        yield ""
+        yield from (line.rstrip() for line in aligned(list(_sizes(profile, method))))
+        yield ""
+        yield from (line.rstrip() for line in aligned(list(_choices(method))))
+        yield from _notes(method)
+
+
+def _sizes(profile: Profile, method: Acceptance) -> Iterator[tuple[str, ...]]:
+    """What rounds take and bring by their size, at the first company and length."""
+    choice = method.choices[0]
+    key = choice.sequences, choice.length
+    seconds = method.seconds(profile.curves(method.top), *key)
+    yield method.method, "ms per round", "tokens per round", "tokens/s", ""
+    for point, took in zip(method.points, seconds.tolist(), strict=True):
+        if point.nodes not in {*SHOWN, choice.nodes, method.points[-1].nodes}:
+            continue
+        speed = choice.sequences * point.tokens / took
+        mark = "*" if point.nodes == choice.nodes else ""
+        nodes = f"{point.nodes} {'node' if point.nodes == 1 else 'nodes'}"
+        yield nodes, f"{1000 * took:.1f}", f"{point.tokens:.2f}", f"{speed:.1f}", mark
+
+
+def _choices(method: Acceptance) -> Iterator[tuple[str, ...]]:
+    yield "best size", "texts", "of tokens", "nodes", "tokens/s", "plain", "times", ""
+    for choice in method.choices:
+        yield (
+            method.method,
+            str(choice.sequences),
+            str(choice.length),
+            str(choice.nodes),
+            f"{choice.tokens_per_second:.1f}",
+            f"{choice.tokens_per_second_plain:.1f}",
+            f"{choice.tokens_per_second / choice.tokens_per_second_plain:.2f}",
+            "by the fitted curves" if choice.trusted else f"by the points; the curves say {choice.fitted}",
+        )
+
+
+def _notes(method: Acceptance) -> Iterator[str]:
+    yield (
+        f"{method.emitted} tokens of {len(method.prompts)} prompts in {method.rounds} rounds "
+        f"at temperature {method.temperature:g}"
+    )
+    if method.spot is not None:
+        spot = method.spot
+        yield (
+            f"drafts of {spot.nodes} nodes brought {spot.found:.2f} tokens per round where the large ones foretold "
+            f"{spot.foretold:.2f}; sizes below the largest are corrected by that"
+        )
+
+
+def _json(profile: Profile, methods: list[Acceptance], path: Path, took: float) -> dict[str, Any]:
+    told = profile.as_dict()
+    return {
+        "profile": str(path),
+        "seconds": took,
+        "setup": told["setup"],
+        "timings": told["timings"],
+        "methods": [
+            {"nodes": method.choices[0].nodes, "tokens_per_second": method.choices[0].tokens_per_second}
+            | method.as_dict()
+            for method in methods
+        ],
+    }
