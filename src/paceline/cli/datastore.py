@@ -1,0 +1,131 @@
+"""``paceline datastore``: a corpus for the methods that retrieve drafts from one."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from paceline.cli.common import MODEL, Subparsers, add_json, decode, print_json, progress
+from paceline.cli.pages import check_writable
+
+if TYPE_CHECKING:
+    from paceline.drafters.indexing import Ids
+    from paceline.drafters.tokenfile import Header
+    from paceline.vocabulary import Vocabulary
+
+ENDING = ".rest"
+
+
+def add(commands: Subparsers) -> None:
+    parser = commands.add_parser(
+        "datastore",
+        help="build a corpus for rest and suffix",
+        description="Builds and describes the files that the methods rest:corpus=FILE and suffix:corpus=FILE read.",
+        allow_abbrev=False,
+    )
+    actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True, help="what to do")
+    building = actions.add_parser(
+        "build",
+        help="write the datastore of some text files",
+        description="Encodes text files with a model's tokenizer and writes them with an index, all of it or nothing.",
+        allow_abbrev=False,
+    )
+    whose = building.add_mutually_exclusive_group()
+    whose.add_argument(
+        "--model", "-m", default=MODEL, metavar="MODEL", help=f"the model to draft for (default: {MODEL})"
+    )
+    whose.add_argument("--tokenizer", metavar="NAME", help="its tokenizer alone: a folder or name of transformers")
+    building.add_argument("--text", type=Path, nargs="+", required=True, metavar="FILE", help="text files, in UTF-8")
+    building.add_argument(
+        "--out", type=Path, required=True, metavar="FILE", help=f"where to write it, say corpus{ENDING}"
+    )
+    add_json(building)
+    building.set_defaults(run=build)
+    telling = actions.add_parser(
+        "info",
+        help="describe a datastore, and check that it is whole",
+        description="Reads a datastore through, and says what is in it.",
+        allow_abbrev=False,
+    )
+    telling.add_argument("file", metavar="FILE", help="a file that 'paceline datastore build' wrote")
+    add_json(telling)
+    telling.set_defaults(run=info)
+
+
+def build(options: argparse.Namespace) -> int:
+    """Encode, sort, write."""
+    from paceline.drafters.indexing import build
+
+    check_writable(options.out)
+    texts = [_read(path) for path in options.text]
+    vocabulary = _vocabulary(options)
+    with progress("encoding") as advance:
+        header = build(options.out, _encoded(texts, vocabulary, advance), vocabulary.fingerprint, advance)
+    _tell(header, str(options.out), options.json)
+    return 0
+
+
+def info(options: argparse.Namespace) -> int:
+    """Describe a file that is as it was written."""
+    from paceline.drafters.datastore import Datastore
+
+    store = Datastore(options.file)
+    store.verify()
+    _tell(store.header, options.file, options.json)
+    return 0
+
+
+def _read(path: Path) -> str:
+    try:
+        return decode(path.read_bytes(), str(path))
+    except OSError as error:
+        raise ValueError(f"cannot read {path}: {error.strerror}") from None
+
+
+def _vocabulary(options: argparse.Namespace) -> Vocabulary:
+    from paceline.targets.hf.load import load_tokenizer
+    from paceline.targets.pocket.bundle import read_tokenizer
+    from paceline.targets.pocket.open import is_bundled
+    from paceline.targets.pocket.shape import MARK
+    from paceline.vocabulary import Vocabulary
+
+    name = options.tokenizer or options.model
+    tokenizer = read_tokenizer(name.partition(MARK)[0]) if is_bundled(name) else load_tokenizer(name)
+    if tokenizer is None:
+        raise ValueError(f"no tokenizer at {name!r}; name a folder that holds one, or a model that comes with one")
+    return Vocabulary.of(tokenizer)
+
+
+def _encoded(texts: list[str], vocabulary: Vocabulary, advance: Callable[[str, int, int], None]) -> Iterator[Ids]:
+    """The ids of each text, encoded piece by piece."""
+    import numpy as np
+
+    from paceline.drafters.indexing import pieces_of
+
+    done, total = 0, sum(map(len, texts))
+    for text in texts:
+        ids = []
+        for piece in pieces_of(text):
+            ids.append(vocabulary.encode(piece, add_special=False))
+            done += len(piece)
+            advance("encoding", done, total)
+        yield np.concatenate(ids) if ids else np.empty(0, np.int64)
+
+
+def _tell(header: Header, file: str, as_json: bool) -> None:
+    said: dict[str, Any] = {
+        "file": file,
+        "texts": header.texts,
+        "tokens": header.tokens - header.texts,
+        "highest_token": header.highest,
+        "tokenizer": header.fingerprint,
+        "digest": header.digest.hex(),
+        "bytes": Path(file).stat().st_size,
+    }
+    if as_json:
+        print_json(said)
+        return
+    print(f"{file}: {said['tokens']} tokens of {said['texts']} texts, {said['bytes']} bytes")
+    print(f"tokenizer {said['tokenizer']}, highest token {said['highest_token']}, digest {said['digest'][:16]}")
