@@ -20,14 +20,16 @@ from paceline.drafters.base import Drafter, Plain
 from paceline.drafters.compose import Fallback, Union
 from paceline.drafters.lookahead import Lookahead
 from paceline.drafters.lookup import Lookup
+from paceline.drafters.recycling import Recycling
 from paceline.drafters.rest import Rest
 from paceline.drafters.spectra import Spectra
 from paceline.drafters.suffix import Suffix
+from paceline.drafters.unispec import UniSpec
 
 Factory = Callable[..., Drafter]
 
 BUILT_IN: dict[str, Factory] = {
-    method.name: method for method in (Plain, Lookup, Suffix, Lookahead, Spectra, Rest, Assistant)
+    method.name: method for method in (Plain, Lookup, Suffix, Lookahead, Spectra, Rest, Recycling, UniSpec, Assistant)
 }
 GROUP = "paceline.drafters"
 MODEL = "model"

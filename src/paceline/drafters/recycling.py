@@ -1,0 +1,141 @@
+"""Token Recycling: what the model nearly said, laid out in a tree whose shape never changes.
+
+The shape says of every node only which candidate of its parent it carries, the first, the second and so on, and it is
+made once: the levels have the paper's sizes, and within a level go the paths of the smallest *cost*, the product of
+``rank + 1`` over their steps, with ranks from 0. That is, as if a candidate were chosen in inverse proportion to its
+rank: the second half as often as the first, the third a third as often. Cut to fewer nodes the shape keeps those of the
+smallest cost.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from itertools import pairwise
+
+import numpy as np
+
+from paceline.context import Context
+from paceline.drafters.base import Budget, Seen
+from paceline.drafters.lookahead import noise_option, shares_noise
+from paceline.drafters.store import Chances, Ids, Store, Storing, foreseen
+from paceline.tree import EMPTY, ROOT, DraftTree, Floats, Ints
+
+WIDTH = 8
+"""How many candidates are kept for every token."""
+LEVELS = (8, 21, 25, 15, 8, 3)
+"""How many nodes the paper's tree has at each depth: 80 in all."""
+
+
+@dataclass(frozen=True, eq=False)
+class Template:
+    """A shape, level by level."""
+
+    parents: Ints
+    ranks: Ints
+    """Which of its parent's candidates each node carries."""
+    starts: tuple[int, ...]
+    """Where each level begins, and where the last one ends."""
+    above: tuple[Ints, ...]
+    """Of each level after the first, the nodes that it hangs from, each once."""
+    among: tuple[Ints, ...]
+    """And which of those each of its nodes hangs from."""
+
+
+@lru_cache(maxsize=256)
+def template(nodes: int, depth: int) -> Template:
+    """The shape of at most so many nodes and levels."""
+    found: list[tuple[int, int, int, int]] = []  # cost, depth, parent, rank
+    level = [(1, ROOT)]
+    for step, size in enumerate(LEVELS[:depth]):
+        grown = sorted((cost * (rank + 1), parent, rank) for cost, parent in level for rank in range(WIDTH))[:size]
+        grown.sort(key=lambda node: node[1:])
+        level = [(cost, len(found) + number) for number, (cost, _, _) in enumerate(grown)]
+        found += [(cost, step, parent, rank) for cost, parent, rank in grown]
+    kept = sorted(sorted(range(len(found)), key=lambda node: (found[node][:2], node))[:nodes])
+    place = {ROOT: ROOT} | {node: number for number, node in enumerate(kept)}
+    parents = np.array([place[found[node][2]] for node in kept], np.int64)
+    ranks = np.array([found[node][3] for node in kept], np.int64)
+    steps = [found[node][1] for node in kept]
+    starts = tuple(steps.index(step) for step in sorted(set(steps)))
+    bounds = (*starts, len(kept))
+    joints = [np.unique(parents[a:b], return_inverse=True) for a, b in pairwise(bounds[1:])]
+    return Template(parents, ranks, bounds, tuple(j[0] for j in joints), tuple(j[1] for j in joints))
+
+
+@dataclass(eq=False)
+class Text:
+    """One sequence and its store; with ``shared`` noise the candidates of a row are ranked by it."""
+
+    context: Context
+    store: Store
+    shared: bool
+
+
+class Recycling(Storing):
+    """The paper's tree over its store. With ``noise=none`` a row's candidates stand as the model ranked them."""
+
+    name = "recycling"
+    summary = "what the model nearly said after each token, in a tree of a fixed shape"
+    source = "Token Recycling (Luo et al. 2024)"
+    unfit = "rows cost much: its shape is the same whatever the candidates are worth"
+    nodes = sum(LEVELS)
+
+    def __init__(self, *, noise: str = "shared", prefill: bool = False, store: str = "shared") -> None:
+        super().__init__(width=WIDTH, store=store, prefill=prefill)
+        self._noise = noise_option(self.name, noise)
+
+    def open(self, context: Context) -> Text:
+        return Text(context, self._store(), shares_noise(context, self._noise))
+
+    def observe(self, seen: Sequence[Seen]) -> None:
+        for one in seen:
+            self._learn(one, one.state.store)
+
+    def propose_one(self, state: Text, budget: Budget) -> DraftTree:
+        root = state.context.root
+        if budget.empty or root >= len(state.store) or not state.store.chances[root, 0]:
+            return EMPTY
+        shape = template(min(budget.nodes, self.nodes), min(budget.depth, len(LEVELS)))
+        tokens = np.empty(len(shape.ranks), np.int64)
+        chances = np.empty(len(shape.ranks))
+        with state.store.lock:
+            for level in range(len(shape.starts) - 1):
+                here = slice(shape.starts[level], shape.starts[level + 1])
+                above = np.array([root]) if level == 0 else tokens[shape.above[level - 1]]
+                ids, found = self._candidates(state, above, level)
+                among = 0 if level == 0 else shape.among[level - 1]
+                tokens[here] = ids[among, shape.ranks[here]]
+                chances[here] = found[among, shape.ranks[here]]
+        return self._tree(state, shape, tokens, chances)
+
+    def _candidates(self, text: Text, above: Ints, place: int) -> tuple[Ids, Chances]:
+        """The rows of the tokens above in the order in which they are likeliest to be chosen."""
+        size = len(text.store)
+        if int(above.max()) >= size:
+            above = np.minimum(above, size - 1)
+        ids, chances = text.store.tokens.take(above, 0), text.store.chances.take(above, 0)
+        if not text.shared:
+            return ids, chances
+        likely = foreseen(chances, ids, text.context, place)
+        order = (-likely).argsort(axis=1, kind="stable")
+        return np.take_along_axis(ids, order, 1), np.take_along_axis(likely, order, 1)
+
+    def _tree(self, text: Text, shape: Template, tokens: Ints, chances: Floats) -> DraftTree:
+        """The filled shape, without what hangs from nothing or from an end of the text."""
+        ends = text.context.ending.eos
+        filled = chances > 0
+        ended = [node for node, token in enumerate(tokens.tolist()) if token in ends] if ends else []
+        if filled.all() and not ended:
+            return DraftTree(tokens, shape.parents, np.log(chances), (self.name,) * len(tokens))
+        alive = filled.tolist()
+        for node, parent in enumerate(shape.parents.tolist()):
+            if parent != ROOT and not (alive[parent] and parent not in ended):
+                alive[node] = False
+        kept = np.flatnonzero(alive)
+        place = np.empty(len(tokens) + 1, np.int64)
+        place[kept] = np.arange(len(kept))
+        place[-1] = ROOT
+        parents = place[shape.parents[kept]]
+        return DraftTree(tokens[kept], parents, np.log(chances[kept]), (self.name,) * len(kept))

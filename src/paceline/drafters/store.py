@@ -1,0 +1,154 @@
+"""What the model nearly said: for every token of the vocabulary, the likeliest next tokens when it was last scored.
+
+A forward over a draft gives a row of logits for every node, also for those that were refused. All of them teach: the
+best tokens of a row, and how likely each was, are kept under the row's own token, over what was known of it before. A
+draft made of such pairs needs one scored row per token and no search at all.
+"""
+
+from __future__ import annotations
+
+from threading import RLock
+from typing import Any
+from weakref import ReferenceType, ref
+
+import numpy as np
+from numpy.typing import NDArray
+
+from paceline.context import Context
+from paceline.drafters.base import Drafter, Seen
+from paceline.targets.base import Target, Want
+from paceline.targets.reading import Top
+from paceline.tree import Floats, Ints
+from paceline.vocabulary import Vocabulary
+
+Chances = NDArray[np.floating[Any]]
+Ids = NDArray[np.signedinteger[Any]]
+
+COLDEST = 0.02
+"""Settings colder than this are foreseen as this: greedy in effect, and no number overflows."""
+
+
+class Store:
+    """``[vocabulary, width]``: tokens, best first, and how likely each was; 0 where nothing is known.
+
+    A vocabulary of 150,000 takes 12 MB of addresses, and memory only for tokens that were seen. Texts in several
+    threads may share it: who reads several rows for one draft holds the `lock`, so that none changes under it.
+    """
+
+    def __init__(self, width: int) -> None:
+        self.width = width
+        self.lock = RLock()
+        self.tokens: NDArray[np.int32] = np.zeros((0, width), np.int32)
+        self.chances: NDArray[np.float32] = np.zeros((0, width), np.float32)
+
+    def __len__(self) -> int:
+        """How many tokens it has rows for."""
+        return len(self.tokens)
+
+    def reset(self, size: int | None = None) -> None:
+        """Forget all, and have rows for ``size`` tokens."""
+        with self.lock:
+            rows = len(self) if size is None else size
+            self.tokens = np.zeros((rows, self.width), np.int32)
+            self.chances = np.zeros((rows, self.width), np.float32)
+
+    def learn(self, tokens: Ints, top: Top, chances: Chances, order: Ints | slice) -> None:
+        """Keep what may follow each of the ``tokens``; where one stands twice, its last row in ``order`` counts."""
+        if not len(tokens):
+            return
+        with self.lock:
+            if (most := int(tokens.max())) >= len(self):
+                self._grow(most + 1)
+            width = min(self.width, top.ids.shape[1])
+            rows = tokens[order]
+            self.tokens[rows, :width] = top.ids[order, :width]
+            self.chances[rows, :width] = chances[order, :width]
+
+    def _grow(self, size: int) -> None:
+        tokens, chances = self.tokens, self.chances
+        self.reset(size)
+        self.tokens[: len(tokens)], self.chances[: len(chances)] = tokens, chances
+
+
+def likelihoods(top: Top) -> Floats:
+    """Of the best tokens after each row; nothing is likely after a row that says nothing."""
+    with np.errstate(invalid="ignore"):
+        found = np.exp(top.logits - top.log_z[:, None])
+    np.fmax(found, 0.0, out=found)
+    return np.fmin(found, 1.0, out=found)
+
+
+def foreseen(chances: Chances, ids: Ids, context: Context, place: int) -> Floats:
+    """How likely each candidate is to be what the target will choose by the public noise, ``place`` places after the
+    next token. ``[rows, candidates]``, a row for every parent.
+
+    Every clock runs at the speed of its token's weight, and the first to ring is chosen: a candidate is as likely as
+    its speed over its time is to the sum of all. What the row does not name counts as one token.
+    """
+    cooling = 1 / max(context.sampling.temperature, COLDEST)
+    weights = chances.astype(np.float64)
+    unnamed = np.fmax(1.0 - weights.sum(axis=1, keepdims=True), 0.0)
+    if cooling != 1:
+        np.power(weights, cooling, out=weights)
+        np.power(unnamed, cooling, out=unnamed)
+    flat = ids.astype(np.int64).ravel()
+    weights /= context.exponentials(place, flat).reshape(ids.shape)
+    weights /= weights.sum(axis=1, keepdims=True) + np.fmax(unnamed, np.finfo(np.float64).tiny)
+    return weights
+
+
+def kept_last(seen: Seen) -> Ints:
+    """The rows of a round in the order of what they are worth: those that became text come last."""
+    kept = np.zeros(1 + len(seen.verdict.path), np.int64)
+    kept[1:] = seen.verdict.path
+    kept[1:] += 1
+    others = np.ones(len(seen.scores.tokens), np.bool_)
+    others[kept] = False
+    return np.concatenate([others.nonzero()[0], kept])
+
+
+class Storing(Drafter):
+    """A drafter that learns from the best tokens of scored rows: into one store for all texts, or one for each.
+
+    A subclass has `Text` or a class derived from it made in `open`.
+    """
+
+    def __init__(self, *, width: int, store: str, prefill: bool) -> None:
+        if store not in ("shared", "private"):
+            raise ValueError(f"{self.name} takes store=shared or store=private, not {store!r}")
+        self.needs = Want(top=width, logits=prefill)
+        self._prefill = prefill
+        self._shared = Store(width) if store == "shared" else None
+        self._width = width
+        self._size = 0
+        self._target: ReferenceType[Target] | None = None
+
+    def fit(self, target: Target, vocabulary: Vocabulary | None = None) -> None:
+        if self._target is None or self._target() is not target:
+            self._target = ref(target)
+            self._size = target.vocab_size
+            self.reset()
+
+    def reset(self) -> None:
+        if self._shared is not None:
+            self._shared.reset(self._size)
+
+    def _store(self) -> Store:
+        """The one that a new text will use."""
+        if self._shared is not None:
+            return self._shared
+        own = Store(self._width)
+        own.reset(self._size)
+        return own
+
+    def _learn(self, seen: Seen, store: Store) -> tuple[Top, Floats] | None:
+        """Store what a round's rows say, or a piece of the prompt's; returns what the rows said, if they teach."""
+        if not seen.verdict.tokens and not self._prefill:
+            return None
+        top = seen.scores.top(self._width)
+        chances = likelihoods(top)
+        if len(seen.verdict.path) + 1 == len(chances):
+            store.learn(seen.scores.tokens, top, chances, slice(None))
+        else:
+            store.learn(seen.scores.tokens, top, chances, kept_last(seen))
+        return top, chances
