@@ -7,6 +7,7 @@ outside, in the page, where they can wrap; a mark tells its numbers when it is p
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -212,10 +213,11 @@ def curve(
 ) -> str:
     """Points that were measured, a curve that is meant to go through them, and a line upright at what was chosen."""
     width, height = WIDTH, 260
-    x_steps = round_steps(0, max([dot.x for dot in dots] or [1.0]), 6)
+    last = max([dot.x for dot in dots] or [1.0])
+    x_steps = [step for step in round_steps(0, last, 6) if step <= last]
     heights = [dot.y for dot in dots] + [y for _, y in line]
     y_steps = round_steps(min([0.0, *heights]), max([*heights, 1e-9]), 4)
-    across = Scale(x_steps[0], x_steps[-1], 56, width - 20)
+    across = Scale(0, last, 56, width - 20)
     up = Scale(y_steps[0], y_steps[-1], height - 42, 26)
     parts = [_grid_across(up, y_steps, 46, width - 10)]
     parts += [_text(written(step), across.at(step), height - 24, "middle") for step in x_steps]
@@ -231,6 +233,41 @@ def curve(
     ]
     parts += _axes_named(words, width, height)
     return picture(title, told, width, height, parts, "dots")
+
+
+@dataclass(frozen=True)
+class Curve:
+    """A line of `curves`: points by their place across."""
+
+    name: str
+    number: int
+    points: Sequence[tuple[float, float]]
+
+
+def curves(title: str, told: str, series: Sequence[Curve], words: tuple[str, str], *, log: bool = False) -> str:
+    """Numbers by numbers, a line each. With ``log`` equal factors across are equally far apart, and the places
+    themselves stand below."""
+    width, height = WIDTH, 280
+    places = sorted({x for one in series for x, _ in one.points}) or [1.0]
+    heights = [y for one in series for _, y in one.points] or [0.0]
+    up_steps = round_steps(min(0.0, *heights), max(heights), 4)
+    steps = places if log else round_steps(places[0], places[-1], 5)
+    place = math.log2 if log else float
+    across = Scale(place(steps[0]), place(steps[-1]), 56, width - 20)
+    up = Scale(up_steps[0], up_steps[-1], height - 42, 26)
+    parts = [_grid_across(up, up_steps, 46, width - 10)]
+    parts += [_text(written(step), across.at(place(step)), height - 24, "middle") for step in steps]
+    for one in series:
+        found = [(x, y, across.at(place(x)), up.at(y)) for x, y in sorted(one.points)]
+        path = " ".join(f"{_n(left)},{_n(top)}" for _, _, left, top in found)
+        marks = "".join(
+            f"<g>{shape(one.number, left, top, 3.4)}<title>{said(one.name)}: {words[1]} {y:.3g} at {words[0]} "
+            f"{written(x)}</title></g>"
+            for x, y, left, top in found
+        )
+        parts.append(f'<g class="{look(one.number)}"><polyline class="line" points="{path}"/>{marks}</g>')
+    parts += _axes_named(words, width, height)
+    return picture(title, told, width, height, parts)
 
 
 def shape(number: int, x: float, y: float, size: float) -> str:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
 from paceline.context import Context, Ending
+from paceline.decode.planner import Planner
 from paceline.decode.planners import make_planner
 from paceline.decode.serial import run
 from paceline.decode.session import Session
@@ -33,6 +34,8 @@ class Drafting:
     rule: Rule = Rule.COUPLED
     warm: bool = False
     """Drafters keep what they learnt from prompt to prompt."""
+    planned: Callable[[str, Planner], Planner] = lambda name, planner: planner
+    """What stands in for the planner of an entry, which may look on."""
     make: Callable[[str, DraftModel | None], Drafter] = field(
         default=lambda spec, model: make_drafter(spec, model, must_use=False)
     )
@@ -65,7 +68,7 @@ class Ours(Contestant):
                 if isinstance(before, Assistant) and isinstance(after, Assistant):
                     after.share(before)
         self._drafter.fit(self.target, self._how.vocabulary)
-        self._planner = make_planner(self._planned, self._drafter, self.target)
+        self._planner = self._how.planned(self.name, make_planner(self._planned, self._drafter, self.target))
 
     def facts(self) -> dict[str, Any]:
         assert self._drafter is not None, "made at the beginning"

@@ -40,10 +40,23 @@ def add(commands: Subparsers) -> None:
         ),
         allow_abbrev=False,
     )
+    _add_options(parser)
+    parser.set_defaults(run=run)
+
+
+def options_of(arguments: list[str]) -> argparse.Namespace:
+    """What these arguments of the command say, filled in and found right."""
+    parser = argparse.ArgumentParser(prog="paceline bench run", allow_abbrev=False)
+    _add_options(parser)
+    options = parser.parse_args(arguments)
+    _check(options)
+    return options
+
+
+def _add_options(parser: argparse.ArgumentParser) -> None:
     _add_what(parser)
     _add_how(parser)
     _add_where(parser)
-    parser.set_defaults(run=run)
 
 
 def _add_what(parser: argparse.ArgumentParser) -> None:

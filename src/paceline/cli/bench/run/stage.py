@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from paceline.cli.common import describe, load_model
+from paceline.decode.planner import Planner
 from paceline.decode.planners import make_planner
 from paceline.drafters import make_drafter
 from paceline.drafters.assistant import DraftModel
@@ -54,21 +55,29 @@ TRIAL = 2
 
 
 @contextmanager
-def referee(options: argparse.Namespace, advance: Advance) -> Iterator[Referee]:
-    """Everything that a run needs. Models and child processes are given back in the end."""
+def referee(
+    options: argparse.Namespace,
+    advance: Advance,
+    lm: LanguageModel | None = None,
+    planned: Callable[[str, Planner], Planner] = lambda name, planner: planner,
+) -> Iterator[Referee]:
+    """Everything that a run needs, on a model that is loaded already if one is given. Child processes are given back
+    in the end. ``planned`` is of `Drafting`."""
     _check(options)
     workload = open_suite(
         options.suite, data=options.data, languages=options.langs, tasks=options.tasks, limit=options.limit
     )
     advance(f"loading {options.model}", 0, 0)
     replayed = replay(workload, options.model) if options.suite.startswith(REPLAY) else None
-    lm = load_model(options) if replayed is None else LanguageModel(replayed.target, replayed.vocabulary)
+    if replayed is not None:
+        lm = LanguageModel(replayed.target, replayed.vocabulary)
+    lm = lm or load_model(options)
     draft = DraftModel.load(options.draft_model, lm.target) if options.draft_model else None
     meter, energy = _meter(options, str(getattr(lm.target, "device", "cpu")))
     plan = _plan(options, lm, max(replayed.lengths.values()) if replayed else 0)
     rule = Rule(options.rule)
     drafting = {"planner": _planner(options), "rule": rule, "warm": options.warm}
-    how = Drafting(vocabulary=lm.vocabulary, draft_model=draft, **drafting)
+    how = Drafting(vocabulary=lm.vocabulary, draft_model=draft, planned=planned, **drafting)
     contestants: list[Contestant] = [Ours(method, lm.target, how) for method in options.methods]
     advance("asking other libraries", 0, 0)
     peers, missing = _peers(options, lm, draft, plan)

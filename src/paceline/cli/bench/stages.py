@@ -1,0 +1,213 @@
+"""Making what a study needs: calibrations, and runs one after the other on a model that is loaded once."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from paceline.cli.bench.run import options_of
+from paceline.cli.bench.run.stage import referee
+from paceline.cli.bench.surroundings import hushed, threads
+from paceline.cli.common import load_model
+from paceline.cli.pages import write_whole
+from paceline.hosts.python import LanguageModel
+from paceline.measure.run.contestant import Missing
+from paceline.measure.studies.base import Calibrated, Found, Setting, Stage, Study, Wish
+from paceline.measure.studies.nodes import Nodes, onlookers
+from paceline.measure.summary import Summary
+from paceline.measure.workload.running import languages_of, passages
+from paceline.measure.workload.sources import Sources
+
+CALIBRATED, NODES, PROMPTS = "calibrated.json", "nodes.json", "prompts.jsonl"
+DTYPE = "bfloat16"
+PASSAGES = 4000
+
+Advance = Callable[[str, int, int], None]
+
+
+class Maker:
+    """Makes the parts of one study. What could not be made is kept with its reason."""
+
+    def __init__(self, study: Study, options: argparse.Namespace, advance: Advance) -> None:
+        self.study, self.options, self.advance = study, options, advance
+        self.missing: dict[str, str] = {}
+        self._loaded: tuple[str, LanguageModel] | None = None
+
+    def model(self, dtype: str | None = None) -> LanguageModel:
+        """The model in a type. One is held at a time, for they are large."""
+        dtype = dtype or self.options.dtype or DTYPE
+        if self._loaded is None or self._loaded[0] != dtype:
+            self._loaded = None
+            self.advance(f"loading {self.options.model} in {dtype}", 0, 0)
+            options = argparse.Namespace(model=self.options.model, dtype=dtype, device=self.options.device)
+            self._loaded = dtype, load_model(options)
+        return self._loaded[1]
+
+    def setting(self) -> Setting:
+        lm, options = self.model(), self.options
+        return Setting(
+            method=options.method,
+            sizes=options.sizes,
+            prompts=options.limit,
+            tokens=options.max_new_tokens,
+            dtype=options.dtype or DTYPE,
+            vocabulary=lm.vocabulary,
+            context_length=lm.target.context_length,
+            texts=self._texts,
+        )
+
+    def _texts(self) -> str:
+        """Running text, of one language after the other."""
+        sources = Sources(self.options.data)
+        known = languages_of(sources)
+        asked = [name for name in self.options.langs or known if name in known]
+        return "\n".join(one.text for language in asked for one in passages(sources, language, PASSAGES))
+
+    def calibrations(self, wishes: list[Wish]) -> dict[str, Calibrated]:
+        """What was calibrated; it is kept beside the runs, so that the study goes on with the same sizes."""
+        file = self.options.out / CALIBRATED
+        found = _kept(file)
+        for wish in wishes:
+            if wish.label in found:
+                continue
+            try:
+                with threads(wish.threads or self.options.threads), hushed():
+                    found[wish.label] = self._calibrated(wish)
+            except (ValueError, RuntimeError) as error:
+                self.missing[wish.label] = str(error).splitlines()[0]
+                continue
+            self.options.out.mkdir(parents=True, exist_ok=True)
+            write_whole(file, json.dumps({label: vars(one) for label, one in found.items()}, indent=1) + "\n")
+        return {wish.label: found[wish.label] for wish in wishes if wish.label in found}
+
+    def _calibrated(self, wish: Wish) -> Calibrated:
+        from paceline.drafters import make_drafter
+        from paceline.law import Sampling
+        from paceline.measure.calibrate import Calibrator, Method, Plan
+        from paceline.measure.calibrate.prompts import SAMPLES, prompts_of
+
+        lm = self.model(wish.dtype)
+        assert lm.vocabulary is not None, "a bundled model or one that suites can be asked of"
+        drafter = make_drafter(wish.method)
+        drafter.fit(lm.target, lm.vocabulary)
+        started = time.monotonic()
+        method = Method.of(drafter)
+        calibrator = Calibrator(
+            target=lm.target,
+            methods=[method],
+            prompts=prompts_of(None, lm.vocabulary, wish.prompts or SAMPLES),
+            plan=Plan(
+                sampling=Sampling(temperature=self._temperature(), seed=self.options.seed),
+                lengths=(256,),
+                sequences=(1,),
+                seconds=self.options.calibration_seconds * (wish.prompts or SAMPLES) / SAMPLES,
+            ),
+            progress=self.advance,
+        )
+        profile = calibrator.run()
+        took = time.monotonic() - started
+        found = profile.method(method.spec, method.draft)
+        assert found is not None, "it was just measured"
+        choice = found.choices[0]
+        seconds = found.seconds(profile.curves(found.top), choice.sequences, choice.length).tolist()
+        return Calibrated(
+            nodes=choice.nodes,
+            sizes=[point.nodes for point in found.points],
+            tokens=[point.tokens for point in found.points],
+            seconds=seconds,
+            took=took,
+        )
+
+    def _temperature(self) -> float:
+        from paceline.cli.bench.run import BUNDLED_TEMPERATURE
+        from paceline.targets.pocket.open import is_bundled
+
+        if self.options.temperature is not None:
+            return float(self.options.temperature)
+        return BUNDLED_TEMPERATURE if is_bundled(self.options.model) else 0.0
+
+    def run(self, stage: Stage, number: int, count: int) -> tuple[Summary, dict[str, Any]]:
+        """One run, or what was kept of it; and what was noted of its nodes."""
+        place: Path = self.options.out / stage.name.replace(" ", "-")
+        options = options_of(self._arguments(stage, place))
+        options.draft_model = None
+        noted: dict[str, Nodes] = {}
+        kept = place.with_name(f"{place.name}.{NODES}")
+        if stage.nodes and not kept.exists() and place.exists():
+            raise ValueError(
+                f"{place} was interrupted and its nodes are not all known; remove it, or give another --out"
+            )
+
+        def advance(doing: str, done: int, total: int) -> None:
+            self.advance(f"{stage.name} ({number} of {count}): {doing}", done, total)
+
+        lm = self.model(options.dtype)
+        planned = {"planned": onlookers(noted)} if stage.nodes else {}
+        with threads(self.options.threads), hushed(), referee(options, advance, lm, **planned) as judge:
+            noted.clear()
+            judge.sit()
+        if stage.nodes and not kept.exists():
+            write_whole(kept, json.dumps({name: nodes.as_dict() for name, nodes in noted.items() if nodes.score}))
+        return Summary(judge.run), json.loads(kept.read_text()) if stage.nodes else {}
+
+    def _arguments(self, stage: Stage, place: Path) -> list[str]:
+        """The stage as arguments of ``bench run``."""
+        options = self.options
+        flags: dict[str, str | None] = {
+            "model": options.model,
+            "dtype": options.dtype or DTYPE,
+            "suite": options.suite,
+            "limit": str(options.limit),
+            "max-new-tokens": str(options.max_new_tokens),
+            "seed": str(options.seed),
+            "repeat": str(options.repeat),
+            "energy": "none",
+            "out": str(place),
+        }
+        optional = {"device": options.device, "data": options.data, "temperature": options.temperature}
+        flags |= {name: str(value) for name, value in optional.items() if value is not None}
+        if stage.prompts:
+            file = place.with_name(f"{place.name}.{PROMPTS}")
+            file.parent.mkdir(parents=True, exist_ok=True)
+            rows = (
+                {"prompt": text, "key": f"{task}-{n}", "task": task} for n, (task, text) in enumerate(stage.prompts)
+            )
+            write_whole(file, "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows))
+            flags["suite"] = f"prompts:{file}"
+        else:
+            lists = {"langs": options.langs, "tasks": options.tasks}
+            flags |= {name: ",".join(given) for name, given in lists.items() if given}
+        flags |= stage.options
+        said = [word for name, value in flags.items() for word in (f"--{name}", *([] if value is None else [value]))]
+        return [*said, "--methods", "plain", *stage.methods]
+
+
+def made(study: Study, options: argparse.Namespace, advance: Advance) -> Found:
+    """Everything that a study reads, made or found where it was kept."""
+    maker = Maker(study, options, advance)
+    setting = maker.setting()
+    calibrated = maker.calibrations(list(study.wishes(setting)))
+    runs: dict[str, Summary] = {}
+    nodes: dict[str, dict[str, Any]] = {}
+    unknown = [wish.label for wish in study.wishes(setting) if wish.label not in calibrated]
+    stages = [] if setting.method in unknown else list(study.stages(setting, calibrated))
+    for number, stage in enumerate(stages, start=1):
+        try:
+            runs[stage.name], nodes[stage.name] = maker.run(stage, number, len(stages))
+        except (ValueError, RuntimeError, Missing) as error:
+            if len(stages) == 1:
+                raise
+            maker.missing[stage.name] = str(error).splitlines()[0]
+    return Found(setting=setting, calibrated=calibrated, runs=runs, nodes=nodes, missing=maker.missing)
+
+
+def _kept(file: Path) -> dict[str, Calibrated]:
+    """What was calibrated before; what cannot be read is measured again."""
+    with suppress(OSError, ValueError, TypeError):
+        return {label: Calibrated(**one) for label, one in json.loads(file.read_text(encoding="utf8")).items()}
+    return {}
