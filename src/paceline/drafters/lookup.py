@@ -8,12 +8,15 @@ repetition is drafted to any length.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 
 from paceline.context import Context
-from paceline.drafters.base import Budget, Drafter
+from paceline.drafters.base import Budget, Drafter, Seen
+from paceline.drafters.reaching import Reaching
+from paceline.targets.base import Want
 from paceline.tree import EMPTY, DraftTree
 
 
@@ -57,15 +60,29 @@ class Lookup(Drafter):
     summary = "copy what followed the last occurrence of the longest matching n-gram"
     source = "prompt lookup decoding (Saxena 2023)"
 
-    def __init__(self, *, max_ngram: int = 3, min_ngram: int = 1) -> None:
+    def __init__(self, *, max_ngram: int = 3, min_ngram: int = 1, chain: bool = False, next: int = 0) -> None:
         if not 1 <= min_ngram <= max_ngram:
             raise ValueError(f"lookup needs 1 <= min_ngram <= max_ngram, not {min_ngram} and {max_ngram}")
+        if next < 0:
+            raise ValueError(f"lookup tries 0 (none) or more of the target's best tokens as the next one, not {next}")
         self.sizes = range(min_ngram, max_ngram + 1)
+        self._chain, self._next = chain, next
+        if next:
+            self.needs = Want(top=next)
 
-    def open(self, context: Context) -> Places:
+    def open(self, context: Context) -> Places | Reaching:
+        if self._chain or self._next:
+            return Reaching(context, self.sizes, self._chain, self._next)
         return Places(context, self.sizes)
 
-    def propose_one(self, state: Places, budget: Budget) -> DraftTree:
+    def observe(self, seen: Sequence[Seen]) -> None:
+        for entry in seen:
+            if isinstance(entry.state, Reaching):
+                entry.state.learn(entry)
+
+    def propose_one(self, state: Places | Reaching, budget: Budget) -> DraftTree:
+        if isinstance(state, Reaching):
+            return state.draft(budget, self.name)
         state.catch_up()
         start = state.match()
         if start is None:
