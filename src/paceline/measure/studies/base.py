@@ -7,6 +7,7 @@ here; which way ours went is computed from the runs, and both are told.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from enum import StrEnum
@@ -106,8 +107,10 @@ class Sign:
     """The measured one: the claim is that it lies above 1, below, or near it."""
 
     @property
-    def agrees(self) -> bool:
-        """Whether ours went the same way."""
+    def agrees(self) -> bool | None:
+        """Whether ours went the same way; None where nothing was measured."""
+        if math.isnan(self.ratio.value):
+            return None
         return self.wants is way(self.ratio.value, even=self.wants is Way.EVEN)
 
     @property
@@ -118,6 +121,8 @@ class Sign:
     @property
     def sentence(self) -> str:
         """Both ways in one sentence."""
+        if self.agrees is None:
+            return f"{self.claim}: in the paper {self.paper}; here it was not measured"
         verdict = "as in the paper" if self.agrees else "not as in the paper"
         doubt = "" if self.told_apart else " (chance alone could show this)"
         return f"{self.claim}: in the paper {self.paper}; here {self.ours}, {verdict}{doubt}"

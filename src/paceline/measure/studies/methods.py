@@ -34,8 +34,8 @@ RIVALS = "lookahead", "spectra", "recycling"
 UNCALIBRATED = 100
 """Nodes without calibration: ten for each of ten levels, what the paper's tree may hold."""
 WITHOUT = {
-    "without score estimation": "confidence=none",
-    "without tree expansion": "expansion=none",
+    "without score estimation": "scores=false",
+    "without tree expansion": "next=none,threshold=0",
 }
 """Parts of UniSpec that can be switched off, and how."""
 RUN = "run"
@@ -139,7 +139,7 @@ def _read_temperature(found: Found) -> Findings:
     rows = [
         row(summary, entry, f"{name}  {entry}") for name, summary in found.runs.items() for entry in summary.entries[1:]
     ]
-    notes = ["the bundled models loop when they are greedy, which flatters whatever looks things up"]
+    notes = ["a model that loops when it is greedy flatters whatever looks things up"]
     return Findings(head=HEAD, rows=rows, signs=signs, notes=notes)
 
 
@@ -151,7 +151,8 @@ IN_BATCHES = (2.10, 2.07, 2.03, 1.90, 1.73)
 
 def _in_batches(setting: Setting, calibrated: Calibrations) -> list[Stage]:
     methods = (sized(setting.method, calibrated.get(setting.method)), "auto")
-    return [Stage(name=f"batch {n}", methods=methods, options={"batch": str(n)}) for n in BATCHES]
+    limit = str(max(setting.prompts, BATCHES[-1]))
+    return [Stage(name=f"batch {n}", methods=methods, options={"batch": str(n), "limit": limit}) for n in BATCHES]
 
 
 def _read_batch(found: Found) -> Findings:

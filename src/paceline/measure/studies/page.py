@@ -13,7 +13,7 @@ MARK = "written by paceline bench study"
 def study_page(study: Study, findings: Findings, facts: dict[str, str]) -> str:
     """The whole page. ``facts`` say what it was measured on."""
     tiles = [(name, value, "") for name, value in facts.items()]
-    agreed = sum(sign.agrees for sign in findings.signs)
+    agreed = sum(bool(sign.agrees) for sign in findings.signs)
     headline = f"{study.summary[0].upper()}{study.summary[1:]}"
     more = f"{agreed} of {len(findings.signs)} went as in the paper." if findings.signs else ""
     sections = [Section("glance", "", [Tiles(tiles)]), Section("signs", "The paper and here", _signs(findings))]
