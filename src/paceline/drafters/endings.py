@@ -13,6 +13,7 @@ once its smaller ending stood twice: most long n-grams of a text never do, and t
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Iterable, Sequence
 
 SIZES = (1, 2, 3, 4, 6, 8, 12, 16, 24)
@@ -59,11 +60,13 @@ class Endings:
                 level = 0
                 while earlier != NONE:
                     links[level][place] = earlier
-                    if level == last or not window >> _BITS * (self.sizes[level + 1] - 1):
+                    if level == last:
                         break
-                    if links[level][earlier] == NONE:
-                        self._enter(level + 1, earlier)
                     level += 1
+                    if links[level - 1][earlier] == NONE:
+                        self._enter(level, earlier)
+                    if not window >> _BITS * (self.sizes[level] - 1):
+                        break
                     key = window & masks[level]
                     earlier = latest[level].get(key, NONE)
                     latest[level][key] = place
@@ -92,14 +95,25 @@ class Endings:
         return self._walk([links[-1] for links in self._links], limit)
 
     def like(self, ending: Sequence[int], limit: int) -> list[tuple[int, int]]:
-        """The same for the ending of another text. A size may be understated where it was seen only once."""
+        """The same for the ending of another text."""
         starts = []
         for size, latest in zip(self.sizes, self._latest, strict=True):
             if size > len(ending):
                 break
             key = ending[-1] if size == 1 else self._key(ending[-size:])
             starts.append(latest.get(key, NONE))
-        return self._walk(starts, limit)
+        found = self._walk(starts, limit)
+        if found:  # the first may stand alone, and was then entered under no larger size
+            place, size = found[0]
+            found[0] = place, self._reached(place, size, ending)
+        return found
+
+    def _reached(self, place: int, size: int, ending: Sequence[int]) -> int:
+        """To which size a place ends like this, if to one surely."""
+        matched, most = size, min(len(ending), place + 1)
+        while matched < most and self.text[place - matched] == ending[-1 - matched]:
+            matched += 1
+        return self.sizes[bisect_right(self.sizes, matched) - 1]
 
     def _walk(self, starts: list[int], limit: int) -> list[tuple[int, int]]:
         found: dict[int, int] = {}

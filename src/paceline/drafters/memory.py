@@ -23,7 +23,7 @@ class Memory:
     """Texts by their endings, shared by everyone who drafts; kept in a file where one is named."""
 
     def __init__(self, limit: int, file: str | None = None) -> None:
-        self._half = max(1, limit // 2)
+        self._half = limit // 2
         self._file = file
         self._lock = Lock()
         self._older, self._younger = Endings(), Endings()
@@ -57,11 +57,14 @@ class Memory:
         if not tokens:
             return
         with self._lock:
-            self._append(tokens[-(self._half - 1) :] if self._half > 1 else [])
+            self._append(tokens)
             self._fresh = True
 
     def _append(self, tokens: list[int]) -> None:
         """One text and the border behind it, into the younger generation, which may have to grow old first."""
+        if self._half < 2 or not tokens:
+            return
+        tokens = tokens[1 - self._half :]
         if len(self._younger) + len(tokens) + 1 > self._half:
             self._older, self._younger = self._younger, Endings()
         self._younger.extend([*tokens, NONE])
@@ -77,7 +80,7 @@ class Memory:
                         told = told[: told.index(NONE)]
                     if told:
                         found.append((told, size))
-        return found
+        return sorted(found, key=lambda entry: -entry[1])
 
     def save(self) -> None:
         """Write what is remembered to the file, all of it or nothing."""
@@ -114,5 +117,5 @@ class Memory:
             if token:
                 text.append(token - 1)
             else:
-                self._append(text[-(self._half - 1) :] if self._half > 1 else [])
+                self._append(text)
                 text = []

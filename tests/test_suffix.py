@@ -1,0 +1,374 @@
+"""Places by their endings, votes for what followed, and the drafter made of both: against definitions of one line."""
+
+import math
+from collections.abc import Sequence
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from engine import PROMPT, SIZE, tabled, write, write_slowly
+from enumeration import World, law_of
+from paceline.context import Context, Ending
+from paceline.drafters import Budget, Seen, make_drafter
+from paceline.drafters.endings import NONE, SIZES, Endings
+from paceline.drafters.lookup import Lookup
+from paceline.drafters.memory import Memory
+from paceline.drafters.reaching import Reaching
+from paceline.drafters.suffix import PLACES, Suffix
+from paceline.drafters.votes import LONGEST, TRUST, Vote, grow, ranked
+from paceline.law import Sampling
+from paceline.tree import ROOT, DraftTree, Floats, Ints
+from paceline.verify import Rule
+
+EVERYTHING = 10**6
+
+
+def context_of(tokens: Sequence[int], sampling: Sampling | None = None, room: int = 1000) -> Context:
+    return Context(tokens, sampling or Sampling(), Ending(max_new_tokens=room))
+
+
+# --- endings ----------------------------------------------------------------------------------------------------------
+
+
+def places(text: list[int], ending: list[int], sizes: Sequence[int], *, before: int) -> list[tuple[int, int]]:
+    """The definition: every place that ends like this, by the largest size to which it does, then the latest."""
+    found = []
+    for place in range(before):
+        matched = 0
+        while matched < min(len(ending), place + 1) and text[place - matched] == ending[-1 - matched] != NONE:
+            matched += 1
+        if matched:
+            found.append((place, max(size for size in sizes if size <= matched)))
+    return sorted(found, key=lambda entry: (-entry[1], -entry[0]))
+
+
+@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("sizes", [SIZES, (1,), (1, 2, 3), (1, 4)])
+def test_endings_are_found_as_defined_at_every_length(seed: int, sizes: tuple[int, ...]) -> None:
+    random = np.random.default_rng(seed)
+    text = random.integers(0, random.integers(1, 5), 90).tolist()
+    if seed % 2:
+        text[40:60] = text[10:30]
+    endings = Endings(sizes)
+    for end, token in enumerate(text, 1):
+        endings.extend([token])
+        expected = places(text[:end], text[:end], sizes, before=end - 1)
+        assert endings.before(EVERYTHING) == expected
+        assert endings.before(3) == expected[:3]
+    assert Endings(sizes).before(5) == []
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_the_ending_of_another_text_is_found_too(seed: int) -> None:
+    random = np.random.default_rng(seed)
+    text = random.integers(-1, 4, 120).tolist()
+    endings = Endings()
+    endings.extend(text[:50])
+    endings.extend(text[50:])
+    for _ in range(60):
+        ending = random.integers(0, 4, random.integers(1, 12)).tolist()
+        expected = places(text, ending, SIZES, before=len(text))
+        assert endings.like(ending, EVERYTHING) == expected
+        assert endings.like(ending, 2) == expected[:2]
+
+
+def test_a_text_of_one_token_over_and_over_stays_cheap() -> None:
+    endings = Endings()
+    endings.extend([7] * 3000)
+    assert endings.before(4) == [(2998, 24), (2997, 24), (2996, 24), (2995, 24)]
+
+
+# --- votes ------------------------------------------------------------------------------------------------------------
+
+
+def believed(votes: Sequence[Vote], path: tuple[int, ...]) -> float:
+    """The probability of a path's last token after the ones before it, from the definition."""
+    step = len(path) - 1
+    agreeing = [v for v in votes if tuple(v.following[:step]) == path[:-1] and len(v.following) > step]
+    weights = [v.weight.by_length[min(v.length + step, LONGEST)] for v in agreeing]
+    favour = sum(w for w, v in zip(weights, agreeing, strict=True) if v.following[step] == path[-1])
+    return favour / (1 + sum(weights))
+
+
+def random_votes(seed: int) -> list[Vote]:
+    random = np.random.default_rng(seed)
+    return [
+        Vote(random.integers(0, 3, random.integers(0, 7)).tolist(), int(random.integers(1, 30)), ranked(rank))
+        for rank in range(int(random.integers(1, 9)))
+    ]
+
+
+def paths_of(tree: DraftTree) -> list[tuple[int, ...]]:
+    return [tuple(tree.tokens[tree.path(node)].tolist()) for node in range(len(tree))]
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_the_tree_holds_the_likeliest_paths_with_their_probabilities(seed: int) -> None:
+    votes = random_votes(seed)
+    every = {tuple(vote.following[: i + 1]) for vote in votes for i in range(len(vote.following))}
+    worth = {path: math.prod(believed(votes, path[: i + 1]) for i in range(len(path))) for path in every}
+    whole = grow(votes, 999, 99, "v")
+    assert set(paths_of(whole)) == every
+    assert np.exp(whole.scores) == pytest.approx([believed(votes, path) for path in paths_of(whole)])
+    assert (np.diff(whole.path_scores()) <= 1e-12).all(), "the best paths come first"
+    for nodes in (0, 1, 2, 5):
+        cut = grow(votes, nodes, 99, "v")
+        cut.check(3)
+        best = sorted(worth.values(), reverse=True)[:nodes]
+        assert sorted(np.exp(cut.path_scores()), reverse=True) == pytest.approx(best)
+    assert {len(path) for path in paths_of(grow(votes, 999, 2, "v"))} <= {1, 2}
+
+
+def test_children_share_less_than_everything_and_longer_matches_are_trusted_more() -> None:
+    assert all(a < b for a, b in pairwise(TRUST[1:]))
+    for seed in range(40):
+        tree = grow(random_votes(seed), 50, 9, "v")
+        for parent in range(ROOT, len(tree)):
+            assert np.exp(tree.scores[tree.children(parent)]).sum() < 1
+
+
+def test_with_the_shared_noise_siblings_are_ranked_as_the_target_will_rank_them() -> None:
+    votes = [Vote([1, 5], 3), Vote([2], 3), Vote([1, 6], 3)]
+    asked: list[tuple[int, list[int]]] = []
+
+    def clocks(ahead: int, ids: Ints) -> Floats:
+        asked.append((ahead, ids.tolist()))
+        return np.where(ids == 2, 0.1, 4.0)
+
+    tree = grow(votes, 9, 9, "v", clocks)
+    assert asked == [(0, [1, 2]), (1, [5, 6])], "only where there is a choice"
+    assert tree.tokens[:2].tolist() == [2, 1]
+    trust = TRUST[3]
+    total = 1 + trust / 0.1 + 2 * trust / 4
+    assert np.exp(tree.scores[:2]) == pytest.approx([trust / 0.1 / total, 2 * trust / 4 / total])
+
+
+# --- the drafter ------------------------------------------------------------------------------------------------------
+
+
+def test_a_repetition_is_drafted_to_any_length() -> None:
+    drafter = Suffix()
+    tree = drafter.propose_one(drafter.open(context_of([8, 1, 2, 3, 1, 2, 3])), Budget(50, 50))
+    assert tree.trunk().tokens.tolist() == [1, 2, 3] * 16 + [1, 2]
+    assert tree.sources == ("suffix",) * 50
+
+
+def test_a_repetitive_text_is_accepted_whole() -> None:
+    cycle = [0, 3, 1, 4]
+    table = lambda text: [4.0 if token == cycle[len(text) % 4] else 0.0 for token in range(SIZE)]  # noqa: E731
+    target = type(tabled())(table, SIZE)
+    session = write(target, cycle * 3, Suffix(), nodes=9, max_new_tokens=40)
+    assert session.context.emitted.tolist() == cycle * 10
+    assert all(round_.accepted == round_.drafted for round_ in session.rounds)
+
+
+@pytest.mark.parametrize("rule", list(Rule))
+@pytest.mark.parametrize("sampling", [Sampling(), Sampling(temperature=1.0, seed=5)], ids=["greedy", "warm"])
+@pytest.mark.parametrize(
+    "method", ["suffix", "suffix:noise=none", "suffix:remember=40", "lookup:chain=true", "lookup:chain=true,next=3"]
+)
+def test_the_text_is_plain_decodings(method: str, sampling: Sampling, rule: Rule) -> None:
+    target = tabled()
+    drafter = make_drafter(method)
+    drafter.fit(target)
+    same = write(target, PROMPT, make_drafter("plain"), sampling=sampling, rule=rule, max_new_tokens=40)
+    for nodes in (1, 12):
+        session = write(target, PROMPT, drafter, nodes=nodes, sampling=sampling, rule=rule, max_new_tokens=40)
+        assert session.context.emitted.tolist() == same.context.emitted.tolist()
+    if rule is Rule.COUPLED:
+        assert same.context.emitted.tolist() == write_slowly(target, PROMPT, sampling, max_new_tokens=40).tokens
+
+
+@pytest.mark.parametrize("rule", list(Rule))
+def test_the_law_of_the_text_is_exact(rule: Rule) -> None:
+    drafter = Suffix(noise="none")
+    world = World(prompt=(0, 2, 0, 1, 0, 2), length=3)
+    assert law_of(world, rule, lambda sight: drafter.propose_one(drafter.open(sight.context), Budget(5, 3))) == (
+        world.plain()
+    )
+
+
+@pytest.mark.parametrize("method", ["suffix", "suffix:remember=64", "lookup:chain=true", "lookup:next=2"])
+def test_odd_texts_and_budgets_are_no_trouble(method: str) -> None:
+    drafter = make_drafter(method)
+    drafter.fit(tabled())
+    for tokens in ([5], [5, 5], [2**31 - 3] * 4, list(range(300))):
+        state = drafter.open(context_of(tokens))
+        for budget in (Budget(0, 5), Budget(5, 0), Budget(1, 1), Budget(200, 3)):
+            tree = drafter.propose_one(state, budget)
+            tree.check()
+            assert len(tree) <= budget.nodes
+            assert tree.depth <= budget.depth
+        drafter.close(state)
+
+
+def test_places_vote_up_to_a_number() -> None:
+    drafter = Suffix()
+    tokens = [token for i in range(3 * PLACES) for token in (1, i + 2)] + [1]
+    tree = drafter.propose_one(drafter.open(context_of(tokens)), Budget(999, 1))
+    assert tree.tokens.tolist() == list(range(3 * PLACES + 1, 2 * PLACES + 1, -1)), "the latest, of equals"
+
+
+@pytest.mark.parametrize(
+    ("spec", "said"),
+    [
+        ("suffix:noise=loud", "noise=shared or noise=none, not 'loud'"),
+        ("suffix:remember=-1", "not -1"),
+        ("suffix:memory=here.memo", "give remember=N"),
+        ("suffix:remember=9,memory=no/where/x.memo", "there is no folder"),
+        ("suffix:corpus=nowhere.rest", "cannot read the datastore nowhere.rest"),
+        ("lookup:next=-1", "not -1"),
+    ],
+)
+def test_a_wrong_option_is_told(spec: str, said: str) -> None:
+    with pytest.raises(ValueError, match=said):
+        make_drafter(spec)
+
+
+# --- memory -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("limit", [1, 2, 7, 40, 1000])
+def test_a_memory_is_bounded_and_forgets_the_oldest(limit: int) -> None:
+    random = np.random.default_rng(limit)
+    memory = Memory(limit)
+    for _ in range(50):
+        memory.learn(random.integers(0, 9, random.integers(0, 12)).tolist())
+        assert len(memory) <= limit
+    memory.learn([100, 101, 102])
+    if limit >= 40:
+        assert memory.following([100, 101], 5, 9) == [([102], 2)]
+        for _ in range(limit):
+            memory.learn([1, 2])
+        assert memory.following([100, 101], 5, 9) == []
+
+
+def test_what_was_written_is_drafted_in_the_next_text() -> None:
+    written = [9, 8, 7, 6, 5, 4, 3, 2, 1, 0]
+    drafter = Suffix(remember=100)
+    drafter.fit(type(tabled())(lambda text: [0.0] * 20, 20))
+    context = context_of([11, 12])
+    state = drafter.open(context)
+    for token in written:
+        context.commit(token)
+    drafter.close(state)
+    draft = drafter.propose_one(drafter.open(context_of([15, 9, 8, 7, 6, 5, 4, 3])), Budget(9, 9))
+    assert draft.tokens.tolist() == [2, 1, 0]
+    drafter.reset()
+    assert len(drafter.propose_one(drafter.open(context_of([9, 8, 7, 6])), Budget(9, 9))) == 0
+
+
+def remembered(path: Path, texts: Sequence[list[int]], size: int = 20) -> Suffix:
+    drafter = Suffix(remember=200, memory=str(path))
+    drafter.fit(type(tabled())(lambda text: [0.0] * size, size))
+    for text in texts:
+        context = context_of([0])
+        state = drafter.open(context)
+        for token in text:
+            context.commit(token)
+        drafter.close(state)
+    return drafter
+
+
+def test_a_memory_outlives_its_drafter(tmp_path: Path) -> None:
+    path = tmp_path / "texts.memo"
+    first = remembered(path, [[3, 4, 5, 6, 7, 8, 9] * 2, [1, 2]])
+    whole = path.read_bytes()
+    second = remembered(path, [])
+    asked = [4, 5, 6, 7, 8, 9, 3, 4, 5]
+    expected = first.propose_one(first.open(context_of(asked)), Budget(9, 9))
+    found = second.propose_one(second.open(context_of(asked)), Budget(9, 9))
+    assert found.tokens.tolist() == expected.tokens.tolist() != []
+    assert path.read_bytes() == whole, "nothing was written, nothing is saved"
+    assert list(tmp_path.iterdir()) == [path]
+    with pytest.raises(ValueError, match="holds token 9, and the model's vocabulary has 5"):
+        remembered(path, [], size=5)
+
+
+def test_a_damaged_memory_is_one_sentence(tmp_path: Path) -> None:
+    path = tmp_path / "texts.memo"
+    remembered(path, [[3, 4, 5, 6, 7]])
+    whole = path.read_bytes()
+    for wrong in (*(whole[:n] for n in range(len(whole))), *(flipped(whole, n) for n in range(len(whole)))):
+        path.write_bytes(wrong)
+        with pytest.raises(ValueError, match=r"texts\.memo (is|holds)"):
+            remembered(path, [])
+
+
+def flipped(whole: bytes, place: int) -> bytes:
+    return whole[:place] + bytes([whole[place] ^ 0x41]) + whole[place + 1 :]
+
+
+def test_a_memory_that_cannot_be_kept_does_not_lose_the_text(tmp_path: Path) -> None:
+    folder = tmp_path / "gone"
+    folder.mkdir()
+    drafter = Suffix(remember=50, memory=str(folder / "x.memo"))
+    drafter.fit(tabled())
+    folder.rmdir()
+    with pytest.warns(UserWarning, match="cannot write"):
+        write(tabled(), PROMPT, drafter)
+
+
+# --- lookup that reaches further --------------------------------------------------------------------------------------
+
+
+def token_by_token(text: list[int], sizes: range, count: int) -> list[int]:
+    """The definition: for every token anew, the longest ending that stood in the text, at its latest place there."""
+    grown = list(text)
+    while len(grown) < len(text) + count:
+        for size in reversed(sizes):
+            starts = [s for s in range(len(text) - size + 1) if text[s : s + size] == grown[-size:]]
+            starts = [s for s in starts if s + size < len(grown) and size <= len(grown)]
+            if starts:
+                grown.append(grown[starts[-1] + size])
+                break
+        else:
+            break
+    return grown[len(text) :]
+
+
+@pytest.mark.parametrize("seed", range(15))
+@pytest.mark.parametrize("sizes", [range(1, 4), range(2, 4), range(3, 6)])
+def test_a_chain_is_looked_up_token_by_token(seed: int, sizes: range) -> None:
+    random = np.random.default_rng(seed)
+    text = random.integers(0, 3, random.integers(1, 40)).tolist()
+    reaching = Reaching(context_of(text), sizes, True, 0)
+    tree = reaching.draft(Budget(12, 12), "lookup")
+    assert tree.tokens.tolist() == token_by_token(text, sizes, 12)
+
+
+def test_the_next_token_but_one_extends_the_text() -> None:
+    reaching = Reaching(context_of([1, 2, 3, 4, 9, 7, 7, 5]), range(1, 4), False, 2)
+    assert len(reaching.draft(Budget(9, 9), "lookup")) == 0
+    reaching.guessed = [(3, -0.2), (6, -1.0)]
+    tree = reaching.draft(Budget(9, 3), "lookup")
+    assert paths_of(tree) == [(3,), (6,), (3, 4), (3, 4, 9)]
+    assert set(tree.sources) == {"lookup-next"}
+    assert reaching.draft(Budget(2, 9), "lookup").tokens.tolist() == [3, 4]
+
+
+def test_the_guessed_tokens_are_those_of_the_row_that_chose_the_last() -> None:
+    target = tabled()
+    states: list[Reaching] = []
+    guessed: list[int] = []
+
+    class Watched(Lookup):
+        def open(self, context: Context) -> Any:
+            states.append(Reaching(context, self.sizes, False, 3))
+            return states[-1]
+
+        def observe(self, seen: Sequence[Seen]) -> None:
+            super().observe(seen)
+            if states[-1].guessed:
+                row = np.array(target.table(tuple(states[-1].context.tokens[:-1].tolist())))
+                ids = [token for token, _ in states[-1].guessed]
+                assert row[ids] == pytest.approx(np.sort(row)[::-1][:3])
+                guessed.extend(ids)
+
+    drafter = Watched(next=3)
+    assert drafter.needs.top == 3
+    write(target, PROMPT, drafter, nodes=8, max_new_tokens=40)
+    assert len(guessed) > 15
