@@ -16,6 +16,7 @@ from importlib.metadata import EntryPoint, entry_points
 from typing import Any
 
 from paceline.drafters.assistant import Assistant
+from paceline.drafters.auto import Auto
 from paceline.drafters.base import Drafter, Plain
 from paceline.drafters.compose import Fallback, Union
 from paceline.drafters.lookahead import Lookahead
@@ -29,7 +30,8 @@ from paceline.drafters.unispec import UniSpec
 Factory = Callable[..., Drafter]
 
 BUILT_IN: dict[str, Factory] = {
-    method.name: method for method in (Plain, Lookup, Suffix, Lookahead, Spectra, Rest, Recycling, UniSpec, Assistant)
+    method.name: method
+    for method in (Auto, Plain, Lookup, Suffix, Lookahead, Spectra, Rest, Recycling, UniSpec, Assistant)
 }
 GROUP = "paceline.drafters"
 MODEL = "model"

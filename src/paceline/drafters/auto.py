@@ -1,0 +1,69 @@
+"""``auto``: what needs no training and no second model, together in one tree, and the draft model too if one is given.
+
+The suffixes of the text say what followed them before; the store of what the model itself nearly said knows something
+of every token. Where they propose the same, one node remembers both names, and a planner that learns how often nodes of
+a name come true learns what their agreement is worth. What costs next to nothing is always asked; a draft model is
+asked only where the planner finds that, beside the draft that is there already, it is worth its time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from paceline.drafters.assistant import Assistant
+from paceline.drafters.assistant.drafter import Model
+from paceline.drafters.base import Ask, Budget, Drafter
+from paceline.drafters.compose import Union, united
+from paceline.drafters.suffix import Suffix
+from paceline.drafters.unispec import UniSpec
+from paceline.tree import DraftTree
+
+NODES = 48
+"""Of the cheap sources' draft at most: more are hardly ever worth a row, and each costs the host some time."""
+
+
+class Auto(Union):
+    """The default method. Its dear part runs where the budget finds it worth its time."""
+
+    name = "auto"
+    summary = "suffix and unispec in one tree, beside them a draft model if one is given; the planner takes what pays"
+    source = "suffix and unispec joined under the adaptive planner"
+    requires = "nothing; a draft model (model=NAME or --draft-model NAME) is used where it pays"
+    unfit = "to compare papers' methods with, for it is several of them; name those"
+    planner = "adaptive"
+
+    def __init__(self, *, model: Model | None = None, noise: str = "shared", prefill: bool = False) -> None:
+        self.cheap: tuple[Drafter, ...] = (Suffix(noise=noise), UniSpec(noise=noise, prefill=prefill))
+        self.dear: tuple[Drafter, ...] = () if model is None else (Assistant(model=model, noise=noise),)
+        super().__init__((*self.cheap, *self.dear))
+
+    def _nodes(self, sizes: Sequence[int]) -> int:
+        return NODES + sum(sizes[len(self.cheap) :])
+
+    def propose(self, asks: Sequence[Ask]) -> list[DraftTree]:
+        trees = self._drafts(range(len(self.cheap)), asks)
+        if not self.dear:
+            return trees
+        dear = [
+            i
+            for i, (ask, tree) in enumerate(zip(asks, trees, strict=True))
+            if ask.budget.worth is None or ask.budget.worth(ask.state.context, tree)
+        ]
+        if dear:
+            more = self._drafts(range(len(self.cheap), len(self.parts)), [asks[i] for i in dear])
+            for i, tree in zip(dear, more, strict=True):
+                trees[i] = united([trees[i], tree]).top(asks[i].budget.nodes)
+        return trees
+
+    def _drafts(self, numbers: range, asks: Sequence[Ask]) -> list[DraftTree]:
+        """The drafts of some of the parts, each no larger than suits it, as one tree per sequence."""
+        by_part: list[list[DraftTree]] = []
+        for number in numbers:
+            part = self.parts[number]
+            budgets = [Budget(min(ask.budget.nodes, part.nodes), ask.budget.depth) for ask in asks]
+            own: list[Any] = [ask.state[number] for ask in asks]
+            by_part.append(part.propose([Ask(*pair) for pair in zip(own, budgets, strict=True)]))
+        return [
+            united(trees).top(ask.budget.nodes) for ask, trees in zip(asks, zip(*by_part, strict=True), strict=True)
+        ]
