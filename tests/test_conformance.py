@@ -15,13 +15,15 @@ from paceline import verify
 from paceline.cli import main
 from paceline.context import Finish
 from paceline.decode.batch import Batch, Seat
+from paceline.decode.planner import Fixed, Planner
 from paceline.decode.serial import run
 from paceline.decode.session import Session
 from paceline.drafters.assistant import DraftModel
 from paceline.law import Dice, Distribution, Law, Sampling
-from paceline.measure.conformance import Checker, Report
+from paceline.measure.conformance import ADVERSARIES, CHOOSING, METHODS, SIZES, Checker, Report, fixed, walk
 from paceline.measure.conformance.cases import LATE, Case, Plan, samplings
 from paceline.measure.conformance.oracle import law_faults
+from paceline.measure.conformance.planned import CHOSEN_FOR, by_default
 from paceline.measure.conformance.record import Recording, record, teacher_forced
 from paceline.measure.conformance.report import Result
 from paceline.measure.conformance.rescore import Rescorer, Verdict, wider_twin
@@ -44,7 +46,9 @@ def target(dtype: torch.dtype = torch.float32, family: str = "llama") -> HFTarge
 def small_check(subject: HFTarget | TableTarget, *batches: int) -> Report:
     """Two adversaries, one draft size: the smallest grid with power against every mistake below."""
     methods = ("(oracle tree)", "(self, sampled)")
-    return Checker(subject, methods=methods, sizes=(8,), max_new_tokens=LATE + 2, batches=batches or (1,)).run()
+    return Checker(
+        subject, methods=methods, planners=("fixed:8",), max_new_tokens=LATE + 2, batches=batches or (1,)
+    ).run()
 
 
 def test_a_method_that_does_not_fit_is_a_mistake_and_no_bug() -> None:
@@ -61,10 +65,12 @@ def test_a_sound_engine_is_equal_everywhere() -> None:
 
 
 def test_the_whole_grid_in_float64_has_no_difference_at_all() -> None:
-    """What `paceline check --dtype float64 --batch 1` runs."""
+    """What `paceline check --dtype float64 --batch 1 --sizes 4 12` runs, of some methods."""
     vocabulary = Vocabulary.of(families.byte_tokenizer())
     model = families.build("gemma3", dtype=torch.float64, vocab_size=vocabulary.size)
-    summary = Checker(prepare(HFTarget(model, name="gemma3")), vocabulary, batches=(1,)).run().summary()
+    methods = ("lookup", "spectra", "lookup+lookahead", *ADVERSARIES)
+    checker = Checker(prepare(HFTarget(model, name="gemma3")), vocabulary, methods, fixed(SIZES), batches=(1,))
+    summary = checker.run().summary()
     assert summary["faults"] == []
     assert summary["cases"] == summary["equal"] >= 300
     assert summary["flips_per_1000"] == summary["control_flips_per_1000"] == 0
@@ -72,10 +78,47 @@ def test_the_whole_grid_in_float64_has_no_difference_at_all() -> None:
 
 def test_texts_are_long_and_mostly_sampled() -> None:
     subject = target()
-    report = Checker(subject, methods=("lookup",), sizes=(4,), batches=(1,)).run()
+    report = Checker(subject, methods=("lookup",), planners=("fixed:4",), batches=(1,)).run()
     assert min(result.tokens for result in report.results) >= LATE
     sampled = [r for r in report.results if not r.case.setting.sampling.greedy]
     assert len(sampled) >= len(report.results) / 2
+
+
+def test_every_method_meets_every_planner_and_every_size_without_trying_all_with_all() -> None:
+    settings = [setting.name for setting in Plan(target(), None).settings()]
+    assert set(CHOSEN_FOR) <= set(settings)
+    for method in (*METHODS, *ADVERSARIES):
+        planned = {name: by_default(method, name, adversary=method in ADVERSARIES) for name in settings}
+        assert {planner for planners in planned.values() for planner in planners} == {*fixed(SIZES), *CHOOSING}
+        assert sum(map(len, planned.values())) <= (2 if method in ADVERSARIES else 1) * len(settings) + 2 * 2
+
+
+@pytest.mark.parametrize("size", [1, 3])
+@pytest.mark.parametrize("planner", CHOOSING)
+def test_planners_that_choose_sizes_are_checked_with_drafts_that_are_sent(planner: str, size: int) -> None:
+    """Under them, too, drafts reach the target and are accepted; and a batch shares its planner, as hosts do."""
+    made: list[Planner] = []
+    drafted = accepted = 0
+
+    class Kept(Session):
+        def _judge(self, tree: DraftTree, scores: Any) -> Any:
+            nonlocal drafted, accepted
+            made.append(self.planner)
+            verdict = super()._judge(tree, scores)
+            drafted, accepted = drafted + len(tree), accepted + verdict.accepted
+            return verdict
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(walk, "Session", Kept)
+        methods, rules = ("(oracle tree)",), (Rule.COUPLED,)
+        checker = Checker(target(), None, methods, (planner,), rules, LATE + 2, batches=(size,))
+        report = checker.run()
+    assert report.sentences() == []
+    cases = sum(result.case.drafts for result in report.results)
+    assert report.summary()["planners"] == {planner: cases}
+    assert accepted > 100
+    assert drafted > accepted
+    assert len(set(made)) == (cases if size == 1 else 4)
 
 
 def test_the_adversaries_are_accepted_at_depth() -> None:
@@ -84,8 +127,8 @@ def test_the_adversaries_are_accepted_at_depth() -> None:
     checker = Checker(subject, methods=("(oracle tree)",))
     setting = Plan(subject, None).settings()[4]
     recording = record(setting, subject, subject.open(256))
-    case = Case("(oracle tree)", Rule.COUPLED, 12, setting)
-    session = session_of(case, subject, checker._drafter(case, recording), subject.open(256))
+    case = Case("(oracle tree)", Rule.COUPLED, "fixed:12", setting)
+    session = session_of(case, subject, checker._drafter(case, recording), Fixed(12), subject.open(256))
     list(run(session))
     accepted = [r.accepted for r in session.rounds]
     assert max(accepted) >= 3
@@ -204,10 +247,10 @@ def test_a_greedy_law_that_refuses_the_drafted_token_is_a_difference(monkeypatch
 
     subject = target()
     monkeypatch.setattr(verify, "_accept_sampled", wrong)
-    checker = Checker(subject, methods=("(self, sampled)",), sizes=(8,), rules=(Rule.REJECTION,))
+    checker = Checker(subject, methods=("(self, sampled)",), planners=("fixed:8",), rules=(Rule.REJECTION,))
     setting = Plan(subject, None).settings()[0]
     recording = record(setting, subject, subject.open(256))
-    result = checker.compare(Case("(self, sampled)", Rule.REJECTION, 8, setting), recording)
+    result = checker.compare(Case("(self, sampled)", Rule.REJECTION, "fixed:8", setting), recording)
     assert result.count(Verdict.BUG) > 3
     assert len({flip.index for flip, _ in result.flips}) == len(result.flips)
 
@@ -261,7 +304,7 @@ def test_a_twin_is_made_where_there_is_room_or_nobody_knows(unknown: bool, monke
 def test_too_many_near_ties_are_a_bug() -> None:
     """A flip rate that the control does not explain is an error hiding among near ties."""
     setting = Plan(TableTarget(random_table(5), 5), None, 4).settings()[0]
-    case = Case("lookup", Rule.COUPLED, 4, setting)
+    case = Case("lookup", Rule.COUPLED, "fixed:4", setting)
     near = tuple((Flip(i, 1, 2), Verdict.NEAR_TIE) for i in range(30))
     report = Report("m", "bfloat16", "f", control_flips=2, control_tokens=1000)
     report.results.append(Result(case, 1000, near))
@@ -374,7 +417,7 @@ def test_a_sound_engine_is_equal_in_company(size: int) -> None:
 
 def test_a_state_that_is_never_closed_is_a_fault_of_its_method(monkeypatch: pytest.MonkeyPatch) -> None:
     states_left_open(monkeypatch)
-    report = Checker(target(), methods=("lookup",), sizes=(4,), batches=(3,), max_new_tokens=LATE).run()
+    report = Checker(target(), methods=("lookup",), planners=("fixed:4",), batches=(3,), max_new_tokens=LATE).run()
     assert any("states were never closed" in sentence for sentence in report.sentences())
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from paceline.cli.common import (
@@ -25,7 +26,7 @@ def add(commands: Subparsers) -> None:
         "check",
         help="find out whether a model writes the same with and without drafts",
         description=(
-            "Runs methods, rules, sampling settings and draft sizes against plain decoding of the same model, "
+            "Runs methods, rules, sampling settings and planners against plain decoding of the same model, "
             "counts differences, and tells near ties of the arithmetic from bugs. Exit code 1 means a bug."
         ),
         allow_abbrev=False,
@@ -39,7 +40,13 @@ def add(commands: Subparsers) -> None:
         help="methods to check (default: all, installed plug-ins, and adversaries)",
     )
     parser.add_argument("--rules", nargs="+", metavar="RULE", help="coupled, rejection (default: both)")
-    parser.add_argument("--sizes", nargs="+", type=int, metavar="N", help="draft sizes (default: 4 12)")
+    parser.add_argument("--sizes", nargs="+", type=int, metavar="N", help="draft sizes; the same as planners fixed:N")
+    parser.add_argument(
+        "--planners",
+        nargs="+",
+        metavar="P",
+        help="who sizes drafts, each with everything (default: sizes 4 and 12, adaptive and calibrated, in turns)",
+    )
     parser.add_argument(
         "--batch",
         nargs="+",
@@ -55,7 +62,7 @@ def add(commands: Subparsers) -> None:
 
 def run(options: argparse.Namespace) -> int:
     from paceline.drafters.assistant import DraftModel
-    from paceline.measure.conformance import BATCHES, SIZES, Checker
+    from paceline.measure.conformance import BATCHES, Checker, fixed
     from paceline.verify import Rule
 
     drafts = draft_model(options)
@@ -64,6 +71,7 @@ def run(options: argparse.Namespace) -> int:
         raise ValueError(f"a draft of {smallest[0]} tokens checks nothing; --sizes takes sizes of 1 and more")
     if smallest := [size for size in options.batch or () if size < 1]:
         raise ValueError(f"a batch of {smallest[0]} cases checks nothing; --batch takes sizes of 1 and more")
+    planners = (*fixed(options.sizes or ()), *_planners(options.planners or ()))
     unknown = sorted(set(options.rules or ()) - set(Rule))
     if unknown:
         raise ValueError(f"unknown rule {unknown[0]!r}; choose from {', '.join(Rule)}")
@@ -73,7 +81,7 @@ def run(options: argparse.Namespace) -> int:
         lm.target,
         lm.vocabulary,
         methods,
-        tuple(options.sizes or SIZES),
+        planners,
         rules,
         options.max_new_tokens,
         options.seed,
@@ -100,6 +108,16 @@ def _methods(asked: list[str] | None, drafts: str | None) -> tuple[str, ...]:
         if method not in ADVERSARIES:
             make_drafter(method, drafts, must_use=False)
     return methods
+
+
+def _planners(asked: Sequence[str]) -> Sequence[str]:
+    """Who is to size drafts; a misspelt one is told here, too."""
+    from paceline.decode.planners import make_planner
+    from paceline.drafters import Plain
+
+    for planner in asked:
+        make_planner(planner, Plain())
+    return asked
 
 
 def _print(report: Report) -> None:

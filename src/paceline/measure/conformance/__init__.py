@@ -1,11 +1,12 @@
 """Conformance: speculation must leave a model's text alone, and here is how to find out on any model.
 
-`run` holds the check, `cases` what is tried, `adversaries` drafts made to find mistakes, `walk` the way along plain
-decoding's text, alone and in company, `rescore` near tie or bug, `statistics` the rejection rule, `report` what was
-found.
+`run` holds the check, `cases` what is tried, `planned` who sizes drafts, `adversaries` drafts made to find mistakes,
+`walk` the way along plain decoding's text, alone and in company, `rescore` near tie or bug, `statistics` the rejection
+rule, `report` what was found.
 """
 
+from paceline.measure.conformance.planned import CHOOSING, SIZES, fixed
 from paceline.measure.conformance.report import Report
-from paceline.measure.conformance.run import ADVERSARIES, ASSISTED, BATCHES, METHODS, SIZES, Checker
+from paceline.measure.conformance.run import ADVERSARIES, ASSISTED, BATCHES, METHODS, Checker
 
-__all__ = ["ADVERSARIES", "ASSISTED", "BATCHES", "METHODS", "SIZES", "Checker", "Report"]
+__all__ = ["ADVERSARIES", "ASSISTED", "BATCHES", "CHOOSING", "METHODS", "SIZES", "Checker", "Report", "fixed"]

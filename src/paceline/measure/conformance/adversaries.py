@@ -156,7 +156,7 @@ class Spy(Drafter):
 
     def __init__(self, inner: Drafter) -> None:
         self._inner = inner
-        self.needs = inner.needs
+        self.needs, self.nodes = inner.needs, inner.nodes
         self.trees: dict[int, DraftTree] = {}
 
     def open(self, context: Context) -> tuple[Context, Any]:

@@ -1,14 +1,15 @@
-"""The cases of a conformance run: every method, rule, sampling setting and draft size, each against plain decoding."""
+"""The cases of a conformance run: every method, rule, sampling setting and planner, each against plain decoding."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
 
 from paceline.context import Context, Ending, Ints
 from paceline.law import Sampling
+from paceline.measure.conformance.planned import NO_DRAFT
 from paceline.targets.base import Target
 from paceline.verify import Rule
 from paceline.vocabulary import StopStrings, Vocabulary
@@ -44,7 +45,8 @@ class Case:
 
     method: str
     rule: Rule
-    nodes: int
+    planner: str
+    """The spec of whoever sizes the drafts."""
     setting: Setting
     batch: int = 1
     """How many sequences are written at once."""
@@ -55,9 +57,14 @@ class Case:
         return self.rule is Rule.COUPLED or self.setting.sampling.greedy
 
     @property
+    def drafts(self) -> bool:
+        """Whether there may be any drafts at all."""
+        return self.planner != NO_DRAFT
+
+    @property
     def name(self) -> str:
         company = f" / batch of {self.batch}" if self.batch > 1 else ""
-        return f"{self.method} / {self.rule} / {self.nodes} / {self.setting.name}{company}"
+        return f"{self.method} / {self.rule} / {self.planner} / {self.setting.name}{company}"
 
 
 def samplings(vocab_size: int, seed: int) -> dict[str, Sampling]:
@@ -146,14 +153,18 @@ class Plan:
 
 
 def cases(
-    methods: Sequence[str], settings: Sequence[Setting], rules: Sequence[Rule], sizes: Sequence[int]
+    methods: Sequence[str],
+    settings: Sequence[Setting],
+    rules: Sequence[Rule],
+    planners: Callable[[str, str], Sequence[str]],
 ) -> Iterator[Case]:
-    """The grid, a setting at a time, so that what is known of a setting's text can be dropped after it."""
+    """The grid, a setting at a time, so that what is known of a setting's text can be dropped after it. ``planners``
+    are those of a method in a setting."""
     for setting in settings:
         for method in methods:
             for rule in rules:
-                for nodes in sizes:
-                    case = Case(method, rule, nodes, setting)
+                for planner in planners(method, setting.name):
+                    case = Case(method, rule, planner, setting)
                     if case.followed or not setting.aimed:
                         yield case
 

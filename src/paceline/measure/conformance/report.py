@@ -68,7 +68,7 @@ class Report:
     @property
     def tokens(self) -> int:
         """Tokens chosen along plain decoding's text."""
-        return sum(r.tokens for r in self.results if r.case.followed and r.case.nodes)
+        return sum(r.tokens for r in self.results if r.case.followed and r.case.drafts)
 
     @property
     def flips(self) -> int:
@@ -94,6 +94,7 @@ class Report:
             "dtype": self.dtype,
             "fingerprint": self.fingerprint,
             "batch_sizes": self.batches,
+            "planners": dict(Counter(r.case.planner for r in self.results if r.case.drafts)),
             "seconds": round(self.seconds, 1),
             "notes": self.notes,
             "faults": self.sentences(),

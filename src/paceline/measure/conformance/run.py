@@ -9,14 +9,18 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from inspect import signature
 
+from paceline.decode.planner import Planner
 from paceline.decode.serial import run
-from paceline.drafters import Drafter, make_drafter
+from paceline.drafters import Drafter, Plain, make_drafter
 from paceline.drafters.assistant import DraftModel
+from paceline.drafters.spec import BUILT_IN
 from paceline.law import Law
 from paceline.measure.conformance.adversaries import Oracle, Recall, SelfDraft, Spy
 from paceline.measure.conformance.cases import Case, Plan, Setting, cases
 from paceline.measure.conformance.oracle import law_faults, row_faults
+from paceline.measure.conformance.planned import NO_DRAFT, by_default, planner_of
 from paceline.measure.conformance.record import Recording, record, teacher_forced
 from paceline.measure.conformance.report import Report, Result
 from paceline.measure.conformance.rescore import Rescorer
@@ -35,19 +39,31 @@ from paceline.targets.base import Rows, Target
 from paceline.verify import Rule
 from paceline.vocabulary import Vocabulary
 
-METHODS = ("lookup", "lookup:min_ngram=2,lookup:max_ngram=1", "lookup+lookup:max_ngram=1")
+COMPOSED = ("lookup:min_ngram=2,lookup:max_ngram=1", "lookup+lookahead")
 ASSISTED = ("assistant", "assistant:top=4", "assistant:beams=3,noise=none")
 """What is checked besides where there is a draft model."""
 SAMPLED = "(self, sampled)"
 ADVERSARIES = ("(oracle chain)", "(oracle tree)", "(whole oracle)", "(recall with shared noise)", SAMPLED)
 LAW = "(law against transformers)"
 ROWS = "(rows against the model)"
-SIZES = (4, 12)
 BATCHES = (1, 8)
 SAMPLES = 6
 """Texts per case of the sampled adversary under the rejection rule: a biased law shows in many tokens only."""
 MIXED = 4
 """Cases of so many settings share a batch."""
+
+
+def unaided() -> tuple[str, ...]:
+    """The built-in methods that draft from nothing but the model and its text."""
+    return tuple(
+        name
+        for name, factory in BUILT_IN.items()
+        if factory is not Plain
+        and all(option.default is not option.empty for option in signature(factory).parameters.values())
+    )
+
+
+METHODS = (*unaided(), *COMPOSED)
 
 Progress = Callable[[str, int, int], None]
 """Called before every case with its name, its number and the number of all."""
@@ -70,7 +86,8 @@ class Checker:
     target: Target
     vocabulary: Vocabulary | None = None
     methods: Sequence[str] = (*METHODS, *ADVERSARIES)
-    sizes: Sequence[int] = SIZES
+    planners: Sequence[str] = ()
+    """Every one of these with everything else; by default a choice of all (`planned`)."""
     rules: Sequence[Rule] = tuple(Rule)
     max_new_tokens: int = 64
     seed: int = 0
@@ -79,7 +96,7 @@ class Checker:
     """How many sequences are written at once."""
     draft_model: DraftModel | None = None
     """For those methods that draft with a model and name none."""
-    _pooled: dict[tuple[str, int], Evidence] = field(default_factory=dict)
+    _pooled: dict[tuple[str, str], Evidence] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self._rescorer = Rescorer(self.target)
@@ -120,13 +137,16 @@ class Checker:
 
     def _cases(self, setting: Setting, size: int = 1) -> list[Case]:
         """The cases of a setting. Those of a sampled text of their own are for statistics, in batches of one."""
-        made = cases(self.methods, [setting], self.rules, self.sizes)
+        made = cases(self.methods, [setting], self.rules, self._planners)
         return list(made) if size == 1 else [replace(case, batch=size) for case in made if case.followed]
+
+    def _planners(self, method: str, setting: str) -> Sequence[str]:
+        return self.planners or by_default(method, setting, adversary=method in ADVERSARIES)
 
     def _tell(self, case: Case, coming: Sequence[Setting], more: int = 0) -> None:
         """What is next, how much is done, and how much there will be."""
         if self.progress is not None:
-            done = more + sum(result.case.nodes > 0 for result in self.report.results)
+            done = more + sum(result.case.drafts for result in self.report.results)
             grid = sum(len(self._cases(case.setting, size)) for size in self.batches)
             self.progress(case.name, done, max(done + 1, done + grid * len(coming)))
 
@@ -134,26 +154,32 @@ class Checker:
         """The cases of several settings mixed, in batches of every size."""
         for size in sorted(set(self.batches) - {1}):
             drafters = {method: Counted(self._made(method)) for method in self.methods if method not in ADVERSARIES}
-            entries = [
-                Entry(case, recording, drafters.get(case.method) or adversary(case.method, recording))
-                for recording in recordings
-                for case in self._cases(recording.setting, size)
-            ]
+            planners: dict[tuple[str, str], Planner] = {}
+            entries = []
+            for recording in recordings:
+                for case in self._cases(recording.setting, size):
+                    drafter = drafters.get(case.method) or adversary(case.method, recording)
+                    asked = case.method, case.planner
+                    if asked not in planners:  # as hosts share them
+                        planners[asked] = planner_of(case.planner, drafter, self.target)
+                    entries.append(Entry(case, recording, drafter, planners[asked]))
             found: dict[Entry, Result] = {}
             for entry, result in in_company(entries, size, self.target, self._rescorer, self.seed):
                 self._tell(entry.case, coming, len(found))
                 found[entry] = result
             self.report.results += [found[entry] for entry in entries]
-            for method, drafter in drafters.items():
-                if drafter.open_states:
-                    self.report.faults.append(f"{method}: {drafter.open_states} states were never closed")
+            for method, counted in drafters.items():
+                if counted.open_states:
+                    self.report.faults.append(f"{method}: {counted.open_states} states were never closed")
 
     def compare(self, case: Case, recording: Recording) -> Result:
         """One case against plain decoding. Whatever a method does wrong, the check goes on."""
         try:
             if not case.followed:
                 return self._test_law(case, recording)
-            walk = Walk.of(case, recording, self._drafter(case, recording), self._rows)
+            drafter = self._drafter(case, recording)
+            planner = planner_of(case.planner, drafter, self.target)
+            walk = Walk.of(case, recording, drafter, planner, self._rows)
             handed = [emission.token for emission in run(walk.session)]
             return walk.result(self._rescorer, handed)
         except Exception as error:
@@ -179,13 +205,13 @@ class Checker:
             faults.append(f"{evidence.impossible} tokens have no probability under the law")
         if evidence.p_value < ALARM:
             faults.append(f"the tokens do not follow the law (p = {evidence.p_value:.1e})")
-        self._pooled.setdefault((case.method, case.nodes), Evidence()).add(evidence)
+        self._pooled.setdefault((case.method, case.planner), Evidence()).add(evidence)
         return Result(case, evidence.tokens, faults=tuple(faults))
 
     def _evidence(self, case: Case, recording: Recording, sample: int) -> Evidence:
         """A text under the rejection rule, each of its tokens held against a law scored without any draft."""
         spy = Spy(self._drafter(case, recording))
-        session = session_of(case, self.target, spy, self._rows, sample)
+        session = session_of(case, self.target, spy, planner_of(case.planner, spy, self.target), self._rows, sample)
         list(run(session))
         tokens, first = session.context.tokens, session.context.prompt_length
         law = Law(session.context.sampling, first)
@@ -200,12 +226,12 @@ class Checker:
     def _law(self, recording: Recording) -> None:
         """Plain decoding's own rows and law, against independent ones."""
         for name, faults in ((ROWS, row_faults(recording)), (LAW, law_faults(recording))):
-            case = Case(name, Rule.COUPLED, 0, recording.setting)
+            case = Case(name, Rule.COUPLED, NO_DRAFT, recording.setting)
             self.report.results.append(Result(case, len(recording.emitted), faults=faults))
 
     def _pool(self) -> None:
         """Evidence of all settings together: a small bias that no single text betrays."""
-        for (method, nodes), evidence in self._pooled.items():
+        for (method, planner), evidence in self._pooled.items():
             if evidence.p_value < ALARM:
                 p, n = evidence.p_value, evidence.tokens
-                self.report.faults.append(f"{method} / rejection / {nodes}: {n} tokens off the law (p = {p:.1e})")
+                self.report.faults.append(f"{method} / rejection / {planner}: {n} tokens off the law (p = {p:.1e})")

@@ -10,7 +10,7 @@ from typing import Any
 
 from paceline.context import Context
 from paceline.decode.batch import Batch
-from paceline.decode.planner import Fixed
+from paceline.decode.planner import Planner
 from paceline.decode.session import Session
 from paceline.drafters import Ask, Drafter, Seen
 from paceline.law import KeyedDice
@@ -41,8 +41,8 @@ class Walk:
     dice: FollowingDice
 
     @classmethod
-    def of(cls, case: Case, recording: Recording, drafter: Drafter, rows: Rows) -> Walk:
-        session = session_of(case, recording.target, drafter, rows)
+    def of(cls, case: Case, recording: Recording, drafter: Drafter, planner: Planner, rows: Rows) -> Walk:
+        session = session_of(case, recording.target, drafter, planner, rows)
         session.dice = dice = FollowingDice(KeyedDice(session.context.noise), recording.tokens)
         return cls(case, recording, session, dice)
 
@@ -70,14 +70,14 @@ class Walk:
             yield gap
 
 
-def session_of(case: Case, target: Target, drafter: Drafter, rows: Rows, sample: int = 0) -> Session:
+def session_of(case: Case, target: Target, drafter: Drafter, planner: Planner, rows: Rows, sample: int = 0) -> Session:
     """A case about to be written, its cache checked after every round."""
     return Session(
         context=case.setting.context(sample),
         target=target,
         rows=rows,
         drafter=drafter,
-        planner=Fixed(case.nodes),
+        planner=planner,
         rule=case.rule,
         top_logprobs=0,
         checked=True,
@@ -86,11 +86,12 @@ def session_of(case: Case, target: Target, drafter: Drafter, rows: Rows, sample:
 
 @dataclass(eq=False)
 class Entry:
-    """A case that is to be walked, and by whose drafts."""
+    """A case that is to be walked, by whose drafts, and who sizes them."""
 
     case: Case
     recording: Recording
     drafter: Drafter
+    planner: Planner
 
 
 class Counted(Drafter):
@@ -98,7 +99,7 @@ class Counted(Drafter):
 
     def __init__(self, inner: Drafter) -> None:
         self._inner = inner
-        self.needs, self.nodes = inner.needs, inner.nodes
+        self.needs, self.nodes, self.planner = inner.needs, inner.nodes, inner.planner
         self.open_states = 0
 
     def open(self, context: Context) -> Any:
@@ -129,7 +130,7 @@ def in_company(
         while waiting or walking:
             for _ in range(min(len(waiting), size - batch.seated)):
                 entry = waiting.popleft()
-                walk = Walk.of(entry.case, entry.recording, entry.drafter, target.open(ROOM))
+                walk = Walk.of(entry.case, entry.recording, entry.drafter, entry.planner, target.open(ROOM))
                 walking[walk.session] = entry, walk, []
                 batch.join(walk.session)
             for turn in batch.step():
