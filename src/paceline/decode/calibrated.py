@@ -42,6 +42,9 @@ GAIN = 0.03
 """What another size must gain to be taken."""
 PATIENCE = 64, 4096
 """Rounds between trials, at first and at most."""
+AGAIN = 2048
+"""Rounds after which a size that is not the stored one is tried against it: small drafts tell nothing of large ones, so
+that those are worth it again would not be noticed."""
 FARTHEST = 8.0
 """The most that a trial believes of how much slower or faster rounds have become."""
 
@@ -109,14 +112,15 @@ class Calibrated(Planner):
         self._seen.append(took / float(self._live.seconds(np.array([rows]), *key)[0]))
         if len(self._seen) < WATCHED or self._rounds < self._patience:
             return
-        if not 1 / DRIFT <= statistics.median(self._seen) <= DRIFT:
-            sizes = self._around(self._now[key])
+        drifted = not 1 / DRIFT <= statistics.median(self._seen) <= DRIFT
+        if drifted or (self._now[key] != self._sizes[key] and self._rounds >= AGAIN):
+            sizes = self._around(self._now[key], self._sizes[key])
             self._trial = Trial(sizes, TRIED * len(sizes))
 
-    def _around(self, nodes: int) -> tuple[int, ...]:
-        """Sizes to try: none, half, the present one and twice as many."""
+    def _around(self, nodes: int, stored: int) -> tuple[int, ...]:
+        """Sizes to try: none, half, the present one, twice as many, and the one that was found when all was well."""
         most = self._method.points[-1].nodes
-        return tuple(sorted({0, nodes // 2, nodes, min(most, max(2 * nodes, 4))}))
+        return tuple(sorted({0, nodes // 2, nodes, min(most, max(2 * nodes, 4)), stored}))
 
     def _conclude(self, trial: Trial, key: Key) -> None:
         """The curve as it is now, and the best size under it."""

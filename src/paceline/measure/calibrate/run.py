@@ -7,6 +7,7 @@ tells how much less the method learns from smaller drafts.
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
@@ -20,7 +21,7 @@ from paceline.decode.calibrated import draft_of, identity
 from paceline.drafters.base import Drafter
 from paceline.law import Sampling
 from paceline.measure.calibrate.hindsight import corrected, sizes_to, told
-from paceline.measure.calibrate.seconds import DEAR, ROWS, SPARSE, measured
+from paceline.measure.calibrate.seconds import DEAR, LEAST_REPEATS, ROWS, SPARSE, measured
 from paceline.measure.calibrate.texts import Course, Walk
 from paceline.profile.acceptance import Acceptance, Spot
 from paceline.profile.curve import Reading
@@ -35,6 +36,8 @@ SECONDS = 40.0
 SHARES = {"first": 0.25, "others": 0.1, "deep": 0.4, "spot": 0.2}
 """Of those seconds: rounds of the first company and length, and of all others together, the deep run, the other."""
 HIGHEST_SPOT, LEAST_SPOT = 16, 2
+FEW = 2
+"""Repeats of companies and lengths beyond the first."""
 NEAR = 1.1
 """Sizes within this factor of the largest are not measured beside it."""
 
@@ -70,13 +73,18 @@ class Plan:
     seconds: float = SECONDS
 
     def __post_init__(self) -> None:
-        for name, values in (("max_nodes", (self.max_nodes or 1,)), ("lengths", self.lengths)):
-            if not values or min(values) < 1:
-                raise ValueError(f"{name} must be at least 1, not {min(values, default='nothing')}")
+        if self.max_nodes is not None and self.max_nodes < 1:
+            raise ValueError(f"the largest draft must be at least 1 node, not {self.max_nodes}")
+        if not self.lengths or min(self.lengths) < 2:
+            raise ValueError(
+                f"a text to time rounds behind is at least 2 tokens, not {min(self.lengths, default='none')}"
+            )
         if not self.sequences or min(self.sequences) < 1:
             raise ValueError(f"a batch holds at least 1 text, not {min(self.sequences, default='none')}")
-        if not self.seconds > 0:
-            raise ValueError(f"seconds must be more than 0, not {self.seconds:g}")
+        if self.max_new_tokens < 1:
+            raise ValueError(f"a text to write is at least 1 token, not {self.max_new_tokens}")
+        if not 0 < self.seconds < math.inf:
+            raise ValueError(f"the seconds to measure for must be at least a little, not {self.seconds:g}")
 
 
 @dataclass(kw_only=True)
@@ -107,7 +115,7 @@ class Calibrator:
         text = np.concatenate([prompt for _, prompt in self.prompts])
         top = max((method.drafter.needs.top for method in self.methods), default=0)
         limit = self.plan.max_nodes
-        cells = [(n, length) for n in self.plan.sequences for length in self._lengths()]
+        cells = self._cells()
         for number, (sequences, length) in enumerate(cells):
             share = SHARES["first"] if number == 0 else SHARES["others"] / (len(cells) - 1)
             rows = _rows(ROWS if number == 0 else SPARSE, limit, sequences)
@@ -120,12 +128,18 @@ class Calibrator:
                 top=top if number == 0 else 0,
                 seconds=share * self.plan.seconds,
                 cap=DEAR if self.plan.max_nodes is None else None,
+                repeats=LEAST_REPEATS if number == 0 else FEW,
                 sampling=self.plan.sampling,
                 advance=partial(self._advance, f"rounds of {_told(sequences, length)}"),
             )
             timings += took
             readings += read
         return tuple(timings), tuple(readings)
+
+    def _cells(self) -> list[tuple[int, int]]:
+        """The first company at every length, and every other one at the first length."""
+        companies, lengths = self.plan.sequences, self._lengths()
+        return [*((companies[0], length) for length in lengths), *((many, lengths[0]) for many in companies[1:])]
 
     def _lengths(self) -> list[int]:
         """Those that the model's context has room for, the first in any case."""

@@ -72,8 +72,9 @@ class Turns(Planner):
     sizes: Sequence[int]
     sequences: int
     seconds: float
-    """For how long repeats go on beyond the least."""
+    """For how long it goes on after so many ``repeats``."""
     cap: float | None
+    repeats: int
     advance: Callable[[], None]
     taken: dict[int, list[float]] = field(default_factory=lambda: defaultdict(list))
     read: dict[int, list[float]] = field(default_factory=lambda: defaultdict(list))
@@ -118,7 +119,7 @@ class Turns(Planner):
         self._repeats += 1
         self.advance()
         spent = time.perf_counter() - self._started
-        enough = self._repeats >= LEAST_REPEATS and spent * (1 + 1 / max(self._repeats, 1)) > self.seconds
+        enough = self._repeats >= self.repeats and spent * (1 + 1 / max(self._repeats, 1)) > self.seconds
         self.done = enough or self._repeats >= MOST_REPEATS
 
 
@@ -132,6 +133,7 @@ def measured(
     top: int = 0,
     seconds: float = 5.0,
     cap: float | None = DEAR,
+    repeats: int = LEAST_REPEATS,
     sampling: Sampling | None = None,
     advance: Callable[[], None] = lambda: None,
 ) -> tuple[list[Timing], list[Reading]]:
@@ -139,15 +141,14 @@ def measured(
     ``top`` best tokens took beside them. Sizes that take more than ``cap`` times a plain round are left out."""
     filler = Filler(target, top)
     sizes = sorted({count - 1 for count in rows})
-    turns = Turns(filler, sizes, sequences, seconds, cap, advance)
+    turns = Turns(filler, sizes, sequences, seconds, cap, repeats, advance)
     most = len(sizes) * (MOST_REPEATS + 1) * 4
     limit = target.context_length
     with Batch(target, at_once=None) as batch:
-        for number in range(sequences):
-            prompt = np.resize(np.roll(text, -number * len(text) // sequences), length)
-            context = Context(
-                prompt, sampling or Sampling(), Ending(max_new_tokens=most, context_length=limit), sample=number
-            )
+        prompt = np.resize(text, length)
+        for number in range(sequences):  # of one prompt, which then is read once for all of them
+            ending = Ending(max_new_tokens=most, context_length=limit)
+            context = Context(prompt, sampling or Sampling(), ending, sample=number)
             held = target.open(len(prompt) + min(most, context.room) + max(rows) + SPARE_ROWS)
             batch.join(Session(context, target, held, filler, turns))
         sessions = batch.sessions
@@ -158,7 +159,7 @@ def measured(
             batch.close()
             for session in sessions:
                 session.rows.close()
-    counted = {size: took for size, took in turns.taken.items() if len(took) >= LEAST_REPEATS}
+    counted = {size: took for size, took in turns.taken.items() if len(took) >= repeats}
     if not counted:
         raise ValueError(
             f"a text of {length} tokens leaves too little of the model's context to time rounds in; "

@@ -1,0 +1,338 @@
+"""Calibrating: what small drafts would have brought, drift that is noticed, and the command from end to end."""
+
+import dataclasses
+import json
+import math
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from engine import PROMPT, SIZE, tabled, write
+from paceline.cli import main
+from paceline.context import Context, Ending
+from paceline.decode.calibrated import PATIENCE, TRIED, Calibrated
+from paceline.decode.planner import Outcome, Room
+from paceline.decode.planners import make_planner
+from paceline.drafters import Budget, Drafter, Plain, make_drafter
+from paceline.law import Sampling
+from paceline.measure.calibrate import Calibrator, Method, Plan
+from paceline.measure.calibrate.hindsight import Trail, corrected, places, told
+from paceline.measure.calibrate.seconds import measured
+from paceline.measure.calibrate.texts import Course, Witness
+from paceline.profile.acceptance import Spot
+from paceline.profile.curve import Curves
+from paceline.profile.stored import find, save
+from paceline.targets.setup import setup_of
+from paceline.tree import ROOT, DraftTree
+from profiles import method, timings
+
+TOKENS = 60
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.delenv("PACELINE_CACHE", raising=False)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "xdg"))
+    return tmp_path
+
+
+class Prophet(Drafter):
+    """Knows the text, but for some places; where ``bushy``, beside a wrong guess that it thinks likelier at times."""
+
+    name = "prophet"
+
+    def __init__(self, script: Sequence[int], bushy: bool = False) -> None:
+        self._script, self._bushy = list(script), bushy
+
+    def propose_one(self, state: Context, budget: Budget) -> DraftTree:
+        tokens, parents, scores, parent = list[int](), list[int](), list[float](), ROOT
+        for place in range(len(state), min(len(state) + budget.depth, len(self._script))):
+            true = (self._script[place] + (place % 5 == 0)) % SIZE
+            level = [(true, -0.4)]
+            if self._bushy:
+                level.append(((true + 2) % SIZE, -0.2 - 0.4 * (place % 2)))
+            first = len(tokens)
+            for token, score in level:
+                tokens.append(token)
+                parents.append(parent)
+                scores.append(score)
+            parent = first
+        return DraftTree.build(tokens, parents, source=self.name, scores=scores).top(budget.nodes)
+
+
+def plain_text() -> list[int]:
+    session = write(tabled(), PROMPT, Plain(), max_new_tokens=TOKENS, eos=frozenset())
+    return session.context.tokens.tolist()
+
+
+def walked(drafter: Drafter, nodes: int) -> list[Trail]:
+    course = Course(target=tabled(), drafter=drafter, sampling=Sampling(), max_new_tokens=TOKENS)
+    return [trail for walk in course.walk([np.array(PROMPT)], nodes, 60.0) for trail in walk.trails]
+
+
+# --- hindsight ---
+
+
+@pytest.mark.parametrize("bushy", [False, True])
+def test_what_is_told_of_a_small_size_is_what_a_run_of_it_brings(bushy: bool) -> None:
+    drafter = Prophet(plain_text(), bushy)
+    deep = walked(drafter, 40)
+    for size in (0, 1, 2, 3, 4, 7, 12, 40):
+        run = walked(drafter, size)
+        found = sum(trail.emitted for trail in run) / len(run)
+        assert told(deep, size).tokens == pytest.approx(found), size
+
+
+def test_drafts_are_cut_as_trees_are() -> None:
+    random = np.random.default_rng(3)
+    for _ in range(30):
+        count = int(random.integers(1, 20))
+        parents = [int(random.integers(-1, node)) if node else -1 for node in range(count)]
+        tree = DraftTree.build(range(count), parents, scores=-random.integers(0, 3, count).astype(float))
+        for size in range(count + 1):
+            assert tree.tokens[places(tree) < size].tolist() == tree.top(size).tokens.tolist()
+
+
+def test_rows_that_are_sent_count_probes_too() -> None:
+    tree = DraftTree.build([1, 2, 3], [-1, 0, -1], probes=[False, False, True])
+    trail = Trail.of(tree, (1, 2, 5))
+    assert [trail.sent(size) for size in (0, 1, 2, 9)] == [0, 2, 3, 3]
+    assert [trail.rounds(size) for size in (0, 1, 2)] == [3, 2, 1]
+    assert told([trail, Trail.of(DraftTree.build([], []), (4,))], 2).sent == {0: 0.5, 3: 0.5}
+
+
+def test_a_spot_mends_what_is_below_the_largest_size() -> None:
+    points = method().points
+    mended = corrected(points, Spot(nodes=8, foretold=2.0, found=1.5))
+    by_size = {
+        point.nodes: (new.tokens - 1) / max(point.tokens - 1, 1e-9) for point, new in zip(points, mended, strict=True)
+    }
+    assert mended[0].tokens == 1
+    assert [by_size[4], by_size[8]] == pytest.approx([0.5, 0.5])
+    assert 0.5 < by_size[32] < 0.9
+    assert by_size[128] == pytest.approx(1.0)
+    assert corrected(points, None) == points
+    assert Spot(nodes=8, foretold=1.0, found=3.0).ratio == 1.0, "too little was foretold to tell anything"
+
+
+def test_a_text_that_is_followed_is_the_same_text() -> None:
+    drafter = make_drafter("lookup")
+    target = tabled()
+    course = Course(target=target, drafter=drafter, sampling=Sampling(temperature=1.0), max_new_tokens=30)
+    deep = course.walk([np.array(PROMPT), np.array(PROMPT[:2])], 12, 60.0)
+    again = course.follow(deep, 2, 60.0)
+    assert [walk.tokens.tolist() for walk in again] == [walk.tokens.tolist() for walk in deep]
+    assert course.follow(deep, 2, -1.0)[0].tokens.tolist() == deep[0].tokens.tolist()
+    hurried = course.walk([np.array(PROMPT)] * 2, 12, -1.0)
+    assert [len(walk.trails) for walk in hurried] == [1, 1], "every prompt has a round"
+    assert all(len(walk.tokens) == walk.prompt_length + walk.trails[0].emitted for walk in hurried)
+
+
+# --- seconds ---
+
+
+@pytest.mark.parametrize("sequences", [1, 3])
+def test_every_size_is_timed_and_reading_is_apart(sequences: int) -> None:
+    found, readings = measured(
+        tabled(), np.array(PROMPT), rows=(1, 3, 6), length=20, sequences=sequences, top=2, seconds=0.01, cap=None
+    )
+    assert [timing.rows for timing in found] == [row * sequences for row in (1, 3, 6)]
+    assert {(timing.sequences, timing.length) for timing in found} == {(sequences, 20)}
+    assert all(timing.seconds > 0 for timing in found)
+    assert [(reading.top, reading.rows) for reading in readings] == [(2, row * sequences) for row in (1, 3, 6)]
+
+
+def test_a_context_that_is_too_short_is_told() -> None:
+    with pytest.raises(ValueError, match="give smaller --lengths"):
+        measured(tabled(context_length=24), np.array(PROMPT), rows=(1, 2, 3), length=20, seconds=0.01)
+
+
+# --- the planner ---
+
+
+def context(foreseeable: bool = True) -> Context:
+    made = Context(range(250), Sampling(), Ending(max_new_tokens=100))
+    made.foreseeable = foreseeable
+    return made
+
+
+def planner(*companies: int) -> Calibrated:
+    known = method(points=method().points, drafting=())
+    curves = Curves([timing for number in companies or (1,) for timing in timings(number)])
+    return Calibrated(
+        dataclasses.replace(known, choices=tuple(known.choose(curves, *key) for key in curves.keys)), curves
+    )
+
+
+def sizes(
+    planner: Calibrated, rounds: int, seconds: object, *, foreseeable: bool = True, company: int = 1
+) -> list[int]:
+    """The sizes that it asks for, where rounds of n rows take ``seconds(n)``."""
+    texts, found = [context(foreseeable) for _ in range(company)], []
+    for _ in range(rounds):
+        nodes = planner.plan([Room(text, 100) for text in texts])[0].nodes
+        tree = DraftTree.chain(range(nodes))
+        took = seconds(company * (1 + nodes))  # type: ignore[operator]
+        planner.review(
+            [
+                Outcome(context=text, proposed=tree, sent=tree, tokens=(1,), seconds_draft=0.0, seconds=took)
+                for text in texts
+            ]
+        )
+        found.append(nodes)
+    return found
+
+
+def as_stored(rows: int) -> float:
+    return 0.05 + 0.0005 * (rows - 1)
+
+
+def test_the_size_that_was_found_is_drafted() -> None:
+    known = method().choose(Curves(timings()))
+    assert set(sizes(planner(), 300, as_stored)) == {known.nodes}
+
+
+def test_each_company_has_its_own_size() -> None:
+    both = planner(1, 4)
+    alone, together = (sizes(both, 1, as_stored, company=company)[0] for company in (1, 4))
+    assert alone > together
+
+
+def test_noise_is_no_drift() -> None:
+    random = np.random.default_rng(0)
+    assert len(set(sizes(planner(), 2000, lambda rows: as_stored(rows) * random.lognormal(0, 0.15)))) == 1
+
+
+def test_rows_that_have_become_dear_are_drafted_no_more() -> None:
+    made = planner()
+    before = sizes(made, 1, as_stored)[0]
+    after = sizes(made, 1000, lambda rows: 0.05 + 0.01 * (rows - 1))[-1]
+    assert 0 <= after < before / 2
+    tokens = {point.nodes: point.tokens for point in method().points}
+    best = max(tokens, key=lambda size: tokens[size] / (0.05 + 0.01 * size))
+    assert abs(after - best) <= 3
+    assert sizes(made, 3000, as_stored)[-1] > before / 2, "and are again when the machine is itself again"
+
+
+def test_a_machine_that_is_slow_altogether_keeps_its_size_and_is_seldom_tried() -> None:
+    made = planner()
+    size = sizes(made, 1, as_stored)[0]
+    slow = sizes(made, 10000, lambda rows: 2 * as_stored(rows))
+    assert slow[-1] == size
+    assert sum(other != size for other in slow) <= 4 * TRIED
+    restless = iter(range(10**6))  # never the same for long
+    tried = sizes(planner(), 10000, lambda rows: as_stored(rows) * (2 if next(restless) // 150 % 2 else 0.5))
+    assert sum(other != size for other in tried) < 0.05 * len(tried)
+    assert PATIENCE[0] < PATIENCE[1]
+
+
+def test_under_the_rejection_rule_nothing_live_counts() -> None:
+    made = planner()
+    size = sizes(made, 1, as_stored)[0]
+    assert set(sizes(made, 300, lambda rows: 0.05 + 0.05 * rows, foreseeable=False)) == {size}
+    sizes(made, 300, lambda rows: 0.05 + 0.05 * rows)
+    assert set(sizes(made, 3, as_stored, foreseeable=False)) == {size}, "nor what others have shown"
+
+
+def test_a_planner_without_measurements_names_the_command() -> None:
+    target, drafter = tabled(), make_drafter("lookup:max_ngram=4")
+    make_planner("calibrated", drafter)  # without a target only the spec is judged
+    with pytest.raises(ValueError, match="paceline calibrate --model table --method lookup:max_ngram=4") as error:
+        make_planner("calibrated", drafter, target)
+    assert "\n" not in str(error.value)
+    with pytest.raises(ValueError, match="cannot read planner"):
+        make_planner("calibrated:3", drafter, target)
+
+
+def test_what_was_calibrated_is_found_by_the_planner() -> None:
+    target, drafter = tabled(), make_drafter("lookup")
+    plan = Plan(max_nodes=6, lengths=(16,), sequences=(1, 2), max_new_tokens=20, seconds=0.2)
+    prompts = [("one", np.array(PROMPT)), ("two", np.array(PROMPT[::-1]))]
+    profile = Calibrator(target=target, methods=[Method.of(drafter)], prompts=prompts, plan=plan).run()
+    save(profile)
+    assert find(setup_of(target)) == profile
+    known = profile.method("lookup")
+    assert known is not None
+    assert [point.nodes for point in known.points] == list(range(7))
+    assert {(choice.sequences, choice.length) for choice in known.choices} == {(1, 16), (2, 16)}
+    made = make_planner("calibrated", make_drafter("lookup"), target)
+    assert made.plan([Room(context(), 100)])[0].nodes == known.choices[0].nodes
+    with pytest.raises(ValueError, match="measured are lookup;"):
+        make_planner("calibrated", make_drafter("lookup:max_ngram=2"), target)
+    other = Calibrator(target=target, methods=[Method.of(Plain())], prompts=prompts, plan=plan).run(profile)
+    assert [one.method for one in other.methods] == ["lookup", "plain"]
+
+
+def test_a_plan_of_nothing_is_told() -> None:
+    for wrong in ({"max_nodes": 0}, {"lengths": (0,)}, {"sequences": ()}, {"sequences": (0,)}, {"seconds": 0.0}):
+        with pytest.raises(ValueError, match="at least"):
+            Plan(**wrong)  # type: ignore[arg-type]
+
+
+def test_a_witness_sees_every_round() -> None:
+    witness = Witness(3)
+    tree = DraftTree.chain([1, 2])
+    witness.review(
+        [Outcome(context=context(), proposed=tree, sent=tree, tokens=(1,), seconds_draft=0.5, seconds=1.0)] * 2
+    )
+    assert (len(witness.trails), witness.seconds_draft) == (2, 1.0)
+
+
+# --- the command ---
+
+QUICK = ["--model", "pocket", "--method", "lookup", "--max-nodes", "3", "--lengths", "24", "--batches", "1"]
+QUICK += ["--samples", "2", "--max-new-tokens", "4", "--seconds", "0.2", "--prompts", "dictspec"]
+
+
+def test_the_command_keeps_what_the_planner_drafts(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    page = tmp_path / "page.html"
+    assert main(["calibrate", *QUICK, "--html", str(page), "--json"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    found = json.loads(lines[-1])
+    assert found["methods"][0]["method"] == "lookup"
+    assert 0 <= found["methods"][0]["nodes"] <= 3
+    assert math.isfinite(found["methods"][0]["tokens_per_second"])
+    assert Path(found["profile"]).is_file()
+    assert any("best size" in line for line in lines)
+    shown = page.read_text(encoding="utf8")
+    assert shown.count('<svg class="chart') == 3
+    assert "<script" not in shown
+    assert main(["generate", "Once", "--method", "lookup", "--planner", "calibrated", "--max-new-tokens", "4"]) == 0
+    assert main(["generate", "Once", "--method", "lookup:max_ngram=9", "--planner", "calibrated"]) == 2
+    assert "--method lookup:max_ngram=9" in capsys.readouterr().err
+
+
+def test_an_interruption_leaves_the_profile_as_it_was(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["calibrate", *QUICK, "--json"]) == 0
+    path = Path(json.loads(capsys.readouterr().out.splitlines()[-1])["profile"])
+    before = path.read_bytes()
+
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Course, "follow", interrupt)
+    assert main(["calibrate", *QUICK]) == 130
+    assert path.read_bytes() == before
+    assert list(path.parent.iterdir()) == [path]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (["--max-nodes", "0"], "at least 1 node, not 0"),
+        (["--method", "lookupp"], "unknown method 'lookupp'"),
+        (["--samples", "0"], "--samples must be at least 1"),
+        (["--prompts", "nowhere"], "unknown suite 'nowhere'"),
+        (["--html", "/nowhere/page.html"], "there is no folder /nowhere"),
+        (["--seconds", "0"], "the seconds to measure for"),
+    ],
+)
+def test_mistakes_are_told_in_a_sentence(arguments: list[str], told: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["calibrate", "--model", "pocket", *arguments]) == 2
+    error = capsys.readouterr().err
+    assert told in error
+    assert error.count("\n") == 1
