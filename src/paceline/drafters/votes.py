@@ -67,12 +67,16 @@ class Vote(NamedTuple):
     weight: Weight = ranked(0)
 
 
+@cache
+def equal(count: int) -> Weight:
+    """The weight of each of so many places of which none is before another: together they weigh what as many ranked
+    ones do."""
+    return weight(sum((1 + rank) ** -FADING for rank in range(count)) / count)
+
+
 def even(found: Sequence[tuple[list[int], int]], less: int = 0) -> list[Vote]:
-    """Votes of places of which none is before another: all together they weigh what as many ranked ones do. Their
-    matches count as ``less`` tokens shorter."""
-    total = sum((1 + rank) ** -FADING for rank in range(len(found)))
-    share = weight(total / max(1, len(found)))
-    return [Vote(following, size - less, share) for following, size in found]
+    """Votes of places of which none is before another. Their matches count as ``less`` tokens shorter."""
+    return [Vote(following, size - less, equal(len(found))) for following, size in found]
 
 
 def grow(votes: Sequence[Vote], nodes: int, depth: int, source: str, clocks: Clocks | None = None) -> DraftTree:

@@ -1,0 +1,289 @@
+"""A corpus on disk: what is found in it, what a damaged file says, and the commands that make one."""
+
+import json
+import struct
+import zlib
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from engine import PROMPT, SIZE, tabled, write
+from paceline.cli import main
+from paceline.context import Context, Ending
+from paceline.drafters import Budget, make_drafter
+from paceline.drafters.datastore import KEY, Datastore
+from paceline.drafters.indexing import build, pieces_of, sorted_places
+from paceline.drafters.rest import Rest
+from paceline.drafters.suffix import Suffix
+from paceline.drafters.tokenfile import WIDEST
+from paceline.law import Sampling
+from paceline.targets.pocket.bundle import read_tokenizer
+from paceline.verify import Rule
+from paceline.vocabulary import Vocabulary
+
+FINGERPRINT = "0123456789abcdef"
+
+
+def store_of(path: Path, *texts: Sequence[int]) -> Datastore:
+    build(path, [np.array(text, np.int64) for text in texts], FINGERPRINT)
+    return Datastore(str(path))
+
+
+def context_of(tokens: Sequence[int]) -> Context:
+    return Context(tokens, Sampling(), Ending(max_new_tokens=100))
+
+
+# --- the order and what is found by it --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_places_are_sorted_by_what_stands_there(seed: int) -> None:
+    random = np.random.default_rng(seed)
+    tokens = random.integers(0, random.integers(1, 5), random.integers(1, 120))
+    padded = [*tokens.tolist(), *[-1] * KEY]
+    expected = sorted(range(len(tokens)), key=lambda place: (padded[place : place + KEY], place))
+    assert sorted_places(tokens + 1).tolist() == expected
+
+
+@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("offset", [0, 2**16, WIDEST - 4], ids=["2 bytes", "4 bytes", "highest ids"])
+def test_the_longest_ending_and_all_that_followed_it(tmp_path: Path, seed: int, offset: int) -> None:
+    random = np.random.default_rng(seed)
+    texts = [(random.integers(0, 4, random.integers(1, 80)) + offset).tolist() for _ in range(3)]
+    store = store_of(tmp_path / "x.rest", *texts)
+    store.verify()
+    assert store.header.width == (2 if offset == 0 else 4)
+    assert (store.header.texts, len(store)) == (3, sum(map(len, texts)) + 3)
+    for _ in range(40):
+        ending = (random.integers(0, 5, random.integers(1, 25)) + offset).tolist()
+        longest, shortest = sorted(random.integers(1, KEY + 1, 2).tolist(), reverse=True)
+        told = store.following(ending, 10**6, 5, longest, shortest)
+        size, expected = followed(texts, ending, 5, longest, shortest)
+        assert Counter((tuple(tokens), found) for tokens, found in told) == Counter((tuple(t), size) for t in expected)
+
+
+def followed(
+    texts: list[list[int]], ending: list[int], count: int, longest: int, shortest: int
+) -> tuple[int, list[list[int]]]:
+    """The definition."""
+    for size in range(min(longest, len(ending)), shortest - 1, -1):
+        found = [
+            text[i + size : i + size + count]
+            for text in texts
+            for i in range(len(text))
+            if starts(text, i, ending[-size:])
+        ]
+        if found:
+            return size, [tokens for tokens in found if tokens]
+    return 0, []
+
+
+def starts(text: list[int], place: int, wanted: list[int]) -> bool:
+    return text[place : place + len(wanted)] == wanted
+
+
+def test_of_many_places_each_continuation_is_represented_by_its_share(tmp_path: Path) -> None:
+    store = store_of(tmp_path / "x.rest", [1, 2, 3] * 300 + [1, 2, 4] * 100)
+    told = Counter(tokens[0] for tokens, _ in store.following([1, 2], 40, 1))
+    assert told == {3: 30, 4: 10}
+
+
+def test_the_same_texts_are_the_same_bytes(tmp_path: Path) -> None:
+    for name in "ab":
+        store_of(tmp_path / name, [1, 2, 1, 2, 1], [], [3])
+    assert (tmp_path / "a").read_bytes() == (tmp_path / "b").read_bytes()
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["a", "b"]
+
+
+def test_nothing_is_no_corpus(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="hold no tokens"):
+        store_of(tmp_path / "x.rest", [], [])
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_build_that_is_cut_short_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Path, "replace", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        store_of(tmp_path / "x.rest", [1, 2])
+    assert list(tmp_path.iterdir()) == []
+
+
+# --- files that are not what they should be ---------------------------------------------------------------------------
+
+
+def flipped(whole: bytes, place: int) -> bytes:
+    return whole[:place] + bytes([whole[place] ^ 0x41]) + whole[place + 1 :]
+
+
+def test_a_damaged_file_is_one_sentence_or_at_worst_a_useless_draft(tmp_path: Path) -> None:
+    path = tmp_path / "x.rest"
+    text = [0, 3, 1, 4, 2, 0, 3, 5, 0, 3, 1]
+    store_of(path, text)
+    whole = path.read_bytes()
+    for size in range(len(whole)):
+        path.write_bytes(whole[:size])
+        with pytest.raises(ValueError, match=r"x\.rest is (no datastore|damaged)"):
+            Datastore(str(path))
+    path.write_bytes(whole + b"\0")
+    with pytest.raises(ValueError, match=r"is damaged: it has \d+ bytes and should have"):
+        Datastore(str(path))
+    for place in range(len(whole)):
+        path.write_bytes(flipped(whole, place))
+        if place < 128:
+            with pytest.raises(ValueError, match=r"x\.rest is (no datastore|damaged|a datastore of version)"):
+                Datastore(str(path))
+            continue
+        store = Datastore(str(path))
+        with pytest.raises(ValueError, match="does not agree with its digest"):
+            store.verify()
+        drafter = Rest(corpus=str(path), shortest=1)
+        for end in range(1, len(text)):
+            drafter.propose_one(context_of(text[:end]), Budget(8, 8)).check(6)
+
+
+def test_a_header_that_asks_for_more_than_there_is_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "x.rest"
+    store_of(path, [1, 2, 3])
+    whole = bytearray(path.read_bytes())
+    for tokens in (0, 5, 2**31, 2**63):
+        whole[16:24] = struct.pack("<Q", tokens)
+        whole[124:128] = struct.pack("<I", zlib.crc32(bytes(whole[:124])))
+        path.write_bytes(bytes(whole))
+        with pytest.raises(ValueError, match="should have"):
+            Datastore(str(path))
+
+
+def test_another_tokenizer_or_a_smaller_vocabulary_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "x.rest"
+    store_of(path, [1, 2, 3, 9])
+    for drafter in (Rest(corpus=str(path)), Suffix(corpus=str(path))):
+        with pytest.raises(ValueError, match="holds token 9, and the model's vocabulary has 6 tokens"):
+            drafter.fit(tabled())
+        with pytest.raises(ValueError, match="tokens of another tokenizer"):
+            drafter.fit(tabled(), Vocabulary.of(read_tokenizer("pocket")))
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ("", "write rest:corpus=value"),
+        (":corpus=nowhere.rest", "cannot read the datastore nowhere.rest"),
+        (":corpus={},longest=17", "longest <= 16, not 2 and 17"),
+        (":corpus={},shortest=0", "1 <= shortest"),
+        (":corpus={},matches=0", "not 0"),
+        (":corpus={},length=0", "not 0"),
+        (":corpus={},noise=soft", "not 'soft'"),
+    ],
+)
+def test_a_wrong_option_is_told(tmp_path: Path, options: str, said: str) -> None:
+    path = tmp_path / "x.rest"
+    store_of(path, [1, 2])
+    with pytest.raises(ValueError, match=said):
+        make_drafter("rest" + options.format(path))
+
+
+# --- drafts -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("rule", list(Rule))
+@pytest.mark.parametrize("method", ["rest:corpus={}", "rest:corpus={},noise=none,matches=2", "suffix:corpus={}"])
+def test_the_text_is_plain_decodings(tmp_path: Path, method: str, rule: Rule) -> None:
+    path = tmp_path / "x.rest"
+    random = np.random.default_rng(1)
+    store_of(path, *random.integers(0, SIZE, (3, 200)).tolist())
+    drafter = make_drafter(method.format(path))
+    drafter.fit(tabled())
+    for sampling in (Sampling(), Sampling(temperature=1.0, seed=2)):
+        same = write(tabled(), PROMPT, make_drafter("plain"), sampling=sampling, rule=rule, max_new_tokens=40)
+        session = write(tabled(), PROMPT, drafter, nodes=9, sampling=sampling, rule=rule, max_new_tokens=40)
+        assert session.context.emitted.tolist() == same.context.emitted.tolist()
+        assert sum(round_.drafted for round_ in session.rounds) > 0
+
+
+def test_what_the_corpus_holds_is_drafted_likeliest_first(tmp_path: Path) -> None:
+    path = tmp_path / "x.rest"
+    store_of(path, [1, 2, 3, 4, 5], [1, 2, 3, 4, 6], [1, 2, 7], [2, 3, 4, 5])
+    tree = Rest(corpus=str(path)).propose_one(context_of([9, 1, 2]), Budget(9, 9))
+    paths = [tree.tokens[tree.path(node)].tolist() for node in range(len(tree))]
+    assert paths[0] == [3]
+    assert sorted(paths) == [[3], [3, 4], [3, 4, 5], [3, 4, 6], [7]]
+    assert set(tree.sources) == {"rest"}
+    assert len(Rest(corpus=str(path)).propose_one(context_of([9, 2, 1]), Budget(9, 9))) == 0
+    assert Rest(corpus=str(path), length=1).propose_one(context_of([1, 2]), Budget(9, 9)).depth == 1
+
+
+def test_suffix_prefers_the_corpus_only_where_it_matches_clearly_more(tmp_path: Path) -> None:
+    path = tmp_path / "x.rest"
+    store_of(path, [*range(10, 22), 30], [5, 6, 40])
+    drafter = Suffix(corpus=str(path))
+    own = drafter.propose_one(drafter.open(context_of([5, 6, 7, 5, 6])), Budget(9, 1))
+    assert own.tokens.tolist() == [7], "the corpus matches no more than the text itself"
+    text = [20, 21, 8, *range(10, 22)]
+    both = drafter.propose_one(drafter.open(context_of(text)), Budget(9, 1))
+    assert both.tokens.tolist() == [30, 8]
+
+
+# --- the commands -----------------------------------------------------------------------------------------------------
+
+
+def say(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> tuple[int, str, str]:
+    try:
+        code = main(arguments)
+    except SystemExit as stop:
+        code = int(stop.code or 0)
+    said = capsys.readouterr()
+    return code, said.out, said.err
+
+
+def test_a_datastore_is_built_described_and_drafted_from(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    text, out = tmp_path / "text.txt", str(tmp_path / "x.rest")
+    text.write_text("The cat sat on the mat.\nZażółć gęślą jaźń.\n" * 3, encoding="utf8")
+    code, said, _ = say(["datastore", "build", "--text", str(text), str(text), "--out", out, "--json"], capsys)
+    told = json.loads(said.splitlines()[-1])
+    assert (code, told["texts"], told["bytes"]) == (0, 2, Path(out).stat().st_size)
+    vocabulary = Vocabulary.of(read_tokenizer("pocket"))
+    assert told["tokens"] == 2 * len(vocabulary.encode(text.read_text(encoding="utf8"), add_special=False))
+    code, said, _ = say(["datastore", "info", out, "--json"], capsys)
+    assert (code, json.loads(said)) == (0, told)
+    code, said, _ = say(["datastore", "info", out], capsys)
+    assert code == 0
+    assert f"{told['tokens']} tokens of 2 texts" in said
+    drafter = make_drafter(f"rest:corpus={out}")
+    prompt = vocabulary.encode("The cat sat on the", add_special=False)
+    tree = drafter.propose_one(context_of(prompt.tolist()), Budget(4, 4))
+    assert vocabulary.text(tree.trunk().tokens.tolist()).startswith(" mat.")
+
+
+def test_mistakes_are_one_sentence_and_leave_no_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    good, bad, out = tmp_path / "good.txt", tmp_path / "bad.txt", tmp_path / "x.rest"
+    good.write_text("words", encoding="utf8")
+    bad.write_bytes(b"\xff\xfe")
+    there = {path.name for path in tmp_path.iterdir()}
+    for arguments, reason in (
+        (["build", "--text", str(bad), "--out", str(out)], "is not UTF-8"),
+        (["build", "--text", str(tmp_path / "none"), "--out", str(out)], "cannot read"),
+        (["build", "--text", str(good), "--out", str(tmp_path / "no" / "x")], "there is no folder"),
+        (["build", "--text", str(good), "--out", str(tmp_path)], "it is a folder"),
+        (["build", "--tokenizer", str(tmp_path), "--text", str(good), "--out", str(out)], "no tokenizer at"),
+        (["info", str(good)], "is no datastore"),
+        (["info", str(out)], "cannot read the datastore"),
+    ):
+        code, said, error = say(["datastore", *arguments], capsys)
+        assert (code, said) == (2, "")
+        assert reason in error
+        assert error.count("\n") == 1
+    assert {path.name for path in tmp_path.iterdir()} == there
+
+
+def test_a_text_in_pieces_is_the_text() -> None:
+    text = ("x" * 999 + "\n") * 200 + "end"
+    assert "".join(pieces_of(text)) == text
+    assert len(pieces_of(text)) > 2
+    assert pieces_of("") == []
