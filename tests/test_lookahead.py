@@ -2,6 +2,7 @@
 
 import random
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,7 @@ from paceline.decode.serial import run
 from paceline.decode.session import Session
 from paceline.drafters import Budget, Drafter, Seen, make_drafter
 from paceline.drafters.compose import Union
+from paceline.drafters.indexing import build
 from paceline.drafters.lookahead import BEST, Lookahead, Window, foretold
 from paceline.drafters.spectra import Memory, Spectra
 from paceline.law import KeyedDice, Law, Noise, Sampling
@@ -229,6 +231,16 @@ def test_a_spectra_store_is_shared_or_private_and_forgets_when_told() -> None:
     assert len(private.propose_one(private.open(context_of([0, 2])), Budget(4, 4))) == 0
     shared.reset()
     assert len(shared.propose_one(shared.open(context_of([0, 2])), Budget(4, 4))) == 0
+
+
+def test_spectra_retrieves_from_a_corpus_under_a_name_of_its_own(tmp_path: Path) -> None:
+    build(tmp_path / "corpus", [np.array([7, 8, 1, 2, 3, 4]), np.array([7, 8, 1, 2, 5])], "")
+    drafter = Spectra(corpus=str(tmp_path / "corpus"), window=0)
+    with pytest.raises(ValueError, match="corpus"):
+        drafter.fit(tabled())
+    tree = drafter.propose_one(drafter.open(context_of([0, 7, 8])), Budget(6, 6))
+    assert {tuple(tree.tokens[tree.path(n)].tolist()) for n in range(len(tree))} >= {(1, 2, 3, 4), (1, 2, 5)}
+    assert set(tree.sources) == {"spectra corpus"}
 
 
 def test_refused_branches_teach_spectra_what_the_model_says_there() -> None:

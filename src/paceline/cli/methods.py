@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import argparse
 import inspect
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from paceline.cli.common import Subparsers, add_json, print_json
+
+if TYPE_CHECKING:
+    from paceline.targets.base import Want
 
 
 def add(commands: Subparsers) -> None:
@@ -30,8 +33,11 @@ def run(options: argparse.Namespace) -> int:
         print(f"{'':10} needs: {row['needs']}; rules: {', '.join(row['rules'])}; from: {row['source']}")
         if row["options"]:
             print(f"{'':10} options: {', '.join(f'{k}={v}' for k, v in row['options'].items())}")
+        if row["unfit"]:
+            print(f"{'':10} unfit where: {row['unfit']}")
     print("\na,b   the first of a and b that proposes anything")
     print("a+b   both in one tree")
+    print("How each works, and when to take which: docs/methods.md")
     return 0
 
 
@@ -44,25 +50,39 @@ def describe() -> list[dict[str, Any]]:
 
 def _row(name: str, factory: Any) -> dict[str, Any]:
     """A plug-in that cannot be imported says so in its own row and leaves the others alone."""
-    from paceline.drafters.spec import PlugIn
+    from paceline.drafters.spec import BUILT_IN, PlugIn
     from paceline.targets.base import NOTHING
     from paceline.verify import Rule
 
-    row = {"name": name, "needs": "", "rules": [str(rule) for rule in Rule], "source": "", "options": {}}
+    row = {"name": name, "needs": "", "rules": [str(rule) for rule in Rule], "source": "", "unfit": "", "options": {}}
     try:
         method: Any = factory.load() if isinstance(factory, PlugIn) else factory
     except ValueError as error:
         return {**row, "summary": f"cannot be used: {error}"}
-    needs = getattr(method, "needs", NOTHING)
-    told = [getattr(method, "requires", ""), "" if needs == NOTHING else str(needs)]
+    options = inspect.signature(method).parameters.values()
+    plain = name in BUILT_IN and all(option.default is not option.empty for option in options)
+    needs = getattr(method() if plain else method, "needs", NOTHING)
+    told = [getattr(method, "requires", ""), in_words(needs)]
     return {
         **row,
         "summary": getattr(method, "summary", "") or "a plug-in",
         "needs": "; ".join(filter(None, told)) or "nothing beyond the text",
         "source": getattr(method, "source", "") or "an installed package",
+        "unfit": getattr(method, "unfit", ""),
         "options": {
             key: parameter.default
             for key, parameter in inspect.signature(method).parameters.items()
             if parameter.default is not parameter.empty
         },
     }
+
+
+def in_words(want: Want) -> str:
+    """What a method reads of the model besides its tokens."""
+    told = [
+        f"the {want.top} best tokens after every scored row" if want.top else "",
+        "the rows of the prompt, too" if want.logits else "",
+        f"hidden states of layers {', '.join(map(str, sorted(want.hidden)))}" if want.hidden else "",
+        f"an early exit at layer {want.early_exit}" if want.early_exit is not None else "",
+    ]
+    return ", ".join(filter(None, told))

@@ -133,7 +133,7 @@ class Spectra(Drafter):
     summary = "n-grams that the model nearly said, read forward from the last token and backward by the longest context"
     source = "SPECTRA (Le et al. 2025)"
     needs = Want(top=BEST)
-    unfit = "texts are short, or a text is like none of its own beginnings: its stores start empty"
+    unfit = "short texts, for its stores start empty; or rows that cost much, for its window takes 27 of them"
 
     def __init__(
         self,
@@ -141,16 +141,16 @@ class Spectra(Drafter):
         level: int = 5,
         guesses: int = 7,
         window: int = 7,
-        store: str = "text",
-        corpus: str = "",
+        store: str = "private",
+        corpus: str | None = None,
         noise: str = "shared",
     ) -> None:
         if level < 3:
             raise ValueError(f"spectra needs level of at least 3, not {level}")
         if guesses < 1:
             raise ValueError(f"spectra needs guesses of at least 1, not {guesses}")
-        if store not in ("text", "shared"):
-            raise ValueError(f"spectra takes store=text or store=shared, not {store!r}")
+        if store not in ("private", "shared"):
+            raise ValueError(f"spectra takes store=private or store=shared, not {store!r}")
         if window < 0 or window == 1:
             raise ValueError(f"spectra takes window=0 (none) or a window of at least 2, not {window}")
         self.level, self.guesses, self.window = level, guesses, window
@@ -158,7 +158,7 @@ class Spectra(Drafter):
         self._noise = noise_option(self.name, noise)
         if not self._noise:
             self.needs = NOTHING
-        self._corpus = Datastore(corpus) if corpus else None
+        self._corpus = None if corpus is None else Datastore(corpus)
         self._common = Store(level, guesses) if store == "shared" else None
 
     def fit(self, target: Target, vocabulary: Vocabulary | None = None) -> None:
