@@ -155,6 +155,8 @@ def test_a_sign_is_what_the_ratio_says(value: float, wants: Way, agrees: bool | 
 
 
 def test_chance_is_told() -> None:
+    bare = Sign(claim="c", paper="p", ours="o", wants=Way.ABOVE, ratio=Estimate(1.1))
+    assert bare.sentence.endswith("as in the paper (without an interval)")
     wide = Sign(claim="c", paper="p", ours="o", wants=Way.ABOVE, ratio=Estimate(1.1, 0.8, 1.5))
     assert wide.sentence.endswith("as in the paper (chance alone could show this)")
     narrow = Sign(claim="c", paper="p", ours="o", wants=Way.ABOVE, ratio=Estimate(1.1, 1.05, 1.15))

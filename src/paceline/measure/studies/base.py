@@ -13,6 +13,9 @@ from dataclasses import asdict, dataclass, field
 from enum import StrEnum
 from typing import Any
 
+import numpy as np
+
+from paceline.measure.run.record import Record
 from paceline.measure.statistics import Estimate, difference
 from paceline.measure.summary import Figures, Summary, seconds_of_rounds
 from paceline.vocabulary import Vocabulary
@@ -124,7 +127,8 @@ class Sign:
         if self.agrees is None:
             return f"{self.claim}: in the paper {self.paper}; here it was not measured"
         verdict = "as in the paper" if self.agrees else "not as in the paper"
-        doubt = "" if self.told_apart else " (chance alone could show this)"
+        unsure = " (chance alone could show this)" if self.ratio.bounded else " (without an interval)"
+        doubt = "" if self.told_apart else unsure
         return f"{self.claim}: in the paper {self.paper}; here {self.ours}, {verdict}{doubt}"
 
     def as_dict(self) -> dict[str, Any]:
@@ -226,10 +230,29 @@ def ratio(summary: Summary, entry: str, other: str) -> Estimate:
     return difference([(one.speed or 0) / (two.speed or 1) for one, two in pairs], [one.unit for one, _ in pairs]).ratio
 
 
+def rounds_ratio(summary: Summary, entry: str, other: str, of: Callable[[Record], float] | None = None) -> Estimate:
+    """What a text says of its rounds, an entry's over another's, pair by pair: tokens per round, unless told."""
+    of = of or of_tokens
+    pairs = summary.pairs(summary.records(entry), other)
+    told = [(of(one), of(two), one.unit) for one, two in pairs if one.rounds is not None and two.rounds is not None]
+    told = [row for row in told if row[0] > 0 and row[1] > 0]
+    if not told:
+        return Estimate(float("nan"))
+    return difference([one / two for one, two, _ in told], [unit for _, _, unit in told]).ratio
+
+
+def of_tokens(record: Record) -> float:
+    """Tokens per round of a text."""
+    return len(record.tokens) / max(len((record.rounds or {}).get("emitted", ())), 1)
+
+
+def of_seconds(record: Record) -> float:
+    """The median round of a text, for machines stall."""
+    return float(np.median(seconds_of_rounds([record])))
+
+
 def seconds_per_round(summary: Summary, entry: str) -> float:
     """The median, for machines stall."""
-    import numpy as np
-
     took = seconds_of_rounds(summary.records(entry))
     return float(np.median(took)) if len(took) else 0.0
 

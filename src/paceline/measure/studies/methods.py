@@ -23,6 +23,7 @@ from paceline.measure.studies.base import (
     Wish,
     against,
     ratio,
+    rounds_ratio,
     row,
     speed_up,
     tokens_per_round,
@@ -96,9 +97,9 @@ def _read_ablation(found: Found) -> Findings:
 def _tokens(
     claim: str, paper: str, summary: Summary, parts: dict[str, str], whole: str, place: int, wants: Way
 ) -> Sign:
-    one, two = tokens_per_round(summary, list(parts.values())[place]), tokens_per_round(summary, whole)
-    ours = f"{one:.2f} against {two:.2f} tokens"
-    return Sign(claim=claim, paper=paper, ours=ours, wants=wants, ratio=Estimate(one / two))
+    part = list(parts.values())[place]
+    ours = f"{tokens_per_round(summary, part):.2f} against {tokens_per_round(summary, whole):.2f} tokens"
+    return Sign(claim=claim, paper=paper, ours=ours, wants=wants, ratio=rounds_ratio(summary, part, whole))
 
 
 # --- Table 6 ---
@@ -288,7 +289,7 @@ def _read_rivals(found: Found) -> Findings:
                 paper=tokens,
                 ours=f"{one:.2f} against {two:.2f} tokens",
                 wants=Way.BELOW,
-                ratio=Estimate(one / two),
+                ratio=rounds_ratio(summary, best, method),
             )
         )
     return Findings(head=HEAD, rows=[row(summary, entry) for entry in summary.entries], signs=signs)

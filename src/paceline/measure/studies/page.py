@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from paceline.measure.report.blocks import Block, Chart, Charts, Part, Row, Section, Table, Text, Tiles
+from paceline.measure.report.blocks import Block, Chart, Charts, Part, Row, Section, Table, Text
 from paceline.measure.report.charts import Curve, curves
 from paceline.measure.report.page import report_page
 from paceline.measure.studies.base import Drawing, Findings, Study
@@ -12,11 +12,13 @@ MARK = "written by paceline bench study"
 
 def study_page(study: Study, findings: Findings, facts: dict[str, str]) -> str:
     """The whole page. ``facts`` say what it was measured on."""
-    tiles = [(name, value, "") for name, value in facts.items()]
     agreed = sum(bool(sign.agrees) for sign in findings.signs)
     headline = f"{study.summary[0].upper()}{study.summary[1:]}"
     more = f"{agreed} of {len(findings.signs)} went as in the paper." if findings.signs else ""
-    sections = [Section("glance", "", [Tiles(tiles)]), Section("signs", "The paper and here", _signs(findings))]
+    sections = [
+        Section("glance", "", [Text(", ".join(f"{name} {value}" for name, value in facts.items()))]),
+        Section("signs", "The paper and here", _signs(findings)),
+    ]
     if findings.drawings:
         sections.append(Section("pictures", "Pictures", [_charts(drawing) for drawing in findings.drawings]))
     sections.append(Section("table", "Table", [_table(findings)]))
