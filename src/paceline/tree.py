@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
@@ -57,7 +58,7 @@ class DraftTree:
     @property
     def depth(self) -> int:
         """How many tokens in a row can be accepted."""
-        depths = self.depths()
+        depths = self._depths
         return int((depths if self.probes is None else depths[~self.probes]).max(initial=0))
 
     @classmethod
@@ -125,18 +126,22 @@ class DraftTree:
 
     def children(self, parent: int) -> Ints:
         """The verifiable children of a node, in the order in which they were drawn."""
-        found = np.flatnonzero(self.parents == parent)
+        found: Ints = (self.parents == parent).nonzero()[0]
         return found if self.probes is None else found[~self.probes[found]]
 
     def child(self, parent: int, token: int) -> int | None:
         """The child of ``parent`` that carries ``token``, if the draft has one."""
-        for node in self.children(parent):
-            if self.tokens[node] == token:
-                return int(node)
-        return None
+        found = ((self.parents == parent) & (self.tokens == token)).nonzero()[0]
+        if self.probes is not None:
+            found = found[~self.probes[found]]
+        return int(found[0]) if len(found) else None
 
     def depths(self) -> Ints:
         """How far each node's position lies past the root's: 1 for the children of the root."""
+        return self._depths.copy()
+
+    @cached_property
+    def _depths(self) -> Ints:
         return offsets(self.parents) + 1
 
     def path(self, node: int) -> list[int]:
@@ -149,11 +154,11 @@ class DraftTree:
 
     def path_scores(self) -> Floats:
         """Log-probability of the path to each node: what a planner ranks by; it never rises downwards."""
-        totals = self.scores.copy()
+        totals = self.scores.tolist()
         for node, parent in enumerate(self.parents.tolist()):
             if parent != ROOT:
                 totals[node] += totals[parent]
-        return totals
+        return np.array(totals, np.float64)
 
     def select(self, nodes: Sequence[int] | Ints, *, drawn: Mapping[int, Distribution] | None = None) -> DraftTree:
         """The tree of the given nodes, ascending and closed under parents."""
@@ -177,13 +182,13 @@ class DraftTree:
 
         Probes do not count; within the depth they stay unless what they hang from goes.
         """
-        if count >= len(self) and (depth is None or depth >= len(self)):
+        if count >= len(self) and (depth is None or depth >= len(self) or depth >= self._depths.max()):
             return self
-        probes = np.zeros(len(self), np.bool_) if self.probes is None else self.probes
-        keep = probes | (np.cumsum(~probes) <= count)
+        free = np.ones(len(self), np.bool_) if self.probes is None else ~self.probes
+        keep = ~free | (np.cumsum(free) <= count)
         if depth is not None:
-            keep &= self.depths() <= depth
-        for node in np.flatnonzero(probes).tolist():
+            keep &= self._depths <= depth
+        for node in () if self.probes is None else np.flatnonzero(self.probes).tolist():
             keep[node] &= self.parents[node] == ROOT or keep[self.parents[node]]
         return self if keep.all() else self.select(np.flatnonzero(keep), drawn=self.drawn)
 
@@ -207,7 +212,7 @@ class DraftTree:
         if self.probes is not None:
             ranks[self.under_probes()] = -np.inf
             count += int(self.probes.sum())
-        order = np.lexsort((np.arange(len(self)), self.depths(), ranks))
+        order = np.lexsort((self._depths, ranks))  # stable
         return self.select(np.sort(order[:count]))
 
     def under_probes(self) -> Bools:
@@ -249,7 +254,8 @@ class DraftTree:
         verified = slice(None) if self.probes is None else ~self.probes
         parents, tokens = self.parents[verified], self.tokens[verified]
         places = parents * (tokens.max(initial=0) + 1) + tokens
-        if len(np.unique(places)) < len(places):
+        places.sort()
+        if (places[1:] == places[:-1]).any():
             raise ValueError("two children of one node in a draft tree carry the same token; merge them first")
 
     def _check_draws(self) -> None:
@@ -330,11 +336,10 @@ def offsets(parents: Ints) -> Ints:
     n = len(parents)
     if is_chain(parents):
         return np.arange(n)
-    depths = np.zeros(n, np.int64)
-    for row, parent in enumerate(parents.tolist()):
-        if parent != ROOT:
-            depths[row] = depths[parent] + 1
-    return depths
+    depths: list[int] = []
+    for parent in parents.tolist():
+        depths.append(0 if parent == ROOT else depths[parent] + 1)
+    return np.array(depths, np.int64)
 
 
 def rows_of(root: int, tree: DraftTree) -> tuple[Ints, Ints]:
