@@ -12,6 +12,7 @@ import pytest
 from engine import PROMPT, SIZE, tabled, write
 from paceline.cli import main
 from paceline.context import Context, Ending
+from paceline.decode.adaptive import costs_of
 from paceline.decode.calibrated import PATIENCE, TRIED, Calibrated
 from paceline.decode.planner import Outcome, Room
 from paceline.decode.planners import make_planner
@@ -23,7 +24,8 @@ from paceline.measure.calibrate.seconds import measured
 from paceline.measure.calibrate.texts import Course, Witness
 from paceline.profile.acceptance import Spot
 from paceline.profile.curve import Curves
-from paceline.profile.stored import find, save
+from paceline.profile.stored import Profile, find, save
+from paceline.targets.base import NOTHING
 from paceline.targets.setup import setup_of
 from paceline.tree import ROOT, DraftTree
 from profiles import method, timings
@@ -263,6 +265,16 @@ def test_what_was_calibrated_is_found_by_the_planner() -> None:
         make_planner("calibrated", make_drafter("lookup:max_ngram=2"), target)
     other = Calibrator(target=target, methods=[Method.of(Plain())], prompts=prompts, plan=plan).run(profile)
     assert [one.method for one in other.methods] == ["lookup", "plain"]
+
+
+def test_the_adaptive_planner_begins_with_what_was_measured() -> None:
+    target = tabled()
+    assert not costs_of(target, NOTHING).known
+    other = tabled()
+    save(Profile.now(setup_of(other), tuple(timings())))
+    costs = costs_of(other, NOTHING)
+    assert costs is costs_of(other, NOTHING)
+    assert costs.seconds(1)[1] == pytest.approx(0.05)
 
 
 def test_a_plan_of_nothing_is_told() -> None:

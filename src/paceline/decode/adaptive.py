@@ -33,8 +33,10 @@ from paceline.decode.planner import Cut, Draft, Outcome, Planner, Room, Why
 from paceline.decode.reliability import Reliability
 from paceline.drafters.base import Budget, Drafter
 from paceline.profile.costs import Costs
+from paceline.profile.stored import find
 from paceline.profile.timing import Timing
 from paceline.targets.base import Target, Want
+from paceline.targets.setup import setup_of
 from paceline.tree import EMPTY, ROOT, Bools, DraftTree, Floats
 
 PROBING = 0.01
@@ -336,5 +338,10 @@ _COSTS: WeakKeyDictionary[Target, dict[Want, Costs]] = WeakKeyDictionary()
 
 
 def costs_of(target: Target, want: Want) -> Costs:
-    """The costs of rounds on this target, shared by all who plan for it."""
-    return _COSTS.setdefault(target, {}).setdefault(want, Costs())
+    """The costs of rounds on this target, shared by all who plan for it. They begin with what was calibrated, if it
+    was."""
+    known = _COSTS.setdefault(target, {})
+    if want not in known:
+        profile = find(setup_of(target))
+        known[want] = Costs(() if profile is None else profile.timings_with(want.top))
+    return known[want]
