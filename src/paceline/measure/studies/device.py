@@ -81,7 +81,7 @@ def _speeds(found: Calibrated) -> list[float]:
 
 
 def _counts(setting: Setting) -> list[Wish]:
-    return [Wish(label=f"{n} prompts", method=setting.method, prompts=n) for n in COUNTS]
+    return [Wish(label=f"{n} {'prompt' if n == 1 else 'prompts'}", method=setting.method, prompts=n) for n in COUNTS]
 
 
 def _read_samples(found: Found) -> Findings:
