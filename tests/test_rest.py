@@ -219,12 +219,12 @@ def test_what_the_corpus_holds_is_drafted_likeliest_first(tmp_path: Path) -> Non
     assert Rest(corpus=str(path), length=1).propose_one(context_of([1, 2]), Budget(9, 9)).depth == 1
 
 
-def test_suffix_prefers_the_corpus_only_where_it_matches_clearly_more(tmp_path: Path) -> None:
+def test_suffix_prefers_the_corpus_only_where_it_matches_more(tmp_path: Path) -> None:
     path = tmp_path / "x.rest"
     store_of(path, [*range(10, 22), 30], [5, 6, 40])
     drafter = Suffix(corpus=str(path))
     own = drafter.propose_one(drafter.open(context_of([5, 6, 7, 5, 6])), Budget(9, 1))
-    assert own.tokens.tolist() == [7], "the corpus matches no more than the text itself"
+    assert own.tokens.tolist() == [7, 40], "of equal matches that of the text itself comes first"
     text = [20, 21, 8, *range(10, 22)]
     both = drafter.propose_one(drafter.open(context_of(text)), Budget(9, 1))
     assert both.tokens.tolist() == [30, 8]

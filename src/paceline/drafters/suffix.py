@@ -6,8 +6,7 @@ and after a long match comes first, and where places disagree the draft branches
 text goes on into itself, so a repetition is drafted to any length.
 
 Besides the text there may be a memory of what was written before, and a corpus. Their places vote like the text's own,
-but as if they matched a few tokens less: the text at hand is the better witness, and another is preferred only where
-its match is clearly longer.
+but as if they matched a token less: of equal matches the text at hand is the better witness.
 """
 
 from __future__ import annotations
@@ -26,9 +25,9 @@ from paceline.targets.base import Target
 from paceline.tree import DraftTree
 from paceline.vocabulary import Vocabulary
 
-PLACES = 24
+PLACES = 16
 """How many places vote at most."""
-FOREIGN = 5
+FOREIGN = 1
 """By how many tokens a match elsewhere counts as shorter than it is."""
 WEIGHTS = [ranked(rank) for rank in range(PLACES)]
 BEFORE = 8
@@ -127,7 +126,7 @@ class Suffix(Drafter):
         return grow(votes, budget.nodes, budget.depth, self.name, clocks_of(state.context, self._noise))
 
     def _joined(self, votes: list[Vote], ending: list[int], count: int) -> list[Vote]:
-        """The text's own votes, and those of other texts where these match clearly more."""
+        """The text's own votes, and those of other texts."""
         joined = list(votes)
         if self._memory is not None:
             remembered = self._memory.following(ending, PLACES, count)
