@@ -11,6 +11,7 @@ the fact from noisy figures, so it is flattered: what is printed is the most tha
 import argparse
 import json
 import time
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -53,19 +54,31 @@ def written(target: Target, drafter: Drafter, prompt: Ints, nodes: int, tokens: 
     return session
 
 
-def swept(target: Target, drafter: Drafter, prompts: list[Ints], sizes: list[int], tokens: int) -> dict[int, float]:
-    """Tokens per second of every size."""
+class Found(NamedTuple):
+    """What a size brought."""
+
+    speed: float
+    tokens_per_round: float
+
+
+def swept(target: Target, drafter: Drafter, prompts: list[Ints], sizes: list[int], tokens: int) -> dict[int, Found]:
+    """By size, over all texts."""
     scripts = [written(target, Plain(), prompt, 0, tokens, None).context.tokens.copy() for prompt in prompts]
-    seconds, counts, order = dict.fromkeys(sizes, 0.0), dict.fromkeys(sizes, 0), np.random.default_rng(0)
+    found: dict[int, list[Totals]] = {size: [] for size in sizes}
+    order = np.random.default_rng(0)
     for size in sizes:
         written(target, drafter, prompts[0], size, 2, scripts[0])
     for prompt, script in zip(prompts, scripts, strict=True):
         for size in order.permutation(sizes).tolist():
             session = written(target, drafter, prompt, size, tokens, script)
-            totals = Totals.of(session.rounds, session.seconds_prefill)
-            seconds[size] += totals.seconds
-            counts[size] += totals.tokens
-    return {size: counts[size] / seconds[size] for size in sizes}
+            found[size].append(Totals.of(session.rounds, session.seconds_prefill))
+    return {
+        size: Found(
+            sum(one.tokens for one in all_of) / sum(one.seconds for one in all_of),
+            sum(one.tokens for one in all_of) / sum(one.rounds for one in all_of),
+        )
+        for size, all_of in found.items()
+    }
 
 
 def compared(lm: paceline.LanguageModel, options: argparse.Namespace, threads: int) -> dict[str, object]:
@@ -85,16 +98,18 @@ def compared(lm: paceline.LanguageModel, options: argparse.Namespace, threads: i
     most = method.points[-1].nodes
     sizes = sorted({choice.nodes, *(size for size in SIZES if size <= most)})
     started = time.perf_counter()
-    speeds = swept(lm.target, drafter, prompts, sizes, options.max_new_tokens)
+    sweep = swept(lm.target, drafter, prompts, sizes, options.max_new_tokens)
+    speeds = {size: found.speed for size, found in sweep.items()}
     best = max(speeds, key=lambda size: speeds[size])
     lost = 1 - speeds[choice.nodes] / speeds[best]
     word = "thread" if threads == 1 else "threads"
     print(f"\n{threads} {word}: calibrated in {took:.0f} s, swept in {time.perf_counter() - started:.0f} s")
-    print(f"{'nodes':>6} {'tokens/s':>9} {'foretold':>9}")
+    print(f"{'nodes':>6} {'tokens/s':>9} {'foretold':>9} {'tokens/round':>13} {'foretold':>9}")
     foretold = method.speeds(profile.curves(method.top), choice.sequences, choice.length)
-    for size, speed in speeds.items():
+    tokens = np.interp(sizes, [point.nodes for point in method.points], [point.tokens for point in method.points])
+    for (size, found), brought in zip(sweep.items(), tokens, strict=True):
         marks = f"{' calibrated' if size == choice.nodes else ''}{' best' if size == best else ''}"
-        print(f"{size:6} {speed:9.1f} {foretold[size]:9.1f}{marks}")
+        print(f"{size:6} {found.speed:9.1f} {foretold[size]:9.1f} {found.tokens_per_round:13.2f} {brought:9.2f}{marks}")
     verdict = "within" if lost <= ALLOWED else "NOT within"
     print(f"{choice.nodes} nodes lose {100 * lost:.1f}% to the best of the sweep: {verdict} {100 * ALLOWED:.0f}%")
     return {
@@ -105,7 +120,7 @@ def compared(lm: paceline.LanguageModel, options: argparse.Namespace, threads: i
         "best": best,
         "lost": lost,
         "seconds": took,
-        "sweep": speeds,
+        "sweep": {size: found._asdict() for size, found in sweep.items()},
     }
 
 
