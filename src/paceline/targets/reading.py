@@ -66,7 +66,7 @@ class RowBlocks:
         rows, size = logits.shape
         blocks = -(-size // BLOCK)
         at_once = min(rows, max(1, CHUNK // (blocks * BLOCK)))
-        wide = torch.full((at_once, blocks * BLOCK), -math.inf)
+        wide = torch.empty(at_once, blocks * BLOCK)
         maxima = torch.empty(rows, blocks)
         sums = torch.empty(rows) if summed else None
         bits = torch.empty_like(wide, dtype=torch.int32) if summed else None
@@ -77,6 +77,7 @@ class RowBlocks:
                 here = piece.contiguous()
             else:
                 here[:, :size].copy_(piece)
+                here[:, size:] = -math.inf
             peaks = maxima[start : start + at_once]
             torch.amax(here.view(len(piece), blocks, BLOCK), dim=-1, out=peaks)
             if sums is not None and bits is not None:

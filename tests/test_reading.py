@@ -1,0 +1,102 @@
+"""The best tokens of rows of a large vocabulary: against torch's own search, in every dtype and with odd rows."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+
+from paceline.law import log_normalizer
+from paceline.targets.base import Request, Scores, Want
+from paceline.targets.reading import BLOCK, SMALL, WORST, RowBlocks, by_blocks, read_plainly
+from paceline.targets.table import TableTarget
+from paceline.tree import DraftTree
+
+DTYPES = pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16, torch.float64])
+SIZES = pytest.mark.parametrize("size", [SMALL + 1, 64 * BLOCK, 64 * BLOCK + 1, 40_000])
+
+
+def rows_of(seed: int, count: int, size: int, dtype: torch.dtype) -> torch.Tensor:
+    """Rows from nearly flat to nearly certain, with some tokens that cannot be."""
+    random = torch.Generator().manual_seed(seed)
+    logits = torch.randn(count, size, generator=random, dtype=torch.float64) * torch.logspace(-1, 1, count)[:, None]
+    logits[:, torch.randint(size, (99,), generator=random)] = -math.inf
+    logits[0, -1] = 30.0
+    return logits.to(dtype)
+
+
+def scores_of(logits: torch.Tensor, top: int) -> Scores:
+    tree = DraftTree.chain([0] * (len(logits) - 1))
+    return Scores(Request.of_tree(TableTarget(lambda _: [0.0], 1).open(), 0, tree, Want(top=top)), logits)
+
+
+@DTYPES
+@SIZES
+@pytest.mark.parametrize("count", [1, 13])
+def test_the_best_tokens_are_exact_and_the_normaliser_nearly(dtype: torch.dtype, size: int, count: int) -> None:
+    logits = rows_of(count, count, size, dtype)
+    assert by_blocks(logits)
+    for k in (1, 10, 70):
+        top = RowBlocks.of(logits, summed=True).best(k)
+        exact = logits.float().topk(k, dim=-1)
+        assert np.array_equal(top.logits, exact.values.numpy())
+        assert np.array_equal(np.take_along_axis(logits.float().numpy(), top.ids, 1), top.logits)
+        assert all(len(set(row)) == k for row in top.ids.tolist())
+        log_z = log_normalizer(logits.float()).double().numpy()
+        rest = 1 - np.exp(top.logits - log_z[:, None]).sum(axis=1)
+        assert (np.abs(top.log_z - log_z) <= 1.05 * WORST * np.maximum(rest, 0) + 1e-5).all()
+
+
+@pytest.mark.parametrize("shift", np.linspace(0, math.log(2), 23))
+def test_no_row_is_normalised_worse_than_is_said(shift: float) -> None:
+    """The worst rows: all that is not best lies at one place of the binary logarithm's curve."""
+    logits = torch.full((1, 2**15), 1.0)
+    logits[0, 77] = 1.0 + 9 * math.log(2) + shift
+    top = RowBlocks.of(logits, summed=True).best(1)
+    exact = float(log_normalizer(logits))
+    assert abs(float(top.log_z[0]) - exact) <= WORST * (1 - math.exp(float(logits[0, 77]) - exact))
+
+
+@DTYPES
+@SIZES
+def test_the_choice_is_the_first_of_the_greatest(dtype: torch.dtype, size: int) -> None:
+    logits = rows_of(5, 9, size, dtype)
+    logits[1, [4000, 17, size - 1]] = 60.0
+    logits[2] = 0.0
+    logits[3] = -math.inf
+    logits[4, 300] = math.nan
+    expected = logits.float().argmax(dim=-1).tolist()
+    assert expected[1:5] == [17, 0, 0, 300]
+    assert RowBlocks.of(logits, summed=False).choices().tolist() == expected
+    scores = scores_of(logits, top=3)
+    assert [scores.choice(node) for node in range(-1, 8)] == expected
+
+
+def test_one_pass_serves_choices_and_best_tokens_and_more_may_be_asked_for() -> None:
+    logits = rows_of(1, 5, 6000, torch.bfloat16)
+    for wanted in (0, 4):
+        scores = scores_of(logits, top=wanted)
+        choices = scores.choices()
+        top = scores.top(4)
+        assert np.array_equal(top.ids[:, 0], choices)
+        assert scores.top(9).ids.shape == (5, 9)
+        assert np.array_equal(scores.top(9).logits[:, :4], top.logits)
+        assert scores.seconds_top > 0
+
+
+def test_small_vocabularies_and_other_devices_are_read_exactly() -> None:
+    logits = rows_of(2, 4, SMALL, torch.float32)
+    assert not by_blocks(logits)
+    assert not by_blocks(torch.empty(2, 9000, device="meta"))
+    top, exact = read_plainly(logits, 6), logits.topk(6, dim=-1)
+    assert np.array_equal(top.ids, exact.indices.numpy())
+    assert np.array_equal(top.logits, exact.values.numpy())
+    assert np.allclose(top.log_z, log_normalizer(logits).numpy(), rtol=1e-6)
+
+
+def test_reading_leaves_the_rows_alone() -> None:
+    for size in (64 * BLOCK, 64 * BLOCK + 3):
+        logits = rows_of(3, 3, size, torch.float32)
+        before = logits.clone()
+        RowBlocks.of(logits, summed=True).best(5)
+        assert torch.equal(logits, before)
