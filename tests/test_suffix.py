@@ -4,6 +4,7 @@ import math
 from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
+from threading import Thread
 from typing import Any
 
 import numpy as np
@@ -372,3 +373,30 @@ def test_the_guessed_tokens_are_those_of_the_row_that_chose_the_last() -> None:
     assert drafter.needs.top == 3
     write(target, PROMPT, drafter, nodes=8, max_new_tokens=40)
     assert len(guessed) > 15
+
+
+def test_texts_of_several_threads_share_a_memory_and_its_file(tmp_path: Path) -> None:
+    path = tmp_path / "shared.memo"
+    drafter = remembered(path, [])
+    failed: list[BaseException] = []
+
+    def write_some(number: int) -> None:
+        try:
+            for i in range(15):
+                context = context_of([number])
+                state = drafter.open(context)
+                for token in (number, i, number, i):
+                    drafter.propose_one(state, Budget(4, 4)).check(20)
+                    context.commit(token)
+                drafter.close(state)
+        except BaseException as error:
+            failed.append(error)
+
+    threads = [Thread(target=write_some, args=(number,)) for number in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert failed == []
+    assert list(tmp_path.iterdir()) == [path]
+    remembered(path, [])

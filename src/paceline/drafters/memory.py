@@ -25,7 +25,7 @@ class Memory:
     def __init__(self, limit: int, file: str | None = None) -> None:
         self._half = limit // 2
         self._file = file
-        self._lock = Lock()
+        self._lock, self._writing = Lock(), Lock()
         self._older, self._younger = Endings(), Endings()
         self._tokens_of: tuple[str, int] | None = None
         """The tokenizer's fingerprint and the size of the model's vocabulary."""
@@ -84,22 +84,25 @@ class Memory:
 
     def save(self) -> None:
         """Write what is remembered to the file, all of it or nothing."""
-        if self._file is None or not self._fresh:
+        if self._file is None:
             return
-        with self._lock:
-            stored = [token + 1 for endings in (self._older, self._younger) for token in endings.text]
-            self._fresh = False
-        highest = max(stored, default=1) - 1
-        body = array("H" if width_of(highest) == 2 else "I", stored).tobytes()
-        header = Header.of(
-            KIND,
-            [body],
-            tokens=len(stored),
-            highest=max(0, highest),
-            texts=stored.count(0),
-            fingerprint="" if self._tokens_of is None else self._tokens_of[0],
-        )
-        write_whole(Path(self._file), [header.packed(), body])
+        with self._writing:
+            with self._lock:
+                if not self._fresh:
+                    return
+                self._fresh = False
+                stored = [token + 1 for endings in (self._older, self._younger) for token in endings.text]
+            highest = max(0, max(stored, default=1) - 1)
+            body = array("H" if width_of(highest) == 2 else "I", stored).tobytes()
+            header = Header.of(
+                KIND,
+                [body],
+                tokens=len(stored),
+                highest=highest,
+                texts=stored.count(0),
+                fingerprint="" if self._tokens_of is None else self._tokens_of[0],
+            )
+            write_whole(Path(self._file), [header.packed(), body])
 
     def _load(self, file: str, vocab_size: int, vocabulary: Vocabulary | None) -> None:
         try:
