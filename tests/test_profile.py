@@ -167,6 +167,11 @@ def of_another_setup(text: str) -> str:
     return json.dumps(data | {"setup": data["setup"] | {"threads": 64}})
 
 
+def without_choices(text: str) -> str:
+    data = json.loads(text)
+    return json.dumps(data | {"methods": [method | {"choices": []} for method in data["methods"]]})
+
+
 @pytest.mark.parametrize(
     ("spoil", "told"),
     [
@@ -175,6 +180,7 @@ def of_another_setup(text: str) -> str:
         (lambda text: '{"format": 99}', "no profile of this version"),
         (lambda text: '{"format": 1}', "damaged"),
         (lambda text: json.dumps(json.loads(text) | {"timings": []}), "damaged"),
+        (without_choices, "damaged"),
         (of_another_version, "measured with paceline 0.0.0, torch 1.0"),
         (of_another_setup, "is the profile of some/model"),
     ],

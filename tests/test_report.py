@@ -96,6 +96,7 @@ def drawn() -> Iterator[str]:
         yield charts.bars(odd, odd, [charts.Bar(odd, [("p-draft", 0.0, odd), ("p-rest", 2.0, odd)], "2")] * count, "ms")
         yield charts.lines(odd, odd, [charts.Series(odd, n, [0.9, 0.2], [1.0, 0.5]) for n in range(count)], (odd, odd))
         dots = [charts.Dot(1 + n, 0.1 * n, n, odd) for n in range(count)]
+        yield charts.curve(odd, odd, dots, [(d.x, d.y / 2) for d in dots], 1.0, (odd, odd))
         yield charts.scatter(odd, odd, dots, nearest_line([(d.x, d.y) for d in dots]), 1.0, (odd, odd))
     yield charts.lines("t", "d", [charts.Series("one", 1, [0.5], [1.0])], ("x", "y"))
     yield charts.histogram("t", "d", {1: 0.5, 2: 0.25, 40: 0.25}, 11.0, 0.5, 12, 3)

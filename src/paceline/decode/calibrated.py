@@ -155,7 +155,7 @@ def calibrated(drafter: Drafter, target: Target) -> Calibrated:
         known = f"; measured are {', '.join(one.method for one in profile.methods)}" if profile else ""
         command = ["paceline", "calibrate", "--model", setup.model, "--method", spec]
         command += ["--dtype", setup.dtype] if setup.dtype else []
-        command += ["--device", setup.device] if setup.device != "cpu" else []
+        command += ["--threads", str(setup.threads)] if setup.device == "cpu" else ["--device", setup.device]
         command += ["--draft-model", models[0].name] if models else []
         raise ValueError(
             f"there are no measurements of {spec!r} for {setup.told}{known}{why}; make them: {shlex.join(command)}"

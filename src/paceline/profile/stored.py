@@ -81,6 +81,13 @@ class Profile:
         """Seconds by rows of such rounds."""
         return Curves(self.timings_with(top))
 
+    def check(self) -> None:
+        """Every method has its size for all that was timed."""
+        timed = self.curves().keys
+        for method in self.methods:
+            if sorted((choice.sequences, choice.length) for choice in method.choices) != timed:
+                raise ValueError(f"{method.method} lacks sizes for some of what was timed")
+
     def method(self, spec: str, draft: str = "") -> Acceptance | None:
         """What was measured of a method with this draft model."""
         known = (one for one in self.methods if (one.method, one.draft) == (spec, draft))
@@ -133,7 +140,7 @@ def load(setup: Setup) -> Profile | None:
         raise Unreadable(f"{path} is no profile of this version and is ignored; {again}")
     try:
         profile = Profile.read(data)
-        profile.curves()
+        profile.check()
     except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
         raise Unreadable(f"the profile {path} is damaged ({_short(error)}) and is ignored; {again}") from None
     if profile.setup.digest != setup.digest:
