@@ -54,9 +54,9 @@ class Followed:
     endings: Endings = field(default_factory=Endings)
 
     def catch_up(self) -> None:
-        tokens = self.context.tokens
-        if len(tokens) > len(self.endings):
-            self.endings.extend(tokens[len(self.endings) :].tolist())
+        known = len(self.endings)
+        if len(self.context) > known:
+            self.endings.extend(self.context.tokens[known:].tolist())
 
     def votes(self, limit: int, count: int) -> list[Vote]:
         """The places in the text itself that end as it does, each with the next ``count`` tokens."""

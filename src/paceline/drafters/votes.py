@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import cache
-from heapq import heappop, heappush
+from heapq import heappop, heappush, heappushpop
 from math import log
 from typing import NamedTuple
 
@@ -92,24 +92,26 @@ def grow(votes: Sequence[Vote], nodes: int, depth: int, source: str, clocks: Clo
     scores: list[float] = []
     # by path score, then age: minus the path's score, order, token, parent, score, the votes that agree, their step
     heap: list[tuple[float, int, int, int, float, Sequence[Vote], int]] = []
-    order = 0
-    parent, path, group, step = ROOT, 0.0, votes, 0
-    while True:
+    order, parent, path, group, step = 0, ROOT, 0.0, votes, 0
+    while len(tokens) < nodes:
+        best = None
         if step < depth:
-            if len(group) == 1:
+            if len(group) > 1:
+                for token, score, agreeing in _split(group, step, clocks):
+                    order += 1
+                    heappush(heap, (path - score, order, token, parent, score, agreeing, step + 1))
+            else:
                 following, length, (_, alone) = group[0]
                 if step < len(following):
                     place = length + step
                     score = alone[place if place < LONGEST else LONGEST]
                     order += 1
-                    heappush(heap, (path - score, order, following[step], parent, score, group, step + 1))
-            else:
-                for token, score, agreeing in _split(group, step, clocks):
-                    order += 1
-                    heappush(heap, (path - score, order, token, parent, score, agreeing, step + 1))
-        if not heap or len(tokens) == nodes:
-            break
-        path, _, token, above, score, group, step = heappop(heap)
+                    best = heappushpop(heap, (path - score, order, following[step], parent, score, group, step + 1))
+        if best is None:
+            if not heap:
+                break
+            best = heappop(heap)
+        path, _, token, above, score, group, step = best
         parent = len(tokens)
         tokens.append(token)
         parents.append(above)
