@@ -216,7 +216,7 @@ def curve(
     last = max([dot.x for dot in dots] or [1.0])
     x_steps = [step for step in round_steps(0, last, 6) if step <= last]
     heights = [dot.y for dot in dots] + [y for _, y in line]
-    y_steps = round_steps(min([0.0, *heights]), max([*heights, 1e-9]), 4)
+    y_steps = round_steps(min([0.0, *heights]), max([0.0, *heights]) or 1.0, 4)
     across = Scale(0, last, 56, width - 20)
     up = Scale(y_steps[0], y_steps[-1], height - 42, 26)
     parts = [_grid_across(up, y_steps, 46, width - 10)]
