@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from engine import PROMPT, SIZE, Erratic, tabled, write, write_slowly
+from enumeration import Coins, FractionLaw, World, output_law
 from paceline.context import Context, Ending
 from paceline.decode.planner import Cut, Draft, Fixed
 from paceline.decode.serial import run
@@ -292,6 +293,27 @@ def test_the_text_is_plains(spec: str, temperature: float) -> None:
         assert session.context.emitted.tolist() == plain.tokens
     if temperature == 0 and "level=3" not in spec:
         assert len(session.rounds) < len(plain.tokens)
+
+
+@pytest.mark.parametrize("spec", ["lookahead:level=3,window=2", "spectra:level=3,window=2,guesses=2"])
+@pytest.mark.parametrize("rule", list(Rule))
+def test_the_law_of_the_text_is_plains_as_a_fraction(spec: str, rule: Rule) -> None:
+    """Over every outcome of every coin; prompts that repeat, so that there are drafts from the first round on."""
+    world = World(prompt=(0, 2, 1, 0, 2, 1, 0), length=3)
+    drafted = 0
+
+    def play(coins: Coins) -> tuple[tuple[int, ...], str]:
+        nonlocal drafted
+        context = Context(world.prompt, world.sampling, world.ending)
+        law = FractionLaw(world.sampling, len(world.prompt))
+        rows = world.target.open()
+        session = Session(context, world.target, rows, make_drafter(spec), Fixed(5), rule, law, coins, checked=True)
+        emitted = tuple(emission.token for emission in run(session))
+        drafted += sum(round.drafted for round in session.rounds)
+        return emitted, str(context.finish)
+
+    assert output_law(play) == world.plain()
+    assert drafted > 0
 
 
 @pytest.mark.parametrize("spec", METHODS)
