@@ -224,8 +224,9 @@ def test_the_draft_is_what_the_papers_loop_chooses(seed: int, confidence: str, n
     entered(store, state.store)
     cache = filled(random, size, k)[0]
     if cache:
-        state.others = np.array([token for token, _ in cache])
-        state.chances = np.array([chance for _, chance in cache])
+        padded = cache + [(0, 0.0)] * (k - len(cache))
+        state.others = np.array([token for token, _ in padded])
+        state.chances = np.array([chance for _, chance in padded])
     budget = Budget(int(random.integers(1, 40)), int(random.integers(1, 8)))
     tree = drafter.propose_one(state, budget)
     tree.check(size)

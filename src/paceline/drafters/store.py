@@ -29,7 +29,8 @@ COLDEST = 0.02
 
 
 class Store:
-    """``[vocabulary, width]``: tokens, best first, and how likely each was; 0 where nothing is known.
+    """``[vocabulary, width]``: tokens, best first, and how likely each was; 0 where nothing is known. Every token that
+    stands in a row has a row itself.
 
     A vocabulary of 150,000 takes 12 MB of addresses, and memory only for tokens that were seen. Texts in several
     threads may share it: who reads several rows for one draft holds the `lock`, so that none changes under it.
@@ -57,12 +58,14 @@ class Store:
         if not len(tokens):
             return
         with self.lock:
-            if (most := int(tokens.max())) >= len(self):
+            most = max(int(tokens.max()), int(top.ids.max()))
+            if most >= len(self):
                 self._grow(most + 1)
-            width = min(self.width, top.ids.shape[1])
-            rows = tokens[order]
-            self.tokens[rows, :width] = top.ids[order, :width]
-            self.chances[rows, :width] = chances[order, :width]
+            rows, width = tokens[order], top.ids.shape[1]
+            if width == self.width:
+                self.tokens[rows], self.chances[rows] = top.ids[order], chances[order]
+            else:
+                self.tokens[rows, :width], self.chances[rows, :width] = top.ids[order], chances[order]
 
     def _grow(self, size: int) -> None:
         tokens, chances = self.tokens, self.chances
@@ -70,12 +73,13 @@ class Store:
         self.tokens[: len(tokens)], self.chances[: len(chances)] = tokens, chances
 
 
-def likelihoods(top: Top) -> Floats:
+def likelihoods(top: Top) -> Chances:
     """Of the best tokens after each row; nothing is likely after a row that says nothing."""
     with np.errstate(invalid="ignore"):
-        found = np.exp(top.logits - top.log_z[:, None])
+        found: Chances = np.exp(top.logits - top.log_z[:, None].astype(np.float32))
     np.fmax(found, 0.0, out=found)
-    return np.fmin(found, 1.0, out=found)
+    np.fmin(found, 1.0, out=found)
+    return found
 
 
 def foreseen(chances: Chances, ids: Ids, context: Context, place: int) -> Floats:
@@ -141,7 +145,7 @@ class Storing(Drafter):
         own.reset(self._size)
         return own
 
-    def _learn(self, seen: Seen, store: Store) -> tuple[Top, Floats] | None:
+    def _learn(self, seen: Seen, store: Store) -> tuple[Top, Chances] | None:
         """Store what a round's rows say, or a piece of the prompt's; returns what the rows said, if they teach."""
         if not seen.verdict.tokens and not self._prefill:
             return None

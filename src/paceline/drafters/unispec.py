@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -23,10 +24,12 @@ from paceline.context import Context
 from paceline.drafters.base import Budget, Seen
 from paceline.drafters.lookahead import noise_option, shares_noise
 from paceline.drafters.store import Chances, Ids, Store, Storing, foreseen
-from paceline.tree import EMPTY, ROOT, DraftTree, Ints
+from paceline.tree import EMPTY, ROOT, DraftTree, Floats, Ints
 
 FADING = 0.5
 """Without scores, how much less likely each candidate of a row is taken to be than the one before it."""
+BELOW = 1 - 1e-12
+"""A certain child is worth this much of its parent, so that the parent is always chosen first."""
 
 
 @dataclass(eq=False)
@@ -41,15 +44,27 @@ class Text:
     chances: Chances | None = None
 
 
-@dataclass(frozen=True, eq=False)
-class Level:
-    """The candidates of one depth: their tokens, how likely each is by itself, the worth to rank by, and below which
-    candidate, counted through all levels, each stands."""
+class Candidates:
+    """All candidates of a draft, level by level, in arrays with room for as many as there can be."""
 
-    tokens: Ids
-    own: Chances
-    worth: Chances
-    parents: Ints
+    def __init__(self, room: int) -> None:
+        self.tokens: Ints = np.empty(room, np.int64)
+        self.parents: Ints = np.empty(room, np.int64)
+        """Counted through all levels."""
+        self.own: Floats = np.empty(room)
+        """How likely each is by itself."""
+        self.worth: Floats = np.empty(room)
+        self.count = 0
+
+    def add(self, tokens: Ids, own: Chances, worth: Floats, parents: Ints | int) -> slice:
+        """A level, ``[parents, candidates]`` or one parent's; returns where it stands."""
+        here = slice(self.count, self.count + tokens.size)
+        self.tokens[here].reshape(tokens.shape)[...] = tokens
+        self.own[here].reshape(own.shape)[...] = own
+        self.worth[here].reshape(worth.shape)[...] = worth
+        self.parents[here].reshape(tokens.shape)[...] = parents
+        self.count = here.stop
+        return here
 
 
 class UniSpec(Storing):
@@ -90,7 +105,8 @@ class UniSpec(Storing):
         self.next = next
         self._noise = noise_option(self.name, noise)
         self._ranks = None if scores else FADING ** np.arange(1.0, k + 1)
-        self._both = f"{self.name}+{self.name}-next"
+        self._later = f"{self.name}-next"
+        self._both = f"{self.name}+{self._later}"
 
     def open(self, context: Context) -> Text:
         shared = self._ranks is None and shares_noise(context, self._noise)
@@ -103,48 +119,44 @@ class UniSpec(Storing):
             if found is not None:
                 path = one.verdict.path
                 last = path[-1] + 1 if path else 0
-                text.others, text.chances = found[0].ids[last], found[1][last]
+                text.others, text.chances = _wide(found[0].ids[last], self.k), _wide(found[1][last], self.k)
 
     def propose_one(self, state: Text, budget: Budget) -> DraftTree:
         if budget.empty:
             return EMPTY
+        depth = min(self.depth, budget.depth)
+        found = Candidates(self.k * (2 + (depth - 1) * self.k))
         with state.store.lock:
-            first, names = self._first(state)
-            if not len(first.tokens):
-                return EMPTY
-            levels = self._grown(state, first, min(self.depth, budget.depth))
-        return self._chosen(levels, names, budget.nodes)
+            names = self._first(state, found)
+            self._grow(state, found, depth)
+        return self._chosen(found, names, budget.nodes)
 
-    def _first(self, text: Text) -> tuple[Level, list[str]]:
+    def _first(self, text: Text, found: Candidates) -> list[str]:
         """The candidates for the next token, and who proposes each: one that both sources name is one candidate."""
-        root = text.context.root
-        tokens: list[int] = []
-        own: list[float] = []
-        names: list[str] = []
-        if root < len(text.store):
-            ids, chances = text.store.tokens[root : root + 1], text.store.chances[root : root + 1]
-            believed = self._believed(text, chances, ids, 0)
-            for token, chance in zip(ids[0].tolist(), believed[0].tolist(), strict=True):
-                if chance > 0:
-                    tokens.append(token)
-                    own.append(chance)
-            names = [self.name] * len(tokens)
+        root, store = text.context.root, text.store
+        rows, laws = [], []
+        if root < len(store):
+            rows.append(store.tokens[root])
+            laws.append(store.chances[root])
+        else:
+            rows.append(np.zeros(store.width, np.int32))
+            laws.append(np.zeros(store.width, np.float32))
         if self.next != "none" and text.others is not None and text.chances is not None:
-            believed = self._believed(text, text.chances[None], text.others[None], 0)
-            known = len(tokens)
-            for token, chance in zip(text.others.tolist(), believed[0].tolist(), strict=True):
-                if chance <= 0 or (token == root and self.next == "others"):
-                    continue
-                if token in tokens[:known]:
-                    place = tokens.index(token)
-                    own[place] = max(own[place], chance)
-                    names[place] = self._both
-                else:
-                    tokens.append(token)
-                    own.append(chance)
-                    names.append(f"{self.name}-next")
-        worth = np.array(own)
-        return Level(np.array(tokens, np.int64), worth, worth, np.full(len(tokens), ROOT)), names
+            rows.append(text.others)
+            laws.append(text.chances)
+        ids = [row.tolist() for row in rows]
+        believed = self._believed(text, np.array(laws), np.array(rows), 0).tolist()
+        first = {token: chance for token, chance in zip(ids[0], believed[0], strict=True) if chance > 0}
+        names = dict.fromkeys(first, self.name)
+        if len(ids) > 1:
+            barred = root if self.next == "others" else None
+            for token, chance in zip(ids[1], believed[1], strict=True):
+                if chance > 0 and token != barred:
+                    names[token] = self._both if token in first else self._later
+                    first[token] = max(chance, first.get(token, 0.0))
+        chances = np.array(list(first.values()), np.float64)
+        found.add(np.array(list(first), np.int64), chances, chances, ROOT)
+        return list(names.values())
 
     def _believed(self, text: Text, chances: Chances, ids: Ids, place: int) -> Chances:
         """How likely each candidate is taken to be; 0 for the places of a row that hold none."""
@@ -155,48 +167,48 @@ class UniSpec(Storing):
             return ranked
         return chances
 
-    def _grown(self, text: Text, first: Level, depth: int) -> list[Level]:
-        """All levels, as far as there are nodes worth going on from."""
-        ends, store, k = text.context.ending.eos, text.store, self.k
-        size, rows = len(store), store.width
-        levels, level, before = [first], first, 0
+    def _grow(self, text: Text, found: Candidates, depth: int) -> None:
+        """All further levels, as far as there are nodes worth going on from."""
+        ends, store, here = text.context.ending.eos, text.store, slice(0, found.count)
         for place in range(1, depth):
-            rank = level.worth if self.by_path else level.own
-            best = (-rank).argsort(kind="stable")[:k]
-            going: list[int] = []
-            tokens: list[int] = []
-            for node, token, worth in zip(best.tolist(), level.tokens[best].tolist(), rank[best].tolist(), strict=True):
-                if worth < self.threshold or worth <= 0:
-                    break
-                if token not in ends and token < size:
-                    going.append(node)
-                    tokens.append(token)
-            if not going:
-                break
+            rank = (found.worth if self.by_path else found.own)[here]
+            going = self._order(rank)[: self.k]
+            likely = rank[going].tolist()
+            while likely and (likely[-1] < self.threshold or likely[-1] <= 0):
+                likely.pop()
+            going = going[: len(likely)]
+            tokens = found.tokens[here][going]
+            if not ends.isdisjoint(said := tokens.tolist()):
+                goes_on = [token not in ends for token in said]
+                going, tokens = going[goes_on], tokens[goes_on]
+            if not len(going):
+                return
+            going += here.start
             ids, chances = store.tokens.take(tokens, 0), store.chances.take(tokens, 0)
-            own = self._believed(text, chances, ids, place)
-            above = level.worth[going][:, None]
-            worth = own * above if self.by_path else np.minimum(own, above)
-            parents = np.repeat(going, rows)
-            parents += before
-            before += len(level.tokens)
-            level = Level(ids.ravel(), own.ravel(), worth.ravel(), parents)
-            levels.append(level)
-        return levels
+            own, above = self._believed(text, chances, ids, place), found.worth[going][:, None]
+            worth = own * (above * BELOW) if self.by_path else np.minimum(own, above)
+            here = found.add(ids, own, worth, going[:, None])
 
-    def _chosen(self, levels: Sequence[Level], names: Sequence[str], nodes: int) -> DraftTree:
+    def _order(self, worth: Floats) -> Ints:
+        """The likeliest first. Nodes of equal worth are the rule where a path is worth what its weakest token is."""
+        return (-worth).argsort() if self.by_path else (-worth).argsort(kind="stable")
+
+    def _chosen(self, found: Candidates, names: list[str], nodes: int) -> DraftTree:
         """The worthiest nodes of all levels as a tree."""
-        worth = np.concatenate([level.worth for level in levels])
-        chosen = (-worth).argsort(kind="stable")[:nodes]
+        chosen = self._order(found.worth[: found.count])[:nodes]
+        chosen = chosen[found.worth[chosen] > 0]
+        if not len(chosen):
+            return EMPTY
         chosen.sort()
-        if not worth[chosen].all():
-            chosen = chosen[worth[chosen] > 0]
-        tokens = np.concatenate([level.tokens for level in levels])[chosen]
-        own = np.concatenate([level.own for level in levels])[chosen]
-        place = np.empty(len(worth) + 1, np.int64)
+        place = np.empty(found.count + 1, np.int64)
         place[chosen] = np.arange(len(chosen))
         place[-1] = ROOT
-        parents = place[np.concatenate([level.parents for level in levels])[chosen]]
+        parents = place[found.parents[chosen]]
         first = int(chosen.searchsorted(len(names)))
         sources = (*[names[node] for node in chosen[:first].tolist()], *(self.name,) * (len(chosen) - first))
-        return DraftTree(tokens.astype(np.int64), parents, np.log(own.astype(np.float64)), sources)
+        return DraftTree(found.tokens[chosen], parents, np.log(found.own[chosen]), sources)
+
+
+def _wide(row: Ids | Chances, width: int) -> Any:
+    """A row of a vocabulary smaller than the store is wide, with places that hold nothing."""
+    return row if len(row) == width else np.concatenate([row, np.zeros(width - len(row), row.dtype)])
