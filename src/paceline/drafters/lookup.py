@@ -58,7 +58,7 @@ class Lookup(Drafter):
 
     name = "lookup"
     summary = "copy what followed the last occurrence of the longest matching n-gram"
-    source = "prompt lookup decoding (Saxena 2023)"
+    source = "prompt lookup decoding (Saxena 2023); chain: ANPD (Ou et al. 2024); next: LogitSpec (Liu et al. 2025)"
     unfit = "text that repeats neither its prompt nor itself"
 
     def __init__(self, *, max_ngram: int = 3, min_ngram: int = 1, chain: bool = False, next: int = 0) -> None:
