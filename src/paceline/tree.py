@@ -93,7 +93,14 @@ class DraftTree:
     ) -> DraftTree:
         """One line of tokens; ``laws[i]`` is the law token ``i`` was sampled from, where it was sampled."""
         drawn = {i - 1: law for i, law in enumerate(laws)}
-        return cls.build(tokens, range(-1, len(tokens) - 1), source=source, scores=scores, drawn=drawn)
+        n = len(tokens)
+        return cls(
+            tokens=np.array(tokens, np.int64),
+            parents=np.arange(-1, n - 1),
+            scores=np.full(n, UNSURE) if scores is None else np.fromiter(scores, np.float64),
+            sources=(source,) * n,
+            drawn=drawn,
+        )
 
     @classmethod
     def from_beams(

@@ -90,5 +90,6 @@ class Lookup(Drafter):
             return EMPTY
         tokens = state.context.tokens
         period = len(tokens) - start
-        copied = tokens[start + np.arange(min(budget.nodes, budget.depth)) % period]
+        count = min(budget.nodes, budget.depth)
+        copied = tokens[start : start + count] if count <= period else tokens[start + np.arange(count) % period]
         return DraftTree.chain(copied, source=self.name)
