@@ -143,6 +143,8 @@ def _read_scored(found: Found) -> Findings:
         dense.append(Drawn(name=entry, number=number, points=tuple((score, n / count) for score, _, n in tenths)))
         if len(tenths) > 1:
             signs.append(_rising(entry, nodes, tenths))
+    if lines:
+        lines.append(_foretold(lines))
     planned, rounds = _planned(summary)
     drawings = [
         Drawing(title="Accepted, by score", words=("score of a node", "share accepted"), lines=tuple(lines)),
@@ -195,7 +197,15 @@ def _planned(summary: Summary) -> tuple[list[Drawn], dict[str, str]]:
             f"its planner expected {expected.mean():.2f} tokens a round and {emitted.mean():.2f} came, over "
             f"{len(expected)} rounds"
         )
+    if lines:
+        lines.append(_foretold(lines))
     return lines, notes
+
+
+def _foretold(lines: Sequence[Drawn]) -> Drawn:
+    """What came if exactly that came which was foretold, as far across as these lines go."""
+    places = [x for line in lines for x, _ in line.points]
+    return Drawn(name="as foretold", number=0, points=tuple((x, x) for x in (min(places), max(places))))
 
 
 STUDIES: Sequence[Study] = (
