@@ -110,15 +110,16 @@ def test_planners_that_choose_sizes_are_checked_with_drafts_that_are_sent(planne
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(walk, "Session", Kept)
+        settings = Plan.settings
+        patch.setattr(Plan, "settings", lambda self: settings(self)[3:6])
         methods, rules = ("(oracle tree)",), (Rule.COUPLED,)
         checker = Checker(target(), None, methods, (planner,), rules, LATE + 2, batches=(size,))
         report = checker.run()
     assert report.sentences() == []
     cases = sum(result.case.drafts for result in report.results)
     assert report.summary()["planners"] == {planner: cases}
-    assert accepted > 100
-    assert drafted > accepted
-    assert len(set(made)) == (cases if size == 1 else 4)
+    assert drafted > accepted > 5
+    assert len(set(made)) == (cases if size == 1 else 1)
 
 
 def test_the_adversaries_are_accepted_at_depth() -> None:
