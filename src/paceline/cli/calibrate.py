@@ -181,8 +181,7 @@ def _sizes(profile: Profile, method: Acceptance) -> Iterator[tuple[str, ...]]:
             continue
         speed = choice.sequences * point.tokens / took
         mark = "*" if point.nodes == choice.nodes else ""
-        nodes = f"{point.nodes} {'node' if point.nodes == 1 else 'nodes'}"
-        yield nodes, f"{1000 * took:.1f}", f"{point.tokens:.2f}", f"{speed:.1f}", mark
+        yield _counted(point.nodes, "node"), f"{1000 * took:.1f}", f"{point.tokens:.2f}", f"{speed:.1f}", mark
 
 
 def _choices(method: Acceptance) -> Iterator[tuple[str, ...]]:
@@ -201,16 +200,21 @@ def _choices(method: Acceptance) -> Iterator[tuple[str, ...]]:
 
 
 def _notes(method: Acceptance) -> Iterator[str]:
+    texts = _counted(len(method.prompts), "prompt")
     yield (
-        f"{method.emitted} tokens of {len(method.prompts)} prompts in {method.rounds} rounds "
+        f"{_counted(method.emitted, 'token')} of {texts} in {_counted(method.rounds, 'round')} "
         f"at temperature {method.temperature:g}"
     )
     if method.spot is not None:
         spot = method.spot
         yield (
-            f"drafts of {spot.nodes} nodes brought {spot.found:.2f} tokens per round where the large ones foretold "
-            f"{spot.foretold:.2f}; sizes below the largest are corrected by that"
+            f"drafts of {_counted(spot.nodes, 'node')} brought {spot.found:.2f} tokens per round where the large ones "
+            f"foretold {spot.foretold:.2f}; sizes below the largest are corrected by that"
         )
+
+
+def _counted(count: int, noun: str) -> str:
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
 
 
 def _json(profile: Profile, methods: list[Acceptance], path: Path, took: float) -> dict[str, Any]:

@@ -152,7 +152,9 @@ def calibrated(drafter: Drafter, target: Target) -> Calibrated:
         profile, why = None, f" ({unreadable})"
     method = None if profile is None else profile.method(spec, draft_of(models))
     if profile is None or method is None:
-        known = f"; measured are {', '.join(one.method for one in profile.methods)}" if profile else ""
+        others = [] if profile is None else list(dict.fromkeys(one.method for one in profile.methods))
+        known = f"; measured are {', '.join(others)}" if others else ""
+        known = "; it was measured with another draft model, or with none" if spec in others else known
         command = ["paceline", "calibrate", "--model", setup.model, "--method", spec]
         command += ["--dtype", setup.dtype] if setup.dtype else []
         command += ["--threads", str(setup.threads)] if setup.device == "cpu" else ["--device", setup.device]
