@@ -358,7 +358,7 @@ def test_the_public_noise_is_worth_looking_at(method: str) -> None:
     for noise in ("shared", "none"):
         drafter = make_drafter(f"{method}:noise={noise}")
         rounds = []
-        for seed in range(12):
+        for seed in range(6):
             sampling = Sampling(temperature=1.0, seed=seed)
             target = TableTarget(habitual(24, memory=1), 24)
             rounds += write(target, PROMPT, drafter, sampling=sampling, max_new_tokens=40, nodes=4).rounds

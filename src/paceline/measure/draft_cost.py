@@ -28,9 +28,7 @@ CONTEXT = 4096
 BEST = 10
 """How many best tokens every row tells of."""
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
-TEXT = (
-    "made up: tokens by Zipf's law, and every twelfth place or so begins a passage of 4 to 40 tokens that stood before"
-)
+TEXT = "made up: tokens by Zipf's law, a dozen or so at a time between passages of 4 to 40 tokens that stood before"
 
 
 @dataclass(frozen=True, eq=False)

@@ -82,7 +82,8 @@ def run(options: argparse.Namespace) -> int:
 def _lines(result: Mapping[str, Any]) -> Iterator[str]:
     told = (
         f"Microseconds a round, medians of {result['rounds']}; {result['vocabulary']:,} tokens in the vocabulary, "
-        f"{result['context']:,} in the text ({result['text']}). Proposing and learning; with the nodes proposed."
+        f"{result['context']:,} in the text ({result['text']}). Proposing and learning; with the nodes proposed. "
+        "What learns from rows has seen one for every token of the vocabulary."
     )
     yield from textwrap.wrap(told, WIDTH)
     yield ""
