@@ -133,6 +133,17 @@ def test_rows_that_say_nothing_teach_nothing(method: str) -> None:
         assert len(drafter.propose_one(state, Budget(9, 9))) == 0
 
 
+@METHODS
+def test_an_open_text_goes_on_when_all_is_forgotten(method: str) -> None:
+    drafter = make_drafter(method)
+    state = drafter.open(context_of([7]))
+    for _ in range(2):
+        drafter.observe([round_of(state, 7, EMPTY, [{3: 0.5, 9: 0.5}], [])])
+        assert len(drafter.propose_one(state, Budget(9, 9))) > 0
+        drafter.reset()
+        drafter.propose_one(state, Budget(9, 9)).check(50)
+
+
 def test_texts_in_several_threads_share_a_store_and_their_drafts_are_whole() -> None:
     drafter, target = UniSpec(), tabled()
     drafter.fit(target)

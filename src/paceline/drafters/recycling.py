@@ -95,12 +95,14 @@ class Recycling(Storing):
 
     def propose_one(self, state: Text, budget: Budget) -> DraftTree:
         root = state.context.root
-        if budget.empty or root >= len(state.store) or not state.store.chances[root, 0]:
+        if budget.empty:
             return EMPTY
         shape = template(min(budget.nodes, self.nodes), min(budget.depth, len(LEVELS)))
         tokens = np.empty(len(shape.ranks), np.int64)
         chances = np.empty(len(shape.ranks))
         with state.store.lock:
+            if root >= len(state.store) or not state.store.chances[root, 0]:
+                return EMPTY
             for level in range(len(shape.starts) - 1):
                 here = slice(shape.starts[level], shape.starts[level + 1])
                 above = np.array([root]) if level == 0 else tokens[shape.above[level - 1]]
@@ -112,9 +114,6 @@ class Recycling(Storing):
 
     def _candidates(self, text: Text, above: Ints, place: int) -> tuple[Ids, Chances]:
         """The rows of the tokens above in the order in which they are likeliest to be chosen."""
-        size = len(text.store)
-        if int(above.max()) >= size:
-            above = np.minimum(above, size - 1)
         ids, chances = text.store.tokens.take(above, 0), text.store.chances.take(above, 0)
         if not text.shared:
             return ids, chances

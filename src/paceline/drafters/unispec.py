@@ -170,6 +170,7 @@ class UniSpec(Storing):
     def _grow(self, text: Text, found: Candidates, depth: int) -> None:
         """All further levels, as far as there are nodes worth going on from."""
         ends, store, here = text.context.ending.eos, text.store, slice(0, found.count)
+        rows = len(store)
         for place in range(1, depth):
             rank = (found.worth if self.by_path else found.own)[here]
             going = self._order(rank)[: self.k]
@@ -178,8 +179,8 @@ class UniSpec(Storing):
                 likely.pop()
             going = going[: len(likely)]
             tokens = found.tokens[here][going]
-            if not ends.isdisjoint(said := tokens.tolist()):
-                goes_on = [token not in ends for token in said]
+            if not ends.isdisjoint(said := tokens.tolist()) or max(said, default=0) >= rows:
+                goes_on = [token not in ends and token < rows for token in said]
                 going, tokens = going[goes_on], tokens[goes_on]
             if not len(going):
                 return
