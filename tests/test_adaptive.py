@@ -289,7 +289,8 @@ def test_a_stall_and_the_first_of_its_size_change_nothing() -> None:
         costs.note(Timing(rows=rows, seconds=1.0))
     costs.note(Timing(rows=8, seconds=30.0))
     costs.note(Timing(rows=32, seconds=30.0))
-    assert costs.seconds(32)[[1, 8, 32]] == pytest.approx([1.0, 1.0, 1.3], rel=0.15)
+    found = costs.seconds(32)
+    assert found[[8, 32]] / found[1] == pytest.approx([1.0, 1.25], rel=0.15)
 
 
 def test_costs_follow_the_pace_of_the_machine_also_for_sizes_that_are_not_seen() -> None:

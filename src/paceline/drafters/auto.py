@@ -15,8 +15,8 @@ from paceline.drafters.assistant import Assistant
 from paceline.drafters.assistant.drafter import Model
 from paceline.drafters.base import Ask, Budget, Drafter
 from paceline.drafters.compose import Union, united
+from paceline.drafters.foresight import Foresight
 from paceline.drafters.suffix import Suffix
-from paceline.drafters.unispec import UniSpec
 from paceline.tree import DraftTree
 
 NODES = 48
@@ -34,7 +34,7 @@ class Auto(Union):
     planner = "adaptive"
 
     def __init__(self, *, model: Model | None = None, noise: str = "shared", prefill: bool = False) -> None:
-        self.cheap: tuple[Drafter, ...] = (Suffix(noise=noise), UniSpec(noise=noise, prefill=prefill))
+        self.cheap: tuple[Drafter, ...] = (Suffix(noise=noise), Foresight(noise=noise, prefill=prefill))
         self.dear: tuple[Drafter, ...] = () if model is None else (Assistant(model=model, noise=noise),)
         super().__init__((*self.cheap, *self.dear))
 

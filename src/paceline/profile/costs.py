@@ -1,17 +1,18 @@
 """Seconds of a round by the rows it scores: from earlier measurements, and from what is seen while texts are written.
 
-What a forward of n rows takes has steps and knees that no formula foresees, and it moves with the length of the text,
-with the company of other texts and with whatever else the machine does. So the curve is a table: of every size what the
-last rounds took, made monotone, with straight lines between. Sizes that were not tried yet are assumed to be cheap: a
-planner then tries them and learns, while one that assumes them to be dear never finds out.
+What a forward of n rows takes has steps and knees that no formula foresees, and all of it moves together: with the heat
+of the machine, and with whatever else it does. So a round is taken apart into the machine's *pace*, which follows
+the last few rounds, and the *weight* of its size, which is learnt slowly from how rounds of that size differ from the
+others at the pace of their time. Weights are made to rise with the rows, sizes that say otherwise being pooled, with
+straight lines between. Sizes that were not tried yet are assumed to be cheap: a planner then tries them and learns,
+while one that assumes them to be dear never finds out.
 """
 
 from __future__ import annotations
 
 import math
-from collections import deque
-from collections.abc import Iterable
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,45 +23,39 @@ Floats = NDArray[np.float64]
 
 EDGES = (1, 2, 3, 4, 5, 6, 8, 10, 12, 16, 20, 24, 32, 40, 48, 64, 80, 96, 128, 192, 256, 384, 512, 1024, 2048)
 """Row counts from which on a new size begins: close together where sizes are chosen from, and rounds are many."""
-KEPT = 9
-"""How many of the last rounds of a size are remembered; their median counts, since machines stall."""
 TRUSTED = 2
 """So many rounds of a size must have been seen: the first of a shape often pays for preparing it."""
+MEASURED = 8
+"""As how many rounds a size counts that was measured on purpose."""
+MOST = 30
+"""More rounds of a size make it no surer: it may change."""
+PACE = 0.25
+"""How much of a round's surprise is put down to the machine's pace."""
+SWING = math.log(1.5)
+"""No round says more than this: it may have been held up."""
 UNTRIED = 0.01
 """What one more row is assumed to take beyond the sizes that were tried, as a share of a plain round."""
 SHORT = 1024
 """Texts up to this length count as equally long; beyond it, lengths within a factor of two do."""
-FOLLOWED = 0.7
-"""How much of what one size shows of the machine's pace is believed of those that were not seen meanwhile."""
 
 
 @dataclass(eq=False)
 class Size:
-    """The last rounds of about as many rows."""
+    """Rounds of about as many rows: their weight is the logarithm of their seconds at a pace of 0."""
 
-    rounds: deque[tuple[int, float]] = field(default_factory=lambda: deque(maxlen=KEPT))
-    pace: float = 0.0
-    """The machine's pace, as a logarithm, when the last of them was seen."""
-    _middle: tuple[float, float] = 0.0, 0.0
+    rows: float = 0.0
+    weight: float = 0.0
+    rounds: int = 0
 
-    @property
-    def trusted(self) -> bool:
-        return len(self.rounds) >= TRUSTED
-
-    def middle(self, pace: float) -> tuple[float, float]:
-        """Their rows on average, and the median of their seconds at a pace: of an even number the lower one."""
-        rows, seconds = self._middle
-        return rows, seconds if pace == self.pace else seconds * math.exp(pace - self.pace)
-
-    def add(self, rows: int, seconds: float, pace: float) -> float:
-        """A round was seen. Returns by how much, as a logarithm, the size has moved from what was expected of it."""
-        factor = math.exp(pace - self.pace)
-        expected = self.middle(pace)[1] if self.trusted else None
-        self.rounds = deque([(n, before * factor) for n, before in self.rounds] + [(rows, seconds)], maxlen=KEPT)
-        took = sorted(seconds for _, seconds in self.rounds)
-        self._middle = sum(rows for rows, _ in self.rounds) / len(took), took[(len(took) - 1) // 2]
-        self.pace = pace
-        return 0.0 if expected is None else math.log(self.middle(pace)[1] / expected)
+    def add(self, rows: int, weight: float) -> None:
+        """A round was seen. Of the first two the quicker counts."""
+        self.rounds = min(self.rounds + 1, MOST)
+        share = 1 / self.rounds
+        self.rows += share * (rows - self.rows)
+        if self.rounds <= TRUSTED:
+            self.weight = weight if self.rounds == 1 else min(weight, self.weight)
+        else:
+            self.weight += share * min(SWING, max(-SWING, weight - self.weight))
 
 
 Curve = dict[int, Size]
@@ -76,8 +71,8 @@ class Costs:
         self._pace = 0.0
         self._timings = tuple(timings)
         for timing in self._timings:
-            for _ in range(TRUSTED):
-                self._size(timing).add(timing.rows, timing.seconds, self._pace)
+            for _ in range(MEASURED):
+                self._size(timing).add(timing.rows, math.log(timing.seconds))
 
     @property
     def known(self) -> bool:
@@ -90,21 +85,21 @@ class Costs:
 
     def seconds(self, most: int, *, sequences: int = 1, length: int = 0) -> Floats:
         """Seconds of a round of 0 .. ``most`` rows in all, of ``sequences`` texts that are about ``length`` long."""
-        curve = self._nearest(_key(sequences, length))
-        known = sorted(size.middle(self._pace) for size in curve.values() if size.trusted)
-        places = np.array([rows for rows, _ in known])
-        values = np.maximum.accumulate(np.array([seconds for _, seconds in known]))
+        places, values = _rising([size for size in self._nearest(_key(sequences, length)).values() if _trusted(size)])
         rows = np.arange(most + 1, dtype=np.float64)
         found: Floats = np.interp(rows, places, values)
         found += np.maximum(0.0, rows - places[-1]) * UNTRIED * values[0]
-        return found
+        return found * math.exp(self._pace)
 
     def note(self, timing: Timing) -> None:
-        """A round was seen. Sizes that are not seen for a while are believed to have moved as those that are."""
+        """A round was seen."""
         size = self._size(timing)
-        moved = size.add(timing.rows, max(timing.seconds, 1e-9), self._pace)
-        self._pace += FOLLOWED * moved
-        size.pace = self._pace
+        weight = math.log(max(timing.seconds, 1e-9)) - self._pace
+        if _trusted(size):
+            moved = PACE * min(SWING, max(-SWING, weight - size.weight))
+            self._pace += moved
+            weight -= moved
+        size.add(timing.rows, weight)
 
     def _size(self, timing: Timing) -> Size:
         curve = self._curves.setdefault(_key(timing.sequences, timing.length), {})
@@ -120,8 +115,24 @@ class Costs:
         return self._curves[min(known)[1]]
 
 
+def _trusted(size: Size) -> bool:
+    return size.rounds >= TRUSTED
+
+
 def _known(curve: Curve) -> bool:
-    return any(size.trusted for size in curve.values())
+    return any(map(_trusted, curve.values()))
+
+
+def _rising(sizes: Sequence[Size]) -> tuple[list[float], list[float]]:
+    """Rows and seconds that rise with them: neighbours that fall are pooled, each by how often it was seen."""
+    pools: list[tuple[float, int, list[float]]] = []
+    for size in sorted(sizes, key=lambda size: size.rows):
+        pools.append((size.weight, size.rounds, [size.rows]))
+        while len(pools) > 1 and pools[-2][0] >= pools[-1][0]:
+            (upper, more, later), (lower, rounds, rows) = pools.pop(), pools.pop()
+            pools.append(((lower * rounds + upper * more) / (rounds + more), rounds + more, rows + later))
+    places = [row for _, _, rows in pools for row in rows]
+    return places, [math.exp(weight) for weight, _, rows in pools for _ in rows]
 
 
 def size_of(rows: int) -> int:

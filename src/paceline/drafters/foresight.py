@@ -1,0 +1,275 @@
+"""Foresight: the noise says which tokens are in luck at a place, a wide store says which of them could come there.
+
+A sampled token is the one whose clock rings first, each clock running at the speed of its token's probability, and the
+clocks are public. So a rough idea of the probabilities of many tokens is worth more than a good one of the likeliest:
+the token that the target will choose may well be its fiftieth, and its clock shows it. Hence rows of 64 candidates
+where the classic stores keep ten, and beside them what is likely anywhere, where little else is known.
+
+The idea of the next token is a mixture of three, each of them a guess of the target's law there ::
+
+    after    what was said the last time the root was scored
+    beside   what was said of the place of the root itself (what comes next is often nearly said a place earlier)
+    anywhere what was said on the whole, of late
+
+Their shares are learnt from the text, token by token, by how likely each found the token that came. Deeper levels go on
+from `after` alone. Without noise, greedy or where the coins are hidden, the same mixture is ranked by itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+
+from paceline.context import Context
+from paceline.drafters.base import Budget, Seen
+from paceline.drafters.lookahead import noise_option, shares_noise
+from paceline.drafters.store import Chances, Ids, Store, Storing, foreseen
+from paceline.targets.base import Target
+from paceline.tree import EMPTY, ROOT, DraftTree, Floats, Ints
+from paceline.vocabulary import Vocabulary
+
+SHARES = (0.5, 0.2, 0.3)
+"""Of after, beside and anywhere, before anything was learnt."""
+LEARNING = 0.03
+"""How much of the shares one token decides."""
+LEAST = 0.02
+"""What no share falls below: a source that was no use for long may be again."""
+FADING = 0.995
+"""What one row leaves of the rows before it, in what is likely anywhere."""
+RENEWED = 8
+"""After so many rounds the likeliest tokens anywhere are looked for again."""
+NARROW = 10
+"""How many candidates of a row count where no noise tells them apart."""
+BRANCHES = 8
+"""How many children a node has at most; the root has as many as fit."""
+BELOW = 1 - 2.0**-20
+"""A node is worth less than its parent, be it ever so little, so that no choice of the worthiest leaves one out."""
+
+NO_IDS: Ids = np.empty(0, np.int64)
+NO_CHANCES: Chances = np.empty(0)
+
+
+class Anywhere:
+    """What the model finds likely on the whole: its rows of late, added up. And how far each idea was right of late."""
+
+    def __init__(self, size: int, most: int) -> None:
+        self._mass = np.zeros(size)
+        self._most = min(most, size)
+        self._rounds = 0
+        self.shares = np.array(SHARES)
+        self.ids: Ids = NO_IDS
+        self.chances: Chances = NO_CHANCES
+
+    def add(self, ids: Ids, chances: Chances) -> None:
+        """Rows that became text."""
+        if (most := int(ids.max())) >= len(self._mass):
+            self._mass = np.concatenate([self._mass, np.zeros(most + 1 - len(self._mass))])
+        self._mass *= FADING ** len(ids)
+        np.add.at(self._mass, ids.ravel(), chances.ravel())
+        if self._rounds % RENEWED == 0 and self._most:
+            self.ids = np.argpartition(-self._mass, self._most - 1)[: self._most]
+            self.ids.sort()
+            self.chances = self._mass[self.ids] / self._mass.sum()
+        self._rounds += 1
+
+
+@dataclass(eq=False)
+class Text:
+    """One sequence and what is known for the place of its next token."""
+
+    context: Context
+    store: Store
+    anywhere: Anywhere
+    shared: bool
+    """Whether candidates are ranked with the public noise."""
+    ids: Ids | None = None
+    chances: Chances | None = None
+    """Of the row that chose the root."""
+
+
+class Foresight(Storing):
+    """A tree of what may come, ranked by who is in luck."""
+
+    name = "foresight"
+    summary = "many candidates of what the model nearly said, here and anywhere, ranked by the noise it will choose by"
+    source = "unispec's store, made wide for drafter-invariant sampling (Daliri 2024)"
+    unfit = "greedy decoding, where unispec is as good and cheaper"
+    nodes = 48
+
+    def __init__(
+        self,
+        *,
+        k: int = 64,
+        anywhere: int = 256,
+        beams: int = 4,
+        depth: int = 8,
+        threshold: float = 0.03,
+        noise: str = "shared",
+        prefill: bool = False,
+        store: str = "shared",
+    ) -> None:
+        for key, value in (("k", k), ("beams", beams), ("depth", depth)):
+            if value < 1:
+                raise ValueError(f"{self.name} needs {key} of at least 1, not {value}")
+        if anywhere < 0:
+            raise ValueError(f"{self.name} takes anywhere=0 (none) or more tokens, not {anywhere}")
+        if not 0 <= threshold <= 1:
+            raise ValueError(f"{self.name} takes a threshold from 0 to 1, not {threshold}")
+        super().__init__(width=k, store=store, prefill=prefill)
+        self.beams, self.depth, self.threshold = beams, depth, threshold
+        self._most = anywhere
+        self._noise = noise_option(self.name, noise)
+        self._anywhere = Anywhere(0, anywhere)
+
+    def fit(self, target: Target, vocabulary: Vocabulary | None = None) -> None:
+        super().fit(target, vocabulary)
+        if not self._anywhere.ids.size:
+            self._anywhere = Anywhere(self._size, self._most)
+
+    def reset(self) -> None:
+        super().reset()
+        self._anywhere = Anywhere(self._size, self._most)
+
+    def open(self, context: Context) -> Text:
+        own = self._anywhere if self._shared is not None else Anywhere(self._size, self._most)
+        return Text(context, self._store(), own, shares_noise(context, self._noise))
+
+    # what is learnt
+
+    def observe(self, seen: Sequence[Seen]) -> None:
+        for one in seen:
+            text: Text = one.state
+            with text.store.lock:
+                if one.verdict.tokens:
+                    self._weigh(text, one.verdict.tokens)
+                found = self._learn(one, text.store)
+                if found is None:
+                    continue
+                top, chances = found
+                kept = [0, *(node + 1 for node in one.verdict.path)]
+                text.ids, text.chances = top.ids[kept[-1]], chances[kept[-1]]
+                text.anywhere.add(top.ids[kept], chances[kept])
+
+    def _weigh(self, text: Text, tokens: tuple[int, ...]) -> None:
+        """Each idea of the next token has its share grow by how likely it found the one that came."""
+        before = text.context.tokens[: -len(tokens)]
+        shares = text.anywhere.shares
+        found = shares * [_chance(ids, chances, tokens[0]) for ids, chances in self._ideas(text, int(before[-1]))]
+        if (total := found.sum()) > 0:
+            shares += LEARNING * (found / total - shares)
+            np.fmax(shares, LEAST, out=shares)
+            shares /= shares.sum()
+
+    def _ideas(self, text: Text, root: int) -> tuple[tuple[Ids, Chances], ...]:
+        """After, beside and anywhere; an idea of nothing where there is none."""
+        store, most = text.store, None if text.shared else NARROW
+        after = (store.tokens[root, :most], store.chances[root, :most]) if root < len(store) else (NO_IDS, NO_CHANCES)
+        beside = (NO_IDS, NO_CHANCES)
+        if text.ids is not None and text.chances is not None:
+            beside = text.ids[:most], text.chances[:most]
+        anywhere = (text.anywhere.ids, text.anywhere.chances) if text.shared else (NO_IDS, NO_CHANCES)
+        return after, beside, anywhere
+
+    # what is drafted
+
+    def propose_one(self, state: Text, budget: Budget) -> DraftTree:
+        if budget.empty:
+            return EMPTY
+        with state.store.lock:
+            return self._tree(state, budget)
+
+    def _first(self, text: Text) -> tuple[Ints, Floats]:
+        """The candidates for the next token, and how likely each is taken to be chosen."""
+        ideas = self._ideas(text, text.context.root)
+        present = [(ids, chances, share) for (ids, chances), share in zip(ideas, text.anywhere.shares, strict=True)]
+        total = sum(share for _, chances, share in present if chances.any())
+        if not total:
+            return np.empty(0, np.int64), np.empty(0)
+        named = np.concatenate([ids for ids, _, _ in present]).astype(np.int64)
+        tokens, places = np.unique(named, return_inverse=True)
+        said = np.concatenate([chances * (share / total) for _, chances, share in present])
+        mixed: Floats = np.bincount(places, said.astype(np.float64))
+        known = mixed > 0
+        candidates: Ints = tokens[known]
+        weights: Floats = mixed[known]
+        if not text.shared:
+            return candidates, weights / max(1.0, float(weights.sum()))
+        return candidates, foreseen(weights[None], candidates[None], text.context, 0)[0]
+
+    def _tree(self, text: Text, budget: Budget) -> DraftTree:
+        """The worthiest nodes of all levels, each as likely as its path."""
+        tokens, odds = self._first(text)
+        best = _best(odds, budget.nodes)
+        level = _Level(tokens[best], odds[best], odds[best], np.full(len(best), ROOT))
+        levels, before = [level], 0
+        for place in range(1, min(self.depth, budget.depth)):
+            going = self._going(text, level)
+            if not len(going):
+                break
+            below = self._below(text, level, going, place, before)
+            before += len(level.tokens)
+            level = below
+            levels.append(level)
+        return self._chosen(levels, budget.nodes)
+
+    def _going(self, text: Text, level: _Level) -> Ints:
+        """The nodes of a level that go on: the worthiest that are worth it, have a row and do not end the text."""
+        best = _best(level.worth, self.beams)
+        ends, rows = text.context.ending.eos, len(text.store)
+        going = [
+            node
+            for node, token, worth in zip(
+                best.tolist(), level.tokens[best].tolist(), level.worth[best].tolist(), strict=True
+            )
+            if worth >= self.threshold and worth > 0 and token not in ends and token < rows
+        ]
+        return np.array(going, np.int64)
+
+    def _below(self, text: Text, level: _Level, going: Ints, place: int, before: int) -> _Level:
+        """The best children of those that go on, as likely as their rows say."""
+        most = None if text.shared else NARROW
+        rows = level.tokens[going]
+        ids, chances = text.store.tokens[rows, :most], text.store.chances[rows, :most]
+        odds = foreseen(chances, ids, text.context, place) if text.shared else chances.astype(np.float64)
+        if odds.shape[1] > BRANCHES:
+            kept = np.argpartition(-odds, BRANCHES - 1, axis=1)[:, :BRANCHES]
+            ids, odds = np.take_along_axis(ids, kept, 1), np.take_along_axis(odds, kept, 1)
+        worth = odds * (level.worth[going][:, None] * BELOW)
+        known = worth.ravel() > 0
+        parents = np.repeat(going + before, odds.shape[1])
+        return _Level(ids.ravel()[known].astype(np.int64), odds.ravel()[known], worth.ravel()[known], parents[known])
+
+    def _chosen(self, levels: Sequence[_Level], nodes: int) -> DraftTree:
+        worth = np.concatenate([level.worth for level in levels])
+        chosen = np.sort(_best(worth, nodes))
+        place = np.empty(len(worth) + 1, np.int64)
+        place[chosen] = np.arange(len(chosen))
+        place[-1] = ROOT
+        parents = place[np.concatenate([level.parents for level in levels])[chosen]]
+        scores = np.log(np.concatenate([level.odds for level in levels])[chosen].astype(np.float64))
+        tokens = np.concatenate([level.tokens for level in levels])[chosen]
+        return DraftTree(tokens, parents, np.fmin(scores, 0.0), (self.name,) * len(chosen))
+
+
+class _Level(NamedTuple):
+    """The nodes of one depth; parents are counted through all levels."""
+
+    tokens: Ints
+    odds: Floats
+    worth: Floats
+    parents: Ints
+
+
+def _best(worth: Floats, count: int) -> Ints:
+    """The places of the ``count`` worthiest, in no order."""
+    if count >= len(worth):
+        return np.arange(len(worth))
+    return np.argpartition(-worth, count - 1)[:count]
+
+
+def _chance(ids: Ids, chances: Chances, token: int) -> float:
+    found = np.flatnonzero(ids == token)
+    return float(chances[found[0]]) if len(found) else 0.0
