@@ -189,7 +189,8 @@ class Foresight(Storing):
         if not total:
             return np.empty(0, np.int64), np.empty(0)
         named = np.concatenate([ids for ids, _, _ in present]).astype(np.int64)
-        tokens, places = np.unique(named, return_inverse=True)
+        tokens = np.unique(named)
+        places = np.searchsorted(tokens, named)
         said = np.concatenate([chances * (share / total) for _, chances, share in present])
         mixed: Floats = np.bincount(places, said.astype(np.float64))
         known = mixed > 0
