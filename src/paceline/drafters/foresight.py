@@ -183,16 +183,15 @@ class Foresight(Storing):
 
     def _first(self, text: Text) -> tuple[Ints, Floats]:
         """The candidates for the next token, and how likely each is taken to be chosen."""
-        ideas = self._ideas(text, text.context.root)
-        present = [(ids, chances, share) for (ids, chances), share in zip(ideas, text.anywhere.shares, strict=True)]
-        total = sum(share for _, chances, share in present if chances.any())
+        ideas, shares = self._ideas(text, text.context.root), text.anywhere.shares.tolist()
+        total = sum(share for (_, chances), share in zip(ideas, shares, strict=True) if chances.any())
         if not total:
             return np.empty(0, np.int64), np.empty(0)
-        named = np.concatenate([ids for ids, _, _ in present]).astype(np.int64)
+        named = np.concatenate([ids for ids, _ in ideas]).astype(np.int64)
         tokens = np.unique(named)
         places = np.searchsorted(tokens, named)
-        said = np.concatenate([chances * (share / total) for _, chances, share in present])
-        mixed: Floats = np.bincount(places, said.astype(np.float64))
+        said = [chances * (share / total) for (_, chances), share in zip(ideas, shares, strict=True)]
+        mixed: Floats = np.bincount(places, np.concatenate(said)).astype(np.float64)
         known = mixed > 0
         candidates: Ints = tokens[known]
         weights: Floats = mixed[known]
