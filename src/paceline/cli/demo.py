@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from paceline.measure.comparison import Comparison, Entry, Parting, Write
     from paceline.measure.pictures import TokenPicture
 
-METHODS = ("plain", "lookup", "assistant")
+METHODS = ("plain", "assistant", "auto")
 BALLASTED = "+ballast"
 BALLAST = "500M"
 DTYPE = "float32"
@@ -241,17 +241,19 @@ def _models(options: argparse.Namespace) -> list[str]:
 
 def _methods(options: argparse.Namespace) -> dict[str, dict[str, Any]]:
     """The settings of every method. Those that draft with a model get it."""
-    from paceline.decode.planner import Fixed
     from paceline.drafters import make_drafter
     from paceline.hosts.settings import split_settings
 
     drafts = draft_model(options)
     asked = options.methods or [method for method in METHODS if drafts or method != "assistant"]
     common: dict[str, Any] = {name: getattr(options, name) for name in ("max_new_tokens", "temperature", "seed")}
-    common["planner"] = Fixed(options.num_draft_tokens)
     split_settings(common)
-    methods = dict.fromkeys(("plain", *asked))
-    return {method: common | {"method": make_drafter(method, drafts, must_use=False)} for method in methods}
+    drafters = {method: make_drafter(method, drafts, must_use=False) for method in dict.fromkeys(("plain", *asked))}
+    size = f"fixed:{options.num_draft_tokens}"
+    return {
+        method: common | {"method": drafter, "planner": size if drafter.planner == "fixed" else drafter.planner}
+        for method, drafter in drafters.items()
+    }
 
 
 def _part(
@@ -292,6 +294,7 @@ def _shape(model: str) -> str:
 
 def _writer(lm: LanguageModel, settings: dict[str, Any]) -> Write:
     def write(prompt: str) -> Generation:
+        settings["method"].reset()  # a text that was written before is no secret to those who learn from texts
         return lm.generate(prompt, **settings)
 
     return write
@@ -359,7 +362,7 @@ def _notes(part: Part) -> Iterator[str]:
     yield "decoding time only, prefill apart"
     yield f"repeated 8-grams {found.repetition:.0%}"
     if found.repetition > LOOPING:
-        yield "the texts loop, which flatters lookup"
+        yield "the texts loop, which flatters who copies"
     if found.spread is None:
         yield "one pass, so how steady the speeds are is not known"
     elif found.spread > STABLE:

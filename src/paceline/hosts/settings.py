@@ -13,7 +13,7 @@ from paceline.context import Criterion
 from paceline.decode.planner import Planner
 from paceline.decode.planners import make_planner
 from paceline.drafters import Drafter, make_drafter
-from paceline.drafters.assistant import Assistant, DraftModel
+from paceline.drafters.assistant import DraftModel
 from paceline.drafters.assistant.model import Loaded
 from paceline.law import Sampling
 from paceline.law.settings import require_whole
@@ -23,7 +23,7 @@ from paceline.verify import Rule
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
-DEFAULT_METHOD = "lookup"
+DEFAULT_METHOD = "auto"
 ELSEWHERE = {
     "num_draft_tokens": "planner='fixed:N'",
     "num_assistant_tokens": "planner='fixed:N'",
@@ -46,7 +46,7 @@ class Settings:
     """How to generate, apart from the sampling settings of `Sampling`."""
 
     method: str | Drafter | None = None
-    """Default: `lookup`, or `assistant` where there is a draft model."""
+    """Default: `auto`, which uses a draft model if there is one."""
     draft_model: str | Path | PreTrainedModel | Loaded | DraftModel | None = None
     """What the methods that draft with a model use, unless they name one."""
     planner: str | Planner | None = None
@@ -100,9 +100,7 @@ class Settings:
     @property
     def spec(self) -> str:
         """The method as written, or the default one."""
-        if isinstance(self.method, str):
-            return self.method
-        return DEFAULT_METHOD if self.draft_model is None else Assistant.name
+        return self.method if isinstance(self.method, str) else DEFAULT_METHOD
 
     @property
     def shared_draft_model(self) -> str | Path | None:

@@ -46,8 +46,8 @@ def custom_generate(
 ) -> CustomGenerate:
     """For ``model.generate(..., custom_generate=...)`` of transformers: drafts by ``method``, the same text.
 
-    Everything that is prepared for `generate` is honoured or refused with a sentence. The default method is `lookup`,
-    or `assistant` where there is a draft model. The tokenizer is the model's own; it is only needed to hold the
+    Everything that is prepared for `generate` is honoured or refused with a sentence. The default method is `auto`,
+    which uses a draft model if there is one. The tokenizer is the model's own; it is only needed to hold the
     tokenizer of a draft model against it.
     """
     if "generation_config" in misplaced:
@@ -73,6 +73,7 @@ class CustomGenerate:
         self._settings = settings
         self._vocabulary = vocabulary
         self._drafters: WeakKeyDictionary[HFTarget, Drafter] = WeakKeyDictionary()
+        self._planners: WeakKeyDictionary[Drafter, Planner] = WeakKeyDictionary()
         self._draft_models: dict[tuple[torch.dtype, torch.device], DraftModel] = {}
         self._fitting = threading.Lock()
         self.last: Totals | None = None
@@ -128,7 +129,10 @@ class CustomGenerate:
         return record(found, rows, pad) if generation_config.return_dict_in_generate else found
 
     def _planner(self, target: HFTarget, drafter: Drafter, rows: Sequence[Row]) -> Planner:
-        planner, limit = self._settings.planner_for(drafter, target), target.context_length
+        with self._fitting:
+            if (planner := self._planners.get(drafter)) is None:
+                planner = self._planners[drafter] = self._settings.planner_for(drafter, target)
+        limit = target.context_length
         longest = max(row.padded.shape[1] - row.padding + row.ends.max_new_tokens for row in rows)
         return planner if limit is None or longest <= limit else Within(planner, limit)
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 SUITE = "continuation:en"
 RUNS = Path("runs")
-METHODS = ("plain", "lookup", "assistant")
+METHODS = ("plain", "lookup", "assistant", "auto")
 TOKENS = 128
 DICTSPEC_BATCH = 5
 BUNDLED_TEMPERATURE = 0.8
@@ -86,7 +86,7 @@ def _add_what(parser: argparse.ArgumentParser) -> None:
         metavar="SPEC",
         help=(
             "methods to measure, with commas between them or each as an argument of its own; plain always comes first "
-            f"(default: {','.join(METHODS)}; without a draft model {','.join(METHODS[:-1])}). SPEC@PLANNER gives one "
+            f"(default: {','.join(METHODS)}; without a draft model no assistant). SPEC@PLANNER gives one "
             "a planner of its own, as in lookup@fixed:8"
         ),
     )
