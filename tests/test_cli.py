@@ -246,7 +246,7 @@ def test_json_says_what_wrote_it(model: str, capsys: pytest.CaptureFixture[str])
     assert (found["model"], found["dtype"], found["device"]) == (model, "float64", "cpu")
     assert found["threads"] >= 1
     assert (found["seed"], found["temperature"], found["stop"]) == (5, 0.7, ["###"])
-    assert (found["method"], found["rule"], found["planner"]) == ("lookup", "coupled", "fixed:3")
+    assert (found["method"], found["rule"], found["planner"]) == ("auto", "coupled", "fixed:3")
     assert [len(r["sources"]) for r in found["rounds"]] == [r["emitted"] for r in found["rounds"]]
     assert [source for r in found["rounds"] for source in r["sources"]] == found["sources"]
     assert all(r["sources"][:-1] == ["lookup"] * (r["emitted"] - 1) for r in found["rounds"])

@@ -50,6 +50,7 @@ generate
   --samples  int  = 1
   --show  str  tokens
   --color  str  auto|always|never  = auto
+  --explain
   --html  Path
   --json
 chat
@@ -76,6 +77,23 @@ chat
   --show  str  tokens
   --color  str  auto|always|never  = auto
   --json
+calibrate
+  --model -m  str  = pocket
+  --dtype  str
+  --device  str
+  --method  str +
+  --draft-model -md  str
+  --prompts  str
+  --samples  int
+  --max-nodes  int
+  --lengths  int +
+  --batches  int +
+  --temperature  float
+  --max-new-tokens  int
+  --seconds  float
+  --threads  int
+  --html  Path
+  --json
 check
   --model -m  str  = pocket
   --dtype  str
@@ -84,6 +102,7 @@ check
   --methods  str +
   --rules  str +
   --sizes  int +
+  --planners  str +
   --batch  int +
   --max-new-tokens  int  = 64
   --seed  int  = 0
@@ -110,6 +129,7 @@ bench run
   --methods  str +
   --peers  str +
   --num-draft-tokens  int
+  --planner  str
   --rule  str  = coupled
   --max-new-tokens  int
   --ignore-eos
@@ -129,11 +149,33 @@ bench run
 bench compare
   <RUN>  Path +
   --base  str
+  --oracle
   --json
 bench report
   <RUN>  Path +
   --out  Path  required
   --texts  int  = 50
+  --json
+bench study
+  <NAME>  str ?
+  --model -m  str  = pocket+ballast:500M
+  --dtype  str
+  --device  str
+  --method  str  = unispec
+  --suite  str  = continuation
+  --tasks  names
+  --langs  names
+  --limit  int  = 2
+  --data  Path
+  --max-new-tokens  int  = 64
+  --temperature  float
+  --seed  int  = 0
+  --repeat  int  = 1
+  --threads  int
+  --sizes  names
+  --calibration-seconds  float  = 20.0
+  --out  Path
+  --html  Path
   --json
 bench energy
   --watts  float
@@ -154,6 +196,19 @@ bench overhead
   --max-new-tokens  int  = 40
   --num-draft-tokens  int  = 4
   --passes  int  = 3
+  --json
+bench draft-cost
+  --rounds  int  = 200
+  --json
+datastore
+datastore build
+  --model -m  str  = pocket
+  --tokenizer  str
+  --text  Path +  required
+  --out  Path  required
+  --json
+datastore info
+  <FILE>  str
   --json
 export
   <ENGINE>  str  vllm|llama.cpp|transformers
@@ -242,9 +297,11 @@ def test_defaults_that_help_speaks_of_are_the_librarys() -> None:
     settings, sampling = Settings(), Sampling()
     assert f"(default: {settings.max_new_tokens})" in told["max_new_tokens"]
     assert f"(default: {settings.rule})" in told["rule"]
-    assert settings.planner == "fixed"
+    assert settings.planner is None
+    assert settings.drafter.planner == "adaptive"
+    assert "adaptive for auto" in told["planner"]
     assert "(default: as suits the method)" in told["num_draft_tokens"]
     assert f"(default: {sampling.temperature:g})" in told["temperature"]
     assert f"(default: {sampling.seed})" in told["seed"]
-    assert f"{settings.spec} without" in told["method"]
-    assert f"{Settings(draft_model='x').spec} with" in told["method"]
+    assert settings.spec == Settings(draft_model="x").spec
+    assert f"(default: {settings.spec})" in told["method"]

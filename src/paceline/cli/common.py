@@ -241,9 +241,10 @@ def describe(lm: LanguageModel) -> dict[str, Any]:
 
 def asked(how: Settings, sampling: Sampling) -> dict[str, Any]:
     """The settings of a text, given ones and defaults, under the names of their flags."""
-    named = ("draft_model", "planner", "rule", "max_new_tokens", "ignore_eos")
+    named = ("draft_model", "rule", "max_new_tokens", "ignore_eos")
     return {
         "method": how.spec,
+        "planner": how.drafter.planner if how.planner is None else how.planner,
         **{name: getattr(how, name) for name in named},
         "stop": how.stops,
         **{name: getattr(sampling, name) for name in (flag[2:].replace("-", "_") for flag, _, _ in SAMPLING)},

@@ -101,7 +101,11 @@ def add(commands: Subparsers) -> None:
     )
     parser.add_argument("--max-new-tokens", type=int, default=48, metavar="N", help="tokens per text (default: 48)")
     parser.add_argument(
-        "--num-draft-tokens", type=int, default=DRAFT, metavar="K", help=f"draft tokens per round (default: {DRAFT})"
+        "--num-draft-tokens",
+        type=int,
+        default=DRAFT,
+        metavar="K",
+        help=f"draft tokens per round of methods that have no planner of their own (default: {DRAFT})",
     )
     parser.add_argument("--temperature", type=float, default=0.8, metavar="T", help="0 is greedy (default: 0.8)")
     parser.add_argument("--seed", type=int, default=0, metavar="S", help="same seed, same texts (default: 0)")
