@@ -27,8 +27,8 @@ class Auto(Union):
     """The default method. Its dear part runs where the budget finds it worth its time."""
 
     name = "auto"
-    summary = "suffix and unispec in one tree, beside them a draft model if one is given; the planner takes what pays"
-    source = "suffix and unispec joined under the adaptive planner"
+    summary = "suffix and foresight in one tree, beside them a draft model if one is given; the planner takes what pays"
+    source = "suffix and foresight joined under the adaptive planner"
     requires = "nothing; a draft model (model=NAME or --draft-model NAME) is used where it pays"
     unfit = "to compare papers' methods with, for it is several of them; name those"
     planner = "adaptive"
