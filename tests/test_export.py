@@ -5,12 +5,14 @@ import shlex
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 import paceline
 from paceline.cli import export
+from paceline.drafters.indexing import build
 from paceline.drafters.spec import BUILT_IN
 from paceline.measure.export import ANSWERS, FOREIGN, VERSIONS, Equivalent, equivalent, equivalents_of_run
 from paceline.measure.peers.weights import ordinary
@@ -42,9 +44,13 @@ def test_every_engine_is_known_to_the_command() -> None:
 
 @pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize("spec", [*BUILT_IN, *COMPOSED, *SHAPED])
-def test_every_method_has_an_answer(engine: str, spec: str) -> None:
+def test_every_method_has_an_answer(engine: str, spec: str, tmp_path: Path) -> None:
+    if spec == "rest":
+        build(tmp_path / "corpus.rest", [np.array([1, 2, 3, 1, 2])], "of no tokenizer")
+        spec = f"rest:corpus='{tmp_path / 'corpus.rest'}'"
     found = asked(engine, spec)
     assert (found.engine, found.method) == (engine, spec)
+    assert not any("another package" in note for note in found.notes)
     assert found.lines or found.notes
     if not found.lines:
         assert len(found.notes) == 1
@@ -79,6 +85,12 @@ def test_vllm_drafts_with_a_model() -> None:
     other = equivalent("vllm", "assistant", draft_model=FOREIGN)
     assert json.loads(flags(other)["--speculative-config"])["use_heterogeneous_vocab"] is True
     assert any("lies in this package" in note for note in other.notes)
+
+
+def test_vllm_has_suffixes() -> None:
+    found = asked("vllm", "suffix", tokens=12)
+    assert json.loads(flags(found)["--speculative-config"]) == {"method": "suffix", "num_speculative_tokens": 12}
+    assert any("arctic-inference" in note for note in found.notes)
 
 
 # --- llama.cpp ----------------------------------------------------------------------------------------------
@@ -240,6 +252,23 @@ def test_a_run_says_itself_how_its_methods_drafted(directory: Path, capsys: pyte
     for each in found:
         assert f"# {each.method} in {VERSIONS['vllm']}" in out
         assert all(line in out for line in each.lines)
+
+
+def test_what_a_planner_sized_is_said(tmp_path: Path) -> None:
+    entries = [entry("lookup", planner="adaptive"), entry("suffix@calibrated", method="suffix", planner="calibrated")]
+    begin(tmp_path / "run", About(recipe={}, model={}, entries=entries, workload={}))
+    lookup, suffix = equivalents_of_run("vllm", tmp_path / "run")
+    assert any("the adaptive planner chose the size" in note for note in lookup.notes)
+    assert any("the calibrated planner chose the size" in note for note in suffix.notes)
+    lookup, suffix = equivalents_of_run("transformers", tmp_path / "run")
+    assert lookup.lines[-1].endswith("custom_generate('lookup', planner=\"adaptive\"))")
+    assert suffix.lines[-1].endswith("custom_generate('suffix', planner=\"calibrated\"))")
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_options_of_lookup_that_do_not_carry_over(engine: str) -> None:
+    assert any("nothing like chain and next" in note for note in asked(engine, "lookup:chain=true,next=2").notes)
+    assert not any("nothing like" in note for note in asked(engine, "lookup").notes)
 
 
 def test_what_is_printed_can_be_pasted(capsys: pytest.CaptureFixture[str]) -> None:

@@ -67,13 +67,13 @@ class Lookup(Drafter):
         if next < 0:
             raise ValueError(f"lookup tries 0 (none) or more of the target's best tokens as the next one, not {next}")
         self.sizes = range(min_ngram, max_ngram + 1)
-        self._chain, self._next = chain, next
+        self.chain, self.next = chain, next
         if next:
             self.needs = Want(top=next)
 
     def open(self, context: Context) -> Places | Reaching:
-        if self._chain or self._next:
-            return Reaching(context, self.sizes, self._chain, self._next)
+        if self.chain or self.next:
+            return Reaching(context, self.sizes, self.chain, self.next)
         return Places(context, self.sizes)
 
     def observe(self, seen: Sequence[Seen]) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import shlex
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -19,6 +19,8 @@ from paceline.drafters.assistant import Assistant
 from paceline.drafters.base import Plain
 from paceline.drafters.compose import Composed, Fallback
 from paceline.drafters.lookup import Lookup
+from paceline.drafters.spec import BUILT_IN
+from paceline.drafters.suffix import Suffix
 from paceline.measure.run.directory import read
 from paceline.targets.pocket.names import NAMES
 
@@ -27,12 +29,21 @@ VERSIONS = {"vllm": "vLLM 0.33", "llama.cpp": "llama.cpp b11004", "transformers"
 FOREIGN = "pocket-foreign"
 """The one draft model that is known to have another tokenizer without looking into it."""
 
+LIVE = ("adaptive", "calibrated")
+"""Planners that choose sizes themselves."""
+
 NO_COUPLING = (
     "draft and target share no coins there: at a temperature above 0 fewer tokens are accepted than here, and a seed "
     "gives another text"
 )
 NO_TREE = "it scores no trees: in place of {} it drafts one chain of {} tokens"
+VLLM_SUFFIX = (
+    "it wants the package arctic-inference",
+    "it drafts one chain, and ranks it without the public noise, where ours is a tree",
+    "it also learns from what other requests wrote, as remember=N does here",
+)
 VLLM_UNSURE = "its drafts end at their full length, also where the model is unsure"
+SIZED = "the {} planner chose the size of every draft here; there it is {} tokens"
 PER_TOKEN = "its confidence is of one token, ours of all up to it"
 
 
@@ -47,6 +58,8 @@ class Wish:
     """Whether the draft model is given beside the spec, and not in it."""
     draft_tokens: int | None = None
     """None for as many as the method drafts where nobody says."""
+    planner: str | None = None
+    """Who sized its drafts, where that was no fixed number."""
 
     @property
     def tokens(self) -> int:
@@ -69,6 +82,8 @@ class Wish:
         notes: tuple[str, ...] = (),
     ) -> Equivalent:
         """An engine's answer to this."""
+        if settings and self.planner is not None:
+            notes = (*notes, SIZED.format(self.planner, self.tokens))
         return Equivalent(engine=engine, method=self.spec, lines=lines, settings=settings or {}, notes=notes)
 
 
@@ -90,7 +105,12 @@ class Equivalent:
 
 
 def equivalent(
-    engine: str, spec: str, *, draft_model: str | None = None, draft_tokens: int | None = None
+    engine: str,
+    spec: str,
+    *,
+    draft_model: str | None = None,
+    draft_tokens: int | None = None,
+    planner: str | None = None,
 ) -> Equivalent:
     """What ``engine`` has for a method. ValueError where there is no such engine or method."""
     if engine not in VERSIONS:
@@ -99,7 +119,7 @@ def equivalent(
         raise ValueError(f"a draft has at least 1 token, not {draft_tokens}")
     drafter, apart = make_drafter(spec, draft_model), draft_model is not None
     wish = Wish(spec=spec, drafter=drafter, draft_model=_named(drafter), apart=apart, draft_tokens=draft_tokens)
-    return ANSWERS[engine](wish)
+    return ANSWERS[engine](replace(wish, planner=planner))
 
 
 def equivalents_of_run(engine: str, path: Path) -> list[Equivalent]:
@@ -109,10 +129,12 @@ def equivalents_of_run(engine: str, path: Path) -> list[Equivalent]:
     for entry in run.about.entries:
         if entry.get("ours"):
             spec = str(entry.get("method") or entry["name"])
-            tokens = str(entry.get("planner", "")).removeprefix("fixed:")
+            planner = str(entry.get("planner", ""))
+            tokens, live = planner.removeprefix("fixed:"), planner in LIVE
             drafts = None if "model=" in spec else entry.get("draft_model")
             sized = int(tokens) if tokens.isdecimal() and int(tokens) else None
-            found.append(equivalent(engine, spec, draft_model=drafts, draft_tokens=sized))
+            alike = equivalent(engine, spec, draft_model=drafts, draft_tokens=sized, planner=planner if live else None)
+            found.append(alike)
     return found
 
 
@@ -131,9 +153,12 @@ def _vllm(wish: Wish) -> Equivalent:
             "prompt_lookup_max": drafter.sizes[-1],
         }
         earliest = "it goes on from the first place where the longest n-gram stands, where ours takes the last"
-        return answer(_vllm_flags(settings), settings, (earliest, refused))
+        return answer(_vllm_flags(settings), settings, (earliest, *_reaching(drafter), refused))
+    if isinstance(drafter, Suffix):
+        settings = {"method": "suffix", "num_speculative_tokens": wish.tokens}
+        return answer(_vllm_flags(settings), settings, (*VLLM_SUFFIX, refused))
     if not isinstance(drafter, Assistant):
-        return answer(notes=(_plug_in(wish),))
+        return answer(notes=(_none(wish, "vLLM"),))
     settings = {"method": "draft_model", "model": wish.model, "num_speculative_tokens": wish.tokens}
     other = 'where the draft model has another tokenizer, add "use_heterogeneous_vocab": true, which drafts greedily'
     if wish.model == FOREIGN:
@@ -160,7 +185,7 @@ def _llama_cpp(wish: Wish) -> Equivalent:
         flags = _ngram_flags(drafter, wish.tokens)
         return answer((_joined({"--spec-type": "ngram-simple", **flags}),), flags, _ngram_notes(drafter))
     if not isinstance(drafter, Assistant):
-        return answer(notes=(_plug_in(wish),))
+        return answer(notes=(_none(wish, "llama.cpp"),))
     if wish.model == FOREIGN:
         return answer(notes=("there is none: llama.cpp wants a draft model with the target's vocabulary",))
     flags = _draft_flags(wish, drafter)
@@ -194,9 +219,16 @@ def _draft_flags(wish: Wish, drafter: Assistant) -> dict[str, Any]:
 
 def _ngram_notes(drafter: Lookup) -> tuple[str, ...]:
     if len(drafter.sizes) == 1:
-        return ()
+        return _reaching(drafter)
     sizes = f"{drafter.sizes[-1]} down to {drafter.sizes[0]}"
-    return (f"it looks for n-grams of one length only, where ours tries {sizes}, so it drafts less often",)
+    single = f"it looks for n-grams of one length only, where ours tries {sizes}, so it drafts less often"
+    return single, *_reaching(drafter)
+
+
+def _reaching(drafter: Lookup) -> tuple[str, ...]:
+    """Options of ours that change what is copied."""
+    options = [name for name, given in (("chain", drafter.chain), ("next", drafter.next)) if given]
+    return (f"it has nothing like {' and '.join(options)}",) if options else ()
 
 
 def _draft_notes(wish: Wish) -> tuple[str, ...]:
@@ -218,10 +250,10 @@ def _transformers(wish: Wish) -> Equivalent:
         settings = {"prompt_lookup_num_tokens": wish.tokens, "max_matching_ngram_size": drafter.sizes[-1]}
         first = "it goes on from the first place where the n-gram stands, where ours takes the last"
         shortest = () if drafter.sizes[0] == 1 else ("it always goes down to n-grams of one token",)
-        return answer((_generate(settings), *ours), settings, (first, *shortest))
+        return answer((_generate(settings), *ours), settings, (first, *shortest, *_reaching(drafter)))
     if isinstance(drafter, Assistant):
         return answer((*_assisted(wish, drafter), *ours), _assistants(wish, drafter), _assisted_notes(wish))
-    own = "transformers itself has none" if isinstance(drafter, Composed) else _plug_in(wish)
+    own = "transformers itself has none" if isinstance(drafter, Composed) else _none(wish, "transformers")
     return answer(ours, {}, (f"{own}; our loop runs inside its generate",))
 
 
@@ -261,7 +293,8 @@ def _assisted_notes(wish: Wish) -> tuple[str, ...]:
 def _custom_generate(wish: Wish) -> tuple[str, ...]:
     """Our own loop in their `generate`, which has every method as it is here."""
     model = "" if not wish.apart else f", draft_model={wish.draft_model!r}"
-    size = "" if wish.draft_tokens is None else f', planner="fixed:{wish.draft_tokens}"'
+    planner = wish.planner if wish.draft_tokens is None else f"fixed:{wish.draft_tokens}"
+    size = "" if planner is None else f', planner="{planner}"'
     return (
         "# our own loop, with nothing lost:",
         f"model.generate(**inputs, custom_generate=paceline.custom_generate({wish.spec!r}{model}{size}))",
@@ -292,7 +325,10 @@ def _boxed(wish: Wish) -> tuple[str, ...]:
     )
 
 
-def _plug_in(wish: Wish) -> str:
+def _none(wish: Wish, engine: str) -> str:
+    """For methods that an engine does not have, our own or another package's."""
+    if wish.spec.partition(":")[0] in BUILT_IN:
+        return f"there is none: {engine} has no method like {wish.spec}"
     return f"there is none: {wish.spec} is a method of another package"
 
 
