@@ -42,7 +42,8 @@ from paceline.measure.workload.template import encode
 from paceline.tree import DraftTree
 from paceline.verify import Rule
 
-METHODS = ("auto", *(f"{m}@adaptive" for m in ("suffix", "unispec", "recycling", "lookahead", "spectra", "lookup")))
+OTHERS = "foresight", "suffix", "unispec", "recycling", "lookahead", "spectra", "lookup"
+METHODS = ("auto", *(f"{method}@adaptive" for method in OTHERS))
 TEMPERATURES = 0.8, 1.0
 LANGUAGES = "en", "pl", "uk"
 NEVER_BELOW = 0.98
