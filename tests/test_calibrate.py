@@ -13,7 +13,7 @@ from engine import PROMPT, SIZE, tabled, write
 from paceline.cli import main
 from paceline.context import Context, Ending
 from paceline.decode.adaptive import costs_of
-from paceline.decode.calibrated import PATIENCE, TRIED, Calibrated
+from paceline.decode.calibrated import PATIENCE, TRIED, WATCHED, Calibrated
 from paceline.decode.planner import Outcome, Room
 from paceline.decode.planners import make_planner
 from paceline.drafters import Budget, Drafter, Plain, make_drafter
@@ -236,6 +236,24 @@ def test_under_the_rejection_rule_nothing_live_counts() -> None:
     assert set(sizes(made, 300, lambda rows: 0.05 + 0.05 * rows, foreseeable=False)) == {size}
     sizes(made, 300, lambda rows: 0.05 + 0.05 * rows)
     assert set(sizes(made, 3, as_stored, foreseeable=False)) == {size}, "nor what others have shown"
+
+
+def test_under_the_rejection_rule_company_is_no_part_of_a_text() -> None:
+    both = planner(1, 4)
+    alone = sizes(both, 1, as_stored)[0]
+    assert sizes(both, 1, as_stored, company=4)[0] != alone
+    assert sizes(both, 1, as_stored, foreseeable=False, company=4)[0] == alone
+
+
+def test_a_company_that_was_not_measured_takes_no_part_in_a_trial() -> None:
+    made = planner(1, 4)
+    size = sizes(made, 1, as_stored)[0]
+    dear = sizes(made, WATCHED * 4, lambda rows: 0.05 + 0.01 * (rows - 1))
+    begun = next(number for number, asked in enumerate(dear) if asked != size)
+    made = planner(1, 4)
+    sizes(made, begun + 2, lambda rows: 0.05 + 0.01 * (rows - 1))  # in the middle of a trial
+    together = sizes(planner(1, 4), 1, as_stored, company=3)[0]
+    assert set(sizes(made, 50, as_stored, company=3)) == {together}
 
 
 def test_a_planner_without_measurements_names_the_command() -> None:

@@ -7,7 +7,7 @@ size under the new curve is taken if it is better by more than `GAIN`. Every tri
 time until the next, so what trials cost is bounded.
 
 None of that happens under the rejection rule, where the text may depend on the size of drafts: there the stored size
-stands.
+of a single text stands, whoever writes beside it.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from threading import RLock
 
 import numpy as np
 
+from paceline.context import Context
 from paceline.decode.planner import Outcome, Planner, Room
 from paceline.drafters.assistant import Assistant
 from paceline.drafters.base import Budget, Drafter
@@ -88,12 +89,22 @@ class Calibrated(Planner):
     def plan(self, rooms: Sequence[Room]) -> list[Budget]:
         key = self._key([len(room.context) for room in rooms])
         with self._lock:
-            nodes = self._now[key] if self._trial is None else self._trial.size
-        return [Budget(nodes if room.context.foreseeable else self._sizes[key], room.depth) for room in rooms]
+            trial = self._trial if self._counts(key, [room.context for room in rooms]) else None
+            nodes = self._now[key] if trial is None else trial.size
+        return [Budget(nodes if room.context.foreseeable else self._alone(room), room.depth) for room in rooms]
+
+    @staticmethod
+    def _counts(key: Key, contexts: Sequence[Context]) -> bool:
+        """Whether such a round tells of the machine. Others take no part in a trial, which they could not end."""
+        return key[0] == len(contexts) and all(context.foreseeable for context in contexts)
+
+    def _alone(self, room: Room) -> int:
+        """The stored size for a text that is written alone: who else writes beside it is no part of its text."""
+        return self._sizes[self._key([len(room.context)])]
 
     def review(self, outcomes: Sequence[Outcome]) -> None:
         key = self._key([len(outcome.context) for outcome in outcomes])
-        if key[0] != len(outcomes) or not all(outcome.context.foreseeable for outcome in outcomes):
+        if not self._counts(key, [outcome.context for outcome in outcomes]):
             return
         rows = sum(1 + len(outcome.sent) for outcome in outcomes)
         took = max(outcome.seconds for outcome in outcomes)
