@@ -93,7 +93,7 @@ def _read_threshold(found: Found) -> Findings:
 
 def _around(setting: Setting, calibrated: Calibrations) -> list[int]:
     best = _best(setting, calibrated)
-    return sorted({best + moved for moved in DEVIATIONS if best + moved >= 1})
+    return sorted({best, *(best + moved for moved in DEVIATIONS if best + moved >= 1)})
 
 
 def _deviation(setting: Setting, calibrated: Calibrations) -> list[Stage]:
