@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import replace
 from itertools import combinations
 
 import numpy as np
@@ -15,8 +17,8 @@ from paceline.drafters import Budget, Drafter
 from paceline.law import Distribution, Sampling
 from paceline.profile.costs import TRUSTED, Costs
 from paceline.profile.timing import Timing
-from paceline.tree import EMPTY, ROOT, DraftTree, Floats
-from planned import Seconds, World, chain, fan
+from paceline.tree import EMPTY, ROOT, DraftTree, Floats, merge
+from planned import VOCABULARY, Seconds, Source, World, chain, fan
 
 CURVES: dict[str, Seconds] = {
     "rising": lambda rows: 0.030 + 0.0012 * (rows - 1),
@@ -153,7 +155,7 @@ def test_sequences_that_are_scored_together_are_weighed_together() -> None:
     assert len(second.tree) == 0
 
 
-def test_probes_go_with_the_draft_whole_and_stay_away_while_the_drafter_sleeps() -> None:
+def test_probes_go_with_the_draft_whole_and_stay_away_where_rows_are_dear() -> None:
     made, one = planner(measured(CURVES["flat"])), context()
     tree = DraftTree.build(
         [5, 6, 7, 8], [ROOT, ROOT, 1, ROOT], scores=np.log([0.9, 0.5, 0.5, 0.01]), probes=[False, True, True, False]
@@ -162,18 +164,49 @@ def test_probes_go_with_the_draft_whole_and_stay_away_while_the_drafter_sleeps()
     [cut] = made.cut([Draft(one, tree)])
     assert cut.tree.probes is not None
     assert int(cut.tree.probes.sum()) == 2
-    steep = planner(measured(lambda rows: float(rows)))
-    budgets = []
-    for _ in range(30):
-        [budget] = steep.plan([Room(one, 8)])
-        budgets.append(budget.nodes)
-        sent = EMPTY if budget.empty else steep.cut([Draft(one, tree)])[0].tree
-        one.commit(99)
-        offered = EMPTY if budget.empty else tree
-        how = {"seconds_draft": 1e-4, "seconds": 1.0 + len(sent)}
-        steep.review([Outcome(context=one, proposed=offered, sent=sent, tokens=(99,), **how)])
-    assert budgets[0] > 0
-    assert budgets.count(0) > 20
+    steep = planner(measured(lambda rows: 1.0 + 0.4 * (rows - 1)))
+    steep.plan([Room(one, 8)])
+    [cut] = steep.cut([Draft(one, tree)])
+    assert cut.tree.tokens.tolist() == [5]
+    assert cut.tree.probes is None
+
+
+def probing(odds: Sequence[float], probes: int = 27) -> Source:
+    """A chain, and beside it a window of probes."""
+    drafts = chain(odds)
+    window = DraftTree.chain(range(2 * VOCABULARY, 2 * VOCABULARY + probes), source="chain")
+    window = replace(window, probes=np.ones(probes, np.bool_))
+    return lambda world, context, budget: merge([drafts(world, context, budget), window])
+
+
+@pytest.mark.parametrize(("company", "curve", "least"), [(1, "rising", 0.95), (8, "rising", 0.98), (8, "steps", 0.98)])
+def test_probes_that_bring_nothing_cost_what_was_saved_for_them(company: int, curve: str, least: float) -> None:
+    seconds = CURVES[curve]
+    for rounds in (32, 300):
+        world = World(probing([1e-9] * 4), seconds, 1e-4).ride(planner(), rounds, company)
+        assert world.speed > least * company / seconds(company)
+
+
+def test_probes_go_in_every_round_that_is_no_slower_for_them() -> None:
+    world = World(probing([0.8] * 4), CURVES["flat"], 1e-4).ride(planner(), 100)
+    assert sum(sent >= 27 for sent in world.sent) > 90
+
+
+def test_where_probes_are_too_dear_the_draft_goes_without_them() -> None:
+    seconds = CURVES["rising"]
+    world = World(probing([0.6] * 4), seconds, 1e-4).ride(planner(), 200, company=8)
+    alone = World(chain([0.6] * 4), seconds, 1e-4).ride(planner(), 200, company=8)
+    assert world.speed > 0.97 * alone.speed > 1.1 * 8 / seconds(8)
+
+
+@pytest.mark.parametrize("foreseeable", [True, False])
+def test_a_node_behind_a_probe_goes_where_the_probe_goes(foreseeable: bool) -> None:
+    tree = DraftTree.build([5, 6, 7], [ROOT, ROOT, 1], scores=np.log([0.9] * 3), probes=[False, True, False])
+    costs = Costs(Timing(rows=rows, seconds=1.0 + 0.8 * (rows - 1)) for rows in range(1, 9))
+    made, one = planner(costs), context(foreseeable=foreseeable)
+    made.plan([Room(one, 8)])
+    [cut] = made.cut([Draft(one, tree)])
+    assert cut.tree.tokens.tolist() == [5]
 
 
 # sources that take time

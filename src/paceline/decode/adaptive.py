@@ -13,6 +13,8 @@ none on are compared. Several sequences that are scored together share the secon
 
 Where drafting has not been worth its own time for a while, the drafter sleeps, and is woken for a few rounds at times:
 `PROBING` bounds what that costs. What a draft that was not sent would have brought is learnt from the text as well.
+Probes bring nothing in their own round: where they would make it slower than plain, they go only as far as time was
+saved up for them, and the draft goes without them otherwise.
 
 Under the rejection rule the text may depend on the draft, so there everything is reckoned from stored costs and from
 this text alone, and nodes that were sampled are cut by their depth and never by their value.
@@ -44,7 +46,10 @@ PROBING = 0.01
 AWAKE = 8
 """For how many rounds a drafter is tried before it is judged."""
 BEARABLE = 0.3
-"""How many tokens it may cost before, if every round of it does."""
+"""How many tokens it may cost before, if every round of it does. Of plain rounds, what probes may cost at first."""
+SAVED, OWED = 2.0, 10.0
+"""Plain rounds that can at most be saved up for probes, and that they can owe: the probes of many sequences at once are
+rows that nobody tried yet, and may take far longer than is thought."""
 RUN = 0.97
 """What a round leaves of the weight of those before, in the running rate."""
 NOTED = 0.9
@@ -134,8 +139,12 @@ class Mind:
     company: int = 1
     """How many sequences are in this round."""
     value: float = 0.0
-    """What the drafts of this round were worth, in tokens."""
+    """What the drafts of this round were worth, in tokens, the time of probes apart."""
     why: Why | None = None
+    saved: float = BEARABLE
+    """How much time probes may lose, in plain rounds."""
+    probed: bool = False
+    """Whether this round has probes."""
     cheap: dict[Context, Cheap] = field(default_factory=dict)
     """Of those sequences of this round for which the dear sources ran."""
     pending: WeakKeyDictionary[Context, list[Pending]] = field(default_factory=WeakKeyDictionary)
@@ -144,6 +153,13 @@ class Mind:
         """Tokens per second that time is valued at: never less than without drafts."""
         running = self.running.get(self.company)
         return max(self.company / seconds_plain, running.rate if running is not None else 0.0)
+
+    def save(self, seconds: float) -> None:
+        """A round took so long: if it had probes and was slower than plain for what it promised, that was theirs."""
+        self.saved = min(SAVED, self.saved + PROBING)
+        if self.probed and self.why is not None:
+            value = self.why.tokens - self.company - self.why.rate * (seconds - self.why.seconds_plain)
+            self.saved = max(-OWED, self.saved + min(0.0, value) / self.company)
 
     def learn(self, outcome: Outcome) -> None:
         """Judge drafts by the text, as far as it has got."""
@@ -172,6 +188,18 @@ class Weighed(NamedTuple):
         """The chances of the nodes there is a choice about."""
         return self.paths if self.held is None else np.where(self.held, 0.0, self.paths)
 
+    def bare(self) -> Weighed:
+        """The same without probes and whatever hangs from them."""
+        probes = self.tree.probes
+        if probes is None:
+            return self
+        kept = ~probes
+        for node, parent in enumerate(self.tree.parents.tolist()):
+            kept[node] &= parent == ROOT or kept[parent]
+        nodes = np.flatnonzero(kept)
+        tree = replace(self.tree.select(nodes, drawn=self.tree.drawn), probes=None)
+        return Weighed(tree, self.paths[nodes], None)
+
 
 class Adaptive(Planner):
     """Plans the drafts of one drafter for one target. ``costs`` may be shared with others."""
@@ -186,7 +214,7 @@ class Adaptive(Planner):
         with self._lock:
             minds = [self._mind_of(room.context) for room in rooms]
             for mind in set(minds):
-                mind.company, mind.value, mind.why = minds.count(mind), 0.0, None
+                mind.company, mind.value, mind.why, mind.probed = minds.count(mind), 0.0, None, False
                 mind.cheap.clear()
             asleep = {mind for mind in set(minds) if mind.drafter.sleeps()}
             return [
@@ -235,6 +263,13 @@ class Adaptive(Planner):
         weighed = [self._weighed(mind, draft.tree) for draft in drafts]
         length = sum(len(draft.context) for draft in drafts) // len(drafts)
         chosen, mind.value, mind.why = self._best(mind, weighed, length)
+        if any(one.held is not None for one in weighed):
+            bare = [one.bare() for one in weighed]
+            without, value, why = self._best(mind, bare, length)
+            mind.probed = min(0.0, mind.value) / mind.company >= -max(0.0, mind.saved)
+            mind.value = value
+            if not mind.probed:
+                weighed, chosen, mind.why = bare, without, why
         cuts = []
         for one, nodes in zip(weighed, chosen, strict=True):
             tree = _part(one.tree, nodes)
@@ -297,6 +332,7 @@ class Adaptive(Planner):
         if not mind.live:
             if mind.why is not None:
                 running.add(tokens, mind.why.seconds)
+                mind.save(mind.why.seconds)
             return
         seconds = max(outcome.seconds for outcome in outcomes)
         drafting = max(outcome.seconds_draft for outcome in outcomes)
@@ -304,6 +340,7 @@ class Adaptive(Planner):
         length = sum(len(outcome.context) for outcome in outcomes) // len(outcomes)
         mind.costs.note(Timing(rows=rows, seconds=seconds, length=length, sequences=len(outcomes)))
         running.add(tokens, seconds + drafting)
+        mind.save(seconds)
         if mind.why is not None:
             _judge(mind, mind.why, drafting)
 
