@@ -56,6 +56,16 @@ def test_a_source_that_is_right_at_times_is_not_called_wrong() -> None:
     assert phase.kind == MISSED
 
 
+def test_what_was_sent_is_never_put_down_to_no_draft() -> None:
+    [phase] = phases(*rounds(".a..a..a..."))
+    assert phase.kind == NO_DRAFT
+    assert "1.1 of 6.0 proposed nodes sent, all of them in a few rounds" in phase.sentence()
+    [phase] = phases(*rounds("xxxxxxxxaxxxxx"))
+    assert "hardly any of them right" in phase.sentence()
+    [phase] = phases(*rounds("xxxxxx"))
+    assert "none of them right" in phase.sentence()
+
+
 def test_sentences_say_what_it_brought_and_what_else_it_would_have_cost() -> None:
     first, second = (phase.sentence() for phase in phases(*rounds("." * 8 + "a" * 10)))
     assert "tokens 1-8" in first

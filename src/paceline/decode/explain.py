@@ -58,8 +58,15 @@ class Phase:
         if self.kind == NO_DRAFT and sent < 1:
             return f"hardly anything sent, since {self._reason()}"
         expected = "" if self.expected is None else f"expected {self.expected:.2f} tokens a round, "
-        who = "none of them right" if self.kind == MISSED else f"most of what was right from {self.kind}"
-        return f"{sent:.1f} of {proposed:.1f} proposed nodes sent, {who}; {expected}came {came}"
+        return f"{sent:.1f} of {proposed:.1f} proposed nodes sent, {self._brought()}; {expected}came {came}"
+
+    def _brought(self) -> str:
+        """How what was sent fared."""
+        if not any(r.accepted for r in self.rounds):
+            return "none of them right"
+        if self.kind == MISSED:
+            return "hardly any of them right"
+        return "all of them in a few rounds" if self.kind == NO_DRAFT else f"most of what was right from {self.kind}"
 
     def _reason(self) -> str:
         known = [r.why for r in self.rounds if r.why is not None]
