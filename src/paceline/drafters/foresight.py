@@ -27,9 +27,7 @@ from paceline.context import Context
 from paceline.drafters.base import Budget, Seen
 from paceline.drafters.lookahead import noise_option, shares_noise
 from paceline.drafters.store import Chances, Ids, Store, Storing, foreseen
-from paceline.targets.base import Target
 from paceline.tree import EMPTY, ROOT, DraftTree, Floats, Ints
-from paceline.vocabulary import Vocabulary
 
 SHARES = (0.5, 0.2, 0.3)
 """Of after, beside and anywhere, before anything was learnt."""
@@ -39,6 +37,8 @@ LEAST = 0.02
 """What no share falls below: a source that was no use for long may be again."""
 FADING = 0.995
 """What one row leaves of the rows before it, in what is likely anywhere."""
+HEAVIEST = 1e12
+"""Before a row weighs so much more than one of weight 1, all are put back in proportion, and the oldest forgotten."""
 RENEWED = 8
 """After so many rounds the likeliest tokens anywhere are looked for again."""
 NARROW = 10
@@ -47,6 +47,8 @@ BRANCHES = 8
 """How many children a node has at most; the root has as many as fit."""
 BELOW = 1 - 2.0**-20
 """A node is worth less than its parent, be it ever so little, so that no choice of the worthiest leaves one out."""
+IMPOSSIBLE = float(np.finfo(np.float64).tiny)
+"""What is no likelier is left out: a number so small can no longer be worth less than its parent."""
 
 NO_IDS: Ids = np.empty(0, np.int64)
 NO_CHANCES: Chances = np.empty(0)
@@ -57,8 +59,10 @@ class Anywhere:
 
     def __init__(self, size: int, most: int) -> None:
         self._mass = np.zeros(size)
-        self._most = min(most, size)
+        self._most = most
         self._rounds = 0
+        self._weight = 1.0
+        """Of the newest row. It grows instead of all others fading, which would be a pass over the vocabulary."""
         self.shares = np.array(SHARES)
         self.ids: Ids = NO_IDS
         self.chances: Chances = NO_CHANCES
@@ -67,12 +71,16 @@ class Anywhere:
         """Rows that became text."""
         if (most := int(ids.max())) >= len(self._mass):
             self._mass = np.concatenate([self._mass, np.zeros(most + 1 - len(self._mass))])
-        self._mass *= FADING ** len(ids)
-        np.add.at(self._mass, ids.ravel(), chances.ravel())
-        if self._rounds % RENEWED == 0 and self._most:
-            self.ids = np.argpartition(-self._mass, self._most - 1)[: self._most]
+        self._weight /= max(FADING ** len(ids), 1 / HEAVIEST)
+        np.add.at(self._mass, ids.ravel(), chances.ravel() * self._weight)
+        if self._weight > HEAVIEST:
+            self._mass /= self._weight
+            self._mass[self._mass < 1 / HEAVIEST] = 0.0
+            self._weight = 1.0
+        if self._rounds % RENEWED == 0 and (total := float(self._mass.sum())) > 0:
+            self.ids = _best(self._mass, self._most)
             self.ids.sort()
-            self.chances = self._mass[self.ids] / self._mass.sum()
+            self.chances = self._mass[self.ids] / total
         self._rounds += 1
 
 
@@ -123,11 +131,6 @@ class Foresight(Storing):
         self._most = anywhere
         self._noise = noise_option(self.name, noise)
         self._anywhere = Anywhere(0, anywhere)
-
-    def fit(self, target: Target, vocabulary: Vocabulary | None = None) -> None:
-        super().fit(target, vocabulary)
-        if not self._anywhere.ids.size:
-            self._anywhere = Anywhere(self._size, self._most)
 
     def reset(self) -> None:
         super().reset()
@@ -197,7 +200,9 @@ class Foresight(Storing):
         weights: Floats = mixed[known]
         if not text.shared:
             return candidates, weights / max(1.0, float(weights.sum()))
-        return candidates, foreseen(weights[None], candidates[None], text.context, 0)[0]
+        odds = foreseen(weights[None], candidates[None], text.context, 0)[0]
+        likely = odds > IMPOSSIBLE
+        return candidates[likely], odds[likely]
 
     def _tree(self, text: Text, budget: Budget) -> DraftTree:
         """The worthiest nodes of all levels, each as likely as its path."""
@@ -224,7 +229,7 @@ class Foresight(Storing):
             for node, token, worth in zip(
                 best.tolist(), level.tokens[best].tolist(), level.worth[best].tolist(), strict=True
             )
-            if worth >= self.threshold and worth > 0 and token not in ends and token < rows
+            if worth >= self.threshold and token not in ends and token < rows
         ]
         return np.array(going, np.int64)
 
@@ -238,7 +243,7 @@ class Foresight(Storing):
             kept = np.argpartition(-odds, BRANCHES - 1, axis=1)[:, :BRANCHES]
             ids, odds = np.take_along_axis(ids, kept, 1), np.take_along_axis(odds, kept, 1)
         worth = odds * (level.worth[going][:, None] * BELOW)
-        known = worth.ravel() > 0
+        known = worth.ravel() > IMPOSSIBLE
         parents = np.repeat(going + before, odds.shape[1])
         return _Level(ids.ravel()[known].astype(np.int64), odds.ravel()[known], worth.ravel()[known], parents[known])
 
