@@ -307,7 +307,7 @@ def test_a_draft_is_followed_over_several_rounds() -> None:
 
 def test_costs_rise_with_rows_and_lie_between_what_was_seen() -> None:
     costs = Costs()
-    for rows, seconds in ((1, 1.0), (5, 1.4), (9, 1.2), (17, 2.0)) * 3:
+    for rows, seconds in ((1, 1.0), (5, 1.4), (9, 1.2), (17, 2.0)) * 12:
         costs.note(Timing(rows=rows, seconds=seconds))
     found = costs.seconds(40)
     assert (np.diff(found) >= 0).all()

@@ -304,7 +304,7 @@ def test_every_reply_says_what_wrote_it(folder: Path, typed: Any, capsys: pytest
     typed("Hello\nAgain\n")
     out = say(["chat", "--model", str(folder), *FLAGS, "--json"], capsys)[1]
     for reply in map(json.loads, out.splitlines()):
-        assert (reply["model"], reply["device"], reply["method"]) == (str(folder), "cpu", "lookup")
+        assert (reply["model"], reply["device"], reply["method"]) == (str(folder), "cpu", "auto")
         assert (reply["temperature"], reply["seed"], reply["rule"]) == (0.9, 3, "coupled")
         assert reply["fingerprint"]
         assert reply["dtype"]

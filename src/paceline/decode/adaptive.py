@@ -43,6 +43,10 @@ from paceline.tree import EMPTY, ROOT, Bools, DraftTree, Floats
 
 PROBING = 0.01
 """The share of time that may go into drafts, or into sources, which have not been worth their time."""
+LONGEST = 128
+"""Rounds that a source sleeps at most: what was dear once need not stay so."""
+STALL = 3.0
+"""Time is not believed to have grown more than so many times at once."""
 AWAKE = 8
 """For how many rounds a drafter is tried before it is judged."""
 BEARABLE = 0.3
@@ -75,6 +79,21 @@ class Running:
 
 
 @dataclass(eq=False)
+class Steady:
+    """Seconds that something takes, whatever held it up once. Of the first two the shorter counts."""
+
+    seconds: float = 0.0
+    times: int = 0
+
+    def add(self, seconds: float) -> None:
+        self.times += 1
+        if self.times <= 2:
+            self.seconds = seconds if self.times == 1 else min(seconds, self.seconds)
+        else:
+            self.seconds = NOTED * self.seconds + (1 - NOTED) * min(seconds, STALL * self.seconds)
+
+
+@dataclass(eq=False)
 class Wakefulness:
     """Whether a source is worth its time: awake for some rounds, then judged by what they brought, in tokens."""
 
@@ -99,7 +118,7 @@ class Wakefulness:
         self.rounds += 1
         self.lost = max(0.0, self.lost - value)
         if self.value < 0 and (self.rounds >= AWAKE or self.lost > BEARABLE):
-            self.asleep = int(self.lost / patience)
+            self.asleep = min(LONGEST, int(self.lost / patience))
             self.rounds, self.lost = 0, 0.0
 
 
@@ -132,8 +151,10 @@ class Mind:
     running: dict[int, Running] = field(default_factory=dict)
     drafter: Wakefulness = field(default_factory=Wakefulness)
     dear: tuple[Wakefulness, ...] = field(default_factory=lambda: tuple(Wakefulness() for _ in range(len(STRONG) + 1)))
-    seconds_draft: float = 0.0
-    """What cheap drafting takes of late."""
+    cheap_time: Steady = field(default_factory=Steady)
+    """What drafting takes without the dear sources."""
+    dear_time: Steady = field(default_factory=Steady)
+    """What it takes with them."""
     reach: float = 8.0
     """How many nodes were lately worth sending, at most."""
     company: int = 1
@@ -348,16 +369,17 @@ class Adaptive(Planner):
 def _judge(mind: Mind, why: Why, drafting: float) -> None:
     """What this round's drafting was worth, the dear sources' and altogether."""
     patience = PROBING * why.rate * why.seconds_plain
-    value = mind.value - why.rate * drafting
+    spent = mind.dear_time if mind.cheap else mind.cheap_time
+    spent.add(drafting)
+    if spent.times < 2:  # the first time is no measure of those that follow
+        return
+    value = mind.value - why.rate * spent.seconds
     if mind.cheap:
         offered = sum(cheap.value for cheap in mind.cheap.values())
-        gained = mind.value - offered - why.rate * max(0.0, drafting - mind.seconds_draft)
+        gained = mind.value - offered - why.rate * max(0.0, spent.seconds - mind.cheap_time.seconds)
         for kind in {cheap.kind for cheap in mind.cheap.values()}:
             mind.dear[kind].judge(gained, patience)
-        value = max(value, offered - why.rate * mind.seconds_draft)
-    else:
-        known = mind.seconds_draft or drafting
-        mind.seconds_draft = NOTED * known + (1 - NOTED) * min(drafting, 4 * known)
+        value = max(value, offered - why.rate * mind.cheap_time.seconds)
     mind.drafter.judge(value, patience)
 
 

@@ -4,8 +4,8 @@ What a forward of n rows takes has steps and knees that no formula foresees, and
 of the machine, and with whatever else it does. So a round is taken apart into the machine's *pace*, which follows
 the last few rounds, and the *weight* of its size, which is learnt slowly from how rounds of that size differ from the
 others at the pace of their time. Weights are made to rise with the rows, sizes that say otherwise being pooled, with
-straight lines between. Sizes that were not tried yet are assumed to be cheap: a planner then tries them and learns,
-while one that assumes them to be dear never finds out.
+straight lines between. Sizes that were not tried, or not for long, are assumed to be cheap, the more so the less is
+known of them: a planner then tries them and learns, while one that believes a stall of long ago never finds out.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ EDGES = (1, 2, 3, 4, 5, 6, 8, 10, 12, 16, 20, 24, 32, 40, 48, 64, 80, 96, 128, 1
 """Row counts from which on a new size begins: close together where sizes are chosen from, and rounds are many."""
 TRUSTED = 2
 """So many rounds of a size must have been seen: the first of a shape often pays for preparing it."""
-MEASURED = 8
+MEASURED = 30
 """As how many rounds a size counts that was measured on purpose."""
 MOST = 30
 """More rounds of a size make it no surer: it may change."""
@@ -34,7 +34,11 @@ PACE = 0.25
 SWING = math.log(1.5)
 """No round says more than this: it may have been held up."""
 UNTRIED = 0.01
-"""What one more row is assumed to take beyond the sizes that were tried, as a share of a plain round."""
+"""What one more row is assumed to take where nothing is known, as a share of a plain round."""
+DOUBT = 1.0
+"""As how many rounds that assumption counts."""
+AGING = 200
+"""After so many rounds of other sizes, a size's own count for a third of what they did."""
 SHORT = 1024
 """Texts up to this length count as equally long; beyond it, lengths within a factor of two do."""
 
@@ -46,6 +50,8 @@ class Size:
     rows: float = 0.0
     weight: float = 0.0
     rounds: int = 0
+    last: int = 0
+    """When it was seen, counted in rounds of all sizes."""
 
     def add(self, rows: int, weight: float) -> None:
         """A round was seen. Of the first two the quicker counts."""
@@ -69,6 +75,7 @@ class Costs:
     def __init__(self, timings: Iterable[Timing] = ()) -> None:
         self._curves: dict[tuple[int, int], Curve] = {}
         self._pace = 0.0
+        self._now = 0
         self._timings = tuple(timings)
         for timing in self._timings:
             for _ in range(MEASURED):
@@ -85,7 +92,8 @@ class Costs:
 
     def seconds(self, most: int, *, sequences: int = 1, length: int = 0) -> Floats:
         """Seconds of a round of 0 .. ``most`` rows in all, of ``sequences`` texts that are about ``length`` long."""
-        places, values = _rising([size for size in self._nearest(_key(sequences, length)).values() if _trusted(size)])
+        known = [size for size in self._nearest(_key(sequences, length)).values() if _trusted(size)]
+        places, values = _rising([self._believed(size, known) for size in known])
         rows = np.arange(most + 1, dtype=np.float64)
         found: Floats = np.interp(rows, places, values)
         found += np.maximum(0.0, rows - places[-1]) * UNTRIED * values[0]
@@ -100,6 +108,16 @@ class Costs:
             self._pace += moved
             weight -= moved
         size.add(timing.rows, weight)
+        self._now += 1
+        size.last = self._now
+
+    def _believed(self, size: Size, known: Sequence[Size]) -> Size:
+        """A size, less what it may be wrong by."""
+        plain = min(known, key=lambda size: size.rows)
+        sure = size.rounds * math.exp((size.last - self._now) / AGING)
+        guessed = plain.weight + math.log1p(UNTRIED * (size.rows - plain.rows))
+        weight = (size.weight * sure + guessed * DOUBT) / (sure + DOUBT)
+        return Size(size.rows, min(size.weight, weight), size.rounds)
 
     def _size(self, timing: Timing) -> Size:
         curve = self._curves.setdefault(_key(timing.sequences, timing.length), {})
