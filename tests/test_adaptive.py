@@ -164,7 +164,7 @@ def test_probes_go_with_the_draft_whole_and_stay_away_where_rows_are_dear() -> N
     [cut] = made.cut([Draft(one, tree)])
     assert cut.tree.probes is not None
     assert int(cut.tree.probes.sum()) == 2
-    steep = planner(measured(lambda rows: 1.0 + 0.4 * (rows - 1)))
+    steep = planner(measured(lambda rows: 1.0 + 0.8 * (rows - 1)))
     steep.plan([Room(one, 8)])
     [cut] = steep.cut([Draft(one, tree)])
     assert cut.tree.tokens.tolist() == [5]
