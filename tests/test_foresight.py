@@ -89,6 +89,18 @@ def test_where_the_same_follows_the_same_the_share_of_after_grows() -> None:
     assert text.anywhere.shares[0] > SHARES[0]
 
 
+def test_a_greedy_text_has_no_say_on_what_only_sampled_ones_use() -> None:
+    drafter = fitted()
+    text = drafter.open(context_of([0], temperature=0.0))
+    for number in range(300):
+        token = (number + 1) % 50
+        say(drafter, text, {token: 0.7, 299: 0.3}, token)
+    after, beside, anywhere = text.anywhere.shares.tolist()
+    assert anywhere == pytest.approx(SHARES[2], abs=0.01)
+    assert after > SHARES[0]
+    assert after + beside + anywhere == pytest.approx(1.0)
+
+
 def test_no_idea_is_given_credit_for_what_none_of_them_named() -> None:
     drafter = fitted()
     text = drafter.open(context_of([0]))

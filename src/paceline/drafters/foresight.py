@@ -159,12 +159,15 @@ class Foresight(Storing):
     def _weigh(self, text: Text, tokens: tuple[int, ...]) -> None:
         """Each idea of the next token has its share grow by how likely it found the one that came."""
         before = text.context.tokens[: -len(tokens)]
+        ideas = self._ideas(text, int(before[-1]))
         shares = text.anywhere.shares
-        found = shares * [_chance(ids, chances, tokens[0]) for ids, chances in self._ideas(text, int(before[-1]))]
+        asked = shares if text.shared else shares[:-1]  # without noise `anywhere` is no use, and others may share it
+        found = asked * [_chance(ids, chances, tokens[0]) for ids, chances in ideas[: len(asked)]]
         if (total := found.sum()) > 0:
-            shares += LEARNING * (found / total - shares)
-            np.fmax(shares, LEAST, out=shares)
-            shares /= shares.sum()
+            whole = asked.sum()
+            asked += LEARNING * (found * (whole / total) - asked)
+            np.fmax(asked, LEAST, out=asked)
+            asked *= whole / asked.sum()
 
     def _ideas(self, text: Text, root: int) -> tuple[tuple[Ids, Chances], ...]:
         """After, beside and anywhere; an idea of nothing where there is none."""
