@@ -209,6 +209,22 @@ def test_a_node_behind_a_probe_goes_where_the_probe_goes(foreseeable: bool) -> N
     assert cut.tree.tokens.tolist() == [5]
 
 
+def test_a_round_that_was_not_planned_says_nothing_of_drafting() -> None:
+    """The last round of a text that ends by its length."""
+    made, one = planner(measured(CURVES["flat"])), context()
+    made.plan([Room(one, 8)])
+    tree = DraftTree.chain([5, 6], scores=np.log([0.9, 0.9]), source="chain")
+    [cut] = made.cut([Draft(one, tree)])
+    mind, times = made._mind_of(one), []
+    for sent, drafting in ((cut.tree, 1e-4), (EMPTY, 0.0)):
+        one.commit(99)
+        made.review(
+            [Outcome(context=one, proposed=sent, sent=sent, tokens=(99,), seconds_draft=drafting, seconds=0.03)]
+        )
+        times.append(mind.cheap_time.times)
+    assert times == [1, 1]
+
+
 # sources that take time
 
 
