@@ -383,7 +383,7 @@ def test_every_method_samples_the_same_text() -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         torch.manual_seed(5)
-        ours = custom_generate(draft_model=twin)
+        ours = custom_generate("assistant", draft_model=twin)
         found = written(llama(), batch(), **SAMPLING, num_return_sequences=2, custom_generate=ours)
     assert text == found
     assert ours.last is not None
@@ -851,7 +851,7 @@ def test_a_model_with_more_tokens_is_another_one(draft: bool) -> None:
 def test_a_drafter_is_fitted_again_to_a_model_that_was_changed(monkeypatch: pytest.MonkeyPatch) -> None:
     fitted: list[int] = []
     monkeypatch.setattr(Lookup, "fit", lambda _, target, vocabulary=None: fitted.append(target.vocab_size))
-    model, ours = build("llama"), custom_generate()
+    model, ours = build("llama"), custom_generate("lookup")
     for size in (VOCAB, VOCAB, VOCAB + 8):
         model.resize_token_embeddings(size, mean_resizing=False)
         generate(model, one(), custom_generate=ours)

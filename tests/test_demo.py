@@ -51,7 +51,7 @@ def test_the_demo_needs_nothing_but_itself(capsys: pytest.CaptureFixture[str]) -
     small, twin = found["models"]
     assert twin["ballast"].startswith("pocket+ballast:20M (")
     assert twin["texts"] == small["texts"]
-    assert "the texts are those of pocket, token for token" in out.replace("\n", " ")
+    assert "the texts are those of pocket, token for token" in " ".join(out.split())
     assert all(row["identical"] for part in (small, twin) for row in part["methods"])
     assert small["methods"][2]["tokens_per_round"] > 1.2
 
