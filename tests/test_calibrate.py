@@ -285,6 +285,17 @@ def test_what_was_calibrated_is_found_by_the_planner() -> None:
     assert [one.method for one in other.methods] == ["lookup", "plain"]
 
 
+def test_what_a_known_method_reads_is_timed_again() -> None:
+    target = tabled()
+    plan = Plan(max_nodes=3, lengths=(16,), sequences=(1,), max_new_tokens=8, seconds=0.1)
+    reads, plain = (
+        Calibrator(target=target, methods=[Method.of(one)], prompts=[("one", np.array(PROMPT))], plan=plan)
+        for one in (make_drafter("lookup:next=2"), Plain())
+    )
+    assert {reading.top for reading in plain.run(reads.run()).readings} == {2}
+    assert plain.run().readings == ()
+
+
 def test_the_adaptive_planner_begins_with_what_was_measured() -> None:
     target = tabled()
     assert not costs_of(target, NOTHING).known

@@ -102,18 +102,20 @@ class Calibrator:
     def run(self, known: Profile | None = None) -> Profile:
         """A new profile. What is ``known`` of other methods stays, and their sizes are chosen anew."""
         setup = setup_of(self.target)
-        timings, readings = self._seconds()
+        kept = known.methods if known else ()
+        timings, readings = self._seconds(max((method.top for method in kept), default=0))
         profile = Profile.now(setup, timings, readings)
         most = max(t.rows for t in timings if (t.sequences, t.length) == _first(timings)) - 1
         found = tuple(self._method(method, profile, most) for method in self.methods)
-        profile = replace(profile, methods=known.methods if known else ()).with_methods(found)
+        profile = replace(profile, methods=kept).with_methods(found)
         return replace(profile, methods=tuple(chosen(method, profile) for method in profile.methods))
 
-    def _seconds(self) -> tuple[tuple[Timing, ...], tuple[Reading, ...]]:
-        """Of every company and length; best tokens are read in the first of them."""
+    def _seconds(self, top: int) -> tuple[tuple[Timing, ...], tuple[Reading, ...]]:
+        """Of every company and length; best tokens are read in the first of them: as many as any method reads, the
+        ``top`` of those that are known already among them."""
         timings, readings = list[Timing](), list[Reading]()
         text = np.concatenate([prompt for _, prompt in self.prompts])
-        top = max((method.drafter.needs.top for method in self.methods), default=0)
+        top = max([top, *(method.drafter.needs.top for method in self.methods)])
         limit = self.plan.max_nodes
         cells = self._cells()
         for number, (sequences, length) in enumerate(cells):
