@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from collections.abc import Mapping
 from pathlib import Path
@@ -101,6 +102,26 @@ def test_temperatures_are_told_prompt_by_prompt(slow: float, agrees: bool, tmp_p
     assert found.agrees is agrees
     assert found.ratio.bounded
     assert found.told_apart
+
+
+def test_a_temperature_that_could_not_be_written_leaves_the_other(tmp_path: Path) -> None:
+    warm = Summary(
+        made_run(
+            tmp_path / "warm", methods=("plain", *STUDIES["temperature"].stages(setting(), {})[1].methods), **QUICK
+        )
+    )
+    found = STUDIES["temperature"].read(Found(setting=setting(), calibrated={}, runs={"T=1.0": warm}))
+    assert [one.claim.split()[2] for one in found.signs] == ["1"]
+    assert found.rows
+
+
+def test_a_calibrated_size_that_is_the_best_of_the_grid_is_no_slower(tmp_path: Path) -> None:
+    calibrated, how = {METHOD: dataclasses.replace(CALIBRATED[METHOD], nodes=50)}, setting()
+    (stage,) = STUDIES["grid"].stages(how, calibrated)
+    slow = {entry: 2.0 for entry in stage.methods if not entry.endswith(":50")}
+    runs = {stage.name: Summary(made_run(tmp_path / "run", methods=("plain", *stage.methods), slow=slow, **QUICK))}
+    (found,) = STUDIES["grid"].read(Found(setting=how, calibrated=calibrated, runs=runs)).signs
+    assert found.agrees
 
 
 def test_deviations_below_one_node_are_left_out_and_told(tmp_path: Path) -> None:

@@ -213,8 +213,8 @@ def _read_grid(found: Found) -> Findings:
         claim="the calibrated size is no slower than the best of a grid in steps of 25",
         paper="90.53 (111 nodes) against 89.49 tokens/s (100 and 125 nodes)",
         ours=f"{against(summary, whole, grid)}, {best} nodes against {grid.rpartition(':')[2]}",
-        wants=Way.ABOVE,
-        ratio=ratio(summary, whole, grid) if whole != grid else Estimate(1.0),
+        wants=Way.EVEN if whole == grid else Way.ABOVE,
+        ratio=Estimate(1.0) if whole == grid else ratio(summary, whole, grid),
     )
     names = {at(method, g): f"g = {g}" + (" (calibrated)" if g == best else "") for g in (*range(GRID + 1),)}
     rows = [row(summary, entry, names.get(entry)) for entry in summary.entries]
