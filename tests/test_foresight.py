@@ -17,7 +17,7 @@ from paceline.decode.planner import Fixed
 from paceline.decode.serial import run
 from paceline.decode.session import Session
 from paceline.drafters import Budget, Seen, make_drafter
-from paceline.drafters.foresight import LEAST, SHARES, Anywhere, Foresight, Text
+from paceline.drafters.foresight import LEAST, SELDOM, SHARES, Anywhere, Foresight, Text
 from paceline.law import Sampling
 from paceline.targets.base import Request, Scores
 from paceline.targets.table import TableTarget
@@ -56,7 +56,7 @@ def fitted(**options: Any) -> Foresight:
 
 def say(drafter: Foresight, text: Text, law: dict[int, float], token: int) -> None:
     """The root's row says this, and the token was written."""
-    root = text.context.root
+    root, text.asked = text.context.root, True
     text.context.commit(token)
     drafter.observe([round_of(text, root, [law], [token], EMPTY)])
 
@@ -355,3 +355,21 @@ def test_texts_in_several_threads_share_what_is_known() -> None:
 def test_an_option_that_cannot_be_is_told(option: str) -> None:
     with pytest.raises(ValueError, match=f"foresight .*{option.split('=')[0]}"):
         make_drafter(f"foresight:{option}")
+
+
+def test_while_no_draft_is_wanted_most_rounds_are_not_read() -> None:
+    """Reading rows is what a drafter costs that nobody asks; it goes on to learn, but seldom."""
+    drafter = fitted()
+    text = drafter.open(context_of([1]))
+    read = 0
+    for _ in range(4 * SELDOM):
+        text.context.commit(2)
+        seen = round_of(text, 1, [{2: 0.9}], [2], EMPTY)
+        drafter.observe([seen])
+        read += seen.scores.seconds_top > 0
+    assert read == 1 + (4 * SELDOM - 1) // SELDOM
+    drafter.propose_one(text, Budget(4, 4))
+    text.context.commit(2)
+    seen = round_of(text, 1, [{2: 0.9}], [2], EMPTY)
+    drafter.observe([seen])
+    assert seen.scores.seconds_top > 0

@@ -50,6 +50,9 @@ BELOW = 1 - 2.0**-20
 IMPOSSIBLE = float(np.finfo(np.float64).tiny)
 """What is no likelier is left out: a number so small can no longer be worth less than its parent."""
 
+SELDOM = 4
+"""While no drafts are wanted, one round in so many is learnt from."""
+
 NO_IDS: Ids = np.empty(0, np.int64)
 NO_CHANCES: Chances = np.empty(0)
 
@@ -96,6 +99,10 @@ class Text:
     ids: Ids | None = None
     chances: Chances | None = None
     """Of the row that chose the root."""
+    asked: bool = True
+    """Whether a draft was wanted in this round."""
+    unasked: int = 0
+    """Rounds in which none was."""
 
 
 class Foresight(Storing):
@@ -146,6 +153,8 @@ class Foresight(Storing):
         for one in seen:
             text: Text = one.state
             with text.store.lock:
+                if self._idle(one):
+                    continue
                 if one.verdict.tokens:
                     self._weigh(text, one.verdict.tokens)
                 found = self._learn(one, text.store)
@@ -155,6 +164,19 @@ class Foresight(Storing):
                 kept = [0, *(node + 1 for node in one.verdict.path)]
                 text.ids, text.chances = top.ids[kept[-1]], chances[kept[-1]]
                 text.anywhere.add(top.ids[kept], chances[kept])
+
+    def _idle(self, one: Seen) -> bool:
+        """Whether to spare the reading of a round's rows: drafts do not pay for now, so most of what it would teach
+        would go unused."""
+        text: Text = one.state
+        asked, text.asked = text.asked, False
+        if asked or not one.verdict.tokens:
+            return False
+        text.unasked += 1
+        if text.unasked % SELDOM == 0:
+            return False
+        text.ids = text.chances = None
+        return True
 
     def _weigh(self, text: Text, tokens: tuple[int, ...]) -> None:
         """Each idea of the next token has its share grow by how likely it found the one that came."""
@@ -184,6 +206,7 @@ class Foresight(Storing):
     def propose_one(self, state: Text, budget: Budget) -> DraftTree:
         if budget.empty:
             return EMPTY
+        state.asked = True
         with state.store.lock:
             return self._tree(state, budget)
 
