@@ -595,8 +595,7 @@ def test_an_option_out_of_range_is_told(options: dict[str, Any], words: str) -> 
 
 def test_the_method_takes_the_draft_model_of_the_settings() -> None:
     lm = LanguageModel(tabled())
-    settings, _ = split_settings({"draft_model": LanguageModel(alike())})
-    assert settings.spec == "assistant"
+    settings, _ = split_settings({"draft_model": LanguageModel(alike()), "method": "assistant"})
     drafter = lm.drafter(settings)
     assert isinstance(drafter, Assistant)
     assert lm.drafter(settings) is drafter
@@ -628,10 +627,10 @@ def test_a_draft_model_is_never_taken_for_another_that_came_after_it() -> None:
     lm = LanguageModel(tabled())
     for number in range(2 * KEPT_DRAFTERS):
         draft = LanguageModel(TableTarget(habitual(seed=number), SIZE))
-        drafter = lm.drafter(Settings(draft_model=draft))
+        drafter = lm.drafter(Settings(draft_model=draft, method="assistant"))
         assert isinstance(drafter, Assistant)
         assert drafter.model is draft.target
-        assert lm.drafter(Settings(draft_model=draft)) is drafter
+        assert lm.drafter(Settings(draft_model=draft, method="assistant")) is drafter
 
 
 def test_a_quoted_value_may_hold_commas_and_pluses() -> None:

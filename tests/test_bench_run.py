@@ -47,7 +47,7 @@ def test_methods_and_other_libraries_write_a_suite(
     code, said, _ = say(bench(suite, out, *FLOAT32, "--temperature", "0", "--peers", PEERS, "--json"), capsys)
     assert code == 0
     found = json.loads(said.splitlines()[-1])
-    names = ["plain", "lookup", "assistant", *PEERS.split(",")]
+    names = ["plain", "lookup", "assistant", "auto", *PEERS.split(",")]
     assert found["entries"] == names
     assert all(name in said for name in names)
     run = read(out)
@@ -99,9 +99,9 @@ def test_a_killed_run_goes_on_with_the_same_command(suite: str, tmp_path: Path) 
     done = subprocess.run(command, capture_output=True, text=True, check=True, env=os.environ)
     after = read(out)
     assert after.about.finished
-    assert len(after.records) == 3 * len(TEXTS) * 8
+    assert len(after.records) == 4 * len(TEXTS) * 8
     assert len({(r.entry, r.pair) for r in after.records}) == len(after.records)
-    whole = len(before.records) // 3 * 3
+    whole = len(before.records) // 4 * 4
     assert [r.seconds for r in after.records[:whole]] == [r.seconds for r in before.records[:whole]]
     assert len(after.about.sittings) == 2
     assert "texts are kept in" in done.stdout

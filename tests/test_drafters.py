@@ -420,7 +420,7 @@ def test_a_draft_is_as_large_as_suits_its_method_unless_somebody_says() -> None:
     }
     assert make_drafter("lookup+assistant", small).nodes == 14
     lm = LanguageModel(tabled())
-    drafted = [r.drafted for r in lm.generate(PROMPT, draft_model=small, max_new_tokens=30).rounds]
+    drafted = [r.drafted for r in lm.generate(PROMPT, method="assistant", draft_model=small, max_new_tokens=30).rounds]
     assert max(drafted) == 4
     more = lm.generate(PROMPT, draft_model=small, max_new_tokens=30, planner="fixed:7")
     assert max(r.drafted for r in more.rounds) == 7

@@ -67,7 +67,7 @@ EACH: list[dict[str, Any]] = [
 @pytest.mark.parametrize("at_once", [1, 3, 16])
 def test_texts_are_those_written_one_after_the_other(at_once: int) -> None:
     lm, finished = speaking(), list[tuple[int, int]]()
-    all_of_them: dict[str, Any] = {"max_new_tokens": 24, "seed": 3, "logprobs": 0}
+    all_of_them: dict[str, Any] = {"method": "lookup", "max_new_tokens": 24, "seed": 3, "logprobs": 0}
     texts = lm.generate_batch(
         PROMPTS, n=3, each=EACH, at_once=at_once, progress=lambda *done: finished.append(done), **all_of_them
     )
@@ -82,7 +82,10 @@ def test_texts_are_those_written_one_after_the_other(at_once: int) -> None:
 
 def test_so_are_those_of_the_bundled_models() -> None:
     prompts = ["The old house", "Stary dom stał na końcu drogi, a", "Старий дім", "The old house stood, and then"]
-    for settings in ({"temperature": 0.8, "seed": 1}, {"temperature": 0.8, "draft_model": "pocket-draft"}):
+    for settings in (
+        {"temperature": 0.8, "seed": 1, "method": "lookup"},
+        {"temperature": 0.8, "draft_model": "pocket-draft", "method": "assistant"},
+    ):
         how: dict[str, Any] = {"max_new_tokens": 12, "planner": "fixed:4"} | settings
         together = pocket().generate_batch(prompts, n=2, at_once=5, **how)
         assert [[told(t) for t in texts] for texts in together] == [
@@ -94,7 +97,7 @@ def test_a_prompt_is_read_once_however_few_are_written_at_once() -> None:
     prompt = [token % 5 for token in range(33)]
     for at_once in (1, 2, 5):
         texts = LanguageModel(tabled(prefill_chunk=99)).generate_batch(
-            [prompt], n=5, at_once=at_once, temperature=1.0, max_new_tokens=6
+            [prompt], n=5, at_once=at_once, temperature=1.0, max_new_tokens=6, method="plain"
         )
         assert [text.cached_tokens for text in texts[0]] == [0, 32, 32, 32, 32]
 
@@ -251,7 +254,7 @@ def failing(tokens: Ints) -> bool:
 
 def test_a_text_that_fails_says_so_and_the_others_are_written(monkeypatch: pytest.MonkeyPatch) -> None:
     lm = LanguageModel(tabled())
-    expected = lm.generate(PROMPT, max_new_tokens=9)
+    expected = lm.generate(PROMPT, max_new_tokens=9, method="lookup")
     opens, opened = lm.target.open, itertools.count()
 
     def no_room(capacity: int = 0) -> Rows:
@@ -262,7 +265,7 @@ def test_a_text_that_fails_says_so_and_the_others_are_written(monkeypatch: pytes
     monkeypatch.setattr(lm.target, "open", no_room)
     settings: list[dict[str, Any]] = [{}, {}, {"criteria": (failing,)}, {}]
     with lm.batch() as batch:
-        writings = [batch.add(PROMPT, max_new_tokens=9, **own) for own in settings]
+        writings = [batch.add(PROMPT, max_new_tokens=9, method="lookup", **own) for own in settings]
         with pytest.raises(ValueError, match="outside the model's vocabulary of 6"):
             batch.add([SIZE + 1])
         said: dict[Writing, list[int | None]] = {writing: [] for writing in writings}
