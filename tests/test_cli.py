@@ -212,7 +212,11 @@ def test_a_draft_model_brings_its_method(model: str, capsys: pytest.CaptureFixtu
     plain = json.loads(say([*common, "--method", "plain"], capsys)[1].splitlines()[-1])
     found = json.loads(say([*common, "-md", model], capsys)[1].splitlines()[-1])
     assert found["tokens"] == plain["tokens"]
-    assert any("assistant" in source for source in found["sources"])
+    named = {part for source in found["sources"] for part in source.split("+")}
+    assert {"", "assistant"} <= named <= {"", "assistant", "suffix", "foresight"}
+    alone = json.loads(say([*common, "-md", model, "--method", "assistant"], capsys)[1].splitlines()[-1])
+    assert alone["tokens"] == plain["tokens"]
+    assert set(alone["sources"]) == {"", "assistant"}
 
 
 def test_methods_write_the_same_text(model: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -251,6 +255,9 @@ def test_json_says_what_wrote_it(model: str, capsys: pytest.CaptureFixture[str])
     assert [len(r["sources"]) for r in found["rounds"]] == [r["emitted"] for r in found["rounds"]]
     assert [source for r in found["rounds"] for source in r["sources"]] == found["sources"]
     assert all("" not in r["sources"][:-1] for r in found["rounds"])
+    lookup = json.loads(say(["generate", "Hello", "--model", model, *flags, "--method", "lookup", "--json"], capsys)[1])
+    assert lookup["tokens"] == found["tokens"]
+    assert all(r["sources"][:-1] == ["lookup"] * (r["emitted"] - 1) for r in lookup["rounds"])
     several = json.loads(say(["generate", "Hello", "--model", model, "--samples", "2", "--json"], capsys)[1])
     assert (several["model"], several["fingerprint"]) == (model, several["fingerprint"])
     assert len(several["samples"]) == 2

@@ -64,7 +64,7 @@ def test_a_sound_engine_is_equal_everywhere() -> None:
     assert report.control_tokens >= 13 * LATE
 
 
-def test_the_whole_grid_in_float64_has_no_difference_at_all() -> None:
+def test_the_grid_of_some_methods_in_float64_has_no_difference_at_all() -> None:
     """What `paceline check --dtype float64 --batch 1 --sizes 4 12` runs, of some methods."""
     vocabulary = Vocabulary.of(families.byte_tokenizer())
     model = families.build("gemma3", dtype=torch.float64, vocab_size=vocabulary.size)

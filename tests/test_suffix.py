@@ -310,7 +310,9 @@ def test_a_memory_that_cannot_be_kept_does_not_lose_the_text(tmp_path: Path) -> 
     drafter.fit(tabled())
     folder.rmdir()
     with pytest.warns(UserWarning, match="cannot write"):
-        write(tabled(), PROMPT, drafter)
+        text = write(tabled(), PROMPT, drafter)
+    assert text.context.emitted.tolist() == write(tabled(), PROMPT, make_drafter("plain")).context.emitted.tolist()
+    assert not folder.exists()
 
 
 # --- lookup that reaches further --------------------------------------------------------------------------------------
