@@ -14,7 +14,7 @@ export TOKENIZERS_PARALLELISM := false
 
 help:
 	@echo "make demo    watch a bundled model write faster and write the same; offline once installed"
-	@echo "make test    run the tests (the slow ones: $(BIN)/pytest -m slow)"
+	@echo "make test    run the tests (the slow ones: $(BIN)/pytest -m slow; all: $(BIN)/pytest -m '')"
 	@echo "make check   lint, formatting, types, and the rules of the house"
 	@echo "make clean   remove the environment and every cache"
 
@@ -22,7 +22,7 @@ demo: $(READY)
 	@$(BIN)/paceline demo
 
 test: $(READY)
-	$(BIN)/python -m pytest -q -n 2
+	$(BIN)/python -m pytest -q -n 2 --dist worksteal
 
 check: $(READY)
 	$(BIN)/ruff check .

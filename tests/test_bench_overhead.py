@@ -330,7 +330,7 @@ def test_an_interrupted_bench_leaves_nothing_changed(
     before = torch.get_num_threads(), logging.get_verbosity()
     monkeypatch.setattr(paceline.LanguageModel, "generate", stop)
     asked = ["--models", "pocket", "--methods", "plain", "--threads", str(before[0] + 1)]
-    code, out, error = say([*BENCH, *asked], capsys)
+    code, out, error = say([*BENCH, *SHORT, *asked], capsys)
     assert (code, out, error) == (130, "", "\npaceline: interrupted\n")
     assert (torch.get_num_threads(), logging.get_verbosity()) == before
 
