@@ -1,5 +1,6 @@
 """Noise is a frozen function of (seed, sample, stream, index, token), and as good as independent draws."""
 
+from concurrent.futures import ThreadPoolExecutor
 from itertools import combinations
 
 import numpy as np
@@ -8,7 +9,7 @@ from numpy.typing import NDArray
 from scipy import stats
 
 from paceline.law import Distribution, KeyedDice, Noise, Stream, race
-from paceline.law.noise import philox
+from paceline.law.noise import FEW, Lanes, philox
 
 VOCABULARY = np.arange(50_001)
 SEED = 0x0123456789ABCDEF
@@ -226,6 +227,61 @@ def test_tokens_at_places_of_their_own_have_the_noise_of_those_places() -> None:
     ]
     assert each.tolist() == alone
     assert noise.exponential_each(Stream.TARGET, places[:0], ids[:0]).size == 0
+
+
+@pytest.mark.parametrize("count", [1, 2, 31, 32, 33, 64, FEW - 1, FEW, FEW + 1, 3 * FEW])
+def test_few_tokens_have_the_bits_that_many_have(count: int) -> None:
+    """Whatever the number of tokens, which decides how they are worked out; sparse ones, so that no range is drawn."""
+    random = np.random.default_rng(count)
+    for _ in range(20):
+        noise = Noise(int(random.integers(0, 2**64, dtype=np.uint64)), int(random.integers(0, 2**32)))
+        stream, index, turn = (
+            Stream(int(random.integers(4))),
+            int(random.integers(0, 2**32)),
+            int(random.integers(2**24)),
+        )
+        ids = random.integers(0, 2**33, count)
+        even, odd = philox(
+            np.stack([ids >> 1, np.full(count, noise.sample)]).astype(np.uint64),
+            np.array([[index], [stream + 256 * turn]], np.uint64),
+            noise.seed,
+        )
+        words = [even[0], odd[0] & np.uint64(ONES), even[1], odd[1] & np.uint64(ONES)]
+        low, high = np.where(ids & 1, words[2], words[0]), np.where(ids & 1, words[3], words[1])
+        bits = low | high << np.uint64(32)
+        assert np.array_equal(noise.uniform(stream, index, ids, turn), ((bits >> np.uint64(12)) + 0.5) * 2.0**-52)
+        places = random.integers(0, 2**32, count)
+        one = int(random.integers(count))
+        each = noise.exponential_each(stream, places, ids)
+        assert each[one] == noise.exponential(stream, int(places[one]), ids[one : one + 1])[0]
+
+
+def test_work_arrays_remember_nothing() -> None:
+    """The same lanes for other seeds, samples, streams, places and counts in between."""
+    lanes, random = Lanes(64), np.random.default_rng(0)
+    asked = []
+    for number in range(50):
+        noise, ids = Noise(number % 7, number % 3), random.integers(0, 2**33, int(random.integers(1, 65)))
+        place = int(random.integers(0, 2**32)) if number % 2 else random.integers(0, 2**32, ids.size)
+        asked.append((noise, number % 4, place, ids, lanes.bits(noise, number % 4, place, ids)))
+    for noise, stream, place, ids, bits in asked:
+        assert np.array_equal(Lanes(64).bits(noise, stream, place, ids), bits)
+
+
+def test_threads_do_not_disturb_each_other() -> None:
+    def drawn(index: int) -> list[float]:
+        ids = np.random.default_rng(index).integers(0, 150_000, 500)
+        return Noise(7).uniform(Stream.TARGET, index, ids).tolist()
+
+    alone = [drawn(index) for index in range(400)]
+    with ThreadPoolExecutor(8) as pool:
+        assert list(pool.map(drawn, range(400))) == alone
+
+
+@pytest.mark.parametrize("ids", [[-1], [3, -5], [2**33], [0, 2**40]])
+def test_a_token_that_fits_no_counter_word_is_refused(ids: list[int]) -> None:
+    with pytest.raises(AssertionError, match="do not fit a counter word"):
+        Noise(0).uniform(Stream.TARGET, 0, np.array(ids))
 
 
 def test_gumbel_ranks_as_the_race_does() -> None:

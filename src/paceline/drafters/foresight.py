@@ -81,10 +81,21 @@ class Anywhere:
             self._mass[self._mass < 1 / HEAVIEST] = 0.0
             self._weight = 1.0
         if self._rounds % RENEWED == 0 and (total := float(self._mass.sum())) > 0:
-            self.ids = _best(self._mass, self._most)
-            self.ids.sort()
+            self.ids = self._likeliest()
             self.chances = self._mass[self.ids] / total
         self._rounds += 1
+
+    def _likeliest(self) -> Ids:
+        """The tokens of the greatest mass, ascending. Only what reaches the least of those found the last time comes
+        into question, since no mass ever shrinks beside the others': a pass over the vocabulary, and no search in it.
+        """
+        if len(self.ids) < max(1, self._most) or not (least := float(self._mass[self.ids].min())) > 0:
+            found = _best(self._mass, self._most)
+        else:
+            close = (self._mass >= least).nonzero()[0]
+            found = close[_best(self._mass[close], self._most)]
+        found.sort()
+        return found
 
 
 @dataclass(eq=False)
@@ -216,14 +227,10 @@ class Foresight(Storing):
         total = sum(share for (_, chances), share in zip(ideas, shares, strict=True) if chances.any())
         if not total:
             return np.empty(0, np.int64), np.empty(0)
-        named = np.concatenate([ids for ids, _ in ideas]).astype(np.int64)
-        tokens = np.unique(named)
-        places = np.searchsorted(tokens, named)
         said = [chances * (share / total) for (_, chances), share in zip(ideas, shares, strict=True)]
-        mixed: Floats = np.bincount(places, np.concatenate(said)).astype(np.float64)
+        tokens, mixed = _added(np.concatenate([ids for ids, _ in ideas]), np.concatenate(said))
         known = mixed > 0
-        candidates: Ints = tokens[known]
-        weights: Floats = mixed[known]
+        candidates, weights = tokens[known], mixed[known]
         if not text.shared:
             return candidates, weights / max(1.0, float(weights.sum()))
         odds = foreseen(weights[None], candidates[None], text.context, 0)[0]
@@ -263,15 +270,19 @@ class Foresight(Storing):
         """The best children of those that go on, as likely as their rows say."""
         most = None if text.shared else NARROW
         rows = level.tokens[going]
-        ids, chances = text.store.tokens[rows, :most], text.store.chances[rows, :most]
+        ids, chances = text.store.tokens.take(rows, 0)[:, :most], text.store.chances.take(rows, 0)[:, :most]
         odds = foreseen(chances, ids, text.context, place) if text.shared else chances.astype(np.float64)
         if odds.shape[1] > BRANCHES:
-            kept = np.argpartition(-odds, BRANCHES - 1, axis=1)[:, :BRANCHES]
-            ids, odds = np.take_along_axis(ids, kept, 1), np.take_along_axis(odds, kept, 1)
+            kept = (-odds).argpartition(BRANCHES - 1, axis=1)[:, :BRANCHES]
+            kept += np.arange(0, odds.size, odds.shape[1])[:, None]
+            ids, odds = ids.take(kept), odds.take(kept)
         worth = odds * (level.worth[going][:, None] * BELOW)
-        known = worth.ravel() > IMPOSSIBLE
-        parents = np.repeat(going + before, odds.shape[1])
-        return _Level(ids.ravel()[known].astype(np.int64), odds.ravel()[known], worth.ravel()[known], parents[known])
+        parents = (going + before).repeat(odds.shape[1])
+        tokens = ids.astype(np.int64).ravel()
+        known = (worth > IMPOSSIBLE).ravel()
+        if known.all():
+            return _Level(tokens, odds.ravel(), worth.ravel(), parents)
+        return _Level(tokens[known], odds.ravel()[known], worth.ravel()[known], parents[known])
 
     def _chosen(self, levels: Sequence[_Level], nodes: int) -> DraftTree:
         worth = np.concatenate([level.worth for level in levels])
@@ -298,9 +309,17 @@ def _best(worth: Floats, count: int) -> Ints:
     """The places of the ``count`` worthiest, in no order."""
     if count >= len(worth):
         return np.arange(len(worth))
-    return np.argpartition(-worth, count - 1)[:count]
+    return (-worth).argpartition(count - 1)[:count]
+
+
+def _added(ids: Ids, weights: Floats) -> tuple[Ints, Floats]:
+    """Every token once, ascending, and all that it weighs together."""
+    order = ids.argsort(kind="stable")
+    tokens = ids[order].astype(np.int64)
+    starts = np.concatenate(([True], tokens[1:] != tokens[:-1])).nonzero()[0]
+    return tokens[starts], np.add.reduceat(weights[order], starts, dtype=np.float64)
 
 
 def _chance(ids: Ids, chances: Chances, token: int) -> float:
-    found = np.flatnonzero(ids == token)
+    found = (ids == token).nonzero()[0]
     return float(chances[found[0]]) if len(found) else 0.0

@@ -106,20 +106,19 @@ class Recycling(Storing):
             for level in range(len(shape.starts) - 1):
                 here = slice(shape.starts[level], shape.starts[level + 1])
                 above = np.array([root]) if level == 0 else tokens[shape.above[level - 1]]
-                ids, found = self._candidates(state, above, level)
                 among = 0 if level == 0 else shape.among[level - 1]
-                tokens[here] = ids[among, shape.ranks[here]]
-                chances[here] = found[among, shape.ranks[here]]
+                tokens[here], chances[here] = self._candidates(state, above, level, among, shape.ranks[here])
         return self._tree(state, shape, tokens, chances)
 
-    def _candidates(self, text: Text, above: Ints, place: int) -> tuple[Ids, Chances]:
-        """The rows of the tokens above in the order in which they are likeliest to be chosen."""
+    def _candidates(self, text: Text, above: Ints, place: int, among: Ints | int, ranks: Ints) -> tuple[Ids, Chances]:
+        """Out of the rows of the tokens ``above``, in the order in which they are likeliest to be chosen, those of the
+        given ``ranks``; ``among`` says of which row each."""
         ids, chances = text.store.tokens.take(above, 0), text.store.chances.take(above, 0)
         if not text.shared:
-            return ids, chances
+            return ids[among, ranks], chances[among, ranks]
         likely = foreseen(chances, ids, text.context, place)
-        order = (-likely).argsort(axis=1, kind="stable")
-        return np.take_along_axis(ids, order, 1), np.take_along_axis(likely, order, 1)
+        chosen = (-likely).argsort(axis=1, kind="stable")[among, ranks]
+        return ids[among, chosen], likely[among, chosen]
 
     def _tree(self, text: Text, shape: Template, tokens: Ints, chances: Floats) -> DraftTree:
         """The filled shape, without what hangs from nothing or from an end of the text."""

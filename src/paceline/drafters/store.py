@@ -26,6 +26,8 @@ Ids = NDArray[np.signedinteger[Any]]
 
 COLDEST = 0.02
 """Settings colder than this are foreseen as this: greedy in effect, and no number overflows."""
+TINIEST = float(np.finfo(np.float64).tiny)
+"""Keeps a share of nothing from being no number."""
 
 
 class Store:
@@ -92,13 +94,14 @@ def foreseen(chances: Chances, ids: Ids, context: Context, place: int) -> Floats
     """
     cooling = 1 / max(context.sampling.temperature, COLDEST)
     weights = chances.astype(np.float64)
-    unnamed = np.fmax(1.0 - weights.sum(axis=1, keepdims=True), 0.0)
+    unnamed = np.fmax(1.0 - np.add.reduce(weights, 1, keepdims=True), 0.0)
     if cooling != 1:
         np.power(weights, cooling, out=weights)
         np.power(unnamed, cooling, out=unnamed)
-    flat = ids.astype(np.int64).ravel()
-    weights /= context.exponentials(place, flat).reshape(ids.shape)
-    weights /= weights.sum(axis=1, keepdims=True) + np.fmax(unnamed, np.finfo(np.float64).tiny)
+    weights /= context.exponentials(place, ids.astype(np.int64).ravel()).reshape(ids.shape)
+    unnamed += TINIEST
+    unnamed += np.add.reduce(weights, 1, keepdims=True)
+    weights /= unnamed
     return weights
 
 

@@ -18,6 +18,8 @@ exact in float64, so uniforms are the same bits on every machine. Exponentials p
 logarithm, whose last bit may differ between mathematics libraries.
 """
 
+import sys
+import threading
 from dataclasses import dataclass, field
 from enum import IntEnum
 from functools import lru_cache
@@ -30,6 +32,7 @@ Ids = NDArray[np.int64]
 
 _ROUNDS = 10
 _WORD_BITS = np.uint64(32)
+_DROPPED = np.uint64(12)
 _LOW_WORD = np.uint64(0xFFFFFFFF)
 _MULTIPLIERS = np.array([[0xCD9E8D57], [0xD2511F53]], dtype=np.uint64)  # of c2 and of c0, in this order
 _KEY_STEPS = (0x9E3779B9, 0xBB67AE85)
@@ -37,6 +40,11 @@ _KEY_STEPS = (0x9E3779B9, 0xBB67AE85)
 _CHUNK = 20480
 """Tokens at a time: the three work arrays ``[2, chunk / 2]`` then stay in a core's second-level cache."""
 
+FEW = 512
+"""Up to so many tokens what counts is how often numpy is called, beyond it what it does: see `Lanes`."""
+
+_LANES = 32
+"""Work arrays for few tokens come in multiples of this size."""
 
 _KEPT = 16
 """Places whose public noise is kept: about as many as a draft is deep. At most 160 KB each."""
@@ -79,10 +87,7 @@ class Noise:
         values = np.empty(ids.size, dtype=np.float64)
         for start in range(0, ids.size, _CHUNK):
             chunk = slice(start, start + _CHUNK)
-            bits = self._bits(word, index, ids[chunk])
-            bits >>= np.uint64(12)
-            np.add(bits, 0.5, out=values[chunk])
-        values *= 2.0**-52
+            _spread(self._bits(word, index, ids[chunk]), values[chunk])
         return values
 
     def exponential(self, stream: Stream, index: int, ids: Ids, turn: int = 0) -> NDArray[np.float64]:
@@ -94,9 +99,12 @@ class Noise:
     def exponential_each(self, stream: Stream, indices: Ids, ids: Ids) -> NDArray[np.float64]:
         """`exponential` of every token at a place of its own, in one go."""
         assert not len(indices) or 0 <= indices.min() <= indices.max() < 2**32, f"{indices} do not fit a counter word"
-        even, odd = self._blocks(stream, indices, ids >> 1)
-        values: NDArray[np.float64] = np.add(np.where(ids & 1, odd, even) >> np.uint64(12), 0.5)
-        values *= 2.0**-52
+        values = np.empty(ids.size, dtype=np.float64)
+        if ids.size <= FEW:
+            _spread(_lanes(ids.size).bits(self, stream, indices, ids), values)
+        else:
+            even, odd = self._blocks(stream, indices, ids >> 1)
+            _spread(np.where(ids & 1, odd, even), values)
         np.log(values, out=values)
         return np.negative(values, out=values)
 
@@ -112,6 +120,8 @@ class Noise:
 
     def _bits(self, stream: int, index: int, ids: Ids) -> Bits:
         """The 64 bits of each token. A block serves two, so a dense set is cut out of its whole range."""
+        if ids.size <= FEW:
+            return _lanes(ids.size).bits(self, stream, index, ids)
         low, high = int(ids.min()), int(ids.max())
         assert 0 <= low <= high < 2**33, f"token ids {low}..{high} do not fit a counter word"
         if 2 * ids.size <= high - low + 1:
@@ -182,3 +192,107 @@ def _round_keys(key: int) -> tuple[Bits, ...]:
         np.array([[(word + turn * step) % 2**32] for word, step in zip(words, _KEY_STEPS, strict=True)], np.uint64)
         for turn in range(_ROUNDS)
     )
+
+
+def _spread(bits: Bits, values: NDArray[np.float64]) -> None:
+    """Uniforms of the bits, which are spent."""
+    bits >>= _DROPPED
+    values[...] = bits
+    values += 0.5
+    values *= 2.0**-52
+
+
+class Lanes:
+    """`philox` for few tokens, in work arrays made once: a draft asks for some dozens at a time, in every round for
+    every level, and then each call of numpy costs more than all that it computes.
+
+    The even words lie as ``[c2 | c0]`` in 64-bit lanes whose upper halves stay 0, their products as ``[p1 | p0]``, so
+    all arrays are one line, which numpy walks fastest; a half of a product is its upper or lower 32 bits, read where
+    they lie. A round key meets words that come from a product's upper half, the next round's key words from its lower
+    half: one exclusive or brings both.
+    """
+
+    def __init__(self, size: int) -> None:
+        self.size = size
+        self._even = np.zeros(2 * size, np.uint64)
+        self._c2, self._c0 = np.split(_words(self._even)[0], 2)
+        self._block = self._even.view(np.int64)[size:]
+        self._multipliers = _MULTIPLIERS.repeat(size, axis=1).ravel()
+        self._now, self._later = np.empty(2 * size, np.uint64), np.empty(2 * size, np.uint64)
+        self._now_low, self._now_high = (np.split(half, 2) for half in _words(self._now))
+        (self._c1, self._c3), self._later_high = (np.split(half, 2) for half in _words(self._later))
+        self._bits = np.empty(2 * size, np.uint64)
+        low, high = _words(self._bits)
+        self._r0, self._r1, self._r2, self._r3 = low[::2], high[::2], low[1::2], high[1::2]
+        self._pairs = np.arange(0, 2 * size, 2)
+
+    def bits(self, noise: Noise, stream: int, index: int | Ids, ids: Ids) -> Bits:
+        """The 64 bits of each token, at one place or each at its own."""
+        count = ids.size
+        merged = int(np.bitwise_or.reduce(ids))
+        assert 0 <= merged < 2**33, f"token ids {ids.min()}..{ids.max()} do not fit a counter word"
+        np.right_shift(ids, 1, out=self._block[:count])
+        self._c2.fill(noise.sample)
+        self._c3.fill(stream)
+        if isinstance(index, int):
+            self._c1.fill(index)
+        else:
+            self._c1[:count] = index
+        self._turn(noise.seed)
+        chosen = ids & 1
+        chosen += self._pairs[:count]
+        return self._bits.take(chosen)
+
+    def _turn(self, key: int) -> None:
+        """All rounds, two at a time: the products are written in turn, and the other ones' lower halves are the odd
+        words."""
+        multiply, mix, multipliers = np.multiply, np.bitwise_xor, self._multipliers
+        even, c0, c2, c1, c3 = self._even, self._c0, self._c2, self._c1, self._c3
+        now, (low1, low0), (high1, high0) = self._now, self._now_low, self._now_high
+        later, (later1, later0) = self._later, self._later_high
+        keys = _key_lanes(key, self.size)
+        for round_key in keys:
+            multiply(even, multipliers, now)
+            mix(now, round_key, now)
+            mix(high1, c1, c0)
+            mix(high0, c3, c2)
+            multiply(even, multipliers, later)
+            if round_key is keys[-1]:
+                break
+            mix(later1, low1, c0)
+            mix(later0, low0, c2)
+        mix(later1, low1, self._r0)
+        mix(later0, low0, self._r2)
+        self._r1[...], self._r3[...] = c1, c3
+
+
+def _words(lanes: Bits) -> tuple[NDArray[np.uint32], NDArray[np.uint32]]:
+    """The lower and the upper halves of 64-bit lanes, as they lie in this machine's memory."""
+    words = lanes.view(np.uint32)
+    return (words[::2], words[1::2]) if sys.byteorder == "little" else (words[1::2], words[::2])
+
+
+@lru_cache(maxsize=64)
+def _key_lanes(key: int, size: int) -> tuple[Bits, ...]:
+    """The keys of every two rounds for all lanes, the first round's in their upper halves."""
+    rounds = _round_keys(key)
+    pairs = zip(rounds[::2], rounds[1::2], strict=True)
+    return tuple(((first << _WORD_BITS) | second).repeat(size, axis=1).ravel() for first, second in pairs)
+
+
+class _Made(threading.local):
+    """The lanes of a thread."""
+
+    def __init__(self) -> None:
+        self.lanes: dict[int, Lanes] = {}
+
+
+_made = _Made()
+
+
+def _lanes(count: int) -> Lanes:
+    size = max(1, -(-count // _LANES)) * _LANES
+    found = _made.lanes.get(size)
+    if found is None:
+        found = _made.lanes[size] = Lanes(size)
+    return found
