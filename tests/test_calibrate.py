@@ -20,7 +20,7 @@ from paceline.drafters import Budget, Drafter, Plain, make_drafter
 from paceline.law import Sampling
 from paceline.measure.calibrate import Calibrator, Method, Plan
 from paceline.measure.calibrate.hindsight import Trail, corrected, places, told
-from paceline.measure.calibrate.seconds import measured
+from paceline.measure.calibrate.seconds import MOST_REPEATS, Filler, Turns, measured
 from paceline.measure.calibrate.texts import Course, Witness
 from paceline.profile.acceptance import Spot
 from paceline.profile.curve import Curves
@@ -285,6 +285,27 @@ def test_what_was_calibrated_is_found_by_the_planner() -> None:
     assert [one.method for one in other.methods] == ["lookup", "plain"]
 
 
+def test_texts_make_up_for_what_rounds_took_and_keep_half_of_their_seconds() -> None:
+    plan = Plan(seconds=100.0)
+    methods = [Method.of(make_drafter("lookup"))]
+    calibrator = Calibrator(target=tabled(), methods=methods, prompts=[("one", np.array(PROMPT))], plan=plan)
+    planned = 60.0
+    for spent, left in ((10.0, 60.0), (35.0, 60.0), (50.0, 45.0), (65.0, 30.0), (400.0, 30.0)):
+        assert planned * calibrator._left_to_texts(spent) == pytest.approx(left)
+
+
+def test_the_first_pass_counts_among_the_seconds_of_rounds() -> None:
+    def repeats(seconds: float) -> int:
+        turns = Turns(Filler(tabled(), 0), (0, 1), 1, seconds, None, 2, lambda: None)
+        turns._started -= 10.0
+        while not turns.done:
+            turns._repeated()
+        return turns._repeats
+
+    assert repeats(5.0) == 2, "they are over, and the least is done"
+    assert repeats(1000.0) == MOST_REPEATS
+
+
 def test_what_a_known_method_reads_is_timed_again() -> None:
     target = tabled()
     plan = Plan(max_nodes=3, lengths=(16,), sequences=(1,), max_new_tokens=8, seconds=0.1)
@@ -370,6 +391,7 @@ def test_an_interruption_leaves_the_profile_as_it_was(
         (["--prompts", "nowhere"], "unknown suite 'nowhere'"),
         (["--html", "/nowhere/page.html"], "there is no folder /nowhere"),
         (["--seconds", "0"], "the seconds to measure for"),
+        (["--lengths", "16", "100000"], "--lengths 100000 is too long for pocket, whose context ends at "),
     ],
 )
 def test_mistakes_are_told_in_a_sentence(arguments: list[str], told: str, capsys: pytest.CaptureFixture[str]) -> None:

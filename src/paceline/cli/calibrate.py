@@ -64,7 +64,7 @@ def add(commands: Subparsers) -> None:
     )
     parser.add_argument("--max-new-tokens", type=int, metavar="N", help="tokens per text at most (default: 128)")
     parser.add_argument(
-        "--seconds", type=float, metavar="S", help="how long to measure one method, loading apart (default: 40)"
+        "--seconds", type=float, metavar="S", help="how long to measure one method, loading apart (default: 36)"
     )
     parser.add_argument("--threads", type=int, metavar="N", help="threads of torch (default: as torch chooses)")
     parser.add_argument("--html", type=Path, metavar="FILE", help="write a page with pictures of the curves")
@@ -86,6 +86,7 @@ def run(options: argparse.Namespace) -> int:
         lm = load_model(options)
         if lm.vocabulary is None:
             raise ValueError(f"{lm.target.name} came without a tokenizer, and prompts are texts; put it beside it")
+        _check_lengths(options.lengths, lm)
         prompts = prompts_of(options.prompts, lm.vocabulary, options.samples or SAMPLES)
         try:
             known = load(setup_of(lm.target))
@@ -144,6 +145,18 @@ def _plan(options: argparse.Namespace) -> Plan:
         sampling=Sampling(temperature=temperature),
         **{name: value for name, value in given.items() if value is not None},
     )
+
+
+def _check_lengths(lengths: list[int] | None, lm: LanguageModel) -> None:
+    """Lengths that were asked for are not left out in silence, as those of the plan are."""
+    from paceline.measure.calibrate.run import fits
+
+    limit = lm.target.context_length
+    if limit is not None and (beyond := [length for length in lengths or () if not fits(length, limit)]):
+        raise ValueError(
+            f"--lengths {beyond[0]} is too long for {lm.target.name}, whose context ends at {limit} tokens; give at "
+            f"most {limit // 2}, half of it, which leaves room for the rounds"
+        )
 
 
 def _methods(lm: LanguageModel, specs: list[str], draft_model: str | None) -> list[Method]:

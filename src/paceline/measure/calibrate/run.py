@@ -31,10 +31,13 @@ from paceline.targets.base import Target
 from paceline.targets.setup import setup_of
 
 NODES, LENGTHS, SEQUENCES = 128, (256, 1024), (1, 4)
-SECONDS = 40.0
+SECONDS = 36.0
 """For the measuring of a method and of the rounds, the loading of the model apart."""
 SHARES = {"first": 0.25, "others": 0.1, "deep": 0.4, "spot": 0.2}
 """Of those seconds: rounds of the first company and length, and of all others together, the deep run, the other."""
+YIELD = 0.5
+"""The share of their seconds that texts give up at most where rounds took more than theirs: machines differ, and every
+size of rounds has to be seen a few times."""
 HIGHEST_SPOT, LEAST_SPOT = 16, 2
 FEW = 2
 """Repeats of companies and lengths beyond the first."""
@@ -97,6 +100,8 @@ class Calibrator:
     """What to write, by name."""
     plan: Plan
     progress: Advance = lambda doing, done, total: None
+    _texts: float = field(default=1.0, init=False)
+    """The share of their seconds that texts have."""
     _started: float = field(default_factory=time.perf_counter)
 
     def run(self, known: Profile | None = None) -> Profile:
@@ -104,6 +109,7 @@ class Calibrator:
         setup = setup_of(self.target)
         kept = known.methods if known else ()
         timings, readings = self._seconds(max((method.top for method in kept), default=0))
+        self._texts = self._left_to_texts(time.perf_counter() - self._started)
         profile = Profile.now(setup, timings, readings)
         most = max(t.rows for t in timings if (t.sequences, t.length) == _first(timings)) - 1
         found = tuple(self._method(method, profile, most) for method in self.methods)
@@ -138,15 +144,19 @@ class Calibrator:
             readings += read
         return tuple(timings), tuple(readings)
 
+    def _left_to_texts(self, spent: float) -> float:
+        over = spent / self.plan.seconds - SHARES["first"] - SHARES["others"]
+        planned = len(self.methods) * (SHARES["deep"] + SHARES["spot"])
+        return min(1.0, max(YIELD, 1 - over / planned))
+
     def _cells(self) -> list[tuple[int, int]]:
         """The first company at every length, and every other one at the first length."""
         companies, lengths = self.plan.sequences, self._lengths()
         return [*((companies[0], length) for length in lengths), *((many, lengths[0]) for many in companies[1:])]
 
     def _lengths(self) -> list[int]:
-        """Those that the model's context has room for, the first in any case."""
-        limit = self.target.context_length
-        fitting = [length for length in self.plan.lengths if limit is None or 2 * length <= limit]
+        """Those that the model's context has room for, the shortest in any case."""
+        fitting = [length for length in self.plan.lengths if fits(length, self.target.context_length)]
         return fitting or [min(self.plan.lengths)]
 
     def _method(self, method: Method, profile: Profile, most: int) -> Acceptance:
@@ -158,12 +168,12 @@ class Calibrator:
             advance=partial(self._advance, f"{method.spec}, drafts of {most} nodes"),
         )
         names, prompts = zip(*self.prompts, strict=True)
-        walks = course.walk(prompts, most, SHARES["deep"] * self.plan.seconds)
+        walks = course.walk(prompts, most, SHARES["deep"] * self._texts * self.plan.seconds)
         acceptance = self._told(method, names, walks, most)
         best = acceptance.choose(profile.curves(acceptance.top), *_first(profile.timings))
         small = min(max(best.nodes, LEAST_SPOT), HIGHEST_SPOT, most)
         self._advance(f"{method.spec}, drafts of {small} nodes")
-        again = course.follow(walks, small, SHARES["spot"] * self.plan.seconds)
+        again = course.follow(walks, small, SHARES["spot"] * self._texts * self.plan.seconds)
         deep = [trail for walk in walks[: len(again)] for trail in walk.trails]
         spot = Spot(
             nodes=small,
@@ -203,6 +213,11 @@ def chosen(method: Acceptance, profile: Profile) -> Acceptance:
     """A method with its best size for every company and length of a profile."""
     curves = profile.curves(method.top)
     return replace(method, choices=tuple(method.choose(curves, *key) for key in curves.keys))
+
+
+def fits(length: int, context_length: int | None) -> bool:
+    """Whether there is room behind a text of that length for rounds that write as much again."""
+    return context_length is None or 2 * length <= context_length
 
 
 def _first(timings: Sequence[Timing]) -> tuple[int, int]:

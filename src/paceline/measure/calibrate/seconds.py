@@ -72,7 +72,7 @@ class Turns(Planner):
     sizes: Sequence[int]
     sequences: int
     seconds: float
-    """For how long it goes on after so many ``repeats``."""
+    """For how long it goes on after so many ``repeats``, the reading of the prompt and the first pass among it."""
     cap: float | None
     repeats: int
     advance: Callable[[], None]
@@ -83,7 +83,7 @@ class Turns(Planner):
     _repeats: int = -1
     _size: int | None = None
     _random: np.random.Generator = field(default_factory=lambda: np.random.default_rng(0))
-    _started: float = 0.0
+    _started: float = field(default_factory=time.perf_counter)
     _first: float = 0.0
 
     def plan(self, rooms: Sequence[Room]) -> list[Budget]:
@@ -114,12 +114,10 @@ class Turns(Planner):
             self._repeated()
 
     def _repeated(self) -> None:
-        if self._repeats < 0:
-            self._started = time.perf_counter()
         self._repeats += 1
         self.advance()
         spent = time.perf_counter() - self._started
-        enough = self._repeats >= self.repeats and spent * (1 + 1 / max(self._repeats, 1)) > self.seconds
+        enough = self._repeats >= self.repeats and spent * (1 + 1 / (self._repeats + 1)) > self.seconds
         self.done = enough or self._repeats >= MOST_REPEATS
 
 
