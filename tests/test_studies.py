@@ -136,7 +136,12 @@ def test_deviations_below_one_node_are_left_out_and_told(tmp_path: Path) -> None
 
 def test_thresholds_name_the_fastest(tmp_path: Path) -> None:
     found = studied("threshold", tmp_path, {"run": {"unispec:threshold=0.1@fixed:20": 0.2}})
-    assert found.notes == ["fastest here: r = 0.1; in the paper r = 0.05"]
+    assert found.notes == ["the calibrated size is 20", "fastest here: r = 0.1; in the paper r = 0.05"]
+
+
+@pytest.mark.parametrize("name", ["threshold", "ablation", "deviation", "batch"])
+def test_the_calibrated_size_is_told_where_one_was_used(name: str, tmp_path: Path) -> None:
+    assert f"the calibrated size is {CALIBRATED[METHOD].nodes}" in studied(name, tmp_path).notes
 
 
 def test_optima_and_samples_are_read_from_calibrations() -> None:

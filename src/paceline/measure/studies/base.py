@@ -282,5 +282,32 @@ def row(summary: Summary, entry: str, name: str | None = None) -> tuple[str, ...
     return name or entry, told(figures.speed_up), f"{tokens_per_round(summary, entry):.2f}", rate, texts(figures)
 
 
+def rows_of(summary: Summary, names: Mapping[str, str]) -> list[tuple[str, ...]]:
+    """The figures of all entries, some of which are told by names of the study's own."""
+    return [row(summary, entry, names.get(entry)) for entry in summary.entries]
+
+
+def rows_of_stages(runs: Mapping[str, Summary]) -> list[tuple[str, ...]]:
+    """The figures of all that drafts, in every run."""
+    return [row(run, entry, f"{name}  {entry}") for name, run in runs.items() for entry in run.entries[1:]]
+
+
+def points(places: Sequence[float], values: Sequence[float]) -> tuple[tuple[float, float], ...]:
+    """Of a line of a picture."""
+    return tuple((float(place), float(value)) for place, value in zip(places, values, strict=True))
+
+
+def speed_ups(entries: Sequence[str], places: Sequence[tuple[float, Summary, str | None]]) -> tuple[Drawn, ...]:
+    """A line for each entry: its speed-up in every place, each of which is a run, or a task of one."""
+    return tuple(
+        Drawn(
+            name=entry,
+            number=number,
+            points=tuple((x, one.value) for x, run, task in places if (one := speed_up(run, entry, task)) is not None),
+        )
+        for number, entry in enumerate(entries)
+    )
+
+
 def texts(figures: Figures) -> str:
     return ", ".join(f"{count} {verdict}" for verdict, count in figures.verdicts.items())

@@ -16,6 +16,7 @@ from paceline.measure.studies.base import (
     Study,
     Way,
     Wish,
+    points,
 )
 
 THREADS = 1, 2
@@ -65,7 +66,7 @@ def _read_optima(found: Found) -> Findings:
     )
     rows = [_row(label, one) for label, one in found.calibrated.items()]
     lines = tuple(
-        Drawn(name=label, number=number, points=tuple(zip(map(float, one.sizes), _speeds(one), strict=True)))
+        Drawn(name=label, number=number, points=points(one.sizes, _speeds(one)))
         for number, (label, one) in enumerate(found.calibrated.items(), start=1)
     )
     drawing = Drawing(title="Expected tokens/s by draft size", words=("nodes", "tokens/s"), lines=lines)
@@ -116,7 +117,7 @@ def _read_samples(found: Found) -> Findings:
         Drawing(
             title=title,
             words=("prompts", up),
-            lines=(Drawn(name=found.setting.method, points=tuple(zip(places, values, strict=True))),),
+            lines=(Drawn(name=found.setting.method, points=points(places, values)),),
         )
         for title, up, values in pictures
     ]

@@ -12,7 +12,6 @@ from paceline.measure.studies.base import (
     Calibrated,
     Calibrations,
     Drawing,
-    Drawn,
     Findings,
     Found,
     Setting,
@@ -25,7 +24,10 @@ from paceline.measure.studies.base import (
     ratio,
     rounds_ratio,
     row,
+    rows_of,
+    rows_of_stages,
     speed_up,
+    speed_ups,
     tokens_per_round,
     told,
 )
@@ -55,6 +57,12 @@ def sized(method: str, calibrated: Calibrated | None) -> str:
 def own_size(setting: Setting) -> list[Wish]:
     """The method's best size on this machine."""
     return [Wish(label=setting.method, method=setting.method)]
+
+
+def size_note(found: Found) -> list[str]:
+    """What `sized` gave the method, if anything was calibrated."""
+    own = found.calibrated.get(found.setting.method)
+    return [] if own is None else [f"the calibrated size is {own.nodes}"]
 
 
 # --- Table 2 ---
@@ -90,8 +98,7 @@ def _read_ablation(found: Found) -> Findings:
         _tokens("without calibration, rounds bring more", "2.76 against 2.58", summary, parts, whole, 0, Way.ABOVE),
         _tokens("without tree expansion, rounds bring less", "2.20 against 2.58", summary, parts, whole, 2, Way.BELOW),
     ]
-    rows = [row(summary, entry, names.get(entry)) for entry in summary.entries]
-    return Findings(head=HEAD, rows=rows, signs=signs)
+    return Findings(head=HEAD, rows=rows_of(summary, names), signs=signs, notes=size_note(found))
 
 
 def _tokens(
@@ -140,11 +147,8 @@ def _read_temperature(found: Found) -> Findings:
                 ratio=ratio(summary, method, best),
             )
         )
-    rows = [
-        row(summary, entry, f"{name}  {entry}") for name, summary in found.runs.items() for entry in summary.entries[1:]
-    ]
     notes = ["a model that loops when it is greedy flatters whatever looks things up"]
-    return Findings(head=HEAD, rows=rows, signs=signs, notes=notes)
+    return Findings(head=HEAD, rows=rows_of_stages(found.runs), signs=signs, notes=notes)
 
 
 def _best_rival(summary: Summary) -> str:
@@ -176,21 +180,10 @@ def _read_batch(found: Found) -> Findings:
         wants=Way.BELOW,
         ratio=_over(last, first),
     )
-    drawn = tuple(
-        Drawn(
-            name=entry,
-            number=number,
-            points=tuple(
-                (float(name.split()[1]), one.value)
-                for name, summary in found.runs.items()
-                if (one := speed_up(summary, entry)) is not None
-            ),
-        )
-        for number, entry in enumerate(runs[0].entries)
-    )
-    rows = [row(s, entry, f"{name}  {entry}") for name, s in found.runs.items() for entry in s.entries[1:]]
-    drawing = Drawing(title="Speed-up by batch", words=("texts at a time", "x plain"), lines=drawn)
-    return Findings(head=HEAD, rows=rows, signs=[sign], drawings=[drawing])
+    lines = speed_ups(runs[0].entries, [(float(name.split()[1]), run, None) for name, run in found.runs.items()])
+    drawing = Drawing(title="Speed-up by batch", words=("texts at a time", "x plain"), lines=lines)
+    rows, notes = rows_of_stages(found.runs), size_note(found)
+    return Findings(head=HEAD, rows=rows, signs=[sign], notes=notes, drawings=[drawing])
 
 
 def _over(one: Estimate, other: Estimate) -> Estimate:
@@ -299,7 +292,7 @@ def _read_rivals(found: Found) -> Findings:
                 ratio=rounds_ratio(summary, best, method),
             )
         )
-    return Findings(head=HEAD, rows=[row(summary, entry) for entry in summary.entries], signs=signs)
+    return Findings(head=HEAD, rows=rows_of(summary, {}), signs=signs)
 
 
 STUDIES: Sequence[Study] = (

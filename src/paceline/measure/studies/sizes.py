@@ -21,14 +21,15 @@ from paceline.measure.studies.base import (
     Way,
     against,
     of_seconds,
+    points,
     ratio,
     rounds_ratio,
-    row,
+    rows_of,
     seconds_per_round,
     tokens_per_round,
     told,
 )
-from paceline.measure.studies.methods import RUN, own_size, sized, with_options
+from paceline.measure.studies.methods import RUN, own_size, size_note, sized, with_options
 from paceline.measure.summary import SECONDS, Summary
 
 THRESHOLDS = "0", "0.01", "0.025", "0.05", "0.1", "0.2"
@@ -38,6 +39,11 @@ STEP, GRID = 25, 125
 
 def at(method: str, nodes: int) -> str:
     return f"{method}@fixed:{nodes}"
+
+
+def _at_sizes(setting: Setting, sizes: Sequence[int]) -> list[Stage]:
+    """One run, the method in every size."""
+    return [Stage(name=RUN, methods=tuple(at(setting.method, size) for size in sizes))]
 
 
 def _best(setting: Setting, calibrated: Calibrations) -> int:
@@ -83,9 +89,8 @@ def _read_threshold(found: Found) -> Findings:
         ),
     ]
     names = {entry: f"r = {r}" for r, entry in pruned.items()}
-    notes = [f"fastest here: {names[best]}; in the paper r = 0.05"]
-    rows = [row(summary, entry, names.get(entry)) for entry in summary.entries]
-    return Findings(head=HEAD, rows=rows, signs=signs, notes=notes)
+    notes = [*size_note(found), f"fastest here: {names[best]}; in the paper r = 0.05"]
+    return Findings(head=HEAD, rows=rows_of(summary, names), signs=signs, notes=notes)
 
 
 # --- Table 13 ---
@@ -97,7 +102,7 @@ def _around(setting: Setting, calibrated: Calibrations) -> list[int]:
 
 
 def _deviation(setting: Setting, calibrated: Calibrations) -> list[Stage]:
-    return [Stage(name=RUN, methods=tuple(at(setting.method, g) for g in _around(setting, calibrated)))]
+    return _at_sizes(setting, _around(setting, calibrated))
 
 
 def _read_deviation(found: Found) -> Findings:
@@ -118,20 +123,19 @@ def _read_deviation(found: Found) -> Findings:
                 ratio=ratio(summary, other, whole),
             )
         )
-    notes = [f"the calibrated size is {best}"]
+    notes = size_note(found)
     if len(sizes) < len(DEVIATIONS):
         notes.append(f"{len(DEVIATIONS) - len(sizes)} sizes of the window are below one node and left out")
     names = {at(found.setting.method, size): f"g = {size} ({size - best:+d})" for size in sizes}
-    rows = [row(summary, entry, names.get(entry)) for entry in summary.entries]
     line = _line(summary, found.setting.method, sizes)
     drawing = Drawing(title="Speed-up by draft size", words=("nodes", "x plain"), lines=(line,))
-    return Findings(head=HEAD, rows=rows, signs=signs, notes=notes, drawings=[drawing])
+    return Findings(head=HEAD, rows=rows_of(summary, names), signs=signs, notes=notes, drawings=[drawing])
 
 
 def _line(summary: Summary, method: str, sizes: Sequence[int]) -> Drawn:
     figures = [(size, summary.figures(at(method, size))) for size in sizes]
-    points = tuple((float(g), f.speed_up.value) for g, f in figures if f is not None and f.speed_up is not None)
-    return Drawn(name=method, points=points)
+    drawn = tuple((float(g), f.speed_up.value) for g, f in figures if f is not None and f.speed_up is not None)
+    return Drawn(name=method, points=drawn)
 
 
 # --- Table 15 ---
@@ -143,7 +147,7 @@ def _foretold_sizes(setting: Setting, calibrated: Calibrations) -> list[int]:
 
 
 def _throughput(setting: Setting, calibrated: Calibrations) -> list[Stage]:
-    return [Stage(name=RUN, methods=tuple(at(setting.method, g) for g in _foretold_sizes(setting, calibrated)))]
+    return _at_sizes(setting, _foretold_sizes(setting, calibrated))
 
 
 def _scoring(summary: Summary, entry: str) -> float:
@@ -201,7 +205,7 @@ def _grid_sizes(setting: Setting, calibrated: Calibrations) -> list[int]:
 
 
 def _grid(setting: Setting, calibrated: Calibrations) -> list[Stage]:
-    return [Stage(name=RUN, methods=tuple(at(setting.method, g) for g in _grid_sizes(setting, calibrated)))]
+    return _at_sizes(setting, _grid_sizes(setting, calibrated))
 
 
 def _read_grid(found: Found) -> Findings:
@@ -217,16 +221,15 @@ def _read_grid(found: Found) -> Findings:
         ratio=Estimate(1.0) if whole == grid else ratio(summary, whole, grid),
     )
     names = {at(method, g): f"g = {g}" + (" (calibrated)" if g == best else "") for g in (*range(GRID + 1),)}
-    rows = [row(summary, entry, names.get(entry)) for entry in summary.entries]
     took = f"calibrating took {found.calibrated[method].took:.0f} s"
-    return Findings(head=HEAD, rows=rows, signs=[sign], notes=[took])
+    return Findings(head=HEAD, rows=rows_of(summary, names), signs=[sign], notes=[took])
 
 
 # --- Figure 2 ---
 
 
 def _curves(setting: Setting, calibrated: Calibrations) -> list[Stage]:
-    return [Stage(name=RUN, methods=tuple(at(setting.method, g) for g in setting.sizes))]
+    return _at_sizes(setting, setting.sizes)
 
 
 def _read_curves(found: Found) -> Findings:
@@ -266,18 +269,14 @@ def _read_curves(found: Found) -> Findings:
         ),
     ]
     drawings = [
-        Drawing(title=title, words=("nodes", up), lines=(Drawn(name=method, points=points),))
-        for title, up, points in (
-            ("Tokens per round by draft size", "tokens/round", _points(sizes, tokens)),
-            ("Seconds per round by draft size", "ms/round", _points(sizes, seconds)),
+        Drawing(title=title, words=("nodes", up), lines=(Drawn(name=method, points=points(sizes, values)),))
+        for title, up, values in (
+            ("Tokens per round by draft size", "tokens/round", tokens),
+            ("Seconds per round by draft size", "ms/round", seconds),
         )
     ]
     head = ("", "tokens/round", "median round", "x plain [95%]", "")
     return Findings(head=head, rows=rows, signs=signs, drawings=drawings)
-
-
-def _points(sizes: Sequence[int], values: Sequence[float]) -> tuple[tuple[float, float], ...]:
-    return tuple((float(size), value) for size, value in zip(sizes, values, strict=True))
 
 
 STUDIES: Sequence[Study] = (

@@ -20,9 +20,10 @@ from paceline.measure.studies.base import (
     Study,
     Way,
     speed_up,
+    speed_ups,
     told,
 )
-from paceline.measure.studies.methods import RUN, own_size, sized
+from paceline.measure.studies.methods import RUN, own_size, size_note, sized
 from paceline.measure.summary import Summary
 
 LENGTHS = 1024, 2048, 4096, 8192, 16384, 32768
@@ -96,17 +97,10 @@ def _read_context(found: Found) -> Findings:
             )
         )
     limit = found.setting.context_length
-    notes = [f"the model's context ends at {limit} tokens"] if limit and limit < LENGTHS[-1] else []
-    lines = tuple(
-        Drawn(
-            name=entry,
-            number=number,
-            points=tuple(
-                (float(task), one.value) for task in tasks if (one := speed_up(summary, entry, task)) is not None
-            ),
-        )
-        for number, entry in enumerate(summary.entries)
-    )
+    notes = size_note(found)
+    if limit and limit < LENGTHS[-1]:
+        notes.append(f"the model's context ends at {limit} tokens")
+    lines = speed_ups(summary.entries, [(float(task), summary, task) for task in tasks])
     drawing = Drawing(title="Speed-up by length", words=("tokens", "x plain"), lines=lines, log=True)
     head = ("", "x plain [95%]", "tokens/round", "tokens/s", "")
     return Findings(head=head, rows=rows, signs=signs, notes=notes, drawings=[drawing])
