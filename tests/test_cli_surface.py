@@ -110,10 +110,10 @@ check
 bench
 bench suite
   <SUITE>  str ?
-  --data  Path
-  --langs  names
   --tasks  names
+  --langs  names
   --limit  int
+  --data  Path
   --out  Path
   --json
 bench run

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from paceline.cli.bench.surroundings import add_threads, threads
 from paceline.cli.common import Subparsers, add_json, add_model, aligned, load_model, print_json, progress
 from paceline.cli.pages import check_writable, write_whole
 
@@ -66,14 +67,13 @@ def add(commands: Subparsers) -> None:
     parser.add_argument(
         "--seconds", type=float, metavar="S", help="how long to measure one method, loading apart (default: 36)"
     )
-    parser.add_argument("--threads", type=int, metavar="N", help="threads of torch (default: as torch chooses)")
+    add_threads(parser)
     parser.add_argument("--html", type=Path, metavar="FILE", help="write a page with pictures of the curves")
     add_json(parser)
     parser.set_defaults(run=run)
 
 
 def run(options: argparse.Namespace) -> int:
-    from paceline.cli.bench.surroundings import threads
     from paceline.measure.calibrate import Calibrator
     from paceline.measure.calibrate.prompts import SAMPLES, prompts_of
     from paceline.profile.stored import Unreadable, load, save

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from paceline.cli.bench.suite import names
+from paceline.cli.bench.surroundings import add_threads
 from paceline.cli.common import Subparsers, add_json, aligned, print_json, progress
 from paceline.cli.pages import check_writable, write_whole
 
@@ -66,7 +67,7 @@ def add(commands: Subparsers) -> None:
     parser.add_argument("--temperature", type=float, metavar="T", help="0 is greedy (default: as in 'bench run')")
     parser.add_argument("--seed", type=int, default=0, metavar="S", help="same seed, same texts (default: 0)")
     parser.add_argument("--repeat", type=int, default=1, metavar="N", help="write everything N times (default: 1)")
-    parser.add_argument("--threads", type=int, metavar="N", help="threads of torch (default: as torch chooses)")
+    add_threads(parser)
     parser.add_argument(
         "--sizes", type=names, metavar="A,B", help="draft sizes of the curves (default: 1,2,4,8,16,32,64)"
     )

@@ -26,18 +26,23 @@ def add(commands: Subparsers) -> None:
         allow_abbrev=False,
     )
     parser.add_argument("suite", nargs="?", metavar="SUITE", help="the suite to show (default: list them all)")
+    add_choice(parser)
+    parser.add_argument("--out", type=Path, metavar="FILE", help="keep the prompts in this file, a line each")
+    add_json(parser)
+    parser.set_defaults(run=run)
+
+
+def add_choice(parser: argparse.ArgumentParser) -> None:
+    """Which prompts of a suite, and from where."""
+    parser.add_argument("--tasks", type=names, metavar="A,B", help="only these tasks of the suite")
+    parser.add_argument("--langs", type=names, metavar="A,B", help="only these languages, as in en,pl")
+    parser.add_argument("--limit", type=int, metavar="N", help="so many prompts of each task and language")
     parser.add_argument(
         "--data",
         type=Path,
         metavar="DIR",
         help="where suites find their files (default: $PACELINE_DATA, ../shared/data, the hub)",
     )
-    parser.add_argument("--langs", type=names, metavar="A,B", help="only these languages, as in en,pl")
-    parser.add_argument("--tasks", type=names, metavar="A,B", help="only these tasks of the suite")
-    parser.add_argument("--limit", type=int, metavar="N", help="so many prompts of each task and language")
-    parser.add_argument("--out", type=Path, metavar="FILE", help="keep the prompts in this file, a line each")
-    add_json(parser)
-    parser.set_defaults(run=run)
 
 
 def names(given: str) -> list[str]:

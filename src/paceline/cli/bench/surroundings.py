@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+import argparse
 from collections.abc import Iterator
 from contextlib import contextmanager
 from logging import ERROR, getLogger
+
+
+def add_threads(parser: argparse.ArgumentParser) -> None:
+    """The number that `threads` takes."""
+    parser.add_argument("--threads", type=int, metavar="N", help="threads of torch (default: as torch chooses)")
 
 
 @contextmanager

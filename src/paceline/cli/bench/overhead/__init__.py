@@ -7,7 +7,7 @@ import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from paceline.cli.bench.surroundings import hushed, threads
+from paceline.cli.bench.surroundings import add_threads, hushed, threads
 from paceline.cli.common import (
     MODEL,
     Subparsers,
@@ -67,7 +67,7 @@ def add(commands: Subparsers) -> None:
         "--dtype", default=DTYPE, metavar="TYPE", help=f"float64, float32, bfloat16 or float16 (default: {DTYPE})"
     )
     parser.add_argument("--device", metavar="DEVICE", help="where to run, e.g. cpu, cuda, mps (default: cpu)")
-    parser.add_argument("--threads", type=int, metavar="N", help="threads of torch (default: as torch chooses)")
+    add_threads(parser)
     parser.add_argument(
         "--prompt",
         type=utf8,

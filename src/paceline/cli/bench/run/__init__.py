@@ -12,8 +12,8 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from paceline.cli.bench.suite import names
-from paceline.cli.bench.surroundings import hushed, threads
+from paceline.cli.bench.suite import add_choice
+from paceline.cli.bench.surroundings import add_threads, hushed, threads
 from paceline.cli.common import Subparsers, add_draft_model, add_json, add_model, draft_model, print_json, progress
 
 if TYPE_CHECKING:
@@ -69,15 +69,7 @@ def _add_what(parser: argparse.ArgumentParser) -> None:
             f"replay:FILE; 'paceline bench suite' lists them (default: {SUITE})"
         ),
     )
-    parser.add_argument("--tasks", type=names, metavar="A,B", help="only these tasks of the suite")
-    parser.add_argument("--langs", type=names, metavar="A,B", help="only these languages, as in en,pl")
-    parser.add_argument("--limit", type=int, metavar="N", help="so many prompts of each task and language")
-    parser.add_argument(
-        "--data",
-        type=Path,
-        metavar="DIR",
-        help="where suites find their files (default: $PACELINE_DATA, ../shared/data, the hub)",
-    )
+    add_choice(parser)
     add_model(parser)
     add_draft_model(parser)
     parser.add_argument(
@@ -148,7 +140,7 @@ def _add_how(parser: argparse.ArgumentParser) -> None:
         metavar="R",
         help="let R prompts a second arrive at random moments, and measure how long each waits for its tokens",
     )
-    parser.add_argument("--threads", type=int, metavar="N", help="threads of torch (default: as torch chooses)")
+    add_threads(parser)
 
 
 def _add_where(parser: argparse.ArgumentParser) -> None:
