@@ -464,10 +464,10 @@ def test_lines_that_were_cut_off_are_written_again(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("batch", [1, 2])
 def test_a_run_that_was_cut_anywhere_becomes_the_whole_one(tmp_path: Path, batch: int) -> None:
-    """A disk may be full between two lines of a unit, too, also where a turn ends."""
+    """A disk may be full between two lines of a unit, too, also where a turn ends. There are two units."""
 
     def going_on() -> list[dict[str, Any]]:
-        how: dict[str, Any] = {"workload": prompts(3, turns=2), "batch": batch, "max_new_tokens": 3}
+        how: dict[str, Any] = {"workload": prompts(batch + 1, turns=2), "batch": batch, "max_new_tokens": 3}
         run = finished(refereed(tmp_path / "run", methods=METHODS[:2], **how))
         assert read(tmp_path / "run").records == run.records
         return [without_times(record) for record in run.records]
