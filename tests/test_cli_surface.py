@@ -199,6 +199,9 @@ bench overhead
   --json
 bench draft-cost
   --rounds  int  = 200
+  --model -m  str
+  --dtype  str
+  --device  str
   --json
 datastore
 datastore build

@@ -1,15 +1,23 @@
 """Drafting timed without a model: the made-up text, the rounds on it, and what the command prints."""
 
 import json
+import time
+from collections.abc import Sequence
 from itertools import pairwise
+from pathlib import Path
 
 import numpy as np
 import pytest
 
+import paceline
 from paceline.cli import main
 from paceline.cli.bench import draft_cost as command
+from paceline.context import Context
 from paceline.drafters import make_drafter
+from paceline.drafters.base import Budget, Drafter, Seen
 from paceline.measure import draft_cost
+from paceline.targets.base import OnEarly, Pending, Request, Target, Want
+from paceline.tree import DraftTree
 
 VOCABULARY = 3000
 
@@ -17,6 +25,11 @@ VOCABULARY = 3000
 @pytest.fixture(scope="module")
 def foretold() -> draft_cost.Foretold:
     return draft_cost.Foretold.made(draft_cost.CONTEXT + 3000, vocabulary=VOCABULARY)
+
+
+@pytest.fixture(scope="module")
+def pocket() -> Target:
+    return paceline.load("pocket", dtype="float32").target
 
 
 def test_the_made_up_model_names_different_tokens_and_the_texts_own_first(foretold: draft_cost.Foretold) -> None:
@@ -31,7 +44,35 @@ def test_the_made_up_model_names_different_tokens_and_the_texts_own_first(foreto
     assert (shares.sum(axis=1) < 1 + 1e-6).all()
 
 
-@pytest.mark.parametrize("method", ["unispec", "recycling", "suffix", "lookup"])
+def test_wider_rows_begin_as_the_narrow_ones_and_name_different_tokens_ever_less_likely(
+    foretold: draft_cost.Foretold,
+) -> None:
+    wide = foretold.wide(64)
+    assert (wide.ids[:, : draft_cost.BEST] == foretold.ids).all()
+    assert all(len(set(row)) == 64 for row in wide.ids.tolist())
+    assert 0 <= wide.ids.min() <= wide.ids.max() < VOCABULARY
+    shares = np.exp(wide.logits)
+    assert (np.diff(shares, axis=1) <= 0).all()
+    assert (shares.sum(axis=1) < 1 + 1e-6).all()
+    assert foretold.wide(draft_cost.BEST) is foretold
+
+
+def test_a_method_that_reads_more_is_told_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    told: dict[str, int] = {}
+
+    def spy(drafter: Drafter, foretold: draft_cost.Foretold, **_: object) -> draft_cost.Cost:
+        told[drafter.name] = foretold.ids.shape[1]
+        return draft_cost.Cost(1.0, 1.0, 0.0, 1.0)
+
+    made = draft_cost.Foretold.made
+    monkeypatch.setattr(draft_cost.Foretold, "made", lambda length: made(length, vocabulary=VOCABULARY))
+    monkeypatch.setattr(draft_cost, "cost", spy)
+    makers = {name: (lambda name=name: make_drafter(name)) for name in ("lookup", "unispec", "foresight")}
+    draft_cost.costs(makers, sizes=[8], temperatures=[0.0], rounds=1)
+    assert told == {"lookup": draft_cost.BEST, "unispec": draft_cost.BEST, "foresight": 64}
+
+
+@pytest.mark.parametrize("method", ["unispec", "recycling", "suffix", "lookup", "foresight", "auto"])
 @pytest.mark.parametrize("temperature", [0.0, 0.8])
 def test_rounds_are_real_ones(foretold: draft_cost.Foretold, method: str, temperature: float) -> None:
     cost = draft_cost.cost(make_drafter(method), foretold, nodes=60, temperature=temperature, rounds=20, warm=5)
@@ -57,12 +98,92 @@ def test_the_command_prints_a_table_and_one_object(
     assert main(["bench", "draft-cost", "--rounds", "4", "--json"]) == 0
     *lines, last = capsys.readouterr().out.splitlines()
     found = json.loads(last)
-    assert set(found["microseconds"]) == {"unispec", "recycling", "suffix", "lookup"}
+    assert set(found["microseconds"]) == {"unispec", "recycling", "suffix", "lookup", "foresight", "auto"}
+    assert "rounds_of_a_model" not in found
     assert set(found["read_top_k"]) == {"float32", "bfloat16"}
     assert {(one["method"], one["temperature"]) for one in found["drafts"]} == {
         (method, temperature) for method in command.METHODS for temperature in command.TEMPERATURES
     }
     assert sum(line.startswith("unispec") for line in lines) == 2
+
+
+class Watched(Drafter):
+    """Drafts chains of a size, and remembers what it was told."""
+
+    name = "watched"
+    needs = Want(top=3)
+
+    def __init__(self) -> None:
+        self.seen: list[Seen] = []
+        self.closed = 0
+
+    def propose_one(self, state: Context, budget: Budget) -> DraftTree:
+        return DraftTree.chain([7] * budget.nodes)
+
+    def observe(self, seen: Sequence[Seen]) -> None:
+        time.sleep(0.002)
+        self.seen += seen
+
+    def close(self, state: Context) -> None:
+        self.closed += 1
+
+
+def test_shares_are_of_rounds_of_the_model_at_every_methods_size(pocket: Target) -> None:
+    """Every forward has the rows that were drafted behind the same tokens; reading is timed where rows are read."""
+    asked: list[tuple[int, int, int]] = []
+    submit = pocket.submit
+
+    def spy(requests: Sequence[Request], on_early: OnEarly | None = None) -> Pending:
+        asked.extend((one.rows.committed, len(one.tokens), one.want.top) for one in requests if not one.prefill)
+        return submit(requests, on_early)
+
+    watched = Watched()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(pocket, "submit", spy)
+        drafters: dict[str, tuple[Drafter, int]] = {"watched": (watched, 5), "lookup": (make_drafter("lookup"), 4)}
+        plain, found = draft_cost.shares(pocket, drafters, temperature=0.8, rounds=3, warm=1)
+    before = draft_cost.behind(pocket) - 1
+    assert {committed for committed, _, _ in asked} == {before}
+    assert asked.count((before, 1, 0)) >= 4
+    assert asked.count((before, 6, 3)) == 4
+    assert len(asked) == 4 * 3
+    own = found["watched"]
+    assert own.nodes == 5
+    assert min(plain, own.forward, own.read) > 0
+    assert own.draft >= 2
+    assert own.share == pytest.approx((own.draft + own.read) / (own.draft + own.read + own.forward))
+    assert found["lookup"].read == 0
+    assert watched.closed == 1
+
+
+def test_the_command_tells_the_shares_of_a_named_model(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    monkeypatch.setenv("PACELINE_CACHE", str(tmp_path))
+    made = draft_cost.Foretold.made
+    monkeypatch.setattr(
+        draft_cost.Foretold, "made", lambda length, *, vocabulary=VOCABULARY: made(length, vocabulary=vocabulary)
+    )
+    for name, value in {"ROWS": (1,), "SIZES": (8,), "REPEATS": 1, "METHODS": ("unispec", "suffix")}.items():
+        monkeypatch.setattr(command, name, value)
+    assert main(["bench", "draft-cost", "--rounds", "2", "--model", "pocket", "--dtype", "float32", "--json"]) == 0
+    *lines, last = capsys.readouterr().out.splitlines()
+    told = json.loads(last)["rounds_of_a_model"]
+    assert (told["model"], told["dtype"], told["rounds"]) == ("pocket", "float32", 2)
+    assert set(told["milliseconds_plain_forward"]) == {"0", "0.8"}
+    assert [(one["method"], one["temperature"], one["budget"]) for one in told["methods"]] == [
+        ("unispec", 0.0, 60), ("suffix", 0.0, 16), ("unispec", 0.8, 60), ("suffix", 0.8, 16),
+    ]  # fmt: skip
+    for one in told["methods"]:
+        beside = one["milliseconds_draft"] + one["milliseconds_read"]
+        assert one["share"] == pytest.approx(beside / (beside + one["milliseconds_forward"]), abs=2e-3)
+        assert one["calibrated"] is False
+    assert sum(line.startswith("unispec") and line.endswith("%  ms") for line in lines) == 2
+
+
+def test_a_type_without_a_model_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["bench", "draft-cost", "--dtype", "float32"]) != 0
+    assert "name one with --model" in capsys.readouterr().err
 
 
 def test_no_rounds_are_no_measurement(capsys: pytest.CaptureFixture[str]) -> None:

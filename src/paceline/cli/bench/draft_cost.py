@@ -1,20 +1,25 @@
-"""``paceline bench draft-cost``: what drafting costs beside the model, without a model."""
+"""``paceline bench draft-cost``: what drafting costs beside the model, without a model or as a share of its rounds."""
 
 from __future__ import annotations
 
 import argparse
 import textwrap
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from paceline.cli.common import Subparsers, add_json, aligned, print_json
+from paceline.cli.common import Subparsers, add_json, aligned, describe, load_model, print_json
 
-METHODS = ("unispec", "recycling", "suffix", "lookup")
+if TYPE_CHECKING:
+    from paceline.targets.base import Target
+
+METHODS = ("unispec", "recycling", "suffix", "lookup", "foresight", "auto")
 SIZES = (60, 120)
 TEMPERATURES = (0.0, 0.8)
 ROUNDS = 200
 ROWS = (1, 9, 17, 33, 64)
 REPEATS = 7
+FORWARDS = 15
+"""Rounds of a model at most; a forward takes a thousand drafts' time."""
 WIDTH = 100
 
 
@@ -25,11 +30,18 @@ def add(commands: Subparsers) -> None:
         description=(
             "Times what a round costs beside the model, in a vocabulary of 151,936 tokens and behind a text of 4,096: "
             "drafting and learning of each method, at temperature 0 and with the public noise at 0.8, and reading the "
-            "best tokens out of rows of logits. Medians; no model runs."
+            "best tokens out of rows of logits. Medians; no model runs, unless one is named: then its own forwards are "
+            "timed between the drafts, a plain row and drafts of each method's size, and drafting and reading are told "
+            "as a share of the round."
         ),
         allow_abbrev=False,
     )
     parser.add_argument("--rounds", type=int, default=ROUNDS, metavar="N", help=f"rounds timed (default: {ROUNDS})")
+    parser.add_argument("--model", "-m", metavar="MODEL", help="time rounds of this model, too, named as elsewhere")
+    parser.add_argument(
+        "--dtype", metavar="TYPE", help="float64, float32, bfloat16 or float16 (default: the model's own)"
+    )
+    parser.add_argument("--device", metavar="DEVICE", help="where to run it, e.g. cpu, cuda, mps (default: cpu)")
     add_json(parser)
     parser.set_defaults(run=run)
 
@@ -37,6 +49,8 @@ def add(commands: Subparsers) -> None:
 def run(options: argparse.Namespace) -> int:
     if options.rounds < 1:
         raise ValueError(f"--rounds must be at least 1, not {options.rounds}")
+    if options.model is None and (options.dtype or options.device):
+        raise ValueError("--dtype and --device are of a model; name one with --model")
     import torch
 
     from paceline.drafters import make_drafter
@@ -46,7 +60,7 @@ def run(options: argparse.Namespace) -> int:
     found = draft_cost.costs(makers, sizes=SIZES, temperatures=TEMPERATURES, rounds=options.rounds)
     read = draft_cost.reading(ROWS, repeats=REPEATS)
     first = found[TEMPERATURES[0]][SIZES[0]]
-    result = {
+    result: dict[str, Any] = {
         "microseconds": {name: round(cost.microseconds, 1) for name, cost in first.items()},
         "read_top_k": {
             dtype: {str(rows): round(milliseconds, 3) for rows, milliseconds in by_rows.items()}
@@ -73,10 +87,83 @@ def run(options: argparse.Namespace) -> int:
         "rounds": options.rounds,
         "threads": torch.get_num_threads(),
     }
-    print("\n".join(_lines(result)))
+    print("\n".join(_lines(result)), flush=True)
+    if options.model is not None:
+        result["rounds_of_a_model"] = told = _rounds(options)
+        print("\n".join(_share_lines(told)))
     if options.json:
         print_json(result)
     return 0
+
+
+def _rounds(options: argparse.Namespace) -> dict[str, Any]:
+    """The shares of every method in the rounds of a model."""
+    from paceline.drafters import make_drafter
+    from paceline.measure import draft_cost
+
+    lm = load_model(options)
+    rounds, methods, plain = min(options.rounds, FORWARDS), list[dict[str, Any]](), dict[str, float]()
+    for temperature in TEMPERATURES:
+        drafters = {}
+        for name in METHODS:
+            drafter = make_drafter(name)
+            drafter.fit(lm.target, lm.vocabulary)
+            drafters[name] = drafter, _best_size(lm.target, drafter.spec) or drafter.nodes
+        one, found = draft_cost.shares(lm.target, drafters, temperature=temperature, rounds=rounds)
+        plain[f"{temperature:g}"] = round(one, 3)
+        methods += [
+            {
+                "method": name,
+                "temperature": temperature,
+                "budget": drafters[name][1],
+                "calibrated": _best_size(lm.target, drafters[name][0].spec) is not None,
+                "nodes": round(share.nodes, 1),
+                "milliseconds_forward": round(share.forward, 3),
+                "milliseconds_draft": round(share.draft, 3),
+                "milliseconds_read": round(share.read, 3),
+                "share": round(share.share, 4),
+            }
+            for name, share in found.items()
+        ]
+    return {
+        **describe(lm),
+        "rounds": rounds,
+        "context": draft_cost.behind(lm.target),
+        "milliseconds_plain_forward": plain,
+        "methods": methods,
+    }
+
+
+def _best_size(target: Target, spec: str) -> int | None:
+    """The size that ``paceline calibrate`` found for the method here, if it was asked and found that drafts pay."""
+    from paceline.profile.stored import find
+    from paceline.targets.setup import setup_of
+
+    profile = find(setup_of(target))
+    method = None if profile is None else profile.method(spec)
+    return method.choices[0].nodes or None if method is not None else None
+
+
+def _share_lines(told: Mapping[str, Any]) -> Iterator[str]:
+    plain = ", ".join(f"{ms:.1f} ms at temperature {at}" for at, ms in told["milliseconds_plain_forward"].items())
+    yield ""
+    yield from textwrap.wrap(
+        f"Rounds of {told['model']} ({told['dtype']}) behind {told['context']} tokens, medians of {told['rounds']} in "
+        f"turns: a forward of one row takes {plain}. Drafting and reading the best tokens of all rows, as a share of "
+        "the round they make with the forward; * at the size that 'paceline calibrate' found, else at the method's "
+        "own.",
+        WIDTH,
+    )
+    yield ""
+    yield from aligned(list(_share_rows(told["methods"])))
+
+
+def _share_rows(methods: list[dict[str, Any]]) -> Iterator[tuple[str, ...]]:
+    yield "", "temperature", "budget", "nodes", "forward", "draft", "read", "share", ""
+    for one in methods:
+        times = (f"{one[f'milliseconds_{key}']:.2f}" for key in ("forward", "draft", "read"))
+        size = f"{one['budget']}{'*' if one['calibrated'] else ''}"
+        yield one["method"], f"{one['temperature']:g}", size, f"{one['nodes']:.0f}", *times, f"{one['share']:.1%}", "ms"
 
 
 def _lines(result: Mapping[str, Any]) -> Iterator[str]:
