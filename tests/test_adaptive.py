@@ -11,7 +11,7 @@ import pytest
 
 from paceline.context import Context, Ending
 from paceline.decode.adaptive import PROBING, Adaptive
-from paceline.decode.planner import Draft, Fixed, Outcome, Room
+from paceline.decode.planner import Draft, Fixed, Outcome, Planner, Room
 from paceline.decode.reliability import Reliability
 from paceline.drafters import Budget, Drafter
 from paceline.law import Distribution, Sampling
@@ -71,10 +71,16 @@ def test_who_is_always_wrong_and_claims_certainty_costs_hardly_anything(
 @pytest.mark.parametrize("source", SOURCES)
 def test_it_is_about_as_fast_as_the_best_fixed_size(curve: str, source: str) -> None:
     """The best of many sizes in hindsight, that is, over the same number of rounds; the planner has to find out first
-    what forwards take and whom to believe."""
+    what forwards take and whom to believe. One text's luck says little, so there are three."""
     made, seconds = SOURCES[source], CURVES[curve]
-    best = max(World(made, seconds, 1e-4).ride(Fixed(nodes), 300).speed for nodes in (0, 1, 2, 3, 4, 6, 8, 12, 16))
-    assert World(made, seconds, 1e-4).ride(planner(), 300).speed > 0.92 * best
+
+    def share(seed: int) -> float:
+        def ride(by: Planner) -> float:
+            return World(made, seconds, 1e-4, seed=seed).ride(by, 300).speed
+
+        return ride(planner()) / max(ride(Fixed(nodes)) for nodes in (0, 1, 2, 3, 4, 6, 8, 12, 16))
+
+    assert np.mean([share(seed) for seed in range(3)]) > 0.92
 
 
 def test_in_company_drafts_shrink_as_the_rows_of_others_make_them_dear() -> None:
@@ -106,6 +112,59 @@ def test_what_was_not_sent_is_learnt_from_all_the_same() -> None:
     tree = DraftTree.chain([1, 2, 3], source="chain", scores=np.log([0.1] * 3))
     mind = made._mind_of(context())
     assert mind.reliability.odds(tree, tree.depths()).min() > 0.75
+
+
+def test_of_many_doubtful_nodes_the_chosen_bring_less_than_each_of_its_kind_and_that_is_learnt() -> None:
+    """Scores that are right on the whole and wrong each: the best of twenty is the one most overrated."""
+    rng, one = np.random.default_rng(3), context()
+    made = planner(measured(lambda rows: 1.0 + 0.03 * (rows - 1)))
+    promised, came = [], []
+    for _ in range(300):
+        odds = rng.uniform(0.0, 0.1, 20)
+        claims = np.clip(odds * np.exp(rng.normal(0.0, 1.0, 20)), 1e-3, 0.9)
+        right = int(rng.choice(21, p=[*odds, 1 - odds.sum()])) if odds.sum() < 1 else 0
+        tree = DraftTree.build(range(20), [ROOT] * 20, source="doubtful", scores=np.log(claims))
+        made.plan([Room(one, 8)])
+        [cut] = made.cut([Draft(one, tree)])
+        assert cut.why is not None
+        tokens = (right, 99) if right in cut.tree.tokens else (right + 50,)
+        for token in tokens:
+            one.commit(token)
+        if one.finish is not None:
+            one = context()
+        spent = {"seconds_draft": 1e-5, "seconds": 1.0 + 0.03 * len(cut.tree)}
+        made.review([Outcome(context=one, proposed=tree, sent=cut.tree, tokens=tokens, **spent)])
+        promised.append(cut.why.tokens - 1)
+        came.append(len(tokens) - 1)
+    assert sum(came[100:]) > 0.7 * sum(promised[100:]) > 0
+
+
+def test_what_sleeps_beside_many_wakes_beside_few_and_what_sleeps_alone_sleeps_beside_many() -> None:
+    """Rows are dear as soon as there are eight of them."""
+
+    def seconds(rows: int) -> float:
+        return 0.030 if rows <= 6 else 0.030 * rows / 2
+
+    made = planner()
+    together = World(SOURCES["weak"], seconds, 0.004).ride(made, 60, company=8)
+    assert together.drafts < 8 * 20
+    alone = World(SOURCES["good"], seconds, 0.001).ride(made, 60)
+    assert alone.drafts > 50
+    mind = planner()._mind
+    mind.wakefulness.judge(-1.0, 0.01)
+    assert mind.wakefulness.sleeps()
+    mind.company = 8
+    assert mind.wakefulness.sleeps()
+
+
+def test_it_advises_by_what_came_and_not_by_what_was_claimed() -> None:
+    made, one = planner(), context()
+    World(SOURCES["boastful"], CURVES["flat"]).ride(made, 200)
+    tree = DraftTree.chain([1, 2, 3], source="chain", scores=np.log([0.95] * 3))
+    paths = made.paths(one, tree)
+    assert paths[0] == pytest.approx(0.3, abs=0.12)
+    assert paths[2] < 0.1
+    assert len(tree.top(2, paths)) == 2
 
 
 # what it picks
@@ -236,9 +295,9 @@ def test_a_dear_source_runs_where_it_pays_and_not_beside_a_draft_that_is_good_al
     for number in range(400):
         easy = number % 2 == 0
         [budget] = made.plan([Room(one, 8)])
-        assert budget.worth is not None
+        assert budget.adviser is not None
         cheap = strong if easy else EMPTY
-        dear = budget.worth(one, cheap)
+        dear = budget.adviser.worth(one, cheap)
         ran[easy] += dear
         tree = cheap
         if dear and not easy:
@@ -364,5 +423,5 @@ def test_a_budget_is_never_larger_than_the_drafter_is_good_for() -> None:
     made, one = planner(measured(CURVES["flat"])), context()
     World(SOURCES["modest"], CURVES["flat"]).ride(made, 50)
     [budget] = made.plan([Room(one, 5)])
-    assert budget == Budget(min(Sized.nodes, budget.nodes), 5, budget.worth)
+    assert budget == Budget(min(Sized.nodes, budget.nodes), 5, made)
     assert budget.nodes <= Sized.nodes

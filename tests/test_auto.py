@@ -1,7 +1,9 @@
 """`auto`: one tree of the cheap sources, and the dear one where it is worth its time."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 
+import numpy as np
 import pytest
 
 from engine import PROMPT, SIZE, habitual, write, write_slowly
@@ -11,11 +13,11 @@ from paceline.decode.serial import run
 from paceline.decode.session import Session
 from paceline.drafters import Budget, Drafter, Seen
 from paceline.drafters.auto import Auto
-from paceline.drafters.base import Ask, Worth
+from paceline.drafters.base import Ask
 from paceline.drafters.foresight import Foresight
 from paceline.law import Sampling
 from paceline.targets.table import TableTarget
-from paceline.tree import DraftTree
+from paceline.tree import DraftTree, Floats
 from paceline.verify import Rule
 
 
@@ -55,20 +57,47 @@ def made_of(*tokens: Sequence[int]) -> tuple[Auto, list[Part]]:
     return auto, parts
 
 
+@dataclass
+class Advice:
+    """Somebody who knows: what was told."""
+
+    judge: Callable[[Context, DraftTree], bool] = lambda context, tree: True
+    odds: dict[str, float] = field(default_factory=dict)
+    """By source: nobody's claim counts."""
+
+    def worth(self, context: Context, draft: DraftTree) -> bool:
+        return self.judge(context, draft)
+
+    def paths(self, context: Context, draft: DraftTree) -> Floats:
+        own = np.array([self.odds[source] for source in draft.sources])
+        return np.array([own[draft.path(node)].prod() for node in range(len(draft))])
+
+
+def test_where_a_union_is_too_large_those_go_who_were_seldom_right_whatever_they_claim() -> None:
+    auto, _ = made_of([1], [2], [3, 4, 5])
+    state = auto.open(context_of([5]))
+    advice = Advice(odds={"one": 0.1, "two": 0.2, "dear": 0.8})
+    [tree] = auto.propose([Ask(state, Budget(3, 8, advice))])
+    assert tree.tokens.tolist() == [3, 4, 5]
+    [tree] = auto.propose([Ask(state, Budget(4, 8, advice))])
+    assert sorted(tree.tokens.tolist()) == [2, 3, 4, 5]
+
+
 def test_the_assistant_is_asked_only_where_the_budget_finds_it_worth_it() -> None:
     auto, (one, two, dear) = made_of([1, 2], [1, 3], [1, 2, 4])
     contexts = [context_of([5]), context_of([6])]
     states = [auto.open(context) for context in contexts]
     shown = list[tuple[Context, list[int]]]()
 
-    def worth(context: Context, tree: DraftTree) -> bool:
+    def judge(context: Context, tree: DraftTree) -> bool:
         shown.append((context, sorted(tree.tokens.tolist())))
         return context is contexts[1]
 
-    def drafts(judge: Worth | None) -> list[DraftTree]:
-        return auto.propose([Ask(state, Budget(20, 8, judge)) for state in states])
+    def drafts(worth: Callable[[Context, DraftTree], bool] | None) -> list[DraftTree]:
+        adviser = None if worth is None else Advice(worth)
+        return auto.propose([Ask(state, Budget(20, 8, adviser)) for state in states])
 
-    first, second = drafts(worth)
+    first, second = drafts(judge)
     assert shown == [(contexts[0], [1, 2, 3]), (contexts[1], [1, 2, 3])]
     assert len(dear.asked) == 1
     assert one.asked == two.asked == [6, 6]

@@ -373,3 +373,17 @@ def test_while_no_draft_is_wanted_most_rounds_are_not_read() -> None:
     seen = round_of(text, 1, [{2: 0.9}], [2], EMPTY)
     drafter.observe([seen])
     assert seen.scores.seconds_top > 0
+
+
+def test_of_texts_written_together_one_is_read_at_a_time_and_each_in_turn() -> None:
+    drafter = fitted()
+    texts = [drafter.open(context_of([1])) for _ in range(3)]
+    read = []
+    for _ in range(1 + 3 * SELDOM):
+        for text in texts:
+            text.context.commit(2)
+        seen = [round_of(text, 1, [{2: 0.9}], [2], EMPTY) for text in texts]
+        drafter.observe(seen)
+        read.append([number for number, one in enumerate(seen) if one.scores.seconds_top > 0])
+    assert read[0] == [0, 1, 2]  # they were new
+    assert sorted(number for numbers in read[1:] for number in numbers) == [0, 1, 2]

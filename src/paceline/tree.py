@@ -208,14 +208,15 @@ class DraftTree:
             line.append(node)
         return self if len(line) == len(self) else self.select(line, drawn=self.drawn)
 
-    def top(self, count: int) -> DraftTree:
-        """The ``count`` best nodes by path score, equals shallow nodes first, and all probes besides.
+    def top(self, count: int, paths: Floats | None = None) -> DraftTree:
+        """The ``count`` best nodes, equals shallow nodes first, and all probes besides: the best by how likely
+        somebody finds their ``paths``, or else by path score.
 
-        Connected, since a path's score never rises downwards; what a probe hangs from stays with it.
+        Connected, since neither rises downwards; what a probe hangs from stays with it.
         """
         if count >= len(self):
             return self
-        ranks = -self.path_scores()
+        ranks = -(self.path_scores() if paths is None else paths)
         if self.probes is not None:
             ranks[self.under_probes()] = -np.inf
             count += int(self.probes.sum())

@@ -32,7 +32,7 @@ import numpy as np
 
 from paceline.context import Context
 from paceline.decode.planner import Cut, Draft, Outcome, Planner, Room, Why
-from paceline.decode.reliability import Reliability
+from paceline.decode.reliability import Reliability, Trust
 from paceline.decode.wakefulness import BEARABLE, Running, Steady, Wakefulness
 from paceline.drafters.base import Budget, Drafter
 from paceline.profile.costs import Costs
@@ -78,7 +78,9 @@ class Mind:
     live: bool
     reliability: Reliability = field(default_factory=Reliability)
     running: dict[int, Running] = field(default_factory=dict)
-    drafter: Wakefulness = field(default_factory=Wakefulness)
+    trust: Trust = field(default_factory=Trust)
+    drafter: dict[int, Wakefulness] = field(default_factory=dict)
+    """By the size of the company: drafts that pay for one text may not for eight."""
     dear: tuple[Wakefulness, ...] = field(default_factory=lambda: tuple(Wakefulness() for _ in range(len(STRONG) + 1)))
     cheap_time: Steady = field(default_factory=Steady)
     """What drafting takes without the dear sources."""
@@ -103,6 +105,15 @@ class Mind:
         """Tokens per second that time is valued at: never less than without drafts."""
         running = self.running.get(self.company)
         return max(self.company / seconds_plain, running.rate if running is not None else 0.0)
+
+    @property
+    def wakefulness(self) -> Wakefulness:
+        """The drafter's in company of this size. What slept in a smaller one has no better chance in a larger one."""
+        size = self.company.bit_length()
+        if size not in self.drafter:
+            smaller = [known for known in self.drafter if known < size]
+            self.drafter[size] = replace(self.drafter[max(smaller)]) if smaller else Wakefulness()
+        return self.drafter[size]
 
     def save(self, seconds: float) -> None:
         """A round took so long: if it had probes and was slower than plain for what it promised, that was theirs."""
@@ -166,9 +177,9 @@ class Adaptive(Planner):
             for mind in set(minds):
                 mind.company, mind.value, mind.why, mind.probed = minds.count(mind), 0.0, None, False
                 mind.cheap.clear()
-            asleep = {mind for mind in set(minds) if mind.drafter.sleeps()}
+            asleep = {mind for mind in set(minds) if mind.wakefulness.sleeps()}
             return [
-                Budget(0, 0) if mind in asleep else Budget(self._size(mind), room.depth, self._worth)
+                Budget(0, 0) if mind in asleep else Budget(self._size(mind), room.depth, self)
                 for mind, room in zip(minds, rooms, strict=True)
             ]
 
@@ -182,7 +193,7 @@ class Adaptive(Planner):
             self._own[context] = Mind(self._mind.costs.frozen(), live=False)
         return self._own[context]
 
-    def _worth(self, context: Context, cheap: DraftTree) -> bool:
+    def worth(self, context: Context, draft: DraftTree) -> bool:
         """Whether the dear sources shall run, too: where a draft this good is there, have they been worth it?"""
         with self._lock:
             mind = self._mind_of(context)
@@ -190,12 +201,16 @@ class Adaptive(Planner):
                 return False
             if not mind.live:
                 return True
-            value = self._best(mind, [self._weighed(mind, cheap)], len(context))[1]
+            value = self._best(mind, [_weighed(mind, draft)], len(context))[1]
             kind = sum(value >= border for border in STRONG)
             if mind.dear[kind].sleeps():
                 return False
             mind.cheap[context] = Cheap(value, kind)
             return True
+
+    def paths(self, context: Context, draft: DraftTree) -> Floats:
+        with self._lock:
+            return _weighed(self._mind_of(context), draft).paths
 
     def cut(self, drafts: Sequence[Draft]) -> list[Cut]:
         with self._lock:
@@ -210,7 +225,7 @@ class Adaptive(Planner):
     def _cut(self, mind: Mind, drafts: Sequence[Draft]) -> list[Cut]:
         if not mind.costs.known:
             return [Cut(EMPTY) for _ in drafts]
-        weighed = [self._weighed(mind, draft.tree) for draft in drafts]
+        weighed = [_weighed(mind, draft.tree) for draft in drafts]
         length = sum(len(draft.context) for draft in drafts) // len(drafts)
         chosen, mind.value, mind.why = self._best(mind, weighed, length)
         if any(one.held is not None for one in weighed):
@@ -224,18 +239,9 @@ class Adaptive(Planner):
         for one, nodes in zip(weighed, chosen, strict=True):
             tree = _part(one.tree, nodes)
             mind.reach = max(0.97 * mind.reach, len(tree))
-            tokens = 1.0 + float(one.paths[nodes if one.held is None else nodes & ~one.held].sum())
-            cuts.append(Cut(tree, replace(mind.why, tokens=tokens)))
+            gain = mind.trust.share * float(one.free[nodes].sum())
+            cuts.append(Cut(tree, replace(mind.why, tokens=1.0 + gain)))
         return cuts
-
-    def _weighed(self, mind: Mind, tree: DraftTree) -> Weighed:
-        depths = tree.depths()
-        odds = (mind.reliability.levels if tree.drawn else mind.reliability.odds)(tree, depths)
-        paths = odds.tolist()
-        for node, parent in enumerate(tree.parents.tolist()):
-            if parent != ROOT:
-                paths[node] *= paths[parent]
-        return Weighed(tree, np.array(paths), None if tree.probes is None else tree.under_probes())
 
     @staticmethod
     def _best(mind: Mind, drafts: Sequence[Weighed], length: int) -> tuple[list[Bools], float, Why]:
@@ -243,7 +249,7 @@ class Adaptive(Planner):
         held = sum(0 if one.held is None else int(one.held.sum()) for one in drafts)
         chances = np.concatenate([one.free for one in drafts])
         order = np.argsort(-chances, kind="stable")
-        gains = np.concatenate([[0.0], np.cumsum(chances[order])])
+        gains = mind.trust.share * np.concatenate([[0.0], np.cumsum(chances[order])])
         first = mind.company + held
         seconds = mind.costs.seconds(first + len(order), sequences=mind.company, length=length)
         plain = float(seconds[mind.company])
@@ -278,6 +284,8 @@ class Adaptive(Planner):
         for outcome in outcomes:
             mind.learn(outcome)
         tokens = sum(len(outcome.tokens) for outcome in outcomes)
+        if mind.why is not None:
+            mind.trust.learn(mind.why.tokens - mind.company, tokens - len(outcomes))
         running = mind.running.setdefault(len(outcomes), Running())
         if not mind.live:
             if mind.why is not None:
@@ -297,6 +305,16 @@ class Adaptive(Planner):
         mind.why = None  # the last round of a text may come without a plan
 
 
+def _weighed(mind: Mind, tree: DraftTree) -> Weighed:
+    depths = tree.depths()
+    odds = (mind.reliability.levels if tree.drawn else mind.reliability.odds)(tree, depths)
+    paths = odds.tolist()
+    for node, parent in enumerate(tree.parents.tolist()):
+        if parent != ROOT:
+            paths[node] *= paths[parent]
+    return Weighed(tree, np.array(paths), None if tree.probes is None else tree.under_probes())
+
+
 def _judge(mind: Mind, why: Why, drafting: float) -> None:
     """What this round's drafting was worth, the dear sources' and altogether."""
     patience = PROBING * why.rate * why.seconds_plain
@@ -311,7 +329,7 @@ def _judge(mind: Mind, why: Why, drafting: float) -> None:
         for kind in {cheap.kind for cheap in mind.cheap.values()}:
             mind.dear[kind].judge(gained, patience)
         value = max(value, offered - why.rate * mind.cheap_time.seconds)
-    mind.drafter.judge(value, patience)
+    mind.wakefulness.judge(value, patience)
 
 
 def _part(tree: DraftTree, nodes: Bools) -> DraftTree:

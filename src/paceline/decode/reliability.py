@@ -29,7 +29,32 @@ PRIOR = 4.0
 LEAST, MOST = 1e-4, 0.98
 """No node is impossible, and none is certain: so a child is always less likely than its parent."""
 
+TRUSTING = 4.0
+"""As how many tokens that were promised and came a new planner's good faith counts."""
+FORGOTTEN = 0.98
+"""What a draft leaves of the weight of those before, in what was promised and what came."""
+
 _CLASSES = np.searchsorted(DEPTHS, np.arange(1, 65), side="right") - 1
+
+
+class Trust:
+    """What chosen nodes bring of what they promise. Chosen are those that look best, and among many doubtful ones some
+    look better than they are: the more of them, the less is known and the more there is to choose from."""
+
+    def __init__(self) -> None:
+        self._promised = self._came = TRUSTING
+
+    @property
+    def share(self) -> float:
+        """Of a promise, at most all of it."""
+        return min(1.0, self._came / self._promised)
+
+    def learn(self, expected: float, came: float) -> None:
+        """A round was expected to bring so many tokens, at this share, and brought so many."""
+        if expected > 0:
+            promised = expected / self.share
+            self._promised += (1 - FORGOTTEN) * (TRUSTING - self._promised) + promised
+            self._came += (1 - FORGOTTEN) * (TRUSTING - self._came) + came
 
 
 class Reliability:

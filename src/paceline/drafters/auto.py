@@ -14,7 +14,7 @@ from typing import Any
 from paceline.drafters.assistant import Assistant
 from paceline.drafters.assistant.drafter import Model
 from paceline.drafters.base import Ask, Budget, Drafter
-from paceline.drafters.compose import Union, united
+from paceline.drafters.compose import Union, best, united
 from paceline.drafters.foresight import Foresight
 from paceline.drafters.suffix import Suffix
 from paceline.tree import DraftTree
@@ -48,12 +48,12 @@ class Auto(Union):
         dear = [
             i
             for i, (ask, tree) in enumerate(zip(asks, trees, strict=True))
-            if ask.budget.worth is None or ask.budget.worth(ask.state.context, tree)
+            if ask.budget.adviser is None or ask.budget.adviser.worth(ask.state.context, tree)
         ]
         if dear:
             more = self._drafts(range(len(self.cheap), len(self.parts)), [asks[i] for i in dear])
             for i, tree in zip(dear, more, strict=True):
-                trees[i] = united([trees[i], tree]).top(asks[i].budget.nodes)
+                trees[i] = best(united([trees[i], tree]), asks[i])
         return trees
 
     def _drafts(self, numbers: range, asks: Sequence[Ask]) -> list[DraftTree]:
@@ -64,6 +64,4 @@ class Auto(Union):
             budgets = [Budget(min(ask.budget.nodes, part.nodes), ask.budget.depth) for ask in asks]
             own: list[Any] = [ask.state[number] for ask in asks]
             by_part.append(part.propose([Ask(*pair) for pair in zip(own, budgets, strict=True)]))
-        return [
-            united(trees).top(ask.budget.nodes) for ask, trees in zip(asks, zip(*by_part, strict=True), strict=True)
-        ]
+        return [best(united(trees), ask) for ask, trees in zip(asks, zip(*by_part, strict=True), strict=True)]

@@ -11,18 +11,25 @@ A draft can never be wrong, only useless: the target decides every token.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple, Protocol
 
 from paceline.context import Context
 from paceline.targets.base import NOTHING, Scores, Target, Want
-from paceline.tree import DraftTree
+from paceline.tree import DraftTree, Floats
 from paceline.verify import Verdict
 from paceline.vocabulary import Vocabulary
 
-Worth = Callable[[Context, DraftTree], bool]
-"""Whether, with this draft at hand already, a source that takes time is worth its time."""
+
+class Adviser(Protocol):
+    """Who knows what drafts have come to so far."""
+
+    def worth(self, context: Context, draft: DraftTree) -> bool:
+        """Whether, with this draft at hand already, a source that takes time is worth its time."""
+
+    def paths(self, context: Context, draft: DraftTree) -> Floats:
+        """How likely the text is to go through each node; less below a node than at it."""
 
 
 @dataclass(frozen=True)
@@ -31,8 +38,9 @@ class Budget:
 
     nodes: int
     depth: int
-    worth: Worth | None = None
-    """Asked by drafters with cheap and dear sources before the dear ones run; where nobody can tell, they run."""
+    adviser: Adviser | None = None
+    """Asked by drafters of several sources: before the dear ones run, and which nodes to keep. Where there is none, all
+    sources run, and their own scores are believed."""
 
     def __post_init__(self) -> None:
         assert min(self.nodes, self.depth) >= 0, f"a budget is not negative: {self}"

@@ -81,7 +81,7 @@ class Fallback(Composed):
 
 
 class Union(Composed):
-    """``a+b``: one tree of all parts with equal paths merged, cut to the budget as `DraftTree.top` cuts."""
+    """``a+b``: one tree of all parts with equal paths merged, of which the budget takes the `best`."""
 
     name = "union"
 
@@ -93,9 +93,7 @@ class Union(Composed):
             part.propose([Ask(state[number], budget) for state, budget in asks])
             for number, part in enumerate(self.parts)
         ]
-        return [
-            united(trees).top(ask.budget.nodes) for ask, trees in zip(asks, zip(*by_part, strict=True), strict=True)
-        ]
+        return [best(united(trees), ask) for ask, trees in zip(asks, zip(*by_part, strict=True), strict=True)]
 
 
 def united(trees: Sequence[DraftTree]) -> DraftTree:
@@ -104,3 +102,12 @@ def united(trees: Sequence[DraftTree]) -> DraftTree:
         tree.check()
     present = [tree for tree in trees if len(tree)]
     return merge(present) if len(present) > 1 else present[0] if present else EMPTY
+
+
+def best(tree: DraftTree, ask: Ask) -> DraftTree:
+    """As much of a draft as was asked for. Scores of several sources are hard to compare: one may boast where another
+    is modest. So whoever knows how often nodes of each came true is asked, where there is anybody."""
+    nodes, adviser = ask.budget.nodes, ask.budget.adviser
+    if adviser is None or len(tree) <= nodes:
+        return tree.top(nodes)
+    return tree.top(nodes, adviser.paths(ask.state.context, tree))

@@ -19,6 +19,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import count
 from typing import NamedTuple
 
 import numpy as np
@@ -51,7 +52,7 @@ IMPOSSIBLE = float(np.finfo(np.float64).tiny)
 """What is no likelier is left out: a number so small can no longer be worth less than its parent."""
 
 SELDOM = 4
-"""While no drafts are wanted, one round in so many is learnt from."""
+"""While no drafts are wanted, one round in so many is learnt from: one text's, of those that are written together."""
 
 NO_IDS: Ids = np.empty(0, np.int64)
 NO_CHANCES: Chances = np.empty(0)
@@ -112,8 +113,6 @@ class Text:
     """Of the row that chose the root."""
     asked: bool = True
     """Whether a draft was wanted in this round."""
-    unasked: int = 0
-    """Rounds in which none was."""
 
 
 class Foresight(Storing):
@@ -149,6 +148,8 @@ class Foresight(Storing):
         self._most = anywhere
         self._noise = noise_option(self.name, noise)
         self._anywhere = Anywhere(0, anywhere)
+        self._unasked = count()
+        """Rounds in which somebody wanted no draft."""
 
     def reset(self) -> None:
         super().reset()
@@ -161,10 +162,12 @@ class Foresight(Storing):
     # what is learnt
 
     def observe(self, seen: Sequence[Seen]) -> None:
-        for one in seen:
+        spared = self._spared(seen)
+        for number, one in enumerate(seen):
             text: Text = one.state
             with text.store.lock:
-                if self._idle(one):
+                if number in spared:
+                    text.ids = text.chances = None
                     continue
                 if one.verdict.tokens:
                     self._weigh(text, one.verdict.tokens)
@@ -176,18 +179,19 @@ class Foresight(Storing):
                 text.ids, text.chances = top.ids[kept[-1]], chances[kept[-1]]
                 text.anywhere.add(top.ids[kept], chances[kept])
 
-    def _idle(self, one: Seen) -> bool:
-        """Whether to spare the reading of a round's rows: drafts do not pay for now, so most of what it would teach
-        would go unused."""
-        text: Text = one.state
-        asked, text.asked = text.asked, False
-        if asked or not one.verdict.tokens:
-            return False
-        text.unasked += 1
-        if text.unasked % SELDOM == 0:
-            return False
-        text.ids = text.chances = None
-        return True
+    def _spared(self, seen: Sequence[Seen]) -> set[int]:
+        """Those whose rows are not read: drafts do not pay for now, so most of what they would teach went unused."""
+        idle = []
+        for number, one in enumerate(seen):
+            text: Text = one.state
+            if one.verdict.tokens and not text.asked:
+                idle.append(number)
+            text.asked = False
+        if idle:
+            turn, rest = divmod(next(self._unasked), SELDOM)
+            if rest == SELDOM - 1:
+                del idle[turn % len(idle)]
+        return set(idle)
 
     def _weigh(self, text: Text, tokens: tuple[int, ...]) -> None:
         """Each idea of the next token has its share grow by how likely it found the one that came."""

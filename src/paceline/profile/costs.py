@@ -22,7 +22,8 @@ from paceline.profile.timing import Timing
 Floats = NDArray[np.float64]
 
 EDGES = (1, 2, 3, 4, 5, 6, 8, 10, 12, 16, 20, 24, 32, 40, 48, 64, 80, 96, 128, 192, 256, 384, 512, 1024, 2048)
-"""Row counts from which on a new size begins: close together where sizes are chosen from, and rounds are many."""
+"""The most rows of each size: close together where sizes are chosen from and rounds are many. Machines do rows by
+eights and sixteens, so it is behind those numbers that a round takes a step."""
 TRUSTED = 2
 """So many rounds of a size must have been seen: the first of a shape often pays for preparing it."""
 MEASURED = 30
@@ -154,9 +155,8 @@ def _rising(sizes: Sequence[Size]) -> tuple[list[float], list[float]]:
 
 
 def size_of(rows: int) -> int:
-    """The size that a row count belongs to: the largest edge not above it."""
-    place = int(np.searchsorted(EDGES, rows, side="right")) - 1
-    return EDGES[max(0, place)]
+    """The size that a row count belongs to: the smallest edge not below it, beyond the last one the last."""
+    return EDGES[min(int(np.searchsorted(EDGES, rows)), len(EDGES) - 1)]
 
 
 def _key(sequences: int, length: int) -> tuple[int, int]:
