@@ -47,6 +47,10 @@ PROBING = 0.01
 SAVED, OWED = 2.0, 10.0
 """Plain rounds that can at most be saved up for probes, and that they can owe: the probes of many sequences at once are
 rows that nobody tried yet, and may take far longer than is thought."""
+UNEXPECTED = 0.5
+"""How much longer than expected a round can take, in plain rounds, and still be put down to its draft."""
+FEW, WIDENING = 8, 2
+"""So many rows are tried at once, and so many times as many as were tried before: a step too far is no disaster then."""
 WIDER = 4
 """How many nodes more are asked for than were lately worth sending."""
 
@@ -255,7 +259,8 @@ class Adaptive(Planner):
         plain = float(seconds[mind.company])
         rate = mind.rate(plain)
         values = gains - rate * (seconds[first:] - plain)
-        count = int(values.argmax())
+        tried = max(FEW, WIDENING * mind.costs.tried(sequences=mind.company, length=length))
+        count = int(values[: max(1, int(tried) - first + 1)].argmax())
         sent = np.zeros(len(order), np.bool_)
         sent[order[:count]] = True
         chosen, start = [], 0
@@ -301,7 +306,8 @@ class Adaptive(Planner):
         running.add(tokens, seconds + drafting)
         mind.save(seconds)
         if mind.why is not None:
-            _judge(mind, mind.why, drafting)
+            sent = any(len(outcome.sent) for outcome in outcomes)
+            _judge(mind, mind.why, drafting, mind.why.seconds - seconds if sent else 0.0)
         mind.why = None  # the last round of a text may come without a plan
 
 
@@ -315,14 +321,17 @@ def _weighed(mind: Mind, tree: DraftTree) -> Weighed:
     return Weighed(tree, np.array(paths), None if tree.probes is None else tree.under_probes())
 
 
-def _judge(mind: Mind, why: Why, drafting: float) -> None:
-    """What this round's drafting was worth, the dear sources' and altogether."""
+def _judge(mind: Mind, why: Why, drafting: float, spared: float) -> None:
+    """What this round's drafting was worth, the dear sources' and altogether. Tokens count as they were expected, for
+    what came is a matter of luck; of the time counts also what the round ``spared`` of the seconds it was expected to
+    take, for rows that nobody tried are taken to be cheap."""
     patience = PROBING * why.rate * why.seconds_plain
     spent = mind.dear_time if mind.cheap else mind.cheap_time
     spent.add(drafting)
     if spent.times < 2:  # the first time is no measure of those that follow
         return
-    value = mind.value - why.rate * spent.seconds
+    surprise = why.rate * max(spared, -UNEXPECTED * why.seconds_plain)
+    value = mind.value + surprise - why.rate * spent.seconds
     if mind.cheap:
         offered = sum(cheap.value for cheap in mind.cheap.values())
         gained = mind.value - offered - why.rate * max(0.0, spent.seconds - mind.cheap_time.seconds)

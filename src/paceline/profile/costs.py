@@ -100,6 +100,10 @@ class Costs:
         found += np.maximum(0.0, rows - places[-1]) * UNTRIED * values[0]
         return found * math.exp(self._pace)
 
+    def tried(self, *, sequences: int = 1, length: int = 0) -> float:
+        """The most rows that such a round is known to have had."""
+        return max(size.rows for size in self._nearest(_key(sequences, length)).values() if _trusted(size))
+
     def note(self, timing: Timing) -> None:
         """A round was seen."""
         size = self._size(timing)
