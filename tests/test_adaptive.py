@@ -12,7 +12,7 @@ import pytest
 from paceline.context import Context, Ending
 from paceline.decode.adaptive import PROBING, Adaptive
 from paceline.decode.planner import Draft, Fixed, Outcome, Planner, Room
-from paceline.decode.reliability import Reliability
+from paceline.decode.reliability import Reliability, Trust
 from paceline.drafters import Budget, Drafter
 from paceline.law import Distribution, Sampling
 from paceline.profile.costs import TRUSTED, Costs
@@ -80,7 +80,9 @@ def test_it_is_about_as_fast_as_the_best_fixed_size(curve: str, source: str) -> 
 
         return ride(planner()) / max(ride(Fixed(nodes)) for nodes in (0, 1, 2, 3, 4, 6, 8, 12, 16))
 
-    assert np.mean([share(seed) for seed in range(3)]) > 0.92
+    shares = [share(seed) for seed in range(3)]
+    assert np.mean(shares) > 0.92
+    assert min(shares) > 0.85
 
 
 def test_in_company_drafts_shrink_as_the_rows_of_others_make_them_dear() -> None:
@@ -115,19 +117,21 @@ def test_what_was_not_sent_is_learnt_from_all_the_same() -> None:
 
 
 def test_of_many_doubtful_nodes_the_chosen_bring_less_than_each_of_its_kind_and_that_is_learnt() -> None:
-    """Scores that are right on the whole and wrong each: the best of twenty is the one most overrated."""
+    """Scores that are right on the whole and wrong each: the best of twenty is the one most overrated. Every round has
+    sources of its own, so nothing is known of them but what they claim."""
     rng, one = np.random.default_rng(3), context()
     made = planner(measured(lambda rows: 1.0 + 0.03 * (rows - 1)))
     promised, came = [], []
-    for _ in range(300):
-        odds = rng.uniform(0.0, 0.1, 20)
+    for number in range(300):
+        odds = rng.uniform(0.0, 0.08, 20)
+        odds /= max(1.0, odds.sum())
         claims = np.clip(odds * np.exp(rng.normal(0.0, 1.0, 20)), 1e-3, 0.9)
-        right = int(rng.choice(21, p=[*odds, 1 - odds.sum()])) if odds.sum() < 1 else 0
-        tree = DraftTree.build(range(20), [ROOT] * 20, source="doubtful", scores=np.log(claims))
+        right = int(rng.choice(21, p=[*odds, max(0.0, 1 - odds.sum())]))
+        tree = DraftTree.build(range(20), [ROOT] * 20, source=f"doubtful {number}", scores=np.log(claims))
         made.plan([Room(one, 8)])
         [cut] = made.cut([Draft(one, tree)])
         assert cut.why is not None
-        tokens = (right, 99) if right in cut.tree.tokens else (right + 50,)
+        tokens = (right, 99) if right in cut.tree.tokens else (right,)
         for token in tokens:
             one.commit(token)
         if one.finish is not None:
@@ -137,6 +141,16 @@ def test_of_many_doubtful_nodes_the_chosen_bring_less_than_each_of_its_kind_and_
         promised.append(cut.why.tokens - 1)
         came.append(len(tokens) - 1)
     assert sum(came[100:]) > 0.7 * sum(promised[100:]) > 0
+
+
+def test_who_was_trusted_too_little_is_given_another_chance() -> None:
+    trust = Trust()
+    for _ in range(3):
+        trust.learn(5.0, 0.0)
+    assert trust.share < 0.4
+    for _ in range(300):
+        trust.learn(0.0, 0.0)
+    assert trust.share > 0.9
 
 
 def test_what_sleeps_beside_many_wakes_beside_few_and_what_sleeps_alone_sleeps_beside_many() -> None:
@@ -314,6 +328,37 @@ def test_a_dear_source_runs_where_it_pays_and_not_beside_a_draft_that_is_good_al
         made.review([Outcome(context=one, proposed=tree, sent=cut.tree, tokens=tokens, **spent)])
     assert ran[False] > 180
     assert ran[True] < 30
+
+
+def test_in_company_a_dear_source_is_weighed_against_what_all_would_do_without_it() -> None:
+    """Alone each text could have all the rows that were tried; together they share them, with and without it."""
+    made, texts = planner(measured(lambda rows: 0.030 + 0.0001 * rows, most=8)), [context() for _ in range(8)]
+    cheap = DraftTree.chain([1, 2, 3, 4], scores=np.log([0.5] * 4), source="cheap")
+    best = DraftTree.chain([1, 2, 3, 4], scores=np.log([0.95] * 4), source="dear")
+    ran = 0
+    for _ in range(10):
+        budgets = made.plan([Room(one, 8) for one in texts])
+        drafts, asked = [], 0
+        for one, budget in zip(texts, budgets, strict=True):
+            if budget.empty:
+                drafts.append(EMPTY)
+                continue
+            dear = made.worth(one, cheap)
+            asked += dear
+            drafts.append(best if dear else cheap)
+        cuts = made.cut([Draft(one, tree) for one, tree in zip(texts, drafts, strict=True)])
+        ran += asked
+        outcomes = []
+        rows = sum(1 + len(cut.tree) for cut in cuts)
+        spent = {"seconds_draft": 0.002 if asked else 1e-4, "seconds": 0.030 + 0.0001 * rows}
+        for number, (tree, cut) in enumerate(zip(drafts, cuts, strict=True)):
+            tokens = (*range(1, 1 + len(cut.tree)), 9) if tree is best else (9,)
+            for token in tokens:
+                texts[number].commit(token)
+            outcomes.append(Outcome(context=texts[number], proposed=tree, sent=cut.tree, tokens=tokens, **spent))
+        made.review(outcomes)
+        texts = [one if one.finish is None else context() for one in texts]
+    assert ran == 8 * 10
 
 
 # the rejection rule

@@ -12,9 +12,11 @@ import pytest
 import paceline
 from paceline.cli import main
 from paceline.cli.bench import draft_cost as command
-from paceline.context import Context
+from paceline.context import Context, Ending
 from paceline.drafters import make_drafter
 from paceline.drafters.base import Budget, Drafter, Seen
+from paceline.drafters.store import Storing
+from paceline.law import Sampling
 from paceline.measure import draft_cost
 from paceline.targets.base import OnEarly, Pending, Request, Target, Want
 from paceline.tree import DraftTree
@@ -80,6 +82,17 @@ def test_rounds_are_real_ones(foretold: draft_cost.Foretold, method: str, temper
     assert cost.microseconds >= max(cost.propose, cost.observe) > 0
     if method in ("unispec", "recycling"):
         assert cost.nodes > 50
+
+
+@pytest.mark.parametrize("method", ["unispec", "foresight"])
+def test_a_method_that_learns_from_rows_has_seen_all_of_them(foretold: draft_cost.Foretold, method: str) -> None:
+    drafter = make_drafter(method)
+    state = drafter.open(Context([1, 2], Sampling(), Ending(max_new_tokens=10)))
+    draft_cost._teach(drafter, state, foretold.wide(drafter.needs.top))
+    assert isinstance(drafter, Storing)
+    assert drafter._shared is not None
+    assert len(drafter._shared.chances) == VOCABULARY
+    assert (drafter._shared.chances > 0).any(axis=1).all()
 
 
 def test_rows_are_read_by_number_and_dtype() -> None:

@@ -387,3 +387,24 @@ def test_of_texts_written_together_one_is_read_at_a_time_and_each_in_turn() -> N
         read.append([number for number, one in enumerate(seen) if one.scores.seconds_top > 0])
     assert read[0] == [0, 1, 2]  # they were new
     assert sorted(number for numbers in read[1:] for number in numbers) == [0, 1, 2]
+
+
+def test_what_a_private_text_learns_is_its_own_affair() -> None:
+    """The same rounds teach it the same, whoever else writes and wrote before."""
+
+    def read(drafter: Foresight, others: int) -> list[bool]:
+        text, *rest = (drafter.open(context_of([1])) for _ in range(1 + others))
+        found = []
+        for _ in range(3 * SELDOM):
+            for one in (text, *rest):
+                one.context.commit(2)
+            seen = [round_of(one, 1, [{2: 0.9}], [2], EMPTY) for one in (text, *rest)]
+            drafter.observe(seen)
+            found.append(seen[0].scores.seconds_top > 0)
+        return found
+
+    drafter = fitted(store="private")
+    alone = read(drafter, 0)
+    assert sum(alone) == 1 + (3 * SELDOM - 1) // SELDOM
+    assert read(drafter, 0) == alone
+    assert read(drafter, 3) == alone

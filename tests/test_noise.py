@@ -1,5 +1,6 @@
 """Noise is a frozen function of (seed, sample, stream, index, token), and as good as independent draws."""
 
+import sys
 from concurrent.futures import ThreadPoolExecutor
 from itertools import combinations
 
@@ -273,9 +274,13 @@ def test_threads_do_not_disturb_each_other() -> None:
         ids = np.random.default_rng(index).integers(0, 150_000, 500)
         return Noise(7).uniform(Stream.TARGET, index, ids).tolist()
 
-    alone = [drawn(index) for index in range(400)]
-    with ThreadPoolExecutor(8) as pool:
-        assert list(pool.map(drawn, range(400))) == alone
+    alone, interval = [drawn(index) for index in range(400)], sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)  # threads then meet in the middle of a draw
+    try:
+        with ThreadPoolExecutor(8) as pool:
+            assert list(pool.map(drawn, range(400))) == alone
+    finally:
+        sys.setswitchinterval(interval)
 
 
 @pytest.mark.parametrize("ids", [[-1], [3, -5], [2**33], [0, 2**40]])

@@ -209,8 +209,8 @@ class DraftTree:
         return self if len(line) == len(self) else self.select(line, drawn=self.drawn)
 
     def top(self, count: int, paths: Floats | None = None) -> DraftTree:
-        """The ``count`` best nodes, equals shallow nodes first, and all probes besides: the best by how likely
-        somebody finds their ``paths``, or else by path score.
+        """The ``count`` best nodes by ``paths``, where given, or else by path score, equals shallow first, and all
+        probes besides.
 
         Connected, since neither rises downwards; what a probe hangs from stays with it.
         """

@@ -50,7 +50,8 @@ rows that nobody tried yet, and may take far longer than is thought."""
 UNEXPECTED = 0.5
 """How much longer than expected a round can take, in plain rounds, and still be put down to its draft."""
 FEW, WIDENING = 8, 2
-"""So many rows are tried at once, and so many times as many as were tried before: a step too far is no disaster then."""
+"""So many rows are tried at once, and so many times as many as were tried before, those of probes apart: a step too far
+is no disaster then."""
 WIDER = 4
 """How many nodes more are asked for than were lately worth sending."""
 
@@ -64,9 +65,9 @@ class Pending(NamedTuple):
 
 
 class Cheap(NamedTuple):
-    """What a sequence's cheap sources offered before the dear ones ran, in tokens, and which class that is."""
+    """What a sequence's cheap sources offered before the dear ones ran, and which class that is."""
 
-    value: float
+    draft: Weighed
     kind: int
 
 
@@ -96,6 +97,8 @@ class Mind:
     """How many sequences are in this round."""
     value: float = 0.0
     """What the drafts of this round were worth, in tokens, the time of probes apart."""
+    offered: float = 0.0
+    """And those of the cheap sources by themselves, where dear ones ran."""
     why: Why | None = None
     saved: float = BEARABLE
     """How much time probes may lose, in plain rounds; at first as much as a source may."""
@@ -205,11 +208,12 @@ class Adaptive(Planner):
                 return False
             if not mind.live:
                 return True
-            value = self._best(mind, [_weighed(mind, draft)], len(context))[1]
+            weighed = _weighed(mind, draft)
+            value = self._best(mind, [weighed], len(context))[1]
             kind = sum(value >= border for border in STRONG)
             if mind.dear[kind].sleeps():
                 return False
-            mind.cheap[context] = Cheap(value, kind)
+            mind.cheap[context] = Cheap(weighed, kind)
             return True
 
     def paths(self, context: Context, draft: DraftTree) -> Floats:
@@ -239,6 +243,10 @@ class Adaptive(Planner):
             mind.value = value
             if not mind.probed:
                 weighed, chosen, mind.why = bare, without, why
+        if mind.cheap:  # what the same round would be worth without the dear sources
+            drafted = [mind.cheap.get(draft.context) for draft in drafts]
+            offered = [one if cheap is None else cheap.draft for one, cheap in zip(weighed, drafted, strict=True)]
+            mind.offered = self._best(mind, offered, length)[1]
         cuts = []
         for one, nodes in zip(weighed, chosen, strict=True):
             tree = _part(one.tree, nodes)
@@ -259,8 +267,8 @@ class Adaptive(Planner):
         plain = float(seconds[mind.company])
         rate = mind.rate(plain)
         values = gains - rate * (seconds[first:] - plain)
-        tried = max(FEW, WIDENING * mind.costs.tried(sequences=mind.company, length=length))
-        count = int(values[: max(1, int(tried) - first + 1)].argmax())
+        most = max(FEW, int(WIDENING * mind.costs.tried(sequences=mind.company, length=length))) - mind.company
+        count = int(values[: 1 + max(0, most)].argmax())
         sent = np.zeros(len(order), np.bool_)
         sent[order[:count]] = True
         chosen, start = [], 0
@@ -289,8 +297,8 @@ class Adaptive(Planner):
         for outcome in outcomes:
             mind.learn(outcome)
         tokens = sum(len(outcome.tokens) for outcome in outcomes)
-        if mind.why is not None:
-            mind.trust.learn(mind.why.tokens - mind.company, tokens - len(outcomes))
+        expected = 0.0 if mind.why is None else mind.why.tokens - mind.company
+        mind.trust.learn(expected, tokens - len(outcomes) if expected else 0.0)
         running = mind.running.setdefault(len(outcomes), Running())
         if not mind.live:
             if mind.why is not None:
@@ -307,7 +315,7 @@ class Adaptive(Planner):
         mind.save(seconds)
         if mind.why is not None:
             sent = any(len(outcome.sent) for outcome in outcomes)
-            _judge(mind, mind.why, drafting, mind.why.seconds - seconds if sent else 0.0)
+            _judge(mind, mind.why, drafting, mind.why.seconds - seconds if sent and not mind.probed else 0.0)
         mind.why = None  # the last round of a text may come without a plan
 
 
@@ -331,14 +339,13 @@ def _judge(mind: Mind, why: Why, drafting: float, spared: float) -> None:
     if spent.times < 2:  # the first time is no measure of those that follow
         return
     surprise = why.rate * max(spared, -UNEXPECTED * why.seconds_plain)
-    value = mind.value + surprise - why.rate * spent.seconds
+    value = mind.value - why.rate * spent.seconds
     if mind.cheap:
-        offered = sum(cheap.value for cheap in mind.cheap.values())
-        gained = mind.value - offered - why.rate * max(0.0, spent.seconds - mind.cheap_time.seconds)
+        gained = mind.value - mind.offered - why.rate * max(0.0, spent.seconds - mind.cheap_time.seconds)
         for kind in {cheap.kind for cheap in mind.cheap.values()}:
-            mind.dear[kind].judge(gained, patience)
-        value = max(value, offered - why.rate * mind.cheap_time.seconds)
-    mind.wakefulness.judge(value, patience)
+            mind.dear[kind].judge(gained + surprise, patience)
+        value = max(value, mind.offered - why.rate * mind.cheap_time.seconds)
+    mind.wakefulness.judge(value + surprise, patience)
 
 
 def _part(tree: DraftTree, nodes: Bools) -> DraftTree:

@@ -32,7 +32,7 @@ LEAST, MOST = 1e-4, 0.98
 TRUSTING = 4.0
 """As how many tokens that were promised and came a new planner's good faith counts."""
 FORGOTTEN = 0.98
-"""What a draft leaves of the weight of those before, in what was promised and what came."""
+"""What a round leaves of the weight of those before, in what was promised and what came."""
 
 _CLASSES = np.searchsorted(DEPTHS, np.arange(1, 65), side="right") - 1
 
@@ -50,11 +50,11 @@ class Trust:
         return min(1.0, self._came / self._promised)
 
     def learn(self, expected: float, came: float) -> None:
-        """A round was expected to bring so many tokens, at this share, and brought so many."""
-        if expected > 0:
-            promised = expected / self.share
-            self._promised += (1 - FORGOTTEN) * (TRUSTING - self._promised) + promised
-            self._came += (1 - FORGOTTEN) * (TRUSTING - self._came) + came
+        """A draft was expected to bring so many tokens, at this share, and brought so many. Rounds without one count,
+        too: who is trusted too little to be sent is given another chance in time."""
+        promised = expected / self.share
+        self._promised += (1 - FORGOTTEN) * (TRUSTING - self._promised) + promised
+        self._came += (1 - FORGOTTEN) * (TRUSTING - self._came) + came
 
 
 class Reliability:

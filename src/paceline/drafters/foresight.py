@@ -68,6 +68,8 @@ class Anywhere:
         self._weight = 1.0
         """Of the newest row. It grows instead of all others fading, which would be a pass over the vocabulary."""
         self.shares = np.array(SHARES)
+        self.unasked = count()
+        """Rounds in which a text wanted no draft."""
         self.ids: Ids = NO_IDS
         self.chances: Chances = NO_CHANCES
 
@@ -87,8 +89,8 @@ class Anywhere:
         self._rounds += 1
 
     def _likeliest(self) -> Ids:
-        """The tokens of the greatest mass, ascending. Only what reaches the least of those found the last time comes
-        into question, since no mass ever shrinks beside the others': a pass over the vocabulary, and no search in it.
+        """The tokens of the greatest mass, ascending. All that were found the last time reach the least of them, so no
+        other has to be looked at that does not: a pass over the vocabulary, and no search in it.
         """
         if len(self.ids) < max(1, self._most) or not (least := float(self._mass[self.ids].min())) > 0:
             found = _best(self._mass, self._most)
@@ -148,8 +150,6 @@ class Foresight(Storing):
         self._most = anywhere
         self._noise = noise_option(self.name, noise)
         self._anywhere = Anywhere(0, anywhere)
-        self._unasked = count()
-        """Rounds in which somebody wanted no draft."""
 
     def reset(self) -> None:
         super().reset()
@@ -162,7 +162,7 @@ class Foresight(Storing):
     # what is learnt
 
     def observe(self, seen: Sequence[Seen]) -> None:
-        spared = self._spared(seen)
+        spared = _spared(seen)
         for number, one in enumerate(seen):
             text: Text = one.state
             with text.store.lock:
@@ -178,20 +178,6 @@ class Foresight(Storing):
                 kept = [0, *(node + 1 for node in one.verdict.path)]
                 text.ids, text.chances = top.ids[kept[-1]], chances[kept[-1]]
                 text.anywhere.add(top.ids[kept], chances[kept])
-
-    def _spared(self, seen: Sequence[Seen]) -> set[int]:
-        """Those whose rows are not read: drafts do not pay for now, so most of what they would teach went unused."""
-        idle = []
-        for number, one in enumerate(seen):
-            text: Text = one.state
-            if one.verdict.tokens and not text.asked:
-                idle.append(number)
-            text.asked = False
-        if idle:
-            turn, rest = divmod(next(self._unasked), SELDOM)
-            if rest == SELDOM - 1:
-                del idle[turn % len(idle)]
-        return set(idle)
 
     def _weigh(self, text: Text, tokens: tuple[int, ...]) -> None:
         """Each idea of the next token has its share grow by how likely it found the one that came."""
@@ -298,6 +284,22 @@ class Foresight(Storing):
         scores = np.log(np.concatenate([level.odds for level in levels])[chosen].astype(np.float64))
         tokens = np.concatenate([level.tokens for level in levels])[chosen]
         return DraftTree(tokens, parents, np.fmin(scores, 0.0), (self.name,) * len(chosen))
+
+
+def _spared(seen: Sequence[Seen]) -> set[int]:
+    """Those whose rows are not read: drafts do not pay for now, so most of what they would teach went unused. Of texts
+    that learn together one is read at a time, each in turn."""
+    idle: dict[Anywhere, list[int]] = {}
+    for number, one in enumerate(seen):
+        text: Text = one.state
+        if one.verdict.tokens and not text.asked:
+            idle.setdefault(text.anywhere, []).append(number)
+        text.asked = False
+    for anywhere, numbers in idle.items():
+        turn, rest = divmod(next(anywhere.unasked), SELDOM)
+        if rest == SELDOM - 1:
+            del numbers[turn % len(numbers)]
+    return {number for numbers in idle.values() for number in numbers}
 
 
 class _Level(NamedTuple):

@@ -178,6 +178,7 @@ def _teach(drafter: Drafter, state: object, foretold: Foretold) -> None:
     for tokens in np.array_split(np.arange(len(foretold.ids)), 64):
         request = Request.of_tree(NoRows(), int(tokens[0]), DraftTree.chain(tokens[1:]))
         told = Told(request, foretold.top(tokens))
+        drafter.propose([Ask(state, Budget(1, 1))])  # who is not asked for drafts may spare itself the learning
         drafter.observe([Seen(state, Verdict((), (int(tokens[0]),), 0), told)])
 
 

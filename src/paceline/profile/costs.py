@@ -101,7 +101,7 @@ class Costs:
         return found * math.exp(self._pace)
 
     def tried(self, *, sequences: int = 1, length: int = 0) -> float:
-        """The most rows that such a round is known to have had."""
+        """About the most rows of rounds that were seen: of such rounds, or of those most like them."""
         return max(size.rows for size in self._nearest(_key(sequences, length)).values() if _trusted(size))
 
     def note(self, timing: Timing) -> None:

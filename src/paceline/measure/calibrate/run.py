@@ -147,7 +147,7 @@ class Calibrator:
     def _left_to_texts(self, spent: float) -> float:
         over = spent / self.plan.seconds - SHARES["first"] - SHARES["others"]
         planned = len(self.methods) * (SHARES["deep"] + SHARES["spot"])
-        return min(1.0, max(YIELD, 1 - over / planned))
+        return min(1.0, max(YIELD, 1 - over / planned)) if planned else 1.0
 
     def _cells(self) -> list[tuple[int, int]]:
         """The first company at every length, and every other one at the first length."""
