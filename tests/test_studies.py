@@ -98,7 +98,10 @@ def test_batches_are_told_as_measured(slow: float, agrees: bool, tmp_path: Path)
 
 @pytest.mark.parametrize(("slow", "agrees"), [(3.0, True), (0.3, False)])
 def test_temperatures_are_told_prompt_by_prompt(slow: float, agrees: bool, tmp_path: Path) -> None:
-    found = sign(studied("temperature", tmp_path, {"T=1.0": {METHOD: slow}}), "gains less at temperature 1")
+    found = sign(
+        studied("temperature", tmp_path, {"T=1.0": {sized(METHOD, CALIBRATED[METHOD]): slow}}),
+        "gains less at temperature 1",
+    )
     assert found.agrees is agrees
     assert found.ratio.bounded
     assert found.told_apart

@@ -54,6 +54,11 @@ def sized(method: str, calibrated: Calibrated | None) -> str:
     return method if calibrated is None else f"{method}@fixed:{calibrated.nodes}"
 
 
+def looked_at(found: Found) -> str:
+    """The entry of the method that a study looks at, at the size that was calibrated for it."""
+    return sized(found.setting.method, found.calibrated.get(found.setting.method))
+
+
 def own_size(setting: Setting) -> list[Wish]:
     """The method's best size on this machine."""
     return [Wish(label=setting.method, method=setting.method)]
@@ -80,8 +85,7 @@ def _ablation(setting: Setting, calibrated: Calibrations) -> list[Stage]:
 
 
 def _read_ablation(found: Found) -> Findings:
-    summary, setting = found.runs[RUN], found.setting
-    whole, parts = sized(setting.method, found.calibrated.get(setting.method)), _ablated(setting, found.calibrated)
+    summary, whole, parts = found.runs[RUN], looked_at(found), _ablated(found.setting, found.calibrated)
     names = {whole: "whole", **{entry: name for name, entry in parts.items()}}
     papers = {"without calibration": 1.61, "without score estimation": 1.48, "without tree expansion": 1.66}
     signs = [
@@ -115,21 +119,22 @@ TEMPERATURES = "0", "1.0"
 
 
 def _at_temperatures(setting: Setting, calibrated: Calibrations) -> list[Stage]:
-    methods = tuple(dict.fromkeys((*RIVALS, setting.method, "auto")))
+    own = sized(setting.method, calibrated.get(setting.method))
+    methods = tuple(dict.fromkeys((*RIVALS, own, "auto")))
     return [Stage(name=f"T={t}", methods=methods, options={"temperature": t}) for t in TEMPERATURES]
 
 
 def _read_temperature(found: Found) -> Findings:
-    method, signs = found.setting.method, list[Sign]()
+    method, entry, signs = found.setting.method, looked_at(found), list[Sign]()
     cold, warm = (found.runs.get(f"T={t}") for t in TEMPERATURES)
     if cold is not None and warm is not None:
         between = Between(cold.run, warm.run)
-        moved = next(one for one in between.findings if one.entry == method and one.task is None)
+        moved = next(one for one in between.findings if one.entry == entry and one.task is None)
         signs.append(
             Sign(
                 claim=f"{method} gains less at temperature 1 than at 0",
                 paper="1.85x against 2.13x",
-                ours=f"{told(speed_up(warm, method))} against {told(speed_up(cold, method))}",
+                ours=f"{told(speed_up(warm, entry))} against {told(speed_up(cold, entry))}",
                 wants=Way.BELOW,
                 ratio=moved.ratio,
             )
@@ -142,12 +147,12 @@ def _read_temperature(found: Found) -> Findings:
             Sign(
                 claim=f"at temperature {name} {method} is faster than the best of the others",
                 paper=f"{paper} of recycling",
-                ours=f"{against(summary, method, best)} of {best}",
+                ours=f"{against(summary, entry, best)} of {best}",
                 wants=Way.ABOVE,
-                ratio=ratio(summary, method, best),
+                ratio=ratio(summary, entry, best),
             )
         )
-    notes = ["a model that loops when it is greedy flatters whatever looks things up"]
+    notes = [*size_note(found), "a model that loops when it is greedy flatters whatever looks things up"]
     return Findings(head=HEAD, rows=rows_of_stages(found.runs), signs=signs, notes=notes)
 
 
@@ -199,7 +204,8 @@ TYPES = "float32", "bfloat16", "float16"
 
 
 def _in_types(setting: Setting, calibrated: Calibrations) -> list[Stage]:
-    return [Stage(name=t, methods=(setting.method, "auto"), options={"dtype": t, "free": None}) for t in TYPES]
+    methods = sized(setting.method, calibrated.get(setting.method)), "auto"
+    return [Stage(name=t, methods=methods, options={"dtype": t, "free": None}) for t in TYPES]
 
 
 def _read_precision(found: Found) -> Findings:
@@ -212,8 +218,7 @@ def _read_precision(found: Found) -> Findings:
             tokens = sum(len(record.tokens) for record in records)
             share = f"{same} of {len(records)}", f"{agree / max(tokens, 1):.1%}"
             rows.append((*row(summary, entry, f"{name}  {entry}")[:4], *share, ""))
-        method = found.setting.method
-        gain = speed_up(summary, method)
+        gain = speed_up(summary, looked_at(found))
         if gain is not None:
             gains[name] = gain
         if name == "float32":
@@ -308,6 +313,7 @@ STUDIES: Sequence[Study] = (
         name="temperature",
         source="Table 6",
         summary="methods at temperatures 0 and 1",
+        wishes=own_size,
         stages=_at_temperatures,
         read=_read_temperature,
     ),
@@ -323,6 +329,7 @@ STUDIES: Sequence[Study] = (
         name="precision",
         source="Table 10",
         summary="texts and speed in float32, bfloat16 and float16, written freely",
+        wishes=own_size,
         stages=_in_types,
         read=_read_precision,
     ),
