@@ -53,7 +53,8 @@ def test_the_demo_needs_nothing_but_itself(capsys: pytest.CaptureFixture[str]) -
     assert twin["texts"] == small["texts"]
     assert "the texts are those of pocket, token for token" in " ".join(out.split())
     assert all(row["identical"] for part in (small, twin) for row in part["methods"])
-    assert small["methods"][2]["tokens_per_round"] > 1.2
+    [assistant] = [row for row in small["methods"] if row["method"] == "assistant"]  # `auto` goes by the clock
+    assert assistant["tokens_per_round"] > 1.2
 
 
 def test_the_demo_tells_a_text_that_differs(
