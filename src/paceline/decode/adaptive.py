@@ -332,7 +332,8 @@ def _weighed(mind: Mind, tree: DraftTree) -> Weighed:
 def _judge(mind: Mind, why: Why, drafting: float, spared: float) -> None:
     """What this round's drafting was worth, the dear sources' and altogether. Tokens count as they were expected, for
     what came is a matter of luck; of the time counts also what the round ``spared`` of the seconds it was expected to
-    take, for rows that nobody tried are taken to be cheap."""
+    take, for rows that nobody tried are taken to be cheap. That is no fault of the dear sources, which would have to
+    sleep for it long after the rows are known."""
     patience = PROBING * why.rate * why.seconds_plain
     spent = mind.dear_time if mind.cheap else mind.cheap_time
     spent.add(drafting)
@@ -343,7 +344,7 @@ def _judge(mind: Mind, why: Why, drafting: float, spared: float) -> None:
     if mind.cheap:
         gained = mind.value - mind.offered - why.rate * max(0.0, spent.seconds - mind.cheap_time.seconds)
         for kind in {cheap.kind for cheap in mind.cheap.values()}:
-            mind.dear[kind].judge(gained + surprise, patience)
+            mind.dear[kind].judge(gained, patience)
         value = max(value, mind.offered - why.rate * mind.cheap_time.seconds)
     mind.wakefulness.judge(value + surprise, patience)
 
