@@ -1,0 +1,76 @@
+"""How often each n-gram was seen, as it is handed on and kept in a file."""
+
+from __future__ import annotations
+
+import json
+import os
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import mkstemp
+from typing import TYPE_CHECKING
+
+from paceline.dictionary.corpus.needs import need
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+KEY = b"paceline.counts"
+VERSION = 1
+
+
+@dataclass(frozen=True)
+class Counts:
+    """The most frequent n-grams of a corpus, and what is known of those that were left out."""
+
+    grams: pa.Table
+    """Columns gram and count: those of fewer words first, then by falling count, then by the bytes of the gram."""
+    words: int
+    """All words of the corpus, each as often as it stands there."""
+    distinct: dict[int, int]
+    """For each number of words, how many different n-grams there are, whether they stayed or not."""
+
+    @property
+    def order(self) -> int:
+        """The most words of an n-gram."""
+        return max(self.distinct)
+
+    def save(self, path: str | Path) -> None:
+        """Written beside the path and then moved there, so that nobody ever sees half of it."""
+        import pyarrow.parquet as pq
+
+        said = {"version": VERSION, "words": self.words, "distinct": self.distinct}
+        table = self.grams.replace_schema_metadata({KEY: json.dumps(said).encode()})
+        target = Path(path)
+        try:
+            handle, beside = mkstemp(dir=target.parent, prefix=f".{target.name}.")
+        except OSError as error:
+            raise ValueError(f"{target} can't be written ({error.strerror}); name another place") from None
+        try:
+            with os.fdopen(handle, "wb") as file:
+                pq.write_table(table, file, compression="zstd")
+                file.flush()
+                os.fsync(file.fileno())
+            os.chmod(beside, 0o644)
+            os.replace(beside, target)
+        except OSError as error:
+            raise ValueError(f"{target} can't be written ({error.strerror}); name another place") from None
+        finally:
+            with suppress(FileNotFoundError):
+                os.unlink(beside)
+
+    @classmethod
+    def load(cls, path: str | Path) -> Counts:
+        need("pyarrow", "reading counts", "dict")
+        import pyarrow as pa
+        import pyarrow.parquet as pq
+
+        try:
+            table = pq.read_table(path)
+        except (pa.ArrowException, OSError) as error:
+            raise ValueError(f"{path} can't be read as counts ({str(error).splitlines()[0]}); count again") from None
+        said = json.loads((table.schema.metadata or {}).get(KEY, b"{}"))
+        if said.get("version") != VERSION:
+            raise ValueError(f"{path} holds no counts of this version of paceline; count again")
+        distinct = {int(words): number for words, number in said["distinct"].items()}
+        return cls(table.replace_schema_metadata(None), said["words"], distinct)

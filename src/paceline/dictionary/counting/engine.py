@@ -1,0 +1,135 @@
+"""DuckDB, which counts within the memory it is given and spills what does not fit.
+
+The lines come as a stream that is read once. The engine runs in a thread of its own, so that Ctrl-C reaches the main
+thread at once and stops it from there.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, TypeVar
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+T = TypeVar("T")
+SIZE = re.compile(r"\d+(\.\d+)?\s*([KMGT]i?)?B", re.IGNORECASE)
+AGAIN = 0.05
+"""Seconds until a stop is said again: said between two statements, it is not heard."""
+
+
+class Stopped(Exception):
+    """Raised into the stream when the count is given up."""
+
+
+class Engine(AbstractContextManager["Engine"]):
+    """One connection with its limits, and a folder for what it spills that goes when it does."""
+
+    def __init__(self, memory: str, threads: int | None, folder: Path | None, disk: str | None = None) -> None:
+        import duckdb
+
+        for option, size in (("memory", memory), ("disk", disk)):
+            if size is not None and not SIZE.fullmatch(size):
+                raise ValueError(f"{option} is a size such as 2GB or 500MB, not {size!r}")
+        if threads is not None and threads < 1:
+            raise ValueError(f"counting needs at least 1 thread, not {threads}")
+        try:
+            self._spilled = TemporaryDirectory(prefix="paceline-count-", dir=folder, ignore_cleanup_errors=True)
+        except OSError as error:
+            raise ValueError(f"{folder} can't hold what counting spills ({error.strerror}); name a folder") from None
+        self._memory, self._folder = memory, Path(self._spilled.name).parent
+        config: dict[str, Any] = {
+            "memory_limit": memory,
+            "temp_directory": self._spilled.name,
+            "preserve_insertion_order": False,
+            "threads": threads or len(os.sched_getaffinity(0)),
+        }
+        if disk is not None:
+            config["max_temp_directory_size"] = disk
+        self._connection = duckdb.connect(config=config)
+        self._stopped = False
+        self._failure: BaseException | None = None
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._connection.close()
+        self._spilled.cleanup()
+
+    def register(self, name: str, rows: pa.Table | pa.RecordBatchReader) -> None:
+        self._connection.register(name, rows)
+
+    def stream(self, batches: Iterator[pa.RecordBatch], schema: pa.Schema) -> pa.RecordBatchReader:
+        """A reader of the batches whose own errors are kept: the engine would tell them as its own."""
+        import pyarrow as pa
+
+        return pa.RecordBatchReader.from_batches(schema, self._watched(batches))
+
+    def _watched(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        try:
+            for batch in batches:
+                if self._stopped:
+                    raise Stopped
+                yield batch
+        except BaseException as error:
+            self._failure = error
+            raise
+
+    def run(self, statement: str) -> None:
+        self._apart(lambda: self._connection.execute(statement))
+
+    def rows(self, statement: str) -> list[tuple[Any, ...]]:
+        return self._apart(lambda: self._connection.execute(statement).fetchall())
+
+    def table(self, statement: str) -> pa.Table:
+        return self._apart(lambda: self._connection.sql(statement).to_arrow_table())
+
+    def _apart(self, work: Callable[[], T]) -> T:
+        """What the work gives, done in another thread while this one stays open to a signal."""
+        done: list[T] = []
+        failed: list[BaseException] = []
+        ended = threading.Event()
+
+        def go() -> None:
+            try:
+                done.append(work())
+            except BaseException as error:
+                failed.append(error)
+            finally:
+                ended.set()
+
+        worker = threading.Thread(target=go, daemon=True)
+        worker.start()
+        try:
+            ended.wait()
+        except BaseException:
+            self._stopped = True
+            while not ended.wait(AGAIN):
+                self._connection.interrupt()
+            raise
+        finally:
+            worker.join()
+        if failed:
+            raise self._told(failed[0]) from None
+        return done[0]
+
+    def _told(self, error: BaseException) -> BaseException:
+        import duckdb
+
+        if self._failure is not None:
+            return self._failure
+        said = str(error)
+        if "max_temp_directory_size" in said or "No space left" in said:
+            return ValueError(
+                f"{self._folder} has no room left for what counting spills; name another folder or give more memory"
+            )
+        if isinstance(error, duckdb.OutOfMemoryException):
+            return ValueError(f"counting does not get by with {self._memory} of memory; give more or use fewer threads")
+        return error
