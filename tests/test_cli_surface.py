@@ -213,6 +213,12 @@ datastore build
 datastore info
   <FILE>  str
   --json
+dict
+dict fertility
+  --tokenizers  utf8 +
+  --texts  named_text +
+  --data  Path
+  --json
 export
   <ENGINE>  str  vllm|llama.cpp|transformers
   <METHOD>  str ?

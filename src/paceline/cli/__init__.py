@@ -9,10 +9,10 @@ from collections.abc import Sequence
 from typing import NoReturn
 
 from paceline import __version__
-from paceline.cli import bench, calibrate, chat, check, datastore, demo, export, generate, methods, streams
+from paceline.cli import bench, calibrate, chat, check, datastore, demo, dictionary, export, generate, methods, streams
 from paceline.cli.failures import sentence
 
-COMMANDS = (demo, generate, chat, calibrate, check, bench, datastore, export, methods)
+COMMANDS = (demo, generate, chat, calibrate, check, bench, datastore, dictionary, export, methods)
 
 WITHOUT_A_FLAG = 'the prompt without a flag, as in: paceline generate "Once"'
 OUTDATED = {

@@ -1,0 +1,20 @@
+"""``paceline dict``: what is done with dictionaries, one file each."""
+
+from __future__ import annotations
+
+from paceline.cli.common import Subparsers
+from paceline.cli.dictionary import fertility
+
+ACTIONS = (fertility,)
+
+
+def add(commands: Subparsers) -> None:
+    parser = commands.add_parser(
+        "dict",
+        help="measure what a dictionary of a language can save",
+        description="What concerns dictionaries: files that complete the words of one language for one tokenizer.",
+        allow_abbrev=False,
+    )
+    actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True, help="what to do")
+    for action in ACTIONS:
+        action.add(actions)
