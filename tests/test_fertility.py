@@ -122,7 +122,7 @@ def data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     names = ["<unk>", "the", "тех", *"線中"]
     words = Tokenizer(models.WordLevel({name: i for i, name in enumerate(names)}, unk_token="<unk>"))
     words.pre_tokenizer = pre_tokenizers.Whitespace()
-    wrapped(words).save_pretrained(folder / "tokenizers" / "whole")
+    wrapped(words).save_pretrained(folder / "tokenizers" / "by-word")
     for name, text in {
         "parallel/en.txt": "the the\n\nthe\n",
         "parallel/oldi-crh_Latn.txt": "the\n",
@@ -142,8 +142,9 @@ def test_all_tokenizers_and_texts_of_the_data_folder_are_counted(
     out, said = told(capsys, "--data", data)
     # bytes: "the the" is 7 and "the" 3, of 3 words; "тех тех" is 13, of 2 words
     assert said["fertility"]["llama3"] == {"crh-Cyrl": 6.5, "crh-Latn": 3.0, "en": 10 / 3}
-    assert said["fertility"]["whole"] == {"crh-Cyrl": 1.0, "crh-Latn": 1.0, "en": 1.0}
-    assert said["per_character"] == {"llama3": {"zh": 3.0}, "whole": {"zh": 1.0}}
+    assert said["fertility"]["by-word"] == {"crh-Cyrl": 1.0, "crh-Latn": 1.0, "en": 1.0}
+    assert said["per_character"] == {"llama3": {"zh": 3.0}, "by-word": {"zh": 1.0}}
+    assert list(said["texts"]) == ["crh-Cyrl", "crh-Latn", "en", "zh"]
     assert said["texts"]["crh-Cyrl"]["words"] == 100, "of running text no more than its end"
     assert "crh-Cyrl: the end of text/crh-Cyrl/a.txt, text/crh-Cyrl/b.txt, 100 words in 50 lines" in out
     assert set(said["sources"]) == {
@@ -169,11 +170,11 @@ def test_findings_compare_tokens_with_the_paper_tokenizer_or_the_one_named_first
     out, said = told(capsys, "--data", data)
     assert said["base"] == "llama3"
     assert (
-        "in crh-Cyrl, whole needs 0.15x the tokens of llama3; in en 0.30x; in crh-Latn 0.33x; in zh 0.33x"
+        "in crh-Cyrl, by-word needs 0.15x the tokens of llama3; in en 0.30x; in crh-Latn 0.33x; in zh 0.33x"
         in out.splitlines()
     )
-    _, said = told(capsys, "--data", data, "--tokenizers", "whole", data / "tokenizers" / "llama3")
-    assert said["base"] == "whole"
+    _, said = told(capsys, "--data", data, "--tokenizers", "by-word", data / "tokenizers" / "llama3")
+    assert said["base"] == "by-word"
     assert said["beside"] == {"llama3": {"crh-Latn": 3.0, "zh": 3.0, "en": 10 / 3, "crh-Cyrl": 6.5}}
 
 
@@ -191,9 +192,9 @@ def test_named_texts_are_read_alone_and_those_of_a_language_together(
 
 
 def test_tokenizers_that_agree_are_said_to(data: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (data / "tokenizers" / "llama3").rename(data / "tokenizers" / "other")
-    (data / "tokenizers" / "twin").symlink_to(data / "tokenizers" / "other")
-    assert "twin needs the tokens of other in every language" in told(capsys, "--data", data)[0]
+    """And of two that the paper has, the first is the one to compare with."""
+    (data / "tokenizers" / "llama3-twin").symlink_to(data / "tokenizers" / "llama3")
+    assert "llama3-twin needs the tokens of llama3 in every language" in told(capsys, "--data", data)[0]
 
 
 @pytest.mark.parametrize(
