@@ -16,11 +16,16 @@ from tempfile import TemporaryDirectory
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from paceline.dictionary.counting.statement import quoted
+
 if TYPE_CHECKING:
     import pyarrow as pa
 
 T = TypeVar("T")
-SIZE = re.compile(r"\d+(\.\d+)?\s*([KMGT]i?)?B", re.IGNORECASE)
+SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([KMGT]I?B|B)", re.IGNORECASE)
+UNITS = {"B": 1} | {
+    prefix + unit: base**power for power, prefix in enumerate("KMGT", 1) for unit, base in (("B", 1000), ("IB", 1024))
+}
 AGAIN = 0.05
 """Seconds until a stop is said again: said between two statements, it is not heard."""
 
@@ -35,24 +40,23 @@ class Engine(AbstractContextManager["Engine"]):
     def __init__(self, memory: str, threads: int | None, folder: Path | None, disk: str | None = None) -> None:
         import duckdb
 
-        for option, size in (("memory", memory), ("disk", disk)):
-            if size is not None and not SIZE.fullmatch(size):
-                raise ValueError(f"{option} is a size such as 2GB or 500MB, not {size!r}")
+        self.memory = bytes_of("memory", memory)
+        self._disk = bytes_of("disk", disk) if disk is not None else None
         if threads is not None and threads < 1:
             raise ValueError(f"counting needs at least 1 thread, not {threads}")
         try:
             self._spilled = TemporaryDirectory(prefix="paceline-count-", dir=folder, ignore_cleanup_errors=True)
         except OSError as error:
             raise ValueError(f"{folder} can't hold what counting spills ({error.strerror}); name a folder") from None
-        self._memory, self._folder = memory, Path(self._spilled.name).parent
+        self._place = Path(self._spilled.name)
         config: dict[str, Any] = {
-            "memory_limit": memory,
-            "temp_directory": self._spilled.name,
+            "memory_limit": f"{self.memory}B",
+            "temp_directory": str(self._place / "engine"),
             "preserve_insertion_order": False,
             "threads": threads or len(os.sched_getaffinity(0)),
         }
         if disk is not None:
-            config["max_temp_directory_size"] = disk
+            config["max_temp_directory_size"] = f"{self._disk}B"
         self._connection = duckdb.connect(config=config)
         self._stopped = False
         self._failure: BaseException | None = None
@@ -84,6 +88,17 @@ class Engine(AbstractContextManager["Engine"]):
 
     def run(self, statement: str) -> None:
         self._apart(lambda: self._connection.execute(statement))
+
+    def write(self, statement: str, name: str, rows_together: int = 1 << 17) -> None:
+        """Put the answer into a file of the folder that goes with the engine."""
+        said = f"FORMAT parquet, COMPRESSION snappy, ROW_GROUP_SIZE {rows_together}"
+        self.run(f"COPY ({statement}) TO {quoted(str(self._place / name))} ({said})")
+        if self._disk is not None and sum(file.stat().st_size for file in self._place.iterdir()) > self._disk:
+            raise self._full()
+
+    def files(self, pattern: str) -> str:
+        """The files of such names as a relation."""
+        return f"read_parquet({quoted(str(self._place / pattern))})"
 
     def rows(self, statement: str) -> list[tuple[Any, ...]]:
         return self._apart(lambda: self._connection.execute(statement).fetchall())
@@ -127,9 +142,22 @@ class Engine(AbstractContextManager["Engine"]):
             return self._failure
         said = str(error)
         if "max_temp_directory_size" in said or "No space left" in said:
-            return ValueError(
-                f"{self._folder} has no room left for what counting spills; name another folder or give more memory"
-            )
+            return self._full()
         if isinstance(error, duckdb.OutOfMemoryException):
-            return ValueError(f"counting does not get by with {self._memory} of memory; give more or use fewer threads")
+            return ValueError(
+                f"counting does not get by with a memory of {self.memory / 1e9:g} GB; give more or use fewer threads"
+            )
         return error
+
+    def _full(self) -> ValueError:
+        return ValueError(
+            f"{self._place.parent} has no room left for what counting spills; name another folder or give more memory"
+        )
+
+
+def bytes_of(option: str, size: str) -> int:
+    """The number that 2GB or 500 MiB stands for."""
+    found = SIZE.fullmatch(size)
+    if found is None or (number := int(float(found[1]) * UNITS[found[2].upper()])) < 1:
+        raise ValueError(f"{option} is a size such as 2GB or 500MB, not {size!r}")
+    return number

@@ -10,8 +10,6 @@ which `paceline.dictionary.words.ngrams` writes in Python.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
 from paceline.dictionary.words import TAB, re2_patterns
 
 HIGHEST_ORDER = 8
@@ -39,23 +37,38 @@ def _ngrams(words: int) -> str:
     return f"list_transform(range(1, len(w) - {words - 2}), lambda i: {units})"
 
 
-def summed(tables: Iterable[str]) -> str:
-    """Counts of parts of a corpus as those of the whole."""
-    rows = " UNION ALL ".join(f"SELECT gram, count FROM {table}" for table in tables)
-    return f"SELECT gram, sum(count)::BIGINT AS count FROM ({rows}) GROUP BY gram"
+PARTS = 32
+"""Grams are told apart by their hash, so that each part of many tables can be summed alone."""
 
 
-WORDS = f"(length(gram) - length(replace(gram, {quoted(TAB)}, '')) + 1)"
-"""How many words a gram has: one more than tabs."""
+def parted(grams: str) -> str:
+    """Rows of one part lie together: whoever reads a part passes over the others."""
+    return f"SELECT gram, count, hash(gram) % {PARTS} AS part FROM {grams} ORDER BY part"
+
+
+def summed(tables: str, part: int) -> str:
+    """One part of several tables as if all had been counted at once."""
+    return f"SELECT gram, sum(count)::BIGINT AS count FROM {tables} WHERE part = {part} GROUP BY gram"
+
+
+def numbered(grams: str) -> str:
+    """The same with how many words each gram has: one more than tabs."""
+    tabs = f"length(gram) - length(replace(gram, {quoted(TAB)}, ''))"
+    return f"SELECT gram, count, ({tabs} + 1)::UTINYINT AS words FROM ({grams})"
 
 
 def totals(grams: str) -> str:
     """For each number of words, how many different n-grams there are and how many in all."""
-    return f"SELECT {WORDS} AS words, count(*), sum(count)::BIGINT FROM {grams} GROUP BY words ORDER BY words"
+    return f"SELECT words, count(*), sum(count)::BIGINT FROM {grams} GROUP BY words"
+
+
+def counts_of(grams: str, words: int) -> str:
+    """How many n-grams of so many words were seen how often, the most often first."""
+    return f"SELECT count, count(*) FROM {grams} WHERE words = {words} GROUP BY count ORDER BY count DESC"
 
 
 def frequent(grams: str, words: int, min_count: int, limit: int) -> str:
     """The most frequent n-grams of so many words, in the order in which they are kept."""
     return f"""
-        SELECT gram, count FROM {grams} WHERE {WORDS} = {words} AND count >= {min_count}
+        SELECT gram, count FROM {grams} WHERE words = {words} AND count >= {min_count}
         ORDER BY count DESC, gram LIMIT {limit}"""
