@@ -183,7 +183,8 @@ class SavedDataset(Records):
                         meter.at(self.name, before + file.tell())
                 except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
                     raise ValueError(f"{path} is no whole arrow file ({_short(error)}); save it again") from None
-            before += path.stat().st_size
+            before += size_of(path)
+            meter.at(self.name, before)
 
 
 STATE = "state.json"
@@ -227,8 +228,7 @@ def parsed(spec: str) -> tuple[str, str | None, str]:
         return name, rest[0], rest[1]
     if not rest:
         return name, None, KNOWN_SPLITS[0]
-    is_split = rest[0].split("[")[0] in KNOWN_SPLITS
-    return (name, None, rest[0]) if is_split else (name, rest[0], KNOWN_SPLITS[0])
+    return (name, None, rest[0]) if rest[0] in KNOWN_SPLITS else (name, rest[0], KNOWN_SPLITS[0])
 
 
 class Given(Source):
