@@ -103,13 +103,18 @@ def hostile_lines(seed: int, number: int) -> list[str]:
 
 def by_the_engine(lines: list[str]) -> list[list[list[str]]]:
     cut = re2_patterns()
+
+    def extracted(texts: list[str], pattern: str) -> list[list[str]]:
+        connection.register("texts", pyarrow.table({"text": texts}))
+        return [
+            row[0]
+            for row in connection.execute(f"SELECT regexp_extract_all(text, {quoted(pattern)}) FROM texts").fetchall()
+        ]
+
     with duckdb.connect(config={"threads": 1}) as connection:
-        connection.register("lines", pyarrow.table({"line": lines}))
-        found = connection.execute(
-            f"SELECT list_transform(regexp_extract_all(line, {quoted(cut.segment)}), "
-            f"lambda s: regexp_extract_all(s, {quoted(cut.unit)})) FROM lines"
-        ).fetchall()
-    return [row[0] for row in found]
+        found = extracted(lines, cut.segment)
+        units = iter(extracted([segment for line in found for segment in line], cut.unit))
+    return [[next(units) for _ in line] for line in found]
 
 
 def test_both_engines_agree_with_a_slow_reading() -> None:

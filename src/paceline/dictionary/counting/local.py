@@ -110,7 +110,7 @@ def selected(engine: Engine, order: int, min_count: int, limit: int) -> Counts:
         least = max(min_count, _least(engine.rows(counts_of("grams", words)), limit))
         tables.append(engine.table(frequent("grams", words, least, limit)))
     distinct = {words: found.get(words, (0, 0))[0] for words in range(1, order + 1)}
-    return Counts(joined(tables), found[1][1], distinct)
+    return Counts(joined(tables), found.get(1, (0, 0))[1], distinct)
 
 
 def _least(counts: list[tuple[int, int]], limit: int) -> int:
