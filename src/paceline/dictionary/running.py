@@ -123,8 +123,9 @@ class _Book:
 
     def known(self, numbers: NDArray[Any]) -> NDArray[np.bool_]:
         """Which n-grams have tokens for all their units."""
-        there: NDArray[np.bool_] = self._first.lengths[numbers[:, 0]] > 0
-        return there & (self._later.lengths[numbers[:, 1:]] > 0).all(axis=1)
+        there: NDArray[np.bool_] = (self._later.lengths[numbers[:, 1:]] > 0).all(axis=1)
+        there &= self._first.lengths[numbers[:, 0]] > 0
+        return there
 
     def spell(self, numbers: NDArray[Any]) -> tuple[Tokens, NDArray[np.int64], NDArray[np.int64]]:
         """Rows of tokens, their lengths, and where the last unit begins."""

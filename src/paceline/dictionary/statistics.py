@@ -80,18 +80,25 @@ class Statistics:
         """Keys with something to propose, the most frequent first."""
         return np.flatnonzero((self.best >= 0) & (self.likely >= np.float32(min_probability)))
 
-    def walk(self, keys: Indices, min_probability: float, longest: int = LONGEST) -> tuple[NDArray[np.int32], Any]:
-        """What is proposed behind some keys: tokens, and how likely each is after those before it. A row ends
-        (`NOWHERE`) where the next token is less likely than that."""
+    def walk(
+        self,
+        keys: Indices,
+        min_probability: float,
+        longest: int = LONGEST,
+        told: NDArray[Any] | None = None,
+    ) -> tuple[NDArray[np.int32], NDArray[np.float32]]:
+        """What is proposed behind some keys: tokens, and how likely each is after those before it, or what else is to
+        be told of each step. A row ends (`NOWHERE`, 0) where the next token is less likely than that."""
         tokens = np.full((len(keys), longest), NOWHERE, np.int32)
-        likely = np.zeros((len(keys), longest), np.float32)
+        values = np.zeros((len(keys), longest), np.float32)
         rows, at = np.arange(len(keys)), keys
         for step in range(longest):
             going = np.flatnonzero((at >= 0) & (self.best[at] >= 0) & (self.likely[at] >= np.float32(min_probability)))
             rows, at = rows[going], at[going]
-            tokens[rows, step], likely[rows, step] = self.best[at], self.likely[at]
+            tokens[rows, step] = self.best[at]
+            values[rows, step] = (self.likely if told is None else told)[at]
             at = self.after[at]
-        return tokens, likely
+        return tokens, values
 
 
 def statistics(spelled: Sequence[Spelled], longest: int = LONGEST) -> Statistics:

@@ -14,17 +14,16 @@ Tokens follow, each one higher than its id, so that 0 is the border between two 
 
 from __future__ import annotations
 
-import os
 import struct
 import sys
 import zlib
 from collections.abc import Iterable
-from contextlib import suppress
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
 from typing import Literal
 
+from paceline.profile import keeping
 from paceline.vocabulary import Vocabulary
 
 SIZE = 128
@@ -126,15 +125,7 @@ def read_header(path: str, beginning: bytes, kind: bytes, noun: str) -> Header:
 
 def write_whole(path: Path, pieces: Iterable[bytes]) -> None:
     """Write a file, all of it or nothing."""
-    place = Path(os.path.realpath(path))
-    partial = place.with_name(f".{place.name}.{os.getpid()}.partial")
     try:
-        with partial.open("wb") as file:
-            for piece in pieces:
-                file.write(piece)
-        partial.replace(place)
+        keeping.write_whole(path, pieces)
     except OSError as error:
         raise ValueError(f"cannot write {path}: {error.strerror}") from None
-    finally:
-        with suppress(OSError):
-            partial.unlink(missing_ok=True)

@@ -8,9 +8,7 @@ and says so once; measuring anew replaces it.
 from __future__ import annotations
 
 import json
-import os
 import re
-import sys
 import warnings
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
@@ -20,12 +18,11 @@ from typing import Any
 
 from paceline.profile.acceptance import Acceptance
 from paceline.profile.curve import Curves, Reading, with_reading
+from paceline.profile.keeping import PLACE, folder, write_whole
 from paceline.profile.setup import Setup, versions
 from paceline.profile.timing import Timing
 
 FORMAT = 1
-PLACE = "PACELINE_CACHE"
-"""The environment variable that names another folder."""
 
 
 class Unreadable(ValueError):
@@ -99,18 +96,6 @@ class Profile:
         return replace(self, methods=(*(m for m in self.methods if (m.method, m.draft) not in new), *methods))
 
 
-def folder() -> Path:
-    """Where profiles are kept: $PACELINE_CACHE, or else where this system keeps what can be made again."""
-    if given := os.environ.get(PLACE):
-        return Path(given).expanduser()
-    if sys.platform == "win32":
-        return Path(os.environ.get("LOCALAPPDATA") or Path.home() / "AppData" / "Local") / "paceline" / "Cache"
-    if sys.platform == "darwin":
-        return Path.home() / "Library" / "Caches" / "paceline"
-    given = os.environ.get("XDG_CACHE_HOME", "")
-    return (Path(given) if Path(given).is_absolute() else Path.home() / ".cache") / "paceline"
-
-
 def path_of(setup: Setup) -> Path:
     """Where the profile of a setup is kept, if there is one."""
     name = re.sub(r"[^\w.+-]+", "-", setup.model.rsplit("/", 1)[-1]).strip("-.")[:40]
@@ -154,16 +139,11 @@ def load(setup: Setup) -> Profile | None:
 def save(profile: Profile) -> Path:
     """Write a profile in place of the one that was there, all of it or nothing."""
     path = path_of(profile.setup)
-    partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        partial.write_text(json.dumps(profile.as_dict()), encoding="utf8")
-        partial.replace(path)
+        write_whole(path, [json.dumps(profile.as_dict()).encode()])
     except OSError as error:
         raise ValueError(f"cannot keep the profile {path}: {error.strerror}; name a folder with ${PLACE}") from None
-    finally:
-        if partial.exists():
-            partial.unlink()
     for other in path.parent.glob(f"*-{profile.setup.digest}.json"):
         if other != path:  # the same weights under another name
             other.unlink(missing_ok=True)

@@ -1,0 +1,77 @@
+"""The entries of a dictionary: what is proposed behind which tokens, and how sure of it one is."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from paceline.dictionary.statistics import NOWHERE, Statistics
+
+LEVELS = 16
+"""Probabilities are kept as one of so many, evenly spaced in log odds between the lowest and the highest."""
+LOWEST, HIGHEST = 0.05, 0.995
+_ODDS = (math.log(LOWEST / (1 - LOWEST)), math.log(HIGHEST / (1 - HIGHEST)))
+_STEP = (_ODDS[1] - _ODDS[0]) / (LEVELS - 1)
+
+
+@dataclass(frozen=True)
+class Table:
+    """Entries in the order of their keys read backwards, each key once."""
+
+    prefixes: NDArray[np.int32]
+    """Tokens, right-aligned, `NOWHERE` before the first."""
+    completions: NDArray[np.int32]
+    """Which of ``texts`` each of them proposes."""
+    first: NDArray[np.uint8]
+    """The level of the first token's probability."""
+    rest: NDArray[np.uint8]
+    """That of each later token, on average."""
+    texts: NDArray[np.int32]
+    """Different completions, left-aligned, `NOWHERE` behind the last token."""
+
+    def __len__(self) -> int:
+        return len(self.prefixes)
+
+    @property
+    def highest(self) -> int:
+        """The highest token id."""
+        return int(max(self.prefixes.max(initial=0), self.texts.max(initial=0)))
+
+
+def level(probability: NDArray[Any]) -> NDArray[np.uint8]:
+    """The nearest level."""
+    inside = np.clip(probability.astype(np.float64), LOWEST, HIGHEST)
+    return np.rint((np.log(inside / (1 - inside)) - _ODDS[0]) / _STEP).astype(np.uint8)
+
+
+def probability(level: int) -> float:
+    """What a level stands for."""
+    return 1 / (1 + math.exp(-(_ODDS[0] + _STEP * level)))
+
+
+def entries(found: Statistics, *, count: int, min_probability: float, longest: int) -> Table:
+    """The most frequent keys that have something to propose, and what: token by token, as long as each is at least so
+    likely after those before it, and no more than so many.
+
+    What is kept as a token's probability is lower than its share: who was seen n times with something is counted n of
+    n + 1 times, for of what was seen once the next time may differ.
+    """
+    keys = found.candidates(min_probability)[:count]
+    tokens, likely = found.walk(keys, min_probability, longest, told=found.likely * found.counts / (found.counts + 1))
+    prefixes = found.tokens(keys)
+    order = np.lexsort(prefixes.T)  # the last token decides first
+    texts, which = np.unique(tokens, axis=0, return_inverse=True)
+    sizes = (tokens != NOWHERE).sum(axis=1)
+    with np.errstate(divide="ignore"):
+        later = np.exp(np.where(tokens != NOWHERE, np.log(likely), 0.0)[:, 1:].sum(axis=1) / np.maximum(sizes - 1, 1))
+    return Table(
+        prefixes=prefixes[order],
+        completions=which.ravel()[order].astype(np.int32),
+        first=level(likely[:, 0])[order],
+        rest=level(np.where(sizes > 1, later, likely[:, 0]))[order],
+        texts=texts,
+    )

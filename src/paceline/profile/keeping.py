@@ -1,0 +1,40 @@
+"""Where what can be made again is kept, and how a file is written: all of it or nothing."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+PLACE = "PACELINE_CACHE"
+"""The environment variable that names another folder."""
+
+
+def folder() -> Path:
+    """$PACELINE_CACHE, or else where this system keeps what can be made again."""
+    if given := os.environ.get(PLACE):
+        return Path(given).expanduser()
+    if sys.platform == "win32":
+        return Path(os.environ.get("LOCALAPPDATA") or Path.home() / "AppData" / "Local") / "paceline" / "Cache"
+    if sys.platform == "darwin":
+        return Path.home() / "Library" / "Caches" / "paceline"
+    given = os.environ.get("XDG_CACHE_HOME", "")
+    return (Path(given) if Path(given).is_absolute() else Path.home() / ".cache") / "paceline"
+
+
+def write_whole(path: Path, pieces: Iterable[Any]) -> None:
+    """Write bytes, piece by piece, beside a file and then in its place. An OSError tells what went wrong; nothing is
+    left of what was begun."""
+    place = Path(os.path.realpath(path))
+    partial = place.with_name(f".{place.name}.{os.getpid()}.partial")
+    try:
+        with partial.open("wb") as file:
+            for piece in pieces:
+                file.write(piece)
+        partial.replace(place)
+    finally:
+        with suppress(OSError):
+            partial.unlink(missing_ok=True)
