@@ -93,7 +93,7 @@ class Engine(AbstractContextManager["Engine"]):
         """Put the answer into a file of the folder that goes with the engine."""
         said = f"FORMAT parquet, COMPRESSION snappy, ROW_GROUP_SIZE {rows_together}"
         self.run(f"COPY ({statement}) TO {quoted(str(self._place / name))} ({said})")
-        if self._disk is not None and sum(file.stat().st_size for file in self._place.iterdir()) > self._disk:
+        if self._disk is not None and sum(file.stat().st_size for file in self._place.rglob("*")) > self._disk:
             raise self._full()
 
     def files(self, pattern: str) -> str:

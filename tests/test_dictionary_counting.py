@@ -1,0 +1,277 @@
+"""Counts are those of a plain counter over the definition, however little memory there is and whoever counts."""
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from importlib.util import find_spec
+from pathlib import Path
+from shutil import which
+
+import pytest
+
+from paceline.dictionary.corpus import Corpus, open_corpus
+from paceline.dictionary.corpus import corpus as corpus_module
+from paceline.dictionary.counting import Counts, count, local
+from paceline.dictionary.counting.engine import Engine, bytes_of
+from paceline.dictionary.words import TAB, ngrams
+
+pa = pytest.importorskip("pyarrow", reason="counts are tables of pyarrow: pip install 'paceline[dict]'")
+duckdb = pytest.importorskip("duckdb", reason="duckdb counts: pip install 'paceline[dict]'")
+
+ROOT = Path(__file__).resolve().parent.parent
+DATA = ROOT.parent / "shared" / "data" / "text"
+
+
+def pairs(counts: Counts) -> list[tuple[str, int]]:
+    return list(zip(counts.grams["gram"].to_pylist(), counts.grams["count"].to_pylist(), strict=True))
+
+
+def plainly(lines: list[str], order: int) -> list[tuple[str, int]]:
+    """The same by a counter and a sort, for texts that are small."""
+    seen = Counter(gram for line in lines for gram in ngrams(line, order))
+    return sorted(seen.items(), key=lambda pair: (pair[0].count(TAB), -pair[1], pair[0].encode()))
+
+
+def limited(ranked: list[tuple[str, int]], min_count: int, limit: int) -> list[tuple[str, int]]:
+    kept: Counter[int] = Counter()
+    found = []
+    for gram, times in ranked:
+        kept[gram.count(TAB)] += times >= min_count
+        if times >= min_count and kept[gram.count(TAB)] <= limit:
+            found.append((gram, times))
+    return found
+
+
+def hostile(seed: int, number: int) -> list[str]:
+    dice = random.Random(seed)
+    letters = "abяъ' ’,.-\t我のก็ '\"\\%_{}$\0\u2028\U00020000🙂é\u0301\n"
+    return ["".join(dice.choices(letters, k=dice.randrange(60))) for _ in range(number)]
+
+
+@pytest.fixture(params=["at once", "in parts"])
+def chunks(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Both ways of counting: in one piece, and in chunks that are put on disk."""
+    if request.param == "in parts":
+        monkeypatch.setattr(local, "TEXT_IN_MEMORY", 10**9)
+        monkeypatch.setattr(corpus_module, "BATCH", 15_000)
+    return str(request.param)
+
+
+@pytest.mark.parametrize("order", [1, 2, 3, 5])
+def test_counts_of_hostile_strings_are_those_of_a_counter(order: int, chunks: str) -> None:
+    lines = hostile(order, 1500)
+    found = count(Corpus.of_lines(lines), order=order, threads=2)
+    assert pairs(found) == plainly([part for line in lines for part in line.split("\n")], order)
+
+
+def test_counts_of_real_text_are_those_of_a_counter(chunks: str) -> None:
+    if not DATA.is_dir():
+        pytest.skip("needs ../shared/data beside the checkout")
+    lines = []
+    for name in ("uk/docs-uk.txt", "pl/opensource-guide.txt", "zh/d2l-zh.txt", "crh-Latn/QIRIMTATARTILI-crh.txt"):
+        lines += (DATA / name).read_text(encoding="utf8")[:25_000].split("\n")
+    found = count(Corpus.of_lines(lines), threads=2)
+    expected = plainly(lines, 3)
+    assert pairs(found) == expected
+    assert found.words == sum(times for gram, times in expected if TAB not in gram)
+    assert found.distinct == {n + 1: sum(gram.count(TAB) == n for gram, _ in expected) for n in range(3)}
+
+
+def test_the_limit_keeps_the_most_frequent_and_ties_go_by_bytes(chunks: str) -> None:
+    lines = hostile(11, 1500)
+    split = [part for line in lines for part in line.split("\n")]
+    everything = plainly(split, 3)
+    for min_count, limit in ((1, 100), (3, 7), (10**6, 5)):
+        found = count(Corpus.of_lines(lines), min_count=min_count, limit=limit)
+        assert pairs(found) == limited(everything, min_count, limit)
+        assert sum(found.distinct.values()) == len(everything), "what is left out is still counted"
+        assert found.words == sum(times for gram, times in everything if TAB not in gram)
+
+
+def test_threads_and_folders_change_nothing(chunks: str, tmp_path: Path) -> None:
+    corpus = Corpus.of_lines(hostile(5, 1000))
+    first, *others = [count(corpus, threads=threads, folder=tmp_path) for threads in (1, 2)]
+    assert all(other.grams.equals(first.grams) for other in others)
+    assert list(tmp_path.iterdir()) == [], "nothing is left behind"
+
+
+def test_counts_come_back_from_their_file(tmp_path: Path) -> None:
+    found = count(Corpus.of_lines(["a b c", "b c"]))
+    found.save(tmp_path / "counts")
+    again = Counts.load(tmp_path / "counts")
+    assert again == found
+    assert (again.order, again.words, again.distinct) == (3, 5, {1: 3, 2: 2, 3: 1})
+    assert pairs(again)[:2] == [("b", 2), ("c", 2)]
+    assert [path.name for path in tmp_path.iterdir()] == ["counts"]
+    with pytest.raises(ValueError, match="can't be written"):
+        found.save(tmp_path / "none" / "counts")
+
+
+def test_what_are_no_counts_is_refused(tmp_path: Path) -> None:
+    import pyarrow.parquet as pq
+
+    (tmp_path / "text").write_text("text")
+    with pytest.raises(ValueError, match=r"text can't be read as counts \(.*\); count again"):
+        Counts.load(tmp_path / "text")
+    with pytest.raises(ValueError, match="none can't be read as counts"):
+        Counts.load(tmp_path / "none")
+    pq.write_table(pa.table({"gram": ["a"]}), tmp_path / "table")
+    with pytest.raises(ValueError, match="holds no counts"):
+        Counts.load(tmp_path / "table")
+    found = count(Corpus.of_lines(["a b c"]))
+    found.save(tmp_path / "whole")
+    (tmp_path / "cut").write_bytes((tmp_path / "whole").read_bytes()[:-9])
+    with pytest.raises(ValueError, match="can't be read as counts"):
+        Counts.load(tmp_path / "cut")
+
+
+@pytest.mark.parametrize(
+    ("wish", "said"),
+    [
+        ({"order": 0}, "1 to 8 words, not 0"),
+        ({"order": 9}, "1 to 8 words, not 9"),
+        ({"limit": 0}, "limit must be at least 1"),
+        ({"min_count": 0}, "min_count must be at least 1"),
+        ({"threads": 0}, "at least 1 thread"),
+        ({"memory": "much"}, "memory is a size such as 2GB or 500MB, not 'much'"),
+        ({"memory": "0GB"}, "memory is a size"),
+        ({"disk": "5"}, "disk is a size"),
+        ({"folder": Path("no/such/folder")}, "name a folder"),
+    ],
+)
+def test_a_wish_that_cant_be_met_is_told(wish: dict[str, object], said: str) -> None:
+    with pytest.raises(ValueError, match=said):
+        count(Corpus.of_lines(["a"]), **wish)  # type: ignore[arg-type]
+
+
+def test_sizes_are_read_as_people_write_them() -> None:
+    assert [bytes_of("memory", size) for size in ("2GB", "1.5 mb", "3KiB", "7B")] == [2 * 10**9, 1_500_000, 3072, 7]
+
+
+# --- failures on the way ------------------------------------------------------------------------------------
+
+
+def test_what_the_corpus_says_is_what_is_heard(chunks: str, tmp_path: Path) -> None:
+    path = tmp_path / "a.jsonl"
+    rows = [json.dumps({"text": f"some words {n}"}) for n in range(3000)]
+    path.write_text("\n".join([*rows, '{"text": 5}']))
+    with pytest.raises(ValueError, match="line 3001: the field text is no text but int"):
+        count(open_corpus([path]), folder=tmp_path)
+    with pytest.raises(ValueError, match="without a single word"):
+        count(Corpus.of_lines(["-"]), folder=tmp_path)
+    assert [found.name for found in tmp_path.iterdir()] == ["a.jsonl"]
+
+
+def test_a_full_disk_is_told_in_a_sentence(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(local, "TEXT_IN_MEMORY", 10**9)
+    monkeypatch.setattr(corpus_module, "BATCH", 20_000)
+    with pytest.raises(ValueError, match=f"{tmp_path} has no room left for what counting spills; name another folder"):
+        count(Corpus.of_lines(hostile(3, 4000)), folder=tmp_path, disk="50KB")
+    assert list(tmp_path.iterdir()) == []
+
+
+FULL = """
+mount -t tmpfs -o size=2m tmpfs "$1" && exec "$2" -c "
+import sys
+from pathlib import Path
+from paceline.dictionary.counting.engine import Engine
+with Engine('30MB', 1, Path(sys.argv[1])) as engine:
+    engine.run('CREATE TEMP TABLE t AS SELECT i, md5(i::VARCHAR) AS h FROM range(2000000) AS r(i)')
+" "$1"
+"""
+
+
+def test_a_disk_that_is_really_full_is_told_too(tmp_path: Path) -> None:
+    environment = {**os.environ, "PYTHONPATH": str(ROOT / "src")}
+    if which("unshare") is None or subprocess.run(["unshare", "-m", "mount", "-t", "tmpfs", "t", tmp_path]).returncode:
+        pytest.skip("needs the right to mount a small disk of its own")
+    command = ["unshare", "-m", "sh", "-c", FULL, "sh", str(tmp_path), sys.executable]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True)
+    assert done.stderr.splitlines()[-1].startswith(f"ValueError: {tmp_path} has no room left")
+
+
+def test_the_engine_spills_and_says_when_it_cant(tmp_path: Path) -> None:
+    hashes = "SELECT i, md5(i::VARCHAR) AS h FROM range(1000000) AS r(i)"
+    with Engine("20MB", 1, tmp_path) as engine:
+        engine.run(f"CREATE TEMP TABLE t AS {hashes}")
+        assert engine.rows("SELECT count(*) FROM t") == [(1_000_000,)]
+        with pytest.raises(ValueError, match=r"does not get by with a memory of 0.02 GB"):
+            engine.rows(f"SELECT list(h) FROM ({hashes})")
+    assert list(tmp_path.iterdir()) == []
+
+
+INTERRUPTED = """
+import sys, threading
+from pathlib import Path
+from paceline.dictionary.corpus import Corpus
+from paceline.dictionary.counting import count, local
+local.TEXT_IN_MEMORY = int(sys.argv[2])
+
+class Endless(Corpus):
+    def lines(self, advance=None):
+        number = 0
+        while True:
+            number += 1
+            if number == 200:
+                print("counting", flush=True)
+            yield [f"word{number * 1000 + i} and more of {i}" for i in range(1000)]
+
+try:
+    count(Endless([]), folder=Path(sys.argv[1]), memory="300MB", threads=2)
+except KeyboardInterrupt:
+    print("interrupted", threading.active_count(), flush=True)
+"""
+
+
+@pytest.mark.parametrize("text_in_memory", ["1", "300"])
+def test_ctrl_c_ends_a_count_at_once_and_leaves_nothing(text_in_memory: str, tmp_path: Path) -> None:
+    environment = {**os.environ, "PYTHONPATH": str(ROOT / "src")}
+    command = [sys.executable, "-c", INTERRUPTED, str(tmp_path), text_in_memory]
+    with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "counting\n"
+        process.send_signal(signal.SIGINT)
+        started = time.monotonic()
+        said, _ = process.communicate(timeout=20)
+        assert said.splitlines() == ["interrupted 1"]
+        assert process.returncode == 0
+        assert time.monotonic() - started < 5
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_missing_engine_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("paceline.dictionary.corpus.needs.find_spec", lambda name: None)
+    with pytest.raises(ValueError, match=r"counting needs duckdb: pip install 'paceline\[dict\]'"):
+        count(Corpus.of_lines(["a"]))
+
+
+# --- on a cluster -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(find_spec("ray") is None, reason="ray is not installed: pip install 'paceline[cluster]'")
+@pytest.mark.filterwarnings("ignore")  # of ray's own
+def test_a_cluster_counts_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    import ray
+
+    from paceline.dictionary.counting import cluster
+
+    monkeypatch.setattr(corpus_module, "BATCH", 20_000)
+    monkeypatch.setattr(cluster, "TEXT_IN_MEMORY", 10**4)
+    corpus = Corpus.of_lines(hostile(9, 6000))
+    ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False)
+    try:
+        for min_count, limit in ((1, 10**6), (2, 50)):
+            there = cluster.count_on_cluster(corpus, min_count=min_count, limit=limit, memory="400MB")
+            here = count(corpus, min_count=min_count, limit=limit)
+            assert there == here
+            assert there.words > 10_000
+        with pytest.raises(ValueError, match="without a single word"):
+            cluster.count_on_cluster(Corpus.of_lines([""]))
+    finally:
+        ray.shutdown()
