@@ -1,0 +1,1 @@
+"""What dictionaries save, counted on known texts: no model is run."""
