@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from paceline.cli.common import Subparsers
-from paceline.cli.dictionary import fertility
+from paceline.cli.dictionary import build, fertility, info, lookup
 
-ACTIONS = (fertility,)
+ACTIONS = (build, info, lookup, fertility)
 
 
 def add(commands: Subparsers) -> None:
     parser = commands.add_parser(
         "dict",
-        help="measure what a dictionary of a language can save",
+        help="build and study dictionaries that complete the words of a language",
         description="What concerns dictionaries: files that complete the words of one language for one tokenizer.",
         allow_abbrev=False,
     )

@@ -1,0 +1,157 @@
+"""``paceline dict build``: a dictionary out of text."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from paceline.cli.common import MODEL, Subparsers, add_json, print_json, progress, utf8
+from paceline.cli.dictionary.info import show, tell
+from paceline.cli.pages import check_writable
+
+if TYPE_CHECKING:
+    from paceline.dictionary.build import Advance
+    from paceline.dictionary.corpus import Corpus
+    from paceline.dictionary.counting import Counts
+
+NGRAMS = 1_000_000
+
+
+def add(actions: Subparsers) -> None:
+    parser = actions.add_parser(
+        "build",
+        help="write the dictionary of a language for a tokenizer",
+        description=(
+            "Counts the words of a corpus and which words stand together, looks how the tokenizer spells them in "
+            "running text, and writes which tokens go on in one way: a file for the methods dictionary, hybrid and "
+            "auto, all of it or nothing. The same text gives the same bytes."
+        ),
+        allow_abbrev=False,
+    )
+    whose = parser.add_mutually_exclusive_group()
+    whose.add_argument(
+        "--tokenizer", metavar="T", help="the tokenizer to build for: a folder or name of transformers, or its model's"
+    )
+    whose.add_argument("--model", "-m", default=MODEL, metavar="MODEL", help=f"the same (default: {MODEL})")
+    parser.add_argument(
+        "--text",
+        type=utf8,
+        nargs="+",
+        required=True,
+        metavar="FILE",
+        help="plain text, .gz, .zst, .jsonl, .parquet, a folder of such files, a saved dataset, or hf:NAME[:SPLIT]",
+    )
+    parser.add_argument("--field", default="text", metavar="NAME", help="where records have their text (default: text)")
+    parser.add_argument("--out", type=Path, required=True, metavar="FILE", help="where to write it, say uk.dict")
+    parser.add_argument("--language", default="", type=utf8, metavar="LANG", help="what it says of itself, as in uk")
+    parser.add_argument("--licence", default="", type=utf8, metavar="NOTE", help="a note on the licence of the text")
+    _add_recipe(parser)
+    parser.add_argument("--min-count", type=int, default=1, metavar="N", help="leave rarer n-grams out (default: 1)")
+    parser.add_argument(
+        "--ngrams",
+        type=int,
+        default=NGRAMS,
+        metavar="N",
+        help=f"so many n-grams of each number of words are looked at, the most frequent (default: {NGRAMS})",
+    )
+    parser.add_argument(
+        "--memory", default="2GB", metavar="SIZE", help="what counting may take; the rest goes to disk (default: 2GB)"
+    )
+    parser.add_argument("--threads", type=int, metavar="N", help="threads of the counting (default: all cores)")
+    parser.add_argument(
+        "--spill", type=Path, metavar="DIR", help="where counting may use the disk (default: temporary)"
+    )
+    parser.add_argument(
+        "--cluster", metavar="ADDRESS", help="count on a Ray cluster: its address, or 'local' for one on this machine"
+    )
+    add_json(parser)
+    parser.set_defaults(run=run)
+
+
+def _add_recipe(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--order", type=int, default=3, metavar="N", help="words of an n-gram, 1 to 3 (default: 3)")
+    parser.add_argument(
+        "--entries",
+        type=int,
+        default=200_000,
+        metavar="N",
+        help="how many to keep, the most frequent (default: 200000)",
+    )
+    parser.add_argument(
+        "--min-prob",
+        type=float,
+        default=0.8,
+        metavar="P",
+        help="how likely each proposed token must be after those before it (default: 0.8)",
+    )
+    parser.add_argument("--max-prefix", type=int, default=8, metavar="N", help="tokens matched at most (default: 8)")
+    parser.add_argument(
+        "--max-completion", type=int, default=8, metavar="N", help="tokens proposed at most (default: 8)"
+    )
+
+
+def run(options: argparse.Namespace) -> int:
+    """Count, spell, keep the most frequent, write."""
+    from paceline.dictionary.build import Recipe, build
+    from paceline.dictionary.corpus import open_corpus
+    from paceline.targets.replay import open_vocabulary
+
+    recipe = Recipe(
+        order=options.order,
+        entries=options.entries,
+        min_probability=options.min_prob,
+        longest_prefix=options.max_prefix,
+        longest_completion=options.max_completion,
+    )
+    check_writable(options.out)
+    name = options.tokenizer or options.model
+    vocabulary = open_vocabulary(name)
+    corpus = open_corpus(options.text, field=options.field)
+    with progress("counting") as advance:
+        counts = _counted(corpus, options, advance)
+        header = build(
+            options.out,
+            counts,
+            vocabulary,
+            recipe,
+            corpus=_described(corpus, counts),
+            language=options.language,
+            licence=options.licence,
+            tokenizer_name=Path(name).name,
+            advance=advance,
+        )
+    notes = list(corpus.notes)
+    if header.entries < recipe.entries:
+        notes.append(f"the corpus gives {header.entries} entries, fewer than the {recipe.entries} asked for")
+    if options.json:
+        print_json({**tell(options.out, header), "notes": notes})
+        return 0
+    show(tell(options.out, header))
+    for note in notes:
+        print(f"note: {note}")
+    return 0
+
+
+def _counted(corpus: Corpus, options: argparse.Namespace, advance: Advance) -> Counts:
+    wishes = {"order": options.order, "min_count": options.min_count, "limit": options.ngrams}
+    if options.cluster is not None:
+        from paceline.dictionary.counting.cluster import count as count_on_cluster
+
+        address = None if options.cluster == "local" else options.cluster
+        return count_on_cluster(corpus, **wishes, address=address, memory=options.memory, advance=advance)
+    from paceline.dictionary.counting import count
+
+    return count(
+        corpus, **wishes, memory=options.memory, threads=options.threads, folder=options.spill, advance=advance
+    )
+
+
+def _described(corpus: Corpus, counts: Counts) -> dict[str, Any]:
+    return {
+        "fingerprint": corpus.fingerprint,
+        "bytes": corpus.bytes,
+        "documents": corpus.documents,
+        "words": counts.words,
+        "different_ngrams": {str(words): number for words, number in counts.distinct.items()},
+    }

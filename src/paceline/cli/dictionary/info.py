@@ -1,0 +1,73 @@
+"""``paceline dict info``: what a dictionary is made of."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from paceline.cli.common import Subparsers, add_json, print_json
+
+if TYPE_CHECKING:
+    from paceline.dictionary.file import Header
+
+
+def add(actions: Subparsers) -> None:
+    parser = actions.add_parser(
+        "info",
+        help="describe a dictionary, and check that it is whole",
+        description="Reads a dictionary through, and says what is in it.",
+        allow_abbrev=False,
+    )
+    parser.add_argument("file", metavar="FILE", help="a file that 'paceline dict build' wrote")
+    add_json(parser)
+    parser.set_defaults(run=run)
+
+
+def run(options: argparse.Namespace) -> int:
+    """Describe a file that makes sense to its last entry."""
+    from paceline.dictionary.file import read
+
+    header, table = read(options.file)
+    said = tell(Path(options.file), header)
+    by_length = (table.prefixes >= 0).sum(axis=1)
+    proposed = (table.texts >= 0).sum(axis=1)[table.completions]
+    said["entries_by_prefix_length"] = {str(n): int((by_length == n).sum()) for n in sorted(set(by_length.tolist()))}
+    said["mean_completion"] = round(float(proposed.mean()), 3) if len(proposed) else 0.0
+    if options.json:
+        print_json(said)
+        return 0
+    show(said)
+    return 0
+
+
+def tell(path: Path, header: Header) -> dict[str, Any]:
+    """What a dictionary says of itself, and how large its file is."""
+    return {
+        "file": str(path),
+        "bytes": path.stat().st_size,
+        "language": header.language,
+        "entries": header.entries,
+        "completions": header.completions,
+        "order": header.order,
+        "min_probability": header.min_probability,
+        "longest_prefix": header.longest_prefix,
+        "longest_completion": header.longest_completion,
+        "tokenizer": header.tokenizer,
+        "tokenizer_name": header.tokenizer_name,
+        "highest_token": header.highest,
+        "licence": header.licence,
+        "corpus": dict(header.corpus),
+    }
+
+
+def show(said: dict[str, Any]) -> None:
+    """Print it, a line for each."""
+    for name, value in said.items():
+        print(f"{name.replace('_', ' '):25} {_in_words(value)}")
+
+
+def _in_words(value: Any) -> str:
+    if isinstance(value, dict):
+        return ", ".join(f"{name.replace('_', ' ')} {_in_words(inner)}" for name, inner in value.items())
+    return "not said" if value == "" else str(value)

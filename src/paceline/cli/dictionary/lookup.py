@@ -1,0 +1,88 @@
+"""``paceline dict lookup``: what a dictionary proposes behind a text."""
+
+from __future__ import annotations
+
+import argparse
+from math import exp
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from paceline.cli.common import MODEL, Subparsers, add_json, print_json, utf8
+
+if TYPE_CHECKING:
+    from paceline.dictionary.index import Dictionary, Match
+    from paceline.vocabulary import Vocabulary
+
+
+def add(actions: Subparsers) -> None:
+    parser = actions.add_parser(
+        "lookup",
+        help="show what a dictionary proposes behind a text",
+        description=(
+            "Encodes a text and shows every entry that it ends with, the longest first: the tokens that match, what "
+            "is proposed behind them, and how likely its first token and each later one is held to be."
+        ),
+        allow_abbrev=False,
+    )
+    parser.add_argument("text", type=utf8, metavar="TEXT", help="a text that ends where a word is to be completed")
+    parser.add_argument(
+        "--dict",
+        dest="files",
+        nargs="+",
+        metavar="FILE",
+        help="dictionaries (default: those that come with the package for this tokenizer)",
+    )
+    parser.add_argument(
+        "--model", "-m", default=MODEL, metavar="MODEL", help=f"whose tokenizer encodes the text (default: {MODEL})"
+    )
+    add_json(parser)
+    parser.set_defaults(run=run)
+
+
+def run(options: argparse.Namespace) -> int:
+    """Look a text's end up in every dictionary."""
+    from paceline.dictionary.index import Dictionary
+    from paceline.dictionary.shipped import shipped
+    from paceline.targets.replay import open_vocabulary
+
+    vocabulary = open_vocabulary(options.model)
+    files = options.files or shipped(vocabulary.fingerprint)
+    if not files:
+        raise ValueError(
+            f"no dictionary for the tokenizer of {options.model} comes with paceline; 'paceline dict build' makes one, "
+            "and --dict FILE names it"
+        )
+    ids = vocabulary.encode(options.text, add_special=False).tolist()
+    found = []
+    for path in files:
+        dictionary = Dictionary.open(path)
+        dictionary.check(vocabulary.size, vocabulary)
+        found += [_told(dictionary, match, ids, vocabulary) for match in dictionary.matches(ids)]
+    if options.json:
+        print_json({"tokens": [_spelt([token], vocabulary) for token in ids], "matches": found})
+        return 0
+    print("tokens: " + " ".join(f"[{_spelt([token], vocabulary)}]" for token in ids))
+    if not found:
+        print("nothing is proposed: no entry ends like this")
+    for one in found:
+        print(
+            f"{one['dictionary']}: [{one['matched']}] -> [{']['.join(one['tokens'])}]"
+            f"  {one['first']:.2f}, then {one['rest']:.2f}"
+        )
+    return 0
+
+
+def _told(dictionary: Dictionary, match: Match, ids: list[int], vocabulary: Vocabulary) -> dict[str, Any]:
+    return {
+        "dictionary": Path(dictionary.path).name,
+        "length": match.length,
+        "matched": _spelt(ids[len(ids) - match.length :], vocabulary),
+        "tokens": [_spelt([token], vocabulary) for token in match.tokens],
+        "completion": _spelt(list(match.tokens), vocabulary),
+        "first": round(exp(match.first), 3),
+        "rest": round(exp(match.rest), 3),
+    }
+
+
+def _spelt(ids: list[int], vocabulary: Vocabulary) -> str:
+    return b"".join(map(vocabulary.token_bytes, ids)).decode(errors="replace")
