@@ -155,6 +155,7 @@ REFUSED = {
     "no.gz": (b"plain text", "can't be decompressed"),
     "cut.zst": (zstd(bytes(range(256)) * 99 + TEXT.encode())[:-20], "can't be decompressed"),
     "bad.jsonl": (b'{"text": "a"}\n\n{"text": \n', "bad.jsonl, line 3 is no JSON"),
+    "digits.jsonl": (b'{"text": ' + b"9" * 9999 + b"}", "line 1 is no JSON"),
     "list.jsonl": (b"[1]", "line 1 is no record but list"),
     "field.jsonl": (b'{"text": "a"}\n{"body": "a"}', "line 2 has no field text; it has body"),
     "number.jsonl": (b'{"text": 5}', "line 1: the field text is no text but int"),
@@ -195,6 +196,18 @@ def test_splits_of_a_saved_dataset_are_named(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"holds several splits.*name one of .*train"):
         open_corpus([tmp_path])
     assert read(open_corpus([tmp_path / "train"])) == ["a", "b", "c"]
+
+
+@pytest.mark.parametrize("state", ["", "{}", "[]", '{"_data_files": [5]}'])
+def test_a_folder_that_only_looks_like_a_dataset_is_refused(state: str, tmp_path: Path) -> None:
+    (tmp_path / "state.json").write_text(state)
+    with pytest.raises(ValueError, match=r"state.json lists no files of a data set"):
+        open_corpus([tmp_path])
+
+
+def test_a_mark_of_byte_order_is_no_text(tmp_path: Path) -> None:
+    (tmp_path / "a.jsonl").write_bytes(b"\xef\xbb\xbf" + jsonl(["a"]))
+    assert read(open_corpus([tmp_path])) == ["a"]
 
 
 def grow(path: Path) -> None:

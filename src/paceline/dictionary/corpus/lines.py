@@ -35,7 +35,7 @@ def refuse_junk(name: str, beginning: bytes) -> None:
         raise ValueError(f"{name} is no text: it holds NUL bytes; give UTF-8 text, or convert it from UTF-16")
     whole = beginning[: whole_characters(beginning)]
     if whole.decode(errors="replace").count(WRONG) > JUNK * len(whole):
-        raise ValueError(f"{name} is no UTF-8 text: most of it can't be decoded; convert it first")
+        raise ValueError(f"{name} is no UTF-8 text: too much of it can't be decoded; convert it first")
 
 
 def whole_characters(data: bytes) -> int:

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 ROWS = 1024
+BOM = "\ufeff"
 WITHOUT_TEXT = "{} records hold nothing in this field and were left out"
 
 
@@ -118,8 +119,8 @@ class JsonLines(Records):
     def _text(self, number: int, line: str) -> str | None:
         where = f"{self.name}, line {number}"
         try:
-            record = json.loads(line)
-        except (json.JSONDecodeError, RecursionError) as error:
+            record = json.loads(line.removeprefix(BOM))
+        except (ValueError, RecursionError) as error:
             raise ValueError(f"{where} is no JSON ({error}); mend or remove that line") from None
         if not isinstance(record, dict):
             raise ValueError(f"{where} is no record but {type(record).__name__}; write one object with {self.field}")
@@ -164,8 +165,11 @@ class SavedDataset(Records):
     """A folder that `Dataset.save_to_disk` wrote: its arrow files need no package of their own."""
 
     def __init__(self, folder: Path, field: str) -> None:
-        listed = json.loads((folder / STATE).read_text(encoding="utf8"))["_data_files"]
-        self._paths = [folder / entry["filename"] for entry in listed]
+        try:
+            listed = json.loads((folder / STATE).read_text(encoding="utf8"))["_data_files"]
+            self._paths = [folder / entry["filename"] for entry in listed]
+        except (OSError, ValueError, KeyError, TypeError):
+            raise ValueError(f"{folder / STATE} lists no files of a data set; save it again, or name files") from None
         super().__init__(str(folder), field, sum(map(size_of, self._paths)))
 
     def records(self, meter: Meter) -> Iterator[Sequence[str | None]]:
