@@ -1,0 +1,134 @@
+"""A sweep on disk. Every file appears whole: it is written beside its place and moved there.
+
+settings.json                    what is swept; other settings are refused
+counts/LANG.parquet, LANG.json   n-grams of a language, and the text that was kept apart
+cells/TOKENIZER--LANG--n1.json   the cells of one table
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from paceline.dictionary.counting import Counts
+from paceline.measure.dictionaries.sweep.cells import About, Cell, Swept, ngrams
+from paceline.measure.dictionaries.sweep.settings import Settings, slug
+
+SETTINGS = "settings.json"
+PARTIAL = ".partial"
+
+
+@dataclass(frozen=True)
+class Known:
+    """What must be known of a language's text besides its counts."""
+
+    train_words: int
+    documents: list[str]
+    """Kept apart from what was counted."""
+
+    @property
+    def test_words(self) -> int:
+        return sum(len(text.split()) for text in self.documents)
+
+
+class Folder:
+    """Where a sweep is kept. ``settings`` are those of now."""
+
+    def __init__(self, path: Path, settings: Settings) -> None:
+        self.path, self.settings = path, settings
+
+    def begin(self) -> None:
+        """Make the folder, or see that it holds this very sweep."""
+        file = self.path / SETTINGS
+        wanted = json.loads(json.dumps(self.settings.identity()))
+        if not file.exists():
+            if self.path.exists() and any(one.suffix != PARTIAL for one in self.path.iterdir()):
+                raise ValueError(f"{self.path} is there and holds no sweep; give another --out")
+            self._write(file, json.dumps(wanted, indent=1, ensure_ascii=False) + "\n")
+        known = _read(file)
+        if (told := _difference(known, wanted)) is not None:
+            raise ValueError(f"{self.path} holds another sweep ({told}); give another --out, or the settings of it")
+        for left in self.path.rglob(f"*{PARTIAL}"):
+            left.unlink(missing_ok=True)
+
+    def has_counts(self, language: str) -> bool:
+        return self._known(language).exists()
+
+    def keep_counts(self, language: str, counts: Counts, known: Known) -> None:
+        (self.path / "counts").mkdir(exist_ok=True)
+        counts.save(self._counts(language))
+        self._write(self._known(language), json.dumps(asdict(known), ensure_ascii=False))
+
+    def counts(self, language: str) -> Counts:
+        return Counts.load(self._counts(language))
+
+    def known(self, language: str) -> Known:
+        return Known(**_read(self._known(language)))
+
+    def missing(self, pair: tuple[str, str]) -> list[int]:
+        """Orders of which there are no cells yet."""
+        return [order for order in self.settings.orders if not self._cells(pair, order).exists()]
+
+    @property
+    def done(self) -> int:
+        """Cells that are there."""
+        settings = self.settings
+        tables = sum(len(settings.orders) - len(self.missing(pair)) for pair in settings.pairs)
+        return tables * settings.cells_per_order
+
+    def keep_cells(self, about: About, order: int, cells: Sequence[Cell]) -> None:
+        (self.path / "cells").mkdir(exist_ok=True)
+        told = {"about": asdict(about), "cells": [cell.as_dict(about) for cell in cells]}
+        self._write(self._cells(about.pair, order), json.dumps(told, ensure_ascii=False))
+
+    def read(self) -> Swept:
+        """All cells."""
+        abouts, cells = list[About](), list[Cell]()
+        for pair in self.settings.pairs:
+            for order in self.settings.orders:
+                told = _read(self._cells(pair, order))
+                about = About(**told["about"])
+                abouts += [about] if order == self.settings.orders[0] else []
+                cells += map(Cell.of, told["cells"])
+        return Swept(abouts, cells)
+
+    def write(self, name: str, text: str) -> Path:
+        """One of the files that tell the results."""
+        self._write(self.path / name, text)
+        return self.path / name
+
+    def _counts(self, language: str) -> Path:
+        return self.path / "counts" / f"{slug(language)}.parquet"
+
+    def _known(self, language: str) -> Path:
+        return self.path / "counts" / f"{slug(language)}.json"
+
+    def _cells(self, pair: tuple[str, str], order: int) -> Path:
+        return self.path / "cells" / f"{slug(pair[0])}--{slug(pair[1])}--{ngrams(order)}.json"
+
+    def _write(self, place: Path, text: str) -> None:
+        beside = place.with_name(f".{place.name}.{os.getpid()}{PARTIAL}")
+        with beside.open("w", encoding="utf8", newline="\n") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        beside.replace(place)
+
+
+def _read(file: Path) -> Any:
+    try:
+        return json.loads(file.read_text(encoding="utf8"))
+    except (ValueError, OSError) as error:
+        raise ValueError(f"{file} can't be read ({error}); remove it, and the same sweep makes it again") from None
+
+
+def _difference(old: Mapping[str, Any], new: Mapping[str, Any]) -> str | None:
+    """The first setting that is another."""
+    for name in new:
+        if old.get(name) != new[name]:
+            return f"{name}: was {json.dumps(old.get(name))} and is {json.dumps(new[name])}"
+    return None

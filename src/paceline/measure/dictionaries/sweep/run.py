@@ -1,0 +1,37 @@
+"""A whole sweep: it goes on where it was stopped."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+from paceline.measure.dictionaries.sweep.cells import Swept
+from paceline.measure.dictionaries.sweep.crew import measure_all
+from paceline.measure.dictionaries.sweep.folder import Folder
+from paceline.measure.dictionaries.sweep.settings import Settings
+from paceline.measure.dictionaries.sweep.work import count_language
+from paceline.measure.run.directory import claimed
+
+Advance = Callable[[str, int, int], None]
+
+
+def sweep(path: Path, settings: Settings, workers: int = 1, advance: Advance = lambda *_: None) -> Swept:
+    """Every cell, from the folder as far as it is there already."""
+    with claimed(path):
+        folder = Folder(path, settings)
+        folder.begin()
+        pairs = [pair for pair in settings.pairs if folder.missing(pair)]
+        for language in dict.fromkeys(language for _, language in pairs):
+            if not folder.has_counts(language):
+                _count(folder, language, advance)
+        whole = len(settings.pairs) * len(settings.orders) * settings.cells_per_order
+        sizes = {language: folder.known(language).train_words for _, language in pairs}
+        pairs.sort(key=lambda pair: -sizes[pair[1]])  # the longest first, so that none is left alone at the end
+        measure_all(folder, pairs, workers, lambda doing: advance(doing, folder.done, whole))
+        return folder.read()
+
+
+def _count(folder: Folder, language: str, advance: Advance) -> None:
+    doing = f"counting words of {language}"
+    advance(doing, 0, 0)
+    count_language(folder, language, lambda _, read, whole: advance(doing, read, whole))
