@@ -1,9 +1,10 @@
 """``auto``: what needs no training and no second model, together in one tree, and the draft model too if one is given.
 
 The suffixes of the text say what followed them before; the store of what the model itself nearly said knows something
-of every token. Where they propose the same, one node remembers both names, and a planner that learns how often nodes of
-a name come true learns what their agreement is worth. What costs next to nothing is always asked; a draft model is
-asked only where the planner finds that, beside the draft that is there already, it is worth its time.
+of every token; dictionaries, where some are at hand for the model's tokenizer, know how words end. Where they propose
+the same, one node remembers all their names, and a planner that learns how often nodes of a name come true learns what
+their agreement is worth. What costs next to nothing is always asked; a draft model is asked only where the planner
+finds that, beside the draft that is there already, it is worth its time.
 """
 
 from __future__ import annotations
@@ -11,30 +12,59 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from paceline.dictionary.index import Dictionary
 from paceline.drafters.assistant import Assistant
 from paceline.drafters.assistant.drafter import Model
 from paceline.drafters.base import Ask, Budget, Drafter
-from paceline.drafters.compose import Union, best, united
+from paceline.drafters.compose import Union, best, joined
+from paceline.drafters.dictionary import DictSpec, shipped_for
 from paceline.drafters.foresight import Foresight
 from paceline.drafters.suffix import Suffix
 from paceline.tree import DraftTree
+from paceline.vocabulary import Vocabulary
 
 NODES = 48
 """Of the cheap sources' draft at most: more are hardly ever worth a row, and each costs the host some time."""
+
+SHIPPED, NONE = "shipped", "none"
+
+
+class AtHand(DictSpec):
+    """Completions by the dictionaries that are there, which may be none; silent where they are of other languages."""
+
+    cautious = True
+
+    def _chosen(self, vocabulary: Vocabulary | None) -> tuple[Dictionary, ...]:
+        return () if vocabulary is None else shipped_for(vocabulary)
 
 
 class Auto(Union):
     """The default method. Its dear part runs where the budget finds it worth its time."""
 
     name = "auto"
-    summary = "suffix and foresight in one tree, beside them a draft model if one is given; the planner takes what pays"
-    source = "suffix and foresight joined under the adaptive planner"
-    requires = "nothing; a draft model (model=NAME or --draft-model NAME) is used where it pays"
+    summary = (
+        "suffix, foresight and dictionaries in one tree, beside them a draft model if one is given; "
+        "the planner takes what pays"
+    )
+    source = "suffix, foresight and dictionary joined under the adaptive planner"
+    requires = (
+        "nothing; dictionaries are used where some come with paceline for the tokenizer or dictionary=FILE names them, "
+        "a draft model (model=NAME or --draft-model NAME) where it pays"
+    )
     unfit = "to compare papers' methods with, for it is several of them; name those"
     planner = "adaptive"
 
-    def __init__(self, *, model: Model | None = None, noise: str = "shared", prefill: bool = False) -> None:
+    def __init__(
+        self,
+        *,
+        model: Model | None = None,
+        noise: str = "shared",
+        prefill: bool = False,
+        dictionary: str = SHIPPED,
+    ) -> None:
         self.cheap: tuple[Drafter, ...] = (Suffix(noise=noise), Foresight(noise=noise, prefill=prefill))
+        if dictionary != NONE:
+            self.cheap += (AtHand(file=None if dictionary == SHIPPED else dictionary),)
         self.dear: tuple[Drafter, ...] = () if model is None else (Assistant(model=model, noise=noise),)
         super().__init__((*self.cheap, *self.dear))
 
@@ -53,7 +83,7 @@ class Auto(Union):
         if dear:
             more = self._drafts(range(len(self.cheap), len(self.parts)), [asks[i] for i in dear])
             for i, tree in zip(dear, more, strict=True):
-                trees[i] = best(united([trees[i], tree]), asks[i])
+                trees[i] = best(joined([trees[i], tree]), asks[i])
         return trees
 
     def _drafts(self, numbers: range, asks: Sequence[Ask]) -> list[DraftTree]:
@@ -64,4 +94,4 @@ class Auto(Union):
             budgets = [Budget(min(ask.budget.nodes, part.nodes), ask.budget.depth) for ask in asks]
             own: list[Any] = [ask.state[number] for ask in asks]
             by_part.append(part.propose([Ask(*pair) for pair in zip(own, budgets, strict=True)]))
-        return [best(united(trees), ask) for ask, trees in zip(asks, zip(*by_part, strict=True), strict=True)]
+        return [best(joined(trees), ask) for ask, trees in zip(asks, zip(*by_part, strict=True), strict=True)]

@@ -100,6 +100,12 @@ def united(trees: Sequence[DraftTree]) -> DraftTree:
     """One tree of all, each of which must be one."""
     for tree in trees:
         tree.check()
+    return joined(trees)
+
+
+def joined(trees: Sequence[DraftTree]) -> DraftTree:
+    """The same of parts whose word is taken for it: the check takes longer than many a draft, and the engine makes it
+    again."""
     present = [tree for tree in trees if len(tree)]
     return merge(present) if len(present) > 1 else present[0] if present else EMPTY
 

@@ -19,6 +19,7 @@ from paceline.drafters.assistant import Assistant
 from paceline.drafters.auto import Auto
 from paceline.drafters.base import Drafter, Plain
 from paceline.drafters.compose import Fallback, Union
+from paceline.drafters.dictionary import DictSpec, Hybrid
 from paceline.drafters.foresight import Foresight
 from paceline.drafters.lookahead import Lookahead
 from paceline.drafters.lookup import Lookup
@@ -32,7 +33,21 @@ Factory = Callable[..., Drafter]
 
 BUILT_IN: dict[str, Factory] = {
     method.name: method
-    for method in (Auto, Plain, Lookup, Suffix, Lookahead, Spectra, Rest, Recycling, UniSpec, Foresight, Assistant)
+    for method in (
+        Auto,
+        Plain,
+        DictSpec,
+        Hybrid,
+        Lookup,
+        Suffix,
+        Lookahead,
+        Spectra,
+        Rest,
+        Recycling,
+        UniSpec,
+        Foresight,
+        Assistant,
+    )
 }
 GROUP = "paceline.drafters"
 MODEL = "model"
