@@ -136,10 +136,12 @@ def run(options: argparse.Namespace) -> int:
 def _counted(corpus: Corpus, options: argparse.Namespace, advance: Advance) -> Counts:
     wishes = {"order": options.order, "min_count": options.min_count, "limit": options.ngrams}
     if options.cluster is not None:
-        from paceline.dictionary.counting.cluster import count as count_on_cluster
+        from paceline.dictionary.counting.cluster import count_on_cluster
 
         address = None if options.cluster == "local" else options.cluster
-        return count_on_cluster(corpus, **wishes, address=address, memory=options.memory, advance=advance)
+        return count_on_cluster(
+            corpus, **wishes, address=address, memory=options.memory, folder=options.spill, advance=advance
+        )
     from paceline.dictionary.counting import count
 
     return count(

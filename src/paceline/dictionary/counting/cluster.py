@@ -33,9 +33,11 @@ def count_on_cluster(
     limit: int = 2_000_000,
     memory: str = "2GB",
     folder: Path | None = None,
+    address: str | None = None,
     advance: Advance | None = None,
 ) -> Counts:
-    """What `count` gives, to the last n-gram. `memory` and `folder` are those of one task."""
+    """What `count` gives, to the last n-gram. `memory` and `folder` are those of one task. Without an address, or a
+    cluster that this process is part of already, one is started on this machine."""
     need("ray", "counting on a cluster", "cluster")
     need("duckdb", "counting", "dict")
     import ray
@@ -43,7 +45,7 @@ def count_on_cluster(
     check_wishes(order, min_count, limit)
     size = bytes_of("memory", memory) // TEXT_IN_MEMORY
     if not ray.is_initialized():
-        ray.init()
+        _join(address)
     at_once = max(1, BLOCKS_PER_CPU * int(ray.cluster_resources().get("CPU", 1)))
     count_block = ray.remote(_counted_block).options(num_returns=PARTS)
     sum_part = ray.remote(_summed_part)
@@ -77,6 +79,15 @@ def _blocks(batches: Iterator[pa.RecordBatch], size: int) -> Iterator[pa.Table]:
             waiting = []
     if waiting:
         yield pa.Table.from_batches(waiting)
+
+
+def _join(address: str | None) -> None:
+    import ray
+
+    try:
+        ray.init(address=address, log_to_driver=False)
+    except ConnectionError as error:
+        raise ValueError(f"there is no Ray cluster at {address}: {str(error).splitlines()[0]}") from None
 
 
 def _counted_block(lines: pa.Table, order: int, memory: str, folder: Path | None) -> list[pa.Table]:
