@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from paceline.cli.common import Subparsers
-from paceline.cli.dictionary import build, fertility, info, lookup
+from paceline.cli.dictionary import build, emulate, fertility, info, lookup, sweep
 
-ACTIONS = (build, info, lookup, fertility)
+ACTIONS = (build, info, lookup, fertility, emulate, sweep)
 
 
 def add(commands: Subparsers) -> None:

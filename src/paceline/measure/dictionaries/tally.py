@@ -17,6 +17,7 @@ drafted ones, and the speed-up is the tokens per round.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from paceline.decode.account import Totals
@@ -78,7 +79,9 @@ class Tally:
         }
 
 
-NOTHING = Tally(0, 0, 0, 0, 0)
+def total(tallies: Iterable[Tally]) -> Tally:
+    """The sums over many texts."""
+    return sum(tallies, Tally(0, 0, 0, 0, 0))
 
 
 def _ratio(part: float, whole: float) -> float:

@@ -1,0 +1,179 @@
+"""``paceline dict emulate``: the steps that a known text takes with a dictionary, counted by the engine."""
+
+from __future__ import annotations
+
+import argparse
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from paceline.cli.common import (
+    MODEL,
+    Subparsers,
+    add_json,
+    add_pictures,
+    aligned,
+    print_json,
+    progress,
+    show,
+    utf8,
+    wants_color,
+)
+from paceline.cli.pages import check_writable, write_page
+
+if TYPE_CHECKING:
+    from paceline.measure.dictionaries.replaying import Passage
+    from paceline.measure.dictionaries.tally import Tally
+
+BUDGET = 8
+OF_FILES = re.compile(r"\b(dictionary|hybrid)\b(?![:\w])")
+"""Methods that draft from dictionaries, where none is named."""
+HEAD = ("", "tokens", "steps", "speed-up", "coverage", "accepted/draft", "acceptance", "")
+
+
+def add(actions: Subparsers) -> None:
+    parser = actions.add_parser(
+        "emulate",
+        help="count the steps that a text takes with a dictionary, without a model",
+        description=(
+            "Writes a known text as if a model wrote it, with drafts from a dictionary, and counts steps: the engine "
+            "itself runs, and only the model is replaced by the text. Each passage begins with 40 words that are known."
+        ),
+        allow_abbrev=False,
+    )
+    parser.add_argument("--dict", type=Path, nargs="+", default=[], metavar="FILE", help="dictionaries to draft from")
+    text = parser.add_mutually_exclusive_group(required=True)
+    text.add_argument("--text", type=Path, metavar="FILE", help="a text, or a .jsonl with prompt and text")
+    text.add_argument("--suite", type=utf8, metavar="replay:FILE", help="the same, written as in 'bench run'")
+    parser.add_argument(
+        "--model",
+        "-m",
+        type=utf8,
+        metavar="MODEL",
+        help="whose tokenizer cuts the text: a bundled model, a folder, a name of transformers or of the data folder "
+        f"(default: the one that the first dictionary names, or {MODEL})",
+    )
+    parser.add_argument(
+        "--data", type=Path, metavar="DIR", help="where tokenizers lie (default: $PACELINE_DATA, ../shared/data)"
+    )
+    parser.add_argument(
+        "--method", default="dictionary", metavar="SPEC", help="how to draft from them (default: dictionary)"
+    )
+    parser.add_argument(
+        "--budget", type=int, default=BUDGET, metavar="N", help=f"tokens that a draft may have (default: {BUDGET})"
+    )
+    parser.add_argument("--limit", type=int, metavar="N", help="so many passages, from all over the text")
+    add_pictures(parser)
+    parser.add_argument("--out", type=Path, metavar="FILE", help="write a page that shows where each token came from")
+    add_json(parser)
+    parser.set_defaults(run=run)
+
+
+def run(options: argparse.Namespace) -> int:
+    from paceline.measure.dictionaries.replaying import Passage, replayed
+    from paceline.measure.dictionaries.tally import total
+    from paceline.measure.run.emulation import replay
+    from paceline.measure.workload import open_suite
+
+    if options.budget < 1:
+        raise ValueError(f"--budget must be at least 1, not {options.budget}")
+    check_writable(options.out)
+    suite = options.suite if options.text is None else f"replay:{options.text}"
+    if not suite.startswith("replay:"):
+        raise ValueError(f"only a known text can be emulated: write --suite replay:FILE, not {suite}")
+    method = method_of(options.method, options.dict)
+    workload = open_suite(suite, limit=options.limit)
+    place = _model(options)
+    given = replay(workload, place)
+    passages = list[Passage]()
+    with progress("emulating") as advance:
+        for done, passage in enumerate(replayed(given, method, options.budget)):
+            advance(passage.key, done, len(given.texts))
+            passages.append(passage)
+    whole = total(passage.tally for passage in passages)
+    if options.show:
+        _draw(passages, wants_color(options))
+    lines = [_line(passage.key, passage.tally) for passage in passages] if len(passages) > 1 else []
+    print("\n".join(aligned([HEAD, *lines, _line("all" if lines else passages[0].key, whole)])))
+    if options.out is not None:
+        write_page(options.out, "Where each token came from", map(_section, passages))
+    if options.json:
+        print_json(
+            {"method": method, "model": place, "budget": options.budget, "suite": suite, "all": whole.as_dict()}
+            | {"passages": [{"key": passage.key} | passage.tally.as_dict() for passage in passages]}
+        )
+    return 0
+
+
+def method_of(method: str, files: Sequence[Path]) -> str:
+    """A method's spec, with the dictionaries that were named."""
+    if not files:
+        return method
+    named = ",".join(map(str, files))
+    quote = "'" if '"' in named else '"'
+    if quote in named:
+        raise ValueError(f"{named} has both kinds of quotes in its name, which no method can be given; rename it")
+    found, count = OF_FILES.subn(lambda match: f"{match[0]}:file={quote}{named}{quote}", method)
+    if not count:
+        raise ValueError(f"method {method!r} takes no --dict; write dictionary or hybrid, or name its files itself")
+    return found
+
+
+def _model(options: argparse.Namespace) -> str:
+    """Where the tokenizer is opened from."""
+    from paceline.dictionary.file import read_header
+    from paceline.measure.fertility import tokenizers_in
+    from paceline.measure.workload.sources import Sources
+
+    named = options.model
+    if named is None and options.dict:
+        named = read_header(options.dict[0])[0].tokenizer_name
+    named = named or MODEL
+    if Path(named).is_dir():
+        return str(named)
+    return str(tokenizers_in(Sources(options.data)).get(named, named))
+
+
+def _line(name: str, tally: Tally) -> tuple[str, ...]:
+    ratios = (tally.speed_up, tally.coverage, tally.accepted_per_draft, tally.acceptance)
+    return name, str(tally.tokens), str(tally.steps), *(f"{value:.3f}" for value in ratios), ""
+
+
+def _draw(passages: Sequence[Passage], color: bool) -> None:
+    """Each passage with its tokens marked. Nothing is said of seconds, for no model took any."""
+    from rich.text import Text
+
+    from paceline.measure.pictures.terminal import Painter
+
+    for passage in passages:
+        painter = Painter(color)
+        show(Text(passage.key, "bold"), color)
+        show(painter.prompt(passage.picture.prompt), color, end="")
+        for cell in passage.picture.cells:
+            show(painter.cell(cell), color, end="")
+        show(painter.end(), color, end="\n\n")
+        show(painter.legend(passage.picture), color)
+        show(Text(f"{_told(passage.tally)}\n"), color)
+
+
+def _told(tally: Tally) -> str:
+    return (
+        f"{tally.tokens} tokens in {tally.steps} steps: {tally.speed_up:.2f}x; {tally.coverage:.0%} of steps with a "
+        f"draft, {tally.accepted} of {tally.proposed} proposed tokens accepted"
+    )
+
+
+def _section(passage: Passage) -> str:
+    from paceline.measure.pictures.page import facts, said, token_text
+
+    tally = passage.tally
+    known = {
+        "tokens": tally.tokens,
+        "steps": tally.steps,
+        "speed-up": f"{tally.speed_up:.2f}x",
+        "coverage": f"{tally.coverage:.0%}",
+        "accepted per draft": f"{tally.accepted_per_draft:.2f}",
+        "acceptance": f"{tally.acceptance:.0%}",
+    }
+    return f"<section>\n<h2>{said(passage.key)}</h2>\n{facts(known)}{token_text(passage.picture)}</section>\n"
