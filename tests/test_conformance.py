@@ -21,7 +21,17 @@ from paceline.decode.serial import run
 from paceline.decode.session import Session
 from paceline.drafters.assistant import DraftModel
 from paceline.law import Dice, Distribution, Law, Sampling
-from paceline.measure.conformance import ADVERSARIES, CHOOSING, METHODS, SIZES, Checker, Report, fixed, walk
+from paceline.measure.conformance import (
+    ADVERSARIES,
+    CHOOSING,
+    METHODS,
+    SIZES,
+    WITH_DICTIONARY,
+    Checker,
+    Report,
+    fixed,
+    walk,
+)
 from paceline.measure.conformance.cases import LATE, Case, Plan, samplings
 from paceline.measure.conformance.oracle import law_faults
 from paceline.measure.conformance.planned import CHOSEN_FOR, by_default
@@ -128,7 +138,7 @@ def test_texts_are_long_and_mostly_sampled() -> None:
 def test_every_method_meets_every_planner_and_every_size_without_trying_all_with_all() -> None:
     settings = [setting.name for setting in Plan(target(), None).settings()]
     assert set(CHOSEN_FOR) <= set(settings)
-    for method in (*METHODS, *ADVERSARIES):
+    for method in (*METHODS, *WITH_DICTIONARY, *ADVERSARIES):
         planned = {name: by_default(method, name, adversary=method in ADVERSARIES) for name in settings}
         assert {planner for planners in planned.values() for planner in planners} == {*fixed(SIZES), *CHOOSING}
         assert sum(map(len, planned.values())) <= (2 if method in ADVERSARIES else 1) * len(settings) + 2 * 2

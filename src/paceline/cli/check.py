@@ -62,7 +62,7 @@ def add(commands: Subparsers) -> None:
 
 def run(options: argparse.Namespace) -> int:
     from paceline.drafters.assistant import DraftModel
-    from paceline.measure.conformance import BATCHES, Checker, fixed
+    from paceline.measure.conformance import BATCHES, Checker, completing, fixed
     from paceline.verify import Rule
 
     drafts = draft_model(options)
@@ -77,6 +77,8 @@ def run(options: argparse.Namespace) -> int:
         raise ValueError(f"unknown rule {unknown[0]!r}; choose from {', '.join(Rule)}")
     rules = tuple(Rule(rule) for rule in options.rules or Rule)
     lm = load_model(options)
+    if not options.methods:
+        methods = (*completing(lm.vocabulary), *methods)
     checker = Checker(
         lm.target,
         lm.vocabulary,

@@ -7,6 +7,26 @@ rule, `report` what was found.
 
 from paceline.measure.conformance.planned import CHOOSING, SIZES, fixed
 from paceline.measure.conformance.report import Report
-from paceline.measure.conformance.run import ADVERSARIES, ASSISTED, BATCHES, METHODS, Checker
+from paceline.measure.conformance.run import (
+    ADVERSARIES,
+    ASSISTED,
+    BATCHES,
+    METHODS,
+    WITH_DICTIONARY,
+    Checker,
+    completing,
+)
 
-__all__ = ["ADVERSARIES", "ASSISTED", "BATCHES", "CHOOSING", "METHODS", "SIZES", "Checker", "Report", "fixed"]
+__all__ = [
+    "ADVERSARIES",
+    "ASSISTED",
+    "BATCHES",
+    "CHOOSING",
+    "METHODS",
+    "SIZES",
+    "WITH_DICTIONARY",
+    "Checker",
+    "Report",
+    "completing",
+    "fixed",
+]

@@ -13,6 +13,7 @@ from inspect import signature
 
 from paceline.decode.planner import Planner
 from paceline.decode.serial import run
+from paceline.dictionary.shipped import shipped
 from paceline.drafters import Drafter, Plain, make_drafter
 from paceline.drafters.assistant import DraftModel
 from paceline.drafters.spec import BUILT_IN
@@ -43,6 +44,8 @@ COMPOSED = ("lookup:min_ngram=2,lookup:max_ngram=1", "lookup+lookahead")
 ASSISTED = ("assistant", "assistant:top=4", "assistant:beams=3,noise=none")
 """What is checked besides where there is a draft model."""
 SAMPLED = "(self, sampled)"
+WITH_DICTIONARY = ("dictionary", "hybrid", "dictionary+lookup")
+"""What is checked besides where a dictionary for the model's tokenizer comes along."""
 ADVERSARIES = ("(oracle chain)", "(oracle tree)", "(whole oracle)", "(recall with shared noise)", SAMPLED)
 LAW = "(law against transformers)"
 ROWS = "(rows against the model)"
@@ -59,11 +62,19 @@ def unaided() -> tuple[str, ...]:
         name
         for name, factory in BUILT_IN.items()
         if factory is not Plain
+        and name not in WITH_DICTIONARY
         and all(option.default is not option.empty for option in signature(factory).parameters.values())
     )
 
 
 METHODS = (*unaided(), *COMPOSED)
+
+
+def completing(vocabulary: Vocabulary | None) -> tuple[str, ...]:
+    """The methods that complete words, if they can do so for this tokenizer."""
+    there = vocabulary is not None and shipped(vocabulary.fingerprint)
+    return WITH_DICTIONARY if there else ()
+
 
 Progress = Callable[[str, int, int], None]
 """Called before every case with its name, its number and the number of all."""
