@@ -49,7 +49,9 @@ _CHECKSUM = struct.Struct("<I")
 DESCRIBED = 1 << 16
 """Bytes of a description at most."""
 MOST = 1 << 24
-"""Entries, completions and tokens at most."""
+"""Entries, completions and different tokens at most."""
+DEEP = 3
+"""Lists and objects within each other at most, in what is told of the corpus."""
 IDS = 2**31
 
 
@@ -122,7 +124,7 @@ def write(path: Path, table: Table, **described: Any) -> Header:
         completion_tokens=int((table.texts != NOWHERE).sum()),
         **described,
     )
-    description = json.dumps(asdict(header), sort_keys=True, ensure_ascii=False).encode()
+    description = _description(header)
     if len(description) > DESCRIBED:
         raise ValueError(f"what is said of {path} takes {len(description)} bytes; shorten its licence note")
     assert {name: len(part) for name, part in packed.items()} == header.sections, "sections are as long as they say"
@@ -158,20 +160,14 @@ def _packed(table: Table) -> dict[str, bytes]:
     }
 
 
-def read_digest(path: str | Path) -> bytes:
-    """The digest of a file's content, as its first bytes tell it."""
-    with _opened(path) as file:
-        return _begun(path, file.read(SIZE))[1]
-
-
 def read(path: str | Path) -> tuple[Header, Table]:
     """Header and entries of a file that is whole and makes sense."""
-    header, body = read_header(path)
+    header, body, _ = read_header(path)
     return header, unpacked(path, header, body)
 
 
-def read_header(path: str | Path) -> tuple[Header, bytes]:
-    """Header and sections of a file that is whole."""
+def read_header(path: str | Path) -> tuple[Header, bytes, bytes]:
+    """Header and sections of a file that is whole, and the digest of both."""
     with _opened(path) as file:
         length, digest = _begun(path, file.read(SIZE))
         description = file.read(length)
@@ -182,7 +178,7 @@ def read_header(path: str | Path) -> tuple[Header, bytes]:
         body = file.read()
     if hashlib.sha256(description + body).digest() != digest:
         raise ValueError(f"{path} is damaged: it does not agree with its digest; build it again or fetch it again")
-    return header, body
+    return header, body, digest
 
 
 def _opened(path: str | Path) -> Any:
@@ -209,25 +205,45 @@ def _begun(path: str | Path, beginning: bytes) -> tuple[int, bytes]:
     return size, digest
 
 
+def _description(header: Header) -> bytes:
+    return json.dumps(asdict(header), sort_keys=True, ensure_ascii=False, allow_nan=False).encode()
+
+
 def _header(path: str | Path, description: bytes) -> Header:
     try:
         header = Header(**json.loads(description))
-        for name in ("entries", "completions", "alphabet", "key_tokens", "completion_tokens"):
-            if type(getattr(header, name)) is not int or not 0 <= getattr(header, name) <= MOST:
-                raise ValueError(f"{name} is {getattr(header, name)!r}")
-        for name in ("tokenizer", "language", "licence", "tokenizer_name"):
-            if type(getattr(header, name)) is not str:
-                raise ValueError(f"{name} is no text")
-        if type(header.order) is not int or type(header.highest) is not int or not 0 <= header.highest < IDS:
-            raise ValueError(f"highest is {header.highest!r} and order {header.order!r}")
-        for name in ("longest_prefix", "longest_completion"):
-            if type(getattr(header, name)) is not int or not 1 <= getattr(header, name) <= LONGEST:
-                raise ValueError(f"{name} is {getattr(header, name)!r}")
-        if not 0 <= float(header.min_probability) <= 1 or not isinstance(header.corpus, dict):
-            raise ValueError("its parameters make no sense")
-    except (ValueError, TypeError, KeyError, RecursionError) as error:
+        for complaint in _nonsense(header):
+            raise ValueError(complaint)
+        if _description(header) != description:
+            raise ValueError("it is not as paceline writes it")
+    except (ValueError, TypeError, RecursionError) as error:
         raise ValueError(f"{path} is damaged: its description cannot be read ({str(error)[:80]})") from None
     return header
+
+
+def _nonsense(header: Header) -> Iterator[str]:
+    """What a description cannot say."""
+    for name, least, most in (
+        *((name, 0, MOST) for name in ("entries", "completions", "alphabet")),
+        *((name, 0, MOST * LONGEST) for name in ("key_tokens", "completion_tokens")),
+        *((name, 1, LONGEST) for name in ("longest_prefix", "longest_completion", "order")),
+        ("highest", 0, IDS - 1),
+    ):
+        if type(value := getattr(header, name)) is not int or not least <= value <= most:
+            yield f"{name} is {value!r}"
+    for name in ("tokenizer", "language", "licence", "tokenizer_name"):
+        if type(getattr(header, name)) is not str:
+            yield f"{name} is no text"
+    if type(header.min_probability) not in (int, float) or not 0 <= header.min_probability <= 1:
+        yield f"min_probability is {header.min_probability!r}"
+    if type(header.corpus) is not dict or not _shallow(header.corpus, DEEP):
+        yield "corpus is no plain object"
+
+
+def _shallow(value: Any, depth: int) -> bool:
+    """Whether no more than so many lists and objects are within each other."""
+    inner = value.values() if isinstance(value, dict) else value if isinstance(value, list) else None
+    return inner is None or (depth > 0 and all(_shallow(one, depth - 1) for one in inner))
 
 
 def unpacked(path: str | Path, header: Header, body: bytes) -> Table:

@@ -125,8 +125,8 @@ def _kept(path: str | Path) -> tuple[file.Header, Any]:
     """A file's header, and its index: the kept one, or a new one."""
     import marisa_trie  # noqa: F401  the sentence about its absence comes before any work
 
-    header, body = file.read_header(path)
-    place = folder() / "dictionaries" / f"{file.read_digest(path).hex()[:32]}.index"
+    header, body, digest = file.read_header(path)
+    place = folder() / "dictionaries" / f"{digest.hex()[:32]}.index"
     image = _mapped(place)
     if image is None:
         pieces = _indexed(file.unpacked(path, header, body))

@@ -188,11 +188,12 @@ def is_unspaced(letter: str) -> bool:
 
 
 def _gap(unit: str) -> str:
-    """What stands before the word of a unit, and behind it what tells a script without spaces apart."""
+    """What stands before the word of a unit, and behind it what tells a script without spaces apart: a character that
+    no gap holds, and not NUL, for numpy drops that."""
     found = compiled().word.search(unit)
     if found is None:
         return unit
-    return unit[: found.start()] + ("\0" if is_unspaced(unit[found.start()]) else "")
+    return unit[: found.start()] + (TAB if is_unspaced(unit[found.start()]) else "")
 
 
 def behind(texts: Sequence[str], vocabulary: Vocabulary, *, first: bool) -> list[list[int]]:

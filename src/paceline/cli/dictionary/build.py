@@ -118,7 +118,7 @@ def run(options: argparse.Namespace) -> int:
             corpus=_described(corpus, counts),
             language=options.language,
             licence=options.licence,
-            tokenizer_name=Path(name).name,
+            tokenizer_name=Path(name).name.encode(errors="replace").decode(),
             advance=advance,
         )
     notes = list(corpus.notes)

@@ -62,9 +62,10 @@ def tell(path: Path, header: Header) -> dict[str, Any]:
 
 
 def show(said: dict[str, Any]) -> None:
-    """Print it, a line for each."""
+    """Print it, a line for each, and nothing that a terminal would obey: the file says what it likes."""
     for name, value in said.items():
-        print(f"{name.replace('_', ' '):25} {_in_words(value)}")
+        words = "".join(letter if letter.isprintable() else "\ufffd" for letter in _in_words(value))
+        print(f"{name.replace('_', ' '):25} {words}")
 
 
 def _in_words(value: Any) -> str:
