@@ -13,11 +13,13 @@ import paceline
 from paceline.cli import main
 from paceline.cli.bench import draft_cost as command
 from paceline.context import Context, Ending
+from paceline.dictionary.index import Dictionary
 from paceline.drafters import make_drafter
 from paceline.drafters.base import Budget, Drafter, Seen
+from paceline.drafters.dictionary import DictSpec
 from paceline.drafters.store import Storing
 from paceline.law import Sampling
-from paceline.measure import draft_cost
+from paceline.measure import draft_cost, made_up
 from paceline.targets.base import OnEarly, Pending, Request, Target, Want
 from paceline.tree import DraftTree
 
@@ -95,6 +97,24 @@ def test_a_method_that_learns_from_rows_has_seen_all_of_them(foretold: draft_cos
     assert (drafter._shared.chances > 0).any(axis=1).all()
 
 
+def test_the_dictionary_of_a_made_up_text_has_something_to_say_about_it(
+    foretold: draft_cost.Foretold, tmp_path: Path
+) -> None:
+    path = tmp_path / "a.dict"
+    made_up.write_dictionary(path, foretold.text, VOCABULARY, "of nobody")
+    found = Dictionary.open(path)
+    assert len(found) > 0.9 * made_up.ENTRIES
+    assert found.header.tokenizer == "of nobody"
+    text = foretold.text[:2000].tolist()
+    right = sum(
+        (match := found.match(text[place - 8 : place])) is not None and match.tokens[0] == text[place]
+        for place in range(8, 1997)
+    )
+    assert right > 0.8 * 1989
+    cost = draft_cost.cost(DictSpec(file=str(path)), foretold, nodes=60, temperature=0.0, rounds=20, warm=5)
+    assert 0.5 < cost.nodes <= 3
+
+
 def test_rows_are_read_by_number_and_dtype() -> None:
     read = draft_cost.reading([1, 3], repeats=1, vocabulary=VOCABULARY)
     assert {dtype: list(by_rows) for dtype, by_rows in read.items()} == {"float32": [1, 3], "bfloat16": [1, 3]}
@@ -111,7 +131,7 @@ def test_the_command_prints_a_table_and_one_object(
     assert main(["bench", "draft-cost", "--rounds", "4", "--json"]) == 0
     *lines, last = capsys.readouterr().out.splitlines()
     found = json.loads(last)
-    assert set(found["microseconds"]) == {"unispec", "recycling", "suffix", "lookup", "foresight", "auto"}
+    assert set(found["microseconds"]) == {*command.METHODS} >= {"auto", "dictionary", "lookup"}
     assert "rounds_of_a_model" not in found
     assert set(found["read_top_k"]) == {"float32", "bfloat16"}
     assert {(one["method"], one["temperature"]) for one in found["drafts"]} == {

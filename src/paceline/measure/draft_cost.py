@@ -36,6 +36,8 @@ BEHIND = 512
 """Tokens before the drafts of a model's own rounds, at most: what is beside a forward does not grow with them."""
 DEEPEST = 64
 """How many tokens in a row a draft may hold."""
+WARM = 2
+"""Rounds of a model that are not counted."""
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 TEXT = "made up: tokens by Zipf's law, a dozen or so at a time between passages of 4 to 40 tokens that stood before"
 
@@ -204,6 +206,16 @@ def needed(rounds: int) -> int:
     return CONTEXT + 65 * rounds
 
 
+def made_for(rounds: int) -> Foretold:
+    """A text for `costs` of so many rounds."""
+    return Foretold.made(needed(rounds + rounds // 2))
+
+
+def made_for_model(target: Target, rounds: int, warm: int = WARM) -> Foretold:
+    """A text for `shares` of so many rounds."""
+    return Foretold.made(behind(target) + (DEEPEST + 1) * (warm + rounds + 1), vocabulary=target.vocab_size)
+
+
 def reading(rows: Sequence[int], *, repeats: int, vocabulary: int = VOCABULARY) -> dict[str, dict[int, float]]:
     """Milliseconds of the best tokens and the normaliser of so many rows, by dtype: medians."""
     random = torch.Generator().manual_seed(0)
@@ -230,10 +242,11 @@ def costs(
     sizes: Sequence[int],
     temperatures: Sequence[float],
     rounds: int,
+    made: Foretold | None = None,
 ) -> dict[float, dict[int, dict[str, Cost]]]:
     """By temperature, size and method. A drafter is fresh each time: what it learnt before would count."""
     warm = rounds // 2
-    wide = cache(Foretold.made(needed(warm + rounds)).wide)
+    wide = cache((made or made_for(rounds)).wide)
 
     def timed(drafter: Drafter, size: int, temperature: float) -> Cost:
         text = wide(max(BEST, drafter.needs.top))
@@ -271,12 +284,18 @@ def behind(target: Target) -> int:
 
 
 def shares(
-    target: Target, drafters: Mapping[str, tuple[Drafter, int]], *, temperature: float, rounds: int, warm: int = 2
+    target: Target,
+    drafters: Mapping[str, tuple[Drafter, int]],
+    *,
+    temperature: float,
+    rounds: int,
+    warm: int = WARM,
+    made: Foretold | None = None,
 ) -> tuple[float, dict[str, Share]]:
     """Milliseconds of a plain forward, and of every method at its size; they take turns, so that a slow moment of the
     machine meets all of them."""
     length = behind(target)
-    made = Foretold.made(length + (DEEPEST + 1) * (warm + rounds + 1), vocabulary=target.vocab_size)
+    made = made or made_for_model(target, rounds, warm)
     wide = cache(made.wide)
     riders = {
         name: _Rider(drafter, size, wide(max(BEST, drafter.needs.top)), length, temperature)

@@ -4,15 +4,21 @@ from __future__ import annotations
 
 import argparse
 import textwrap
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 from paceline.cli.common import Subparsers, add_json, aligned, describe, load_model, print_json
 
 if TYPE_CHECKING:
+    from paceline.drafters import Drafter
+    from paceline.measure.draft_cost import Foretold
     from paceline.targets.base import Target
 
-METHODS = ("unispec", "recycling", "suffix", "lookup", "foresight", "auto")
+METHODS = ("unispec", "recycling", "suffix", "lookup", "dictionary", "foresight", "auto")
 SIZES = (60, 120)
 TEMPERATURES = (0.0, 0.8)
 ROUNDS = 200
@@ -53,11 +59,11 @@ def run(options: argparse.Namespace) -> int:
         raise ValueError("--dtype and --device are of a model; name one with --model")
     import torch
 
-    from paceline.drafters import make_drafter
     from paceline.measure import draft_cost
 
-    makers = {name: (lambda name=name: make_drafter(name)) for name in METHODS}
-    found = draft_cost.costs(makers, sizes=SIZES, temperatures=TEMPERATURES, rounds=options.rounds)
+    made = draft_cost.made_for(options.rounds)
+    with _makers(made) as makers:
+        found = draft_cost.costs(makers, sizes=SIZES, temperatures=TEMPERATURES, rounds=options.rounds, made=made)
     read = draft_cost.reading(ROWS, repeats=REPEATS)
     first = found[TEMPERATURES[0]][SIZES[0]]
     result: dict[str, Any] = {
@@ -96,27 +102,41 @@ def run(options: argparse.Namespace) -> int:
     return 0
 
 
+@contextmanager
+def _makers(made: Foretold, tokenizer: str = "") -> Iterator[dict[str, Callable[[], Drafter]]]:
+    """Methods by their names; those that take a dictionary have one of the made-up text."""
+    from paceline.drafters import make_drafter
+    from paceline.measure.made_up import write_dictionary
+
+    with TemporaryDirectory() as folder:
+        file = Path(folder) / "made-up.dict"
+        write_dictionary(file, made.text, len(made.ids), tokenizer)
+        specs = {"dictionary": f"dictionary:file='{file}'", "auto": f"auto:dictionary='{file}'"}
+        yield {name: partial(make_drafter, specs.get(name, name)) for name in METHODS}
+
+
 def _rounds(options: argparse.Namespace) -> dict[str, Any]:
     """The shares of every method in the rounds of a model."""
-    from paceline.drafters import make_drafter
     from paceline.measure import draft_cost
 
     lm = load_model(options)
     rounds, methods, plain = min(options.rounds, FORWARDS), list[dict[str, Any]](), dict[str, float]()
+    made = draft_cost.made_for_model(lm.target, rounds)
     for temperature in TEMPERATURES:
         drafters = {}
-        for name in METHODS:
-            drafter = make_drafter(name)
-            drafter.fit(lm.target, lm.vocabulary)
-            drafters[name] = drafter, _best_size(lm.target, drafter.spec) or drafter.nodes
-        one, found = draft_cost.shares(lm.target, drafters, temperature=temperature, rounds=rounds)
+        with _makers(made, "" if lm.vocabulary is None else lm.vocabulary.fingerprint) as makers:
+            for name, make in makers.items():
+                drafter = make()
+                drafter.fit(lm.target, lm.vocabulary)
+                drafters[name] = drafter, _best_size(lm.target, name) or drafter.nodes
+        one, found = draft_cost.shares(lm.target, drafters, temperature=temperature, rounds=rounds, made=made)
         plain[f"{temperature:g}"] = round(one, 3)
         methods += [
             {
                 "method": name,
                 "temperature": temperature,
                 "budget": drafters[name][1],
-                "calibrated": _best_size(lm.target, drafters[name][0].spec) is not None,
+                "calibrated": _best_size(lm.target, name) is not None,
                 "nodes": round(share.nodes, 1),
                 "milliseconds_forward": round(share.forward, 3),
                 "milliseconds_draft": round(share.draft, 3),
@@ -170,7 +190,7 @@ def _lines(result: Mapping[str, Any]) -> Iterator[str]:
     told = (
         f"Microseconds a round, medians of {result['rounds']}; {result['vocabulary']:,} tokens in the vocabulary, "
         f"{result['context']:,} in the text ({result['text']}). Proposing and learning; with the nodes proposed. "
-        "What learns from rows has seen one for every token of the vocabulary."
+        "What learns from rows has seen one for every token of the vocabulary; the dictionary is of this text."
     )
     yield from textwrap.wrap(told, WIDTH)
     yield ""
