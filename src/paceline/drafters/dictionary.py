@@ -149,7 +149,7 @@ class DictSpec(Drafter):
 
     name = NAME
     summary = "complete words and phrases as a language usually does, by a dictionary built from plain text"
-    source = "DictSpec"
+    source = "DictSpec (Syvokon 2026)"
     requires = "a dictionary for the model's tokenizer: one that comes with paceline, or file=NAME.dict"
     unfit = "text of other languages than the dictionary's; a language whose words are one token each"
     nodes = LONGEST
@@ -206,7 +206,7 @@ class Hybrid(Fallback):
 
     name = "hybrid"
     summary = "dictionary, and where that has nothing to say, lookup"
-    source = "DictSpec's hybrid with prompt n-grams"
+    source = "DictSpec's hybrid with prompt n-grams (Syvokon 2026)"
     requires = DictSpec.requires
     unfit = "text of other languages than the dictionary's that does not repeat itself either"
 
