@@ -1,0 +1,97 @@
+"""Small dictionaries made by hand, the same looked up without an index, and files that are whole but lie."""
+
+import hashlib
+import json
+import random
+import struct
+import zlib
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from paceline.dictionary import file
+from paceline.dictionary.statistics import LONGEST, NOWHERE
+from paceline.dictionary.table import Table
+
+Entries = dict[tuple[int, ...], tuple[tuple[int, ...], int, int]]
+"""What is proposed behind some tokens, and the levels of the first one's probability and the rest's."""
+
+SAID = {
+    "tokenizer": "0123456789abcdef",
+    "tokenizer_name": "made-up",
+    "language": "uk",
+    "licence": "CC0 – без обмежень",
+    "order": 3,
+    "min_probability": 0.5,
+    "longest_prefix": LONGEST,
+    "longest_completion": LONGEST,
+    "corpus": {"words": 12, "different_ngrams": {"1": 3}},
+}
+
+
+def made_up(seed: int, size: int, ids: Sequence[int]) -> Entries:
+    """Entries of few ids, so that many of their keys end each other."""
+    dice = random.Random(seed)
+    found = Entries()
+    while len(found) < size:
+        key = tuple(dice.choices(ids, k=dice.randint(1, LONGEST)))
+        if len(key) > 2 and found and dice.random() < 0.6:
+            key = (*key[: dice.randint(1, 3)], *dice.choice(list(found)))[-LONGEST:]
+        found[key] = (tuple(dice.choices(ids, k=dice.randint(1, LONGEST))), dice.randrange(16), dice.randrange(16))
+    return found
+
+
+def table_of(entries: Entries) -> Table:
+    keys = sorted(entries, key=lambda key: key[::-1])
+    texts = sorted({text for text, _, _ in entries.values()})
+    prefixes = np.full((len(keys), LONGEST), NOWHERE, np.int32)
+    completions = np.full((len(texts), LONGEST), NOWHERE, np.int32)
+    for row, key in enumerate(keys):
+        prefixes[row, LONGEST - len(key) :] = key
+    for row, text in enumerate(texts):
+        completions[row, : len(text)] = text
+    told = [entries[key] for key in keys]
+    return Table(
+        prefixes=prefixes,
+        completions=np.array([texts.index(text) for text, _, _ in told], np.int32),
+        first=np.array([first for _, first, _ in told], np.uint8),
+        rest=np.array([rest for _, _, rest in told], np.uint8),
+        texts=completions,
+    )
+
+
+def write(path: Path, entries: Entries, **said: Any) -> file.Header:
+    return file.write(path, table_of(entries), **{**SAID, **said})
+
+
+def longest_first(entries: Entries, ending: Sequence[int]) -> list[tuple[int, tuple[int, ...], int, int]]:
+    """Every entry that a text ends with, by trying each ending."""
+    return [
+        (length, *entries[key])
+        for length in range(LONGEST, 0, -1)
+        if length <= len(ending) and (key := tuple(ending[len(ending) - length :])) in entries
+    ]
+
+
+def taken_apart(path: Path) -> tuple[dict[str, Any], dict[str, bytes]]:
+    """What a file says of itself, and its sections."""
+    raw = path.read_bytes()
+    (size,) = struct.unpack_from("<I", raw, 12)
+    described = json.loads(raw[file.SIZE : file.SIZE + size])
+    header, body, _ = file.read_header(path)
+    sections, start = {}, 0
+    for name, length in header.sections.items():
+        sections[name] = body[start : start + length]
+        start += length
+    return described, sections
+
+
+def sealed(described: Mapping[str, Any] | bytes, sections: Mapping[str, bytes]) -> bytes:
+    """A file of these parts, with all the sums that would give a lie away."""
+    if not isinstance(described, bytes):
+        described = json.dumps(described, sort_keys=True, ensure_ascii=False).encode(errors="surrogatepass")
+    body = b"".join([described, *sections.values()])
+    fields = struct.pack("<8sII32s12x", file.MAGIC, file.VERSION, len(described), hashlib.sha256(body).digest())
+    return fields + struct.pack("<I", zlib.crc32(fields)) + body

@@ -1,0 +1,353 @@
+"""A dictionary's file comes back as it was written, and whatever else it is, it does no harm."""
+
+import json
+import random
+import tracemalloc
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from dictionary_tables import SAID, Entries, made_up, sealed, table_of, taken_apart, write
+from paceline.dictionary import file
+from paceline.dictionary.index import Dictionary
+from paceline.dictionary.statistics import LONGEST
+from paceline.dictionary.table import Table
+from tokenizer_kinds import vocabulary_of
+
+pytest.importorskip("marisa_trie", reason="looking up needs marisa-trie: pip install 'paceline[dict]'")
+
+FEW = range(5, 12)
+WIDE = [0, 1, 65_535, 65_536, 99_999, 2**20, 2**31 - 1]
+
+
+def refused(path: Path) -> str | None:
+    """Why a file is no dictionary, in one sentence; None if it is one that can be used without any harm."""
+    try:
+        header, table = file.read(path)
+    except ValueError as error:
+        said = str(error)
+        assert said.startswith(str(path)) or f"dictionary {path}" in said, said
+        assert "\n" not in said
+        assert len(said) < len(str(path)) + 220
+        return said
+    opened = Dictionary.open(path)
+    assert len(opened) == len(table) == header.entries
+    used = np.unique(np.concatenate([table.prefixes.ravel(), table.texts.ravel(), [header.highest]]))
+    assert used[-1] == header.highest
+    dice = random.Random(0)
+    for ending in [row[row >= 0].tolist() for row in table.prefixes[:50]] + [
+        dice.choices(used[used >= 0].tolist(), k=9) for _ in range(20)
+    ]:
+        match = opened.match(ending)
+        for one in [*opened.matches(ending), *([match] if match else [])]:
+            assert 1 <= len(one.tokens) <= header.longest_completion
+            assert 0 <= min(one.tokens) <= max(one.tokens) <= header.highest
+            assert 1 <= one.length <= header.longest_prefix
+            assert one.first < 0 > one.rest
+    return None
+
+
+def same(one: Table, other: Table) -> None:
+    for name in ("prefixes", "completions", "first", "rest", "texts"):
+        mine, theirs = getattr(one, name), getattr(other, name)
+        assert np.array_equal(mine, theirs), name
+        assert mine.dtype == theirs.dtype, name
+
+
+@pytest.fixture
+def written(tmp_path: Path) -> Path:
+    path = tmp_path / "small.dict"
+    write(path, made_up(1, 12, FEW))
+    return path
+
+
+# --- there and back -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "entries",
+    [
+        {},
+        {(7,): ((8,), 15, 0)},
+        {(0,): ((0,) * 8, 0, 15), (0,) * 8: ((0,), 1, 2)},
+        made_up(2, 300, FEW),
+        made_up(3, 300, WIDE),
+        made_up(4, 5000, range(3000)),
+    ],
+    ids=["none", "one", "token 0", "few ids", "wide ids", "many"],
+)
+def test_a_dictionary_comes_back_as_it_was_written(entries: Entries, tmp_path: Path) -> None:
+    table = table_of(entries)
+    header = file.write(tmp_path / "a", table, **SAID)
+    again, back = file.read(tmp_path / "a")
+    assert again == header
+    same(back, table)
+    assert (header.entries, header.highest, header.language) == (len(entries), table.highest, "uk")
+    file.write(tmp_path / "b", back, **{**SAID, "corpus": dict(reversed(SAID["corpus"].items()))})  # type: ignore[attr-defined]
+    assert (tmp_path / "a").read_bytes() == (tmp_path / "b").read_bytes(), "the same bytes twice"
+
+
+def test_more_tokens_than_two_bytes_can_number_take_four(tmp_path: Path) -> None:
+    """Their order in the file is that of their places, and 65,536 places still fit."""
+    for many, width in ((2**16, 2), (2**16 + 1, 4)):
+        texts = np.full((many // 8 + 1, LONGEST), -1, np.int32)
+        ids = np.arange(many, dtype=np.int32) * 3
+        texts.ravel()[:many] = ids
+        texts[-1, 0] = 0
+        prefixes = np.full((many, LONGEST), -1, np.int32)
+        prefixes[:, -1] = ids
+        levels = np.zeros(many, np.uint8)
+        table = Table(prefixes, (np.arange(many) // 8).astype(np.int32), levels, levels, texts)
+        header = file.write(tmp_path / "wide", table, **SAID)
+        assert header.width == width
+        assert header.sections["keys"] == many * width
+        same(file.read(tmp_path / "wide")[1], table)
+
+
+def test_what_cannot_be_written_is_told_and_leaves_nothing(tmp_path: Path) -> None:
+    for said in ({"licence": "x" * file.DESCRIBED}, {"licence": "\ud800"}, {"min_probability": float("nan")}):
+        with pytest.raises(ValueError, match=r"shorten its licence note|surrogates not allowed|not JSON compliant"):
+            write(tmp_path / "a", made_up(1, 5, FEW), **said)
+    with pytest.raises(ValueError, match=r"cannot write .*none/a: No such file or directory"):
+        write(tmp_path / "none" / "a", made_up(1, 5, FEW))
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_dictionary_says_whose_ids_it_holds(written: Path) -> None:
+    vocabulary = vocabulary_of("byte-level")
+    header = file.read(written)[0]
+    header.check(written, 12, None)
+    with pytest.raises(ValueError, match="holds token 11, and the model's vocabulary has 11 tokens"):
+        header.check(written, 11, None)
+    with pytest.raises(ValueError, match=r"another tokenizer \(made-up\)"):
+        header.check(written, vocabulary.size, vocabulary)
+    write(written, made_up(1, 25, FEW), tokenizer=vocabulary.fingerprint)
+    file.read(written)[0].check(written, vocabulary.size, vocabulary)
+
+
+# --- accidents ----------------------------------------------------------------------------------------------
+
+
+def test_every_file_that_was_cut_short_or_went_on_is_refused(written: Path) -> None:
+    whole = written.read_bytes()
+    for size in range(len(whole)):
+        written.write_bytes(whole[:size])
+        assert refused(written), size
+    written.write_bytes(whole + b"\0")
+    assert "should have" in (refused(written) or "")
+
+
+def test_every_byte_that_was_flipped_is_noticed(written: Path) -> None:
+    whole = written.read_bytes()
+    assert refused(written) is None
+    for place in range(len(whole)):
+        written.write_bytes(whole[:place] + bytes([whole[place] ^ 1 << place % 8]) + whole[place + 1 :])
+        assert refused(written), place
+
+
+def test_other_things_are_no_dictionaries(tmp_path: Path, written: Path) -> None:
+    for name, content in (("empty", b""), ("text", b"a text\n" * 99), ("zeros", bytes(999)), ("magic", file.MAGIC)):
+        (tmp_path / name).write_bytes(content)
+        assert refused(tmp_path / name)
+    for path in (tmp_path, tmp_path / "none", Path("/dev/null"), Path("/dev/zero")):
+        assert refused(path), path
+    whole = bytearray(written.read_bytes())
+    whole[8] = 2
+    written.write_bytes(whole)
+    assert "version 2, and this paceline reads version 1" in (refused(written) or "")
+
+
+# --- lies ---------------------------------------------------------------------------------------------------
+
+
+def test_what_is_sealed_anew_is_read(written: Path) -> None:
+    """Otherwise the lies below would be refused for their seal."""
+    whole = written.read_bytes()
+    assert sealed(*taken_apart(written)) == whole
+
+
+HUGE = 10**4000
+
+
+@pytest.mark.parametrize(
+    "lie",
+    [
+        *({name: value} for name in ("entries", "completions", "alphabet", "key_tokens", "completion_tokens")
+          for value in (True, -1, 1.5, "25", None, [], HUGE, float("nan"))),
+        *({name: value} for name in ("longest_prefix", "longest_completion", "order")
+          for value in (True, 0, -1, 9, "8", None, 8.0, HUGE)),
+        *({"highest": value} for value in (True, -1, 2**31, 10, "11", None, 11.0, HUGE)),
+        *({"min_probability": value}
+          for value in (True, -0.1, 1.1, "0.5", None, [0.5], float("nan"), float("inf"), HUGE)),
+        *({name: value} for name in ("tokenizer", "language", "licence", "tokenizer_name")
+          for value in (None, 5, [], {}, "\ud800")),
+        *({"corpus": value} for value in (None, [], 5, {"a": {"b": {"c": {"d": {}}}}}, {"a": [[[1]]]})),
+        *({"corpus": {"a": value}} for value in (float("nan"), float("-inf"), "\udfff")),
+        {"unheard_of": 1},
+    ],
+    ids=lambda lie: str(lie)[:40],
+)  # fmt: skip
+def test_a_description_that_cannot_be_is_refused(lie: dict[str, Any], written: Path) -> None:
+    described, sections = taken_apart(written)
+    written.write_bytes(sealed({**described, **lie}, sections))
+    assert refused(written)
+
+
+@pytest.mark.parametrize(
+    "description",
+    [
+        b"", b"{}", b"[]", b"null", b"5", b"\xff\xfe", b'{"corpus":' * 6000, b"[" * 60_000, b"9" * 60_000,
+        b'{"entries": 1e999}', b'"' + b"\\ud800" * 99 + b'"',
+    ],
+    ids=lambda description: description[:20].decode(errors="replace"),
+)  # fmt: skip
+def test_a_description_that_is_none_is_refused(description: bytes, written: Path) -> None:
+    written.write_bytes(sealed(description, taken_apart(written)[1]))
+    assert "its description cannot be read" in (refused(written) or "")
+
+
+def test_a_description_is_written_in_one_way(written: Path) -> None:
+    """Two files of the same entries differ in nothing, and no parser has a say in what a description means."""
+    described, sections = taken_apart(written)
+    plain = json.dumps(described, sort_keys=True, ensure_ascii=False)
+    ways = (
+        f" {plain}",
+        plain.replace(": ", ":"),
+        plain.replace('"order"', '"order": 2, "order"'),
+        json.dumps(described, sort_keys=True),
+        json.dumps(dict(reversed(described.items())), ensure_ascii=False),
+        json.dumps({**described, "min_probability": 0.5}, sort_keys=True, ensure_ascii=False).replace("0.5", "5e-1"),
+    )
+    for text in ways:
+        for encoding in ("utf8", "utf-16"):
+            written.write_bytes(sealed(text.encode(encoding), sections))
+            assert refused(written), text
+
+
+def test_what_is_promised_is_not_made_room_for(written: Path) -> None:
+    described, sections = taken_apart(written)
+    most = dict.fromkeys(("entries", "completions", "alphabet", "key_tokens", "completion_tokens"), file.MOST)
+    written.write_bytes(sealed({**described, **most}, sections))
+    tracemalloc.start()
+    try:
+        assert "should have" in (refused(written) or "")
+        assert tracemalloc.get_traced_memory()[1] < 2**20
+    finally:
+        tracemalloc.stop()
+
+
+def changed(name: str, change: Callable[[bytearray], None]) -> Any:
+    return pytest.param(name, change, id=f"{name} {change.__name__}")
+
+
+def lowest(part: bytearray) -> None:
+    part[0] = 0
+
+
+def highest(part: bytearray) -> None:
+    part[-1] = 0xFF
+
+
+def swapped(part: bytearray) -> None:
+    part[:4], part[4:8] = part[4:8], part[:4]
+
+
+def repeated(part: bytearray) -> None:
+    part[4:8] = part[:4]
+
+
+def sharing(part: bytearray) -> None:
+    part[0] = 0x12
+
+
+def long(part: bytearray) -> None:
+    part[0] = 0x09
+
+
+@pytest.mark.parametrize(
+    ("name", "change"),
+    [
+        changed("alphabet", highest), changed("alphabet", swapped), changed("alphabet", repeated),
+        changed("shapes", lowest), changed("shapes", highest), changed("shapes", sharing), changed("shapes", long),
+        changed("keys", highest), changed("completions", highest),
+        changed("lengths", lowest), changed("lengths", highest), changed("tokens", highest),
+    ],
+)  # fmt: skip
+def test_a_section_that_cannot_be_is_refused(name: str, change: Callable[[bytearray], None], written: Path) -> None:
+    described, sections = taken_apart(written)
+    part = bytearray(sections[name])
+    change(part)
+    assert part != sections[name]
+    written.write_bytes(sealed(described, {**sections, name: bytes(part)}))
+    assert "is damaged: " in (refused(written) or "")
+
+
+def test_entries_out_of_order_or_told_twice_are_refused(tmp_path: Path) -> None:
+    path = tmp_path / "two"
+    write(path, {(6,): ((7,), 0, 0), (7,): ((7,), 0, 0)})
+    described, sections = taken_apart(path)
+    assert sections["keys"] == b"\0\0\1\0"
+    for keys in (b"\1\0\0\0", b"\1\0\1\0"):
+        path.write_bytes(sealed(described, {**sections, "keys": keys}))
+        assert "its entries are out of order" in (refused(path) or "")
+
+
+def test_the_longest_that_is_promised_is_kept(written: Path) -> None:
+    described, sections = taken_apart(written)
+    for name in ("longest_prefix", "longest_completion"):
+        written.write_bytes(sealed({**described, name: 5}, sections))
+        assert refused(written), "drafters take room for so many"
+
+
+def mutated(dice: random.Random, described: dict[str, Any], sections: dict[str, bytes]) -> bytes:
+    """A whole file with a few things changed in it."""
+    described, parts = dict(described), {name: bytearray(part) for name, part in sections.items()}
+    for _ in range(dice.randint(1, 4)):
+        part = parts[dice.choice([name for name in parts if parts[name]])]
+        kind = dice.randrange(8)
+        if kind < 4:
+            part[dice.randrange(len(part))] = dice.choice([0, 1, 2, 7, 8, 9, 0x10, 0x11, 0x22, 0x7F, 0xFF])
+        elif kind == 4:
+            one, other = dice.randrange(len(part)), dice.randrange(len(part))
+            part[one], part[other] = part[other], part[one]
+        elif kind == 5:
+            name = dice.choice(["entries", "completions", "alphabet", "key_tokens", "completion_tokens"])
+            described[name] = max(0, described[name] + dice.choice([-1, 1, -described[name]]))
+        elif kind == 6:
+            described["highest"] = dice.choice([0, 11, 12, 2**31 - 1])
+        else:
+            name = dice.choice(["longest_prefix", "longest_completion"])
+            described[name] = dice.randint(1, 8)
+    if dice.random() < 0.7:  # so that the sizes agree, and what is within is looked at
+        bare = b"".join(parts.values())
+        header = file.Header(**described)
+        bare = bare.ljust(sum(header.sections.values()), b"\1")[: sum(header.sections.values())]
+        return sealed(described, {"all": bare})
+    return sealed(described, parts)
+
+
+def fuzzed(path: Path, seed: int, number: int) -> tuple[int, int]:
+    """How many of so many lying files were refused, and how many were dictionaries all the same."""
+    dice, counts = random.Random(seed), [0, 0]
+    for entries in (made_up(seed, 6, FEW), made_up(seed + 1, 20, FEW), made_up(seed + 2, 12, WIDE)):
+        write(path, entries)
+        described, sections = taken_apart(path)
+        for _ in range(number // 3):
+            path.write_bytes(mutated(dice, described, sections))
+            counts[refused(path) is None] += 1
+    return counts[0], counts[1]
+
+
+def test_lies_are_refused_or_do_no_harm(tmp_path: Path) -> None:
+    refusals, uses = fuzzed(tmp_path / "lies", 0, 900)
+    assert refusals > 300
+    assert uses > 30, "some lies nobody can tell, and those are tried"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(1, 9))
+def test_many_lies_are_refused_or_do_no_harm(seed: int, tmp_path: Path) -> None:
+    fuzzed(tmp_path / "lies", 100 * seed, 9000)
