@@ -121,7 +121,7 @@ def _found(script: Script, statistics: Statistics) -> Places:
     shape = statistics.longest, len(script.tokens)
     hashes = np.zeros(shape, np.uint64)
     there = np.zeros(shape, bool)
-    for size in range(1, statistics.longest + 1):
+    for size in range(1, min(statistics.longest, len(script.tokens)) + 1):
         hashes[size - 1] = rolling(script.tokens, size)
         there[size - 1, size - 1 :] = script.left[size - 1 :] > 1
     found = np.full(shape, NOWHERE, np.int64)

@@ -24,13 +24,13 @@ def count_language(folder: Folder, language: str, advance: Advance | None = None
 
 def measure_pair(folder: Folder, pair: tuple[str, str]) -> None:
     """Every dictionary of a tokenizer in a language, as far as it is missing."""
+    tokenizer, language = pair
+    known = folder.known(language)
     from paceline.dictionary.running import spelled
     from paceline.dictionary.statistics import statistics
     from paceline.targets.replay import open_vocabulary
 
-    tokenizer, language = pair
     vocabulary = open_vocabulary(folder.settings.tokenizers[tokenizer])
-    known = folder.known(language)
     script = Script(vocabulary.encode_all(known.documents))
     if not script.size:
         raise ValueError(f"{tokenizer} makes no token of the {language} text, for it drops what it does not know")
