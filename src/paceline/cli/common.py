@@ -79,13 +79,15 @@ def add_draft_model(parser: argparse.ArgumentParser) -> None:
         "--draft-model",
         "-md",
         metavar="MODEL",
-        help=f"a small model that drafts (default: {DRAFT_MODEL} for {MODEL} with or without ballast, otherwise none)",
+        help=f"a small model that drafts, or none (default: {DRAFT_MODEL} for {MODEL} with or without ballast)",
     )
 
 
 def draft_model(options: argparse.Namespace) -> str | None:
     """The draft model of `add_draft_model`'s option."""
     given: str | None = options.draft_model
+    if given == "none":
+        return None
     return given or (DRAFT_MODEL if options.model.partition("+")[0] == MODEL else None)
 
 
