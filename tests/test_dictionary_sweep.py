@@ -289,7 +289,7 @@ def test_what_went_otherwise_is_listed() -> None:
     assert "but not with llama3 (1.33x, 1.38x)" in said
     said, holds = starting(found, "At its best n12")
     assert holds is False
-    assert "llama3 crh-Cyrl (1.333x, 1.299x)" in said
+    assert "llama3 crh-Cyrl (1.3333x, 1.2987x)" in said
     assert "mistral" not in said
     said, holds = starting(found, "Dictionary by dictionary, n12")
     assert holds is None
@@ -303,7 +303,8 @@ def test_unfilled_dictionaries_and_steps_per_word_are_told() -> None:
     assert "8 in uk, 8 in crh-Cyrl" in starting(found, "16 of 48 dictionaries have fewer")[0]
     said, holds = starting(found, "Steps per word in uk")
     assert holds is None
-    assert "2.50 and 1.74" in said
+    assert "mistral-v3 2.50 and 1.74, llama3 2.50 and 1.81" in said
+    assert said.endswith("with one llama3 takes fewer steps than mistral-v3 without")
 
 
 def test_of_equal_dictionaries_the_smallest_is_best() -> None:

@@ -46,7 +46,8 @@ def size_figure(swept: Swept) -> Charts:
     ]
     told = f"mean gain by dictionary size, a line for each least probability: {', '.join(line.name for line in lines)}"
     svg = curves("Mean gain by size", told, lines, ("thousand entries", GAIN), log=True)
-    caption = f"Mean over tokenizers and languages; {ngrams(max(cell.order for cell in swept.cells))}."
+    which = ngrams(max(cell.order for cell in swept.cells))
+    caption = f"Mean over tokenizers and languages; {which}. Who has fewer entries than that counts with those it has."
     return Charts([Chart(svg, caption)], entries=[(line.number, f"at least {line.name}") for line in lines])
 
 

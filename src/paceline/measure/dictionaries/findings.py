@@ -148,7 +148,7 @@ def _orders(swept: Swept) -> Iterator[Sentence]:
     for low, high in pairwise(orders):
         names = ngrams(low), ngrams(high)
         worse = [
-            f"{' '.join(about.pair)} ({by[low].tally.speed_up:.3f}x, {by[high].tally.speed_up:.3f}x)"
+            f"{' '.join(about.pair)} ({by[low].tally.speed_up:.4f}x, {by[high].tally.speed_up:.4f}x)"
             for about in swept.abouts
             if (by := best_by_order(swept, about.pair))[high].tally.steps > by[low].tally.steps
         ]
@@ -209,30 +209,22 @@ def _adapted(swept: Swept, found: dict[Pair, Cell]) -> Iterator[Sentence]:
     """Steps per word, which tokenizers can be compared by: who needs fewest without a dictionary, against the others
     with one."""
     for language in swept.languages:
-        abouts = sorted(
-            (about for about in swept.abouts if about.language == language), key=lambda about: about.steps_per_word
+        abouts = [about for about in swept.abouts if about.language == language]
+        steps = sorted(
+            (one.steps_per_word, found[one.pair].tally.steps / one.test_words, one.tokenizer) for one in abouts
         )
-        if len(abouts) < 2:
+        if len(steps) < 2:
             continue
-        thrifty, *others = abouts
-        own = found[thrifty.pair].tally.steps / thrifty.test_words
-        said = [
-            f"{about.tokenizer} {about.steps_per_word:.2f} and {found[about.pair].tally.steps / about.test_words:.2f}"
-            for about in others
-        ]
-        ahead = [
-            about.tokenizer
-            for about in others
-            if found[about.pair].tally.steps / about.test_words < thrifty.steps_per_word
-        ]
+        least, _, first = steps[0]
+        ahead = [name for _, drafted, name in steps[1:] if drafted < least]
         verdict = (
-            f"{_and(ahead)} with a dictionary needs fewer than it without"
+            f"with one {_and(ahead)} {'takes' if len(ahead) == 1 else 'take'} fewer steps than {first} without"
             if ahead
-            else ("no dictionary makes up for its tokens")
+            else f"a dictionary takes no other as low as {first} is without one"
         )
+        told = ", ".join(f"{name} {without:.2f} and {drafted:.2f}" for without, drafted, name in steps)
         yield Sentence(
-            f"Steps per word in {language}, without a dictionary and with the best: {thrifty.tokenizer} "
-            f"{thrifty.steps_per_word:.2f} and {own:.2f}, {', '.join(said)}; {verdict}",
+            f"Steps per word in {language}, without a dictionary and with the best: {told}; {verdict}",
             None,
         )
 

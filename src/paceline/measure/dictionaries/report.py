@@ -31,7 +31,9 @@ def report(path: Path, settings: Settings, swept: Swept, findings: Findings) -> 
 
 def _part(settings: Settings, swept: Swept, findings: Findings) -> Part:
     top = max(findings.best.values(), key=lambda cell: cell.tally.speed_up)
-    headline = f"A dictionary saves steps up to {top.tally.speed_up:.2f} times: {top.tokenizer} in {top.language}"
+    headline = (
+        f"With a dictionary a step writes up to {top.tally.speed_up:.2f} tokens: {top.tokenizer} in {top.language}"
+    )
     judged = [one for one in findings.told if one.holds is not None]
     more = (
         f"{len(swept.cells)} dictionaries were emulated on text that they were not built from, with drafts of up to "
@@ -41,7 +43,11 @@ def _part(settings: Settings, swept: Swept, findings: Findings) -> Part:
     sections = [
         Section("findings", "Findings", [Table("", ["", "as in the paper"], _findings(findings), words=True)]),
         Section("best", "The best dictionary of each tokenizer and language (Table 4)", [_best(swept, findings)]),
-        Section("fertility", "Fertility and speed-up (Figure 1)", [fertility_figure(swept, findings)]),
+        Section(
+            "fertility",
+            "Fertility and speed-up (Figure 1)",
+            [fertility_figure(swept, findings), _fertilities(swept, findings)],
+        ),
         Section("sizes", "Size and least probability (Figure 2)", [size_figure(swept), _sizes(swept)]),
         Section("orders", "Longer n-grams (Figure 3)", [order_figure(swept), _orders(swept)]),
         Section("words", "Steps per word", [Text(STEPS), _steps(swept, findings)]),
@@ -93,6 +99,15 @@ def _which(cell: Cell) -> Entry:
 def _words(swept: Swept, cell: Cell) -> Iterator[Entry]:
     theirs = paper.CORPORA.get(cell.language) if paper_best(cell.pair) is not None else None
     yield Entry(f"{swept.about(cell.pair).train_words:,}", f"paper {theirs.train:,}" if theirs is not None else "")
+
+
+def _fertilities(swept: Swept, findings: Findings) -> Table:
+    ranked = sorted(findings.best.values(), key=lambda cell: -swept.about(cell.pair).fertility)
+    rows = [
+        Row(" ".join(cell.pair), [f"{swept.about(cell.pair).fertility:.2f}", f"{cell.tally.speed_up:.3f}"])
+        for cell in ranked
+    ]
+    return Table("Tokens per word and best speed-up", ["", "tokens per word", "speed-up"], rows)
 
 
 def _sizes(swept: Swept) -> Table:
