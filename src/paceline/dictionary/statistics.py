@@ -64,8 +64,7 @@ class Statistics:
     def find(self, hashes: Hashes) -> Indices:
         """The keys of these hashes, `NOWHERE` where there is none."""
         order = np.argsort(self.hashes)
-        place = _found(self.hashes[order], hashes)
-        return np.where(place >= 0, order[place], NOWHERE)
+        return np.append(order, NOWHERE)[_found(self.hashes[order], hashes)]
 
     def tokens(self, keys: Indices) -> NDArray[np.int32]:
         """The tokens of some keys, right-aligned, `NOWHERE` before the first."""
