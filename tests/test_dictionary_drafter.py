@@ -292,7 +292,7 @@ def test_who_was_asked_and_is_not_told_learns_nothing(tmp_path: Path) -> None:
     state = drafter.open(context)
     request = Request.of_tree(tabled().open(), 0, EMPTY)
     for _ in range(3):
-        drafter.propose_one(state, BUDGET)
+        assert drafter.propose_one(state, BUDGET).tokens.tolist() == [2], "of equals the one that is named first"
         drafter.observe([Seen(state, Verdict((), (), 0), Scores(request, None))])
     assert [record.said for record in state.records] == [0, 0]
     followed(drafter, state, context, 3)
