@@ -214,6 +214,34 @@ datastore info
   <FILE>  str
   --json
 dict
+dict build
+  --tokenizer  str
+  --model -m  str  = pocket
+  --text  utf8 +  required
+  --field  str  = text
+  --out  Path  required
+  --language  utf8
+  --licence  utf8
+  --order  int  = 3
+  --entries  int  = 200000
+  --min-prob  float  = 0.8
+  --max-prefix  int  = 8
+  --max-completion  int  = 8
+  --min-count  int  = 1
+  --ngrams  int  = 1000000
+  --memory  str  = 2GB
+  --threads  int
+  --spill  Path
+  --cluster  str
+  --json
+dict info
+  <FILE>  str
+  --json
+dict lookup
+  <TEXT>  utf8
+  --dict  str +
+  --model -m  str  = pocket
+  --json
 dict fertility
   --tokenizers  utf8 +
   --texts  named_text +
@@ -264,7 +292,7 @@ def _line(action: argparse.Action) -> str:
         words.append("required")
     if action.choices:
         words.append("|".join(map(str, action.choices)))
-    if action.default is not None and action.default is not False:
+    if action.default is not None and action.default is not False and action.default not in ("", []):
         words.append(f"= {' '.join(action.default) if isinstance(action.default, list) else action.default}")
     return "  ".join(words)
 
