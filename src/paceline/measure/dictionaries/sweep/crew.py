@@ -102,4 +102,7 @@ def _serve(pipe: Connection, path: str, settings: Settings) -> None:
             told = str(error) or "there is not enough memory; give --workers 1, and the same sweep goes on", None
         except Exception:
             told = None, traceback.format_exc()
-        pipe.send(told)
+        try:
+            pipe.send(told)
+        except OSError:  # nobody is there any more
+            return
