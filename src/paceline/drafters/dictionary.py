@@ -77,15 +77,13 @@ class Record:
 
     said: float = 0.0
     true: float = 0.0
-
-    @property
-    def share(self) -> float:
-        """Of all of them; of a dictionary that hardly said anything, about half."""
-        return (self.true + 1) / (self.said + 2)
+    share: float = 0.5
+    """Of all of them; of a dictionary that hardly said anything, about half."""
 
     def note(self, true: bool) -> None:
         self.said = self.said * KEPT + 1
         self.true = self.true * KEPT + true
+        self.share = (self.true + 1) / (self.said + 2)
 
 
 @dataclass(eq=False)
@@ -102,6 +100,7 @@ class Completed:
 
     def __post_init__(self) -> None:
         self.records = [Record() for _ in self.dictionaries]
+        self._asked = list(zip(self.dictionaries, self.records, strict=True))
         if self.watched and self.dictionaries:
             tokens = self.context.tokens[-READ - LONGEST :].tolist()
             for end in range(1, len(tokens)):
@@ -128,12 +127,10 @@ class Completed:
         """The dictionary that is to propose, and its longest match."""
         self.said.clear()
         found, best = None, (0, 0.0)
-        for dictionary, record in zip(self.dictionaries, self.records, strict=True):
-            match = dictionary.match(ending)
-            if match is not None:
+        for dictionary, record in self._asked:
+            if (match := dictionary.match(ending)) is not None:
                 self.said.append((record, match.tokens[0]))
-                rank = match.length, record.share
-                if rank > best and record.share >= HOPELESS:
+                if record.share >= HOPELESS and (rank := (match.length, record.share)) > best:
                     found, best = (dictionary, match), rank
         return found
 
