@@ -85,9 +85,8 @@ class Dictionaries:
         if len(keys) and keys[0] == NOWHERE:
             keys, matched = keys[1:], matched - 1
         tokens, likely = statistics.walk(keys, 0.0, budget)
-        return cls(
-            statistics, script, keys, matched, _agreed(script, matched, tokens), np.minimum.accumulate(likely, 1)
-        )
+        agreed, weakest = _agreed(script, matched, tokens), np.minimum.accumulate(likely, axis=1)
+        return cls(statistics, script, keys, matched, agreed, weakest)
 
     def tallies(self, min_probability: float, sizes: Sequence[int]) -> Iterator[tuple[int, Tally]]:
         """For dictionaries of so many entries at most: how many they really have, and what they bring."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 from paceline.measure.dictionaries import paper
@@ -26,7 +27,8 @@ def report(path: Path, settings: Settings, swept: Swept, findings: Findings) -> 
     folder.write("results.jsonl", "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in swept.rows()))
     part = _part(settings, swept, findings)
     folder.write("report.md", report_markdown([part], MARK))
-    folder.write("report.html", report_page("Dictionaries", [part], MARK))
+    every = replace(part, sections=[*part.sections, Section("cells", "All dictionaries", [_cells(swept)])])
+    folder.write("report.html", report_page("Dictionaries", [every], MARK))
 
 
 def _part(settings: Settings, swept: Swept, findings: Findings) -> Part:
@@ -41,7 +43,7 @@ def _part(settings: Settings, swept: Swept, findings: Findings) -> Part:
         "DictSpec paper."
     )
     sections = [
-        Section("findings", "Findings", [Table("", ["", "as in the paper"], _findings(findings), words=True)]),
+        Section("findings", "Findings", [_findings(findings)]),
         Section("best", "The best dictionary of each tokenizer and language (Table 4)", [_best(swept, findings)]),
         Section(
             "fertility",
@@ -52,7 +54,6 @@ def _part(settings: Settings, swept: Swept, findings: Findings) -> Part:
         Section("orders", "Longer n-grams (Figure 3)", [order_figure(swept), _orders(swept)]),
         Section("words", "Steps per word", [Text(STEPS), _steps(swept, findings)]),
         Section("texts", "Texts", [Text(TEXTS), _texts(swept)]),
-        Section("cells", "All dictionaries", [_cells(swept)]),
     ]
     return Part("sweep", "DictSpec, section 4.5", headline, more, sections)
 
@@ -67,12 +68,13 @@ TEXTS = (
 )
 
 
-def _findings(findings: Findings) -> list[Row]:
-    return [Row(one.said, [_verdict(one)]) for one in findings.told]
+def _findings(findings: Findings) -> Table:
+    rows = [Row(_verdict(one), [one.said]) for one in findings.told]
+    return Table("Whether each is as in the paper, where that says anything of it", ["as there", ""], rows, words=True)
 
 
 def _verdict(one: Sentence) -> str:
-    return "" if one.holds is None else "yes" if one.holds else "no"
+    return "–" if one.holds is None else "yes" if one.holds else "no"
 
 
 def _best(swept: Swept, findings: Findings) -> Table:
