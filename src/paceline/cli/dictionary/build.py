@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -105,6 +106,7 @@ def run(options: argparse.Namespace) -> int:
         longest_completion=options.max_completion,
     )
     check_writable(options.out)
+    _check_apart(options.out, options.text)
     name = options.tokenizer or options.model
     vocabulary = open_vocabulary(name)
     corpus = open_corpus(options.text, field=options.field)
@@ -131,6 +133,12 @@ def run(options: argparse.Namespace) -> int:
     for note in notes:
         print(f"note: {note}")
     return 0
+
+
+def _check_apart(out: Path, texts: list[str]) -> None:
+    """A slip of the hand must not cost anyone a corpus."""
+    if any(os.path.exists(text) and out.exists() and out.samefile(text) for text in texts):
+        raise ValueError(f"--out {out} is one of the texts, which it would replace; name another file")
 
 
 def _counted(corpus: Corpus, options: argparse.Namespace, advance: Advance) -> Counts:
