@@ -212,6 +212,22 @@ def test_a_heavy_import_would_be_seen() -> None:
     assert fresh_import("import paceline; time.sleep(0.2)")[0] >= 0.2
 
 
+EXTRAS = ("duckdb", "pyarrow", "ray", "datasets")
+
+
+def test_drafting_needs_no_package_that_only_building_needs() -> None:
+    absent = f"import sys; sys.modules.update(dict.fromkeys({EXTRAS}))"
+    drafting = "from paceline.drafters import make_drafter; make_drafter('auto'); make_drafter('dictionary')"
+    commands = "from paceline.cli import parser; parser()"
+    done = subprocess.run(
+        [sys.executable, "-c", f"{absent}; {drafting}; {commands}"],
+        env={**os.environ, "PYTHONPATH": str(SRC.parent)},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+
+
 # --- (c) logits become probabilities in one place ----------------------------------------------------------
 
 

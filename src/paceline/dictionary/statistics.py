@@ -14,12 +14,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from paceline.dictionary.running import Spelled
+if TYPE_CHECKING:
+    from paceline.dictionary.running import Spelled
 
 LONGEST = 8
 """Tokens of a key, and of what is proposed behind it."""
