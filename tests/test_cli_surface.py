@@ -215,8 +215,7 @@ datastore info
   --json
 dict
 dict build
-  --tokenizer  str
-  --model -m  str  = pocket
+  --tokenizer --model -m  str  = pocket
   --text  utf8 +  required
   --field  str  = text
   --out  Path  required
@@ -240,12 +239,38 @@ dict info
 dict lookup
   <TEXT>  utf8
   --dict  str +
-  --model -m  str  = pocket
+  --tokenizer --model -m  str  = pocket
   --json
 dict fertility
   --tokenizers  utf8 +
   --texts  named_text +
   --data  Path
+  --json
+dict emulate
+  --dict  Path +
+  --text  Path
+  --suite  utf8
+  --tokenizer --model -m  utf8
+  --data  Path
+  --method  str  = dictionary
+  --budget  int  = 8
+  --limit  int
+  --show  str  tokens
+  --color  str  auto|always|never  = auto
+  --out  Path
+  --json
+dict sweep
+  --out  Path  required
+  --tokenizers  utf8 +
+  --texts  named_text +
+  --orders  int +  = (1, 2, 3)
+  --sizes  int +  = (10000, 50000, 100000, 200000, 500000, 1000000)
+  --min-probs  float +  = (0.2, 0.5, 0.8, 0.9, 1.0)
+  --test-words  int  = 100000
+  --budget  int  = 8
+  --workers  int
+  --data  Path
+  --show  str  cells
   --json
 export
   <ENGINE>  str  vllm|llama.cpp|transformers

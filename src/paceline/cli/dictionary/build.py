@@ -30,11 +30,14 @@ def add(actions: Subparsers) -> None:
         ),
         allow_abbrev=False,
     )
-    whose = parser.add_mutually_exclusive_group()
-    whose.add_argument(
-        "--tokenizer", metavar="T", help="the tokenizer to build for: a folder or name of transformers, or its model's"
+    parser.add_argument(
+        "--tokenizer",
+        "--model",
+        "-m",
+        default=MODEL,
+        metavar="T",
+        help=f"the tokenizer to build for: a folder or name of transformers, or a bundled model (default: {MODEL})",
     )
-    whose.add_argument("--model", "-m", default=MODEL, metavar="MODEL", help=f"the same (default: {MODEL})")
     parser.add_argument(
         "--text",
         type=utf8,
@@ -107,7 +110,7 @@ def run(options: argparse.Namespace) -> int:
     )
     check_writable(options.out)
     _check_apart(options.out, options.text)
-    name = options.tokenizer or options.model
+    name = options.tokenizer
     vocabulary = open_vocabulary(name)
     corpus = open_corpus(options.text, field=options.field)
     with progress("counting") as advance:

@@ -47,11 +47,12 @@ def add(actions: Subparsers) -> None:
     text.add_argument("--text", type=Path, metavar="FILE", help="a text, or a .jsonl with prompt and text")
     text.add_argument("--suite", type=utf8, metavar="replay:FILE", help="the same, written as in 'bench run'")
     parser.add_argument(
+        "--tokenizer",
         "--model",
         "-m",
         type=utf8,
-        metavar="MODEL",
-        help="whose tokenizer cuts the text: a bundled model, a folder, a name of transformers or of the data folder "
+        metavar="T",
+        help="what cuts the text into tokens: a bundled model, a folder, a name of transformers or of the data folder "
         f"(default: the one that the first dictionary names, or {MODEL})",
     )
     parser.add_argument(
@@ -84,7 +85,7 @@ def run(options: argparse.Namespace) -> int:
         raise ValueError(f"only a known text can be emulated: write --suite replay:FILE, not {suite}")
     method = method_of(options.method, options.dict)
     workload = open_suite(suite, limit=options.limit)
-    place = _model(options)
+    place = _tokenizer(options)
     given = replay(workload, place)
     passages = list[Passage]()
     with progress("emulating") as advance:
@@ -120,13 +121,13 @@ def method_of(method: str, files: Sequence[Path]) -> str:
     return found
 
 
-def _model(options: argparse.Namespace) -> str:
+def _tokenizer(options: argparse.Namespace) -> str:
     """Where the tokenizer is opened from."""
     from paceline.dictionary.file import read_header
     from paceline.measure.fertility import tokenizers_in
     from paceline.measure.workload.sources import Sources
 
-    named = options.model
+    named = options.tokenizer
     if named is None and options.dict:
         named = read_header(options.dict[0])[0].tokenizer_name
     named = named or MODEL

@@ -33,7 +33,12 @@ def add(actions: Subparsers) -> None:
         help="dictionaries (default: those that come with the package for this tokenizer)",
     )
     parser.add_argument(
-        "--model", "-m", default=MODEL, metavar="MODEL", help=f"whose tokenizer encodes the text (default: {MODEL})"
+        "--tokenizer",
+        "--model",
+        "-m",
+        default=MODEL,
+        metavar="T",
+        help=f"what encodes the text: a folder or name of transformers, or a bundled model (default: {MODEL})",
     )
     add_json(parser)
     parser.set_defaults(run=run)
@@ -45,12 +50,12 @@ def run(options: argparse.Namespace) -> int:
     from paceline.dictionary.shipped import shipped
     from paceline.targets.replay import open_vocabulary
 
-    vocabulary = open_vocabulary(options.model)
+    vocabulary = open_vocabulary(options.tokenizer)
     files = options.files or shipped(vocabulary.fingerprint)
     if not files:
         raise ValueError(
-            f"no dictionary for the tokenizer of {options.model} comes with paceline; 'paceline dict build' makes one, "
-            "and --dict FILE names it"
+            f"no dictionary for the tokenizer of {options.tokenizer} comes with paceline; "
+            "'paceline dict build' makes one, and --dict FILE names it"
         )
     ids = vocabulary.encode(options.text, add_special=False).tolist()
     found = []
