@@ -299,6 +299,32 @@ def test_entries_out_of_order_or_told_twice_are_refused(tmp_path: Path) -> None:
         assert "its entries are out of order" in (refused(path) or "")
 
 
+@pytest.mark.parametrize(
+    ("numbers", "parts", "said"),
+    [
+        ({"key_tokens": 1}, {"shapes": b"\0\1", "keys": b"\1\0"}, "impossible shapes"),
+        ({"key_tokens": 1}, {"shapes": b"\1\x11", "keys": b"\0\0"}, "impossible shapes"),
+        ({}, {"shapes": b"\x12\1", "keys": b"\0\0\1\0"}, "impossible shapes"),
+        ({"key_tokens": 3}, {"keys": bytes(6)}, "another number of tokens than it says"),
+        ({}, {"completions": b"\1\0\0\0\0\0"}, "a completion that it has not"),
+        ({}, {"completions": b"\0\0\0\0\1\0"}, "a completion that it has not"),
+        ({"completion_tokens": 0}, {"lengths": b"\0", "tokens": b""}, "a completion has an impossible length"),
+        ({"completion_tokens": 9}, {"lengths": b"\x09", "tokens": bytes(18)}, "a completion has an impossible length"),
+    ],
+    ids=["no key", "all shared", "shared with nothing", "too many", "no completion", "far off", "empty", "too long"],
+)
+def test_sections_of_the_right_size_may_not_lie(
+    numbers: dict[str, int], parts: dict[str, bytes], said: str, tmp_path: Path
+) -> None:
+    """All numbers agree but one."""
+    path = tmp_path / "two"
+    write(path, {(6,): ((7,), 0, 0), (7,): ((7,), 0, 0)})
+    described, sections = taken_apart(path)
+    assert (sections["keys"], sections["shapes"], sections["completions"]) == (b"\0\0\1\0", b"\1\1", bytes(6))
+    path.write_bytes(sealed({**described, **numbers}, {**sections, **parts}))
+    assert said in (refused(path) or "")
+
+
 def test_the_longest_that_is_promised_is_kept(written: Path) -> None:
     described, sections = taken_apart(written)
     for name in ("longest_prefix", "longest_completion"):

@@ -156,6 +156,18 @@ def test_where_tokens_cross_a_gap_ngrams_are_encoded_whole_and_elsewhere_not(who
     assert (found.tokens[2, 5:] == -1).all()
 
 
+def test_one_gap_that_tokens_cross_is_enough(whole: list[str]) -> None:
+    vocabulary = letters("b| ")
+    two = [f"ab{TAB} cd", f"cd{TAB}-ab", f"ab{TAB}-cd"]
+    three = [f"cd{TAB}-cd{TAB}-ab"] * 40 + [f"ab{TAB} cd{TAB}-ab", f"cd{TAB}-ab{TAB} cd"] * 20
+    (_, found) = spelled(grams([*two, *three]), vocabulary)
+    assert whole == [two[0], *three[40:]], "the other gap is not blamed for it"
+    assert names(vocabulary, found)[-2:] == [
+        [" ", "a", "b ", "c", "d", "-", "a", "b"],
+        [" ", "c", "d", "-", "a", "b ", "c", "d"],
+    ]
+
+
 def test_a_trained_tokenizer_that_cuts_nowhere_is_noticed(whole: list[str]) -> None:
     lines = ["of the wind of the hill of the bridge and of the other one of the two"] * 3
     backend = Tokenizer(models.BPE())

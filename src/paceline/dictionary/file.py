@@ -319,9 +319,6 @@ def _unshared(shared: NDArray[np.int64], lengths: NDArray[np.int64], fresh: NDAr
 
 def _ascending(keys: NDArray[np.int64]) -> bool:
     """Whether each key is after the one before it, token by token, and shares with it no more than was said."""
-    differ = keys[1:] != keys[:-1]
-    if not differ.any(axis=1).all():
-        return False
-    place = differ.argmax(axis=1)
+    place = (keys[1:] != keys[:-1]).argmax(axis=1)  # 0 where they are equal, and equal is not after
     rows = np.arange(len(place))
     return bool((keys[1:][rows, place] > keys[:-1][rows, place]).all())

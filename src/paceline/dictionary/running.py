@@ -104,6 +104,9 @@ class _Units:
     def __init__(self, vocabulary: Vocabulary) -> None:
         self.vocabulary = vocabulary
         self._known: dict[bool, dict[str, list[int]]] = {True: {}, False: {}}
+        self.crossed: set[str] = set()
+        """Gaps that tokens were seen to cross, in n-grams of fewer words; those that share an n-gram with one of them
+        are not to be blamed for it."""
 
     def tokens(self, units: Sequence[str], *, first: bool) -> list[list[int]]:
         known = self._known[first]
@@ -116,7 +119,7 @@ class _Book:
     """The tokens of every unit of some n-grams, as the first word of one and as a later one."""
 
     def __init__(self, names: list[str], numbers: NDArray[Any], spoken: _Units) -> None:
-        self._names, self._vocabulary = names, spoken.vocabulary
+        self._names, self._spoken = names, spoken
         first, later = np.unique(numbers[:, 0]), np.unique(numbers[:, 1:])
         self._first = _numbered(len(names), first, spoken.tokens([names[i] for i in first], first=True))
         self._later = _numbered(len(names), later, spoken.tokens([names[i] for i in later], first=False))
@@ -147,7 +150,8 @@ class _Book:
         """Which n-grams hold a gap behind which tokens depend on what stands before it."""
         kinds, kind_of = np.unique(np.array([_gap(name) for name in self._names]), return_inverse=True)
         held = kind_of[numbers[:, 1:]]
-        known = np.repeat(self.known(numbers), held.shape[1])
+        crossed = np.isin(kinds, list(self._spoken.crossed))
+        known = np.repeat(self.known(numbers) & ~crossed[held].any(axis=1), held.shape[1])
         order = np.argsort(held.ravel(), kind="stable")
         order = order[known[order]]
         ends = np.cumsum(np.bincount(held.ravel()[order], minlength=len(kinds)))
@@ -157,12 +161,14 @@ class _Book:
             if uses[kind]:
                 among = order[ends[kind] - uses[kind] : ends[kind] : -(-uses[kind] // TRIED)] // held.shape[1]
                 unsafe[kind] = not self._adds_up(numbers, texts, among)
+                if unsafe[kind]:
+                    self._spoken.crossed.add(str(kinds[kind]))
         found: NDArray[np.bool_] = unsafe[held].any(axis=1)
         return found
 
     def _adds_up(self, numbers: NDArray[Any], texts: pa.Array, sample: NDArray[np.int64]) -> bool:
         rows, lengths, _ = self.spell(numbers[sample])
-        wholes = behind(_plain(texts.take(sample)), self._vocabulary, first=True)
+        wholes = behind(_plain(texts.take(sample)), self._spoken.vocabulary, first=True)
         return all(
             row[:length].tolist() == whole[:LONGEST]
             for row, length, whole in zip(rows, lengths, wholes, strict=True)
