@@ -34,8 +34,13 @@ LONGEST = 40
 """Tokens of an n-gram that are looked at."""
 FIRST_SPACELESS = chr(min(first for first, _ in SPACELESS))
 
+NEVER = LONGEST + 1
+"""A place behind every token."""
+
 Tokens = NDArray[np.int32]
 Counted = NDArray[np.int64]
+_Row = tuple[list[int], int, int]
+_Rows = tuple[Tokens, NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]
 
 
 @dataclass(frozen=True)
@@ -46,6 +51,8 @@ class Spelled:
     lengths: NDArray[np.int64]
     starts: NDArray[np.int64]
     """Where the tokens of the last word begin."""
+    repeated: NDArray[np.int64]
+    """From where on the tokens are those of the n-gram without its first word, and counted with that."""
     counts: Counted
 
 
@@ -123,6 +130,7 @@ class _Book:
         first, later = np.unique(numbers[:, 0]), np.unique(numbers[:, 1:])
         self._first = _numbered(len(names), first, spoken.tokens([names[i] for i in first], first=True))
         self._later = _numbered(len(names), later, spoken.tokens([names[i] for i in later], first=False))
+        self._leads = self._led(np.unique(numbers[:, 1:2]))
 
     def known(self, numbers: NDArray[Any]) -> NDArray[np.bool_]:
         """Which n-grams have tokens for all their units."""
@@ -130,8 +138,17 @@ class _Book:
         there &= self._first.lengths[numbers[:, 0]] > 0
         return there
 
-    def spell(self, numbers: NDArray[Any]) -> tuple[Tokens, NDArray[np.int64], NDArray[np.int64]]:
-        """Rows of tokens, their lengths, and where the last unit begins."""
+    def _led(self, chosen: NDArray[Any]) -> NDArray[np.int64]:
+        """For second units: how many of their tokens are others than where the word is the first."""
+        leads = np.zeros(len(self._names), np.int64)
+        words = [_bare(self._names[i]) for i in chosen]
+        firsts = self._spoken.tokens(words, first=True)
+        laters = self._spoken.tokens([self._names[i] for i in chosen], first=False)
+        leads[chosen] = [len(later) - _ending(later, first) for later, first in zip(laters, firsts, strict=True)]
+        return leads
+
+    def spell(self, numbers: NDArray[Any]) -> _Rows:
+        """Rows of tokens, their lengths, where the last unit begins, and from where on they are another's."""
         columns = [(self._first if place == 0 else self._later, numbers[:, place]) for place in range(numbers.shape[1])]
         sizes = np.stack([book.lengths[column] for book, column in columns], axis=1)
         lengths = np.minimum(sizes.sum(axis=1), LONGEST)
@@ -143,8 +160,10 @@ class _Book:
                 here = np.flatnonzero((step < size) & (place + step < rows.shape[1]))
                 rows[here, place[here] + step] = book.flat[starts[here] + step]
             place = place + size
-        last = sizes[:, -1] if len(sizes) else np.zeros(0, np.int64)
-        return rows, lengths, np.minimum(place - last, LONGEST)
+        begins = np.minimum(place - sizes[:, -1], LONGEST)
+        if numbers.shape[1] == 1:
+            return rows, lengths, begins, np.full(len(rows), NEVER)
+        return rows, lengths, begins, sizes[:, 0] + self._leads[numbers[:, 1]]
 
     def unsafe(self, numbers: NDArray[Any], texts: pa.Array) -> NDArray[np.bool_]:
         """Which n-grams hold a gap behind which tokens depend on what stands before it."""
@@ -167,7 +186,7 @@ class _Book:
         return found
 
     def _adds_up(self, numbers: NDArray[Any], texts: pa.Array, sample: NDArray[np.int64]) -> bool:
-        rows, lengths, _ = self.spell(numbers[sample])
+        rows, lengths, _, _ = self.spell(numbers[sample])
         wholes = behind(_plain(texts.take(sample)), self._spoken.vocabulary, first=True)
         return all(
             row[:length].tolist() == whole[:LONGEST]
@@ -221,37 +240,52 @@ def behind(texts: Sequence[str], vocabulary: Vocabulary, *, first: bool) -> list
     return found
 
 
-def _encoded_whole(texts: pa.Array, chosen: NDArray[np.int64], vocabulary: Vocabulary) -> list[tuple[list[int], int]]:
-    """Tokens of n-grams one by one, and where those of the last word begin: where they part from the others' tokens."""
+def _encoded_whole(texts: pa.Array, chosen: NDArray[np.int64], vocabulary: Vocabulary) -> list[_Row]:
+    """N-grams one by one: where the last word begins is where they part from what they are without it."""
     taken: list[str] = texts.take(chosen).to_pylist()
     wholes = behind([text.replace(TAB, "") for text in taken], vocabulary, first=True)
     heads = behind([text.rpartition(TAB)[0].replace(TAB, "") for text in taken], vocabulary, first=True)
-    return [(whole[:LONGEST], _common(whole, head)) for whole, head in zip(wholes, heads, strict=True)]
+    tails = behind([_bare(text.partition(TAB)[2].replace(TAB, "")) for text in taken], vocabulary, first=True)
+    return [
+        (whole[:LONGEST], _common(whole, head), len(whole) - _ending(whole, tail))
+        for whole, head, tail in zip(wholes, heads, tails, strict=True)
+    ]
 
 
-def _common(one: list[int], other: list[int]) -> int:
+def _bare(unit: str) -> str:
+    """Without the gap before it."""
+    found = compiled().word.search(unit)
+    return unit if found is None else unit[found.start() :]
+
+
+def _common(one: Sequence[int], other: Sequence[int]) -> int:
+    """How many tokens both begin with."""
     for place, (mine, theirs) in enumerate(zip(one, other, strict=False)):
         if mine != theirs:
             return place
     return min(len(one), len(other))
 
 
-def _joined(
-    spelt: tuple[Tokens, NDArray[np.int64], NDArray[np.int64]],
-    counts: Counted,
-    aside: list[tuple[list[int], int]],
-    aside_counts: Counted,
-) -> Spelled:
+def _ending(one: list[int], other: list[int]) -> int:
+    """How many tokens both end with."""
+    return _common(one[::-1], other[::-1])
+
+
+def _joined(spelt: _Rows, counts: Counted, aside: list[_Row], aside_counts: Counted) -> Spelled:
     """Both kinds of n-grams under each other."""
-    rows, lengths, starts = spelt
+    rows, lengths, starts, repeated = spelt
     if not aside:
-        return Spelled(rows, lengths, starts, counts)
-    more = _Ragged.of([tokens for tokens, _ in aside])
+        return Spelled(rows, lengths, starts, repeated, counts)
+    more = _Ragged.of([tokens for tokens, _, _ in aside])
     width = max(rows.shape[1], int(more.lengths.max(initial=0)))
     padded = np.full((len(rows) + len(aside), width), -1, np.int32)
     padded[: len(rows), : rows.shape[1]] = rows
     below = np.repeat(np.arange(len(aside)), more.lengths)
     padded[len(rows) + below, np.arange(len(more.flat)) - more.starts[below]] = more.flat
-    sizes = np.concatenate([lengths, more.lengths])
-    begins = np.concatenate([starts, np.fromiter((start for _, start in aside), np.int64, len(aside))])
-    return Spelled(padded, sizes, begins, np.concatenate([counts, aside_counts]))
+    return Spelled(
+        padded,
+        np.concatenate([lengths, more.lengths]),
+        np.concatenate([starts, np.fromiter((start for _, start, _ in aside), np.int64, len(aside))]),
+        np.concatenate([repeated, np.fromiter((place for _, _, place in aside), np.int64, len(aside))]),
+        np.concatenate([counts, aside_counts]),
+    )

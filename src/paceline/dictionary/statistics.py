@@ -3,7 +3,8 @@
 Tokens of n-grams make a tree: below " ком" stand "п'", "уні", ...; each node is a beginning, and how often it was seen
 is the sum over the n-grams that go through it. A node inside the k-th word of an n-gram is counted in n-grams of k
 words and in no others, so words that were seen more often than any of their continuations keep the difference: it is
-what is not known to go on.
+what is not known to go on. Nor is a key that was cut so short that the first word is gone: n-grams of fewer words have
+it already.
 
 Of the tree only this much is needed: a *beginning* (a **key**: its last `LONGEST` tokens at most, by a hash of 64
 bits), how often it was seen, its best next token, how likely that is, and which key is reached by it. Whatever follows
@@ -124,6 +125,8 @@ class _Edges:
     children: Hashes
     tokens: NDArray[np.int32]
     counts: NDArray[np.int64]
+    seen: NDArray[np.int64]
+    """Of these, how often the key behind the step was not counted with a shorter n-gram as well."""
     rows: NDArray[np.int32]
     depths: NDArray[np.int8]
 
@@ -133,22 +136,23 @@ class _Edges:
         for one in spelled:
             parts += _steps(one, first, longest)
             first += len(one.tokens)
-        parents, children, tokens, counts, rows, depths = (
+        parents, children, tokens, counts, seen, rows, depths = (
             np.concatenate(column) for column in zip(*parts, strict=True)
         )
         order = np.lexsort((children, parents))
         parents, children = parents[order], children[order]
         starts = _starts(parents, children)
         kept = order[starts]
-        summed = np.add.reduceat(counts[order], starts) if len(starts) else counts
-        return cls(parents[starts], children[starts], tokens[kept], summed, rows[kept], depths[kept])
+        summed, told = (np.add.reduceat(one[order], starts) if len(starts) else one for one in (counts, seen))
+        return cls(parents[starts], children[starts], tokens[kept], summed, told, rows[kept], depths[kept])
 
 
-_NONE = tuple(np.zeros(0, kind) for kind in (np.uint64, np.uint64, np.int32, np.int64, np.int32, np.int8))
+_NONE = tuple(np.zeros(0, kind) for kind in (np.uint64, np.uint64, np.int32, np.int64, np.int64, np.int32, np.int8))
 
 
 def _steps(one: Spelled, first: int, longest: int) -> list[tuple[Any, ...]]:
-    """The steps of some n-grams, column by column, each n-gram's only within its last word."""
+    """The steps of some n-grams, column by column, each n-gram's only within its last word, and none that starts at a
+    key of which nothing of the first word is left."""
     running = [np.zeros(len(one.tokens), np.uint64)]
     found = list[tuple[Any, ...]]()
     rows = np.arange(first, first + len(one.tokens), dtype=np.int32)
@@ -160,12 +164,12 @@ def _steps(one: Spelled, first: int, longest: int) -> list[tuple[Any, ...]]:
         if depth > longest:
             here = here - running[-1 - longest] * _POWERS[longest]
             running = running[-longest - 1 :]
-        chosen = np.flatnonzero((one.starts < depth) & (one.lengths >= depth))
+        chosen = np.flatnonzero((one.starts < depth) & (one.lengths >= depth) & (one.repeated > depth - 1 - longest))
         if len(chosen):
+            counts = one.counts[chosen]
+            seen = np.where(one.repeated[chosen] > depth - longest, counts, 0)
             depths = np.full(len(chosen), depth, np.int8)
-            found.append(
-                (before[chosen], here[chosen], column[chosen], one.counts[chosen], rows[chosen], depths)
-            )  # fmt: skip
+            found.append((before[chosen], here[chosen], column[chosen], counts, seen, rows[chosen], depths))
         before = here
     return found
 
@@ -175,7 +179,7 @@ def _ranked(edges: _Edges, table: NDArray[np.int32], longest: int) -> Statistics
     order = np.argsort(edges.children, kind="stable")
     starts = _starts(edges.children[order])
     hashes = edges.children[order[starts]]
-    counts = np.add.reduceat(edges.counts[order], starts) if len(starts) else edges.counts
+    counts = np.add.reduceat(edges.seen[order], starts) if len(starts) else edges.seen
     reached = np.empty(len(order), np.int64)
     reached[order] = np.repeat(np.arange(len(starts)), np.diff(starts, append=len(order)))
     best, likely, after = _best(edges, hashes, counts, reached)
@@ -209,7 +213,7 @@ def _best(edges: _Edges, hashes: Hashes, counts: NDArray[np.int64], reached: Ind
         key = _found(hashes, edges.parents[firsts])
         firsts, key = firsts[key >= 0], key[key >= 0]  # of what starts from nothing, and of n-grams left out, none
         best[key] = edges.tokens[firsts]
-        likely[key] = np.minimum(edges.counts[firsts] / counts[key], 1.0)
+        likely[key] = np.minimum(edges.counts[firsts] / np.maximum(counts[key], 1), 1.0)
         after[key] = reached[firsts]
     return best, likely, after
 
