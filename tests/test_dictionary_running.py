@@ -125,6 +125,27 @@ def test_the_last_word_begins_behind_the_tokens_of_the_others(name: str) -> None
             assert length > start or length == LONGEST
 
 
+@pytest.mark.parametrize("name", ["byte-level", "fallback", "metaspace never", "mistral-v3"])
+def test_it_is_known_from_where_on_an_ngram_is_that_without_its_first_word(name: str) -> None:
+    vocabulary = vocabulary_of(name)
+    texts = [gram for line in PASSAGE for gram in ngrams(line, 3)]
+    later = [TAB.join(unit[unit.find(compiled().word.findall(unit)[0]) :] if n == 0 else unit
+                      for n, unit in enumerate(text.split(TAB)[1:])) for text in texts]  # fmt: skip
+    rests = encoded_whole(vocabulary, later)
+    agreed = 0
+    for one in spelled(grams(texts), vocabulary):
+        for count, place, row in zip(one.counts, one.repeated, rows(one), strict=True):
+            rest = rests[count - 1]
+            if TAB not in texts[count - 1]:
+                assert place > LONGEST, "of one word nothing is told twice"
+            elif len(row) < LONGEST:
+                same = row[place:] == rest[len(rest) - len(row) + place :]
+                agreed += same and row[place - 1 :] != rest[len(rest) - len(row) + place - 1 :]
+            else:
+                agreed += 1
+    assert agreed >= 0.97 * sum(TAB in text for text in texts)
+
+
 # --- tokenizers made to be awkward --------------------------------------------------------------------------
 
 

@@ -11,7 +11,7 @@ import pytest
 
 pytest.importorskip("pyarrow", reason="counts are tables of pyarrow: pip install 'paceline[dict]'")
 
-from paceline.dictionary.running import Spelled
+from paceline.dictionary.running import NEVER, Spelled
 from paceline.dictionary.statistics import LONGEST, NOWHERE, Statistics, rolling, statistics
 from paceline.dictionary.table import HIGHEST, LEVELS, LOWEST, Table, entries, level, probability
 
@@ -20,12 +20,21 @@ Key = tuple[int, ...]
 
 @dataclass(frozen=True)
 class Gram:
-    """An n-gram by its number of words, its tokens, where its last word begins, and how often it was seen."""
+    """An n-gram by its number of words, its tokens, where its last word and its second one begin, and how often it was
+    seen. One word has no second one."""
 
     order: int
     tokens: Key
     start: int
+    second: int
     count: int
+    first: int = 1
+    """Tokens of its first word."""
+
+    @property
+    def repeated(self) -> int:
+        """From where on it is the n-gram without its first word."""
+        return NEVER if self.order == 1 else self.first
 
 
 def made_up(seed: int, size: int = 60, ids: int = 5, word: int = 6) -> list[Gram]:
@@ -40,7 +49,8 @@ def made_up(seed: int, size: int = 60, ids: int = 5, word: int = 6) -> list[Gram
             for end in range(at + 1, min(at + 3, len(sentence)) + 1):
                 found[tuple(sentence[at:end])] += times
     return [
-        Gram(len(gram), sum(gram, ()), sum(map(len, gram[:-1])), times) for gram, times in sorted(found.items())
+        Gram(len(gram), sum(gram, ()), sum(map(len, gram[:-1])), times, len(gram[0]))
+        for gram, times in sorted(found.items())
     ]  # fmt: skip
 
 
@@ -54,7 +64,9 @@ def spelled_of(grams: Iterable[Gram]) -> list[Spelled]:
         tokens = np.full((len(some), max(len(gram.tokens) for gram in some)), -1, np.int32)
         for row, gram in enumerate(some):
             tokens[row, : len(gram.tokens)] = gram.tokens
-        numbers = [np.array([getattr(gram, name) for gram in some], np.int64) for name in ("start", "count")]
+        numbers = [
+            np.array([getattr(gram, name) for gram in some], np.int64) for name in ("start", "repeated", "count")
+        ]
         lengths = np.array([len(gram.tokens) for gram in some], np.int64)
         found.append(Spelled(tokens, lengths, *numbers))
     return found
@@ -68,16 +80,17 @@ class ByHand:
         self.longest = longest
         for gram in grams:
             for end in range(gram.start + 1, len(gram.tokens) + 1):
-                before = gram.tokens[:end][: end - 1][-longest:]
-                self.seen[gram.tokens[:end][-longest:]] += gram.count
-                self.followed[before][gram.tokens[end - 1]] += gram.count
+                if end - 1 - longest >= gram.repeated:
+                    continue  # of the first word nothing is left, and n-grams without it have this step
+                self.followed[gram.tokens[: end - 1][-longest:]][gram.tokens[end - 1]] += gram.count
+                self.seen[gram.tokens[:end][-longest:]] += gram.count if end - longest < gram.repeated else 0
 
     def best(self, key: Key) -> tuple[int, np.float32] | None:
         """The most frequent next token, the lowest of equally frequent ones, and how likely it is."""
         if not self.followed.get(key):
             return None
         token, times = min(self.followed[key].items(), key=lambda pair: (-pair[1], pair[0]))
-        return token, np.float32(min(times / self.seen[key], 1.0))
+        return token, np.float32(min(times / max(self.seen[key], 1), 1.0))
 
     def walk(self, key: Key, least: float, longest: int) -> list[tuple[int, np.float32, int]]:
         """Next tokens, how likely each is, and how often what is before it was seen."""
@@ -100,6 +113,31 @@ def steps(row: np.ndarray, values: np.ndarray) -> list[tuple[int, np.float32]]:
 
 
 # --- counting -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("longest", [2, 3, 8])
+@pytest.mark.parametrize("seed", range(4))
+def test_a_key_is_counted_as_often_as_it_stands_in_the_text(seed: int, longest: int) -> None:
+    dice = random.Random(seed)
+    words = [tuple(dice.choices(range(4), k=dice.randint(1, 7))) for _ in range(6)]
+    sentence = dice.choices(words, k=200)
+    grams = Counter(tuple(sentence[at:end]) for at in range(200) for end in range(at + 1, min(at + 3, 200) + 1))
+    found = statistics(
+        spelled_of(
+            Gram(len(gram), sum(gram, ()), sum(map(len, gram[:-1])), len(gram[0]) if len(gram) > 1 else NEVER, times)
+            for gram, times in grams.items()
+        ),
+        longest,
+    )
+    text = sum(sentence, ())
+    begins = [sum(map(len, sentence[:number])) for number in range(201)]
+    stands = Counter[Key]()
+    for end in range(1, len(text) + 1):
+        word = max(number for number in range(200) if begins[number] < end)
+        within = begins[max(0, word - 2)]  # three words may be looked back at
+        keys = {text[start:end] for start in begins if max(within, end - longest) <= start < end}
+        stands.update(keys | ({text[end - longest : end]} if end - longest >= within else set()))
+    assert dict(zip(keys_of(found), found.counts.tolist(), strict=True)) == stands
 
 
 @pytest.mark.parametrize("longest", [1, 2, 3, 8])
