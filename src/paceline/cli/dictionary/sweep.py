@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -16,6 +15,7 @@ if TYPE_CHECKING:
     from paceline.measure.dictionaries.sweep import Cell, Settings, Swept
     from paceline.measure.workload.sources import Sources
 
+NGRAMS = 2_000_000
 TOKENIZERS = ("mistral-v3", "mistral-nemo-tekken", "llama3", "qwen2-2.5-3", "gpt2")
 LANGUAGES = ("uk", "crh-Cyrl", "crh-Latn")
 """What is taken from the data folder where nothing is named: the paper's languages, and five tokenizers as it has."""
@@ -47,15 +47,16 @@ def add(actions: Subparsers) -> None:
         type=named_text,
         nargs="+",
         metavar="LANG=FILE",
-        help="texts, as in uk=news.txt; files of one language are one corpus "
-        f"(default: DIR/text/LANG of the data folder for {', '.join(LANGUAGES)})",
+        help="texts, as in uk=news.txt; files and folders of one language are one corpus, which is held in memory "
+        f"several times (default: DIR/text/LANG of the data folder for {', '.join(LANGUAGES)})",
     )
     _add_dimensions(parser)
     parser.add_argument(
         "--workers",
         type=int,
         metavar="N",
-        help="processes, each of which may take some GB of memory for a large corpus (default: one a core)",
+        help=f"processes, each of which holds a language: about 5 GB for 2.3 million words and {NGRAMS} n-grams of "
+        "each length (default: one a core)",
     )
     parser.add_argument(
         "--data",
@@ -106,16 +107,25 @@ def _add_dimensions(parser: argparse.ArgumentParser) -> None:
         help="words of each language that are kept apart and written, whole documents (default: 100000)",
     )
     parser.add_argument(
+        "--ngrams",
+        type=int,
+        default=NGRAMS,
+        metavar="N",
+        help="so many n-grams of each number of words are looked at, the most frequent; fewer take less memory "
+        f"(default: {NGRAMS})",
+    )
+    parser.add_argument(
         "--budget", type=int, default=8, metavar="N", help="tokens that a draft may have (default: 8, at most 8)"
     )
 
 
 def run(options: argparse.Namespace) -> int:
+    from paceline.dictionary.counting.cores import cores
     from paceline.measure.dictionaries.findings import findings_of
     from paceline.measure.dictionaries.report import report
     from paceline.measure.dictionaries.sweep import sweep
 
-    workers = len(os.sched_getaffinity(0)) if options.workers is None else options.workers
+    workers = cores() if options.workers is None else options.workers
     if workers < 1:
         raise ValueError(f"--workers must be at least 1, not {workers}")
     with progress("opening tokenizers") as advance:
@@ -146,6 +156,7 @@ def _settings(options: argparse.Namespace) -> Settings:
         min_probabilities=tuple(sorted(set(options.min_probs))),
         test_words=options.test_words,
         budget=options.budget,
+        ngrams=options.ngrams,
     )
     prints = {name: open_vocabulary(place).fingerprint for name, place in settings.tokenizers.items()}
     return replace(settings, fingerprints=prints)

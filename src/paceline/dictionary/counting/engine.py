@@ -6,7 +6,6 @@ thread at once and stops it from there.
 
 from __future__ import annotations
 
-import os
 import re
 import threading
 from collections.abc import Callable, Iterator
@@ -16,6 +15,7 @@ from tempfile import TemporaryDirectory
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from paceline.dictionary.counting.cores import cores
 from paceline.dictionary.counting.statement import quoted
 
 if TYPE_CHECKING:
@@ -53,7 +53,7 @@ class Engine(AbstractContextManager["Engine"]):
             "memory_limit": f"{self.memory}B",
             "temp_directory": str(self._place / "engine"),
             "preserve_insertion_order": False,
-            "threads": threads or len(os.sched_getaffinity(0)),
+            "threads": threads or cores(),
         }
         if disk is not None:
             config["max_temp_directory_size"] = f"{self._disk}B"
