@@ -284,13 +284,22 @@ def test_a_data_set_is_streamed(
     assert (calls, corpus.documents) == ([asked], 3000)
 
 
+def and_then(records: list[dict[str, str]], error: Exception) -> Iterator[dict[str, str]]:
+    yield from records
+    raise error
+
+
 def test_a_data_set_that_fails_is_told_in_a_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(*_: object, **__: object) -> None:
         raise ConnectionError("no\nroute.")
 
     with_loader(monkeypatch, fail)
-    with pytest.raises(ValueError, match=r"hf:a can't be opened \(no route\); check"):
+    with pytest.raises(ValueError, match=r"hf:a can't be read \(no route\); check"):
         read(open_corpus(["hf:a"]))
+    for broken in (RuntimeError("closed"), ConnectionError("closed"), pa.ArrowInvalid("closed")):
+        with_loader(monkeypatch, lambda *_, broken=broken, **__: and_then([{"text": "a"}] * 2000, broken))
+        with pytest.raises(ValueError, match=r"\Ahf:a can't be read \(closed\); check its name and the network\Z"):
+            read(open_corpus(["hf:a"]))
     with_loader(monkeypatch, lambda *_, **__: iter([{"body": "a"}]))
     with pytest.raises(ValueError, match="hf:a, record 1 has no field text; it has body"):
         read(open_corpus(["hf:a"]))

@@ -203,20 +203,23 @@ class Hub(Records):
         self._dataset, self._config, self._split = parsed(spec)
 
     def records(self, meter: Meter) -> Iterator[Sequence[str | None]]:
-        import datasets
-
-        try:
-            stream = datasets.load_dataset(self._dataset, self._config, split=self._split, streaming=True)
-        except Exception as error:  # whatever the network, the hub or its own code says
-            raise ValueError(f"{self.name} can't be opened ({_short(error)}); check its name and the network") from None
         found: list[str | None] = []
-        for number, record in enumerate(stream, start=1):
+        for number, record in enumerate(self._streamed(), start=1):
             found.append(self.field_of(record, f"{self.name}, record {number}"))
             if len(found) == ROWS:
                 yield found
                 found = []
                 meter.at(self.name, 0)
         yield found
+
+    def _streamed(self) -> Iterator[dict[str, Any]]:
+        """The records as they come, of which any may be the one that does not."""
+        import datasets
+
+        try:
+            yield from datasets.load_dataset(self._dataset, self._config, split=self._split, streaming=True)
+        except Exception as error:  # whatever the network, the hub or its own code says
+            raise ValueError(f"{self.name} can't be read ({_short(error)}); check its name and the network") from None
 
 
 HUB = "hf:"
