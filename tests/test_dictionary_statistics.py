@@ -52,7 +52,7 @@ def made_up(seed: int, size: int = 60, ids: int = 5, word: int = 6) -> list[Gram
     ]  # fmt: skip
 
 
-def spelled_of(grams: Iterable[Gram]) -> list[Spelled]:
+def spelled_of(grams: Sequence[Gram]) -> list[Spelled]:
     """As `running` tells them: by the number of words, in the order given."""
     found = []
     for order in (1, 2, 3):
@@ -122,8 +122,10 @@ def test_a_key_is_counted_as_often_as_it_stands_in_the_text(seed: int, longest: 
     grams = Counter(tuple(sentence[at:end]) for at in range(200) for end in range(at + 1, min(at + 3, 200) + 1))
     found = statistics(
         spelled_of(
-            Gram(len(gram), sum(gram, ()), sum(map(len, gram[:-1])), times, len(gram[0]))
-            for gram, times in grams.items()
+            [
+                Gram(len(gram), sum(gram, ()), sum(map(len, gram[:-1])), times, len(gram[0]))
+                for gram, times in grams.items()
+            ]
         ),
         longest,
     )
