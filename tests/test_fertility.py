@@ -87,6 +87,8 @@ def test_lines_without_a_word_have_no_fertility() -> None:
         ("google/gemma-3-27b-it", "Gemma 3"),
         ("Qwen/Qwen3.5-27B", "Qwen 3.5"),
         *((name, None) for name in ("qwen2-2.5-3", "Qwen/Qwen3-8B", "google/gemma-2b", "bielik-v2", "llama-2-7b")),
+        *((name, None) for name in ("huggyllama/llama-30b", "llama-3b", "llama30b")),
+        *((name, "Llama 3.3") for name in ("llama3", "meta-llama/Meta-Llama-3-8B", "Llama-3.2-3B")),
         ("mistralai/Mistral-Small-3.2-24B", None),
     ],
 )

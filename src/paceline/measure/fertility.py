@@ -37,7 +37,7 @@ NAMED = {
     "Mistral": r"mistral-(7b|v[0-3])",
     "Mistral NeMo": r"mistral-nemo",
     "Qwen 3.5": r"qwen-?3\.5",
-    "Llama 3.3": r"llama-?3",
+    "Llama 3.3": r"llama-?3(?![\db])",
 }
 """The paper's tokenizers, by what the names of folders and models that hold them have in them."""
 
