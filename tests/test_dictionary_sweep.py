@@ -133,6 +133,7 @@ def test_half_a_file_never_appears(place: Path, monkeypatch: pytest.MonkeyPatch)
         ({"min_probabilities": (0.3,)}, "min_probabilities"),
         ({"fingerprints": {"bytes": "b", "pocket": "other"}}, "tokenizers"),
         ({"budget": 4}, "budget: was 8 and is 4"),
+        ({"ngrams": 500}, "ngrams: was 2000000 and is 500"),
     ],
 )
 def test_another_sweep_in_the_same_folder_is_refused(
@@ -149,6 +150,42 @@ def test_a_text_that_changed_makes_another_sweep(place: Path, tmp_path: Path) ->
     before = settings(place, texts={"uk": [str(text)]}).identity()
     text.write_text("один два чотири\n", encoding="utf8")
     assert settings(place, texts={"uk": [str(text)]}).identity() != before
+
+
+def test_texts_of_a_folder_are_known_by_what_they_say(place: Path, tmp_path: Path) -> None:
+    texts = tmp_path / "texts"
+    (texts / "more").mkdir(parents=True)
+    one, two = texts / "a.txt", texts / "more" / "b.txt"
+    one.write_text("один два три\n", encoding="utf8")
+    two.write_text("чотири\n", encoding="utf8")
+
+    def known(folder: Path = texts) -> Any:
+        return settings(place, texts={"uk": [str(folder)]}).identity()
+
+    before = known()
+    (texts / "notes.pdf").write_bytes(b"nobody reads this")
+    assert known() == before
+    two.write_text("п'ять шість\n", encoding="utf8")
+    assert known() != before
+    two.write_text("чотири\n", encoding="utf8")
+    assert known() == before
+    two.rename(texts / "more" / "c.txt")
+    assert known() != before
+    saved = tmp_path / "saved"
+    saved.mkdir()
+    (saved / "state.json").write_text('{"_data_files": [{"filename": "a.arrow"}]}')
+    (saved / "a.arrow").write_bytes(b"one")
+    before = known(saved)
+    (saved / "a.arrow").write_bytes(b"two")
+    assert known(saved) != before
+
+
+def test_fewer_ngrams_are_looked_at_where_fewer_are_wanted(place: Path, swept: Swept, tmp_path: Path) -> None:
+    from paceline.measure.dictionaries.sweep.work import count_language
+
+    folder = Folder(tmp_path, settings(place, ngrams=30))
+    count_language(folder, "uk")
+    assert folder.counts("uk").grams.num_rows == 60
 
 
 def test_a_folder_of_something_else_is_left_alone(place: Path, tmp_path: Path) -> None:
@@ -168,6 +205,8 @@ def test_a_folder_of_something_else_is_left_alone(place: Path, tmp_path: Path) -
         ({"min_probabilities": (1.5,)}, "at most 1"),
         ({"test_words": 0}, "at least 1 word"),
         ({"budget": 9}, "from 1 to 8"),
+        ({"ngrams": 0}, "at least 1 n-gram"),
+        ({"texts": {"uk": ["hf:somebody/something"]}}, "can't tell whether hf:somebody/something stays the same"),
         ({"texts": {"a/b": [], "a-b": []}}, "differ as file names do"),
     ],
 )
@@ -190,6 +229,26 @@ def test_a_workers_mistake_is_told_in_its_own_words(place: Path, swept: Swept) -
     with pytest.raises(ValueError, match=r"nobody\.json can't be read"):
         crew.measure_all(folder, [("bytes", "nobody"), ("pocket", "nobody")], 2, lambda _: None)
     assert not multiprocessing.active_children()
+
+
+@pytest.mark.parametrize("early", [True, False])
+def test_a_worker_that_died_before_its_first_pair_is_told_of(place: Path, swept: Swept, early: bool) -> None:
+    """Before it was given any, and before it read what it was given."""
+    worker = crew._Worker(Folder(place / "whole", settings(place)))
+
+    def given() -> None:
+        worker.take(("bytes", "uk"))
+        worker._process.kill()
+        worker.finish()
+
+    try:
+        if early:
+            worker._process.kill()
+            worker._process.join()
+        with pytest.raises(ValueError, match=r"measured bytes in uk was killed .* want of memory"):
+            given()
+    finally:
+        worker.stop()
 
 
 def test_ctrl_c_leaves_no_worker_behind(place: Path, swept: Swept) -> None:
@@ -279,6 +338,7 @@ def test_what_went_as_in_the_paper_is_said_to() -> None:
     speeds = [1000 / (table[2, 1_000_000, 0.2]) for table in PAIRS.values()]
     r = np.corrcoef(list(FERTILITY.values()), speeds)[0, 1]
     assert f"r = {r:.2f}" in starting(found, "Fertility and best")[0]
+    assert "fertility being that of each test text itself" in starting(found, "Fertility and best")[0]
 
 
 def test_what_went_otherwise_is_listed() -> None:

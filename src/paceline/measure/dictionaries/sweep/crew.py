@@ -60,7 +60,10 @@ class _Worker:
 
     def take(self, pair: Pair) -> None:
         self.pair = pair
-        self.pipe.send(pair)
+        try:
+            self.pipe.send(pair)
+        except OSError:  # nobody reads it any more
+            raise self._killed(" in ".join(pair)) from None
 
     def finish(self) -> None:
         """The pair is done, or it says why not."""
@@ -68,16 +71,19 @@ class _Worker:
         name, self.pair = " in ".join(self.pair), None
         try:
             mistake, failure = self.pipe.recv()
-        except EOFError:
-            self._process.join()
-            raise ValueError(
-                f"the process that measured {name} was killed ({self._process.exitcode}), perhaps for want of memory; "
-                "give --workers 1, and the same sweep goes on"
-            ) from None
+        except (EOFError, OSError):  # the latter where it had not even read what it was to do
+            raise self._killed(name) from None
         if mistake is not None:
             raise ValueError(mistake)
         if failure is not None:
             raise RuntimeError(f"measuring {name} failed:\n{failure}")
+
+    def _killed(self, name: str) -> ValueError:
+        self._process.join()
+        return ValueError(
+            f"the process that measured {name} was killed ({self._process.exitcode}), perhaps for want of memory; "
+            "give --workers 1, and the same sweep goes on"
+        )
 
     def stop(self) -> None:
         self.pipe.close()

@@ -9,13 +9,16 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from paceline.dictionary.corpus import open_corpus
+from paceline.dictionary.corpus.sources import HUB
 from paceline.measure.dictionaries import paper
 from paceline.measure.dictionaries.emulator import BUDGET
 
 FORMAT = 1
+DIGITS = 16
+"""Of a checksum."""
 TEST_WORDS = 100_000
-KEPT = 2_000_000
-"""N-grams of each number of words that are counted on with, the most frequent."""
+NGRAMS = 2_000_000
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,6 +34,8 @@ class Settings:
     min_probabilities: Sequence[float] = paper.MIN_PROBABILITIES
     test_words: int = TEST_WORDS
     budget: int = BUDGET
+    ngrams: int = NGRAMS
+    """N-grams of each number of words that are counted on with, the most frequent."""
     fingerprints: Mapping[str, str] = field(default_factory=dict)
     """Of the tokenizers, by name."""
 
@@ -48,6 +53,11 @@ class Settings:
             raise ValueError(f"a test text has at least 1 word, not {self.test_words}")
         if not 1 <= self.budget <= BUDGET:
             raise ValueError(f"a draft has from 1 to {BUDGET} tokens, not {self.budget}")
+        if self.ngrams < 1:
+            raise ValueError(f"at least 1 n-gram of each number of words is looked at, not {self.ngrams}")
+        for source in (one for sources in self.texts.values() for one in sources):
+            if source.startswith(HUB):
+                raise ValueError(f"a sweep can't tell whether {source} stays the same; save it, and name its folder")
         names = [slug(name) for name in (*self.tokenizers, *self.texts)]
         if len(set(names)) < len(names):
             raise ValueError(f"names of tokenizers and languages must differ as file names do: {_listed(names)}")
@@ -71,7 +81,7 @@ class Settings:
             "min_probabilities": list(self.min_probabilities),
             "test_words": self.test_words,
             "budget": self.budget,
-            "kept": KEPT,
+            "ngrams": self.ngrams,
         }
 
 
@@ -81,12 +91,23 @@ def slug(name: str) -> str:
 
 
 def _named(source: str) -> str:
-    """A file by its name and checksum; anything else by what it was called."""
+    """A file or a folder by its name and the checksum of what is read of it."""
     path = Path(source)
-    if not path.is_file():
-        return source
+    files = [file for one in open_corpus([source]).sources for file in _files(Path(one.name))]
+    if files == [path]:
+        return f"{path.name} {_checksum(path)}"
+    listed = "".join(f"{file.relative_to(path).as_posix()}\0{_checksum(file)}\n" for file in files)
+    return f"{path.name} {hashlib.sha256(listed.encode(errors='surrogateescape')).hexdigest()[:DIGITS]}"
+
+
+def _files(place: Path) -> list[Path]:
+    """A file, or all of a saved data set."""
+    return [place] if not place.is_dir() else sorted(file for file in place.rglob("*") if file.is_file())
+
+
+def _checksum(path: Path) -> str:
     with path.open("rb") as file:
-        return f"{path.name} {hashlib.file_digest(file, 'sha256').hexdigest()[:16]}"
+        return hashlib.file_digest(file, "sha256").hexdigest()[:DIGITS]
 
 
 def _listed(values: Sequence[Any]) -> str:

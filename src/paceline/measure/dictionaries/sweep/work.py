@@ -9,7 +9,7 @@ from paceline.dictionary.counting import count
 from paceline.measure.dictionaries.emulator import Dictionaries, Script
 from paceline.measure.dictionaries.sweep.cells import About, Cell
 from paceline.measure.dictionaries.sweep.folder import Folder, Known
-from paceline.measure.dictionaries.sweep.settings import KEPT, Settings
+from paceline.measure.dictionaries.sweep.settings import Settings
 from paceline.vocabulary import Vocabulary
 
 
@@ -18,7 +18,7 @@ def count_language(folder: Folder, language: str, advance: Advance | None = None
     settings = folder.settings
     train, documents = split_by_document(open_corpus(settings.texts[language]), settings.test_words)
     known = Known(sum(len(line.split()) for line in train), documents)
-    counts = count(Corpus.of_lines(train), order=max(settings.orders), limit=KEPT, advance=advance)
+    counts = count(Corpus.of_lines(train), order=max(settings.orders), limit=settings.ngrams, advance=advance)
     folder.keep_counts(language, counts, known)
 
 
