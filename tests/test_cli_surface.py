@@ -239,7 +239,7 @@ dict info
 dict lookup
   <TEXT>  utf8
   --dict  str +
-  --tokenizer --model -m  str  = pocket
+  --tokenizer --model -m  str
   --json
 dict fertility
   --tokenizers  utf8 +
@@ -267,6 +267,7 @@ dict sweep
   --sizes  int +  = (10000, 50000, 100000, 200000, 500000, 1000000)
   --min-probs  float +  = (0.2, 0.5, 0.8, 0.9, 1.0)
   --test-words  int  = 100000
+  --ngrams  int  = 2000000
   --budget  int  = 8
   --workers  int
   --data  Path

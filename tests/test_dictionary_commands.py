@@ -310,11 +310,47 @@ def test_a_dictionary_for_another_tokenizer_is_refused(
     built = told("build", "--text", text, "--out", out, "--tokenizer", tmp_path / "other", "--min-prob", 0.5)
     assert built["tokenizer_name"] == "other"
     assert told("lookup", "Наша відпов", "--dict", out, "--model", tmp_path / "other")["matches"]
-    said = refusal(say("lookup", "Наша", "--dict", out))
-    assert f"{out} is a dictionary for another tokenizer (other) than the model's" in said
+    for wish in ([], ["--tokenizer", "pocket"]):
+        said = refusal(say("lookup", "Наша", "--dict", out, *wish))
+        assert f"{out} was built for the tokenizer other (fingerprint {built['tokenizer']})" in said
+        assert said.endswith("name it with --tokenizer\n")
     said = refusal(say("lookup", "Наша", "--model", tmp_path / "other"))
     assert "no dictionary for the tokenizer" in said
     assert "comes with paceline" in said
+
+
+@pytest.mark.parametrize("action", ["lookup", "emulate"])
+def test_a_tokenizer_is_taken_from_the_data_folder_where_it_is_the_same(
+    action: str, text: Path, out: Path, tmp_path: Path, say: Any, told: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    at_hand = tmp_path / "data" / "tokenizers" / "other"
+    tokenizer_of("byte-level").save_pretrained(at_hand)
+    told("build", "--text", text, "--out", out, "--tokenizer", at_hand, "--min-prob", 0.5)
+    monkeypatch.setenv("PACELINE_DATA", str(tmp_path / "data"))
+    asked = ["lookup", "Наша відпов"] if action == "lookup" else ["emulate", "--text", text]
+    assert told(*asked, "--dict", out)
+    open_vocabulary("pocket").tokenizer.save_pretrained(at_hand)
+    assert "built for the tokenizer other" in refusal(say(*asked, "--dict", out))
+
+
+@pytest.mark.parametrize("action", ["lookup", "emulate"])
+@pytest.mark.parametrize("name", ["here", "../here", "pocket", "pokcet", "nobody/nothing", "\x1b[2Jhere"])
+def test_a_dictionary_does_not_choose_what_is_opened(
+    action: str, name: str, text: Path, tmp_path: Path, say: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither a folder of whoever stands in it, nor a download, nor a bundled model that it was not built for."""
+    from paceline.targets.hf import load
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(load, "load_tokenizer", lambda place: pytest.fail(f"{place} was opened"))
+    (tmp_path / "here").mkdir()
+    (tmp_path / "tokenizers").mkdir()
+    monkeypatch.setenv("PACELINE_DATA", str(tmp_path))
+    path = tmp_path / "a.dict"
+    write(path, made_up(1, 9, range(9)), tokenizer_name=name)
+    asked = ["lookup", "Наша"] if action == "lookup" else ["emulate", "--text", text]
+    said = refusal(say(*asked, "--dict", path))
+    assert f"a.dict was built for the tokenizer {name.replace(chr(27), chr(0xFFFD))} (fingerprint " in said
 
 
 @pytest.mark.parametrize("action", ["info", "lookup"])

@@ -10,7 +10,7 @@ import pytest
 
 from paceline.cli import main
 from paceline.dictionary import file
-from paceline.dictionary.running import Spelled, spelled
+from paceline.dictionary.running import NEVER, Spelled, spelled
 from paceline.dictionary.statistics import Statistics, statistics
 from paceline.dictionary.table import Table, entries
 from paceline.measure.dictionaries.emulator import Dictionaries, Script
@@ -73,7 +73,8 @@ def _spelled(chance: random.Random, lexicon: list[list[int]], grams: list[list[i
         row[: len(tokens)] = tokens
     lengths = np.array([len(row) for row in rows])
     starts = lengths - [len(lexicon[gram[-1]]) for gram in grams]
-    return Spelled(table, lengths, starts, np.array([chance.randint(1, 9) for _ in rows]))
+    seconds = np.array([len(lexicon[gram[0]]) if len(gram) > 1 else NEVER for gram in grams])
+    return Spelled(table, lengths, starts, seconds, np.array([chance.randint(1, 9) for _ in rows]))
 
 
 @pytest.mark.parametrize("seed", range(12))
@@ -264,6 +265,8 @@ def test_what_cannot_be_emulated_is_told_in_a_sentence(
     wrong = {
         "--suite replay:FILE": ["--dict", made, "--suite", "spec-bench"],
         "takes no --dict": ["--dict", made, "--text", text, "--method", "lookup"],
+        "'auto:dictionary=none' takes no --dict": ["--dict", made, "--text", text, "--method", "auto:dictionary=none"],
+        "a,b.dict has a comma in its name": ["--dict", made, "a,b.dict", "--text", text],
         "--budget must be at least 1": ["--dict", made, "--text", text, "--budget", "0"],
         "there is no file": ["--dict", made, "--text", "nowhere.txt"],
         "tokenizer": ["--dict", made, "--text", text, "--model", str(tmp_path / "other")],

@@ -20,6 +20,7 @@ from paceline.cli.common import (
     utf8,
     wants_color,
 )
+from paceline.cli.dictionary.tokenizer import tokenizer_of
 from paceline.cli.pages import check_writable, write_page
 
 if TYPE_CHECKING:
@@ -27,8 +28,8 @@ if TYPE_CHECKING:
     from paceline.measure.dictionaries.tally import Tally
 
 BUDGET = 8
-OF_FILES = re.compile(r"\b(dictionary|hybrid)\b(?![:\w])")
-"""Methods that draft from dictionaries, where none is named."""
+OF_FILES = re.compile(r"\b(dictionary|hybrid)\b(?!\s*[:=\w])")
+"""Methods that draft from dictionaries, where none is named. Before an equals sign it is an option's name."""
 HEAD = ("", "tokens", "steps", "speed-up", "coverage", "accepted/draft", "acceptance", "")
 
 
@@ -53,7 +54,7 @@ def add(actions: Subparsers) -> None:
         type=utf8,
         metavar="T",
         help="what cuts the text into tokens: a bundled model, a folder, a name of transformers or of the data folder "
-        f"(default: the one that the first dictionary names, or {MODEL})",
+        f"(default: the one that the first dictionary was built for, where it is one of those, or {MODEL})",
     )
     parser.add_argument(
         "--data", type=Path, metavar="DIR", help="where tokenizers lie (default: $PACELINE_DATA, ../shared/data)"
@@ -111,6 +112,9 @@ def method_of(method: str, files: Sequence[Path]) -> str:
     """A method's spec, with the dictionaries that were named."""
     if not files:
         return method
+    for path in map(str, files):
+        if "," in path:
+            raise ValueError(f"{path} has a comma in its name, which stands between files in a method; rename it")
     named = ",".join(map(str, files))
     quote = "'" if '"' in named else '"'
     if quote in named:
@@ -123,16 +127,15 @@ def method_of(method: str, files: Sequence[Path]) -> str:
 
 def _tokenizer(options: argparse.Namespace) -> str:
     """Where the tokenizer is opened from."""
-    from paceline.dictionary.file import read_header
     from paceline.measure.fertility import tokenizers_in
     from paceline.measure.workload.sources import Sources
 
-    named = options.tokenizer
+    named: str | None = options.tokenizer
     if named is None and options.dict:
-        named = read_header(options.dict[0])[0].tokenizer_name
+        return tokenizer_of(options.dict[0], Sources(options.data))
     named = named or MODEL
     if Path(named).is_dir():
-        return str(named)
+        return named
     return str(tokenizers_in(Sources(options.data)).get(named, named))
 
 

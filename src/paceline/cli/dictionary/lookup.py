@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from paceline.cli.common import MODEL, Subparsers, add_json, print_json, utf8
+from paceline.cli.dictionary.tokenizer import of_another, tokenizer_of
 
 if TYPE_CHECKING:
     from paceline.dictionary.index import Dictionary, Match
@@ -36,9 +37,9 @@ def add(actions: Subparsers) -> None:
         "--tokenizer",
         "--model",
         "-m",
-        default=MODEL,
         metavar="T",
-        help=f"what encodes the text: a folder or name of transformers, or a bundled model (default: {MODEL})",
+        help="what encodes the text: a folder or name of transformers, or a bundled model (default: the one that the "
+        f"first dictionary was built for, where it is bundled or in the data folder, or {MODEL})",
     )
     add_json(parser)
     parser.set_defaults(run=run)
@@ -50,17 +51,20 @@ def run(options: argparse.Namespace) -> int:
     from paceline.dictionary.shipped import shipped
     from paceline.targets.replay import open_vocabulary
 
-    vocabulary = open_vocabulary(options.tokenizer)
+    named = _tokenizer(options)
+    vocabulary = open_vocabulary(named)
     files = options.files or shipped(vocabulary.fingerprint)
     if not files:
         raise ValueError(
-            f"no dictionary for the tokenizer of {options.tokenizer} comes with paceline; "
+            f"no dictionary for the tokenizer of {named} comes with paceline; "
             "'paceline dict build' makes one, and --dict FILE names it"
         )
     ids = vocabulary.encode(options.text, add_special=False).tolist()
     found = []
     for path in files:
         dictionary = Dictionary.open(path)
+        if dictionary.header.tokenizer != vocabulary.fingerprint:
+            raise of_another(path, dictionary.header)
         dictionary.check(vocabulary.size, vocabulary)
         found += [_told(dictionary, match, ids, vocabulary) for match in dictionary.matches(ids)]
     if options.json:
@@ -75,6 +79,15 @@ def run(options: argparse.Namespace) -> int:
             f"  {one['first']:.2f}, then {one['rest']:.2f}"
         )
     return 0
+
+
+def _tokenizer(options: argparse.Namespace) -> str:
+    """Where the tokenizer is opened from."""
+    from paceline.measure.workload.sources import Sources
+
+    if options.tokenizer is None and options.files:
+        return tokenizer_of(options.files[0], Sources())
+    return options.tokenizer or MODEL
 
 
 def _told(dictionary: Dictionary, match: Match, ids: list[int], vocabulary: Vocabulary) -> dict[str, Any]:
