@@ -22,6 +22,7 @@ import struct
 import zlib
 from collections.abc import Iterable
 from contextlib import suppress
+from importlib.util import find_spec
 from math import log
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -123,18 +124,28 @@ def _fitting(ending: list[int], bits: int) -> list[int]:
 
 def _kept(path: str | Path) -> tuple[file.Header, Any]:
     """A file's header, and its index: the kept one, or a new one."""
-    import marisa_trie  # noqa: F401  the sentence about its absence comes before any work
-
+    if find_spec("marisa_trie") is None:
+        raise ValueError("dictionaries need marisa-trie, which paceline brings along: pip install -U paceline")
     header, body, digest = file.read_header(path)
-    place = folder() / "dictionaries" / f"{digest.hex()[:32]}.index"
-    image = _mapped(place)
-    if image is None:
-        pieces = _indexed(file.unpacked(path, header, body))
+    place = _place(digest)
+    if place is not None and (image := _mapped(place)) is not None:
+        return header, image
+    pieces = _indexed(file.unpacked(path, header, body))
+    if place is not None:
         with suppress(OSError):
             place.parent.mkdir(parents=True, exist_ok=True)
             write_whole(place, pieces)
-            image = _mapped(place)
-    return header, b"".join(pieces) if image is None else image
+            if (image := _mapped(place)) is not None:
+                return header, image
+    return header, b"".join(pieces)
+
+
+def _place(digest: bytes) -> Path | None:
+    """Where the index of a file is kept; nowhere for a user who has no home."""
+    try:
+        return folder() / "dictionaries" / f"{digest.hex()[:32]}.index"
+    except RuntimeError:
+        return None
 
 
 def _mapped(place: Path) -> Any:
