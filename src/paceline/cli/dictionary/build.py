@@ -51,6 +51,12 @@ def add(actions: Subparsers) -> None:
     parser.add_argument("--language", default="", type=utf8, metavar="LANG", help="what it says of itself, as in uk")
     parser.add_argument("--licence", default="", type=utf8, metavar="NOTE", help="a note on the licence of the text")
     _add_recipe(parser)
+    _add_counting(parser)
+    add_json(parser)
+    parser.set_defaults(run=run)
+
+
+def _add_counting(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--min-count", type=int, default=1, metavar="N", help="leave rarer n-grams out (default: 1)")
     parser.add_argument(
         "--ngrams",
@@ -60,17 +66,20 @@ def add(actions: Subparsers) -> None:
         help=f"so many n-grams of each number of words are looked at, the most frequent (default: {NGRAMS})",
     )
     parser.add_argument(
-        "--memory", default="2GB", metavar="SIZE", help="what counting may take; the rest goes to disk (default: 2GB)"
+        "--memory",
+        default="2GB",
+        metavar="SIZE",
+        help="what counting may take, with --cluster each of its tasks; the rest goes to disk (default: 2GB)",
     )
     parser.add_argument("--threads", type=int, metavar="N", help="threads of the counting (default: all cores)")
     parser.add_argument(
         "--spill", type=Path, metavar="DIR", help="where counting may use the disk (default: temporary)"
     )
     parser.add_argument(
-        "--cluster", metavar="ADDRESS", help="count on a Ray cluster: its address, or 'local' for one on this machine"
+        "--cluster",
+        metavar="ADDRESS",
+        help="count on a Ray cluster: its address, or 'local' to start one on this machine; not with --threads",
     )
-    add_json(parser)
-    parser.set_defaults(run=run)
 
 
 def _add_recipe(parser: argparse.ArgumentParser) -> None:
@@ -97,6 +106,9 @@ def _add_recipe(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Count, spell, keep the most frequent, write."""
+    from paceline.dictionary.corpus.needs import need
+
+    need("pyarrow", "building a dictionary", "dict")
     from paceline.dictionary.build import Recipe, build
     from paceline.dictionary.corpus import open_corpus
     from paceline.targets.replay import open_vocabulary
@@ -110,6 +122,7 @@ def run(options: argparse.Namespace) -> int:
     )
     check_writable(options.out)
     _check_apart(options.out, options.text)
+    _check_counting(options)
     name = options.tokenizer
     vocabulary = open_vocabulary(name)
     corpus = open_corpus(options.text, field=options.field)
@@ -144,20 +157,33 @@ def _check_apart(out: Path, texts: list[str]) -> None:
         raise ValueError(f"--out {out} is one of the texts, which it would replace; name another file")
 
 
+def _check_counting(options: argparse.Namespace) -> None:
+    for flag, wish in (("--min-count", options.min_count), ("--ngrams", options.ngrams)):
+        if wish < 1:
+            raise ValueError(f"{flag} must be at least 1, not {wish}")
+    if options.cluster is not None and options.threads is not None:
+        raise ValueError(
+            f"--threads {options.threads} is for counting without --cluster, whose tasks have one thread each; "
+            "leave one of the two out"
+        )
+
+
 def _counted(corpus: Corpus, options: argparse.Namespace, advance: Advance) -> Counts:
-    wishes = {"order": options.order, "min_count": options.min_count, "limit": options.ngrams}
+    wishes = {
+        "order": options.order,
+        "min_count": options.min_count,
+        "limit": options.ngrams,
+        "memory": options.memory,
+        "folder": options.spill,
+        "advance": advance,
+    }
     if options.cluster is not None:
         from paceline.dictionary.counting.cluster import count_on_cluster
 
-        address = None if options.cluster == "local" else options.cluster
-        return count_on_cluster(
-            corpus, **wishes, address=address, memory=options.memory, folder=options.spill, advance=advance
-        )
+        return count_on_cluster(corpus, **wishes, address=options.cluster)
     from paceline.dictionary.counting import count
 
-    return count(
-        corpus, **wishes, memory=options.memory, threads=options.threads, folder=options.spill, advance=advance
-    )
+    return count(corpus, **wishes, threads=options.threads)
 
 
 def _described(corpus: Corpus, counts: Counts) -> dict[str, Any]:
