@@ -3,6 +3,7 @@
 import json
 import os
 import random
+import re
 import signal
 import subprocess
 import sys
@@ -154,7 +155,6 @@ def test_what_are_no_counts_is_refused(tmp_path: Path) -> None:
         ({"threads": 0}, "at least 1 thread"),
         ({"memory": "much"}, "memory is a size such as 2GB or 500MB, not 'much'"),
         ({"memory": "0GB"}, "memory is a size"),
-        ({"disk": "5"}, "disk is a size"),
         ({"folder": Path("no/such/folder")}, "name a folder"),
     ],
 )
@@ -181,11 +181,11 @@ def test_what_the_corpus_says_is_what_is_heard(chunks: str, tmp_path: Path) -> N
     assert [found.name for found in tmp_path.iterdir()] == ["a.jsonl"]
 
 
-def test_a_full_disk_is_told_in_a_sentence(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(local, "TEXT_IN_MEMORY", 10**9)
-    monkeypatch.setattr(corpus_module, "BATCH", 20_000)
-    with pytest.raises(ValueError, match=f"{tmp_path} has no room left for what counting spills; name another folder"):
-        count(Corpus.of_lines(hostile(3, 4000)), folder=tmp_path, disk="50KB")
+@pytest.mark.parametrize("reason", ["No space left on device", "above the max_temp_directory_size"])
+def test_a_full_disk_is_told_in_a_sentence(reason: str, tmp_path: Path) -> None:
+    said = f"{tmp_path} has no room left for what counting spills; name another folder or give more memory"
+    with Engine("100MB", 1, tmp_path) as engine, pytest.raises(ValueError, match=re.escape(said)):
+        engine.run(f"SELECT error('{reason}')")
     assert list(tmp_path.iterdir()) == []
 
 
@@ -287,5 +287,22 @@ def test_a_cluster_counts_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
             assert there.words > 10_000
         with pytest.raises(ValueError, match="without a single word"):
             cluster.count_on_cluster(Corpus.of_lines([""]))
+        with pytest.raises(ValueError, match=r"\Acounting does not get by with a memory of 0.001 GB[^\n]*\Z") as told:
+            cluster.count_on_cluster(corpus, memory="1MB")
+        assert type(told.value) is ValueError, "and nothing of ray's"
     finally:
         ray.shutdown()
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(find_spec("ray") is None, reason="ray is not installed: pip install 'paceline[cluster]'")
+def test_a_cluster_on_this_machine_is_not_one_that_the_environment_names(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("a b a")
+    environment = {**os.environ, "PYTHONPATH": str(ROOT / "src"), "RAY_ADDRESS": "127.0.0.1:1"}
+    build = ["dict", "build", "--text", "a.txt", "--out", "a.dict", "--cluster", "local", "--memory", "1MB"]
+    command = [sys.executable, "-m", "paceline", *build]
+    done = subprocess.run(command, env=environment, cwd=tmp_path, capture_output=True, text=True, timeout=120)
+    assert (done.returncode, done.stdout) == (2, "")
+    said = "paceline: error: counting does not get by with a memory of 0.001 GB; give more or use fewer threads"
+    assert done.stderr.splitlines() == [said]
+    assert [path.name for path in tmp_path.iterdir()] == ["a.txt"]

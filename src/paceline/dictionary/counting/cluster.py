@@ -6,6 +6,8 @@ frequent n-grams of that part only, among which are those of the whole.
 
 from __future__ import annotations
 
+import logging
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -21,6 +23,10 @@ from paceline.dictionary.counting.statement import PARTS, counted, numbered, par
 if TYPE_CHECKING:
     import pyarrow as pa
 
+Wishes = tuple[int, int, int]
+"""Order, least count and limit."""
+Place = tuple[str, Path | None]
+"""What each task has for itself: memory, and a folder for what does not fit."""
 BLOCKS_PER_CPU = 2
 """As many blocks wait or are counted for each processor; more would only fill the store."""
 
@@ -33,16 +39,17 @@ def count_on_cluster(
     limit: int = 2_000_000,
     memory: str = "2GB",
     folder: Path | None = None,
-    address: str | None = None,
+    address: str = "local",
     advance: Advance | None = None,
 ) -> Counts:
-    """What `count` gives, to the last n-gram. `memory` and `folder` are those of one task. Without an address, or a
-    cluster that this process is part of already, one is started on this machine."""
+    """What `count` gives, to the last n-gram. `memory` and `folder` are those of one task. `local` starts a
+    cluster on this machine, whatever the environment names; a process that is part of one already stays there."""
     need("ray", "counting on a cluster", "cluster")
     need("duckdb", "counting", "dict")
     import ray
 
     check_wishes(order, min_count, limit)
+    place = (memory, folder)
     size = bytes_of("memory", memory) // TEXT_IN_MEMORY
     if not ray.is_initialized():
         _join(address)
@@ -55,17 +62,27 @@ def count_on_cluster(
         for block in _blocks(corpus.batches(advance), size):
             if len(running) == at_once:
                 _, running = ray.wait(running)
-            counted_blocks.append(count_block.remote(block, order, memory, folder))
+            counted_blocks.append(count_block.remote(block, order, place))
             running.append(counted_blocks[-1][0])
-        wishes = (order, min_count, limit, memory, folder)
+        wishes = (order, min_count, limit)
         parts = [
-            sum_part.remote(part, wishes, *tables) for part, tables in enumerate(zip(*counted_blocks, strict=True))
+            sum_part.remote(part, wishes, place, *tables)
+            for part, tables in enumerate(zip(*counted_blocks, strict=True))
         ]
-        return _whole(ray.get(parts), *wishes)
-    except BaseException:
+        return _whole(ray.get(parts), wishes, place)
+    except BaseException as error:
         for reference in running:
             ray.cancel(reference, force=True)
-        raise
+        raise _innermost(error) from None
+
+
+def _innermost(error: BaseException) -> BaseException:
+    """What a task raised: Ray wraps it, once more for each task that waited for it, around a traceback as text."""
+    from ray.exceptions import RayTaskError
+
+    while isinstance(error, RayTaskError):
+        error = error.cause
+    return error
 
 
 def _blocks(batches: Iterator[pa.RecordBatch], size: int) -> Iterator[pa.Table]:
@@ -81,19 +98,22 @@ def _blocks(batches: Iterator[pa.RecordBatch], size: int) -> Iterator[pa.Table]:
         yield pa.Table.from_batches(waiting)
 
 
-def _join(address: str | None) -> None:
+def _join(address: str) -> None:
     import ray
 
+    # one failed block fails every part, and Ray would print a traceback for each that nobody asks for any more
+    os.environ.setdefault("RAY_IGNORE_UNHANDLED_ERRORS", "1")
     try:
-        ray.init(address=address, log_to_driver=False)
+        ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR)
     except ConnectionError as error:
         raise ValueError(f"there is no Ray cluster at {address}: {str(error).splitlines()[0]}") from None
 
 
-def _counted_block(lines: pa.Table, order: int, memory: str, folder: Path | None) -> list[pa.Table]:
+def _counted_block(lines: pa.Table, order: int, place: Place) -> list[pa.Table]:
     """The n-grams of a block, those of each part by themselves."""
     import pyarrow.compute as pc
 
+    memory, folder = place
     with Engine(memory, 1, folder) as engine:
         batches = lines.cast(schema_of_lines()).to_batches()
         engine.register("lines", engine.stream(iter(batches), schema_of_lines()))
@@ -102,22 +122,23 @@ def _counted_block(lines: pa.Table, order: int, memory: str, folder: Path | None
     return [table.filter(pc.equal(table["part"], part)) for part in range(PARTS)]
 
 
-def _summed_part(part: int, wishes: tuple[int, int, int, str, Path | None], *tables: pa.Table) -> Counts:
+def _summed_part(part: int, wishes: Wishes, place: Place, *tables: pa.Table) -> Counts:
     import pyarrow as pa
 
-    order, min_count, limit, memory, folder = wishes
+    memory, folder = place
     with Engine(memory, 1, folder) as engine:
         engine.register("chunks", pa.concat_tables(tables))
         engine.run(f"CREATE TEMP TABLE grams AS {numbered(summed('chunks', part))}")
-        return selected(engine, order, min_count, limit)
+        return selected(engine, *wishes)
 
 
-def _whole(parts: list[Counts], order: int, min_count: int, limit: int, memory: str, folder: Path | None) -> Counts:
+def _whole(parts: list[Counts], wishes: Wishes, place: Place) -> Counts:
     import pyarrow as pa
 
+    memory, folder = place
     with Engine(memory, None, folder) as engine:
         engine.register("parts", pa.concat_tables([part.grams for part in parts]))
         engine.run(f"CREATE TEMP TABLE grams AS {numbered('SELECT * FROM parts')}")
-        found = selected(engine, order, min_count, limit)
+        found = selected(engine, *wishes)
     distinct = {words: sum(part.distinct[words] for part in parts) for words in found.distinct}
     return Counts(found.grams, sum(part.words for part in parts), distinct)

@@ -37,11 +37,10 @@ class Stopped(Exception):
 class Engine(AbstractContextManager["Engine"]):
     """One connection with its limits, and a folder for what it spills that goes when it does."""
 
-    def __init__(self, memory: str, threads: int | None, folder: Path | None, disk: str | None = None) -> None:
+    def __init__(self, memory: str, threads: int | None, folder: Path | None) -> None:
         import duckdb
 
         self.memory = bytes_of("memory", memory)
-        self._disk = bytes_of("disk", disk) if disk is not None else None
         if threads is not None and threads < 1:
             raise ValueError(f"counting needs at least 1 thread, not {threads}")
         try:
@@ -55,8 +54,6 @@ class Engine(AbstractContextManager["Engine"]):
             "preserve_insertion_order": False,
             "threads": threads or cores(),
         }
-        if disk is not None:
-            config["max_temp_directory_size"] = f"{self._disk}B"
         self._connection = duckdb.connect(config=config)
         self._stopped = False
         self._failure: BaseException | None = None
@@ -93,8 +90,6 @@ class Engine(AbstractContextManager["Engine"]):
         """Put the answer into a file of the folder that goes with the engine."""
         said = f"FORMAT parquet, COMPRESSION snappy, ROW_GROUP_SIZE {rows_together}"
         self.run(f"COPY ({statement}) TO {quoted(str(self._place / name))} ({said})")
-        if self._disk is not None and sum(file.stat().st_size for file in self._place.rglob("*")) > self._disk:
-            raise self._full()
 
     def files(self, pattern: str) -> str:
         """The files of such names as a relation."""
@@ -142,17 +137,15 @@ class Engine(AbstractContextManager["Engine"]):
             return self._failure
         said = str(error)
         if "max_temp_directory_size" in said or "No space left" in said:
-            return self._full()
+            return ValueError(
+                f"{self._place.parent} has no room left for what counting spills; name another folder or give more "
+                "memory"
+            )
         if isinstance(error, duckdb.OutOfMemoryException):
             return ValueError(
                 f"counting does not get by with a memory of {self.memory / 1e9:g} GB; give more or use fewer threads"
             )
         return error
-
-    def _full(self) -> ValueError:
-        return ValueError(
-            f"{self._place.parent} has no room left for what counting spills; name another folder or give more memory"
-        )
 
 
 def bytes_of(option: str, size: str) -> int:

@@ -40,18 +40,17 @@ def count(
     memory: str = "2GB",
     threads: int | None = None,
     folder: Path | None = None,
-    disk: str | None = None,
     advance: Advance | None = None,
 ) -> Counts:
     """The most frequent n-grams of up to `order` words, at most `limit` for each number of words.
 
-    `memory` is for the counting; `folder` takes what does not fit, at most `disk` of it.
+    `memory` is for the counting; `folder` takes what does not fit.
     """
     need("duckdb", "counting", "dict")
     need("pyarrow", "counting", "dict")
     check_wishes(order, min_count, limit)
     batches = corpus.batches(advance)
-    with Engine(memory, threads, folder, disk) as engine:
+    with Engine(memory, threads, folder) as engine:
         first = next(batches)
         rest = _counted_chunk(engine, first, batches, order)
         if rest is None:
