@@ -380,4 +380,7 @@ def test_lies_are_refused_or_do_no_harm(tmp_path: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(1, 9))
 def test_many_lies_are_refused_or_do_no_harm(seed: int, tmp_path: Path) -> None:
-    fuzzed(tmp_path / "lies", 100 * seed, 9000)
+    refusals, uses = fuzzed(tmp_path / "lies", 100 * seed, 9000)
+    assert refusals + uses == 9000
+    assert refusals > 3000
+    assert uses > 300

@@ -203,7 +203,7 @@ def test_every_dictionary_has_an_index_of_its_own(written: tuple[Path, Entries],
 
 
 def test_a_file_that_changes_while_it_is_opened_does_not_spoil_the_cache(
-    written: tuple[Path, Entries], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    written: tuple[Path, Entries], tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The index is kept under the digest of what it was made of, not of what stands there by then."""
     path, entries = written
@@ -219,7 +219,10 @@ def test_a_file_that_changes_while_it_is_opened_does_not_spoil_the_cache(
     with monkeypatch.context() as patch:
         patch.setattr(index.file, "read_header", and_then_replaced)
         works(path, entries)
+    alone = kept(cache)
     works(path, others)
+    assert len(list(cache.iterdir())) == 2, "what stands there by now has an index of its own"
+    assert alone in cache.iterdir()
 
 
 # --- where nothing can be kept ------------------------------------------------------------------------------
@@ -265,7 +268,7 @@ def test_an_index_that_may_not_be_read_is_made_again(written: tuple[Path, Entrie
     assert os.access(kept(cache), os.R_OK)
 
 
-def test_an_index_that_cannot_be_read_is_made_for_this_process(written: tuple[Path, Entries], cache: Path) -> None:
+def test_an_index_that_cannot_be_read_is_made_again(written: tuple[Path, Entries], cache: Path) -> None:
     """A link that leads to itself: root cannot read it either."""
     path, entries = written
     works(path, entries)
@@ -273,6 +276,8 @@ def test_an_index_that_cannot_be_read_is_made_for_this_process(written: tuple[Pa
     place.unlink()
     place.symlink_to(place.name)
     works(path, entries)
+    assert kept(cache) == place
+    assert not place.is_symlink(), "the new index stands in its place"
 
 
 def test_ctrl_c_while_it_is_written_leaves_nothing(

@@ -113,14 +113,15 @@ def test_half_a_file_never_appears(place: Path, monkeypatch: pytest.MonkeyPatch)
     """What is cut off while it is written has no name that anybody reads, and is swept away."""
     path = place / "torn"
 
-    def full(_: int) -> None:
+    def full(*_: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("paceline.measure.dictionaries.sweep.folder.os.fsync", full)
-    with pytest.raises(OSError, match="No space"):
-        sweep(path, settings(place))
-    monkeypatch.undo()
-    assert [file.suffix for file in path.iterdir()] == [".partial"]
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "replace", full)
+        with pytest.raises(OSError, match="No space"):
+            sweep(path, settings(place))
+    assert list(path.iterdir()) == []
+    (path / ".settings.json.1.partial").write_text("{")  # as whoever is killed leaves it
     folder = Folder(path, settings(place))
     folder.begin()
     assert [file.name for file in path.iterdir()] == ["settings.json"]

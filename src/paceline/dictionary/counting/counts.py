@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import json
-import os
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from tempfile import mkstemp
 from typing import TYPE_CHECKING
 
 from paceline.dictionary.corpus.needs import need
+from paceline.profile.keeping import write_whole
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -30,34 +28,20 @@ class Counts:
     distinct: dict[int, int]
     """For each number of words, how many different n-grams there are, whether they stayed or not."""
 
-    @property
-    def order(self) -> int:
-        """The most words of an n-gram."""
-        return max(self.distinct)
-
     def save(self, path: str | Path) -> None:
         """Written beside the path and then moved there, so that nobody ever sees half of it."""
+        import pyarrow as pa
         import pyarrow.parquet as pq
 
         said = {"version": VERSION, "words": self.words, "distinct": self.distinct}
-        table = self.grams.replace_schema_metadata({KEY: json.dumps(said).encode()})
-        target = Path(path)
+        content = pa.BufferOutputStream()
+        pq.write_table(
+            self.grams.replace_schema_metadata({KEY: json.dumps(said).encode()}), content, compression="zstd"
+        )
         try:
-            handle, beside = mkstemp(dir=target.parent, prefix=f".{target.name}.")
+            write_whole(Path(path), [content.getvalue()])
         except OSError as error:
-            raise ValueError(f"{target} can't be written ({error.strerror}); name another place") from None
-        try:
-            with os.fdopen(handle, "wb") as file:
-                pq.write_table(table, file, compression="zstd")
-                file.flush()
-                os.fsync(file.fileno())
-            os.chmod(beside, 0o644)
-            os.replace(beside, target)
-        except OSError as error:
-            raise ValueError(f"{target} can't be written ({error.strerror}); name another place") from None
-        finally:
-            with suppress(FileNotFoundError):
-                os.unlink(beside)
+            raise ValueError(f"{path} can't be written ({error.strerror}); name another place") from None
 
     @classmethod
     def load(cls, path: str | Path) -> Counts:

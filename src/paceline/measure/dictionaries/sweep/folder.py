@@ -8,7 +8,6 @@ cells/TOKENIZER--LANG--n1.json   the cells of one table
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -17,6 +16,7 @@ from typing import Any
 from paceline.dictionary.counting import Counts
 from paceline.measure.dictionaries.sweep.cells import About, Cell, Swept, ngrams
 from paceline.measure.dictionaries.sweep.settings import Settings, slug
+from paceline.profile.keeping import write_whole
 
 SETTINGS = "settings.json"
 PARTIAL = ".partial"
@@ -48,7 +48,7 @@ class Folder:
         if not file.exists():
             if self.path.exists() and any(one.suffix != PARTIAL for one in self.path.iterdir()):
                 raise ValueError(f"{self.path} is there and holds no sweep; give another --out")
-            self._write(file, json.dumps(wanted, indent=1, ensure_ascii=False) + "\n")
+            _write(file, json.dumps(wanted, indent=1, ensure_ascii=False) + "\n")
         known = _read(file)
         if (told := _difference(known, wanted)) is not None:
             raise ValueError(f"{self.path} holds another sweep ({told}); give another --out, or the settings of it")
@@ -61,7 +61,7 @@ class Folder:
     def keep_counts(self, language: str, counts: Counts, known: Known) -> None:
         (self.path / "counts").mkdir(exist_ok=True)
         counts.save(self._counts(language))
-        self._write(self._known(language), json.dumps(asdict(known), ensure_ascii=False))
+        _write(self._known(language), json.dumps(asdict(known), ensure_ascii=False))
 
     def counts(self, language: str) -> Counts:
         return Counts.load(self._counts(language))
@@ -83,7 +83,7 @@ class Folder:
     def keep_cells(self, about: About, order: int, cells: Sequence[Cell]) -> None:
         (self.path / "cells").mkdir(exist_ok=True)
         told = {"about": asdict(about), "cells": [cell.as_dict(about) for cell in cells]}
-        self._write(self._cells(about.pair, order), json.dumps(told, ensure_ascii=False))
+        _write(self._cells(about.pair, order), json.dumps(told, ensure_ascii=False))
 
     def read(self) -> Swept:
         """All cells."""
@@ -98,7 +98,7 @@ class Folder:
 
     def write(self, name: str, text: str) -> Path:
         """One of the files that tell the results."""
-        self._write(self.path / name, text)
+        _write(self.path / name, text)
         return self.path / name
 
     def _counts(self, language: str) -> Path:
@@ -110,13 +110,9 @@ class Folder:
     def _cells(self, pair: tuple[str, str], order: int) -> Path:
         return self.path / "cells" / f"{slug(pair[0])}--{slug(pair[1])}--{ngrams(order)}.json"
 
-    def _write(self, place: Path, text: str) -> None:
-        beside = place.with_name(f".{place.name}.{os.getpid()}{PARTIAL}")
-        with beside.open("w", encoding="utf8", newline="\n") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        beside.replace(place)
+
+def _write(place: Path, text: str) -> None:
+    write_whole(place, [text.encode()])
 
 
 def _read(file: Path) -> Any:
