@@ -44,6 +44,11 @@ class Browser:
         wanted["goog:loggingPrefs"] = {"browser": "ALL", "performance": "ALL"}
         answer = self._ask("POST", "/session", {"capabilities": {"alwaysMatch": wanted}})
         self._session = f"/session/{answer['sessionId']}"
+        self._leave_the_browsers_own_first_page()
+
+    def _leave_the_browsers_own_first_page(self) -> None:
+        """It would go on loading parts of itself, into the log of whatever is opened first."""
+        self._ask("POST", f"{self._session}/url", {"url": "about:blank"})
 
     def _ask(self, verb: str, path: str, body: dict[str, Any] | None = None) -> Any:
         link = http.client.HTTPConnection("127.0.0.1", self._port, timeout=60)
