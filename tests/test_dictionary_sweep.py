@@ -120,7 +120,8 @@ def test_half_a_file_never_appears(place: Path, monkeypatch: pytest.MonkeyPatch)
         patch.setattr(Path, "replace", full)
         with pytest.raises(OSError, match="No space"):
             sweep(path, settings(place))
-    assert list(path.iterdir()) == []
+    assert not path.exists()
+    path.mkdir()
     (path / ".settings.json.1.partial").write_text("{")  # as whoever is killed leaves it
     folder = Folder(path, settings(place))
     folder.begin()
@@ -450,3 +451,24 @@ def test_the_command_writes_and_tells_all(place: Path, swept: Swept, capsys: pyt
     assert "holds another sweep (test_words: was 200 and is 300)" in capsys.readouterr().err
     assert main([*given, "--workers", "0"]) == 2
     assert "--workers must be at least 1" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        (["--texts", "uk=no.txt"], "no.txt"),
+        (["--test-words", "100000"], "leave none to build from"),
+        (["--orders", "9"], "orders are numbers of words"),
+        (["--tokenizers", "./no/such"], "no model at"),
+    ],
+)
+def test_a_refused_sweep_leaves_nothing(
+    place: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], given: list[str], said: str
+) -> None:
+    """Neither a folder it made nor a file in one that was there."""
+    (tmp_path / "there").mkdir()
+    for out in ("there", "some/where"):
+        known = ["--out", str(tmp_path / out), "--texts", f"uk={place / 'uk.txt'}", "--tokenizers", "pocket"]
+        assert main(["dict", "sweep", *known, *given]) == 2
+        assert said in capsys.readouterr().err
+    assert list(tmp_path.rglob("*")) == [tmp_path / "there"]

@@ -602,6 +602,17 @@ def test_one_process_writes_a_run_at_a_time(tmp_path: Path) -> None:
         finished(refereed(tmp_path / "runs" / "first", workload=prompts(1)))
 
 
+def test_a_folder_that_nothing_was_written_to_is_not_left(tmp_path: Path) -> None:
+    (tmp_path / "there").mkdir()
+    for place in ("there", "runs/first"):
+        with claimed(tmp_path / place):
+            assert (tmp_path / place).is_dir()
+    assert [file.name for file in tmp_path.iterdir()] == ["there"]
+    with claimed(tmp_path / "runs" / "first"):
+        (tmp_path / "runs" / "first" / "kept").touch()
+    assert (tmp_path / "runs" / "first" / "kept").exists()
+
+
 def test_a_damaged_line_is_told_by_its_number(tmp_path: Path) -> None:
     finished(refereed(tmp_path / "run"))
     file = tmp_path / "run" / RECORDS

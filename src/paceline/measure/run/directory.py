@@ -11,7 +11,7 @@ import json
 import os
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -152,15 +152,28 @@ def go_on(run: Run) -> None:
 
 @contextmanager
 def claimed(path: Path) -> Iterator[None]:
-    """Nobody else writes a run here meanwhile. The claim goes with the process, however that ends; where the system
-    knows no such locks nothing is claimed."""
+    """Nobody else writes a run here meanwhile. A folder that was made for it and is still empty at the end is removed:
+    who was refused leaves nothing behind."""
+    made = [folder for folder in (path, *path.parents) if not folder.exists()]
+    if made:
+        path.mkdir(parents=True)
+    try:
+        with _locked(path):
+            yield
+    finally:
+        with suppress(OSError):
+            for folder in made:
+                folder.rmdir()
+
+
+@contextmanager
+def _locked(path: Path) -> Iterator[None]:
+    """The lock goes with the process, however that ends; where the system knows no such locks nothing is claimed."""
     try:
         import fcntl
     except ImportError:
         yield
         return
-    if not path.exists():
-        path.mkdir(parents=True)
     folder = os.open(path, os.O_RDONLY)
     try:
         try:

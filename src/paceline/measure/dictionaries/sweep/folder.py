@@ -55,6 +55,11 @@ class Folder:
         for left in self.path.rglob(f"*{PARTIAL}"):
             left.unlink(missing_ok=True)
 
+    def leave(self) -> None:
+        """Settings by which nothing was kept are no sweep: a text that could not be counted leaves none."""
+        if [file.name for file in self.path.iterdir()] == [SETTINGS]:
+            (self.path / SETTINGS).unlink()
+
     def has_counts(self, language: str) -> bool:
         return self._known(language).exists()
 

@@ -20,15 +20,24 @@ def sweep(path: Path, settings: Settings, workers: int = 1, advance: Advance = l
     with claimed(path):
         folder = Folder(path, settings)
         folder.begin()
-        pairs = [pair for pair in settings.pairs if folder.missing(pair)]
-        for language in dict.fromkeys(language for _, language in pairs):
-            if not folder.has_counts(language):
-                _count(folder, language, advance)
-        whole = len(settings.pairs) * len(settings.orders) * settings.cells_per_order
-        sizes = {language: folder.known(language).train_words for _, language in pairs}
-        pairs.sort(key=lambda pair: -sizes[pair[1]])  # the longest first, so that none is left alone at the end
-        measure_all(folder, pairs, workers, lambda doing: advance(doing, folder.done, whole))
+        try:
+            _fill(folder, workers, advance)
+        finally:
+            folder.leave()
         return folder.read()
+
+
+def _fill(folder: Folder, workers: int, advance: Advance) -> None:
+    """Make every cell that is missing."""
+    settings = folder.settings
+    pairs = [pair for pair in settings.pairs if folder.missing(pair)]
+    for language in dict.fromkeys(language for _, language in pairs):
+        if not folder.has_counts(language):
+            _count(folder, language, advance)
+    whole = len(settings.pairs) * len(settings.orders) * settings.cells_per_order
+    sizes = {language: folder.known(language).train_words for _, language in pairs}
+    pairs.sort(key=lambda pair: -sizes[pair[1]])  # the longest first, so that none is left alone at the end
+    measure_all(folder, pairs, workers, lambda doing: advance(doing, folder.done, whole))
 
 
 def _count(folder: Folder, language: str, advance: Advance) -> None:
