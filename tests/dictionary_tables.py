@@ -43,6 +43,24 @@ def made_up(seed: int, size: int, ids: Sequence[int]) -> Entries:
     return found
 
 
+def walked(seed: int, size: int, ids: Sequence[int]) -> Entries:
+    """Entries as a corpus makes them: each goes on as the one that it leads to; some of those are left out."""
+    dice = random.Random(seed)
+    following = dict[tuple[int, ...], int]()
+    text = dice.choices(ids, k=size)
+    for end in range(1, size):
+        for length in range(1, min(end, LONGEST) + 1):
+            following.setdefault(tuple(text[end - length : end]), text[end])
+    found = Entries()
+    for key in dice.sample(sorted(following), size):
+        here, completion = key, list[int]()
+        while len(completion) < LONGEST and here in following:
+            completion.append(following[here])
+            here = (*here, completion[-1])[-LONGEST:]
+        found[key] = (tuple(completion), dice.randrange(16), dice.randrange(16))
+    return found
+
+
 def table_of(entries: Entries) -> Table:
     keys = sorted(entries, key=lambda key: key[::-1])
     texts = sorted({text for text, _, _ in entries.values()})
@@ -80,7 +98,8 @@ def taken_apart(path: Path) -> tuple[dict[str, Any], dict[str, bytes]]:
     raw = path.read_bytes()
     (size,) = struct.unpack_from("<I", raw, 12)
     described = json.loads(raw[file.SIZE : file.SIZE + size])
-    header, body, _ = file.read_header(path)
+    header, packed, _ = file.read_header(path)
+    body = file.unsqueezed(header, packed)
     sections, start = {}, 0
     for name, length in header.sections.items():
         sections[name] = body[start : start + length]
@@ -92,6 +111,11 @@ def sealed(described: Mapping[str, Any] | bytes, sections: Mapping[str, bytes]) 
     """A file of these parts, with all the sums that would give a lie away."""
     if not isinstance(described, bytes):
         described = json.dumps(described, sort_keys=True, ensure_ascii=False).encode(errors="surrogatepass")
-    body = b"".join([described, *sections.values()])
-    fields = struct.pack("<8sII32s12x", file.MAGIC, file.VERSION, len(described), hashlib.sha256(body).digest())
-    return fields + struct.pack("<I", zlib.crc32(fields)) + body
+    return sealed_packed(described, file.squeezed(b"".join(sections.values())))
+
+
+def sealed_packed(described: bytes, packed: bytes) -> bytes:
+    """The same of sections that are packed already, or are no sections."""
+    digest = hashlib.sha256(described + packed).digest()
+    fields = struct.pack("<8sII32sQ4x", file.MAGIC, file.VERSION, len(described), digest, len(packed))
+    return fields + struct.pack("<I", zlib.crc32(fields)) + described + packed

@@ -1,8 +1,10 @@
 """A dictionary's file comes back as it was written, and whatever else it is, it does no harm."""
 
 import json
+import lzma
 import os
 import random
+import sys
 import tracemalloc
 from collections.abc import Callable
 from pathlib import Path
@@ -11,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dictionary_tables import SAID, Entries, made_up, sealed, table_of, taken_apart, write
+from dictionary_tables import SAID, Entries, made_up, sealed, sealed_packed, table_of, taken_apart, walked, write
 from paceline.dictionary import file
 from paceline.dictionary.index import Dictionary
 from paceline.dictionary.statistics import LONGEST
@@ -21,6 +23,7 @@ from tokenizer_kinds import vocabulary_of
 pytest.importorskip("marisa_trie", reason="looking up needs marisa-trie: pip install 'paceline[dict]'")
 
 FEW = range(5, 12)
+NUMBERS = ("entries", "completions", "alphabet", "ends", "strays", "key_tokens", "tail_tokens")
 WIDE = [0, 1, 65_535, 65_536, 99_999, 2**20, 2**31 - 1]
 
 
@@ -77,8 +80,10 @@ def written(tmp_path: Path) -> Path:
         made_up(2, 300, FEW),
         made_up(3, 300, WIDE),
         made_up(4, 5000, range(3000)),
+        walked(5, 2000, FEW),
+        walked(6, 300, WIDE),
     ],
-    ids=["none", "one", "token 0", "few ids", "wide ids", "many"],
+    ids=["none", "one", "token 0", "few ids", "wide ids", "many", "as from a corpus", "the same of wide ids"],
 )
 def test_a_dictionary_comes_back_as_it_was_written(entries: Entries, tmp_path: Path) -> None:
     table = table_of(entries)
@@ -91,13 +96,43 @@ def test_a_dictionary_comes_back_as_it_was_written(entries: Entries, tmp_path: P
     assert (tmp_path / "a").read_bytes() == (tmp_path / "b").read_bytes(), "the same bytes twice"
 
 
+@pytest.mark.parametrize(
+    ("entries", "limits", "ends", "strays", "tail_tokens"),
+    [
+        ({(6,): (7, 8, 9), (6, 7): (8, 9), (6, 7, 8): (9,)}, (8, 8), 1, 0, 0),
+        ({(6,): (7, 8, 9), (6, 7, 8): (9,)}, (8, 8), 2, 0, 2),
+        ({(6,): (7, 8, 9), (6, 7): (8, 8)}, (8, 8), 2, 1, 3),
+        ({(6,): (7, 8), (6, 7): (8, 8)}, (8, 8), 2, 1, 2),
+        ({(6,): (7, 8), (6, 7): (8, 8)}, (8, 2), 1, 0, 1),
+        ({(6, 7): (8, 9), (7, 8): (9,)}, (2, 8), 1, 0, 0),
+        ({(6, 7): (8, 9), (7, 8): (9,)}, (3, 8), 2, 0, 1),
+        ({(5,) * 8: (5,) * 8}, (8, 8), 0, 0, 0),
+        ({(5,) * 8: (5,) * 7}, (8, 8), 1, 1, 6),
+        ({(5,): (6,) * 3, (6,): (5,) * 3}, (1, 3), 2, 2, 4),
+        ({(5,): (6, 5, 6), (6,): (5, 6, 5)}, (1, 3), 0, 0, 0),
+    ],
+)
+def test_what_follows_another_entry_is_told_once(
+    entries: dict[tuple[int, ...], tuple[int, ...]],
+    limits: tuple[int, int],
+    ends: int,
+    strays: int,
+    tail_tokens: int,
+    tmp_path: Path,
+) -> None:
+    table = table_of({key: (text, 3, 4) for key, text in entries.items()})
+    limited = {"longest_prefix": limits[0], "longest_completion": limits[1]}
+    header = file.write(tmp_path / "a", table, **{**SAID, **limited})
+    same(file.read(tmp_path / "a")[1], table)
+    assert (header.ends, header.strays, header.tail_tokens) == (ends, strays, tail_tokens)
+
+
 def test_more_tokens_than_two_bytes_can_number_take_four(tmp_path: Path) -> None:
     """Their order in the file is that of their places, and 65,536 places still fit."""
     for many, width in ((2**16, 2), (2**16 + 1, 4)):
-        texts = np.full((many // 8 + 1, LONGEST), -1, np.int32)
+        texts = np.full((-(-many // LONGEST), LONGEST), -1, np.int32)
         ids = np.arange(many, dtype=np.int32) * 3
         texts.ravel()[:many] = ids
-        texts[-1, 0] = 0
         prefixes = np.full((many, LONGEST), -1, np.int32)
         prefixes[:, -1] = ids
         levels = np.zeros(many, np.uint8)
@@ -159,9 +194,9 @@ def test_other_things_are_no_dictionaries(tmp_path: Path, written: Path) -> None
     for path in (tmp_path, tmp_path / "none", Path("/dev/null"), Path("/dev/zero")):
         assert refused(path), path
     whole = bytearray(written.read_bytes())
-    whole[8] = 2
+    whole[8] = 1
     written.write_bytes(whole)
-    assert "version 2, and this paceline reads version 1" in (refused(written) or "")
+    assert "version 1, and this paceline reads version 2" in (refused(written) or "")
 
 
 # --- lies ---------------------------------------------------------------------------------------------------
@@ -179,7 +214,7 @@ HUGE = 10**4000
 @pytest.mark.parametrize(
     "lie",
     [
-        *({name: value} for name in ("entries", "completions", "alphabet", "key_tokens", "completion_tokens")
+        *({name: value} for name in NUMBERS
           for value in (True, -1, 1.5, "25", None, [], HUGE, float("nan"))),
         *({name: value} for name in ("longest_prefix", "longest_completion", "order")
           for value in (True, 0, -1, 9, "8", None, 8.0, HUGE)),
@@ -231,16 +266,56 @@ def test_a_description_is_written_in_one_way(written: Path) -> None:
             assert refused(written), text
 
 
-def test_what_is_promised_is_not_made_room_for(written: Path) -> None:
-    described, sections = taken_apart(written)
-    most = dict.fromkeys(("entries", "completions", "alphabet", "key_tokens", "completion_tokens"), file.MOST)
-    written.write_bytes(sealed({**described, **most}, sections))
+def peak(work: Callable[[], Any]) -> int:
+    """Bytes that were held at once."""
     tracemalloc.start()
     try:
-        assert "should have" in (refused(written) or "")
-        assert tracemalloc.get_traced_memory()[1] < 2**20
+        work()
+        return tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()
+
+
+def test_what_is_promised_is_not_made_room_for(written: Path) -> None:
+    described, sections = taken_apart(written)
+    said = []
+    written.write_bytes(sealed({**described, **dict.fromkeys(NUMBERS, file.MOST)}, sections))
+    assert peak(lambda: said.append(refused(written))) < 2**20
+    assert "more than so few bytes can" in said[0]
+
+
+def test_no_more_is_unpacked_than_was_promised(written: Path) -> None:
+    described, _ = taken_apart(written)
+    text, said = json.dumps(described, sort_keys=True, ensure_ascii=False).encode(), []
+    written.write_bytes(sealed_packed(text, file.squeezed(bytes(2**27))))
+    assert peak(lambda: said.append(refused(written))) < 2**24, "the packing's window, and not what was packed"
+    assert "other sizes than it says" in said[0]
+
+
+def test_packed_sections_that_are_none_are_refused(written: Path) -> None:
+    described, sections = taken_apart(written)
+    text = json.dumps(described, sort_keys=True, ensure_ascii=False).encode()
+    packed, whole = file.squeezed(b"".join(sections.values())), b"".join(sections.values())
+    assert sealed_packed(text, packed) == written.read_bytes()
+    for other in (
+        *(b"", b"\0", packed[:-1], packed + b"\0", packed + packed, bytes(len(packed)), b"\xff" * len(packed)),
+        *(file.squeezed(whole[:-1]), file.squeezed(whole + b"\0"), file.squeezed(b""), lzma.compress(whole)),
+    ):
+        written.write_bytes(sealed_packed(text, other))
+        assert "its sections " in (refused(written) or ""), other
+    dice = random.Random(3)
+    for _ in range(300):
+        damaged = bytearray(packed)
+        damaged[dice.randrange(len(damaged))] ^= 1 << dice.randrange(8)
+        written.write_bytes(sealed_packed(text, bytes(damaged)))
+        refused(written)
+
+
+def test_a_python_without_lzma_says_so(written: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "lzma", None)
+    with pytest.raises(ValueError, match="this Python was built without lzma") as caught:
+        file.read(written)
+    assert "damaged" not in str(caught.value)
 
 
 def changed(name: str, change: Callable[[bytearray], None]) -> Any:
@@ -276,13 +351,13 @@ def long(part: bytearray) -> None:
     [
         changed("alphabet", highest), changed("alphabet", swapped), changed("alphabet", repeated),
         changed("shapes", lowest), changed("shapes", highest), changed("shapes", sharing), changed("shapes", long),
-        changed("keys", highest), changed("completions", highest),
-        changed("lengths", lowest), changed("lengths", highest), changed("tokens", highest),
+        changed("keys", highest), changed("firsts", highest), changed("lengths", highest), changed("tails", highest),
     ],
 )  # fmt: skip
 def test_a_section_that_cannot_be_is_refused(name: str, change: Callable[[bytearray], None], written: Path) -> None:
     described, sections = taken_apart(written)
     part = bytearray(sections[name])
+    assert part, "there is something to change"
     change(part)
     assert part != sections[name]
     written.write_bytes(sealed(described, {**sections, name: bytes(part)}))
@@ -305,13 +380,20 @@ def test_entries_out_of_order_or_told_twice_are_refused(tmp_path: Path) -> None:
         ({"key_tokens": 1}, {"shapes": b"\0\1", "keys": b"\1\0"}, "impossible shapes"),
         ({"key_tokens": 1}, {"shapes": b"\1\x11", "keys": b"\0\0"}, "impossible shapes"),
         ({}, {"shapes": b"\x12\1", "keys": b"\0\0\1\0"}, "impossible shapes"),
-        ({"key_tokens": 3}, {"keys": bytes(6)}, "another number of tokens than it says"),
-        ({}, {"completions": b"\1\0\0\0\0\0"}, "a completion that it has not"),
-        ({}, {"completions": b"\0\0\0\0\1\0"}, "a completion that it has not"),
-        ({"completion_tokens": 0}, {"lengths": b"\0", "tokens": b""}, "a completion has an impossible length"),
-        ({"completion_tokens": 9}, {"lengths": b"\x09", "tokens": bytes(18)}, "a completion has an impossible length"),
+        ({"key_tokens": 3}, {"keys": bytes(6)}, "its keys have another number of tokens than it says"),
+        ({}, {"firsts": b"\2\0\1\0"}, "its firsts hold a token that it has not"),
+        ({"tail_tokens": 1}, {"lengths": b"\1\0", "tails": b"\2\0"}, "its tails hold a token that it has not"),
+        ({"tail_tokens": 8}, {"lengths": b"\x08\0", "tails": bytes(16)}, "a completion has an impossible length"),
+        ({"tail_tokens": 1}, {"tails": bytes(2)}, "its completions have another number of tokens than it says"),
+        ({"ends": 1}, {"lengths": b"\0"}, "another number of ends than it says"),
+        ({"ends": 3}, {"lengths": bytes(3)}, "another number of ends than it says"),
+        ({"strays": 1}, {"strays": bytes(4)}, "strays from one that it does not lead to"),
+        ({"strays": 1}, {"strays": b"\2\0\0\0"}, "its strays are out of order"),
+        ({"strays": 1}, {"strays": b"\xff\xff\xff\xff"}, "its strays are out of order"),
+        ({"strays": 2}, {"strays": bytes(8)}, "its strays are out of order"),
+        ({"completions": 2}, {}, "another number of completions than it says"),
+        ({"completions": 0}, {}, "another number of completions than it says"),
     ],
-    ids=["no key", "all shared", "shared with nothing", "too many", "no completion", "far off", "empty", "too long"],
 )
 def test_sections_of_the_right_size_may_not_lie(
     numbers: dict[str, int], parts: dict[str, bytes], said: str, tmp_path: Path
@@ -320,7 +402,8 @@ def test_sections_of_the_right_size_may_not_lie(
     path = tmp_path / "two"
     write(path, {(6,): ((7,), 0, 0), (7,): ((7,), 0, 0)})
     described, sections = taken_apart(path)
-    assert (sections["keys"], sections["shapes"], sections["completions"]) == (b"\0\0\1\0", b"\1\1", bytes(6))
+    told = ("keys", "shapes", "firsts", "strays", "lengths", "tails")
+    assert [sections[name] for name in told] == [b"\0\0\1\0", b"\1\1", b"\1\0\1\0", b"", b"\0\0", b""]
     path.write_bytes(sealed({**described, **numbers}, {**sections, **parts}))
     assert said in (refused(path) or "")
 
@@ -344,7 +427,7 @@ def mutated(dice: random.Random, described: dict[str, Any], sections: dict[str, 
             one, other = dice.randrange(len(part)), dice.randrange(len(part))
             part[one], part[other] = part[other], part[one]
         elif kind == 5:
-            name = dice.choice(["entries", "completions", "alphabet", "key_tokens", "completion_tokens"])
+            name = dice.choice(NUMBERS)
             described[name] = max(0, described[name] + dice.choice([-1, 1, -described[name]]))
         elif kind == 6:
             described["highest"] = dice.choice([0, 11, 12, 2**31 - 1])
@@ -362,7 +445,7 @@ def mutated(dice: random.Random, described: dict[str, Any], sections: dict[str, 
 def fuzzed(path: Path, seed: int, number: int) -> tuple[int, int]:
     """How many of so many lying files were refused, and how many were dictionaries all the same."""
     dice, counts = random.Random(seed), [0, 0]
-    for entries in (made_up(seed, 6, FEW), made_up(seed + 1, 20, FEW), made_up(seed + 2, 12, WIDE)):
+    for entries in (made_up(seed, 6, FEW), walked(seed + 1, 20, FEW), made_up(seed + 2, 12, WIDE)):
         write(path, entries)
         described, sections = taken_apart(path)
         for _ in range(number // 3):

@@ -70,7 +70,7 @@ class Statistics:
 
     def tokens(self, keys: Indices) -> NDArray[np.int32]:
         """The tokens of some keys, right-aligned, `NOWHERE` before the first."""
-        tokens = np.full((len(keys), self.longest), NOWHERE, np.int32)
+        tokens = np.full((len(keys), LONGEST), NOWHERE, np.int32)
         rows, depths = self.examples.rows[keys], self.examples.depths[keys].astype(np.int64)
         for back in range(self.longest):
             there = np.flatnonzero(depths > back)
@@ -113,6 +113,14 @@ def rolling(tokens: NDArray[Any], size: int) -> Hashes:
     values = tokens.astype(np.uint64) + np.uint64(1)
     for back in range(size):
         hashes[size - 1 :] += values[size - 1 - back : len(tokens) - back] * _POWERS[back]
+    return hashes
+
+
+def hashed(rows: NDArray[Any]) -> Hashes:
+    """The hash of each row's tokens, as that of a text's; they are right-aligned, `NOWHERE` before the first."""
+    hashes = np.zeros(len(rows), np.uint64)
+    for back in range(rows.shape[1]):
+        hashes += (rows[:, -1 - back].astype(np.uint64) + np.uint64(1)) * _POWERS[back]
     return hashes
 
 

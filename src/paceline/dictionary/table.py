@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from paceline.dictionary.statistics import NOWHERE, Statistics
+from paceline.dictionary.statistics import LONGEST, NOWHERE, Statistics
 
 LEVELS = 16
 """Probabilities are kept as one of so many, evenly spaced in log odds between the lowest and the highest."""
@@ -20,7 +20,7 @@ _STEP = (_ODDS[1] - _ODDS[0]) / (LEVELS - 1)
 
 @dataclass(frozen=True)
 class Table:
-    """Entries in the order of their keys read backwards, each key once."""
+    """Entries in the order of their keys read backwards, each key once; tokens in `LONGEST` columns."""
 
     prefixes: NDArray[np.int32]
     """Tokens, right-aligned, `NOWHERE` before the first."""
@@ -31,7 +31,8 @@ class Table:
     rest: NDArray[np.uint8]
     """That of each later token, on average."""
     texts: NDArray[np.int32]
-    """Different completions, left-aligned, `NOWHERE` behind the last token."""
+    """Different completions in ascending order, each proposed by an entry; left-aligned, `NOWHERE` behind the last
+    token."""
 
     def __len__(self) -> int:
         return len(self.prefixes)
@@ -53,6 +54,18 @@ def probability(level: int) -> float:
     return 1 / (1 + math.exp(-(_ODDS[0] + _STEP * level)))
 
 
+def different(texts: NDArray[np.int32]) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
+    """Different rows of `LONGEST` tokens in ascending order, and which of them each row is. NumPy can do the same, but
+    compares rows as records, which takes several times as long."""
+    pairs = (texts + np.int32(1)).astype(">u4").view(">u8").astype(np.uint64)
+    order = np.lexsort(pairs.T[::-1])
+    fresh = np.ones(len(texts), bool)
+    fresh[1:] = (pairs[order[1:]] != pairs[order[:-1]]).any(axis=1)
+    which = np.empty(len(texts), np.int32)
+    which[order] = np.cumsum(fresh) - 1
+    return texts[order[fresh]], which
+
+
 def entries(found: Statistics, *, count: int, min_probability: float, longest: int) -> Table:
     """The most frequent keys that have something to propose, and what: token by token, as long as each is at least so
     likely after those before it, and no more than so many.
@@ -64,13 +77,14 @@ def entries(found: Statistics, *, count: int, min_probability: float, longest: i
     tokens, likely = found.walk(keys, min_probability, longest, told=found.likely * found.counts / (found.counts + 1))
     prefixes = found.tokens(keys)
     order = np.lexsort(prefixes.T)  # the last token decides first
-    texts, which = np.unique(tokens, axis=0, return_inverse=True)
+    wide = np.pad(tokens, ((0, 0), (0, LONGEST - longest)), constant_values=NOWHERE)
+    texts, which = different(wide)
     sizes = (tokens != NOWHERE).sum(axis=1)
     with np.errstate(divide="ignore"):
         later = np.exp(np.where(tokens != NOWHERE, np.log(likely), 0.0)[:, 1:].sum(axis=1) / np.maximum(sizes - 1, 1))
     return Table(
         prefixes=prefixes[order],
-        completions=which.ravel()[order].astype(np.int32),
+        completions=which[order],
         first=level(likely[:, 0])[order],
         rest=level(np.where(sizes > 1, later, likely[:, 0]))[order],
         texts=texts,
