@@ -13,6 +13,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 from engine import write
 from families import FAMILIES, RECURRENT, VOCAB, build, recurrent
 from paceline.drafters.lookup import Lookup
+from paceline.targets import hub
 from paceline.targets.base import Reach, Request
 from paceline.targets.cache import CacheRows
 from paceline.targets.hf import probe
@@ -254,9 +255,11 @@ def test_a_folder_that_does_not_exist_is_told_without_asking_a_hub(path: str) ->
 
 
 def test_a_name_that_no_hub_answers_to(monkeypatch: pytest.MonkeyPatch) -> None:
-    def unreachable(name: str) -> None:
+    def unreachable(name: str, local_files_only: bool) -> None:
+        assert local_files_only
         raise OSError(f"{name}\nis not to be had")
 
+    monkeypatch.setattr(hub, "answers", lambda: False)
     monkeypatch.setattr(AutoConfig, "from_pretrained", unreachable)
     expected = "no model at 'some/model': neither a local folder nor a model name that can be reached"
     assert refusal("some/model") == expected

@@ -418,7 +418,7 @@ def test_what_is_no_text_is_told(tmp_path: Path) -> None:
 
 
 def test_data_is_found_by_its_variable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(places, "_answers", lambda _: False)  # no hub, whether there is one or not
+    monkeypatch.setattr(places.hub, "answers", lambda: False)  # no hub, whether there is one or not
     monkeypatch.setenv(places.DATA, str(made(tmp_path)))
     assert open_suite("continuation:fr").cells == {"continuation": {"fr": 8}}
     monkeypatch.setenv(places.DATA, str(tmp_path / "nowhere"))

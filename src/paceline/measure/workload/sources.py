@@ -11,13 +11,13 @@ import hashlib
 import json
 import os
 import re
-import urllib.error
-import urllib.request
 import zlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from paceline.targets import hub
 
 DATA = "PACELINE_DATA"
 """The environment variable that names the data folder."""
@@ -30,8 +30,6 @@ HUB = {"alpaca_eval.json": "tatsu-lab/alpaca_eval"}
 """Files that their authors keep on the hub as text -> the dataset."""
 SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
 """How JSON escapes half of a character."""
-PATIENCE = 3.0
-"""Seconds to wait for the hub; its own library tries for half a minute."""
 
 
 @dataclass(frozen=True)
@@ -136,12 +134,11 @@ class Sources:
         """A file from the hub, or what was downloaded of it before; None where neither can be had."""
         if name not in HUB:
             return None
-        from huggingface_hub import constants, hf_hub_download
+        from huggingface_hub import hf_hub_download
         from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError
 
-        offline = constants.HF_HUB_OFFLINE or not _answers(constants.ENDPOINT)
         try:
-            return Path(hf_hub_download(HUB[name], name, repo_type="dataset", local_files_only=offline))
+            return Path(hf_hub_download(HUB[name], name, repo_type="dataset", local_files_only=not hub.answers()))
         except (LocalEntryNotFoundError, HfHubHTTPError, OSError):
             return None
 
@@ -181,13 +178,3 @@ def _folder(data: Path | None) -> Path | None:
             return path
     places: Sequence[Path] = (USUAL, CHECKOUT / USUAL)
     return next((place.resolve() for place in places if place.is_dir()), None)
-
-
-def _answers(address: str) -> bool:
-    try:
-        with urllib.request.urlopen(urllib.request.Request(address, method="HEAD"), timeout=PATIENCE):
-            return True
-    except urllib.error.HTTPError:
-        return True
-    except (OSError, ValueError):
-        return False

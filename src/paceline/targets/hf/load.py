@@ -15,6 +15,7 @@ from transformers import (
     PreTrainedTokenizerBase,
 )
 
+from paceline.targets import hub
 from paceline.targets.hf.probe import prepare
 from paceline.targets.hf.target import HFTarget, refuse_recurrent
 
@@ -55,9 +56,11 @@ def load_target(
         raise ValueError(f"device={device} and device_map={device_map} both place the model; give one of them")
     place = torch.device("cpu") if device is None else named_device(device)
     name = _name(model)
-    config = _config(name)
+    asked = _asked(name)
+    config = _config(name, asked)
     refuse_recurrent(config, _model_class(name, config))
-    loaded = _weights(name, config, kind, device_map)
+    placed = {"device_map": device_map} if device_map is not None else {}
+    loaded = _weights(name, config, kind, asked | placed)
     if device is not None:
         torch.nn.Module.to(loaded, place)
     return prepare(HFTarget(loaded, name=name, fixed_shapes=fixed_shapes).pack())
@@ -91,10 +94,15 @@ def _name(model: str | Path) -> str:
     return str(model)
 
 
-def _config(name: str) -> Any:
+def _asked(name: str) -> dict[str, Any]:
+    """How transformers is asked for it. A folder may still name a hub's model, an adapter's base for one."""
+    return {} if Path(name).is_dir() else {"local_files_only": not hub.answers()}
+
+
+def _config(name: str, asked: dict[str, Any]) -> Any:
     """The configuration first: a model that cannot be served is refused before its weights are read."""
     try:
-        return AutoConfig.from_pretrained(name)
+        return AutoConfig.from_pretrained(name, **asked)
     except (OSError, ValueError) as error:
         if Path(name).exists():
             raise ValueError(
@@ -110,11 +118,10 @@ def _model_class(name: str, config: Any) -> Any:
     return found[0] if isinstance(found, tuple) else found
 
 
-def _weights(name: str, config: Any, kind: torch.dtype | None, device_map: Any) -> PreTrainedModel:
-    placed = {"device_map": device_map} if device_map is not None else {}
+def _weights(name: str, config: Any, kind: torch.dtype | None, asked: dict[str, Any]) -> PreTrainedModel:
     try:
         model: PreTrainedModel = AutoModelForCausalLM.from_pretrained(
-            name, config=config, dtype=kind or "auto", **placed
+            name, config=config, dtype=kind or "auto", **asked
         )
     except (MemoryError, torch.OutOfMemoryError):
         raise
@@ -134,7 +141,7 @@ def load_tokenizer(model: str | Path) -> PreTrainedTokenizerBase | None:
     if Path(name).is_dir() and not any(path.match(kind) for path in Path(name).iterdir() for kind in TOKENIZERS):
         return None
     try:
-        tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(name)
+        tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(name, **_asked(name))
     except (OSError, ValueError):
         return None
     return tokenizer

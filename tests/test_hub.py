@@ -1,0 +1,196 @@
+"""Models by name: from a hub that answers, from what was downloaded before, and at once not at all."""
+
+import hashlib
+import os
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from threading import Thread
+
+import pytest
+from huggingface_hub import constants
+from huggingface_hub.utils import close_session
+
+import families
+from paceline.cli import main
+from paceline.targets import hub
+from paceline.targets.hf.load import load_target
+from paceline.targets.replay import open_vocabulary
+
+COMMIT = "c" * 40
+
+
+class Served(BaseHTTPRequestHandler):
+    """A hub of one model."""
+
+    folder = Path()
+    status = 404
+    asked: list[str]
+
+    def do_HEAD(self) -> None:
+        self._answer(whole=False)
+
+    def do_GET(self) -> None:
+        self._answer(whole=True)
+
+    def _answer(self, *, whole: bool) -> None:
+        self.asked.append(f"{self.command} {self.path}")
+        file = self.folder / self.path.rpartition("/")[2]
+        if not self.path.startswith("/some/model/resolve/") or not file.is_file():
+            self.send_response(self.status)
+            self.send_header("X-Error-Code", "EntryNotFound")
+            self.send_header("X-Repo-Commit", COMMIT)
+            self.send_header("Content-Length", "0")
+            self.end_headers()
+            return
+        content = file.read_bytes()
+        self.send_response(200)
+        self.send_header("ETag", f'"{hashlib.sha256(content).hexdigest()}"')
+        self.send_header("X-Repo-Commit", COMMIT)
+        self.send_header("Content-Length", str(len(content)))
+        self.end_headers()
+        if whole:
+            self.wfile.write(content)
+
+    def log_message(self, format: str, *args: object) -> None:
+        pass
+
+
+@contextmanager
+def serving(folder: Path, status: int = 404) -> Iterator[tuple[int, list[str]]]:
+    """The port of a hub, and what it is asked. What it does not have it answers with ``status``."""
+    asked = list[str]()
+    server = ThreadingHTTPServer(
+        ("127.0.0.1", 0), type("Here", (Served,), {"folder": folder, "status": status, "asked": asked})
+    )
+    thread = Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+    thread.start()
+    try:
+        yield server.server_port, asked
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()
+
+
+Ask = Callable[[int], None]
+
+
+@pytest.fixture
+def ask(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Ask]:
+    """Makes the hub that of a port here, with nothing downloaded from it yet. Nobody may wait for it."""
+
+    def there(port: int) -> None:
+        address = f"http://127.0.0.1:{port}"
+        template = f"{address}/{{repo_id}}/resolve/{{revision}}/{{filename}}"
+        monkeypatch.setattr(constants, "ENDPOINT", address)
+        monkeypatch.setattr(constants, "HUGGINGFACE_CO_URL_TEMPLATE", template)
+
+    waits = list[float]()
+    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(time, "sleep", waits.append)
+    close_session()
+    yield there
+    close_session()
+    assert waits == []
+
+
+@pytest.fixture
+def nowhere() -> Iterator[int]:
+    """A port at which nobody listens."""
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        yield taken.getsockname()[1]
+
+
+@pytest.mark.parametrize("status", [200, 404, 503])
+def test_a_hub_that_says_anything_at_all_answers(tmp_path: Path, ask: Ask, status: int) -> None:
+    with serving(tmp_path, status) as (port, asked):
+        ask(port)
+        assert hub.answers()
+        assert asked == ["HEAD /"], "one question, and nothing is fetched"
+
+
+def test_a_hub_that_is_not_there_does_not_answer(ask: Ask, nowhere: int) -> None:
+    ask(nowhere)
+    assert not hub.answers()
+
+
+def test_a_hub_that_keeps_silent_is_waited_for_as_long_as_the_user_says(
+    ask: Ask, nowhere: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(constants, "HF_HUB_ETAG_TIMEOUT", 0.1)
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        ask(silent.getsockname()[1])
+        begun = time.monotonic()
+        assert not hub.answers()
+        assert 0.1 <= time.monotonic() - begun < 5
+
+
+def test_a_user_who_is_offline_asks_nobody(tmp_path: Path, ask: Ask, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+    with serving(tmp_path) as (port, asked):
+        ask(port)
+        assert not hub.answers()
+        assert asked == []
+
+
+def test_a_name_is_told_at_once_where_no_hub_answers(
+    tmp_path: Path, ask: Ask, nowhere: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    ask(nowhere)
+    with pytest.raises(ValueError, match="no tokenizer at 'no/such'"):
+        open_vocabulary("no/such")
+    with pytest.raises(ValueError, match="no model at 'no/such'"):
+        load_target("no/such")
+    text = tmp_path / "uk.txt"
+    text.write_text("слово за словом\n", encoding="utf8")
+    for command in (
+        ["dict", "fertility", "--texts", f"uk={text}", "--tokenizers", "no/such"],
+        ["generate", "Hello", "--model", "no/such"],
+    ):
+        assert main(command) == 2
+        assert "'no/such'" in capsys.readouterr().err
+
+
+TWICE = """
+import sys, time
+from paceline.targets.hf.load import load_target, load_tokenizer
+waits = []
+time.sleep = waits.append
+for _ in range(2):
+    print(load_target("some/model").fingerprint(), load_tokenizer("some/model") is not None, waits, flush=True)
+    sys.stdin.readline()
+"""
+
+
+def test_a_model_is_downloaded_and_is_there_when_the_hub_no_longer_is(tmp_path: Path) -> None:
+    """In a process of its own: the libraries read the hub's address once."""
+    families.save("llama", tmp_path / "model")
+    known = f"{load_target(tmp_path / 'model').fingerprint()} True []\n"
+    others = {name: value for name, value in os.environ.items() if not name.startswith(("HF_", "TRANSFORMERS_"))}
+    with ExitStack() as after:
+        with serving(tmp_path / "model") as (port, asked):
+            there = {"HF_ENDPOINT": f"http://127.0.0.1:{port}", "HF_HOME": str(tmp_path / "hub")}
+            process = after.enter_context(
+                subprocess.Popen(
+                    [sys.executable, "-c", TWICE],
+                    env=others | there | {"NO_PROXY": "127.0.0.1"},
+                    stdin=subprocess.PIPE,
+                    stdout=subprocess.PIPE,
+                    text=True,
+                )
+            )
+            assert process.stdout is not None
+            assert process.stdout.readline() == known
+            assert "GET /some/model/resolve/main/model.safetensors" in asked
+        rest, _ = process.communicate("\n\n", timeout=60)
+    assert rest == known
+    assert process.returncode == 0
