@@ -249,6 +249,7 @@ def test_a_datastore_is_built_described_and_drafted_from(tmp_path: Path, capsys:
     told = json.loads(said.splitlines()[-1])
     assert (code, told["texts"], told["bytes"]) == (0, 2, Path(out).stat().st_size)
     vocabulary = Vocabulary.of(read_tokenizer("pocket"))
+    assert told["tokenizer"] == vocabulary.fingerprint
     assert told["tokens"] == 2 * len(vocabulary.encode(text.read_text(encoding="utf8"), add_special=False))
     code, said, _ = say(["datastore", "info", out, "--json"], capsys)
     assert (code, json.loads(said)) == (0, told)

@@ -57,10 +57,11 @@ def add(commands: Subparsers) -> None:
 def build(options: argparse.Namespace) -> int:
     """Encode, sort, write."""
     from paceline.drafters.indexing import build
+    from paceline.targets.replay import open_vocabulary
 
     check_writable(options.out)
     texts = [_read(path) for path in options.text]
-    vocabulary = _vocabulary(options)
+    vocabulary = open_vocabulary(options.tokenizer or options.model)
     with progress("encoding") as advance:
         header = build(options.out, _encoded(texts, vocabulary, advance), vocabulary.fingerprint, advance)
     _tell(header, str(options.out), options.json)
@@ -82,20 +83,6 @@ def _read(path: Path) -> str:
         return decode(path.read_bytes(), str(path))
     except OSError as error:
         raise ValueError(f"cannot read {path}: {error.strerror}") from None
-
-
-def _vocabulary(options: argparse.Namespace) -> Vocabulary:
-    from paceline.targets.hf.load import load_tokenizer
-    from paceline.targets.pocket.bundle import read_tokenizer
-    from paceline.targets.pocket.open import is_bundled
-    from paceline.targets.pocket.shape import MARK
-    from paceline.vocabulary import Vocabulary
-
-    name = options.tokenizer or options.model
-    tokenizer = read_tokenizer(name.partition(MARK)[0]) if is_bundled(name) else load_tokenizer(name)
-    if tokenizer is None:
-        raise ValueError(f"no tokenizer at {name!r}; name a folder that holds one, or a model that comes with one")
-    return Vocabulary.of(tokenizer)
 
 
 def _encoded(texts: list[str], vocabulary: Vocabulary, advance: Callable[[str, int, int], None]) -> Iterator[Ids]:
