@@ -1,5 +1,6 @@
 """Drafts out of dictionaries: what is proposed, by whom of several, and that the text stays the model's own."""
 
+import gc
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -170,6 +171,50 @@ def test_many_threads_open_one_file_once(tmp_path: Path, monkeypatch: pytest.Mon
         thread.join()
     assert len(drafters) == 8
     assert len(opening) == 1
+
+
+def test_texts_share_a_draft_and_nobody_can_alter_it(tmp_path: Path) -> None:
+    path = dictionary(tmp_path / "a.dict", {(1,): ((2, 3, 4), 0.8, 0.5), (5,): ((2, 3, 4), 0.8, 0.5)})
+    one, other = DictSpec(file=path), DictSpec(file=path)
+    tree = drafted(one, [1])
+    assert drafted(other, [0, 5]) is tree, "another text, drafter and entry"
+    for array in (tree.tokens, tree.parents, tree.scores):
+        with pytest.raises(ValueError, match="read-only"):
+            array[0] = 0
+    with pytest.raises(TypeError, match="item assignment"):
+        tree.drawn[ROOT] = None  # type: ignore[index]
+    tree.depths()[:] = 7
+    tree.path_scores()[:] = -7
+    assert drafted(one, [1]) is tree
+    assert tree.depths().tolist() == [1, 2, 3]
+    assert tree.path_scores().tolist() == np.cumsum(tree.scores).tolist()
+
+
+def test_a_draft_that_is_kept_is_the_dictionarys_own_and_as_long_as_asked(tmp_path: Path) -> None:
+    """Equal answers of different dictionaries differ, and so does what they leave within a budget."""
+    paths = [dictionary(tmp_path / f"{told}.dict", {(1,): (told, told, told)}) for told in (2, 3)]
+    for _ in range(2):
+        for told, path in zip((2, 3), paths, strict=True):
+            for nodes, depth in ((3, 3), (1, 9), (9, 2), (0, 5), (5, 0), (3, 3)):
+                tokens = drafted(DictSpec(file=path), [1], Budget(nodes, depth)).tokens.tolist()
+                assert tokens == [told] * min(nodes, depth, 3)
+
+
+def test_only_so_many_drafts_are_kept_and_none_outlives_its_dictionary(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "CHAINS", 4)
+    before = len(module._chains)
+    path = dictionary(tmp_path / "a.dict", {(told,): (told + 1,) for told in range(20)})
+    drafter = DictSpec(file=path)
+    kept = module._chains.setdefault(opened(path), {})
+    for told in [*range(20), 3, 3, 19]:
+        assert drafted(drafter, [told]).tokens.tolist() == [told + 1]
+        assert 0 < len(kept) <= 4
+    assert len(module._chains) == before + 1
+    del drafter
+    gc.collect()
+    assert len(module._chains) <= before
 
 
 # --- branches ---------------------------------------------------------------------------------------------------------

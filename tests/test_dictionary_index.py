@@ -225,6 +225,112 @@ def test_a_file_that_changes_while_it_is_opened_does_not_spoil_the_cache(
     assert alone in cache.iterdir()
 
 
+# --- what is no longer used ---------------------------------------------------------------------------------
+
+A_DAY = 24 * 60 * 60
+LONG = 91 * A_DAY
+
+
+def age(path: Path, seconds: float) -> None:
+    then = time.time() - seconds
+    os.utime(path, (then, then), follow_symlinks=False)
+
+
+def days(path: Path) -> float:
+    """How long ago an index was used."""
+    return (time.time() - path.lstat().st_mtime) / A_DAY
+
+
+def opened_anew(path: Path, seed: int) -> Path:
+    """A dictionary that nobody has opened yet, opened; where its index is kept."""
+    cache = index._place(b"\0" * 32)
+    assert cache is not None
+    before = set(cache.parent.iterdir()) if cache.parent.exists() else set()
+    entries = made_up(seed, 30, NARROW)
+    write(path, entries)
+    works(path, entries)
+    (place,) = set(cache.parent.iterdir()) - before
+    return place
+
+
+def test_an_index_that_nobody_opened_for_90_days_goes_when_another_is_written(tmp_path: Path, cache: Path) -> None:
+    places = [opened_anew(tmp_path / "a.dict", seed) for seed in range(4)]
+    for place, unused in zip(places, (91, 400, 89, -400), strict=True):
+        age(place, unused * A_DAY)
+    works(tmp_path / "a.dict", made_up(3, 30, NARROW))
+    assert set(cache.iterdir()) == set(places), "nothing was written, so nothing goes"
+    fresh = opened_anew(tmp_path / "a.dict", 9)
+    assert set(cache.iterdir()) == {places[2], places[3], fresh}
+
+
+def test_no_other_file_of_the_folder_goes(tmp_path: Path, cache: Path) -> None:
+    old = opened_anew(tmp_path / "a.dict", 1)
+    others = [cache / name for name in ("notes.txt", "my.index", f"{old.name}.bak", f"x{old.name}", old.name.upper())]
+    others.append(cache / f".{old.name}.{os.getpid()}.partial")
+    for other in others:
+        other.write_bytes(b"somebody's")
+    others += [cache / f"{'e' * 32}.index", cache / f"{'f' * 32}.index"]
+    others[-2].mkdir()
+    others[-1].symlink_to(others[0])
+    for path in (old, *others):
+        age(path, LONG)
+    fresh = opened_anew(tmp_path / "a.dict", 2)
+    assert set(cache.iterdir()) == {*others, fresh}
+
+
+def test_who_opens_an_index_keeps_it_and_says_so_once_a_day(written: tuple[Path, Entries], tmp_path: Path) -> None:
+    path, entries = written
+    works(path, entries)
+    place = kept(tmp_path / "cache" / "dictionaries")
+    for unused, left in ((89 * A_DAY, 0.0), (LONG, 0.0), (-LONG, 0.0), (A_DAY / 2, 0.5)):
+        age(place, unused)
+        works(path, entries)
+        assert days(place) == pytest.approx(left, abs=0.01)
+    age(place, 89 * A_DAY)
+    works(path, entries)
+    opened_anew(tmp_path / "b.dict", 1)
+    assert place.exists()
+
+
+def test_an_index_that_is_removed_still_serves_whoever_has_it_open(tmp_path: Path, cache: Path) -> None:
+    entries = made_up(1, 30, NARROW)
+    write(tmp_path / "a.dict", entries)
+    opened = works(tmp_path / "a.dict", entries)
+    place = kept(cache)
+    age(place, LONG)
+    opened_anew(tmp_path / "b.dict", 2)
+    assert place.exists() == (os.name == "nt"), "there nothing that is mapped can be removed"
+    assert agrees(opened, entries, [list(key) for key in entries]) == 30
+    works(tmp_path / "a.dict", entries)
+    assert place.exists()
+
+
+def test_what_cannot_be_marked_or_removed_harms_nothing(
+    tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stuck, old = (opened_anew(tmp_path / f"{seed}.dict", seed) for seed in (1, 2))
+    for place in (stuck, old):
+        age(place, LONG)
+    unlink = Path.unlink
+
+    def refused(path: Path, missing_ok: bool = False) -> None:
+        if path == stuck:
+            raise PermissionError(13, "in use")
+        unlink(path, missing_ok)
+
+    def no_time(*_: Any) -> None:
+        raise PermissionError(1, "Operation not permitted")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "unlink", refused)
+        fresh = opened_anew(tmp_path / "a.dict", 3)
+    assert set(cache.iterdir()) == {stuck, fresh}
+    with monkeypatch.context() as patch:
+        patch.setattr(index.os, "utime", no_time)
+        works(tmp_path / "1.dict", made_up(1, 30, NARROW))
+    assert days(stuck) == pytest.approx(91, abs=0.01)
+
+
 # --- where nothing can be kept ------------------------------------------------------------------------------
 
 

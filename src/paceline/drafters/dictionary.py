@@ -11,23 +11,25 @@ ever do is of another language, and says nothing until they do.
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from math import exp, log
 from pathlib import Path
 from threading import Lock
-from weakref import WeakValueDictionary
+from types import MappingProxyType
+from weakref import WeakKeyDictionary, WeakValueDictionary
 
 import numpy as np
 
 from paceline.context import Context
-from paceline.dictionary.index import Dictionary, Match
+from paceline.dictionary.index import Dictionary, Match, sureness
 from paceline.dictionary.shipped import shipped
 from paceline.dictionary.statistics import LONGEST
 from paceline.drafters.base import Budget, Drafter, Seen
 from paceline.drafters.compose import Fallback
 from paceline.drafters.lookup import Lookup
+from paceline.law import Distribution
 from paceline.targets.base import Target
 from paceline.tree import EMPTY, ROOT, DraftTree, Floats, Ints
 from paceline.vocabulary import Vocabulary
@@ -41,6 +43,8 @@ READ = 64
 """Tokens at the end of a prompt from which is learnt whose language it is."""
 LEAST = 0.01
 """A branch that is less likely than this after what is before it is left out."""
+CHAINS = 2048
+"""Drafts of a dictionary that are kept at most, at some 400 bytes each."""
 
 
 class Opening:
@@ -64,6 +68,10 @@ class Opening:
 
 
 opened = Opening()
+
+_chains: WeakKeyDictionary[Dictionary, dict[tuple[int, int], DraftTree]] = WeakKeyDictionary()
+"""What dictionaries proposed of late, by the answer and the most tokens. Every second draft was proposed before, and to
+make it takes as long as to look it up; so all texts share it, and nothing in it can be written to."""
 
 
 def shipped_for(vocabulary: Vocabulary) -> tuple[Dictionary, ...]:
@@ -100,39 +108,50 @@ class Completed:
 
     def __post_init__(self) -> None:
         self.records = [Record() for _ in self.dictionaries]
-        self._asked = list(zip(self.dictionaries, self.records, strict=True))
+        self._chains = [_chains.setdefault(dictionary, {}) for dictionary in self.dictionaries]
         if self.watched and self.dictionaries:
             tokens = self.context.tokens[-READ - LONGEST :].tolist()
             for end in range(1, len(tokens)):
                 self._chosen(tokens[max(0, end - LONGEST) : end])
                 self.judge(tokens[end])
 
-    def match(self) -> Match | None:
-        """What completes the text."""
+    def chain(self, budget: Budget) -> DraftTree:
+        """What completes the text, as far as there is room."""
         ending = self.context.tokens[-LONGEST:].tolist()
+        which = 0
         if self.watched:
-            found = self._chosen(ending)
-            return None if found is None else found[1]
-        return self.dictionaries[0].match(ending)
+            which, found = self._chosen(ending)
+        else:
+            found = self.dictionaries[0].longest(ending)
+        if found is None:
+            return EMPTY
+        chains, told = self._chains[which], (found[1], min(budget.nodes, budget.depth))
+        tree = chains.get(told)
+        if tree is None:
+            if len(chains) >= CHAINS:
+                chains.clear()
+            tree = chains[told] = chain(self.dictionaries[which], *told)
+        return tree
 
     def matches(self) -> list[Match]:
-        """The same, and what else the same dictionary knows, by shorter endings."""
+        """The longest match, and what else the same dictionary knows, by shorter endings."""
         ending = self.context.tokens[-LONGEST:].tolist()
-        if self.watched:
-            found = self._chosen(ending)
-            return [] if found is None else found[0].matches(ending)
-        return self.dictionaries[0].matches(ending)
+        if not self.watched:
+            return self.dictionaries[0].matches(ending)
+        which, found = self._chosen(ending)
+        return [] if found is None else self.dictionaries[which].matches(ending)
 
-    def _chosen(self, ending: list[int]) -> tuple[Dictionary, Match] | None:
-        """The dictionary that is to propose, and its longest match."""
+    def _chosen(self, ending: list[int]) -> tuple[int, tuple[int, int] | None]:
+        """Which dictionary is to propose, and its longest entry."""
         self.said.clear()
-        found, best = None, (0, 0.0)
-        for dictionary, record in self._asked:
-            if (match := dictionary.match(ending)) is not None:
-                self.said.append((record, match.tokens[0]))
-                if record.share >= HOPELESS and (rank := (match.length, record.share)) > best:
-                    found, best = (dictionary, match), rank
-        return found
+        chosen: tuple[int, tuple[int, int] | None] = (0, None)
+        best = (0, 0.0)
+        for which, (dictionary, record) in enumerate(zip(self.dictionaries, self.records, strict=True)):
+            if (found := dictionary.longest(ending)) is not None:
+                self.said.append((record, dictionary.first(found[1])))
+                if record.share >= HOPELESS and (rank := (found[0], record.share)) > best:
+                    chosen, best = (which, found), rank
+        return chosen
 
     def judge(self, token: int) -> None:
         """The text went on with this token."""
@@ -189,8 +208,7 @@ class DictSpec(Drafter):
             return EMPTY
         if self._branches > 1:
             return branched(state.matches(), self._branches, budget)
-        match = state.match()
-        return EMPTY if match is None else chain(match, min(budget.nodes, budget.depth))
+        return state.chain(budget)
 
     def observe(self, seen: Sequence[Seen]) -> None:
         for entry in seen:
@@ -220,30 +238,35 @@ def _named(files: str) -> tuple[Dictionary, ...]:
 
 
 def _ready(length: int) -> tuple[Ints, tuple[str, ...]]:
-    """Parents and sources of all chains of a length: to make them anew takes as long as the look-up."""
+    """Parents and sources of all chains of a length."""
     parents = np.arange(ROOT, length - 1)
-    parents.flags.writeable = False
+    parents.setflags(write=False)
     return parents, (NAME,) * length
 
 
+_FIXED: Mapping[int, Distribution] = MappingProxyType({})
+"""The laws of tokens of which none was sampled."""
 _READY = [_ready(length) for length in range(LONGEST + 1)]
 
 
 @lru_cache(maxsize=4096)
-def _scores(first: float, rest: float, length: int) -> Floats:
+def _scores(levels: int, length: int) -> Floats:
     """Those of a chain; there are only so many, since a dictionary tells probabilities coarsely."""
+    first, rest = sureness(levels)
     scores = np.array([first, *[rest] * (length - 1)])
-    scores.flags.writeable = False
+    scores.setflags(write=False)
     return scores
 
 
-def chain(match: Match, longest: int) -> DraftTree:
-    """What a match proposes, up to so many tokens."""
-    tokens = match.tokens[:longest]
-    if not tokens:
+def chain(dictionary: Dictionary, answer: int, longest: int) -> DraftTree:
+    """What an answer proposes, up to so many tokens."""
+    tokens = dictionary.proposed(answer)[:longest].astype(np.int64)
+    count = len(tokens)
+    if not count:
         return EMPTY
-    parents, sources = _READY[len(tokens)]
-    return DraftTree(np.array(tokens, np.int64), parents, _scores(match.first, match.rest, len(tokens)), sources)
+    tokens.setflags(write=False)
+    parents, sources = _READY[count]
+    return DraftTree(tokens, parents, _scores(answer >> 24, count), sources, _FIXED)
 
 
 def branched(matches: Sequence[Match], branches: int, budget: Budget) -> DraftTree:
