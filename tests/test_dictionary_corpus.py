@@ -221,7 +221,7 @@ def grow(path: Path) -> None:
 def test_a_file_that_changes_while_it_is_read_is_refused(
     change: Callable[[Path], None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(corpus_module, "BATCH", 10)
+    monkeypatch.setattr(corpus_module, "BATCH", 10_000)
     path = tmp_path / "a.txt"
     path.write_bytes(b"line of words\n" * 200_000)
     batches = open_corpus([path]).batches()

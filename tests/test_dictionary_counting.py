@@ -18,7 +18,7 @@ import pytest
 from paceline.cli import main
 from paceline.dictionary.corpus import Corpus, open_corpus
 from paceline.dictionary.corpus import corpus as corpus_module
-from paceline.dictionary.counting import Counts, count, local
+from paceline.dictionary.counting import Counts, count, local, statement
 from paceline.dictionary.counting.engine import Engine, bytes_of
 from paceline.dictionary.words import TAB, ngrams
 
@@ -61,6 +61,8 @@ def chunks(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> s
     if request.param == "in parts":
         monkeypatch.setattr(local, "TEXT_IN_MEMORY", 10**9)
         monkeypatch.setattr(corpus_module, "BATCH", 15_000)
+        for module in (local, statement):
+            monkeypatch.setattr(module, "PARTS", 4)
     return str(request.param)
 
 
@@ -222,16 +224,17 @@ def test_the_engine_spills_and_says_when_it_cant(tmp_path: Path) -> None:
 INTERRUPTED = """
 import sys, threading
 from pathlib import Path
-from paceline.dictionary.corpus import Corpus
+from paceline.dictionary.corpus import Corpus, corpus
 from paceline.dictionary.counting import count, local
 local.TEXT_IN_MEMORY = int(sys.argv[2])
+corpus.BATCH = 10**5
 
 class Endless(Corpus):
     def lines(self, advance=None):
         number = 0
         while True:
             number += 1
-            if number == 200:
+            if number == 20:
                 print("counting", flush=True)
             yield [f"word{number * 1000 + i} and more of {i}" for i in range(1000)]
 
@@ -242,7 +245,7 @@ except KeyboardInterrupt:
 """
 
 
-@pytest.mark.parametrize("text_in_memory", ["1", "300"])
+@pytest.mark.parametrize("text_in_memory", ["1", "3000"])
 def test_ctrl_c_ends_a_count_at_once_and_leaves_nothing(text_in_memory: str, tmp_path: Path) -> None:
     environment = {**os.environ, "PYTHONPATH": str(ROOT / "src")}
     command = [sys.executable, "-c", INTERRUPTED, str(tmp_path), text_in_memory]
