@@ -108,6 +108,7 @@ class Completed:
 
     def __post_init__(self) -> None:
         self.records = [Record() for _ in self.dictionaries]
+        self._asked = list(zip(range(len(self.records)), self.dictionaries, self.records, strict=True))
         self._chains = [_chains.setdefault(dictionary, {}) for dictionary in self.dictionaries]
         if self.watched and self.dictionaries:
             tokens = self.context.tokens[-READ - LONGEST :].tolist()
@@ -146,7 +147,7 @@ class Completed:
         self.said.clear()
         chosen: tuple[int, tuple[int, int] | None] = (0, None)
         best = (0, 0.0)
-        for which, (dictionary, record) in enumerate(zip(self.dictionaries, self.records, strict=True)):
+        for which, dictionary, record in self._asked:
             if (found := dictionary.longest(ending)) is not None:
                 self.said.append((record, dictionary.first(found[1])))
                 if record.share >= HOPELESS and (rank := (found[0], record.share)) > best:
