@@ -13,7 +13,8 @@ A file, little-endian::
     alphabet   4 bytes each: the token ids that occur, ascending; a token is told by its place among them, in 2 bytes
                where there are at most 65,536 of them and otherwise in 4
     shapes     1 byte an entry: how many tokens its key shares with the one before it (times 16), and how many it has
-    keys       the other tokens of each key. Keys are told backwards, the last token first, in ascending order
+    keys       the other tokens of each key. Keys are told in ascending order, the first token deciding first; what
+               follows, in the order of the keys read backwards
     levels     1 byte an entry: the level of the first token's probability (times 16), and of the later ones
     firsts     the first token that each entry proposes
     strays     4 bytes each: which entries go on in another way than the one that they lead to, ascending

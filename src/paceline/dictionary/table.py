@@ -54,16 +54,26 @@ def probability(level: int) -> float:
     return 1 / (1 + math.exp(-(_ODDS[0] + _STEP * level)))
 
 
-def different(texts: NDArray[np.int32]) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
-    """Different rows of `LONGEST` tokens in ascending order, and which of them each row is. NumPy can do the same, but
-    compares rows as records, which takes several times as long."""
-    pairs = (texts + np.int32(1)).astype(">u4").view(">u8").astype(np.uint64)
-    order = np.lexsort(pairs.T[::-1])
-    fresh = np.ones(len(texts), bool)
-    fresh[1:] = (pairs[order[1:]] != pairs[order[:-1]]).any(axis=1)
-    which = np.empty(len(texts), np.int32)
+def ascending(rows: NDArray[np.int32]) -> NDArray[np.int64]:
+    """The order in which rows of `LONGEST` tokens ascend, the first token deciding first. Two tokens are compared at
+    once; NumPy's own sorting of rows compares them as records, which takes several times as long."""
+    return np.lexsort(_pairs(rows).T[::-1])
+
+
+def different(rows: NDArray[np.int32]) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
+    """Different rows of `LONGEST` tokens, ascending, and which of them each row is."""
+    order = ascending(rows)
+    pairs = _pairs(rows)[order]
+    fresh = np.ones(len(rows), bool)
+    fresh[1:] = (pairs[1:] != pairs[:-1]).any(axis=1)
+    which = np.empty(len(rows), np.int32)
     which[order] = np.cumsum(fresh) - 1
-    return texts[order[fresh]], which
+    return rows[order[fresh]], which
+
+
+def _pairs(rows: NDArray[np.int32]) -> NDArray[np.uint64]:
+    """Each two tokens as one number; `NOWHERE` is less than any token."""
+    return (np.ascontiguousarray(rows) + np.int32(1)).astype(">u4").view(">u8").astype(np.uint64)
 
 
 def entries(found: Statistics, *, count: int, min_probability: float, longest: int) -> Table:
@@ -76,7 +86,7 @@ def entries(found: Statistics, *, count: int, min_probability: float, longest: i
     keys = found.candidates(min_probability)[:count]
     tokens, likely = found.walk(keys, min_probability, longest, told=found.likely * found.counts / (found.counts + 1))
     prefixes = found.tokens(keys)
-    order = np.lexsort(prefixes.T)  # the last token decides first
+    order = ascending(prefixes[:, ::-1])
     wide = np.pad(tokens, ((0, 0), (0, LONGEST - longest)), constant_values=NOWHERE)
     texts, which = different(wide)
     sizes = (tokens != NOWHERE).sum(axis=1)
