@@ -7,6 +7,7 @@ import random
 import sys
 import tracemalloc
 from collections.abc import Callable
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ import pytest
 from dictionary_tables import SAID, Entries, made_up, sealed, sealed_packed, table_of, taken_apart, walked, write
 from paceline.dictionary import file
 from paceline.dictionary.index import Dictionary
+from paceline.dictionary.packing import pack
 from paceline.dictionary.statistics import LONGEST
 from paceline.dictionary.table import Table
 from tokenizer_kinds import vocabulary_of
@@ -290,6 +292,39 @@ def test_no_more_is_unpacked_than_was_promised(written: Path) -> None:
     written.write_bytes(sealed_packed(text, file.squeezed(bytes(2**27))))
     assert peak(lambda: said.append(refused(written))) < 2**24, "the packing's window, and not what was packed"
     assert "other sizes than it says" in said[0]
+
+
+def test_a_small_file_takes_no_large_memory(written: Path) -> None:
+    """Many entries of pairs, each proposing the same, pack to next to nothing."""
+    many = 600
+    ids = np.arange(many, dtype=np.int32)
+    prefixes = np.full((many**2, LONGEST), -1, np.int32)
+    prefixes[:, -2], prefixes[:, -1] = np.tile(ids, many), np.repeat(ids, many)
+    texts = np.full((1, LONGEST), -1, np.int32)
+    texts[0, 0] = 0
+    levels = np.zeros(many**2, np.uint8)
+    table = Table(prefixes, np.zeros(many**2, np.int32), levels, levels, texts)
+    limits = {"longest_prefix": LONGEST, "longest_completion": 1}
+    with pytest.raises(ValueError, match="more regular than those of any language"):
+        file.write(written.with_name("regular"), table, **{**SAID, **limits})
+    sizes, sections = pack(table, **limits)
+    described = {**taken_apart(written)[0], **asdict(sizes)}
+    written.write_bytes(sealed(described, sections))
+    assert written.stat().st_size < 300_000
+    said = []
+    assert peak(lambda: said.append(refused(written))) < 2**20
+    assert "more than so few bytes can" in said[0]
+
+
+def test_what_two_keys_share_is_told_in_one_way(tmp_path: Path) -> None:
+    path = tmp_path / "two"
+    write(path, {(6, 7): ((7,), 0, 0), (6, 8): ((7,), 0, 0)})
+    described, sections = taken_apart(path)
+    assert sections["shapes"] == b"\2\x12"
+    assert sections["keys"] == b"\0\0\1\0\2\0"
+    other = {**sections, "shapes": b"\2\2", "keys": b"\0\0\1\0\0\0\2\0"}
+    path.write_bytes(sealed({**described, "key_tokens": 4}, other))
+    assert "its entries are out of order" in (refused(path) or "")
 
 
 def test_packed_sections_that_are_none_are_refused(written: Path) -> None:

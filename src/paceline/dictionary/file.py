@@ -54,9 +54,12 @@ DESCRIBED = 1 << 16
 """Bytes of a description at most."""
 MOST = 1 << 24
 """Entries, completions and different tokens at most."""
-DENSEST = 64
-"""Times their packed size that sections may take, beyond `FREE`: real ones take four to five times that."""
-FREE = 1 << 24
+DENSEST = 8
+"""Times their packed size that sections may take beyond `FREE`; those of languages take two to three times that."""
+FREE = 1 << 22
+FEW = 1 << 17
+"""Entries that may be packed as small as they like. More of them take a byte each at least; those of
+languages take three to five. To read an entry takes some 300 bytes of memory, so a small file takes no large one."""
 _FILTERS = [{"id": 0x21, "dict_size": 1 << 23, "lc": 3, "lp": 0, "pb": 2, "mode": 2, "nice_len": 64, "mf": 0x14}]
 """LZMA2. The window is fixed, so no file says how much memory its reader needs; all else only matters for writing."""
 DEEP = 3
@@ -102,7 +105,8 @@ def write(path: Path, table: Table, *, longest_prefix: int, longest_completion: 
         raise ValueError(f"what is said of {path} takes {len(description)} bytes; shorten its licence note")
     assert {name: len(part) for name, part in sections.items()} == header.sections, "sections are as long as they say"
     packed = squeezed(b"".join(sections.values()))
-    assert _believable(header, len(packed)), "no table of so many different keys is so monotonous"
+    if not _believable(header, len(packed)):
+        raise ValueError(f"the entries of {path} are more regular than those of any language; give other text")
     digest = hashlib.sha256(description + packed).digest()
     fields = _FIELDS.pack(MAGIC, VERSION, len(description), digest, len(packed))
     try:
@@ -130,8 +134,9 @@ def _lzma() -> Any:
 
 
 def _believable(header: Header, packed: int) -> bool:
-    """Whether so many bytes can hold what is said of them: a small file takes no large memory."""
-    return sum(header.sections.values()) <= max(FREE, DENSEST * packed)
+    """Whether so many bytes can hold what is said of them."""
+    dense = sum(header.sections.values()) > max(FREE, DENSEST * packed)
+    return not dense and header.entries <= max(FEW, packed)
 
 
 def read(path: str | Path) -> tuple[Header, Table]:

@@ -118,8 +118,8 @@ def unpack(sizes: Sizes, parts: Mapping[str, bytes]) -> Table:
     alphabet = np.frombuffer(parts["alphabet"], "<u4").astype(np.int32)
     kind = f"<u{sizes.width}"
     shared, lengths = _shapes(parts)
-    keys = _unshared(shared, lengths, np.frombuffer(parts["keys"], kind).astype(np.int64))
-    if not _ascending(keys):
+    keys = _unshared(shared, lengths, np.frombuffer(parts["keys"], kind).astype(np.int32))
+    if not _ascending(keys, shared):
         raise ValueError("its entries are out of order")
     levels = np.frombuffer(parts["levels"], np.uint8)
     prefixes = _as_in_a_table(_spelled(alphabet, keys[keys != NOWHERE]), lengths)
@@ -189,7 +189,7 @@ def _reached(prefixes: Tokens, firsts: Tokens, longest: int) -> Indices:
     if not len(led):
         return np.zeros(0, np.int64)
     known, wanted = hashed(prefixes), hashed(led)
-    order, sought = np.argsort(known), np.argsort(wanted)  # who seeks in order finds several times faster
+    order, sought = np.argsort(known, kind="stable"), np.argsort(wanted)  # in order, seeking is several times faster
     found = np.empty(len(order), np.int64)
     found[sought] = order[np.minimum(np.searchsorted(known[order], wanted[sought]), len(order) - 1)]
     return np.where((prefixes[found] == led).all(axis=1), found, NOWHERE)  # a hash alone proves nothing
@@ -231,10 +231,10 @@ def _complaints(sizes: Sizes, parts: Mapping[str, bytes]) -> Iterator[str]:
         yield "its completions have another number of tokens than it says"
 
 
-def _unshared(shared: Indices, lengths: Indices, fresh: Indices) -> Indices:
+def _unshared(shared: Indices, lengths: Indices, fresh: Tokens) -> Tokens:
     """Keys from what each has not in common with the one before: column by column, what is shared is what was told
     last."""
-    keys = np.full((len(lengths), LONGEST), NOWHERE, np.int64)
+    keys = np.full((len(lengths), LONGEST), NOWHERE, np.int32)
     starts = np.cumsum(lengths - shared) - (lengths - shared)
     rows = np.arange(len(lengths))
     for column in range(LONGEST):
@@ -246,8 +246,7 @@ def _unshared(shared: Indices, lengths: Indices, fresh: Indices) -> Indices:
     return keys
 
 
-def _ascending(keys: Indices) -> bool:
-    """Whether each key is after the one before it, token by token, and shares with it no more than was said."""
-    place = (keys[1:] != keys[:-1]).argmax(axis=1)  # 0 where they are equal, and equal is not after
-    rows = np.arange(len(place))
-    return bool((keys[1:][rows, place] > keys[:-1][rows, place]).all())
+def _ascending(keys: Tokens, shared: Indices) -> bool:
+    """Whether each key is after the one before it, from the first token on that they are said not to share."""
+    rows = np.arange(1, len(keys))
+    return bool((keys[rows, shared[1:]] > keys[rows - 1, shared[1:]]).all())

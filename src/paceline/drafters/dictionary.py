@@ -44,7 +44,7 @@ READ = 64
 LEAST = 0.01
 """A branch that is less likely than this after what is before it is left out."""
 CHAINS = 2048
-"""Drafts of a dictionary that are kept at most, at some 400 bytes each."""
+"""Drafts of a dictionary that are kept at most, at about half a kilobyte each."""
 
 
 class Opening:

@@ -108,6 +108,11 @@ def _config(name: str, asked: dict[str, Any]) -> Any:
             raise ValueError(
                 f"{name} is not a folder with a readable transformers config.json: {_first(error)}"
             ) from None
+        if asked.get("local_files_only"):
+            raise ValueError(
+                f"no model at {name!r}: there is no such folder, nothing of that name was downloaded before, "
+                "and no hub answers"
+            ) from None
         raise ValueError(f"no model at {name!r}: neither a local folder nor a model name that can be reached") from None
 
 
