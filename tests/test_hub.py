@@ -150,7 +150,7 @@ def test_a_name_is_told_at_once_where_no_hub_answers(
     ask(nowhere)
     with pytest.raises(ValueError, match="no tokenizer at 'no/such'"):
         open_vocabulary("no/such")
-    with pytest.raises(ValueError, match="no model at 'no/such': .* downloaded before, and no hub answers"):
+    with pytest.raises(ValueError, match=r"no model at 'no/such': .* downloaded before, and no hub answers"):
         load_target("no/such")
     text = tmp_path / "uk.txt"
     text.write_text("слово за словом\n", encoding="utf8")
