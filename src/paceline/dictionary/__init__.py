@@ -6,6 +6,7 @@ counting    how often each n-gram stands there, within a given memory, here or o
 running     the tokens of n-grams as they stand in running text
 statistics  what follows each beginning of an n-gram
 table       the entries that are worth keeping
+packing     entries as the sections of a file, each told once
 file        the format: small, the same bytes every time, believed in nothing
 index       looking up the longest ending of a text, in memory that processes share
 build       all of it in a row
