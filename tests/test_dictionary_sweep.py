@@ -3,6 +3,7 @@
 import json
 import multiprocessing
 import random
+import shutil
 from collections.abc import Mapping
 from html.parser import HTMLParser
 from pathlib import Path
@@ -126,6 +127,18 @@ def test_half_a_file_never_appears(place: Path, monkeypatch: pytest.MonkeyPatch)
     folder = Folder(path, settings(place))
     folder.begin()
     assert [file.name for file in path.iterdir()] == ["settings.json"]
+
+
+def test_a_folder_that_vanished_does_not_hide_why_a_sweep_ended(place: Path) -> None:
+    path = place / "vanished"
+
+    def stopped(*_: object) -> None:
+        shutil.rmtree(path)
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        sweep(path, settings(place), advance=stopped)
+    assert not path.exists()
 
 
 @pytest.mark.parametrize(

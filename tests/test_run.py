@@ -4,10 +4,13 @@ import errno
 import gc
 import json
 import os
+import subprocess
+import sys
 import time
 import weakref
 from collections import Counter
 from collections.abc import Sequence
+from contextlib import ExitStack
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
@@ -611,6 +614,67 @@ def test_a_folder_that_nothing_was_written_to_is_not_left(tmp_path: Path) -> Non
     with claimed(tmp_path / "runs" / "first"):
         (tmp_path / "runs" / "first" / "kept").touch()
     assert (tmp_path / "runs" / "first" / "kept").exists()
+
+
+CONTENDER = """
+import sys, time
+from pathlib import Path
+from paceline.measure.run.directory import claimed
+
+base, end = Path(sys.argv[1]), time.monotonic() + 1.2
+held = 0
+while (now := time.monotonic()) < end:
+    turn = int(now * 100)  # that of all contenders, for a while
+    path, writer = base / f"runs{turn}" / "first", base / f"writer{turn}"
+    try:
+        with claimed(path):
+            writer.touch(exist_ok=False)
+            was = path.stat().st_ino
+            time.sleep(0.0002)
+            assert path.stat().st_ino == was, "another folder is here"
+            writer.unlink()
+            held += 1
+    except ValueError as refused:
+        assert "being written by another process" in str(refused), refused
+print(held)
+"""
+
+
+def test_who_claims_at_once_gets_the_folder_alone_or_is_refused(tmp_path: Path) -> None:
+    """While folders are made and removed: none goes under a claim, and none is made for two."""
+    (tmp_path / "there").mkdir()
+    crowd = [
+        subprocess.Popen([sys.executable, "-c", CONTENDER, tmp_path], stdout=subprocess.PIPE, text=True)
+        for _ in range(3)
+    ]
+    told = [process.communicate()[0] for process in crowd]
+    assert [process.returncode for process in crowd] == [0, 0, 0]
+    assert sum(map(int, told)) > 0
+    assert (tmp_path / "there").is_dir()
+    assert not [file for file in tmp_path.rglob("*") if file.is_file()]
+
+
+def test_a_folder_that_is_another_by_now_is_not_removed(tmp_path: Path) -> None:
+    """Neither one on the way that somebody else has claimed nor one in the place of ours, be they empty."""
+    with ExitStack() as other:
+        with claimed(tmp_path / "runs" / "first"):
+            other.enter_context(claimed(tmp_path / "runs"))
+        assert list(tmp_path.rglob("*")) == [tmp_path / "runs"]
+        with claimed(tmp_path / "second"):
+            (tmp_path / "second").rmdir()
+            other.enter_context(claimed(tmp_path / "second"))
+        assert (tmp_path / "second").is_dir()
+    assert not (tmp_path / "second").exists()
+    with claimed(tmp_path / "third"):
+        (tmp_path / "third").rmdir()
+        (tmp_path / "third").mkdir()
+    assert (tmp_path / "third").is_dir()
+
+
+def test_a_folder_that_never_stays_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Path, "mkdir", lambda _: None)  # as if it were gone at once
+    with pytest.raises(ValueError, match="as if another process removed it"), claimed(tmp_path / "run"):
+        pass
 
 
 def test_a_damaged_line_is_told_by_its_number(tmp_path: Path) -> None:

@@ -7,11 +7,12 @@ units but perhaps for the last, which is dropped when it goes on.
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -27,6 +28,8 @@ READ = (1, FORMAT)
 ABOUT, RECORDS, PROMPTS = "run.json", "records.jsonl", "prompts.jsonl"
 UNBEGUN = {PROMPTS, f"{PROMPTS}.part", f"{ABOUT}.part"}
 """All that is there of a run that was stopped before it began."""
+TRIES = 100
+"""How often a folder is made that others remove in between."""
 
 
 @dataclass(kw_only=True)
@@ -153,38 +156,77 @@ def go_on(run: Run) -> None:
 @contextmanager
 def claimed(path: Path) -> Iterator[None]:
     """Nobody else writes a run here meanwhile. A folder that was made for it and is still empty at the end is removed:
-    who was refused leaves nothing behind."""
-    made = [folder for folder in (path, *path.parents) if not folder.exists()]
-    if made:
-        path.mkdir(parents=True)
-    try:
-        with _locked(path):
-            yield
-    finally:
-        with suppress(OSError):
-            for folder in made:
-                folder.rmdir()
-
-
-@contextmanager
-def _locked(path: Path) -> Iterator[None]:
-    """The lock goes with the process, however that ends; where the system knows no such locks nothing is claimed."""
-    try:
-        import fcntl
-    except ImportError:
-        yield
-        return
-    folder = os.open(path, os.O_RDONLY)
-    try:
+    who was refused leaves nothing behind. Only who made it removes it, so one that another process claimed before its
+    maker could stays."""
+    place, made = Path(os.path.realpath(path)), set[Path]()
+    with ExitStack() as leaving:
+        leaving.callback(_remove, made)
         try:
-            fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            lock = _claim(place, made, leaving)
         except BlockingIOError:
             raise ValueError(
                 f"{path} is being written by another process; wait for it, or give another --out"
             ) from None
+        if place in made:
+            made.remove(place)  # once the lock is gone, what is here may be another's
+            leaving.callback(_remove_held, place, lock)
         yield
+
+
+def _claim(place: Path, made: set[Path], leaving: ExitStack) -> int | None:
+    """The lock of ``place``, which is held until ``leaving``. ``made`` gets the folders that this made."""
+    for _ in range(TRIES):
+        with suppress(FileNotFoundError):  # whoever had made a folder removed it in between
+            _make(place, made)
+            return leaving.enter_context(_locked(place))
+    raise ValueError(f"{place} does not stay when it is made, as if another process removed it; give another --out")
+
+
+def _make(place: Path, made: set[Path]) -> None:
+    """Only mkdir knows who made a folder: of two that see none, one makes it."""
+    for folder in reversed([folder for folder in (place, *place.parents) if not folder.exists()]):
+        with suppress(FileExistsError):
+            folder.mkdir()
+            made.add(folder)
+
+
+def _remove(made: set[Path]) -> None:
+    """The innermost first. A folder that another process has claimed since stays, for it is that one's now."""
+    for folder in sorted(made, reverse=True):
+        with suppress(OSError), _locked(folder) as lock:
+            _remove_held(folder, lock)
+
+
+def _remove_held(folder: Path, lock: int | None) -> None:
+    """Remove an empty folder unless it is no more the one that was locked."""
+    with suppress(OSError):
+        if lock is None or _is_at(lock, folder):
+            folder.rmdir()
+
+
+@contextmanager
+def _locked(folder: Path) -> Iterator[int | None]:
+    """The folder, opened and locked. It is a BlockingIOError where another process has the lock, and a
+    FileNotFoundError where the folder was removed before it was got, also if there is another one by now.
+
+    The lock goes with the process, however that ends; where the system knows no such locks nothing is claimed."""
+    try:
+        import fcntl
+    except ImportError:
+        yield None
+        return
+    lock = os.open(folder, os.O_RDONLY)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        if not _is_at(lock, folder):
+            raise FileNotFoundError(errno.ENOENT, "removed meanwhile", str(folder))
+        yield lock
     finally:
-        os.close(folder)
+        os.close(lock)
+
+
+def _is_at(lock: int, folder: Path) -> bool:
+    return os.path.samestat(os.fstat(lock), folder.stat())
 
 
 def add(run: Run, records: Sequence[Record]) -> None:

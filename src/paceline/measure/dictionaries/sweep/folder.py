@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -56,9 +57,11 @@ class Folder:
             left.unlink(missing_ok=True)
 
     def leave(self) -> None:
-        """Settings by which nothing was kept are no sweep: a text that could not be counted leaves none."""
-        if [file.name for file in self.path.iterdir()] == [SETTINGS]:
-            (self.path / SETTINGS).unlink()
+        """Settings by which nothing was kept are no sweep: a text that could not be counted leaves none. A folder that
+        is gone by now says nothing over the error that ended the sweep."""
+        with suppress(OSError):
+            if [file.name for file in self.path.iterdir()] == [SETTINGS]:
+                (self.path / SETTINGS).unlink()
 
     def has_counts(self, language: str) -> bool:
         return self._known(language).exists()
