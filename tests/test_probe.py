@@ -254,15 +254,21 @@ def test_a_folder_that_does_not_exist_is_told_without_asking_a_hub(path: str) ->
     assert "there is no such folder" in refusal(Path("model"))
 
 
-def test_a_name_that_no_hub_answers_to(monkeypatch: pytest.MonkeyPatch) -> None:
-    def unreachable(name: str, local_files_only: bool) -> None:
-        assert local_files_only
+@pytest.mark.parametrize(
+    ("answers", "why"),
+    [
+        (True, "neither a local folder nor a model name that can be reached"),
+        (False, "there is no such folder, nothing of that name was downloaded before, and no hub answers"),
+    ],
+)
+def test_a_name_that_leads_nowhere(answers: bool, why: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def unknown(name: str, local_files_only: bool) -> None:
+        assert local_files_only is not answers
         raise OSError(f"{name}\nis not to be had")
 
-    monkeypatch.setattr(hub, "answers", lambda: False)
-    monkeypatch.setattr(AutoConfig, "from_pretrained", unreachable)
-    expected = "no model at 'some/model': neither a local folder nor a model name that can be reached"
-    assert refusal("some/model") == expected
+    monkeypatch.setattr(hub, "answers", lambda: answers)
+    monkeypatch.setattr(AutoConfig, "from_pretrained", unknown)
+    assert refusal("some/model") == f"no model at 'some/model': {why}"
 
 
 def test_folders_that_hold_no_model(tmp_path: Path) -> None:
