@@ -265,7 +265,7 @@ def test_an_index_that_nobody_opened_for_90_days_goes_when_another_is_written(tm
 
 def test_what_a_killed_process_left_goes_too_and_what_is_being_written_stays(tmp_path: Path, cache: Path) -> None:
     old = opened_anew(tmp_path / "a.dict", 1)
-    left, written = (cache / f".{old.name}.{number}.partial" for number in (1234, 5678))
+    left, written = (cache / f".{old.name}.{number}.partial" for number in ("1234.7", "5678.7"))
     for path in (left, written):
         path.write_bytes(b"half an index")
     age(left, LONG)
@@ -461,7 +461,7 @@ def test_processes_that_open_at_once_share_one_index(tmp_path: Path, cache: Path
 
 
 def test_threads_that_open_at_once_do_not_disturb_each_other(tmp_path: Path, cache: Path) -> None:
-    """They write under the same name, for it is the process's."""
+    """Each writes a file of its own: the file of another may be mapped already, and cutting it off ends the process."""
     entries = made_up(4, 400, NARROW)
     write(tmp_path / "a.dict", entries)
     for _ in range(5):

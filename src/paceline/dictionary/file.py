@@ -121,15 +121,24 @@ def squeezed(sections: bytes) -> bytes:
     return _lzma().compress(sections, format=_lzma().FORMAT_RAW, filters=_FILTERS)  # type: ignore[no-any-return]
 
 
-def _lzma() -> Any:
-    """The standard library's module, which a Python that was built by hand may lack."""
+def readable() -> bool:
+    """Whether any dictionary can be read here: a Python that was built by hand may lack what they are packed with."""
     try:
-        import lzma
+        import lzma  # noqa: F401
     except ImportError:
+        return False
+    return True
+
+
+def _lzma() -> Any:
+    """The standard library's module."""
+    if not readable():
         raise ValueError(
             "this Python was built without lzma, which dictionaries are packed with; install liblzma's development "
             "files and build it again, or take another Python"
-        ) from None
+        )
+    import lzma
+
     return lzma
 
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from paceline.dictionary.file import readable
 from paceline.dictionary.index import Dictionary
 from paceline.drafters.assistant import Assistant
 from paceline.drafters.assistant.drafter import Model
@@ -35,7 +36,7 @@ class AtHand(DictSpec):
     cautious = True
 
     def _chosen(self, vocabulary: Vocabulary | None) -> tuple[Dictionary, ...]:
-        return () if vocabulary is None else shipped_for(vocabulary)
+        return shipped_for(vocabulary) if vocabulary is not None and readable() else ()
 
 
 class Auto(Union):

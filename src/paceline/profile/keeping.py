@@ -7,6 +7,7 @@ import sys
 from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
+from threading import get_ident
 from typing import Any
 
 PLACE = "PACELINE_CACHE"
@@ -29,7 +30,8 @@ def write_whole(path: Path, pieces: Iterable[Any]) -> None:
     """Write bytes, piece by piece, beside a file and then in its place. An OSError tells what went wrong; nothing is
     left of what was begun."""
     place = Path(os.path.realpath(path))
-    partial = place.with_name(f".{place.name}.{os.getpid()}.partial")
+    writer = f"{os.getpid()}.{get_ident()}"  # two threads with one file would write into what is mapped already
+    partial = place.with_name(f".{place.name}.{writer}.partial")
     try:
         with partial.open("wb") as file:
             for piece in pieces:
