@@ -6,10 +6,11 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from math import log
 from pathlib import Path
+from threading import Barrier, Event
 from typing import Any
 
 import pytest
@@ -470,6 +471,25 @@ def test_threads_that_open_at_once_do_not_disturb_each_other(tmp_path: Path, cac
                 assert agrees(opened, entries, [list(key) for key in entries]) == 400
         for path in cache.iterdir():
             path.unlink()
+
+
+def test_two_threads_that_write_one_file_do_not_write_into_each_others(tmp_path: Path) -> None:
+    both, go = Barrier(3), Event()
+
+    def pieces() -> Iterator[bytes]:
+        yield b"first"
+        both.wait(10)
+        go.wait(10)
+        yield b" and last"
+
+    with ThreadPoolExecutor(2) as pool:
+        writing = [pool.submit(keeping.write_whole, tmp_path / "a", pieces()) for _ in range(2)]
+        both.wait(10)
+        begun = list(tmp_path.iterdir())
+        go.set()
+    assert [one.result() for one in writing] == [None, None]
+    assert len(begun) == 2
+    assert [path.read_bytes() for path in tmp_path.iterdir()] == [b"first and last"]
 
 
 SLOWLY = """
