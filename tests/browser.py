@@ -62,7 +62,13 @@ class Browser:
         return value
 
     def open(self, page: Path) -> None:
-        self._ask("POST", f"{self._session}/url", {"url": page.resolve().as_uri()})
+        """Open a page, all of it: on a busy machine the driver has said that it is there before its last part was."""
+        address = page.resolve().as_uri()
+        self._ask("POST", f"{self._session}/url", {"url": address})
+        end = time.monotonic() + START_SECONDS
+        while self.run("return [location.href, document.readyState]") != [address, "complete"]:
+            assert time.monotonic() < end, f"{address} is not there after {START_SECONDS} seconds"
+            time.sleep(0.02)
 
     def run(self, script: str) -> Any:
         """What a function body returns in the page."""

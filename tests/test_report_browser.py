@@ -139,7 +139,7 @@ def test_everything_is_there_and_fits(
     window.size(width)
     window.open(pages[name][1] / PAGE)
     found = window.run(SEEN)
-    assert len(found["sections"]) == 11
+    assert len(found["sections"]) == 11, found["sections"]
     assert found["pictures"] >= 7
     assert (found["empty"], found["unnamed"], found["headless"]) == ([], 0, 0)
     assert window.run("return document.documentElement.scrollWidth") <= width
