@@ -118,7 +118,9 @@ def write(path: Path, table: Table, *, longest_prefix: int, longest_completion: 
 
 def squeezed(sections: bytes) -> bytes:
     """Sections, packed."""
-    return _lzma().compress(sections, format=_lzma().FORMAT_RAW, filters=_FILTERS)  # type: ignore[no-any-return]
+    lzma = _lzma()
+    packed: bytes = lzma.compress(sections, format=lzma.FORMAT_RAW, filters=_FILTERS)
+    return packed
 
 
 def readable() -> bool:
@@ -171,7 +173,7 @@ def read_header(path: str | Path) -> tuple[Header, bytes, bytes]:
 
 def unpacked(path: str | Path, header: Header, packed: bytes) -> Table:
     """The entries in a file's sections, if they make sense."""
-    _lzma()
+    _lzma()  # that it is missing is no damage
     try:
         whole = unsqueezed(header, packed)
         parts, start = dict[str, bytes](), 0
@@ -215,7 +217,9 @@ def _begun(path: str | Path, beginning: bytes) -> tuple[int, bytes, int]:
         raise ValueError(f"{path} is damaged: it ends after {len(beginning)} bytes; build it again or fetch it again")
     _, version, length, digest, size = _FIELDS.unpack(beginning[: _FIELDS.size])
     if version != VERSION:
-        raise ValueError(f"{path} is a dictionary of version {version}, and this paceline reads version {VERSION}")
+        raise ValueError(
+            f"{path} is a dictionary of version {version}, and this paceline reads version {VERSION}; build it again"
+        )
     (checksum,) = _CHECKSUM.unpack(beginning[_FIELDS.size :])
     if zlib.crc32(beginning[: _FIELDS.size]) != checksum or length > DESCRIBED:
         raise ValueError(f"{path} is damaged: its beginning does not agree with its checksum; build it again")

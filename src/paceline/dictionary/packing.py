@@ -168,8 +168,9 @@ def _completed(sizes: Sizes, prefixes: Tokens, firsts: Tokens, parts: Mapping[st
     ends = np.full((len(lengths), LONGEST - 1), NOWHERE, np.int32)
     ends[COLUMNS[:-1] < lengths[:, None]] = tails
     texts[told, 1:] = ends
-    for _ in range(sizes.longest_completion - 1):  # each time one more token of what is not told is right
-        texts[~told] = _onward(texts, reached, sizes.longest_completion)[~told]
+    going, longest = np.flatnonzero(~told), sizes.longest_completion
+    for _ in range(longest - 1):  # each time one more token of what is not told is right
+        texts[going, 1:longest] = texts[reached[going], : longest - 1]
     return texts
 
 
