@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Sequence
+from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 from paceline.cli.common import (
@@ -56,11 +57,19 @@ def add(commands: Subparsers) -> None:
     )
     parser.add_argument("--max-new-tokens", type=int, default=64, metavar="N", help="tokens per case (default: 64)")
     parser.add_argument("--seed", type=int, default=0, metavar="S", help="seed of the sampled cases (default: 0)")
+    parser.add_argument(
+        "--families",
+        nargs="*",
+        metavar="TYPE",
+        help="check no model, but tiny random ones of all model types of the installed transformers, or of those named",
+    )
     add_json(parser)
     parser.set_defaults(run=run)
 
 
 def run(options: argparse.Namespace) -> int:
+    if options.families is not None:
+        return _families(options)
     from paceline.drafters.assistant import DraftModel
     from paceline.measure.conformance import BATCHES, Checker, completing, fixed
     from paceline.verify import Rule
@@ -96,6 +105,24 @@ def run(options: argparse.Namespace) -> int:
     if options.json:
         print_json(report.summary())
     return 1 if report.bugs else 0
+
+
+def _families(options: argparse.Namespace) -> int:
+    """Print a line per tiny model and the number of each verdict."""
+    from collections import Counter
+
+    from paceline.measure.conformance.families import FAILURES, Finding, sweep
+
+    findings: list[Finding] = []
+    with progress("tiny models") as told:
+        for found in sweep(options.families, told):
+            findings.append(found)
+            print(f"{found.model_type:24} {found.variant:10} {found.verdict:24} {found.reason}".rstrip())
+    counts = Counter(found.verdict for found in findings)
+    print(f"{len(findings)} configurations: {', '.join(f'{count} {verdict}' for verdict, count in counts.items())}")
+    if options.json:
+        print_json({"counts": dict(counts), "configurations": [asdict(found) for found in findings]})
+    return 1 if any(found.verdict in FAILURES for found in findings) else 0
 
 
 def _methods(asked: list[str] | None, drafts: str | None) -> tuple[str, ...]:
