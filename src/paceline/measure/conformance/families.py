@@ -209,11 +209,12 @@ def _inside_generate(target: HFTarget, reference: Reference) -> Ints:
     import paceline
 
     ids = torch.from_numpy(reference.tokens[: reference.prompt])[None]
+    room = NEW_TOKENS if target.trusted is None else target.trusted - reference.prompt
     generate: Any = target.model.generate
     text = generate(
         ids,
         attention_mask=torch.ones_like(ids),
-        max_new_tokens=NEW_TOKENS,
+        max_new_tokens=min(NEW_TOKENS, room),
         do_sample=False,
         custom_generate=paceline.custom_generate(_oracle(reference, tree=True), planner=f"fixed:{NODES}"),
     )

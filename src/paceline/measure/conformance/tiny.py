@@ -104,8 +104,8 @@ def _shrunk(default: PreTrainedConfig, variant: str) -> dict[str, Any]:
         elif isinstance(value, list) and len(value) == layers:
             kinds = list({str(kind): kind for kind in value}.values())
             small[name] = [BY_NAME.get(name, kinds[i % len(kinds)]) for i in range(LAYERS)]
-    if "qk_rope_head_dim" in small and "head_dim" in small:
-        small["head_dim"] = small["qk_rope_head_dim"]
+    if "qk_rope_head_dim" in small:  # latent attention: keys and values are expanded to all heads
+        small |= {name: small[of] for name, of in LATENT.items() if name in small and of in small}
     small |= {"is_decoder": True} if "is_decoder" in fields else {}
     small |= EXTRA.get(default.model_type, {})
     if variant != "small":
@@ -113,6 +113,7 @@ def _shrunk(default: PreTrainedConfig, variant: str) -> dict[str, Any]:
     return small
 
 
+LATENT = {"head_dim": "qk_rope_head_dim", "num_key_value_heads": "num_attention_heads"}
 NEEDED = frozenset({"head_dim", "num_experts_per_tok", "n_routed_experts", "num_key_value_heads", "moe_topk"})
 """Fields that some configurations leave open and their models need."""
 MAMBA = {"mamba_n_heads": 8}

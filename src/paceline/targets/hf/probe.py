@@ -230,14 +230,15 @@ class Place:
 
 
 def _places(target: HFTarget) -> Iterator[Place]:
-    """Drafts that cross each switch, and drafts behind it. Of rotary embeddings and of windows that our attention
+    """Drafts whose last tokens cross a switch, so that rows of their trees would cross it earlier if they were counted
+    as they are packed, and drafts behind it. Of rotary embeddings and of windows that our attention
     draws it is known what they do."""
     known = target.switch.position if target.switch is not None else None
     for name, size in _named_sizes(target.model.config.get_text_config().to_dict()):
         drawn = "window" in name and target.mode is Mode.PACKED
         if not any(part in name for part in SWITCHES) or size < 2 or size == known or drawn:
             continue
-        for first in (size - 2, size + 1):
+        for first in (size - DRAFT + 1, size + 1):
             near = first <= NEAR
             prefix = max(first, 1) if near else PREFIX
             yield Place(size, prefix, max(0, first - prefix))
