@@ -23,6 +23,7 @@ from paceline.targets.hf.target import refuse_recurrent
 HANDLED = frozenset({"attention_mask", "position_ids", "past_key_values"})
 HARMLESS = frozenset({"use_cache", "logits_to_keep", "return_dict"})
 """They say how transformers would compute, not what."""
+NOT_TEXT = ("mm_encoder", "pixel", "image", "video", "audio", "input_features", "vision")
 TEXT_AT_ZERO = frozenset({"token_type_ids", "mm_token_type_ids"})
 """One number per token, which is 0 for text."""
 
@@ -127,6 +128,11 @@ def _refuse_unknown(model_kwargs: dict[str, Any]) -> None:
         raise ValueError("inputs_embeds has no tokens to draft from; give input_ids")
     asked = {name for name, value in model_kwargs.items() if not _is_nothing(name, value)}
     names = sorted(asked - HANDLED - HARMLESS)
+    if seen := [name for name in names if name.startswith(NOT_TEXT)]:
+        raise ValueError(
+            f"{', '.join(seen)}: pictures, videos and sounds are not served; give text alone, or generate without "
+            "custom_generate"
+        )
     if names:
         raise ValueError(f"{', '.join(names)} cannot be passed on to a model that scores drafts; leave it out")
 

@@ -53,6 +53,9 @@ class Verdict(StrEnum):
     """Exact, with one sequence per forward."""
     SHORT = "short"
     """Exact up to a position, behind which the model is not used."""
+    DISAGREES = "transformers disagrees"
+    """What is written here is what the model's own forward finds over the whole text; `generate` finds something else,
+    for it keeps its cache in another way."""
     REFUSED = "refused"
     UNAVAILABLE = "not run by transformers"
     WRONG = "wrong"
@@ -110,7 +113,8 @@ def _verdict(config: PreTrainedConfig) -> tuple[Verdict, str]:
     except ValueError as error:
         return Verdict.REFUSED, _said(error)
     try:
-        model, references = _reference(config)
+        seed, references = _reference(config)
+        model = build(config, seed)
     except Exception as error:  # whatever a model may raise
         return Verdict.UNAVAILABLE, _said(error)
     try:
@@ -122,11 +126,13 @@ def _verdict(config: PreTrainedConfig) -> tuple[Verdict, str]:
     limit = target.context_length
     fitting = [each for each in references if limit is None or each.prompt < limit]
     try:
-        differing = [way for way, texts in _texts(target, fitting) if not _equal(texts, fitting)]
+        texts = dict(_texts(target, fitting))
     except Exception as error:
         return Verdict.CRASH, _said(error)
-    if differing:
-        return Verdict.WRONG, ", ".join(differing)
+    if differing := [way for way, written in texts.items() if not _equal(written, fitting)]:
+        own = [_without_cache(config, seed, each) for each in fitting]
+        agreed = all(_equal(written, own) for written in texts.values())
+        return Verdict.DISAGREES if agreed else Verdict.WRONG, ", ".join(differing)
     how = f"{target.mode}{'' if target.limits.trees else ', chains'}"
     if limit is not None and limit < len(references[-1].tokens):
         return Verdict.SHORT, f"{how}, up to position {limit}"
@@ -144,14 +150,14 @@ class Reference:
     logits: torch.Tensor
 
 
-def _reference(config: PreTrainedConfig) -> tuple[PreTrainedModel, list[Reference]]:
-    """A model, and transformers' greedy texts; of weights whose texts do not repeat, if there are any."""
+def _reference(config: PreTrainedConfig) -> tuple[int, list[Reference]]:
+    """A seed, and transformers' greedy texts; of weights whose texts do not repeat, if there are any."""
     for seed in range(SEEDS):
         # A rotary embedding may remember the longest text that a model has seen: each text gets a new model.
         references = [_generated(build(config, seed), length) for length in PROMPTS]
         if all(len(np.unique(each.tokens[each.prompt :])) >= VARIED for each in references):
             break
-    return build(config, seed), references
+    return seed, references
 
 
 def _generated(model: PreTrainedModel, length: int) -> Reference:
@@ -170,6 +176,18 @@ def _generated(model: PreTrainedModel, length: int) -> Reference:
     if not logits.isfinite().any(dim=-1).all() or logits.isnan().any():
         raise ValueError("the tiny model's logits are not numbers")
     return Reference(found.sequences[0].numpy(), length, logits)
+
+
+def _without_cache(config: PreTrainedConfig, seed: int, reference: Reference) -> Reference:
+    """The greedy text by the model's forward over all of it, again for each token."""
+    tokens, rows = reference.tokens[: reference.prompt], []
+    for _ in range(NEW_TOKENS):
+        ids = torch.from_numpy(tokens)[None]
+        model: Any = build(config, seed)
+        with torch.no_grad():
+            rows.append(model(input_ids=ids, attention_mask=torch.ones_like(ids), use_cache=False).logits[0, -1:])
+        tokens = np.append(tokens, int(rows[-1].argmax()))
+    return Reference(tokens, reference.prompt, torch.cat(rows))
 
 
 def _texts(target: HFTarget, references: Sequence[Reference]) -> Iterator[tuple[str, list[Ints]]]:

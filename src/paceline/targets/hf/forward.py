@@ -122,7 +122,7 @@ def _same(one: torch.Tensor, other: torch.Tensor) -> bool:
     return one.shape == other.shape and one.data_ptr() == other.data_ptr()
 
 
-HARMLESS = frozenset({"position_ids", "cache_position", "position_embeddings"})
+HARMLESS = frozenset({"position_ids", "cache_position", "position_embeddings", "logits_to_keep"})
 """Tensors that some models pass on to attention functions for their own bookkeeping."""
 
 

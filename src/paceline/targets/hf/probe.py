@@ -34,7 +34,7 @@ SAME_KERNELS = 0.01
 SAME_OPERATIONS = 0.1
 """What is left of it between two ways to compute the same operations, a few of which may be fused in other ways."""
 
-PREFIX, DRAFT = 6, 5
+PREFIX, LONGER, DRAFT = 6, 9, 5
 PROBED_WINDOW = 512
 """Windows up to this size are probed from beyond where a model's own attention code draws them."""
 NEAR = 64
@@ -181,7 +181,7 @@ def _probe_further(target: HFTarget) -> str | None:
     """Two sequences in one forward, then every `Place` at which the model may change: narrow what can be drafted; or
     say why nothing can."""
     with torch.no_grad():
-        if target.mode is Mode.PACKED and _reachable(target, 2 * PREFIX + 1) and not _packs(target):
+        if target.mode is Mode.PACKED and _reachable(target, LONGER) and not _packs(target):
             target.limits = replace(target.limits, alone=True)
         for place in _places(target):
             if not _reachable(target, place.moved + place.prefix):
@@ -209,7 +209,7 @@ def _reachable(target: HFTarget, length: int) -> bool:
 def _packs(target: HFTarget) -> bool:
     """Whether drafts of two sequences at different positions can share a forward."""
     requests, expected = [], []
-    for number, length in enumerate((PREFIX, 2 * PREFIX + 1)):
+    for number, length in enumerate((PREFIX, LONGER)):
         prefix, line = _tokens(target, length, 10 + number), _tokens(target, DRAFT, 12 + number)
         rows = target.open(length + DRAFT)
         _feed(target, rows, Request.of_prompt(rows, prefix[:-1]))
