@@ -106,6 +106,7 @@ check
   --batch  int +
   --max-new-tokens  int  = 64
   --seed  int  = 0
+  --families  str *
   --json
 bench
 bench suite

@@ -70,7 +70,7 @@ def test_a_model_whose_rows_depend_on_each_other_is_refused(name: str, dependenc
     sentence = refusal(model)
     assert "cannot be drafted for without changing its text" in sentence
     assert sentence.endswith("choose another model")
-    assert all(f"{mode}: " in sentence for mode in Mode)
+    assert all(mode in sentence for mode in Mode)
 
 
 @pytest.mark.parametrize("name", FAMILIES)

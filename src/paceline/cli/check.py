@@ -111,11 +111,12 @@ def _families(options: argparse.Namespace) -> int:
     """Print a line per tiny model and the number of each verdict."""
     from collections import Counter
 
+    from paceline.hosts.transformers import custom_generate
     from paceline.measure.conformance.families import FAILURES, Finding, sweep
 
     findings: list[Finding] = []
     with progress("tiny models") as told:
-        for found in sweep(options.families, told):
+        for found in sweep(custom_generate, options.families, told):
             findings.append(found)
             print(f"{found.model_type:24} {found.variant:10} {found.verdict:24} {found.reason}".rstrip())
     counts = Counter(found.verdict for found in findings)

@@ -75,7 +75,13 @@ class Finding:
     reason: str = ""
 
 
-def sweep(types: Sequence[str] = (), progress: Callable[[str, int, int], None] | None = None) -> Iterator[Finding]:
+CustomGenerate = Callable[..., Any]
+"""`paceline.custom_generate`, which lives in a room below this one."""
+
+
+def sweep(
+    custom_generate: CustomGenerate, types: Sequence[str] = (), progress: Callable[[str, int, int], None] | None = None
+) -> Iterator[Finding]:
     """Try every variant of every type; all types that transformers knows unless some are named."""
     if unknown := sorted(set(types) - set(MODEL_FOR_CAUSAL_LM_MAPPING_NAMES)):
         raise ValueError(f"transformers has no causal language model of type {unknown[0]!r}")
@@ -87,13 +93,13 @@ def sweep(types: Sequence[str] = (), progress: Callable[[str, int, int], None] |
             for variant in VARIANTS:
                 if progress is not None:
                     progress(f"{name} {variant}", number, len(names))
-                if (found := examine(name, variant)) is not None:
+                if (found := examine(name, variant, custom_generate)) is not None:
                     yield found
     finally:
         set_verbosity(verbosity)
 
 
-def examine(model_type: str, variant: str) -> Finding | None:
+def examine(model_type: str, variant: str, custom_generate: CustomGenerate) -> Finding | None:
     """One variant of a type; None where the type has no such variant."""
     try:
         config = configuration(model_type, variant)
@@ -103,10 +109,10 @@ def examine(model_type: str, variant: str) -> Finding | None:
         return None
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        return Finding(model_type, variant, *_verdict(config))
+        return Finding(model_type, variant, *_verdict(config, custom_generate))
 
 
-def _verdict(config: PreTrainedConfig) -> tuple[Verdict, str]:
+def _verdict(config: PreTrainedConfig, custom_generate: CustomGenerate) -> tuple[Verdict, str]:
     model_class: Any = MODEL_FOR_CAUSAL_LM_MAPPING[type(config)]
     try:
         refuse_recurrent(config, model_class)
@@ -126,7 +132,7 @@ def _verdict(config: PreTrainedConfig) -> tuple[Verdict, str]:
     limit = target.context_length
     fitting = [each for each in references if limit is None or each.prompt < limit]
     try:
-        texts = dict(_texts(target, fitting))
+        texts = dict(_texts(target, fitting, custom_generate))
     except Exception as error:
         return Verdict.CRASH, _said(error)
     if differing := [way for way, written in texts.items() if not _equal(written, fitting)]:
@@ -190,7 +196,9 @@ def _without_cache(config: PreTrainedConfig, seed: int, reference: Reference) ->
     return Reference(tokens, reference.prompt, torch.cat(rows))
 
 
-def _texts(target: HFTarget, references: Sequence[Reference]) -> Iterator[tuple[str, list[Ints]]]:
+def _texts(
+    target: HFTarget, references: Sequence[Reference], custom_generate: CustomGenerate
+) -> Iterator[tuple[str, list[Ints]]]:
     """Every way of writing, with what it wrote."""
     for way, tree in (("plain", None), ("chains", False), ("trees", True)):
         yield way, [_written(_session(target, each, tree)) for each in references]
@@ -201,7 +209,7 @@ def _texts(target: HFTarget, references: Sequence[Reference]) -> Iterator[tuple[
             while len(batch):
                 batch.step()
         yield f"{way} in a batch", [session.context.tokens for session in sessions]
-    yield "inside generate", [_inside_generate(target, each) for each in references]
+    yield "inside generate", [_inside_generate(target, each, custom_generate) for each in references]
 
 
 def _session(target: HFTarget, reference: Reference, tree: bool | None) -> Session:
@@ -223,9 +231,7 @@ def _written(session: Session) -> Ints:
     return session.context.tokens
 
 
-def _inside_generate(target: HFTarget, reference: Reference) -> Ints:
-    import paceline
-
+def _inside_generate(target: HFTarget, reference: Reference, custom_generate: CustomGenerate) -> Ints:
     ids = torch.from_numpy(reference.tokens[: reference.prompt])[None]
     room = NEW_TOKENS if target.trusted is None else target.trusted - reference.prompt
     generate: Any = target.model.generate
@@ -234,7 +240,7 @@ def _inside_generate(target: HFTarget, reference: Reference) -> Ints:
         attention_mask=torch.ones_like(ids),
         max_new_tokens=min(NEW_TOKENS, room),
         do_sample=False,
-        custom_generate=paceline.custom_generate(_oracle(reference, tree=True), planner=f"fixed:{NODES}"),
+        custom_generate=custom_generate(_oracle(reference, tree=True), planner=f"fixed:{NODES}"),
     )
     tokens: Ints = text[0].numpy()
     return tokens
