@@ -49,7 +49,7 @@ def read_object(path: Path) -> dict[str, Any]:
     try:
         found = json.loads(path.read_text(encoding="utf8"))
     except OSError as error:
-        raise ValueError(f"{path} cannot be read: {error.strerror}") from None
+        raise ValueError(f"{path} cannot be read: {said(error)}") from None
     except (ValueError, RecursionError) as error:
         raise ValueError(f"{path} is not JSON: {said(error)}") from None
     if not isinstance(found, dict):
@@ -66,7 +66,7 @@ def check_files(folder: Path) -> None:
         try:
             template.read_text(encoding="utf8")
         except (OSError, ValueError) as error:
-            raise ValueError(f"{template} cannot be read: {getattr(error, 'strerror', None) or error}") from None
+            raise ValueError(f"{template} cannot be read: {said(error)}") from None
 
 
 def check_sizes(where: str, config: Any) -> None:
@@ -154,7 +154,7 @@ def _damaged_weights(folder: Path) -> str | None:
             return str(damage)
     for path in sorted(folder.glob("*.safetensors")):
         try:
-            with safe_open(path, framework="pt"):
+            with path.open("rb"), safe_open(path, framework="pt"):  # of the two only Python says why not
                 pass
         except Exception as damage:
             return f"{path} cannot be read as weights: {said(damage)}"
@@ -197,7 +197,7 @@ def tokenizer_fault(folder: Path, error: Exception) -> str:
 
             def use(fields: dict[str, Any]) -> None:
                 (Path(place) / TOKENIZER_CONFIG).write_text(json.dumps(fields), encoding="utf8")
-                AutoTokenizer.from_pretrained(place, trust_remote_code=False).encode("a")
+                AutoTokenizer.from_pretrained(place, trust_remote_code=False).encode("", verbose=False)
 
             if field := _to_blame(fields := read_object(path), use):
                 return f"{path}: {field} cannot be {_short(fields[field])} ({said(error)})"
@@ -243,7 +243,8 @@ def quiet() -> Iterator[None]:
 
 def said(error: Exception) -> str:
     """An error in one line. Where the text alone says nothing, as with a missing key, its type goes first."""
-    lines = [line.strip() for line in str(error).strip().splitlines()] or [""]
+    plain = getattr(error, "strerror", None) or str(error)
+    lines = [line.strip() for line in plain.strip().splitlines()] or [""]
     text = " ".join(lines) if lines[0].endswith(":") else lines[0]
     if not text or isinstance(error, (LookupError, TypeError, AttributeError, ArithmeticError)):
         text = f"{type(error).__name__}: {text}".rstrip(": ")

@@ -195,7 +195,7 @@ def load_tokenizer(model: str | Path, trust_remote_code: bool = False) -> PreTra
         tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(
             name, trust_remote_code=trust_remote_code or trust.trusts_all(), **_asked(name)
         )
-        tokenizer.encode("a")  # a wrong length limit or special token is found only here
+        tokenizer.encode("", verbose=False)  # a length limit that is no number is found only here
     except MemoryError:
         raise
     except Exception as error:  # every kind of tokenizer fails in a way of its own
