@@ -6,6 +6,7 @@ that is a directory) and fails on others without naming them.
 
 from __future__ import annotations
 
+import copy
 import json
 import logging
 import os
@@ -105,7 +106,7 @@ def check_plan(folder: Path, config: Any) -> None:
 def _planned(config: Any) -> int:
     """How many parameters a model of this configuration has; none are allocated."""
     with torch.device("meta"):
-        model = AutoModelForCausalLM.from_config(config, trust_remote_code=False)
+        model = AutoModelForCausalLM.from_config(copy.deepcopy(config), trust_remote_code=False)  # which writes into it
     return sum(parameter.numel() for parameter in model.parameters())
 
 
