@@ -36,8 +36,9 @@ SIZES = (
     "head_dim",
     "max_position_embeddings",
 )
-MOST_LAYERS = 10_000
-"""Ten times the deepest language models. Far beyond, building the layers alone takes all memory."""
+LAYERS, MOST_LAYERS = ("num_hidden_layers", "num_layers", "n_layers", "n_layer"), 10_000
+"""The fields that say how many layers there are, and ten times the layers of the deepest language models. Far beyond,
+a list of the layers' kinds takes all memory."""
 PARAMETERS_PER_BYTE = 8
 """The densest packing of weights, one bit each."""
 WEIGHTS = ("*.safetensors", "pytorch_model*.bin")
@@ -59,15 +60,24 @@ def read_object(path: Path) -> dict[str, Any]:
 
 
 def check_files(folder: Path) -> None:
-    """Refuse a folder whose small text files cannot be what transformers takes them for."""
+    """Refuse a folder whose small text files cannot be what transformers takes them for, before it reads them."""
     for name in SMALL:
         if os.path.lexists(folder / name):
-            read_object(folder / name)
+            fields = read_object(folder / name)
+            _check_layers(folder / name, fields)
     if os.path.lexists(template := folder / TEMPLATE):
         try:
             template.read_text(encoding="utf8")
         except (OSError, ValueError) as error:
             raise ValueError(f"{template} cannot be read: {said(error)}") from None
+
+
+def _check_layers(path: Path, fields: dict[str, Any], part: str = "") -> None:
+    for field in LAYERS:
+        if isinstance(count := fields.get(field), int) and count > MOST_LAYERS:
+            raise ValueError(f"{path}: {part}{field} is {count}, and no model has more than {MOST_LAYERS} layers")
+    if isinstance(text := fields.get("text_config"), dict):
+        _check_layers(path, text, "text_config.")
 
 
 def check_sizes(where: str, config: Any) -> None:
@@ -77,8 +87,6 @@ def check_sizes(where: str, config: Any) -> None:
         own = config.attribute_map.get(name, name)
         if isinstance(size, int) and size < 1:
             raise ValueError(f"{where}: {own} is {size}, and must be at least 1")
-        if isinstance(size, int) and name == "num_hidden_layers" and size > MOST_LAYERS:
-            raise ValueError(f"{where}: {own} is {size}, and no model has more than {MOST_LAYERS} layers")
 
 
 def check_plan(folder: Path, config: Any) -> None:
