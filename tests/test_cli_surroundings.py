@@ -5,6 +5,7 @@ import json
 import os
 import subprocess
 import sys
+import traceback
 from pathlib import Path
 
 import pytest
@@ -191,8 +192,10 @@ def test_a_bug_of_ours_keeps_its_traceback(model: str, monkeypatch: pytest.Monke
         raise RuntimeError("shape mismatch")
 
     monkeypatch.setattr(LanguageModel, "write", wrong)
-    with pytest.raises(RuntimeError, match="shape mismatch"):
+    with pytest.raises(RuntimeError, match="shape mismatch") as caught:
         main(["generate", "Hello", "--model", model])
+    last = traceback.format_exception(caught.value)[-1]
+    assert last == "This is a defect of paceline, not a mistake of yours: please report it with the lines above.\n"
 
 
 def test_an_ngram_longer_than_any_text_costs_nothing(model: str, capsys: pytest.CaptureFixture[str]) -> None:

@@ -10,7 +10,8 @@ from typing import NoReturn
 
 from paceline import __version__
 from paceline.cli import bench, calibrate, chat, check, datastore, demo, dictionary, export, generate, methods, streams
-from paceline.cli.failures import sentence
+from paceline.cli.failures import OURS, sentence
+from paceline.targets.trust import trusting
 
 COMMANDS = (demo, generate, chat, calibrate, check, bench, datastore, dictionary, export, methods)
 
@@ -72,7 +73,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         streams.prepare()
         options = parser().parse_args(arguments)
-        with warnings.catch_warnings():
+        with warnings.catch_warnings(), trusting(getattr(options, "trust_remote_code", False)):
             warnings.showwarning = _note
             code = int(options.run(options))
         sys.stdout.flush()
@@ -85,6 +86,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 130
     except Exception as error:
         if (said := sentence(error)) is None:
+            error.add_note(OURS)
             raise
         print(f"paceline: error: {said}", file=sys.stderr)
         return 2

@@ -71,6 +71,16 @@ def add_model(parser: argparse.ArgumentParser) -> None:
         "--dtype", metavar="TYPE", help="float64, float32, bfloat16 or float16 (default: the model's own)"
     )
     parser.add_argument("--device", metavar="DEVICE", help="where to run it, e.g. cpu, cuda, mps (default: cpu)")
+    add_trust(parser)
+
+
+def add_trust(parser: argparse.ArgumentParser) -> None:
+    """For every command that opens a model or a tokenizer: `main` gives the consent to all that it opens."""
+    parser.add_argument(
+        "--trust-remote-code",
+        action="store_true",
+        help="run the Python code that a model or tokenizer brings along, which can do anything on this machine",
+    )
 
 
 def add_draft_model(parser: argparse.ArgumentParser) -> None:

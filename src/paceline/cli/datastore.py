@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from paceline.cli.common import MODEL, Subparsers, add_json, decode, print_json, progress
+from paceline.cli.common import MODEL, Subparsers, add_json, add_trust, decode, print_json, progress
 from paceline.cli.pages import check_writable
 
 if TYPE_CHECKING:
@@ -37,6 +37,7 @@ def add(commands: Subparsers) -> None:
         "--model", "-m", default=MODEL, metavar="MODEL", help=f"the model to draft for (default: {MODEL})"
     )
     whose.add_argument("--tokenizer", metavar="NAME", help="its tokenizer alone: a folder or name of transformers")
+    add_trust(building)
     building.add_argument("--text", type=Path, nargs="+", required=True, metavar="FILE", help="text files, in UTF-8")
     building.add_argument(
         "--out", type=Path, required=True, metavar="FILE", help=f"where to write it, say corpus{ENDING}"

@@ -17,6 +17,7 @@ from paceline.cli.common import (
     add_color,
     add_draft_model,
     add_json,
+    add_trust,
     aligned,
     describe,
     draft_model,
@@ -86,6 +87,7 @@ def add(commands: Subparsers) -> None:
         "--model", "-m", default=MODEL, metavar="MODEL", help=f"the model that writes (default: {MODEL})"
     )
     add_draft_model(parser)
+    add_trust(parser)
     parser.add_argument(
         "--methods",
         nargs="+",

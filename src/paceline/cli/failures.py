@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import sys
 
+OURS = "This is a defect of paceline, not a mistake of yours: please report it with the lines above."
+"""The last line after the traceback of a failure that has no sentence."""
+
 
 def sentence(error: BaseException) -> str | None:
     """The failure in one sentence; None where it is none of the user's."""

@@ -87,7 +87,7 @@ class Workshop:
         if not (folder / "tokenizer.json").exists():
             make, size = TOKENIZERS[kind]
             make(corpus.sample_for_tokenizer(self.texts, CHARACTERS), size).save_pretrained(folder)
-        loaded: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(folder)
+        loaded: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
         return loaded
 
     def training_tokens(self, kind: str) -> NDArray[np.uint16]:

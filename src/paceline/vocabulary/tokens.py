@@ -47,6 +47,11 @@ class Vocabulary:
         return tokenizer
 
     @property
+    def _name(self) -> str:
+        """What the tokenizer is called in messages: where it was loaded from, if it was."""
+        return str(getattr(self._tokenizer, "name_or_path", "") or type(self._tokenizer).__name__)
+
+    @property
     def size(self) -> int:
         """One more than the highest id. Ids below may be unused, and a model may have rows beyond."""
         return len(self._strings)
@@ -78,8 +83,13 @@ class Vocabulary:
         return str(self._tokenizer.decode([int(token) for token in ids], **how))
 
     def encode(self, text: str, add_special: bool = True) -> NDArray[np.int64]:
-        # not verbose: how long a text may be is the model's business
-        ids = self._tokenizer.encode(text, add_special_tokens=add_special, verbose=False)
+        try:
+            # not verbose: how long a text may be is the model's business
+            ids = self._tokenizer.encode(text, add_special_tokens=add_special, verbose=False)
+        except Exception as error:
+            if type(error) is not Exception:  # which is all that the tokenizers library raises
+                raise
+            raise ValueError(f"the tokenizer of {self._name} cannot encode this text: {error}") from None
         return np.asarray(ids, dtype=np.int64)
 
     def encode_all(self, texts: Sequence[str]) -> list[list[int]]:
@@ -96,7 +106,10 @@ class Vocabulary:
         try:
             return str(self._tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True))
         except Exception as error:  # a template is a program of its author's, and may refuse in any words
-            raise ValueError(f"the tokenizer's chat template does not take this conversation: {error}") from None
+            raise ValueError(
+                f"the chat template of {self._name} (chat_template.jinja, or chat_template in tokenizer_config.json) "
+                f"does not take this conversation: {error}"
+            ) from None
 
     @cached_property
     def table(self) -> PieceTable | None:

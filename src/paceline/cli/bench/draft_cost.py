@@ -11,7 +11,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
-from paceline.cli.common import Subparsers, add_json, aligned, describe, load_model, print_json
+from paceline.cli.common import Subparsers, add_json, add_trust, aligned, describe, load_model, print_json
 
 if TYPE_CHECKING:
     from paceline.drafters import Drafter
@@ -44,6 +44,7 @@ def add(commands: Subparsers) -> None:
     )
     parser.add_argument("--rounds", type=int, default=ROUNDS, metavar="N", help=f"rounds timed (default: {ROUNDS})")
     parser.add_argument("--model", "-m", metavar="MODEL", help="time rounds of this model, too, named as elsewhere")
+    add_trust(parser)
     parser.add_argument(
         "--dtype", metavar="TYPE", help="float64, float32, bfloat16 or float16 (default: the model's own)"
     )

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from paceline.cli.bench.suite import names
 from paceline.cli.bench.surroundings import add_threads
-from paceline.cli.common import Subparsers, add_json, aligned, print_json, progress
+from paceline.cli.common import Subparsers, add_json, add_trust, aligned, print_json, progress
 from paceline.cli.pages import check_writable, write_whole
 
 if TYPE_CHECKING:
@@ -39,6 +39,7 @@ def add(commands: Subparsers) -> None:
     )
     parser.add_argument("study", nargs="?", metavar="NAME", help="which one; without it they are listed")
     parser.add_argument("--model", "-m", default=MODEL, metavar="MODEL", help=f"the model (default: {MODEL})")
+    add_trust(parser)
     parser.add_argument(
         "--dtype",
         metavar="TYPE",

@@ -7,7 +7,7 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from paceline.cli.common import MODEL, Subparsers, add_json, print_json, progress, utf8
+from paceline.cli.common import MODEL, Subparsers, add_json, add_trust, print_json, progress, utf8
 from paceline.cli.dictionary.info import show, tell
 from paceline.cli.pages import check_writable
 
@@ -38,6 +38,7 @@ def add(actions: Subparsers) -> None:
         metavar="T",
         help=f"the tokenizer to build for: a folder or name of transformers, or a bundled model (default: {MODEL})",
     )
+    add_trust(parser)
     parser.add_argument(
         "--text",
         type=utf8,

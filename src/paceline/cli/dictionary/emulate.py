@@ -13,6 +13,7 @@ from paceline.cli.common import (
     Subparsers,
     add_json,
     add_pictures,
+    add_trust,
     aligned,
     print_json,
     progress,
@@ -56,6 +57,7 @@ def add(actions: Subparsers) -> None:
         help="what cuts the text into tokens: a bundled model, a folder, a name of transformers or of the data folder "
         f"(default: the one that the first dictionary was built for, where it is one of those, or {MODEL})",
     )
+    add_trust(parser)
     parser.add_argument(
         "--data", type=Path, metavar="DIR", help="where tokenizers lie (default: $PACELINE_DATA, ../shared/data)"
     )

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from paceline.cli.common import Subparsers, add_json, aligned, print_json, progress, utf8
+from paceline.cli.common import Subparsers, add_json, add_trust, aligned, print_json, progress, utf8
 
 if TYPE_CHECKING:
     from paceline.measure.fertility import Fertility, Text
@@ -38,6 +38,7 @@ def add(actions: Subparsers) -> None:
         help="folders, bundled models or names of transformers; the first is what others are compared with "
         "(default: all in DIR/tokenizers)",
     )
+    add_trust(parser)
     parser.add_argument(
         "--texts",
         type=named_text,

@@ -7,7 +7,7 @@ from math import exp
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from paceline.cli.common import MODEL, Subparsers, add_json, print_json, utf8
+from paceline.cli.common import MODEL, Subparsers, add_json, add_trust, print_json, utf8
 from paceline.cli.dictionary.tokenizer import of_another, tokenizer_of
 
 if TYPE_CHECKING:
@@ -41,6 +41,7 @@ def add(actions: Subparsers) -> None:
         help="what encodes the text: a folder or name of transformers, or a bundled model (default: the one that the "
         f"first dictionary was built for, where it is bundled or in the data folder, or {MODEL})",
     )
+    add_trust(parser)
     add_json(parser)
     parser.set_defaults(run=run)
 

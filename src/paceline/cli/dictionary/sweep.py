@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from paceline.cli.common import Subparsers, add_json, aligned, print_json, progress, utf8
+from paceline.cli.common import Subparsers, add_json, add_trust, aligned, print_json, progress, utf8
 from paceline.cli.dictionary.fertility import named_text
 
 if TYPE_CHECKING:
@@ -42,6 +42,7 @@ def add(actions: Subparsers) -> None:
         help="folders, bundled models or names of transformers, or names in DIR/tokenizers of the data folder "
         f"(default: {' '.join(TOKENIZERS)} from there)",
     )
+    add_trust(parser)
     parser.add_argument(
         "--texts",
         type=named_text,

@@ -202,7 +202,13 @@ def refuse_recurrent(config: Any, model_class: type | None = None) -> None:
 
 def _eos(model: PreTrainedModel) -> frozenset[int]:
     generation = getattr(model, "generation_config", None)
-    eos = getattr(generation, "eos_token_id", None)
+    eos, where = getattr(generation, "eos_token_id", None), "generation_config.json"
     if eos is None:
-        eos = getattr(model.config.get_text_config(), "eos_token_id", None)
-    return frozenset() if eos is None else frozenset([eos] if isinstance(eos, int) else eos)
+        eos, where = getattr(model.config.get_text_config(), "eos_token_id", None), "config.json"
+    if eos is None:
+        return frozenset()
+    tokens = eos if isinstance(eos, (list, tuple, set)) else [eos]
+    if strange := [token for token in tokens if not isinstance(token, int)]:
+        name = model.name_or_path or type(model).__name__
+        raise ValueError(f"{name}: eos_token_id in {where} is {strange[0]!r}, not a token id")
+    return frozenset(tokens)

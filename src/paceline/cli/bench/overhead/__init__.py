@@ -13,6 +13,7 @@ from paceline.cli.common import (
     Subparsers,
     add_draft_model,
     add_json,
+    add_trust,
     describe,
     draft_model,
     load_model,
@@ -57,6 +58,7 @@ def add(commands: Subparsers) -> None:
         help=f"bundled models, or folders or names of transformers causal LMs (default: {' '.join(MODELS)})",
     )
     add_draft_model(parser)
+    add_trust(parser)
     parser.add_argument(
         "--methods",
         nargs="+",
