@@ -9,8 +9,9 @@ from typing import Any
 
 import pytest
 
+from clock import comes_true
 from paceline.measure.energy import Meter, Unmetered, open_meter, working
-from paceline.measure.energy.nvml import Nvml
+from paceline.measure.energy.nvml import PAUSE, Nvml
 from paceline.measure.energy.powermetrics import Powermetrics, powers
 from paceline.measure.energy.rapl import Rapl
 from paceline.measure.energy.recipes import BIELIK, joules, joules_per_token, watt_hours
@@ -136,9 +137,13 @@ def test_a_card_without_a_count_is_watched(monkeypatch: pytest.MonkeyPatch) -> N
     meter.start()
     assert meter.stop(0.001) == pytest.approx(0.07), "too short for a sample of its own, so the last one before"
     card.milliwatts = 90_000
-    meter.start()
-    time.sleep(0.1)
-    assert meter.stop(2.0) == pytest.approx(180.0)
+
+    def forgotten() -> bool:
+        meter.start()
+        time.sleep(3 * PAUSE)
+        return meter.stop(2.0) == pytest.approx(180.0)
+
+    assert comes_true(forgotten), "a mean with samples of before would never get there"
     meter.close()
 
 
