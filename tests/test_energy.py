@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from clock import comes_true
-from paceline.measure.energy import Meter, Unmetered, open_meter, working
+from paceline.measure.energy import Meter, Unmetered, open_meter, powermetrics, working
 from paceline.measure.energy.nvml import PAUSE, Nvml
 from paceline.measure.energy.powermetrics import Powermetrics, powers
 from paceline.measure.energy.rapl import Rapl
@@ -200,7 +200,8 @@ def test_powers_are_read_from_what_is_told() -> None:
     assert list(powers(["nothing of power"])) == []
 
 
-def test_what_runs_beside_is_listened_to_and_ended() -> None:
+def test_what_runs_beside_is_listened_to_and_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(powermetrics, "PATIENCE", 60.0)
     meter = Powermetrics((sys.executable, "-c", TELLS, TOLD))
     meter.start()
     assert meter.stop(3.0) == pytest.approx(3.0 * 16.0)
@@ -208,7 +209,8 @@ def test_what_runs_beside_is_listened_to_and_ended() -> None:
     assert meter._child.returncode is not None
 
 
-def test_who_is_not_root_is_told() -> None:
+def test_who_is_not_root_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(powermetrics, "PATIENCE", 60.0)
     refuses = "import sys; sys.exit('powermetrics must be invoked as the superuser')"
     with pytest.raises(Unmetered, match="superuser"):
         Powermetrics((sys.executable, "-c", refuses))
