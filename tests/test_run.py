@@ -304,7 +304,7 @@ def test_nobody_cleans_up_after_another(tmp_path: Path, batch: int) -> None:
     referee._unit(prompts()[:batch], 0, 0)
     assert events == 2 * ["settle", *["write"] * batch, "settle"]
     gc.unfreeze()
-    finished(refereed(tmp_path / "whole", batch=batch))
+    refereed(tmp_path / "whole", batch=batch).sit()
     assert gc.get_freeze_count() == 0
 
 
