@@ -1,7 +1,8 @@
 """DuckDB, which counts within the memory it is given and spills what does not fit.
 
-The lines come as a stream that is read once. The engine runs in a thread of its own, so that Ctrl-C reaches the main
-thread at once and stops it from there.
+The lines come as a stream that is read once. Statements run in a thread of their own, so that Ctrl-C reaches the main
+thread at once. That thread lives as long as the engine, which waits for its end before it closes the connection: DuckDB
+refuses to close one that still runs a statement, and Ctrl-C may come at any line of the main thread.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from pathlib import Path
+from queue import SimpleQueue
 from tempfile import TemporaryDirectory
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -27,7 +29,7 @@ UNITS = {"B": 1} | {
     prefix + unit: base**power for power, prefix in enumerate("KMGT", 1) for unit, base in (("B", 1000), ("IB", 1024))
 }
 AGAIN = 0.05
-"""Seconds until a stop is said again: said between two statements, it is not heard."""
+"""Seconds until the engine is interrupted again: between two statements it ignores an interrupt."""
 
 
 class Stopped(Exception):
@@ -57,10 +59,19 @@ class Engine(AbstractContextManager["Engine"]):
         self._connection = duckdb.connect(config=config)
         self._stopped = False
         self._failure: BaseException | None = None
+        self._tasks: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
+        self._worker = threading.Thread(target=_work_off, args=[self._tasks], daemon=True)
+        self._worker.start()
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        self._stopped = True
+        self._tasks.put(None)
+        self._worker.join(AGAIN)
+        while self._worker.is_alive():
+            self._connection.interrupt()
+            self._worker.join(AGAIN)
         self._connection.close()
         self._spilled.cleanup()
 
@@ -102,33 +113,20 @@ class Engine(AbstractContextManager["Engine"]):
         return self._apart(lambda: self._connection.sql(statement).to_arrow_table())
 
     def _apart(self, work: Callable[[], T]) -> T:
-        """What the work gives, done in another thread while this one stays open to a signal."""
-        done: list[T] = []
-        failed: list[BaseException] = []
-        ended = threading.Event()
+        """What the work gives, done in the worker's thread while this one stays open to a signal."""
+        answer: SimpleQueue[tuple[T] | BaseException] = SimpleQueue()
 
-        def go() -> None:
+        def task() -> None:
             try:
-                done.append(work())
+                answer.put((work(),))
             except BaseException as error:
-                failed.append(error)
-            finally:
-                ended.set()
+                answer.put(error)
 
-        worker = threading.Thread(target=go, daemon=True)
-        worker.start()
-        try:
-            ended.wait()
-        except BaseException:
-            self._stopped = True
-            while not ended.wait(AGAIN):
-                self._connection.interrupt()
-            raise
-        finally:
-            worker.join()
-        if failed:
-            raise self._told(failed[0]) from None
-        return done[0]
+        self._tasks.put(task)
+        given = answer.get()
+        if isinstance(given, BaseException):
+            raise self._told(given) from None
+        return given[0]
 
     def _told(self, error: BaseException) -> BaseException:
         import duckdb
@@ -146,6 +144,13 @@ class Engine(AbstractContextManager["Engine"]):
                 f"counting does not get by with a memory of {self.memory / 1e9:g} GB; give more or use fewer threads"
             )
         return error
+
+
+def _work_off(tasks: SimpleQueue[Callable[[], None] | None]) -> None:
+    """Do one task after another until None comes."""
+    while (task := tasks.get()) is not None:
+        task()
+        del task  # and with it what the task gave
 
 
 def bytes_of(option: str, size: str) -> int:
