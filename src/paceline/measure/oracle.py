@@ -98,7 +98,7 @@ class Oracle:
                 "--batch and --qps"
             )
         self.summary = Summary(run, base)
-        told = [record for record in run.records if record.rounds is not None and len(record.tokens)]
+        told = [record for record in run.records if record.rounds is not None and record.tokens]
         self.curve = curve_of(
             np.concatenate([np.zeros(0), *map(rows_of, told)]), np.concatenate([np.zeros(0), *map(_scoring, told)])
         )
@@ -169,7 +169,7 @@ def _scoring(record: Record) -> Floats:
 
 
 def _telling(records: Sequence[Record]) -> list[Record]:
-    return [record for record in records if record.rounds is not None and _scoring(record).sum() > 0]
+    return [one for one in records if one.rounds is not None and one.tokens and _scoring(one).sum() > 0]
 
 
 def _part(limit: Sequence[float], took: Sequence[float], units: Sequence[int]) -> Estimate:
