@@ -1,8 +1,8 @@
 """Values of JSON made into what a type says: a dataclass, a tuple of numbers, a mapping.
 
-What does not fit is a ValueError that names the field, as in ``'timings[3].seconds' is 'x'``. So a damaged file is found
-out where it is read, and no later code meets a text in place of a number, a number that is none, or one so large that
-sums of it overflow.
+What does not fit is a ValueError that names the field, as in ``'timings[3].seconds' is 'x'``. So a damaged file is
+refused where it is read, and no later code meets a text in place of a number, a number that is none, or one so large
+that sums of it overflow.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ LogProbability = Annotated[float, Within(-math.inf)]
 ANY = Within(-LARGEST)
 
 
-def made(kind: type[T], value: Any) -> T:
+def shaped(kind: type[T], value: Any) -> T:
     """The value as a ``kind``; ValueError where it is none."""
     return cast("T", _made(kind, value, ""))
 

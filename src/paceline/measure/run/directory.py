@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from paceline.files.reading import DESCRIPTION, MOST, damaged, parse, read_file
-from paceline.files.shape import made
+from paceline.files.shape import shaped
 from paceline.measure.run.about import FORMAT, About
 from paceline.measure.run.record import Record
 from paceline.measure.workload.files import as_lines
@@ -255,7 +255,7 @@ def _about(path: Path) -> About:
     if version not in READ:
         raise ValueError(f"{file} has format {version!r}, and this version of Paceline reads formats up to {FORMAT}")
     with damaged(str(file), AGAIN):
-        about = made(About, found)
+        about = shaped(About, found)
         about.check()
     return about
 
@@ -266,7 +266,7 @@ def _prompts(path: Path) -> dict[str, Prompt]:
     found = dict[str, Prompt]()
     for number, line in enumerate(_contents(file).splitlines(), start=1):
         with damaged(f"{file}, line {number},", AGAIN):
-            prompt = made(Prompt, parse(line))
+            prompt = shaped(Prompt, parse(line))
             if prompt.key in found:
                 raise ValueError(f"the key {prompt.key!r} is there once more")
         found[prompt.key] = prompt

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Annotated, Any
 
-from paceline.files.shape import Amount, Count, LogProbability, Within, made
+from paceline.files.shape import Amount, Count, LogProbability, Within, shaped
 
 
 class Verdict(StrEnum):
@@ -104,7 +104,7 @@ class Record:
     @classmethod
     def of(cls, row: Any) -> Record:
         """From a line's data. ValueError where it is none."""
-        record = made(cls, row)
+        record = shaped(cls, row)
         if (columns := record.rounds) is not None:
             odd = (set(columns) - set(LATER_COLUMNS)) ^ set(ROUND_COLUMNS)
             if odd:
