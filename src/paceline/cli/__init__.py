@@ -10,6 +10,7 @@ from typing import NoReturn
 
 from paceline import __version__
 from paceline.cli import bench, calibrate, chat, check, datastore, demo, dictionary, export, generate, methods, streams
+from paceline.cli.common import refuse_beyond
 from paceline.cli.failures import sentence
 
 COMMANDS = (demo, generate, chat, calibrate, check, bench, datastore, dictionary, export, methods)
@@ -72,6 +73,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         streams.prepare()
         options = parser().parse_args(arguments)
+        refuse_beyond(options)
         with warnings.catch_warnings():
             warnings.showwarning = _note
             code = int(options.run(options))

@@ -76,7 +76,7 @@ def add(commands: Subparsers) -> None:
 def run(options: argparse.Namespace) -> int:
     from paceline.measure.calibrate import Calibrator
     from paceline.measure.calibrate.prompts import SAMPLES, prompts_of
-    from paceline.profile.stored import Unreadable, load, save
+    from paceline.profile.stored import Unreadable, load, path_of, save
     from paceline.targets.setup import setup_of
 
     started = time.monotonic()
@@ -92,6 +92,7 @@ def run(options: argparse.Namespace) -> int:
             known = load(setup_of(lm.target))
         except Unreadable:
             known = None  # it is about to be replaced
+        path_of(setup_of(lm.target))  # who has no place for a profile is told before it is measured
         methods = _methods(lm, specs, options.draft_model)
         calibrator = Calibrator(target=lm.target, methods=methods, prompts=prompts, plan=plan, progress=advance)
         profile = calibrator.run(known)

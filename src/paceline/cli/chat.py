@@ -11,6 +11,7 @@ from types import FrameType
 from typing import TYPE_CHECKING, Any, TextIO
 
 from paceline.cli.common import (
+    PROMPT,
     Subparsers,
     add_model,
     add_pictures,
@@ -225,7 +226,9 @@ class Chat:
 def _lines() -> Iterator[str]:
     """What the user types, until the end of the input. Ctrl-C at the prompt clears the line."""
     if not sys.stdin.isatty():
-        for raw in sys.stdin.buffer:
+        while raw := sys.stdin.buffer.readline(PROMPT + 1):
+            if len(raw) > PROMPT:
+                raise ValueError(f"a line of standard input has more than {PROMPT} bytes; give a shorter one")
             yield decode(raw, "standard input")
         return
     with suppress(ImportError):

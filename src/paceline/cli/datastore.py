@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from paceline.cli.common import MODEL, Subparsers, add_json, decode, print_json, progress
 from paceline.cli.pages import check_writable
+from paceline.files.reading import read_file
 
 if TYPE_CHECKING:
     from paceline.drafters.indexing import Ids
@@ -80,7 +81,7 @@ def info(options: argparse.Namespace) -> int:
 
 def _read(path: Path) -> str:
     try:
-        return decode(path.read_bytes(), str(path))
+        return decode(read_file(path), str(path))
     except OSError as error:
         raise ValueError(f"cannot read {path}: {error.strerror}") from None
 

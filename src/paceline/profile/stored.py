@@ -93,9 +93,11 @@ class Profile:
 
 
 def path_of(setup: Setup) -> Path:
-    """Where the profile of a setup is kept, if there is one."""
+    """Where the profile of a setup is kept, if there is one. ValueError for a user who has no place for it."""
+    if (place := folder()) is None:
+        raise ValueError(f"this user has no home folder to keep profiles in; name a folder with ${PLACE}")
     name = re.sub(r"[^\w.+-]+", "-", setup.model.rsplit("/", 1)[-1]).strip("-.")[:40]
-    return folder() / "profiles" / f"{name}-{setup.digest}.json"
+    return place / "profiles" / f"{name}-{setup.digest}.json"
 
 
 def find(setup: Setup) -> Profile | None:
@@ -149,6 +151,8 @@ def save(profile: Profile) -> Path:
 
 def _kept(setup: Setup) -> Path | None:
     """The file of a setup, whatever its model was called when it was measured."""
+    if folder() is None:
+        return None
     path = path_of(setup)
     if path.exists():
         return path
