@@ -12,6 +12,8 @@ from paceline import __version__
 from paceline.cli import bench, calibrate, chat, check, datastore, demo, dictionary, export, generate, methods, streams
 from paceline.cli.common import refuse_beyond
 from paceline.cli.failures import sentence
+from paceline.cli.streams import say
+from paceline.files.visible import one_line
 
 COMMANDS = (demo, generate, chat, calibrate, check, bench, datastore, dictionary, export, methods)
 
@@ -51,7 +53,7 @@ class Parser(argparse.ArgumentParser):
         for word in message.replace("=", " ").split():
             if (new := OUTDATED.get(word)) is not None:
                 message = f"{word} is another tool's flag; write {new}"
-        self.exit(2, f"paceline: error: {message}\n")
+        self.exit(2, f"paceline: error: {one_line(message)}\n")
 
 
 def parser() -> argparse.ArgumentParser:
@@ -74,7 +76,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         streams.prepare()
         options = parser().parse_args(arguments)
         refuse_beyond(options)
-        with warnings.catch_warnings():
+        with warnings.catch_warnings(), streams.clean_logs():
             warnings.showwarning = _note
             code = int(options.run(options))
         sys.stdout.flush()
@@ -83,14 +85,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
         streams.silence()
         return 141
     except KeyboardInterrupt:
-        print("\npaceline: interrupted", file=sys.stderr)
+        say("\npaceline: interrupted", file=sys.stderr)
         return 130
     except Exception as error:
         if (said := sentence(error)) is None:
             raise
-        print(f"paceline: error: {said}", file=sys.stderr)
+        say(f"paceline: error: {said}", file=sys.stderr)
         return 2
 
 
 def _note(message: Warning | str, *_: object, **__: object) -> None:
-    print(f"paceline: note: {message}", file=sys.stderr)
+    say(f"paceline: note: {one_line(str(message))}", file=sys.stderr)

@@ -26,6 +26,7 @@ from paceline.cli.common import (
     wants_color,
     writing_settings,
 )
+from paceline.cli.streams import say, write
 
 if TYPE_CHECKING:
     from paceline.hosts.conversation import Conversation
@@ -180,9 +181,8 @@ class Chat:
         for piece in pieces:
             text = piece.text if begun else piece.text.lstrip()
             begun = begun or bool(text)
-            sys.stdout.write(text)
-            sys.stdout.flush()
-        print(flush=True)
+            write(text)
+        say(flush=True)
 
     def _draw(self, pieces: Any) -> None:
         from paceline.measure.pictures import TokenPicture, cells
@@ -238,9 +238,9 @@ def _lines() -> Iterator[str]:
         try:
             yield _ask()
         except KeyboardInterrupt:
-            print(file=_beside_the_lines())
+            say(file=_beside_the_lines())
         except EOFError:
-            print(file=_beside_the_lines())
+            say(file=_beside_the_lines())
             return
 
 
@@ -248,7 +248,7 @@ def _ask() -> str:
     """A line from the terminal. Where replies go elsewhere, input() would write its prompt among them."""
     if sys.stdout.isatty():
         return input(ASKS)
-    print(ASKS, end="", file=sys.stderr, flush=True)
+    say(ASKS, end="", file=sys.stderr, flush=True)
     return input()
 
 
@@ -264,4 +264,4 @@ def _text(said: str) -> str:
 
 def _note(text: str) -> None:
     """What is said about the chat, apart from the chat."""
-    print(text, file=sys.stderr, flush=True)
+    say(text, file=sys.stderr, flush=True)

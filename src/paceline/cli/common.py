@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from paceline.cli.streams import speaks_unicode
 from paceline.files.reading import bounded, read_pipe
+from paceline.files.visible import LINE, one_line, visible
 
 if TYPE_CHECKING:
     from rich.text import Text
@@ -40,6 +41,9 @@ MOST = {
     "seed": (1 << 64) - 1,
 }
 """Options that say how much work there is -> the most that anybody means: beyond it a command would never end."""
+
+ESCAPED = {code: f"\\u{code:04x}" for code in LINE if code > 31}
+"""What a terminal would obey of the characters that JSON need not escape."""
 
 MODEL = "pocket"
 DRAFT_MODEL = "pocket-draft"
@@ -213,7 +217,9 @@ def show(text: Text, color: bool, *, end: str = "\n", width: int | None = None) 
         highlight=False,
         legacy_windows=False,
     )
-    console.print(text, end=end, soft_wrap=width is None)
+    drawn = text.copy()
+    drawn.plain = visible(text.plain)
+    console.print(drawn, end=end, soft_wrap=width is None)
     sys.stdout.flush()
 
 
@@ -237,17 +243,18 @@ def progress(first: str) -> Iterator[Callable[[str, int, int], None]]:
     columns = (BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(), TextColumn("{task.description}"))
     # seldom, for a bar is drawn beside what is being timed
     with Progress(*columns, console=Console(stderr=True), transient=True, refresh_per_second=2) as bar:
-        task = bar.add_task(first, total=None)
+        task = bar.add_task(escape(one_line(first)), total=None)
 
         def advance(doing: str, done: int, total: int) -> None:
             """Where there is nothing to count, an empty bar and not a full one."""
-            bar.update(task, description=escape(doing), completed=done, total=total or None)
+            bar.update(task, description=escape(one_line(doing)), completed=done, total=total or None)
 
         yield advance
 
 
 def aligned(rows: Sequence[tuple[str, ...]]) -> Iterator[str]:
     """The first column and the last to the left, numbers to the right."""
+    rows = [tuple(map(one_line, row)) for row in rows]
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     for first, *numbers, last in rows:
         middle = (f"{number:>{width}}" for number, width in zip(numbers, widths[1:-1], strict=True))
@@ -286,7 +293,8 @@ def add_json(parser: argparse.ArgumentParser) -> None:
 
 def print_json(data: Mapping[str, Any]) -> None:
     """One line of JSON. Minus infinity, the log-probability of a token that cannot be, has no number there: null."""
-    print(json.dumps(_finite(data), ensure_ascii=not speaks_unicode(), allow_nan=False))
+    sys.stdout.write(json.dumps(_finite(data), ensure_ascii=not speaks_unicode(), allow_nan=False).translate(ESCAPED))
+    sys.stdout.write("\n")
 
 
 def _finite(data: Any) -> Any:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from paceline.cli.common import MODEL, Subparsers, add_json, decode, print_json, progress
 from paceline.cli.pages import check_writable
+from paceline.cli.streams import say
 from paceline.files.reading import read_file
 
 if TYPE_CHECKING:
@@ -115,5 +116,5 @@ def _tell(header: Header, file: str, as_json: bool) -> None:
     if as_json:
         print_json(said)
         return
-    print(f"{file}: {said['tokens']} tokens of {said['texts']} texts, {said['bytes']} bytes")
-    print(f"tokenizer {said['tokenizer']}, highest token {said['highest_token']}, digest {said['digest'][:16]}")
+    say(f"{file}: {said['tokens']} tokens of {said['texts']} texts, {said['bytes']} bytes")
+    say(f"tokenizer {said['tokenizer']}, highest token {said['highest_token']}, digest {said['digest'][:16]}")

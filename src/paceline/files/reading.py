@@ -25,7 +25,6 @@ WAIT = 10.0
 
 KINDS = (
     (stat.S_ISREG, ""),
-    (stat.S_ISDIR, "it is a folder"),
     (stat.S_ISFIFO, "it is a pipe"),
     (stat.S_ISSOCK, "it is a socket"),
     (lambda mode: True, "it is a device"),
@@ -36,6 +35,8 @@ def open_file(path: str | Path, most: int | None = None) -> BinaryIO:
     """Open an ordinary file, of at most so many bytes, to read it. An OSError where it is none, as where it is not
     there."""
     found = os.stat(path)
+    if stat.S_ISDIR(found.st_mode):
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
     if odd := next(said for is_kind, said in KINDS if is_kind(found.st_mode)):
         raise OSError(errno.EINVAL, f"{odd}, and an ordinary file is needed", str(path))
     if most is not None and found.st_size > most:
