@@ -17,6 +17,7 @@ from paceline.cli.common import (
     print_json,
     progress,
 )
+from paceline.cli.streams import say
 
 if TYPE_CHECKING:
     from paceline.measure.conformance import Report
@@ -153,12 +154,12 @@ def _planners(asked: Sequence[str]) -> Sequence[str]:
 def _print(report: Report) -> None:
     found = report.summary()
     sizes = ", ".join(map(str, report.batches))
-    print(f"{report.target}  {report.dtype}  weights {report.fingerprint}  sequences at once: {sizes}")
-    print(f"{'method':42} {'cases':>6} {'equal':>6} {'near ties':>10} {'not re-scored':>14} {'bugs':>5}")
+    say(f"{report.target}  {report.dtype}  weights {report.fingerprint}  sequences at once: {sizes}")
+    say(f"{'method':42} {'cases':>6} {'equal':>6} {'near ties':>10} {'not re-scored':>14} {'bugs':>5}")
     for method, row in report.by_method():
         counts = f"{row['cases']:6} {row['equal']:6} {row['near ties']:10} {row['not re-scored']:14} {row['bugs']:5}"
-        print(f"{method:42} {counts}")
-    print(
+        say(f"{method:42} {counts}")
+    say(
         f"{found['tokens']} tokens walked along plain decoding's text: {found['flips_per_1000']} flips per 1,000, "
         f"control {found['control_flips_per_1000']}; {found['seconds']} s"
     )
@@ -166,4 +167,4 @@ def _print(report: Report) -> None:
         *(f"BUG  {fault}" for fault in report.sentences()),
         *(f"note {note}" for note in report.notes),
     ):
-        print(line)
+        say(line)

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from paceline.cli.common import MODEL, Subparsers, add_json, add_trust, decode, print_json, progress
 from paceline.cli.pages import check_writable
+from paceline.cli.streams import say
+from paceline.files.reading import read_file
 
 if TYPE_CHECKING:
     from paceline.drafters.indexing import Ids
@@ -81,7 +83,7 @@ def info(options: argparse.Namespace) -> int:
 
 def _read(path: Path) -> str:
     try:
-        return decode(path.read_bytes(), str(path))
+        return decode(read_file(path), str(path))
     except OSError as error:
         raise ValueError(f"cannot read {path}: {error.strerror}") from None
 
@@ -115,5 +117,5 @@ def _tell(header: Header, file: str, as_json: bool) -> None:
     if as_json:
         print_json(said)
         return
-    print(f"{file}: {said['tokens']} tokens of {said['texts']} texts, {said['bytes']} bytes")
-    print(f"tokenizer {said['tokenizer']}, highest token {said['highest_token']}, digest {said['digest'][:16]}")
+    say(f"{file}: {said['tokens']} tokens of {said['texts']} texts, {said['bytes']} bytes")
+    say(f"tokenizer {said['tokenizer']}, highest token {said['highest_token']}, digest {said['digest'][:16]}")

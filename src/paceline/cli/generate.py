@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -25,6 +24,7 @@ from paceline.cli.common import (
     writing_settings,
 )
 from paceline.cli.pages import check_writable, write_page
+from paceline.cli.streams import say, write
 
 if TYPE_CHECKING:
     from paceline.hosts.writing import Generation, Writing
@@ -82,7 +82,7 @@ def run(options: argparse.Namespace) -> int:
         _write_page(options.html, [_picture(text, prompt, facts) for text in texts])
     if options.explain:
         for text in texts:
-            print("\n" + "\n".join(text.explain()))
+            say("\n" + "\n".join(text.explain()))
     if options.json:
         explained = [text.explain() for text in texts] if options.explain else []
         told = {"explain": explained[0] if len(explained) == 1 else explained} if explained else {}
@@ -95,9 +95,8 @@ def _stream(writing: Writing, prompt: str, options: argparse.Namespace) -> Gener
     if options.show:
         return _draw(writing, prompt, wants_color(options))
     for piece in writing.pieces():
-        sys.stdout.write(piece.text)
-        sys.stdout.flush()
-    print()
+        write(piece.text)
+    say()
     return writing.result()
 
 
@@ -120,12 +119,12 @@ def _print_all(texts: list[Generation], prompt: str, options: argparse.Namespace
 
     for number, text in enumerate(texts):
         if len(texts) > 1 and (options.show or not options.json):
-            print(f"--- sample {number} ---")
+            say(f"--- sample {number} ---")
         if options.show:
             color = wants_color(options)
             show(paint(_picture(text, prompt, {}), color), color)
         elif not options.json:
-            print(text.text)
+            write(text.text + "\n")
 
 
 def _picture(text: Generation, prompt: str, facts: dict[str, Any], title: str = "") -> TokenPicture:

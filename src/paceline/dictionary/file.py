@@ -42,6 +42,7 @@ from typing import Any
 from paceline.dictionary.packing import Sizes, pack, unpack
 from paceline.dictionary.statistics import LONGEST
 from paceline.dictionary.table import Table
+from paceline.files.reading import open_file
 from paceline.profile.keeping import write_whole
 from paceline.vocabulary import Vocabulary
 
@@ -54,6 +55,8 @@ DESCRIBED = 1 << 16
 """Bytes of a description at most."""
 MOST = 1 << 24
 """Entries, completions and different tokens at most."""
+LARGEST = 1 << 30
+"""Bytes of a file at most."""
 DENSEST = 8
 """Times their packed size that sections may take beyond `FREE`; those of languages take two to three times that."""
 FREE = 1 << 22
@@ -202,7 +205,7 @@ def unsqueezed(header: Header, packed: bytes) -> bytes:
 
 def _opened(path: str | Path) -> Any:
     try:
-        return Path(path).open("rb")
+        return open_file(path, LARGEST)
     except OSError as error:
         raise ValueError(
             f"cannot read the dictionary {path}: {error.strerror}; 'paceline dict build' makes one"

@@ -13,6 +13,7 @@ from threading import Lock
 
 from paceline.drafters.endings import NONE, Endings
 from paceline.drafters.tokenfile import SIZE, Header, read_header, width_of, write_whole
+from paceline.files.reading import read_file
 from paceline.vocabulary import Vocabulary
 
 KIND = b"PACEMEMO"
@@ -106,7 +107,7 @@ class Memory:
 
     def _load(self, file: str, vocab_size: int, vocabulary: Vocabulary | None) -> None:
         try:
-            whole = Path(file).read_bytes()
+            whole = read_file(file)
         except OSError as error:
             raise ValueError(f"cannot read the {NOUN} {file}: {error.strerror}") from None
         header = read_header(file, whole[:SIZE], KIND, NOUN)

@@ -170,6 +170,8 @@ class LanguageModel:
             return np.asarray(prompt)
         if self.vocabulary is None:
             raise ValueError(f"{self.target.name} came without a tokenizer; give the prompt as token ids")
+        if (limit := self.target.context_length) is not None:
+            self.vocabulary.refuse_beyond(prompt, limit)
         return self.vocabulary.encode(prompt)
 
     @staticmethod

@@ -15,6 +15,14 @@ from paceline.vocabulary.spelling import PieceTable, canonical_rule, read_decode
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
+PIECE = 1 << 16
+"""Characters of a long text that are encoded at a time."""
+CUT = 64
+"""More tokens than a text has that two parts of it may have together, where it is cut within a word."""
+DENSEST = 8
+"""Bytes of a token in texts that are encoded at once, whatever they turn out to be."""
+FEW = 1 << 20
+"""Bytes that are encoded in any case: a tokenizer may drop some, and have one token for all that it does not know."""
 PROBES = 192
 """How many ids of a vocabulary its tables are tried on before they are trusted."""
 
@@ -91,6 +99,27 @@ class Vocabulary:
                 raise
             raise ValueError(f"the tokenizer of {self._name} cannot encode this text: {error}") from None
         return np.asarray(ids, dtype=np.int64)
+
+    def refuse_beyond(self, text: str, limit: int) -> None:
+        """ValueError for a text that cannot be as few tokens as a context holds, before encoding takes 100 to 250 times
+        its bytes of memory. One that is only somewhat too long is left to whoever has its tokens."""
+        size = len(text.encode(errors="surrogatepass"))
+        if size <= max(PIECE, DENSEST * limit):
+            return
+        shorten = f"and the model's context holds {limit}; shorten the prompt so that at least one token can follow"
+        if size > max(FEW, self._longest * limit):
+            raise ValueError(f"the prompt has {size} bytes, tokens have at most {self._longest} bytes, {shorten}")
+        tokens = 0
+        for cuts, start in enumerate(range(0, len(text), PIECE)):
+            tokens += len(self.encode(text[start : start + PIECE], add_special=False))
+            if tokens > limit + CUT * cuts:
+                read = min(start + PIECE, len(text))
+                raise ValueError(f"the first {read} characters of the prompt are about {tokens} tokens, {shorten}")
+
+    @cached_property
+    def _longest(self) -> int:
+        """Bytes of the longest token."""
+        return max((len(self.token_bytes(token)) for token in range(self.size)), default=1)
 
     def encode_all(self, texts: Sequence[str]) -> list[list[int]]:
         """Many texts at once, without special tokens; more than twice as quick for short ones as one after the

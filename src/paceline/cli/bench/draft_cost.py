@@ -12,6 +12,7 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 from paceline.cli.common import Subparsers, add_json, add_trust, aligned, describe, load_model, print_json
+from paceline.cli.streams import say
 
 if TYPE_CHECKING:
     from paceline.drafters import Drafter
@@ -94,10 +95,10 @@ def run(options: argparse.Namespace) -> int:
         "rounds": options.rounds,
         "threads": torch.get_num_threads(),
     }
-    print("\n".join(_lines(result)), flush=True)
+    say("\n".join(_lines(result)), flush=True)
     if options.model is not None:
         result["rounds_of_a_model"] = told = _rounds(options)
-        print("\n".join(_share_lines(told)))
+        say("\n".join(_share_lines(told)))
     if options.json:
         print_json(result)
     return 0

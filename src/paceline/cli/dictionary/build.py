@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from paceline.cli.common import MODEL, Subparsers, add_json, add_trust, print_json, progress, utf8
 from paceline.cli.dictionary.info import show, tell
 from paceline.cli.pages import check_writable
+from paceline.cli.streams import say
 
 if TYPE_CHECKING:
     from paceline.dictionary.build import Advance
@@ -148,7 +149,7 @@ def run(options: argparse.Namespace) -> int:
         return 0
     show(tell(options.out, header))
     for note in notes:
-        print(f"note: {note}")
+        say(f"note: {note}")
     return 0
 
 

@@ -23,6 +23,7 @@ from paceline.cli.common import (
 )
 from paceline.cli.dictionary.tokenizer import tokenizer_of
 from paceline.cli.pages import check_writable, write_page
+from paceline.cli.streams import say
 
 if TYPE_CHECKING:
     from paceline.measure.dictionaries.replaying import Passage
@@ -99,7 +100,7 @@ def run(options: argparse.Namespace) -> int:
     if options.show:
         _draw(passages, wants_color(options))
     lines = [_line(passage.key, passage.tally) for passage in passages] if len(passages) > 1 else []
-    print("\n".join(aligned([HEAD, *lines, _line("all" if lines else passages[0].key, whole)])))
+    say("\n".join(aligned([HEAD, *lines, _line("all" if lines else passages[0].key, whole)])))
     if options.out is not None:
         write_page(options.out, "Where each token came from", map(_section, passages))
     if options.json:

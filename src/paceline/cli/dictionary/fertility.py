@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from paceline.cli.common import Subparsers, add_json, add_trust, aligned, print_json, progress, utf8
+from paceline.cli.streams import say
 
 if TYPE_CHECKING:
     from paceline.measure.fertility import Fertility, Text
@@ -143,7 +144,7 @@ def _show(counted: Mapping[str, Mapping[str, Fertility]], texts: Sequence[Text],
         blocks.append(list(_table("tokens per character", unspaced, counted, lambda told: told.per_character)))
     blocks += [block for block in (list(_beside_paper(counted)), list(findings)) if block]
     blocks.append(list(_origins(texts, next(iter(counted.values())))))
-    print("\n\n".join("\n".join(line.rstrip() for line in block) for block in blocks))
+    say("\n\n".join("\n".join(line.rstrip() for line in block) for block in blocks))
 
 
 def _table(

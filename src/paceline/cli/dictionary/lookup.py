@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from paceline.cli.common import MODEL, Subparsers, add_json, add_trust, print_json, utf8
 from paceline.cli.dictionary.tokenizer import of_another, tokenizer_of
+from paceline.cli.streams import say
 
 if TYPE_CHECKING:
     from paceline.dictionary.index import Dictionary, Match
@@ -71,11 +72,11 @@ def run(options: argparse.Namespace) -> int:
     if options.json:
         print_json({"tokens": [_spelt([token], vocabulary) for token in ids], "matches": found})
         return 0
-    print("tokens: " + " ".join(f"[{_spelt([token], vocabulary)}]" for token in ids))
+    say("tokens: " + " ".join(f"[{_spelt([token], vocabulary)}]" for token in ids))
     if not found:
-        print("nothing is proposed: no entry ends like this")
+        say("nothing is proposed: no entry ends like this")
     for one in found:
-        print(
+        say(
             f"{one['dictionary']}: [{one['matched']}] -> [{']['.join(one['tokens'])}]"
             f"  {one['first']:.2f}, then {one['rest']:.2f}"
         )

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from paceline.cli.common import Subparsers, add_json, add_trust, aligned, print_json, progress, utf8
 from paceline.cli.dictionary.fertility import named_text
+from paceline.cli.streams import say
 
 if TYPE_CHECKING:
     from paceline.measure.dictionaries.findings import Findings
@@ -134,8 +135,8 @@ def run(options: argparse.Namespace) -> int:
         swept = sweep(options.out, settings, workers, advance)
     findings = findings_of(swept)
     report(options.out, settings, swept, findings)
-    print("\n".join(_told(swept, findings, cells=options.show is not None)))
-    print(f"\nresults, report.md and report.html in {options.out}")
+    say("\n".join(_told(swept, findings, cells=options.show is not None)))
+    say(f"\nresults, report.md and report.html in {options.out}")
     if options.json:
         print_json({"out": str(options.out)} | swept.as_dict() | {"findings": findings.as_dict()})
     return 0

@@ -1,0 +1,1 @@
+"""Files from outside: how they are opened, and what their JSON must look like."""
