@@ -407,7 +407,7 @@ MOMENTS = [
 def test_ctrl_c_leaves_nothing_behind(
     module: Any, name: str, text: Path, out: Path, tmp_path: Path, say: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from paceline.profile.keeping import write_whole
+    from paceline.files import write_whole
 
     (tmp_path / "spill").mkdir()
     out.write_bytes(b"old")

@@ -19,7 +19,7 @@ from dictionary_tables import LONGEST, Entries, longest_first, made_up, table_of
 from paceline.dictionary import index
 from paceline.dictionary.index import Dictionary, Match
 from paceline.dictionary.table import probability
-from paceline.profile import keeping
+from paceline.files import write_whole
 
 pytest.importorskip("marisa_trie", reason="looking up needs marisa-trie: pip install 'paceline[dict]'")
 
@@ -483,7 +483,7 @@ def test_two_threads_that_write_one_file_do_not_write_into_each_others(tmp_path:
         yield b" and last"
 
     with ThreadPoolExecutor(2) as pool:
-        writing = [pool.submit(keeping.write_whole, tmp_path / "a", pieces()) for _ in range(2)]
+        writing = [pool.submit(write_whole, tmp_path / "a", pieces()) for _ in range(2)]
         both.wait(10)
         begun = list(tmp_path.iterdir())
         go.set()
@@ -495,7 +495,7 @@ def test_two_threads_that_write_one_file_do_not_write_into_each_others(tmp_path:
 SLOWLY = """
 import sys, time
 from pathlib import Path
-from paceline.profile.keeping import write_whole
+from paceline.files import write_whole
 
 def pieces():
     yield b"begun"
@@ -524,7 +524,7 @@ def test_ctrl_c_between_two_pieces_of_a_file_leaves_what_was_there(tmp_path: Pat
         assert time.monotonic() - started < 10
     assert [path.name for path in tmp_path.iterdir()] == ["a"]
     assert (tmp_path / "a").read_bytes() == b"old"
-    keeping.write_whole(tmp_path / "a", [b"n", b"ew"])
+    write_whole(tmp_path / "a", [b"n", b"ew"])
     assert (tmp_path / "a").read_bytes() == b"new"
 
 

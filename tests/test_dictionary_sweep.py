@@ -205,7 +205,7 @@ def test_fewer_ngrams_are_looked_at_where_fewer_are_wanted(place: Path, swept: S
 
 def test_a_folder_of_something_else_is_left_alone(place: Path, tmp_path: Path) -> None:
     (tmp_path / "letters.txt").write_text("mine")
-    with pytest.raises(ValueError, match="holds no sweep"):
+    with pytest.raises(ValueError, match="is there and is no sweep"):
         sweep(tmp_path, settings(place))
     assert [file.name for file in tmp_path.iterdir()] == ["letters.txt"]
 

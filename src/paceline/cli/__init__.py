@@ -11,6 +11,7 @@ from typing import NoReturn
 from paceline import __version__
 from paceline.cli import bench, calibrate, chat, check, datastore, demo, dictionary, export, generate, methods, streams
 from paceline.cli.failures import sentence
+from paceline.files import Terminated, terminable
 
 COMMANDS = (demo, generate, chat, calibrate, check, bench, datastore, dictionary, export, methods)
 
@@ -68,11 +69,12 @@ def parser() -> argparse.ArgumentParser:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one command. 0 is success, 1 a check that found a bug, 2 a mistake in what was asked, 130 an interruption."""
+    """Run one command. 0 is success, 1 a check that found a bug, 2 a mistake in what was asked, 130 an interruption and
+    143 a termination."""
     try:
         streams.prepare()
         options = parser().parse_args(arguments)
-        with warnings.catch_warnings():
+        with terminable(), warnings.catch_warnings():
             warnings.showwarning = _note
             code = int(options.run(options))
         sys.stdout.flush()
@@ -83,6 +85,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         print("\npaceline: interrupted", file=sys.stderr)
         return 130
+    except Terminated as ended:
+        print("\npaceline: terminated", file=sys.stderr)
+        return int(str(ended.code))
     except Exception as error:
         if (said := sentence(error)) is None:
             raise

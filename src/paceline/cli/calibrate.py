@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from paceline.cli.bench.surroundings import add_threads, threads
-from paceline.cli.common import Subparsers, add_json, add_model, aligned, load_model, print_json, progress
-from paceline.cli.pages import check_writable, write_whole
+from paceline.cli.common import Subparsers, add_json, add_model, aligned, inputs_of, load_model, print_json, progress
+from paceline.files import check_output, write_whole
 
 if TYPE_CHECKING:
     from paceline.hosts.python import LanguageModel
@@ -76,12 +76,12 @@ def add(commands: Subparsers) -> None:
 def run(options: argparse.Namespace) -> int:
     from paceline.measure.calibrate import Calibrator
     from paceline.measure.calibrate.prompts import SAMPLES, prompts_of
-    from paceline.profile.stored import Unreadable, load, save
+    from paceline.profile.stored import Unreadable, load, update
     from paceline.targets.setup import setup_of
 
     started = time.monotonic()
     specs, plan = _specs(options), _plan(options)
-    check_writable(options.html)
+    check_output(options.html, inputs_of(options))
     with threads(options.threads), progress(f"loading {options.model}") as advance:
         lm = load_model(options)
         if lm.vocabulary is None:
@@ -94,8 +94,8 @@ def run(options: argparse.Namespace) -> int:
             known = None  # it is about to be replaced
         methods = _methods(lm, specs, options.draft_model)
         calibrator = Calibrator(target=lm.target, methods=methods, prompts=prompts, plan=plan, progress=advance)
-        profile = calibrator.run(known)
-        path = save(profile)
+        measured_now = calibrator.run(known)
+        profile, path = update(measured_now.setup, lambda by_now: calibrator.joined(measured_now, by_now))
     took = time.monotonic() - started
     found = [profile.method(method.spec, method.draft) for method in methods]
     measured = [one for one in found if one is not None]

@@ -20,6 +20,7 @@ from paceline.cli.common import (
     aligned,
     describe,
     draft_model,
+    inputs_of,
     load_model,
     print_json,
     progress,
@@ -28,7 +29,7 @@ from paceline.cli.common import (
     wants_color,
 )
 from paceline.cli.failures import sentence
-from paceline.cli.pages import check_writable, write_page
+from paceline.files import check_output, write_whole
 
 if TYPE_CHECKING:
     from paceline.hosts.python import LanguageModel
@@ -125,7 +126,7 @@ def run(options: argparse.Namespace) -> int:
     prompts = _prompts(options.prompt)
     methods = _methods(options)
     models = _models(options)
-    check_writable(options.html)
+    check_output(options.html, inputs_of(options))
     sampled = f"at temperature {options.temperature:g} with seed {options.seed}"
     print(f"A cheap source drafts, the model checks: {sampled}, every method must write the same text.\n", flush=True)
     parts, left_out = list[Part](), dict[str, str]()
@@ -147,7 +148,9 @@ def run(options: argparse.Namespace) -> int:
         print(NOT_SAME.format(**next(part.facts for part in parts if not part.same)))
     print(f'{seconds:.0f} s altogether. Now write something yourself: paceline generate "Once" --show tokens')
     if options.html:
-        write_page(options.html, "Paceline: the same text, faster", _sections(parts))
+        from paceline.measure.pictures.page import page
+
+        write_whole(options.html, page("Paceline: the same text, faster", _sections(parts)))
     if options.json:
         settings = {
             name: getattr(options, name) for name in ("temperature", "seed", "max_new_tokens", "num_draft_tokens")

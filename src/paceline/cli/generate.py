@@ -16,6 +16,7 @@ from paceline.cli.common import (
     add_writing,
     asked,
     describe,
+    inputs_of,
     load_model,
     print_json,
     read_prompt,
@@ -24,7 +25,7 @@ from paceline.cli.common import (
     wants_color,
     writing_settings,
 )
-from paceline.cli.pages import check_writable, write_page
+from paceline.files import check_output, write_whole
 
 if TYPE_CHECKING:
     from paceline.hosts.writing import Generation, Writing
@@ -70,7 +71,7 @@ def run(options: argparse.Namespace) -> int:
     how.planner_for(how.drafter)  # a misspelt method or planner is told before a model is loaded
     if options.logprobs is not None and not options.json:
         raise ValueError("--logprobs are told in JSON only; add --json")
-    check_writable(options.html)
+    check_output(options.html, inputs_of(options))
     lm = load_model(options)
     if options.samples == 1 and not options.json:
         texts = [_stream(lm.write(prompt, **settings), prompt, options)]
@@ -135,9 +136,9 @@ def _picture(text: Generation, prompt: str, facts: dict[str, Any], title: str = 
 
 
 def _write_page(path: Path, pictures: list[TokenPicture]) -> None:
-    from paceline.measure.pictures.page import token_section
+    from paceline.measure.pictures.page import page, token_section
 
-    write_page(path, "Where each token came from", map(token_section, pictures))
+    write_whole(path, page("Where each token came from", map(token_section, pictures)))
 
 
 def _given(settings: dict[str, Any]) -> dict[str, Any]:

@@ -7,8 +7,9 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from paceline.cli.common import Subparsers, add_json, aligned, print_json, progress, utf8
+from paceline.cli.common import Subparsers, add_json, aligned, inputs_of, print_json, progress, utf8
 from paceline.cli.dictionary.fertility import named_text
+from paceline.files import check_apart
 
 if TYPE_CHECKING:
     from paceline.measure.dictionaries.findings import Findings
@@ -128,6 +129,7 @@ def run(options: argparse.Namespace) -> int:
     workers = cores() if options.workers is None else options.workers
     if workers < 1:
         raise ValueError(f"--workers must be at least 1, not {workers}")
+    check_apart(options.out, inputs_of(options))
     with progress("opening tokenizers") as advance:
         settings = _settings(options)
         swept = sweep(options.out, settings, workers, advance)

@@ -9,14 +9,15 @@ from __future__ import annotations
 import re
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, ExitStack
 from pathlib import Path
-from tempfile import TemporaryDirectory
+from tempfile import gettempdir
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from paceline.dictionary.counting.cores import cores
 from paceline.dictionary.counting.statement import quoted
+from paceline.files import workplace
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -43,11 +44,12 @@ class Engine(AbstractContextManager["Engine"]):
         self.memory = bytes_of("memory", memory)
         if threads is not None and threads < 1:
             raise ValueError(f"counting needs at least 1 thread, not {threads}")
+        self._leaving = ExitStack()
+        folder = folder or Path(gettempdir())
         try:
-            self._spilled = TemporaryDirectory(prefix="paceline-count-", dir=folder, ignore_cleanup_errors=True)
+            self._place = self._leaving.enter_context(workplace(folder))
         except OSError as error:
             raise ValueError(f"{folder} can't hold what counting spills ({error.strerror}); name a folder") from None
-        self._place = Path(self._spilled.name)
         config: dict[str, Any] = {
             "memory_limit": f"{self.memory}B",
             "temp_directory": str(self._place / "engine"),
@@ -62,7 +64,7 @@ class Engine(AbstractContextManager["Engine"]):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._connection.close()
-        self._spilled.cleanup()
+        self._leaving.close()
 
     def register(self, name: str, rows: pa.Table | pa.RecordBatchReader) -> None:
         self._connection.register(name, rows)

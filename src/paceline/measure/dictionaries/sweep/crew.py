@@ -10,6 +10,7 @@ from __future__ import annotations
 import multiprocessing
 import os
 import signal
+import threading
 import traceback
 from collections.abc import Callable, Sequence
 from multiprocessing.connection import Connection, wait
@@ -45,6 +46,7 @@ def measure_all(folder: Folder, pairs: Sequence[Pair], workers: int, watch: Call
     finally:
         for worker in crew:
             worker.stop()
+        folder.tidy()
 
 
 class _Worker:
@@ -94,6 +96,7 @@ class _Worker:
 def _serve(pipe: Connection, path: str, settings: Settings) -> None:
     """What a worker does until nobody sends it any more."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    threading.Thread(target=_end_with, args=(multiprocessing.parent_process(),), daemon=True).start()
     os.environ["TOKENIZERS_PARALLELISM"] = "false"
     folder = Folder(Path(path), settings)
     while True:
@@ -112,3 +115,10 @@ def _serve(pipe: Connection, path: str, settings: Settings) -> None:
             pipe.send(told)
         except OSError:  # nobody is there any more
             return
+
+
+def _end_with(parent: BaseProcess | None) -> None:
+    """A process that was killed stops no workers, so they watch it."""
+    assert parent is not None, "whoever works here was started"
+    parent.join()
+    os._exit(1)

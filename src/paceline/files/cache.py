@@ -1,0 +1,22 @@
+"""Where what can be made again is kept."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+PLACE = "PACELINE_CACHE"
+"""The environment variable that names another folder."""
+
+
+def folder() -> Path:
+    """$PACELINE_CACHE, or else where this system keeps what can be made again."""
+    if given := os.environ.get(PLACE):
+        return Path(given).expanduser()
+    if sys.platform == "win32":
+        return Path(os.environ.get("LOCALAPPDATA") or Path.home() / "AppData" / "Local") / "paceline" / "Cache"
+    if sys.platform == "darwin":
+        return Path.home() / "Library" / "Caches" / "paceline"
+    given = os.environ.get("XDG_CACHE_HOME", "")
+    return (Path(given) if Path(given).is_absolute() else Path.home() / ".cache") / "paceline"
