@@ -264,16 +264,6 @@ def test_an_index_that_nobody_opened_for_90_days_goes_when_another_is_written(tm
     assert set(cache.iterdir()) == {places[2], places[3], fresh}
 
 
-def test_what_a_killed_process_left_goes_too_and_what_is_being_written_stays(tmp_path: Path, cache: Path) -> None:
-    old = opened_anew(tmp_path / "a.dict", 1)
-    left, written = (cache / f".{old.name}.{number}.partial" for number in ("1234.7", "5678.7"))
-    for path in (left, written):
-        path.write_bytes(b"half an index")
-    age(left, LONG)
-    fresh = opened_anew(tmp_path / "a.dict", 2)
-    assert set(cache.iterdir()) == {old, written, fresh}
-
-
 def test_no_other_file_of_the_folder_goes(tmp_path: Path, cache: Path) -> None:
     old = opened_anew(tmp_path / "a.dict", 1)
     others = [cache / name for name in ("notes.txt", "my.index", f"{old.name}.bak", f"x{old.name}", old.name.upper())]

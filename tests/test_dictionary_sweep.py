@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 from paceline.cli import main
+from paceline.files.writing import HOST
 from paceline.measure.dictionaries.findings import findings_of
 from paceline.measure.dictionaries.report import report
 from paceline.measure.dictionaries.sweep import About, Cell, Settings, Swept, crew, sweep
@@ -123,10 +124,14 @@ def test_half_a_file_never_appears(place: Path, monkeypatch: pytest.MonkeyPatch)
             sweep(path, settings(place))
     assert not path.exists()
     path.mkdir()
-    (path / ".settings.json.1.partial").write_text("{")  # as whoever is killed leaves it
+    left = path / f".paceline-{HOST}-{12 * '0'}.partial"
+    left.mkdir()  # as whoever is killed leaves it
+    (left / "settings.json").write_text("{")
     folder = Folder(path, settings(place))
     folder.begin()
-    assert [file.name for file in path.iterdir()] == ["settings.json"]
+    (path / "notes.partial").write_text("somebody's")
+    folder.begin()
+    assert sorted(file.name for file in path.iterdir()) == ["notes.partial", "settings.json"]
 
 
 def test_a_folder_that_vanished_does_not_hide_why_a_sweep_ended(place: Path) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from paceline.files import cache, folder
+from paceline.files import folder
 from paceline.profile.acceptance import Point
 from paceline.profile.curve import Curves, Reading, with_reading
 from paceline.profile.fits import best_size, cubic, left_out, optimum, points, spline
@@ -238,6 +238,6 @@ def test_the_folder_is_the_systems_own(
         monkeypatch.delenv(name, raising=False)
     for name, value in variables.items():
         monkeypatch.setenv(name, value)
-    monkeypatch.setattr(cache.sys, "platform", platform)
+    monkeypatch.setattr("paceline.files.cache.sys.platform", platform)
     monkeypatch.setattr(Path, "home", classmethod(lambda cls: Path("/me")))
     assert folder() == place

@@ -123,10 +123,10 @@ def add(commands: Subparsers) -> None:
 
 def run(options: argparse.Namespace) -> int:
     started = time.monotonic()
+    check_output(options.html, inputs_of(options))
     prompts = _prompts(options.prompt)
     methods = _methods(options)
     models = _models(options)
-    check_output(options.html, inputs_of(options))
     sampled = f"at temperature {options.temperature:g} with seed {options.seed}"
     print(f"A cheap source drafts, the model checks: {sampled}, every method must write the same text.\n", flush=True)
     parts, left_out = list[Part](), dict[str, str]()

@@ -63,6 +63,7 @@ def add(commands: Subparsers) -> None:
 def run(options: argparse.Namespace) -> int:
     from paceline.hosts.settings import split_settings
 
+    check_output(options.html, inputs_of(options))
     prompt = read_prompt(options.prompt, options.prompt_file)
     settings = writing_settings(options)
     if options.logprobs is not None:
@@ -71,7 +72,6 @@ def run(options: argparse.Namespace) -> int:
     how.planner_for(how.drafter)  # a misspelt method or planner is told before a model is loaded
     if options.logprobs is not None and not options.json:
         raise ValueError("--logprobs are told in JSON only; add --json")
-    check_output(options.html, inputs_of(options))
     lm = load_model(options)
     if options.samples == 1 and not options.json:
         texts = [_stream(lm.write(prompt, **settings), prompt, options)]

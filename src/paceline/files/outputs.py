@@ -21,18 +21,19 @@ def check_output(path: Path | None, inputs: Iterable[Path] = ()) -> None:
     """Refuse, before the work whose result it would be, a file that cannot be written or is among the inputs."""
     if path is None:
         return
-    check_apart(path, inputs)
     place = Path(os.path.realpath(path))
-    if place.is_dir():
-        raise ValueError(f"cannot write {path}: it is a folder; name a file")
-    if os.path.lexists(place) and not place.is_file():
-        raise ValueError(f"cannot write {path}: it is no ordinary file; name one, or a new one")
-    if not place.parent.is_dir():
-        raise ValueError(f"cannot write {path}: there is no folder {path.parent}")
-    if place.exists() and not os.access(place, os.W_OK):
-        raise ValueError(f"cannot write {path}: no permission")
-    with named(path), workplace(place.parent) as work:
-        (work / place.name).touch()
+    with named(path):
+        if place.is_dir():
+            raise ValueError(f"cannot write {path}: it is a folder; name a file")
+        if os.path.lexists(place) and not place.is_file():
+            raise ValueError(f"cannot write {path}: it is no ordinary file; name one, or a new one")
+        if not place.parent.is_dir():
+            raise ValueError(f"cannot write {path}: there is no folder {path.parent}")
+        if place.exists() and not os.access(place, os.W_OK):
+            raise ValueError(f"cannot write {path}: no permission")
+        check_apart(path, inputs)
+        with workplace(place.parent) as work:
+            (work / place.name).touch()
 
 
 def check_apart(output: Path, inputs: Iterable[Path]) -> None:
@@ -41,8 +42,8 @@ def check_apart(output: Path, inputs: Iterable[Path]) -> None:
     for given in inputs:
         source = Path(os.path.realpath(given))
         if _is_read(place, source) or (place.is_dir() and place in (source, *source.parents)):
-            inside = "" if source == place else f" ({given})"
-            raise ValueError(f"{output} is read by this command{inside} and would be written over; name another")
+            inside = "" if given == output else f" (as {given})"
+            raise ValueError(f"{output} is read by this command{inside} and would be replaced; name another output")
 
 
 def _is_read(place: Path, source: Path) -> bool:

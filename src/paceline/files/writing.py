@@ -88,8 +88,9 @@ def partial(path: str | Path, *, sync: bool = False) -> Iterator[Path]:
 
 def write_whole(path: str | Path, content: str | Iterable[Any], *, sync: bool = False) -> None:
     """Write a text or pieces of bytes, as `partial` does."""
+    pieces: Iterable[Any] = [content.encode()] if isinstance(content, str) else content
     with partial(path, sync=sync) as fresh, fresh.open("wb") as file:
-        file.writelines([content.encode()] if isinstance(content, str) else content)
+        file.writelines(pieces)
 
 
 def remove_left(folder: Path) -> None:

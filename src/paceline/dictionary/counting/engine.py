@@ -7,8 +7,8 @@ thread at once and stops it from there.
 from __future__ import annotations
 
 import re
-import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import AbstractContextManager, ExitStack
 from pathlib import Path
 from tempfile import gettempdir
@@ -57,12 +57,14 @@ class Engine(AbstractContextManager["Engine"]):
             "threads": threads or cores(),
         }
         self._connection = duckdb.connect(config=config)
+        self._worker = ThreadPoolExecutor(1)
         self._stopped = False
         self._failure: BaseException | None = None
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        self._worker.shutdown()
         self._connection.close()
         self._leaving.close()
 
@@ -105,32 +107,22 @@ class Engine(AbstractContextManager["Engine"]):
 
     def _apart(self, work: Callable[[], T]) -> T:
         """What the work gives, done in another thread while this one stays open to a signal."""
-        done: list[T] = []
-        failed: list[BaseException] = []
-        ended = threading.Event()
-
-        def go() -> None:
-            try:
-                done.append(work())
-            except BaseException as error:
-                failed.append(error)
-            finally:
-                ended.set()
-
-        worker = threading.Thread(target=go, daemon=True)
-        worker.start()
         try:
-            ended.wait()
+            done = self._worker.submit(work)
+            wait([done])
         except BaseException:
-            self._stopped = True
-            while not ended.wait(AGAIN):
-                self._connection.interrupt()
+            self._stop()
             raise
-        finally:
-            worker.join()
-        if failed:
-            raise self._told(failed[0]) from None
-        return done[0]
+        if (error := done.exception()) is not None:
+            raise self._told(error) from None
+        return done.result()
+
+    def _stop(self) -> None:
+        """Stop what the worker does, if it was begun."""
+        self._stopped = True
+        idle = self._worker.submit(bool)
+        while not wait([idle], AGAIN).done:
+            self._connection.interrupt()
 
     def _told(self, error: BaseException) -> BaseException:
         import duckdb
