@@ -401,7 +401,7 @@ import json, resource, sys
 from pathlib import Path
 sys.path.insert(0, sys.argv[1])
 import numpy as np, pyarrow as pa, torch
-from paceline.dictionary.corpus import Corpus
+from paceline.dictionary.corpus import Corpus, corpus
 from paceline.dictionary.counting import Counts, count, local
 from paceline.drafters import indexing
 from paceline.drafters.memory import Memory
@@ -411,7 +411,7 @@ from paceline.measure.run.directory import About, Run
 from paceline.profile import stored
 from paceline.targets.load import open_model
 import test_profile
-local.TEXT_IN_MEMORY = 10**9
+local.TEXT_IN_MEMORY, corpus.BATCH = 10**9, 10**5
 memory = Memory(9999, "memory")
 memory.fit(99999, None)
 memory.learn(list(range(3000)))

@@ -27,6 +27,8 @@ SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([KMGT]I?B|B)", re.IGNORECASE)
 UNITS = {"B": 1} | {
     prefix + unit: base**power for power, prefix in enumerate("KMGT", 1) for unit, base in (("B", 1000), ("IB", 1024))
 }
+FULL = ("max_temp_directory_size", "No space left", "quota exceeded", "File too large")
+"""What the engine says when the disk, or a user's share of it, is full."""
 AGAIN = 0.05
 """Seconds until a stop is said again: said between two statements, it is not heard."""
 
@@ -130,7 +132,7 @@ class Engine(AbstractContextManager["Engine"]):
         if self._failure is not None:
             return self._failure
         said = str(error)
-        if "max_temp_directory_size" in said or "No space left" in said:
+        if any(reason in said for reason in FULL):
             return ValueError(
                 f"{self._place.parent} has no room left for what counting spills; name another folder or give more "
                 "memory"
