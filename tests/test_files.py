@@ -208,7 +208,7 @@ if "--multiprocessing-fork" in sys.orig_argv:
     def held(folder, pair):
         with partial(folder.path / "counts" / "half") as place:
             print("held", flush=True)
-            time.sleep(20)
+            time.sleep(99)
     crew.measure_pair = held
 """
 SWEEP = "dict sweep --texts en=other --sizes 9 --orders 1 --test-words 30 --workers 2 --out kept "
@@ -348,6 +348,30 @@ def test_who_wants_a_file_alone_waits(tmp_path: Path) -> None:
     assert most == 1
     assert len((tmp_path / "seen").read_text().splitlines()) == 200
     assert [path.name for path in tmp_path.iterdir()] == ["seen"]
+
+
+WITHOUT_LOCKS = """
+import os, sys
+sys.modules["fcntl"] = None
+del os.O_NOFOLLOW, os.O_NONBLOCK
+from pathlib import Path
+from paceline.drafters.memory import Memory
+from paceline.files import claimed, workplace, write_whole
+from paceline.files.ending import terminable
+from paceline.targets import forked
+with terminable(), claimed(Path("runs/first")), workplace(Path("runs/first")):
+    write_whole("runs/first/a", "whole")
+memory = Memory(100, "memo")
+memory.fit(20, None)
+memory.learn([1, 2])
+memory.save()
+"""
+
+
+def test_where_the_system_has_no_such_locks_all_else_works(tmp_path: Path) -> None:
+    with started("-c", WITHOUT_LOCKS, cwd=tmp_path) as process:
+        assert process.communicate()[1] == ""
+    assert set(contents(tmp_path)) == {"memo", "runs/first/a"}
 
 
 # --- a fork -------------------------------------------------------------------------------------------------

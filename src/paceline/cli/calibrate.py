@@ -94,8 +94,8 @@ def run(options: argparse.Namespace) -> int:
             known = None  # it is about to be replaced
         methods = _methods(lm, specs, options.draft_model)
         calibrator = Calibrator(target=lm.target, methods=methods, prompts=prompts, plan=plan, progress=advance)
-        measured_now = calibrator.run(known)
-        profile, path = update(measured_now.setup, lambda by_now: calibrator.joined(measured_now, by_now))
+        fresh = calibrator.run(known)
+        profile, path = update(fresh.setup, lambda by_now: calibrator.joined(fresh, by_now))
     took = time.monotonic() - started
     found = [profile.method(method.spec, method.draft) for method in methods]
     measured = [one for one in found if one is not None]

@@ -1,8 +1,7 @@
-"""Whether this process can compute: a fork has none of the threads that its parent computed with, and waits for ever for
-the locks that they held.
+"""Whether this process can compute. A fork has none of its parent's threads, and waits for ever for what they held.
 
-Torch's own threads are lost whenever there were several, the threads of users where they used a model. A process that
-was forked before any model was loaded, or from one that computes with a single thread, is like any other.
+Torch's own threads are lost wherever there were several, those of users where another one had used a model. A process
+that was forked before any model was loaded, or from one that computes with a single thread, is like any other.
 """
 
 from __future__ import annotations
