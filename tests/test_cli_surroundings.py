@@ -15,7 +15,7 @@ from rich.text import Text
 import families
 from paceline.cli import main
 from paceline.cli.common import print_json, progress, show, utf8
-from paceline.cli.pages import check_writable, write_page
+from paceline.files import check_output, write_whole
 from test_cli import say
 
 SHORT = ["--max-new-tokens", "6", "--ignore-eos"]
@@ -40,7 +40,7 @@ def test_a_page_never_replaces_what_is_no_file(tmp_path: Path) -> None:
     link.symlink_to(pipe)
     for path in (pipe, loop, link):
         with pytest.raises(ValueError, match=f"cannot write {path}: it is no ordinary file"):
-            check_writable(path)
+            check_output(path)
     assert pipe.is_fifo()
 
 
@@ -51,8 +51,8 @@ def test_a_page_goes_where_a_link_leads_and_keeps_permissions(tmp_path: Path) ->
     for mode in (None, 0o600, 0o664):
         if mode is not None:
             file.chmod(mode)
-        check_writable(link)
-        write_page(link, "title", ["text"])
+        check_output(link)
+        write_whole(link, "text")
         assert link.is_symlink()
         assert "text" in file.read_text(encoding="utf8")
         assert mode is None or file.stat().st_mode & 0o777 == mode
@@ -70,15 +70,15 @@ def test_a_folder_that_takes_no_file_is_told_before_the_work(tmp_path: Path, mon
     monkeypatch.setattr(Path, "touch", refused)
     for path in (file, tmp_path / "new.html"):
         with pytest.raises(ValueError, match=f"cannot write {path}: Read-only file system"):
-            check_writable(path)
+            check_output(path)
     assert file.read_text() == "old"
 
 
 def test_looking_whether_a_page_can_be_written_leaves_nothing(tmp_path: Path) -> None:
-    check_writable(tmp_path / "page.html")
+    check_output(tmp_path / "page.html")
     assert list(tmp_path.iterdir()) == []
     with pytest.raises(ValueError, match="File name too long"):
-        check_writable(tmp_path / ("x" * 300))
+        check_output(tmp_path / ("x" * 300))
 
 
 # --- streams ------------------------------------------------------------------------------------------------

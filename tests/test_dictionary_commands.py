@@ -230,7 +230,7 @@ def test_a_text_is_not_replaced_by_its_dictionary(text: Path, out: Path, say: An
     whole = text.read_bytes()
     out.symlink_to(text)
     for place in (text, out, text.parent / ".." / "text" / "a.txt"):
-        assert "which it would replace" in refusal(say("build", "--text", text, "--out", place))
+        assert "would be replaced" in refusal(say("build", "--text", text, "--out", place))
     assert text.read_bytes() == whole
 
 
@@ -407,7 +407,7 @@ MOMENTS = [
 def test_ctrl_c_leaves_nothing_behind(
     module: Any, name: str, text: Path, out: Path, tmp_path: Path, say: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from paceline.profile.keeping import write_whole
+    from paceline.files import write_whole
 
     (tmp_path / "spill").mkdir()
     out.write_bytes(b"old")

@@ -19,7 +19,7 @@ from dictionary_tables import LONGEST, Entries, longest_first, made_up, table_of
 from paceline.dictionary import index
 from paceline.dictionary.index import Dictionary, Match
 from paceline.dictionary.table import probability
-from paceline.profile import keeping
+from paceline.files import write_whole
 
 pytest.importorskip("marisa_trie", reason="looking up needs marisa-trie: pip install 'paceline[dict]'")
 
@@ -264,16 +264,6 @@ def test_an_index_that_nobody_opened_for_90_days_goes_when_another_is_written(tm
     assert set(cache.iterdir()) == {places[2], places[3], fresh}
 
 
-def test_what_a_killed_process_left_goes_too_and_what_is_being_written_stays(tmp_path: Path, cache: Path) -> None:
-    old = opened_anew(tmp_path / "a.dict", 1)
-    left, written = (cache / f".{old.name}.{number}.partial" for number in ("1234.7", "5678.7"))
-    for path in (left, written):
-        path.write_bytes(b"half an index")
-    age(left, LONG)
-    fresh = opened_anew(tmp_path / "a.dict", 2)
-    assert set(cache.iterdir()) == {old, written, fresh}
-
-
 def test_no_other_file_of_the_folder_goes(tmp_path: Path, cache: Path) -> None:
     old = opened_anew(tmp_path / "a.dict", 1)
     others = [cache / name for name in ("notes.txt", "my.index", f"{old.name}.bak", f"x{old.name}", old.name.upper())]
@@ -483,7 +473,7 @@ def test_two_threads_that_write_one_file_do_not_write_into_each_others(tmp_path:
         yield b" and last"
 
     with ThreadPoolExecutor(2) as pool:
-        writing = [pool.submit(keeping.write_whole, tmp_path / "a", pieces()) for _ in range(2)]
+        writing = [pool.submit(write_whole, tmp_path / "a", pieces()) for _ in range(2)]
         both.wait(60)
         begun = list(tmp_path.iterdir())
         go.set()
@@ -495,7 +485,7 @@ def test_two_threads_that_write_one_file_do_not_write_into_each_others(tmp_path:
 SLOWLY = """
 import sys, time
 from pathlib import Path
-from paceline.profile.keeping import write_whole
+from paceline.files import write_whole
 
 def pieces():
     yield b"begun"
@@ -522,7 +512,7 @@ def test_ctrl_c_between_two_pieces_of_a_file_leaves_what_was_there(tmp_path: Pat
         assert process.communicate(timeout=60)[0] == "interrupted\n"
     assert [path.name for path in tmp_path.iterdir()] == ["a"]
     assert (tmp_path / "a").read_bytes() == b"old"
-    keeping.write_whole(tmp_path / "a", [b"n", b"ew"])
+    write_whole(tmp_path / "a", [b"n", b"ew"])
     assert (tmp_path / "a").read_bytes() == b"new"
 
 

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 from paceline.cli import main
+from paceline.files.writing import HOST
 from paceline.measure.dictionaries.findings import findings_of
 from paceline.measure.dictionaries.report import report
 from paceline.measure.dictionaries.sweep import About, Cell, Settings, Swept, crew, sweep
@@ -123,10 +124,14 @@ def test_half_a_file_never_appears(place: Path, monkeypatch: pytest.MonkeyPatch)
             sweep(path, settings(place))
     assert not path.exists()
     path.mkdir()
-    (path / ".settings.json.1.partial").write_text("{")  # as whoever is killed leaves it
+    left = path / f".paceline-{HOST}-{12 * '0'}.partial"
+    left.mkdir()  # as whoever is killed leaves it
+    (left / "settings.json").write_text("{")
     folder = Folder(path, settings(place))
     folder.begin()
-    assert [file.name for file in path.iterdir()] == ["settings.json"]
+    (path / "notes.partial").write_text("somebody's")
+    folder.begin()
+    assert sorted(file.name for file in path.iterdir()) == ["notes.partial", "settings.json"]
 
 
 def test_a_folder_that_vanished_does_not_hide_why_a_sweep_ended(place: Path) -> None:
@@ -205,7 +210,7 @@ def test_fewer_ngrams_are_looked_at_where_fewer_are_wanted(place: Path, swept: S
 
 def test_a_folder_of_something_else_is_left_alone(place: Path, tmp_path: Path) -> None:
     (tmp_path / "letters.txt").write_text("mine")
-    with pytest.raises(ValueError, match="holds no sweep"):
+    with pytest.raises(ValueError, match="is there and is no sweep"):
         sweep(tmp_path, settings(place))
     assert [file.name for file in tmp_path.iterdir()] == ["letters.txt"]
 

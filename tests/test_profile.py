@@ -9,11 +9,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from paceline.profile import keeping
+from paceline.files import folder
 from paceline.profile.acceptance import Point
 from paceline.profile.curve import Curves, Reading, with_reading
 from paceline.profile.fits import best_size, cubic, left_out, optimum, points, spline
-from paceline.profile.keeping import folder
 from paceline.profile.setup import Setup
 from paceline.profile.stored import Profile, Unreadable, find, load, path_of, save
 from profiles import SIZES, full, method, timings
@@ -243,6 +242,6 @@ def test_the_folder_is_the_systems_own(
         monkeypatch.delenv(name, raising=False)
     for name, value in variables.items():
         monkeypatch.setenv(name, value)
-    monkeypatch.setattr(keeping.sys, "platform", platform)
+    monkeypatch.setattr("paceline.files.cache.sys.platform", platform)
     monkeypatch.setattr(Path, "home", classmethod(lambda cls: Path("/me")))
     assert folder() == place

@@ -24,10 +24,11 @@ from engine import SIZE, habitual, tabled, write
 from paceline.context import Context
 from paceline.decode.planner import Cut, Draft, Fixed, Why
 from paceline.drafters import Budget, Drafter, Plain, Seen, make_drafter
+from paceline.files import claimed
 from paceline.law import Sampling
 from paceline.measure.rotation import order
 from paceline.measure.run.contestant import Clock, Contestant, Job, Written, cut
-from paceline.measure.run.directory import ABOUT, RECORDS, claimed, read
+from paceline.measure.run.directory import ABOUT, RECORDS, read
 from paceline.measure.run.ours import Drafting, Ours, parted
 from paceline.measure.run.record import NEW_COLUMNS, ROUND_COLUMNS, SPLIT, Record, Verdict
 from paceline.measure.run.together import arrivals
@@ -619,7 +620,7 @@ def test_a_folder_that_nothing_was_written_to_is_not_left(tmp_path: Path) -> Non
 CONTENDER = """
 import sys, time
 from pathlib import Path
-from paceline.measure.run.directory import claimed
+from paceline.files import claimed
 
 base, end = Path(sys.argv[1]), time.monotonic() + 1.2
 held = 0

@@ -13,6 +13,7 @@ from paceline.cli import bench, calibrate, chat, check, datastore, demo, diction
 from paceline.cli.common import refuse_beyond
 from paceline.cli.failures import OURS, sentence
 from paceline.cli.streams import say
+from paceline.files import Terminated, terminable
 from paceline.files.visible import one_line
 from paceline.targets.trust import trusting
 
@@ -72,13 +73,14 @@ def parser() -> argparse.ArgumentParser:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one command. 0 is success, 1 a check that found a bug, 2 a mistake in what was asked, 130 an interruption."""
+    """Run one command. 0 is success, 1 a check that found a bug, 2 a mistake in what was asked, 130 an interruption and
+    143 a termination."""
     try:
         streams.prepare()
         options = parser().parse_args(arguments)
         refuse_beyond(options)
         consent = trusting(getattr(options, "trust_remote_code", False))
-        with warnings.catch_warnings(), consent, streams.clean_logs():
+        with terminable(), warnings.catch_warnings(), consent, streams.clean_logs():
             warnings.showwarning = _note
             code = int(options.run(options))
         sys.stdout.flush()
@@ -89,6 +91,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         say("\npaceline: interrupted", file=sys.stderr)
         return 130
+    except Terminated as ended:
+        say("\npaceline: terminated", file=sys.stderr)
+        return int(str(ended.code))
     except Exception as error:
         if (said := sentence(error)) is None:
             error.add_note(OURS)

@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from paceline.cli.bench.surroundings import add_threads, threads
-from paceline.cli.common import Subparsers, add_json, add_model, aligned, load_model, print_json, progress
-from paceline.cli.pages import check_writable, write_whole
+from paceline.cli.common import Subparsers, add_json, add_model, aligned, inputs_of, load_model, print_json, progress
 from paceline.cli.streams import say
+from paceline.files import check_output, write_whole
 
 if TYPE_CHECKING:
     from paceline.hosts.python import LanguageModel
@@ -77,12 +77,12 @@ def add(commands: Subparsers) -> None:
 def run(options: argparse.Namespace) -> int:
     from paceline.measure.calibrate import Calibrator
     from paceline.measure.calibrate.prompts import SAMPLES, prompts_of
-    from paceline.profile.stored import Unreadable, load, path_of, save
+    from paceline.profile.stored import Unreadable, load, path_of, update
     from paceline.targets.setup import setup_of
 
     started = time.monotonic()
     specs, plan = _specs(options), _plan(options)
-    check_writable(options.html)
+    check_output(options.html, inputs_of(options))
     with threads(options.threads), progress(f"loading {options.model}") as advance:
         lm = load_model(options)
         if lm.vocabulary is None:
@@ -96,8 +96,8 @@ def run(options: argparse.Namespace) -> int:
         path_of(setup_of(lm.target))  # who has no place for a profile is told before it is measured
         methods = _methods(lm, specs, options.draft_model)
         calibrator = Calibrator(target=lm.target, methods=methods, prompts=prompts, plan=plan, progress=advance)
-        profile = calibrator.run(known)
-        path = save(profile)
+        fresh = calibrator.run(known)
+        profile, path = update(fresh.setup, lambda by_now: calibrator.joined(fresh, by_now))
     took = time.monotonic() - started
     found = [profile.method(method.spec, method.draft) for method in methods]
     measured = [one for one in found if one is not None]

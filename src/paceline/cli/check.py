@@ -119,9 +119,9 @@ def _families(options: argparse.Namespace) -> int:
     with progress("tiny models") as told:
         for found in sweep(custom_generate, options.families, told):
             findings.append(found)
-            print(f"{found.model_type:24} {found.variant:10} {found.verdict:24} {found.reason}".rstrip())
+            say(f"{found.model_type:24} {found.variant:10} {found.verdict:24} {found.reason}".rstrip())
     counts = Counter(found.verdict for found in findings)
-    print(f"{len(findings)} configurations: {', '.join(f'{count} {verdict}' for verdict, count in counts.items())}")
+    say(f"{len(findings)} configurations: {', '.join(f'{count} {verdict}' for verdict, count in counts.items())}")
     if options.json:
         print_json({"counts": dict(counts), "configurations": [asdict(found) for found in findings]})
     return 1 if any(found.verdict in FAILURES for found in findings) else 0

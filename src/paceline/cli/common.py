@@ -7,6 +7,7 @@ import json
 import logging
 import math
 import os
+import re
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -325,6 +326,25 @@ def load_model(options: argparse.Namespace) -> LanguageModel:
     if not sys.stderr.isatty():
         transformers_logging.disable_progress_bar()
     return load(options.model, dtype=options.dtype, device=options.device)
+
+
+INPUTS = (
+    *("model", "draft_model", "tokenizer", "tokenizers", "method", "methods", "peers", "prompt_file", "prompts"),
+    *("suite", "text", "texts", "dict", "data", "runs"),
+)
+"""Options that name something to read, alone or within a spec."""
+
+
+def inputs_of(options: argparse.Namespace) -> list[Path]:
+    """Every file and folder here that the options name to be read."""
+    found = list[str]()
+    for name in INPUTS:
+        given = getattr(options, name, None)
+        for one in given if isinstance(given, list) else [given]:
+            text = str(one[-1] if isinstance(one, tuple) else one or "")
+            tails = (text[mark.end() :] for mark in re.finditer("[:=]", text))
+            found += [text, *tails, *(piece.strip("'\" ") for piece in re.split("[:=,+@]", text))]
+    return [Path(one) for one in dict.fromkeys(found) if one and os.path.exists(one)]
 
 
 def read_prompt(argument: str | None, file: Path | None) -> str:

@@ -7,9 +7,9 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from paceline.cli.common import MODEL, Subparsers, add_json, add_trust, decode, print_json, progress
-from paceline.cli.pages import check_writable
+from paceline.cli.common import MODEL, Subparsers, add_json, add_trust, decode, inputs_of, print_json, progress
 from paceline.cli.streams import say
+from paceline.files import check_output
 from paceline.files.reading import read_file
 
 if TYPE_CHECKING:
@@ -62,7 +62,7 @@ def build(options: argparse.Namespace) -> int:
     from paceline.drafters.indexing import build
     from paceline.targets.replay import open_vocabulary
 
-    check_writable(options.out)
+    check_output(options.out, inputs_of(options))
     texts = [_read(path) for path in options.text]
     vocabulary = open_vocabulary(options.tokenizer or options.model)
     with progress("encoding") as advance:

@@ -21,6 +21,7 @@ from paceline.cli.common import (
     aligned,
     describe,
     draft_model,
+    inputs_of,
     load_model,
     print_json,
     progress,
@@ -29,8 +30,8 @@ from paceline.cli.common import (
     wants_color,
 )
 from paceline.cli.failures import sentence
-from paceline.cli.pages import check_writable, write_page
 from paceline.cli.streams import say
+from paceline.files import check_output, write_whole
 
 if TYPE_CHECKING:
     from paceline.hosts.python import LanguageModel
@@ -125,10 +126,10 @@ def add(commands: Subparsers) -> None:
 
 def run(options: argparse.Namespace) -> int:
     started = time.monotonic()
+    check_output(options.html, inputs_of(options))
     prompts = _prompts(options.prompt)
     methods = _methods(options)
     models = _models(options)
-    check_writable(options.html)
     sampled = f"at temperature {options.temperature:g} with seed {options.seed}"
     say(f"A cheap source drafts, the model checks: {sampled}, every method must write the same text.\n", flush=True)
     parts, left_out = list[Part](), dict[str, str]()
@@ -150,7 +151,9 @@ def run(options: argparse.Namespace) -> int:
         say(NOT_SAME.format(**next(part.facts for part in parts if not part.same)))
     say(f'{seconds:.0f} s altogether. Now write something yourself: paceline generate "Once" --show tokens')
     if options.html:
-        write_page(options.html, "Paceline: the same text, faster", _sections(parts))
+        from paceline.measure.pictures.page import page
+
+        write_whole(options.html, page("Paceline: the same text, faster", _sections(parts)))
     if options.json:
         settings = {
             name: getattr(options, name) for name in ("temperature", "seed", "max_new_tokens", "num_draft_tokens")

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import os
-import shutil
 from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
+
+from paceline.files import workplace
 
 LOOKED_AT = 4096
 """Bytes at a file's beginning in which its mark stands."""
@@ -20,15 +21,15 @@ def write_folder(folder: Path, files: Iterable[tuple[str, str]], *, mark: str, p
         made_here = _make(folder)
     except OSError as error:
         raise ValueError(f"cannot write into {folder}: {error.strerror}") from None
-    fresh = folder / f".{os.getpid()}.partial"
     done = False
     try:
-        names = _write(fresh, files)
-        for name in names:
-            _refuse_foreign(folder / name, mark)
-        (folder / pages).mkdir(exist_ok=True)
-        for name in names:
-            (fresh / name).replace(folder / name)
+        with workplace(folder) as fresh:
+            names = _write(fresh, files)
+            for name in names:
+                _refuse_foreign(folder / name, mark)
+            (folder / pages).mkdir(exist_ok=True)
+            for name in names:
+                (fresh / name).replace(folder / name)
         for old in (folder / pages).glob("*.html"):
             if f"{pages}/{old.name}" not in names and old.stem.isdecimal() and _is_ours(old, mark):
                 old.unlink()
@@ -36,7 +37,6 @@ def write_folder(folder: Path, files: Iterable[tuple[str, str]], *, mark: str, p
     except OSError as error:
         raise ValueError(f"cannot write into {folder}: {error.strerror}") from None
     finally:
-        shutil.rmtree(fresh, ignore_errors=True)
         if not done and made_here:
             with suppress(OSError):
                 folder.rmdir()

@@ -15,6 +15,7 @@ from paceline.cli.common import (
     add_writing,
     asked,
     describe,
+    inputs_of,
     load_model,
     print_json,
     read_prompt,
@@ -23,8 +24,8 @@ from paceline.cli.common import (
     wants_color,
     writing_settings,
 )
-from paceline.cli.pages import check_writable, write_page
 from paceline.cli.streams import say, write
+from paceline.files import check_output, write_whole
 
 if TYPE_CHECKING:
     from paceline.hosts.writing import Generation, Writing
@@ -62,6 +63,7 @@ def add(commands: Subparsers) -> None:
 def run(options: argparse.Namespace) -> int:
     from paceline.hosts.settings import split_settings
 
+    check_output(options.html, inputs_of(options))
     prompt = read_prompt(options.prompt, options.prompt_file)
     settings = writing_settings(options)
     if options.logprobs is not None:
@@ -70,7 +72,6 @@ def run(options: argparse.Namespace) -> int:
     how.planner_for(how.drafter)  # a misspelt method or planner is told before a model is loaded
     if options.logprobs is not None and not options.json:
         raise ValueError("--logprobs are told in JSON only; add --json")
-    check_writable(options.html)
     lm = load_model(options)
     if options.samples == 1 and not options.json:
         texts = [_stream(lm.write(prompt, **settings), prompt, options)]
@@ -134,9 +135,9 @@ def _picture(text: Generation, prompt: str, facts: dict[str, Any], title: str = 
 
 
 def _write_page(path: Path, pictures: list[TokenPicture]) -> None:
-    from paceline.measure.pictures.page import token_section
+    from paceline.measure.pictures.page import page, token_section
 
-    write_page(path, "Where each token came from", map(token_section, pictures))
+    write_whole(path, page("Where each token came from", map(token_section, pictures)))
 
 
 def _given(settings: dict[str, Any]) -> dict[str, Any]:

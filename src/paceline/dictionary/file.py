@@ -42,8 +42,8 @@ from typing import Any
 from paceline.dictionary.packing import Sizes, pack, unpack
 from paceline.dictionary.statistics import LONGEST
 from paceline.dictionary.table import Table
+from paceline.files import write_whole
 from paceline.files.reading import open_file
-from paceline.profile.keeping import write_whole
 from paceline.vocabulary import Vocabulary
 
 MAGIC = b"PACEDICT"
@@ -112,10 +112,7 @@ def write(path: Path, table: Table, *, longest_prefix: int, longest_completion: 
         raise ValueError(f"the entries of {path} are more regular than those of any language; give other text")
     digest = hashlib.sha256(description + packed).digest()
     fields = _FIELDS.pack(MAGIC, VERSION, len(description), digest, len(packed))
-    try:
-        write_whole(path, [fields, _CHECKSUM.pack(zlib.crc32(fields)), description, packed])
-    except OSError as error:
-        raise ValueError(f"cannot write {path}: {error.strerror}") from None
+    write_whole(path, [fields, _CHECKSUM.pack(zlib.crc32(fields)), description, packed])
     return header
 
 

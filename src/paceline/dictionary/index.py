@@ -38,8 +38,8 @@ from numpy.typing import NDArray
 from paceline.dictionary import file
 from paceline.dictionary.statistics import LONGEST, NOWHERE
 from paceline.dictionary.table import LEVELS, Table, probability
+from paceline.files import folder, write_whole
 from paceline.files.reading import open_file
-from paceline.profile.keeping import folder, write_whole
 from paceline.vocabulary import Vocabulary
 
 MAGIC = b"PACEDIDX"
@@ -47,7 +47,7 @@ _HEADER = struct.Struct("<8sI16sIIIIQ12x")
 """What it is, its CRC-32, MARISA's version, bytes of a token in keys, entries, completions, their tokens, bytes of the
 trie."""
 SIZE = _HEADER.size
-_NAME = re.compile(r"[0-9a-f]{32}\.index|\.[0-9a-f]{32}\.index\.\d+\.\d+\.partial")
+_NAME = re.compile(r"[0-9a-f]{32}\.index")
 DAY = 24 * 60 * 60
 UNUSED = 90 * DAY
 """Seconds after which an index that nobody opened is removed."""

@@ -14,7 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from paceline.drafters.datastore import KEY, KIND, order_at
-from paceline.drafters.tokenfile import SIZE, Header, width_of, write_whole
+from paceline.drafters.tokenfile import SIZE, Header, width_of
+from paceline.files import write_whole
 
 Ids = NDArray[np.int64]
 Progress = Callable[[str, int, int], None]

@@ -3,6 +3,8 @@
 Two generations, each of half the size: what is new goes into the younger; when that is full it becomes the older one,
 and what was older is gone. So nothing is ever taken out of an index, and a memory of *n* tokens holds the last n/2
 surely and never more than n.
+
+Several processes may share one file. What others wrote into it since is read again before it is written.
 """
 
 from __future__ import annotations
@@ -12,7 +14,8 @@ from pathlib import Path
 from threading import Lock
 
 from paceline.drafters.endings import NONE, Endings
-from paceline.drafters.tokenfile import SIZE, Header, read_header, width_of, write_whole
+from paceline.drafters.tokenfile import SIZE, Header, read_header, width_of
+from paceline.files import alone, named, write_whole
 from paceline.files.reading import read_file
 from paceline.vocabulary import Vocabulary
 
@@ -30,8 +33,10 @@ class Memory:
         self._older, self._younger = Endings(), Endings()
         self._tokens_of: tuple[str, int] | None = None
         """The tokenizer's fingerprint and the size of the model's vocabulary."""
-        self._fresh = False
-        """Whether there is something that the file does not hold."""
+        self._fresh: list[list[int]] = []
+        """Texts that the file does not hold."""
+        self._digest = b""
+        """That of the file as it was last read or written here."""
         if file is not None and not Path(file).absolute().parent.is_dir():
             raise ValueError(f"cannot keep a memory in {file}: there is no folder {Path(file).parent}")
 
@@ -51,7 +56,7 @@ class Memory:
     def clear(self) -> None:
         with self._lock:
             self._older, self._younger = Endings(), Endings()
-            self._fresh = False
+            self._fresh = []
 
     def learn(self, tokens: list[int]) -> None:
         """Remember a text that was written."""
@@ -59,7 +64,8 @@ class Memory:
             return
         with self._lock:
             self._append(tokens)
-            self._fresh = True
+            if self._file is not None:
+                self._fresh.append(tokens)
 
     def _append(self, tokens: list[int]) -> None:
         """One text and the border behind it, into the younger generation, which may have to grow old first."""
@@ -85,13 +91,17 @@ class Memory:
 
     def save(self) -> None:
         """Write what is remembered to the file, all of it or nothing."""
-        if self._file is None:
+        if self._file is None or not self._fresh:
             return
-        with self._writing:
+        with self._writing, named(self._file), alone(Path(self._file)):
+            fresh = self._fresh
+            theirs = self._others(self._file)
             with self._lock:
-                if not self._fresh:
-                    return
-                self._fresh = False
+                if theirs is not None:
+                    self._older, self._younger = Endings(), Endings()
+                    for text in (*theirs, *fresh):
+                        self._append(text)
+                saved = len(fresh)
                 stored = [token + 1 for endings in (self._older, self._younger) for token in endings.text]
             highest = max(0, max(stored, default=1) - 1)
             body = array("H" if width_of(highest) == 2 else "I", stored).tobytes()
@@ -103,23 +113,45 @@ class Memory:
                 texts=stored.count(0),
                 fingerprint="" if self._tokens_of is None else self._tokens_of[0],
             )
-            write_whole(Path(self._file), [header.packed(), body])
+            write_whole(self._file, [header.packed(), body])
+            del fresh[:saved]
+            self._digest = header.digest
+
+    def _others(self, file: str) -> list[list[int]] | None:
+        """The texts of the file, if it is another by now than it was here."""
+        if self._tokens_of is None or not Path(file).exists():
+            return None
+        header, texts = _read(file)
+        if header.digest == self._digest:
+            return None
+        fingerprint, vocab_size = self._tokens_of
+        if fingerprint not in ("", header.fingerprint) or header.highest >= vocab_size:
+            raise ValueError(f"{file} holds the tokens of another model by now; name another file")
+        return texts
 
     def _load(self, file: str, vocab_size: int, vocabulary: Vocabulary | None) -> None:
-        try:
-            whole = read_file(file)
-        except OSError as error:
-            raise ValueError(f"cannot read the {NOUN} {file}: {error.strerror}") from None
-        header = read_header(file, whole[:SIZE], KIND, NOUN)
-        body = whole[SIZE:]
-        told = Header.of(KIND, [body], tokens=header.tokens, highest=header.highest, texts=header.texts, fingerprint="")
-        if len(body) != header.tokens * header.width or told.digest != header.digest:
-            raise ValueError(f"{file} is damaged: it does not agree with its digest; delete it to begin anew")
+        header, texts = _read(file)
         header.check(file, vocab_size, vocabulary)
-        text: list[int] = []
-        for token in memoryview(body).cast(header.code).tolist():
-            if token:
-                text.append(token - 1)
-            else:
-                self._append(text)
-                text = []
+        for text in texts:
+            self._append(text)
+        self._digest = header.digest
+
+
+def _read(file: str) -> tuple[Header, list[list[int]]]:
+    """What a file says of itself, and its texts from the oldest."""
+    try:
+        whole = read_file(file)
+    except OSError as error:
+        raise ValueError(f"cannot read the {NOUN} {file}: {error.strerror}") from None
+    header = read_header(file, whole[:SIZE], KIND, NOUN)
+    body = whole[SIZE:]
+    told = Header.of(KIND, [body], tokens=header.tokens, highest=header.highest, texts=header.texts, fingerprint="")
+    if len(body) != header.tokens * header.width or told.digest != header.digest:
+        raise ValueError(f"{file} is damaged: it does not agree with its digest; delete it to begin anew")
+    texts: list[list[int]] = [[]]
+    for token in memoryview(body).cast(header.code).tolist():
+        if token:
+            texts[-1].append(token - 1)
+        else:
+            texts.append([])
+    return header, texts[:-1]

@@ -20,10 +20,8 @@ import zlib
 from collections.abc import Iterable
 from dataclasses import dataclass
 from hashlib import sha256
-from pathlib import Path
 from typing import Literal
 
-from paceline.profile import keeping
 from paceline.vocabulary import Vocabulary
 
 SIZE = 128
@@ -121,11 +119,3 @@ def read_header(path: str, beginning: bytes, kind: bytes, noun: str) -> Header:
         fingerprint=fingerprint.rstrip(b"\0").decode("ascii", "replace"),
         digest=digest,
     )
-
-
-def write_whole(path: Path, pieces: Iterable[bytes]) -> None:
-    """Write a file, all of it or nothing."""
-    try:
-        keeping.write_whole(path, pieces)
-    except OSError as error:
-        raise ValueError(f"cannot write {path}: {error.strerror}") from None

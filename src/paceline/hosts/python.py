@@ -41,7 +41,8 @@ class LanguageModel:
     turn of a chat, another sample of a prompt) reads only what is new.
 
     Texts may be written from several threads; their forwards take turns. Whoever changes a loaded model's weights or
-    adapters calls `forget`, since kept rows are the old weights'."""
+    adapters calls `forget`, since kept rows are the old weights'. A process is forked before the first model is loaded;
+    later a fork lacks the threads that compute, and says so."""
 
     def __init__(self, target: Target, vocabulary: Vocabulary | None = None) -> None:
         self.target = target

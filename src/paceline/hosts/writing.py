@@ -22,6 +22,7 @@ from paceline.hosts.settings import Settings
 from paceline.law import Sampling
 from paceline.measure.pictures.tokens import Kind
 from paceline.targets.base import SPARE_ROWS, Rows, Target
+from paceline.targets.forked import use
 from paceline.targets.lending import KeptRows
 from paceline.tree import Ints
 from paceline.verify import Rule
@@ -103,6 +104,7 @@ class Writing:
     """
 
     def __init__(self, lm: Writer, prompt: Prompt, number: int, settings: Settings, sampling: Sampling) -> None:
+        use()
         self._lm = lm
         self._prompt = lm.encode(prompt)
         self._stops = _stop_strings(lm, settings.stops)

@@ -10,17 +10,17 @@ from __future__ import annotations
 import json
 import re
 import warnings
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from paceline.files import PLACE, alone, folder, write_whole
 from paceline.files.reading import DESCRIPTION, parse, read_file
 from paceline.files.shape import shaped
 from paceline.profile.acceptance import Acceptance
 from paceline.profile.curve import Curves, Reading, with_reading
-from paceline.profile.keeping import PLACE, folder, write_whole
 from paceline.profile.setup import Setup, versions
 from paceline.profile.timing import Timing
 
@@ -137,16 +137,28 @@ def load(setup: Setup) -> Profile | None:
 
 def save(profile: Profile) -> Path:
     """Write a profile in place of the one that was there, all of it or nothing."""
-    path = path_of(profile.setup)
+    return update(profile.setup, lambda _: profile)[1]
+
+
+def update(setup: Setup, change: Callable[[Profile | None], Profile]) -> tuple[Profile, Path]:
+    """Write what ``change`` makes of the profile that is there by now. Others who update it wait meanwhile, so that
+    nothing of what they measured is lost; a profile that cannot be used counts as none."""
+    path = path_of(setup)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        write_whole(path, [json.dumps(profile.as_dict()).encode()])
+        with alone(path.with_name(setup.digest)):  # the same weights may be kept under another name
+            try:
+                known = load(setup)
+            except Unreadable:
+                known = None
+            profile = change(known)
+            write_whole(path, json.dumps(profile.as_dict()))
+            for other in path.parent.glob(f"*-{setup.digest}.json"):
+                if other != path:
+                    other.unlink(missing_ok=True)
     except OSError as error:
         raise ValueError(f"cannot keep the profile {path}: {error.strerror}; name a folder with ${PLACE}") from None
-    for other in path.parent.glob(f"*-{profile.setup.digest}.json"):
-        if other != path:  # the same weights under another name
-            other.unlink(missing_ok=True)
-    return path
+    return profile, path
 
 
 def _kept(setup: Setup) -> Path | None:

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
+from paceline.targets.forked import use
 from paceline.targets.hf.load import load_target, load_tokenizer, named_device, named_dtype
 from paceline.targets.hf.target import HFTarget
 from paceline.targets.pocket.bundle import read_tokenizer
@@ -31,6 +32,7 @@ def open_model(
     The names of bundled models win over folders that are called the same; such a folder is reached as ``./pocket``
     or as a `Path`.
     """
+    use()
     if isinstance(model, str) and is_bundled(model):
         if device_map is not None:
             raise ValueError(f"{model} is built on one device; give device instead of device_map={device_map}")

@@ -16,6 +16,7 @@ from paceline.decode.planner import Fixed
 from paceline.decode.serial import run
 from paceline.decode.session import Session
 from paceline.drafters import Plain
+from paceline.files import write_whole
 from paceline.law import Sampling
 from paceline.targets.hf.load import load_target
 from paceline.targets.hf.packed import parameter_count
@@ -125,7 +126,7 @@ def write_card(folder: Path, makers: Sequence[Maker], texts: Sequence[Text], hel
         samples=_samples(measured[0]),
         sources=_sources(texts),
     )
-    (folder / CARD).write_text(card, encoding="utf8")
+    write_whole(folder / CARD, card)
 
 
 class Measured:

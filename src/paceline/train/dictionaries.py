@@ -21,6 +21,7 @@ from paceline.dictionary.index import Dictionary
 from paceline.dictionary.running import spelled
 from paceline.dictionary.shipped import FOLDER
 from paceline.dictionary.statistics import statistics
+from paceline.files import terminable, write_whole
 from paceline.measure.dictionaries.emulator import Dictionaries, Script
 from paceline.measure.dictionaries.tally import Tally
 from paceline.targets.replay import open_vocabulary
@@ -130,17 +131,22 @@ def main() -> None:
     options = parser.parse_args()
     folder: Path = FOLDER if options.install else options.out
     try:
-        folder.mkdir(parents=True, exist_ok=True)
-        texts = read(options.text)
-        vocabulary = open_vocabulary(MODEL)
-        made = {}
-        for language in sorted({text.source.language for text in texts}):
-            path = folder / f"{MODEL}-{language}.dict"
-            made[path] = make(texts, language, vocabulary, path)
-            print(f"{path.name}: {made[path][0].entries} entries, {path.stat().st_size} bytes", flush=True)
-        (folder / CARD).write_text(card(made, texts), encoding="utf8")
+        with terminable():
+            _make_all(options.text, folder)
     except (OSError, ValueError) as error:
         sys.exit(f"error: {error}")
+
+
+def _make_all(given: Path, folder: Path) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    texts = read(given)
+    vocabulary = open_vocabulary(MODEL)
+    made = {}
+    for language in sorted({text.source.language for text in texts}):
+        path = folder / f"{MODEL}-{language}.dict"
+        made[path] = make(texts, language, vocabulary, path)
+        print(f"{path.name}: {made[path][0].entries} entries, {path.stat().st_size} bytes", flush=True)
+    write_whole(folder / CARD, card(made, texts))
 
 
 if __name__ == "__main__":

@@ -15,6 +15,7 @@ import torch
 from safetensors.torch import save_file
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
+from paceline.files import workplace
 from paceline.targets.pocket.bundle import CONFIG, WEIGHTS, seal
 
 MOST_BYTES = 22_000_000
@@ -44,23 +45,24 @@ def export(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, folder: P
 def replaced(folder: Path) -> Iterator[Path]:
     """A new folder to fill, which takes the place of ``folder`` when all went well and vanishes when not."""
     folder.parent.mkdir(parents=True, exist_ok=True)
-    workplace = Path(tempfile.mkdtemp(dir=folder.parent, prefix=f".{folder.name}-"))
-    try:
-        fresh, old = workplace / "new", workplace / "old"
+    with workplace(folder.parent) as work:
+        fresh = work / "new"
         fresh.mkdir()
         yield fresh
         if (size := weight_bytes(fresh)) > MOST_BYTES:
             raise ValueError(f"the weights are {size:,} bytes, over the {MOST_BYTES:,} of the package; shrink a plan")
-        if folder.exists():
-            os.replace(folder, old)
+        # What is replaced waits under a name that nobody tidies away: a kill between the two moves must not cost it.
+        old = Path(tempfile.mkdtemp(dir=folder.parent, prefix=f".{folder.name}-")) / "old"
         try:
+            if folder.exists():
+                os.replace(folder, old)
             os.replace(fresh, folder)
         except BaseException:
             if old.exists():
                 os.replace(old, folder)
             raise
-    finally:
-        shutil.rmtree(workplace)
+        finally:
+            shutil.rmtree(old.parent)
 
 
 def weight_bytes(folder: Path) -> int:

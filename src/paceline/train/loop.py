@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import os
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -17,6 +16,7 @@ from numpy.typing import NDArray
 from torch import nn
 from transformers import PreTrainedModel
 
+from paceline.files import partial
 from paceline.train.corpus import windows
 
 Report = Callable[[int, int, float, float], None]
@@ -151,9 +151,8 @@ class Run:
             "model": self.model.state_dict(),
             "optimizers": [optimizer.state_dict() for optimizer, _ in self._optimizers],
         }
-        unfinished = self._checkpoint.with_suffix(".part")
-        torch.save(state, unfinished)
-        os.replace(unfinished, self._checkpoint)
+        with partial(self._checkpoint) as fresh:
+            torch.save(state, fresh)
 
     def _restore(self, state: dict[str, Any]) -> None:
         self.step = state["step"]

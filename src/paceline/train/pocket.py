@@ -9,7 +9,6 @@ is not repeated. ``--install`` then writes weights and card to where the package
 from __future__ import annotations
 
 import argparse
-import os
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -24,6 +23,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from transformers import AutoTokenizer, LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerBase
 
+from paceline.files import partial, terminable, workplace
 from paceline.targets.pocket import bundle
 from paceline.train import corpus, tokenizers
 from paceline.train.card import CARD, Maker, write_card
@@ -86,7 +86,11 @@ class Workshop:
         folder = self.work / kind
         if not (folder / "tokenizer.json").exists():
             make, size = TOKENIZERS[kind]
-            make(corpus.sample_for_tokenizer(self.texts, CHARACTERS), size).save_pretrained(folder)
+            with workplace(self.work) as fresh:
+                make(corpus.sample_for_tokenizer(self.texts, CHARACTERS), size).save_pretrained(fresh)
+                folder.mkdir(exist_ok=True)
+                for part in sorted(fresh.iterdir(), key=lambda part: part.name == "tokenizer.json"):
+                    part.replace(folder / part.name)
         loaded: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
         return loaded
 
@@ -96,9 +100,8 @@ class Workshop:
         if not file.exists():
             tokenizer = self.tokenizer(kind)
             passages = [p for text in self.texts for p in text.training * text.source.repeats]
-            unfinished = file.with_suffix(".part.npy")
-            np.save(unfinished, encode(tokenizer, passages))
-            os.replace(unfinished, file)
+            with partial(file) as fresh:
+                np.save(fresh, encode(tokenizer, passages))
         tokens: NDArray[np.uint16] = np.load(file)
         return tokens
 
@@ -183,13 +186,14 @@ def main() -> None:
     parser.add_argument("--install", action="store_true", help="write weights and card to where the package reads them")
     options = parser.parse_args()
     try:
-        workshop = Workshop(corpus.read(options.text), options.work, compiled=not options.eager)
-        for plan in PLANS:
-            with _progress(plan.name) as report:
-                workshop.make(plan, report)
-        if options.install:
-            workshop.install(bundle.MODELS)
-            print(bundle.MODELS / CARD)
+        with terminable():
+            workshop = Workshop(corpus.read(options.text), options.work, compiled=not options.eager)
+            for plan in PLANS:
+                with _progress(plan.name) as report:
+                    workshop.make(plan, report)
+            if options.install:
+                workshop.install(bundle.MODELS)
+                print(bundle.MODELS / CARD)
     except (ValueError, OSError) as error:
         parser.exit(2, f"error: {error}\n")
     except KeyboardInterrupt:

@@ -7,12 +7,11 @@ import textwrap
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
-from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 from paceline.cli.common import Subparsers, add_json, add_trust, aligned, describe, load_model, print_json
 from paceline.cli.streams import say
+from paceline.files import workplace
 
 if TYPE_CHECKING:
     from paceline.drafters import Drafter
@@ -110,8 +109,8 @@ def _makers(made: Foretold, tokenizer: str = "") -> Iterator[dict[str, Callable[
     from paceline.drafters import make_drafter
     from paceline.measure.made_up import write_dictionary
 
-    with TemporaryDirectory() as folder:
-        file = Path(folder) / "made-up.dict"
+    with workplace() as folder:
+        file = folder / "made-up.dict"
         write_dictionary(file, made.text, len(made.ids), tokenizer)
         specs = {"dictionary": f"dictionary:file='{file}'", "auto": f"auto:dictionary='{file}'"}
         yield {name: partial(make_drafter, specs.get(name, name)) for name in METHODS}

@@ -14,7 +14,7 @@ from paceline.cli.bench.run import options_of
 from paceline.cli.bench.run.stage import referee
 from paceline.cli.bench.surroundings import hushed, threads
 from paceline.cli.common import load_model
-from paceline.cli.pages import write_whole
+from paceline.files import check_folder, claimed, write_whole
 from paceline.files.reading import DESCRIPTION, damaged, parse, read_file
 from paceline.files.shape import shaped
 from paceline.hosts.python import LanguageModel
@@ -25,7 +25,7 @@ from paceline.measure.summary import Summary
 from paceline.measure.workload.running import languages_of, passages
 from paceline.measure.workload.sources import Sources
 
-CALIBRATED, NODES, PROMPTS = "calibrated.json", "nodes.json", "prompts.jsonl"
+CALIBRATED, NODES, PROMPTS, STUDY = "calibrated.json", "nodes.json", "prompts.jsonl", "study.json"
 DTYPE = "bfloat16"
 PASSAGES = 4000
 
@@ -83,9 +83,15 @@ class Maker:
             except (ValueError, RuntimeError) as error:
                 self.missing[wish.label] = str(error).splitlines()[0]
                 continue
-            self.options.out.mkdir(parents=True, exist_ok=True)
+            self._begin()
             write_whole(file, json.dumps({label: vars(one) for label, one in found.items()}, indent=1) + "\n")
         return {wish.label: found[wish.label] for wish in wishes if wish.label in found}
+
+    def _begin(self) -> None:
+        """Mark the folder as that of a study, before the first file is put there."""
+        mark = self.options.out / STUDY
+        if not mark.exists():
+            write_whole(mark, json.dumps({"study": self.study.name}) + "\n")
 
     def _calibrated(self, wish: Wish) -> Calibrated:
         from paceline.drafters import make_drafter
@@ -148,6 +154,7 @@ class Maker:
         def advance(doing: str, done: int, total: int) -> None:
             self.advance(f"{stage.name} ({number} of {count}): {doing}", done, total)
 
+        self._begin()
         lm = self.model(options.dtype)
         planned = {"planned": onlookers(noted)} if stage.nodes else {}
         with threads(self.options.threads), hushed(), referee(options, advance, lm, **planned) as judge:
@@ -175,7 +182,7 @@ class Maker:
         flags |= {name: str(value) for name, value in optional.items() if value is not None}
         if stage.prompts:
             file = place.with_name(f"{place.name}.{PROMPTS}")
-            file.parent.mkdir(parents=True, exist_ok=True)
+            self._begin()
             rows = (
                 {"prompt": text, "key": f"{task}-{n}", "task": task} for n, (task, text) in enumerate(stage.prompts)
             )
@@ -191,7 +198,13 @@ class Maker:
 
 def made(study: Study, options: argparse.Namespace, advance: Advance) -> Found:
     """Everything that a study reads, made or found where it was kept."""
-    maker = Maker(study, options, advance)
+    with claimed(options.out):
+        check_folder(options.out, STUDY, "study")
+        return _made(Maker(study, options, advance))
+
+
+def _made(maker: Maker) -> Found:
+    study = maker.study
     setting = maker.setting()
     calibrated = maker.calibrations(list(study.wishes(setting)))
     runs: dict[str, Summary] = {}

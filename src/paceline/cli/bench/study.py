@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING
 
 from paceline.cli.bench.suite import names
 from paceline.cli.bench.surroundings import add_threads
-from paceline.cli.common import Subparsers, add_json, add_trust, aligned, print_json, progress
-from paceline.cli.pages import check_writable, write_whole
+from paceline.cli.common import Subparsers, add_json, add_trust, aligned, inputs_of, print_json, progress
 from paceline.cli.streams import say
+from paceline.files import check_output, write_whole
 
 if TYPE_CHECKING:
     from paceline.measure.studies.base import Findings, Study
@@ -149,7 +149,7 @@ def _check(options: argparse.Namespace, known: dict[str, Study]) -> None:
     if not options.calibration_seconds > 0:
         raise ValueError(f"--calibration-seconds must be more than 0, not {options.calibration_seconds:g}")
     make_drafter(options.method)
-    check_writable(options.html)
+    check_output(options.html, inputs_of(options))
     sizes = options.sizes or [str(size) for size in SIZES]
     if not all(size.isdecimal() and int(size) for size in sizes):
         raise ValueError(f"--sizes are whole numbers of draft tokens, 1 or more, not {','.join(sizes)}")

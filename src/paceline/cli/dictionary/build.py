@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import argparse
-import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from paceline.cli.common import MODEL, Subparsers, add_json, add_trust, print_json, progress, utf8
+from paceline.cli.common import MODEL, Subparsers, add_json, add_trust, inputs_of, print_json, progress, utf8
 from paceline.cli.dictionary.info import show, tell
-from paceline.cli.pages import check_writable
 from paceline.cli.streams import say
+from paceline.files import check_output
 
 if TYPE_CHECKING:
     from paceline.dictionary.build import Advance
@@ -122,8 +121,7 @@ def run(options: argparse.Namespace) -> int:
         longest_prefix=options.max_prefix,
         longest_completion=options.max_completion,
     )
-    check_writable(options.out)
-    _check_apart(options.out, options.text)
+    check_output(options.out, inputs_of(options))
     _check_counting(options)
     name = options.tokenizer
     vocabulary = open_vocabulary(name)
@@ -151,12 +149,6 @@ def run(options: argparse.Namespace) -> int:
     for note in notes:
         say(f"note: {note}")
     return 0
-
-
-def _check_apart(out: Path, texts: list[str]) -> None:
-    """A slip of the hand must not cost anyone a corpus."""
-    if any(os.path.exists(text) and out.exists() and out.samefile(text) for text in texts):
-        raise ValueError(f"--out {out} is one of the texts, which it would replace; name another file")
 
 
 def _check_counting(options: argparse.Namespace) -> None:

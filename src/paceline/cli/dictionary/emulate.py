@@ -15,6 +15,7 @@ from paceline.cli.common import (
     add_pictures,
     add_trust,
     aligned,
+    inputs_of,
     print_json,
     progress,
     show,
@@ -22,8 +23,8 @@ from paceline.cli.common import (
     wants_color,
 )
 from paceline.cli.dictionary.tokenizer import tokenizer_of
-from paceline.cli.pages import check_writable, write_page
 from paceline.cli.streams import say
+from paceline.files import check_output, write_whole
 
 if TYPE_CHECKING:
     from paceline.measure.dictionaries.replaying import Passage
@@ -83,7 +84,7 @@ def run(options: argparse.Namespace) -> int:
 
     if options.budget < 1:
         raise ValueError(f"--budget must be at least 1, not {options.budget}")
-    check_writable(options.out)
+    check_output(options.out, inputs_of(options))
     suite = options.suite if options.text is None else f"replay:{options.text}"
     if not suite.startswith("replay:"):
         raise ValueError(f"only a known text can be emulated: write --suite replay:FILE, not {suite}")
@@ -102,7 +103,9 @@ def run(options: argparse.Namespace) -> int:
     lines = [_line(passage.key, passage.tally) for passage in passages] if len(passages) > 1 else []
     say("\n".join(aligned([HEAD, *lines, _line("all" if lines else passages[0].key, whole)])))
     if options.out is not None:
-        write_page(options.out, "Where each token came from", map(_section, passages))
+        from paceline.measure.pictures.page import page
+
+        write_whole(options.out, page("Where each token came from", map(_section, passages)))
     if options.json:
         print_json(
             {"method": method, "model": place, "budget": options.budget, "suite": suite, "all": whole.as_dict()}

@@ -7,9 +7,10 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from paceline.cli.common import Subparsers, add_json, add_trust, aligned, print_json, progress, utf8
+from paceline.cli.common import Subparsers, add_json, add_trust, aligned, inputs_of, print_json, progress, utf8
 from paceline.cli.dictionary.fertility import named_text
 from paceline.cli.streams import say
+from paceline.files import check_apart
 
 if TYPE_CHECKING:
     from paceline.measure.dictionaries.findings import Findings
@@ -130,6 +131,7 @@ def run(options: argparse.Namespace) -> int:
     workers = cores() if options.workers is None else options.workers
     if workers < 1:
         raise ValueError(f"--workers must be at least 1, not {workers}")
+    check_apart(options.out, inputs_of(options))
     with progress("opening tokenizers") as advance:
         settings = _settings(options)
         swept = sweep(options.out, settings, workers, advance)

@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from paceline.dictionary.corpus.needs import need
+from paceline.files import write_whole
 from paceline.files.reading import parse, read_file
 from paceline.files.shape import shaped
-from paceline.profile.keeping import write_whole
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -40,10 +40,7 @@ class Counts:
         pq.write_table(
             self.grams.replace_schema_metadata({KEY: json.dumps(said).encode()}), content, compression="zstd"
         )
-        try:
-            write_whole(Path(path), [content.getvalue()])
-        except OSError as error:
-            raise ValueError(f"{path} can't be written ({error.strerror}); name another place") from None
+        write_whole(path, [content.getvalue()])
 
     @classmethod
     def load(cls, path: str | Path) -> Counts:

@@ -10,15 +10,16 @@ from __future__ import annotations
 import re
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, ExitStack
 from pathlib import Path
 from queue import SimpleQueue
-from tempfile import TemporaryDirectory
+from tempfile import gettempdir
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from paceline.dictionary.counting.cores import cores
 from paceline.dictionary.counting.statement import quoted
+from paceline.files import workplace
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -28,6 +29,8 @@ SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([KMGT]I?B|B)", re.IGNORECASE)
 UNITS = {"B": 1} | {
     prefix + unit: base**power for power, prefix in enumerate("KMGT", 1) for unit, base in (("B", 1000), ("IB", 1024))
 }
+FULL = ("max_temp_directory_size", "No space left", "quota exceeded", "File too large")
+"""What the engine says when the disk, or a user's share of it, is full."""
 AGAIN = 0.05
 """Seconds until the engine is interrupted again: between two statements it ignores an interrupt."""
 
@@ -45,11 +48,12 @@ class Engine(AbstractContextManager["Engine"]):
         self.memory = bytes_of("memory", memory)
         if threads is not None and threads < 1:
             raise ValueError(f"counting needs at least 1 thread, not {threads}")
+        self._leaving = ExitStack()
+        folder = folder or Path(gettempdir())
         try:
-            self._spilled = TemporaryDirectory(prefix="paceline-count-", dir=folder, ignore_cleanup_errors=True)
+            self._place = self._leaving.enter_context(workplace(folder))
         except OSError as error:
             raise ValueError(f"{folder} can't hold what counting spills ({error.strerror}); name a folder") from None
-        self._place = Path(self._spilled.name)
         config: dict[str, Any] = {
             "memory_limit": f"{self.memory}B",
             "temp_directory": str(self._place / "engine"),
@@ -73,7 +77,7 @@ class Engine(AbstractContextManager["Engine"]):
             self._connection.interrupt()
             self._worker.join(AGAIN)
         self._connection.close()
-        self._spilled.cleanup()
+        self._leaving.close()
 
     def register(self, name: str, rows: pa.Table | pa.RecordBatchReader) -> None:
         self._connection.register(name, rows)
@@ -134,7 +138,7 @@ class Engine(AbstractContextManager["Engine"]):
         if self._failure is not None:
             return self._failure
         said = str(error)
-        if "max_temp_directory_size" in said or "No space left" in said:
+        if any(reason in said for reason in FULL):
             return ValueError(
                 f"{self._place.parent} has no room left for what counting spills; name another folder or give more "
                 "memory"

@@ -25,6 +25,7 @@ from paceline.hosts.transformers.rows import Decoding, Row, Within, rows_of, wri
 from paceline.hosts.transformers.targets import borrowed
 from paceline.law import Sampling
 from paceline.targets.cache import lasting
+from paceline.targets.forked import use
 from paceline.targets.hf.target import HFTarget
 from paceline.verify import Rule
 from paceline.vocabulary import Vocabulary
@@ -96,6 +97,7 @@ class CustomGenerate:
     ) -> torch.Tensor | GenerateDecoderOnlyOutput:
         """As transformers calls it. ``stop_strings`` is here because `generate` itself would want a tokenizer for them,
         which it loses on its way to a callable; so it leaves them to us."""
+        use()
         withheld = withheld_by_generate()
         refuse(model, generation_config, model_kwargs)
         refuse_companions(assistant_model or withheld.assistant_model, synced_gpus or withheld.synced_gpus)

@@ -113,8 +113,13 @@ class Calibrator:
         profile = Profile.now(setup, timings, readings)
         most = max(t.rows for t in timings if (t.sequences, t.length) == _first(timings)) - 1
         found = tuple(self._method(method, profile, most) for method in self.methods)
-        profile = replace(profile, methods=kept).with_methods(found)
-        return replace(profile, methods=tuple(chosen(method, profile) for method in profile.methods))
+        return _sized(replace(profile, methods=kept).with_methods(found))
+
+    def joined(self, profile: Profile, by_now: Profile | None) -> Profile:
+        """The profile of `run` and what others have measured of other methods meanwhile."""
+        own = [profile.method(method.spec, method.draft) for method in self.methods]
+        others = by_now.methods if by_now else ()
+        return _sized(profile.with_methods(others).with_methods(tuple(one for one in own if one is not None)))
 
     def _seconds(self, top: int) -> tuple[tuple[Timing, ...], tuple[Reading, ...]]:
         """Of every company and length; best tokens are read in the first of them: as many as any method reads, the
@@ -207,6 +212,11 @@ class Calibrator:
         shares = SHARES["first"] + SHARES["others"] + len(self.methods) * (SHARES["deep"] + SHARES["spot"])
         whole = round(shares * self.plan.seconds)
         self.progress(doing, min(round(time.perf_counter() - self._started), whole), whole)
+
+
+def _sized(profile: Profile) -> Profile:
+    """A profile whose methods all have the sizes that are best by its timings."""
+    return replace(profile, methods=tuple(chosen(method, profile) for method in profile.methods))
 
 
 def chosen(method: Acceptance, profile: Profile) -> Acceptance:

@@ -7,16 +7,16 @@ layers, or in a folder that they load themselves.
 from __future__ import annotations
 
 import copy
-import shutil
 import weakref
+from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from tempfile import mkdtemp
 
 from transformers import GenerationConfig, PreTrainedModel, PreTrainedTokenizerBase
 
 from paceline.drafters.assistant import DraftModel
+from paceline.files import workplace
 from paceline.law import Sampling
 from paceline.measure.run.contestant import Missing
 from paceline.targets.base import Target
@@ -117,9 +117,9 @@ class Weights:
     @cached_property
     def disk(self) -> Path:
         """A folder for converted copies; it goes when this does."""
-        folder = mkdtemp(prefix="paceline-")
-        weakref.finalize(self, shutil.rmtree, folder, ignore_errors=True)
-        return Path(folder)
+        leaving = ExitStack()
+        weakref.finalize(self, leaving.close)
+        return leaving.enter_context(workplace())
 
 
 @dataclass(frozen=True, kw_only=True)

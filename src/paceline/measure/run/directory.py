@@ -7,16 +7,15 @@ units but perhaps for the last, which is dropped when it goes on.
 
 from __future__ import annotations
 
-import errno
 import json
 import os
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from paceline.files import check_folder, named, write_whole
 from paceline.files.reading import DESCRIPTION, MOST, damaged, parse, read_file
 from paceline.files.shape import shaped
 from paceline.measure.run.about import FORMAT, About
@@ -28,10 +27,6 @@ READ = (1, FORMAT)
 """Formats that can be read. The first one lacks the columns of rounds that planners brought."""
 AGAIN = "make the run again under another --out"
 ABOUT, RECORDS, PROMPTS = "run.json", "records.jsonl", "prompts.jsonl"
-UNBEGUN = {PROMPTS, f"{PROMPTS}.part", f"{ABOUT}.part"}
-"""All that is there of a run that was stopped before it began."""
-TRIES = 100
-"""How often a folder is made that others remove in between."""
 
 
 @dataclass
@@ -65,12 +60,13 @@ def read(path: Path) -> Run:
     return run
 
 
-def check_place(path: Path) -> None:
-    """Tell where no run can be kept, before models are loaded for it."""
-    if (path / ABOUT).exists():
+def check_place(path: Path, prompts: Sequence[Prompt] = ()) -> None:
+    """Tell where no run can be kept, before models are loaded for it. A run that was stopped before it began has left
+    its prompts alone, and those are known by what they are."""
+    if check_folder(path, ABOUT, "run", besides={PROMPTS}):
         _about(path)
-    elif path.exists() and (not path.is_dir() or {file.name for file in path.iterdir()} - UNBEGUN):
-        raise ValueError(f"{path} is there and is no run; give another --out")
+    elif (file := path / PROMPTS).exists() and file.read_bytes() != as_lines(prompts).encode():
+        raise ValueError(f"{path} is there and is no run, and its {PROMPTS} are others; give another --out")
 
 
 def begin(path: Path, about: About, prompts: Sequence[Prompt] = ()) -> Run:
@@ -78,11 +74,12 @@ def begin(path: Path, about: About, prompts: Sequence[Prompt] = ()) -> Run:
 
     Whatever else stands there is left as it is, and told.
     """
-    check_place(path)
+    check_place(path, prompts)
     if not (path / ABOUT).exists():
         path.mkdir(parents=True, exist_ok=True)
         run = Run(path, about, [], {prompt.key: prompt for prompt in prompts})
-        _write_whole(path / PROMPTS, as_lines(prompts))
+        if not (path / PROMPTS).exists():
+            write_whole(path / PROMPTS, as_lines(prompts), sync=True)
         write_about(run)
         return run
     old = _about(path)
@@ -132,86 +129,10 @@ def go_on(run: Run) -> None:
     write_about(run)
 
 
-@contextmanager
-def claimed(path: Path) -> Iterator[None]:
-    """Nobody else writes a run here meanwhile. A folder that was made for it and is still empty at the end is removed:
-    who was refused leaves nothing behind. Only who made it removes it, so one that another process claimed before its
-    maker could stays."""
-    place, made = Path(os.path.realpath(path)), set[Path]()
-    with ExitStack() as leaving:
-        leaving.callback(_remove, made)
-        try:
-            lock = _claim(place, made, leaving)
-        except BlockingIOError:
-            raise ValueError(
-                f"{path} is being written by another process; wait for it, or give another --out"
-            ) from None
-        if place in made:
-            made.remove(place)  # once the lock is gone, what is here may be another's
-            leaving.callback(_remove_held, place, lock)
-        yield
-
-
-def _claim(place: Path, made: set[Path], leaving: ExitStack) -> int | None:
-    """The lock of ``place``, which is held until ``leaving``. ``made`` gets the folders that this made."""
-    for _ in range(TRIES):
-        with suppress(FileNotFoundError):  # whoever had made a folder removed it in between
-            _make(place, made)
-            return leaving.enter_context(_locked(place))
-    raise ValueError(f"{place} does not stay when it is made, as if another process removed it; give another --out")
-
-
-def _make(place: Path, made: set[Path]) -> None:
-    """Only mkdir knows who made a folder: of two that see none, one makes it."""
-    for folder in reversed([folder for folder in (place, *place.parents) if not folder.exists()]):
-        with suppress(FileExistsError):
-            folder.mkdir()
-            made.add(folder)
-
-
-def _remove(made: set[Path]) -> None:
-    """The innermost first. A folder that another process has claimed since stays, for it is that one's now."""
-    for folder in sorted(made, reverse=True):
-        with suppress(OSError), _locked(folder) as lock:
-            _remove_held(folder, lock)
-
-
-def _remove_held(folder: Path, lock: int | None) -> None:
-    """Remove an empty folder unless it is no more the one that was locked."""
-    with suppress(OSError):
-        if lock is None or _is_at(lock, folder):
-            folder.rmdir()
-
-
-@contextmanager
-def _locked(folder: Path) -> Iterator[int | None]:
-    """The folder, opened and locked. It is a BlockingIOError where another process has the lock, and a
-    FileNotFoundError where the folder was removed before it was got, also if there is another one by now.
-
-    The lock goes with the process, however that ends; where the system knows no such locks nothing is claimed."""
-    try:
-        import fcntl
-    except ImportError:
-        yield None
-        return
-    lock = os.open(folder, os.O_RDONLY)
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        if not _is_at(lock, folder):
-            raise FileNotFoundError(errno.ENOENT, "removed meanwhile", str(folder))
-        yield lock
-    finally:
-        os.close(lock)
-
-
-def _is_at(lock: int, folder: Path) -> bool:
-    return os.path.samestat(os.fstat(lock), folder.stat())
-
-
 def add(run: Run, records: Sequence[Record]) -> None:
     """Keep the texts of one unit."""
     lines = "".join(json.dumps(asdict(record), ensure_ascii=False) + "\n" for record in records)
-    with (run.path / RECORDS).open("a", encoding="utf8") as file:
+    with named(run.path / RECORDS), (run.path / RECORDS).open("a", encoding="utf8") as file:
         file.write(lines)
         file.flush()
         os.fsync(file.fileno())
@@ -220,16 +141,7 @@ def add(run: Run, records: Sequence[Record]) -> None:
 
 def write_about(run: Run) -> None:
     """Write ``run.json`` whole or not at all."""
-    _write_whole(run.path / ABOUT, json.dumps(asdict(run.about), indent=1, ensure_ascii=False) + "\n")
-
-
-def _write_whole(file: Path, text: str) -> None:
-    fresh = file.with_name(f"{file.name}.part")
-    with fresh.open("w", encoding="utf8") as writing:
-        writing.write(text)
-        writing.flush()
-        os.fsync(writing.fileno())
-    fresh.replace(file)
+    write_whole(run.path / ABOUT, json.dumps(asdict(run.about), indent=1, ensure_ascii=False) + "\n", sync=True)
 
 
 def _identity(old: About, new: About) -> Iterator[tuple[str, Any, Any]]:

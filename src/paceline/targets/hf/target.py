@@ -13,6 +13,7 @@ from transformers import PreTrainedModel
 
 from paceline.targets.base import Done, OnEarly, Pending, Reach, Request, Scores, Target
 from paceline.targets.cache import CacheRows, lasting
+from paceline.targets.forked import use
 from paceline.targets.hf.fixed.replay import FixedPath
 from paceline.targets.hf.forward import Mode
 from paceline.targets.hf.kinds import join_layers
@@ -42,6 +43,7 @@ class HFTarget(Target):
         mode: Mode = Mode.PACKED,
         fixed_shapes: bool | None = None,
     ) -> None:
+        use()
         refuse_recurrent(model.config, type(model))
         config: Any = model.config.get_text_config()
         self.model = model.train(False)
@@ -150,6 +152,7 @@ class HFTarget(Target):
 
     def forward(self, requests: Sequence[Request], on_early: OnEarly | None = None) -> list[Scores]:
         """Score requests that belong together in one forward. One at a time: a model's attention is switched over."""
+        use()
         with self._one_at_a_time, lasting():
             job = Job(requests, on_early)
             self.anatomy.check(job.want, self.name)

@@ -16,6 +16,8 @@ import torch
 from safetensors.torch import load
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
+from paceline.files import write_whole
+
 MODELS = Path(__file__).parent / "models"
 CONFIG, WEIGHTS, CHECKSUMS = "config.json", "model.safetensors", "checksums.json"
 TOKENIZER = ("tokenizer.json", "tokenizer_config.json")
@@ -76,7 +78,7 @@ def assembled(config: Config, weights: dict[str, torch.Tensor]) -> LlamaForCausa
 def seal(folder: Path) -> None:
     """Write down the checksums of a finished model's files."""
     sums = {file: hashlib.sha256((folder / file).read_bytes()).hexdigest() for file in (CONFIG, WEIGHTS, *TOKENIZER)}
-    (folder / CHECKSUMS).write_text(json.dumps(sums, indent=1) + "\n", encoding="utf8")
+    write_whole(folder / CHECKSUMS, json.dumps(sums, indent=1) + "\n")
 
 
 def _checksums(name: str) -> dict[str, str]:

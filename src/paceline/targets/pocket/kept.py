@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import hashlib
 import os
-import tempfile
 import warnings
 from collections.abc import Callable
 from pathlib import Path
@@ -16,7 +15,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 
-from paceline.profile.keeping import folder
+from paceline.files import folder, partial
 from paceline.targets.pocket.bundle import Bundle
 from paceline.targets.pocket.shape import Shape
 
@@ -66,18 +65,11 @@ def _read(file: Path) -> Weights | None:
 
 
 def _write(file: Path, weights: Weights) -> None:
-    """Written beside its place and moved there, so that a run that is stopped leaves nothing half-written."""
-    handle, unfinished = tempfile.mkstemp(dir=file.parent, suffix=".part")
-    os.close(handle)
-    try:
+    with partial(file) as fresh:
         try:
-            save_file(weights, unfinished, metadata={CHECKSUM: _checksum(weights)})
+            save_file(weights, fresh, metadata={CHECKSUM: _checksum(weights)})
         except SafetensorError as error:
             raise OSError(str(error)) from None
-        Path(unfinished).chmod(0o644)  # a folder may be shared
-        os.replace(unfinished, file)
-    finally:
-        Path(unfinished).unlink(missing_ok=True)
 
 
 def _checksum(weights: Weights) -> str:

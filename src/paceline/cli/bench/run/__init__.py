@@ -16,6 +16,7 @@ from paceline.cli.bench.suite import add_choice
 from paceline.cli.bench.surroundings import add_threads, hushed, threads
 from paceline.cli.common import Subparsers, add_draft_model, add_json, add_model, draft_model, print_json, progress
 from paceline.cli.streams import say
+from paceline.files import Terminated
 
 if TYPE_CHECKING:
     from paceline.measure.run.directory import Run
@@ -174,7 +175,7 @@ def run(options: argparse.Namespace) -> int:
         written = len(referee.run.records)
         try:
             referee.sit()
-        except KeyboardInterrupt:
+        except (KeyboardInterrupt, Terminated):
             say(f"\n{_kept(referee.run)} The same command goes on.", file=sys.stderr)
             raise
     summary = Summary(referee.run)

@@ -12,11 +12,12 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from paceline.cli.common import describe, load_model
+from paceline.cli.common import describe, inputs_of, load_model
 from paceline.decode.planner import Planner
 from paceline.decode.planners import make_planner
 from paceline.drafters import make_drafter
 from paceline.drafters.assistant import DraftModel
+from paceline.files import check_apart, claimed
 from paceline.hosts.python import LanguageModel
 from paceline.law import Sampling
 from paceline.measure.energy import Meter, open_meter
@@ -25,7 +26,7 @@ from paceline.measure.peers.weights import Weights
 from paceline.measure.run.about import About
 from paceline.measure.run.contestant import Contestant, Job, Missing
 from paceline.measure.run.desk import Plan
-from paceline.measure.run.directory import begin, check_place, claimed
+from paceline.measure.run.directory import begin, check_place
 from paceline.measure.run.emulation import replay, stopped
 from paceline.measure.run.judge import Judge
 from paceline.measure.run.memory import Peak
@@ -68,6 +69,7 @@ def referee(
     workload = open_suite(
         options.suite, data=options.data, languages=options.langs, tasks=options.tasks, limit=options.limit
     )
+    check_place(options.out, workload.prompts)
     advance(f"loading {options.model}", 0, 0)
     replayed = replay(workload, options.model) if options.suite.startswith(REPLAY) else None
     if replayed is not None:
@@ -118,7 +120,7 @@ def referee(
 
 def _check(options: argparse.Namespace) -> None:
     """Tell what need not wait for a model, which may take minutes to load."""
-    check_place(options.out)
+    check_apart(options.out, inputs_of(options))
     for peer in options.peers:
         check_peer(peer)
     for method in options.methods:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import multiprocessing
 import os
 import signal
+import threading
 import traceback
 from collections.abc import Callable, Sequence
 from multiprocessing.connection import Connection, wait
@@ -46,6 +47,7 @@ def measure_all(folder: Folder, pairs: Sequence[Pair], workers: int, watch: Call
     finally:
         for worker in crew:
             worker.stop()
+        folder.tidy()
 
 
 class _Worker:
@@ -95,6 +97,7 @@ class _Worker:
 def _serve(pipe: Connection, path: str, settings: Settings, trusted: bool) -> None:
     """What a worker does until nobody sends it any more."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    threading.Thread(target=_end_with, args=(multiprocessing.parent_process(),), daemon=True).start()
     os.environ["TOKENIZERS_PARALLELISM"] = "false"
     folder = Folder(Path(path), settings)
     while True:
@@ -114,3 +117,10 @@ def _serve(pipe: Connection, path: str, settings: Settings, trusted: bool) -> No
             pipe.send(told)
         except OSError:  # nobody is there any more
             return
+
+
+def _end_with(parent: BaseProcess | None) -> None:
+    """A process that was killed stops no workers, so they watch it."""
+    assert parent is not None, "whoever works here was started"
+    parent.join()
+    os._exit(1)

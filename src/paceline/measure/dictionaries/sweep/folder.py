@@ -15,14 +15,13 @@ from pathlib import Path
 from typing import Any
 
 from paceline.dictionary.counting import Counts
+from paceline.files import check_folder, remove_left, write_whole
 from paceline.files.reading import damaged, parse, read_file
 from paceline.files.shape import Count, shaped
 from paceline.measure.dictionaries.sweep.cells import About, Cell, Swept, ngrams
 from paceline.measure.dictionaries.sweep.settings import Settings, slug
-from paceline.profile.keeping import write_whole
 
 SETTINGS = "settings.json"
-PARTIAL = ".partial"
 REMOVE = "remove it, and the same sweep makes it again"
 
 
@@ -49,16 +48,19 @@ class Folder:
         """Make the folder, or see that it holds this very sweep."""
         file = self.path / SETTINGS
         wanted = json.loads(json.dumps(self.settings.identity()))
-        if not file.exists():
-            if self.path.exists() and any(one.suffix != PARTIAL for one in self.path.iterdir()):
-                raise ValueError(f"{self.path} is there and holds no sweep; give another --out")
-            _write(file, json.dumps(wanted, indent=1, ensure_ascii=False) + "\n")
+        if not check_folder(self.path, SETTINGS, "sweep"):
+            self.path.mkdir(parents=True, exist_ok=True)
+            write_whole(file, json.dumps(wanted, indent=1, ensure_ascii=False) + "\n")
         with damaged(str(file), "give another --out"):
             known = shaped(dict[str, Any], parse(_bytes(file)))
         if (told := _difference(known, wanted)) is not None:
             raise ValueError(f"{self.path} holds another sweep ({told}); give another --out, or the settings of it")
-        for left in self.path.rglob(f"*{PARTIAL}"):
-            left.unlink(missing_ok=True)
+        self.tidy()
+
+    def tidy(self) -> None:
+        """Remove what killed processes began to write."""
+        for place in (self.path, self.path / "counts", self.path / "cells"):
+            remove_left(place)
 
     def leave(self) -> None:
         """Settings by which nothing was kept are no sweep: a text that could not be counted leaves none. A folder that
@@ -73,7 +75,7 @@ class Folder:
     def keep_counts(self, language: str, counts: Counts, known: Known) -> None:
         self._make("counts")
         counts.save(self._counts(language))
-        _write(self._known(language), json.dumps(asdict(known), ensure_ascii=False))
+        write_whole(self._known(language), json.dumps(asdict(known), ensure_ascii=False))
 
     def counts(self, language: str) -> Counts:
         file = self._counts(language)
@@ -101,7 +103,7 @@ class Folder:
     def keep_cells(self, about: About, order: int, cells: Sequence[Cell]) -> None:
         self._make("cells")
         told = {"about": asdict(about), "cells": [cell.as_dict(about) for cell in cells]}
-        _write(self._cells(about.pair, order), json.dumps(told, ensure_ascii=False))
+        write_whole(self._cells(about.pair, order), json.dumps(told, ensure_ascii=False))
 
     def read(self) -> Swept:
         """All cells."""
@@ -134,7 +136,7 @@ class Folder:
 
     def write(self, name: str, text: str) -> Path:
         """One of the files that tell the results."""
-        _write(self.path / name, text)
+        write_whole(self.path / name, text)
         return self.path / name
 
     def _counts(self, language: str) -> Path:
@@ -145,12 +147,6 @@ class Folder:
 
     def _cells(self, pair: tuple[str, str], order: int) -> Path:
         return self.path / "cells" / f"{slug(pair[0])}--{slug(pair[1])}--{ngrams(order)}.json"
-
-
-def _write(place: Path, text: str) -> None:
-    if place.is_dir():
-        raise ValueError(f"{place} is a folder; {REMOVE}")
-    write_whole(place, [text.encode()])
 
 
 def _bytes(file: Path) -> bytes:

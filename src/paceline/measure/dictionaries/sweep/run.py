@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
+from paceline.files import claimed
 from paceline.measure.dictionaries.sweep.cells import Swept
 from paceline.measure.dictionaries.sweep.crew import measure_all
 from paceline.measure.dictionaries.sweep.folder import Folder
 from paceline.measure.dictionaries.sweep.settings import Settings
 from paceline.measure.dictionaries.sweep.work import count_language
-from paceline.measure.run.directory import claimed
 
 Advance = Callable[[str, int, int], None]
 

@@ -1,0 +1,39 @@
+"""A process that is told to end (SIGTERM) removes what it was writing, as one that Ctrl-C interrupts."""
+
+from __future__ import annotations
+
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+CODE = 128 + signal.SIGTERM
+AT_ONCE = 5.0
+"""Seconds in which a second signal is the first one again: some send it to the process and to its group."""
+
+
+class Terminated(SystemExit):
+    """Raised where the program was when it was told to end."""
+
+
+@contextmanager
+def terminable() -> Iterator[None]:
+    """`Terminated` is raised inside when SIGTERM comes. Who handles that signal already goes on handling it."""
+    here = threading.current_thread() is threading.main_thread()
+    if not here or signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:
+        yield
+        return
+    last = -AT_ONCE
+
+    def end(*_: object) -> None:
+        nonlocal last
+        before, last = last, time.monotonic()
+        if last - before >= AT_ONCE:
+            raise Terminated(CODE)
+
+    signal.signal(signal.SIGTERM, end)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
