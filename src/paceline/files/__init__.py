@@ -1,1 +1,1 @@
-"""Files from outside: how they are opened, and what their JSON must look like."""
+"""Files of others: ordinary and bounded (`reading`), of the right shape (`shape`), shown safely (`visible`)."""
