@@ -32,12 +32,12 @@ Subparsers = Any
 MOST = {
     **dict.fromkeys(("batch", "batches", "threads", "workers"), 1024),
     **dict.fromkeys(("num_draft_tokens", "max_nodes", "budget"), 4096),
-    **dict.fromkeys(("orders", "order", "max_prefix", "max_completion"), 8),
     **dict.fromkeys(("repeat", "passes", "samples"), 10_000),
     **dict.fromkeys(("limit", "rounds", "logprobs", "texts"), 1_000_000),
     **dict.fromkeys(("max_new_tokens", "lengths"), 10_000_000),
     **dict.fromkeys(("sizes", "entries"), 1 << 24),
     **dict.fromkeys(("top_k", "min_count", "ngrams", "test_words", "tokens"), 1 << 31),
+    **dict.fromkeys(("orders", "order", "max_prefix", "max_completion"), 1 << 31),  # bounded where they are used
     **dict.fromkeys(("seconds", "calibration_seconds"), 7 * 24 * 60 * 60),
     "seed": (1 << 64) - 1,
 }

@@ -40,7 +40,7 @@ def add(commands: Subparsers) -> None:
         allow_abbrev=False,
     )
     parser.add_argument("prompt", type=utf8, nargs="?", metavar="PROMPT", help="the prompt; - reads standard input")
-    parser.add_argument("--prompt-file", type=Path, metavar="FILE", help="read the prompt from a UTF-8 file")
+    parser.add_argument("--prompt-file", type=Path, metavar="FILE", help="read the prompt from a UTF-8 file or pipe")
     add_model(parser)
     add_writing(parser)
     parser.add_argument(
