@@ -12,18 +12,18 @@ one by one, texts end where the model can no longer be trusted, or it is refused
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
-from typing import Any
+from collections.abc import Sequence
+from dataclasses import replace
+from itertools import product
 
 import numpy as np
 import torch
 
 from paceline.targets.base import Reach, Request, Rows
 from paceline.targets.hf.forward import Mode, Unsupported
-from paceline.targets.hf.kinds import STATIC
 from paceline.targets.hf.lean import Lean
 from paceline.targets.hf.path import Path
+from paceline.targets.hf.places import NEAR, Place, places
 from paceline.targets.hf.target import HFTarget
 from paceline.tree import EMPTY, DraftTree, Ints
 
@@ -37,10 +37,6 @@ SAME_OPERATIONS = 0.1
 PREFIX, LONGER, DRAFT = 6, 9, 5
 PROBED_WINDOW = 512
 """Windows up to this size are probed from beyond where a model's own attention code draws them."""
-NEAR = 64
-"""Up to this position a text is read to get there; farther ones are stated to the model, with no rows in front."""
-SWITCHES = ("window", "chunk", "floor", "original", "initial_context", "extent")
-"""Parts of the names of sizes at which a model may start to compute differently."""
 
 
 def prepare(target: HFTarget) -> HFTarget:
@@ -108,11 +104,11 @@ def _find_mode(target: HFTarget) -> None:
             "choose another model"
         )
     modes: dict[str, list[str]] = {}
-    for mode in Mode:
+    for shorten, mode in product((False, True), Mode):
         target.mode = mode
         try:
             _windows_agree(target)
-            reason = _probe(target) or _probe_further(target)
+            reason = _probe(target) or _probe_further(target, shorten=shorten)
         except torch.OutOfMemoryError:
             raise
         except (Unsupported, ArithmeticError, LookupError, TypeError, ValueError, *BROKEN) as error:
@@ -121,7 +117,7 @@ def _find_mode(target: HFTarget) -> None:
             _say_what_is_clipped(target)
             return
         modes.setdefault(reason, []).append(mode)
-    reasons = "; ".join(f"{' and '.join(names)}: {reason}" for reason, names in modes.items())
+    reasons = "; ".join(f"{' and '.join(dict.fromkeys(names))}: {reason}" for reason, names in modes.items())
     raise ValueError(f"{target.name} cannot be drafted for without changing its text ({reasons}); choose another model")
 
 
@@ -177,22 +173,23 @@ def _probe(target: HFTarget) -> str | None:
     return None
 
 
-def _probe_further(target: HFTarget) -> str | None:
-    """Two sequences in one forward, then every `Place` at which the model may change: narrow what can be drafted; or
-    say why nothing can."""
+def _probe_further(target: HFTarget, *, shorten: bool) -> str | None:
+    """Two sequences in one forward, then every `Place` at which the model may change: narrow what can be drafted, end
+    texts at a place if that may ``shorten`` them; or say why nothing can be drafted."""
+    config = target.model.config.get_text_config().to_dict()
+    known = target.switch.position if target.switch is not None else None
     with torch.no_grad():
         if target.mode is Mode.PACKED and _reachable(target, LONGER) and not _packs(target):
             target.limits = replace(target.limits, alone=True)
-        for place in _places(target):
-            if not _reachable(target, place.moved + place.prefix):
+        for place in places(config, PREFIX, DRAFT, drawn=target.mode is Mode.PACKED):
+            if place.switch == known or not _reachable(target, place.moved + place.prefix):
                 continue
-            limits = _limits_at(target, place)
-            if limits is None and place.switch <= PREFIX + DRAFT:
-                return f"behind position {place.switch} a row is not what the model itself finds"
-            if limits is None:
+            if (limits := _limits_at(target, place)) is not None:
+                target.limits = limits
+            elif shorten and place.switch > PREFIX + DRAFT:
                 target.trust(place.switch)
             else:
-                target.limits = limits
+                return f"behind position {place.switch} a row is not what the model itself finds"
     return None
 
 
@@ -217,40 +214,6 @@ def _packs(target: HFTarget) -> bool:
         expected.append(target.unassisted(torch.from_numpy(np.concatenate([prefix, line])))[-DRAFT - 1 :])
     found = target.submit(requests).result()
     return not any(_gap(target, scores.logits, rows) for scores, rows in zip(found, expected, strict=True))
-
-
-@dataclass(frozen=True)
-class Place:
-    """A position at which a model may change, and where texts are probed for it: behind ``prefix`` tokens that are
-    taken to stand behind ``moved`` others."""
-
-    switch: int
-    prefix: int
-    moved: int = 0
-
-
-def _places(target: HFTarget) -> Iterator[Place]:
-    """Drafts whose last tokens cross a switch, so that rows of their trees would cross it earlier if they were counted
-    as they are packed, and drafts behind it. Of rotary embeddings and of windows that our attention
-    draws it is known what they do."""
-    known = target.switch.position if target.switch is not None else None
-    for name, size in _named_sizes(target.model.config.get_text_config().to_dict()):
-        drawn = "window" in name and target.mode is Mode.PACKED
-        if not any(part in name for part in SWITCHES) or size < 2 or size == known or drawn:
-            continue
-        for first in (size - DRAFT + 1, size + 1):
-            near = first <= NEAR
-            prefix = max(first, 1) if near else PREFIX
-            yield Place(size, prefix, max(0, first - prefix))
-
-
-def _named_sizes(config: dict[str, Any]) -> Iterator[tuple[str, int]]:
-    """Whole numbers by name. What a static rotary embedding was scaled from is no switch."""
-    for name, value in config.items():
-        if isinstance(value, dict) and value.get("rope_type") not in STATIC:
-            yield from _named_sizes(value)
-        elif type(value) is int:
-            yield name, value
 
 
 def _limits_at(target: HFTarget, place: Place) -> Reach | None:
