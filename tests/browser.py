@@ -20,7 +20,7 @@ FLAGS = (
     *("--disable-component-update", "--disable-sync", "--disable-extensions", "--disable-dev-shm-usage"),
     "--hide-scrollbars",
 )
-START_SECONDS = 20
+START_SECONDS = 60
 
 
 def missing() -> str | None:

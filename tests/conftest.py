@@ -1,8 +1,20 @@
 """What all tests have in common: none sees what was measured on this machine before, and none leaves anything here."""
 
+import time
 from collections.abc import Iterator
 
 import pytest
+
+from clock import MadeClock
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> MadeClock:
+    """Time in this test: nothing takes any but looking at the clock and sleeping, however slow or busy the machine."""
+    made = MadeClock()
+    for name, stand_in in (("perf_counter", made), ("monotonic", made), ("sleep", made.sleep)):
+        monkeypatch.setattr(time, name, stand_in)
+    return made
 
 
 @pytest.fixture(autouse=True, scope="session")

@@ -2,22 +2,22 @@
 
 The default initialisation of transformers (standard deviation 0.02) makes a tiny model almost blind:
 attention is uniform, positions barely matter, and a wrong mask or a wrong rotary angle changes nothing that a
-test could see. Here the weights are drawn so that a wrong key, a wrong position, a forgotten sink or a
-forgotten soft cap moves the logits, and greedy text goes on; `test_families_ready.py` holds them to that.
+test could see. `redraw` draws weights in which a wrong key, a wrong position, a forgotten sink or a
+forgotten soft cap shows, and greedy text goes on; `test_families_ready.py` holds them to that.
 
     python tests/families.py NAME DIRECTORY     saves model and byte-level tokenizer for `from_pretrained`
 """
 
 import argparse
-import math
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
-from torch import Tensor, nn
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel, PreTrainedTokenizerFast
+
+from paceline.measure.conformance.tiny import redraw
 
 VOCAB = 97
 WINDOW = 8
@@ -200,7 +200,7 @@ def build(name: str, dtype: torch.dtype = torch.float32, seed: int = 0, **overri
     """
     family = FAMILIES[name]
     model = _from_config(family.config | {"model_type": family.model_type}, seed, overrides)
-    _redraw(model, torch.Generator().manual_seed(seed))
+    redraw(model, torch.Generator().manual_seed(seed))
     return model.to(dtype).eval()
 
 
@@ -214,56 +214,6 @@ def _from_config(config: dict[str, Any], seed: int, overrides: dict[str, Any]) -
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         return AutoModelForCausalLM.from_config(AutoConfig.for_model(**(tokens | config | overrides)))
-
-
-# Queries and keys of deviation g give attention scores of deviation g squared.
-GAIN = 2.0
-# Small beside what the layers add, so that the context outweighs the token that came in.
-EMBEDDING = 0.25
-# What every context shares (biases, and the mean of an activation, see `_mixing`) makes favourite tokens.
-BIAS = 0.03
-# The final norm turns the residual stream around (weights of about -1.5), so that the head disfavours the
-# token that came in: left as it is, a tied head favours it, and greedy text repeats one token for ever.
-FINAL_NORM_SHIFT = -2.5
-
-
-@torch.no_grad()
-def _redraw(model: PreTrainedModel, generator: torch.Generator) -> None:
-    tokens, head = model.get_input_embeddings(), model.get_output_embeddings()
-    tables = {id(module.weight) for module in model.modules() if isinstance(module, nn.Embedding)}
-    for name, parameter in model.named_parameters():
-        noise = torch.randn(parameter.shape, generator=generator)
-        if id(parameter) in tables:
-            parameter.copy_(EMBEDDING * noise)
-        elif parameter is head.weight:
-            parameter.copy_((tokens.weight + EMBEDDING * noise) / math.sqrt(2))
-        elif parameter.ndim == 1:
-            parameter.copy_(_moved(name, parameter, noise))
-        else:
-            parameter.copy_(_mixing(noise))
-
-
-def _moved(name: str, parameter: Tensor, noise: Tensor) -> Tensor:
-    """Moves sinks, norms and biases off the values 0 and 1, at which a forgotten one would go unseen."""
-    if "sinks" in name:
-        return noise
-    if "word_embeddings_layernorm" in name:  # bloom norms the embeddings, which undoes EMBEDDING
-        return EMBEDDING * (parameter + 0.2 * noise)
-    in_a_layer = any(part.isdigit() for part in name.split("."))
-    if not in_a_layer and name.endswith("weight"):
-        return parameter + FINAL_NORM_SHIFT + 0.2 * noise
-    if name.endswith("bias"):
-        return BIAS * noise
-    if "q_norm" in name or "k_norm" in name:
-        return parameter + 0.5 + 0.2 * noise
-    return parameter + 0.2 * noise
-
-
-def _mixing(noise: Tensor) -> Tensor:
-    """A matrix whose rows and columns sum to zero: the positive mean of gelu or relu does not get through."""
-    centred = noise - noise.mean(-1, keepdim=True)
-    centred = centred - centred.mean(-2, keepdim=True)
-    return GAIN / math.sqrt(noise.shape[-1]) * centred
 
 
 SAMPLE = (

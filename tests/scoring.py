@@ -110,6 +110,11 @@ def generated(model: PreTrainedModel, prompt: Ints, count: int) -> list[int]:
     return written
 
 
+def packs(dtype: torch.dtype) -> bool:
+    """Whether this CPU's kernels take packed weights of the type: some lack the instructions for bfloat16."""
+    return dtype is torch.float32 or bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
+
+
 def apart(one: Tensor, other: Tensor) -> float:
     """The largest difference, in deviations of the logits; infinite where one is not a number."""
     gap = (one.double() - other.double()).abs().nan_to_num(nan=float("inf")).max()

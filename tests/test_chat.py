@@ -328,7 +328,7 @@ def test_at_a_terminal(folder: Path) -> None:
         while not screen.shows(b"> ", 1):  # again, should it have come between the prompt and the reading
             os.kill(chat.pid, signal.SIGINT)
         os.write(terminal, b"\x04")
-        assert chat.wait(30) == 0
+        assert chat.wait(120) == 0
     finally:
         chat.kill()
         chat.wait()
@@ -343,7 +343,7 @@ class Screen:
         self._unread = b""
 
     def wait_for(self, text: bytes) -> None:
-        assert self.shows(text, 60), f"never said: {text!r}; said: {self._unread!r}"
+        assert self.shows(text, 120), f"never said: {text!r}; said: {self._unread!r}"
 
     def shows(self, text: bytes, seconds: float) -> bool:
         end = time.monotonic() + seconds

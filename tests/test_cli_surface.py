@@ -13,6 +13,7 @@ SURFACE = """\
 demo
   --model -m  str  = pocket
   --draft-model -md  str
+  --trust-remote-code
   --methods  str +
   --prompt  utf8  repeated
   --max-new-tokens  int  = 48
@@ -30,6 +31,7 @@ generate
   --model -m  str  = pocket
   --dtype  str
   --device  str
+  --trust-remote-code
   --method  str
   --draft-model -md  str
   --num-draft-tokens --num-speculative-tokens  int
@@ -58,6 +60,7 @@ chat
   --model -m  str  = pocket
   --dtype  str
   --device  str
+  --trust-remote-code
   --method  str
   --draft-model -md  str
   --num-draft-tokens --num-speculative-tokens  int
@@ -81,6 +84,7 @@ calibrate
   --model -m  str  = pocket
   --dtype  str
   --device  str
+  --trust-remote-code
   --method  str +
   --draft-model -md  str
   --prompts  str
@@ -98,6 +102,7 @@ check
   --model -m  str  = pocket
   --dtype  str
   --device  str
+  --trust-remote-code
   --draft-model -md  str
   --methods  str +
   --rules  str +
@@ -106,6 +111,7 @@ check
   --batch  int +
   --max-new-tokens  int  = 64
   --seed  int  = 0
+  --families  str *
   --json
 bench
 bench suite
@@ -125,6 +131,7 @@ bench run
   --model -m  str  = pocket
   --dtype  str
   --device  str
+  --trust-remote-code
   --draft-model -md  str
   --methods  str +
   --peers  str +
@@ -159,6 +166,7 @@ bench report
 bench study
   <NAME>  str ?
   --model -m  str  = pocket+ballast:500M
+  --trust-remote-code
   --dtype  str
   --device  str
   --method  str  = unispec
@@ -188,6 +196,7 @@ bench energy
 bench overhead
   --models  str +  = pocket pocket+ballast:300M
   --draft-model -md  str
+  --trust-remote-code
   --methods  str +  plain|lookup|assistant
   --dtype  str  = float32
   --device  str
@@ -200,6 +209,7 @@ bench overhead
 bench draft-cost
   --rounds  int  = 200
   --model -m  str
+  --trust-remote-code
   --dtype  str
   --device  str
   --json
@@ -207,6 +217,7 @@ datastore
 datastore build
   --model -m  str  = pocket
   --tokenizer  str
+  --trust-remote-code
   --text  Path +  required
   --out  Path  required
   --json
@@ -216,6 +227,7 @@ datastore info
 dict
 dict build
   --tokenizer --model -m  str  = pocket
+  --trust-remote-code
   --text  utf8 +  required
   --field  str  = text
   --out  Path  required
@@ -240,9 +252,11 @@ dict lookup
   <TEXT>  utf8
   --dict  str +
   --tokenizer --model -m  str
+  --trust-remote-code
   --json
 dict fertility
   --tokenizers  utf8 +
+  --trust-remote-code
   --texts  named_text +
   --data  Path
   --json
@@ -251,6 +265,7 @@ dict emulate
   --text  Path
   --suite  utf8
   --tokenizer --model -m  utf8
+  --trust-remote-code
   --data  Path
   --method  str  = dictionary
   --budget  int  = 8
@@ -262,6 +277,7 @@ dict emulate
 dict sweep
   --out  Path  required
   --tokenizers  utf8 +
+  --trust-remote-code
   --texts  named_text +
   --orders  int +  = (1, 2, 3)
   --sizes  int +  = (10000, 50000, 100000, 200000, 500000, 1000000)
@@ -331,6 +347,13 @@ def test_every_flag_explains_itself_and_is_never_abbreviated() -> None:
     for command in commands().values():
         assert all(action.help for action in command._actions)
         assert not command.allow_abbrev
+
+
+def test_consent_to_run_code_can_be_given_wherever_a_model_or_tokenizer_is_opened() -> None:
+    opening = {"model", "models", "tokenizer", "tokenizers", "draft_model"}
+    names = {name: {action.dest for action in command._actions} for name, command in commands().items()}
+    without = {name for name, known in names.items() if known & opening and "trust_remote_code" not in known}
+    assert without == {"export"}, "which names models and opens none"
 
 
 @pytest.mark.parametrize("command", ["demo", "generate", "chat", "check"])

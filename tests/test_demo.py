@@ -25,6 +25,13 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> str:
     return str(folder)
 
 
+@pytest.fixture(autouse=True)
+def time_enough(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a slow machine the demo leaves prompts out."""
+    for limit in ("SECONDS", "SECONDS_WITH_BALLAST"):
+        monkeypatch.setattr(demo, limit, float("inf"))
+
+
 DEMO = ["demo", "--max-new-tokens", "12", "--methods", "plain", "lookup"]
 
 

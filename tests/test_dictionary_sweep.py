@@ -246,7 +246,7 @@ def test_workers_find_what_one_finds(place: Path, swept: Swept) -> None:
 
 def test_a_workers_mistake_is_told_in_its_own_words(place: Path, swept: Swept) -> None:
     folder = Folder(place / "whole", settings(place))
-    with pytest.raises(ValueError, match=r"nobody\.json can't be read"):
+    with pytest.raises(ValueError, match=r"nobody\.json is damaged"):
         crew.measure_all(folder, [("bytes", "nobody"), ("pocket", "nobody")], 2, lambda _: None)
     assert not multiprocessing.active_children()
 

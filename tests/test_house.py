@@ -370,3 +370,30 @@ def test_a_machine_word_is_seen() -> None:
         assert machine_words("f", f"fine\n{bad}\n") == [f"f:2 {bad}"]
     for good in ("docs/work/flow.md", "https://example.org/home/page", "a/tmp/b", "~/work/models"):
         assert machine_words("f", good) == []
+
+
+# --- (h) code that a model brings runs only with consent ---------------------------------------------------
+
+LOADERS = frozenset({"from_pretrained", "from_config"})
+
+
+def open_questions(path: Path, source: str) -> list[str]:
+    """Loaders of transformers that are not told whether to run a model's own code: they ask at standard input."""
+    nodes = list(ast.walk(ast.parse(source)))
+    calls = [node for node in nodes if isinstance(node, ast.Call)]
+    answered = {id(call.func) for call in calls if any(word.arg == "trust_remote_code" for word in call.keywords)}
+    return [
+        f"{path}:{node.lineno} {node.attr} leaves trust_remote_code out"
+        for node in nodes
+        if isinstance(node, ast.Attribute) and node.attr in LOADERS and id(node) not in answered
+    ]
+
+
+def test_no_loader_is_left_to_ask() -> None:
+    assert complaints_of_tree(open_questions) == []
+
+
+def test_a_loader_that_would_ask_is_seen() -> None:
+    for bad in ("AutoConfig.from_pretrained(n)", "A.from_config(c, **asked)", "partial(A.from_pretrained, n)"):
+        assert len(open_questions(Path("f.py"), bad)) == 1
+    assert open_questions(Path("f.py"), "A.from_pretrained(n, trust_remote_code=t, **asked)") == []

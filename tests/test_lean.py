@@ -29,7 +29,20 @@ from paceline.targets.hf.probe import prepare
 from paceline.targets.hf.target import HFTarget
 from paceline.targets.load import open_model
 from paceline.tree import ROOT, DraftTree
-from scoring import CLOSE, CONTEXT, SEEN, apart, filled, load_quietly, native, path_gaps, random_tree, score, tokens
+from scoring import (
+    CLOSE,
+    CONTEXT,
+    SEEN,
+    apart,
+    filled,
+    load_quietly,
+    native,
+    packs,
+    path_gaps,
+    random_tree,
+    score,
+    tokens,
+)
 
 KNOWN = ["llama", "mistral", "qwen2", "qwen3"]
 TEXT = tokens(CONTEXT)
@@ -604,7 +617,8 @@ def test_joined_layers_lose_nothing(dtype: torch.dtype, width: int) -> None:
     count = parameter_count(plain.model)
     target.pack()
     attention = target.model.model.layers[0].self_attn
-    assert isinstance(attention.k_proj, Share)
+    joined = width == 64 or packs(dtype)  # so narrow a layer is joined without being packed
+    assert isinstance(attention.k_proj, Share) is joined
     assert target.fingerprint() == fingerprint
     assert parameter_count(target.model) == count
     twin = copy.deepcopy(target.model)
@@ -612,6 +626,8 @@ def test_joined_layers_lose_nothing(dtype: torch.dtype, width: int) -> None:
     for held in (target.model.state_dict(), twin.state_dict()):
         assert held.keys() == weights.keys()
         assert all(torch.equal(held[name], weight) for name, weight in weights.items())
+    if not joined:
+        return
     with pytest.raises(ValueError, match="packed for this CPU"):
         attention.k_proj.weight.zero_()
     assert torch.equal(attention.k_proj.weight, weights["model.layers.0.self_attn.k_proj.weight"])

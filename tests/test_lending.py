@@ -18,7 +18,7 @@ from paceline.targets.base import Request, Rows, Target
 from paceline.targets.lending import KeptRows, Tray
 from paceline.targets.table import TableRows, TableTarget
 
-PATIENCE = 30.0
+PATIENCE = 120.0
 
 
 def in_time(work: Callable[[], object]) -> None:

@@ -22,7 +22,7 @@ from paceline.targets.hf.joined import Share
 from paceline.targets.hf.load import load_target
 from paceline.targets.hf.packed import PackedLinear, Shown, pack, parameter_count
 from paceline.targets.hf.target import HFTarget
-from scoring import CLOSE, CONTEXT, apart, filled, path_gaps, random_tree, score, tokens
+from scoring import CLOSE, CONTEXT, apart, filled, packs, path_gaps, random_tree, score, tokens
 
 DTYPES = pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 
@@ -48,8 +48,8 @@ def folder(tmp_path: Path) -> Path:
 @pytest.mark.parametrize("rows", [1, 2, 7, 33])
 def test_a_packed_layer_finds_what_the_ordinary_one_finds(dtype: torch.dtype, bias: bool, rows: int) -> None:
     ordinary, packed = layered(dtype, bias=bias), layered(dtype, bias=bias)
-    assert pack(packed)
-    assert all(isinstance(layer, PackedLinear) for layer in packed)
+    assert pack(packed) is packs(dtype)
+    assert {isinstance(layer, PackedLinear) for layer in packed} == {packs(dtype)}
     states = torch.randn(1, rows, 256, dtype=dtype)
     torch.testing.assert_close(packed(states), ordinary(states))
 

@@ -14,13 +14,14 @@ import pytest
 import families
 import paceline
 from paceline.decode.account import Totals
+from paceline.files.visible import CONTROLS
 from paceline.hosts.python import LanguageModel
 from paceline.hosts.writing import Generation
 from paceline.measure.comparison import Comparison, compare
 from paceline.measure.pictures import TokenPicture, cells
 from paceline.measure.pictures.page import page, table_section, token_section
 from paceline.measure.pictures.terminal import END, OWN, Painter, paint
-from paceline.measure.pictures.tokens import CONTROLS, HALVES, Kind
+from paceline.measure.pictures.tokens import HALVES, Kind
 from paceline.vocabulary import Detokenizer
 from tokenizer_kinds import STREAMABLE, vocabulary_of
 

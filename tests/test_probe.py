@@ -70,7 +70,7 @@ def test_a_model_whose_rows_depend_on_each_other_is_refused(name: str, dependenc
     sentence = refusal(model)
     assert "cannot be drafted for without changing its text" in sentence
     assert sentence.endswith("choose another model")
-    assert all(f"{mode}: " in sentence for mode in Mode)
+    assert all(mode in sentence for mode in Mode)
 
 
 @pytest.mark.parametrize("name", FAMILIES)
@@ -262,7 +262,7 @@ def test_a_folder_that_does_not_exist_is_told_without_asking_a_hub(path: str) ->
     ],
 )
 def test_a_name_that_leads_nowhere(answers: bool, why: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    def unknown(name: str, local_files_only: bool) -> None:
+    def unknown(name: str, local_files_only: bool, trust_remote_code: bool) -> None:
         assert local_files_only is not answers
         raise OSError(f"{name}\nis not to be had")
 
@@ -274,18 +274,12 @@ def test_a_name_that_leads_nowhere(answers: bool, why: str, monkeypatch: pytest.
 def test_folders_that_hold_no_model(tmp_path: Path) -> None:
     assert "not a folder with a readable transformers config.json" in refusal(tmp_path)
     (tmp_path / "config.json").write_text("{not json")
-    assert "not a folder with a readable transformers config.json" in refusal(tmp_path)
+    assert f"{tmp_path / 'config.json'} is not JSON" in refusal(tmp_path)
     (tmp_path / "config.json").write_text(json.dumps({"model_type": "vit"}))
     assert "vit model, which transformers knows no causal LM for" in refusal(tmp_path)
     (tmp_path / "config.json").write_text(json.dumps({"model_type": "llama"}))
     assert f"the weights of {tmp_path} cannot be loaded" in refusal(tmp_path)
     assert "give the folder that holds config.json and weights, not a file" in refusal(tmp_path / "config.json")
-
-
-def test_weights_that_were_cut_off(tmp_path: Path) -> None:
-    weights = saved(tmp_path) / "model.safetensors"
-    weights.write_bytes(weights.read_bytes()[:5000])
-    assert f"the weights of {tmp_path} cannot be loaded" in refusal(tmp_path)
 
 
 def test_types_of_numbers_by_name(tmp_path: Path) -> None:
@@ -324,7 +318,7 @@ def test_a_device_map_without_accelerate_is_told(tmp_path: Path, monkeypatch: py
         raise ImportError("Using `device_map` requires Accelerate:\n`pip install accelerate`")
 
     monkeypatch.setattr(AutoModelForCausalLM, "from_pretrained", missing)
-    assert refusal(saved(tmp_path), device_map="auto").endswith("requires Accelerate:")
+    assert refusal(saved(tmp_path), device_map="auto").endswith("requires Accelerate: `pip install accelerate`")
 
 
 def test_a_saved_model_writes_what_the_one_in_memory_writes(tmp_path: Path) -> None:

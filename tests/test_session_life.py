@@ -1,7 +1,6 @@
 """A session's life: cut short by whoever fails, and what the next text finds of the last one's cache."""
 
 import re
-import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -12,6 +11,7 @@ import torch
 
 import families
 import paceline
+from clock import MadeClock
 from engine import METHODS, PROMPT, SIZE, Erratic, Watched, habitual, tabled, write, write_slowly
 from paceline.context import Context, Ending, Ints
 from paceline.decode.planner import Fixed
@@ -250,12 +250,12 @@ def test_tokens_settled_before_a_failure_are_handed_out() -> None:
         assert len(seen) in (3, 4)
 
 
-def test_a_slow_reader_is_not_counted() -> None:
+def test_a_slow_reader_is_not_counted(clock: MadeClock) -> None:
     lm = LanguageModel(tabled())
     writing = Writing(lm, PROMPT, 0, *split_settings({"max_new_tokens": 6}))
     for _ in writing.pieces():
-        time.sleep(0.02)
-    assert writing.result().totals.seconds < 0.06
+        clock.sleep(1000)
+    assert 0 < writing.result().totals.seconds < 1000
 
 
 @pytest.mark.parametrize(

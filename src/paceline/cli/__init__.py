@@ -10,8 +10,12 @@ from typing import NoReturn
 
 from paceline import __version__
 from paceline.cli import bench, calibrate, chat, check, datastore, demo, dictionary, export, generate, methods, streams
-from paceline.cli.failures import sentence
+from paceline.cli.common import refuse_beyond
+from paceline.cli.failures import OURS, sentence
+from paceline.cli.streams import say
 from paceline.files import Terminated, terminable
+from paceline.files.visible import one_line
+from paceline.targets.trust import trusting
 
 COMMANDS = (demo, generate, chat, calibrate, check, bench, datastore, dictionary, export, methods)
 
@@ -51,7 +55,7 @@ class Parser(argparse.ArgumentParser):
         for word in message.replace("=", " ").split():
             if (new := OUTDATED.get(word)) is not None:
                 message = f"{word} is another tool's flag; write {new}"
-        self.exit(2, f"paceline: error: {message}\n")
+        self.exit(2, f"paceline: error: {one_line(message)}\n")
 
 
 def parser() -> argparse.ArgumentParser:
@@ -74,7 +78,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         streams.prepare()
         options = parser().parse_args(arguments)
-        with terminable(), warnings.catch_warnings():
+        refuse_beyond(options)
+        consent = trusting(getattr(options, "trust_remote_code", False))
+        with terminable(), warnings.catch_warnings(), consent, streams.clean_logs():
             warnings.showwarning = _note
             code = int(options.run(options))
         sys.stdout.flush()
@@ -83,17 +89,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
         streams.silence()
         return 141
     except KeyboardInterrupt:
-        print("\npaceline: interrupted", file=sys.stderr)
+        say("\npaceline: interrupted", file=sys.stderr)
         return 130
     except Terminated as ended:
-        print("\npaceline: terminated", file=sys.stderr)
+        say("\npaceline: terminated", file=sys.stderr)
         return int(str(ended.code))
     except Exception as error:
         if (said := sentence(error)) is None:
+            error.add_note(OURS)
             raise
-        print(f"paceline: error: {said}", file=sys.stderr)
+        say(f"paceline: error: {said}", file=sys.stderr)
         return 2
 
 
 def _note(message: Warning | str, *_: object, **__: object) -> None:
-    print(f"paceline: note: {message}", file=sys.stderr)
+    say(f"paceline: note: {one_line(str(message))}", file=sys.stderr)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from paceline.cli.bench.surroundings import add_threads, threads
 from paceline.cli.common import Subparsers, add_json, add_model, aligned, inputs_of, load_model, print_json, progress
+from paceline.cli.streams import say
 from paceline.files import check_output, write_whole
 
 if TYPE_CHECKING:
@@ -76,7 +77,7 @@ def add(commands: Subparsers) -> None:
 def run(options: argparse.Namespace) -> int:
     from paceline.measure.calibrate import Calibrator
     from paceline.measure.calibrate.prompts import SAMPLES, prompts_of
-    from paceline.profile.stored import Unreadable, load, update
+    from paceline.profile.stored import Unreadable, load, path_of, update
     from paceline.targets.setup import setup_of
 
     started = time.monotonic()
@@ -92,6 +93,7 @@ def run(options: argparse.Namespace) -> int:
             known = load(setup_of(lm.target))
         except Unreadable:
             known = None  # it is about to be replaced
+        path_of(setup_of(lm.target))  # who has no place for a profile is told before it is measured
         methods = _methods(lm, specs, options.draft_model)
         calibrator = Calibrator(target=lm.target, methods=methods, prompts=prompts, plan=plan, progress=advance)
         fresh = calibrator.run(known)
@@ -99,13 +101,13 @@ def run(options: argparse.Namespace) -> int:
     took = time.monotonic() - started
     found = [profile.method(method.spec, method.draft) for method in methods]
     measured = [one for one in found if one is not None]
-    print("\n".join(_said(profile, measured)))
-    print(f"\nmeasured in {took:.0f} s and kept in {path}")
+    say("\n".join(_said(profile, measured)))
+    say(f"\nmeasured in {took:.0f} s and kept in {path}")
     if options.html is not None:
         from paceline.measure.calibrate.page import calibration_page
 
         write_whole(options.html, calibration_page(profile, measured, took))
-        print(f"pictures: {options.html}")
+        say(f"pictures: {options.html}")
     if options.json:
         print_json(_json(profile, measured, path, took))
     return 0

@@ -11,6 +11,7 @@ from types import FrameType
 from typing import TYPE_CHECKING, Any, TextIO
 
 from paceline.cli.common import (
+    PROMPT,
     Subparsers,
     add_model,
     add_pictures,
@@ -25,6 +26,7 @@ from paceline.cli.common import (
     wants_color,
     writing_settings,
 )
+from paceline.cli.streams import say, write
 
 if TYPE_CHECKING:
     from paceline.hosts.conversation import Conversation
@@ -179,9 +181,8 @@ class Chat:
         for piece in pieces:
             text = piece.text if begun else piece.text.lstrip()
             begun = begun or bool(text)
-            sys.stdout.write(text)
-            sys.stdout.flush()
-        print(flush=True)
+            write(text)
+        say(flush=True)
 
     def _draw(self, pieces: Any) -> None:
         from paceline.measure.pictures import TokenPicture, cells
@@ -225,7 +226,9 @@ class Chat:
 def _lines() -> Iterator[str]:
     """What the user types, until the end of the input. Ctrl-C at the prompt clears the line."""
     if not sys.stdin.isatty():
-        for raw in sys.stdin.buffer:
+        while raw := sys.stdin.buffer.readline(PROMPT + 1):
+            if len(raw) > PROMPT:
+                raise ValueError(f"a line of standard input has more than {PROMPT} bytes; give a shorter one")
             yield decode(raw, "standard input")
         return
     with suppress(ImportError):
@@ -235,9 +238,9 @@ def _lines() -> Iterator[str]:
         try:
             yield _ask()
         except KeyboardInterrupt:
-            print(file=_beside_the_lines())
+            say(file=_beside_the_lines())
         except EOFError:
-            print(file=_beside_the_lines())
+            say(file=_beside_the_lines())
             return
 
 
@@ -245,7 +248,7 @@ def _ask() -> str:
     """A line from the terminal. Where replies go elsewhere, input() would write its prompt among them."""
     if sys.stdout.isatty():
         return input(ASKS)
-    print(ASKS, end="", file=sys.stderr, flush=True)
+    say(ASKS, end="", file=sys.stderr, flush=True)
     return input()
 
 
@@ -261,4 +264,4 @@ def _text(said: str) -> str:
 
 def _note(text: str) -> None:
     """What is said about the chat, apart from the chat."""
-    print(text, file=sys.stderr, flush=True)
+    say(text, file=sys.stderr, flush=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Sequence
+from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 from paceline.cli.common import (
@@ -16,6 +17,7 @@ from paceline.cli.common import (
     print_json,
     progress,
 )
+from paceline.cli.streams import say
 
 if TYPE_CHECKING:
     from paceline.measure.conformance import Report
@@ -56,11 +58,19 @@ def add(commands: Subparsers) -> None:
     )
     parser.add_argument("--max-new-tokens", type=int, default=64, metavar="N", help="tokens per case (default: 64)")
     parser.add_argument("--seed", type=int, default=0, metavar="S", help="seed of the sampled cases (default: 0)")
+    parser.add_argument(
+        "--families",
+        nargs="*",
+        metavar="TYPE",
+        help="check no model, but tiny random ones of all model types of the installed transformers, or of those named",
+    )
     add_json(parser)
     parser.set_defaults(run=run)
 
 
 def run(options: argparse.Namespace) -> int:
+    if options.families is not None:
+        return _families(options)
     from paceline.drafters.assistant import DraftModel
     from paceline.measure.conformance import BATCHES, Checker, completing, fixed
     from paceline.verify import Rule
@@ -98,6 +108,25 @@ def run(options: argparse.Namespace) -> int:
     return 1 if report.bugs else 0
 
 
+def _families(options: argparse.Namespace) -> int:
+    """Print a line per tiny model and the number of each verdict."""
+    from collections import Counter
+
+    from paceline.hosts.transformers import custom_generate
+    from paceline.measure.conformance.families import FAILURES, Finding, sweep
+
+    findings: list[Finding] = []
+    with progress("tiny models") as told:
+        for found in sweep(custom_generate, options.families, told):
+            findings.append(found)
+            say(f"{found.model_type:24} {found.variant:10} {found.verdict:24} {found.reason}".rstrip())
+    counts = Counter(found.verdict for found in findings)
+    say(f"{len(findings)} configurations: {', '.join(f'{count} {verdict}' for verdict, count in counts.items())}")
+    if options.json:
+        print_json({"counts": dict(counts), "configurations": [asdict(found) for found in findings]})
+    return 1 if any(found.verdict in FAILURES for found in findings) else 0
+
+
 def _methods(asked: list[str] | None, drafts: str | None) -> tuple[str, ...]:
     """What to check; a misspelt one is told here, before a model is loaded."""
     from paceline.drafters import make_drafter
@@ -125,12 +154,12 @@ def _planners(asked: Sequence[str]) -> Sequence[str]:
 def _print(report: Report) -> None:
     found = report.summary()
     sizes = ", ".join(map(str, report.batches))
-    print(f"{report.target}  {report.dtype}  weights {report.fingerprint}  sequences at once: {sizes}")
-    print(f"{'method':42} {'cases':>6} {'equal':>6} {'near ties':>10} {'not re-scored':>14} {'bugs':>5}")
+    say(f"{report.target}  {report.dtype}  weights {report.fingerprint}  sequences at once: {sizes}")
+    say(f"{'method':42} {'cases':>6} {'equal':>6} {'near ties':>10} {'not re-scored':>14} {'bugs':>5}")
     for method, row in report.by_method():
         counts = f"{row['cases']:6} {row['equal']:6} {row['near ties']:10} {row['not re-scored']:14} {row['bugs']:5}"
-        print(f"{method:42} {counts}")
-    print(
+        say(f"{method:42} {counts}")
+    say(
         f"{found['tokens']} tokens walked along plain decoding's text: {found['flips_per_1000']} flips per 1,000, "
         f"control {found['control_flips_per_1000']}; {found['seconds']} s"
     )
@@ -138,4 +167,4 @@ def _print(report: Report) -> None:
         *(f"BUG  {fault}" for fault in report.sentences()),
         *(f"note {note}" for note in report.notes),
     ):
-        print(line)
+        say(line)

@@ -15,6 +15,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from paceline.cli.streams import speaks_unicode
+from paceline.files.reading import bounded, read_pipe
+from paceline.files.visible import LINE, one_line, visible
 
 if TYPE_CHECKING:
     from rich.text import Text
@@ -27,8 +29,28 @@ Subparsers = Any
 """What argparse returns for subcommands; its own type is private."""
 
 
+MOST = {
+    **dict.fromkeys(("batch", "batches", "threads", "workers"), 1024),
+    **dict.fromkeys(("num_draft_tokens", "max_nodes", "budget"), 4096),
+    **dict.fromkeys(("repeat", "passes", "samples"), 10_000),
+    **dict.fromkeys(("limit", "rounds", "logprobs", "texts"), 1_000_000),
+    **dict.fromkeys(("max_new_tokens", "lengths"), 10_000_000),
+    **dict.fromkeys(("sizes", "entries"), 1 << 24),
+    **dict.fromkeys(("top_k", "min_count", "ngrams", "test_words", "tokens"), 1 << 31),
+    **dict.fromkeys(("orders", "order", "max_prefix", "max_completion"), 1 << 31),  # bounded where they are used
+    **dict.fromkeys(("seconds", "calibration_seconds"), 7 * 24 * 60 * 60),
+    "seed": (1 << 64) - 1,
+}
+"""Options that say how much work there is -> the most that anybody means: beyond it a command would never end."""
+
+ESCAPED = {code: f"\\u{code:04x}" for code in LINE if code > 31}
+"""What a terminal would obey of the characters that JSON need not escape."""
+
 MODEL = "pocket"
 DRAFT_MODEL = "pocket-draft"
+
+PROMPT = 1 << 26
+"""Bytes of a prompt: more than any model's context holds."""
 
 SAMPLING = (
     ("--temperature", float, "0 for the most probable token (default: 0)"),
@@ -44,6 +66,15 @@ SAMPLING = (
     ("--frequency-penalty", float, "subtract this for every time a token was emitted"),
     ("--seed", int, "same seed, same text, with every method of the coupled rule (default: 0)"),
 )
+
+
+def refuse_beyond(options: argparse.Namespace) -> None:
+    """ValueError for an option that asks for more than `MOST`."""
+    for name, most in MOST.items():
+        given = getattr(options, name, None)
+        for one in given if isinstance(given, (list, tuple)) else [given]:
+            if isinstance(one, (int, float)) and not one <= most:
+                raise ValueError(f"--{name.replace('_', '-')} must be at most {most}, not {one}")
 
 
 def utf8(given: str) -> str:
@@ -72,6 +103,16 @@ def add_model(parser: argparse.ArgumentParser) -> None:
         "--dtype", metavar="TYPE", help="float64, float32, bfloat16 or float16 (default: the model's own)"
     )
     parser.add_argument("--device", metavar="DEVICE", help="where to run it, e.g. cpu, cuda, mps (default: cpu)")
+    add_trust(parser)
+
+
+def add_trust(parser: argparse.ArgumentParser) -> None:
+    """For every command that opens a model or a tokenizer: `main` gives the consent to all that it opens."""
+    parser.add_argument(
+        "--trust-remote-code",
+        action="store_true",
+        help="run the Python code that a model or tokenizer brings along, which can do anything on this machine",
+    )
 
 
 def add_draft_model(parser: argparse.ArgumentParser) -> None:
@@ -187,7 +228,9 @@ def show(text: Text, color: bool, *, end: str = "\n", width: int | None = None) 
         highlight=False,
         legacy_windows=False,
     )
-    console.print(text, end=end, soft_wrap=width is None)
+    drawn = text.copy()
+    drawn.plain = visible(text.plain)
+    console.print(drawn, end=end, soft_wrap=width is None)
     sys.stdout.flush()
 
 
@@ -211,17 +254,18 @@ def progress(first: str) -> Iterator[Callable[[str, int, int], None]]:
     columns = (BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(), TextColumn("{task.description}"))
     # seldom, for a bar is drawn beside what is being timed
     with Progress(*columns, console=Console(stderr=True), transient=True, refresh_per_second=2) as bar:
-        task = bar.add_task(first, total=None)
+        task = bar.add_task(escape(one_line(first)), total=None)
 
         def advance(doing: str, done: int, total: int) -> None:
             """Where there is nothing to count, an empty bar and not a full one."""
-            bar.update(task, description=escape(doing), completed=done, total=total or None)
+            bar.update(task, description=escape(one_line(doing)), completed=done, total=total or None)
 
         yield advance
 
 
 def aligned(rows: Sequence[tuple[str, ...]]) -> Iterator[str]:
     """The first column and the last to the left, numbers to the right."""
+    rows = [tuple(map(one_line, row)) for row in rows]
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     for first, *numbers, last in rows:
         middle = (f"{number:>{width}}" for number, width in zip(numbers, widths[1:-1], strict=True))
@@ -260,7 +304,8 @@ def add_json(parser: argparse.ArgumentParser) -> None:
 
 def print_json(data: Mapping[str, Any]) -> None:
     """One line of JSON. Minus infinity, the log-probability of a token that cannot be, has no number there: null."""
-    print(json.dumps(_finite(data), ensure_ascii=not speaks_unicode(), allow_nan=False))
+    sys.stdout.write(json.dumps(_finite(data), ensure_ascii=not speaks_unicode(), allow_nan=False).translate(ESCAPED))
+    sys.stdout.write("\n")
 
 
 def _finite(data: Any) -> Any:
@@ -308,12 +353,12 @@ def read_prompt(argument: str | None, file: Path | None) -> str:
         raise ValueError("give a prompt or --prompt-file FILE, one of the two")
     if argument is not None and argument != "-":
         return argument
-    if file is None:
-        return decode(sys.stdin.buffer.read(), "standard input")
     try:
-        return decode(file.read_bytes(), str(file))
+        if file is None or str(file) == "-":
+            return decode(bounded(sys.stdin.buffer, "standard input", PROMPT), "standard input")
+        return decode(read_pipe(file, PROMPT), str(file))
     except OSError as error:
-        raise ValueError(f"cannot read {file}: {error.strerror}") from None
+        raise ValueError(f"cannot read {error.filename or file}: {error.strerror}") from None
 
 
 def decode(raw: bytes, where: str) -> str:

@@ -7,8 +7,10 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from paceline.cli.common import MODEL, Subparsers, add_json, decode, inputs_of, print_json, progress
+from paceline.cli.common import MODEL, Subparsers, add_json, add_trust, decode, inputs_of, print_json, progress
+from paceline.cli.streams import say
 from paceline.files import check_output
+from paceline.files.reading import read_file
 
 if TYPE_CHECKING:
     from paceline.drafters.indexing import Ids
@@ -37,6 +39,7 @@ def add(commands: Subparsers) -> None:
         "--model", "-m", default=MODEL, metavar="MODEL", help=f"the model to draft for (default: {MODEL})"
     )
     whose.add_argument("--tokenizer", metavar="NAME", help="its tokenizer alone: a folder or name of transformers")
+    add_trust(building)
     building.add_argument("--text", type=Path, nargs="+", required=True, metavar="FILE", help="text files, in UTF-8")
     building.add_argument(
         "--out", type=Path, required=True, metavar="FILE", help=f"where to write it, say corpus{ENDING}"
@@ -80,7 +83,7 @@ def info(options: argparse.Namespace) -> int:
 
 def _read(path: Path) -> str:
     try:
-        return decode(path.read_bytes(), str(path))
+        return decode(read_file(path), str(path))
     except OSError as error:
         raise ValueError(f"cannot read {path}: {error.strerror}") from None
 
@@ -114,5 +117,5 @@ def _tell(header: Header, file: str, as_json: bool) -> None:
     if as_json:
         print_json(said)
         return
-    print(f"{file}: {said['tokens']} tokens of {said['texts']} texts, {said['bytes']} bytes")
-    print(f"tokenizer {said['tokenizer']}, highest token {said['highest_token']}, digest {said['digest'][:16]}")
+    say(f"{file}: {said['tokens']} tokens of {said['texts']} texts, {said['bytes']} bytes")
+    say(f"tokenizer {said['tokenizer']}, highest token {said['highest_token']}, digest {said['digest'][:16]}")

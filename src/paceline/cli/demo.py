@@ -17,6 +17,7 @@ from paceline.cli.common import (
     add_color,
     add_draft_model,
     add_json,
+    add_trust,
     aligned,
     describe,
     draft_model,
@@ -29,6 +30,7 @@ from paceline.cli.common import (
     wants_color,
 )
 from paceline.cli.failures import sentence
+from paceline.cli.streams import say
 from paceline.files import check_output, write_whole
 
 if TYPE_CHECKING:
@@ -87,6 +89,7 @@ def add(commands: Subparsers) -> None:
         "--model", "-m", default=MODEL, metavar="MODEL", help=f"the model that writes (default: {MODEL})"
     )
     add_draft_model(parser)
+    add_trust(parser)
     parser.add_argument(
         "--methods",
         nargs="+",
@@ -128,7 +131,7 @@ def run(options: argparse.Namespace) -> int:
     methods = _methods(options)
     models = _models(options)
     sampled = f"at temperature {options.temperature:g} with seed {options.seed}"
-    print(f"A cheap source drafts, the model checks: {sampled}, every method must write the same text.\n", flush=True)
+    say(f"A cheap source drafts, the model checks: {sampled}, every method must write the same text.\n", flush=True)
     parts, left_out = list[Part](), dict[str, str]()
     for model in models:
         try:
@@ -137,16 +140,16 @@ def run(options: argparse.Namespace) -> int:
             if not parts or (said := sentence(error)) is None:
                 raise
             left_out[model] = said
-            print(f"{model} is left out: {said}")
+            say(f"{model} is left out: {said}")
             continue
         _print(parts[-1], wants_color(options))
         if model != models[-1]:
-            print(_moral(parts[-1]), end="", flush=True)
+            say(_moral(parts[-1]), end="", flush=True)
     seconds = time.monotonic() - started
     same = all(part.same for part in parts)
     if not same:
-        print(NOT_SAME.format(**next(part.facts for part in parts if not part.same)))
-    print(f'{seconds:.0f} s altogether. Now write something yourself: paceline generate "Once" --show tokens')
+        say(NOT_SAME.format(**next(part.facts for part in parts if not part.same)))
+    say(f'{seconds:.0f} s altogether. Now write something yourself: paceline generate "Once" --show tokens')
     if options.html:
         from paceline.measure.pictures.page import page
 
@@ -317,12 +320,12 @@ def _print(part: Part, color: bool) -> None:
     if part.ballast:
         show(Text(WHAT_BALLAST_IS), color, width=width)
     if part.twin_of is None:
-        print()
+        say()
         show(paint(part.picture(0), color), color, width=width)
-    print()
-    print("\n".join(aligned([HEAD, *_rows(part.found)])))
+    say()
+    say("\n".join(aligned([HEAD, *_rows(part.found)])))
     show(Text("; ".join(_notes(part)), "dim"), color, width=width)
-    print()
+    say()
 
 
 def _moral(part: Part) -> str:

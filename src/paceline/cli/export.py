@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from paceline.cli.common import Subparsers, add_json, print_json
+from paceline.cli.streams import say
 
 if TYPE_CHECKING:
     from paceline.measure.export import Equivalent
@@ -55,7 +56,7 @@ def run(options: argparse.Namespace) -> int:
         model, tokens = options.draft_model, options.num_draft_tokens
         found = [equivalent(options.engine, options.method, draft_model=model, draft_tokens=tokens)]
     version = VERSIONS[options.engine]
-    print("\n\n".join("\n".join(_told(each, version)) for each in found))
+    say("\n\n".join("\n".join(_told(each, version)) for each in found))
     if options.json:
         print_json({"engine": options.engine, "version": version, "methods": [each.as_dict() for each in found]})
     return 0

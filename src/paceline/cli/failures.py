@@ -4,6 +4,11 @@ from __future__ import annotations
 
 import sys
 
+from paceline.files.visible import one_line
+
+OURS = "This is a defect of paceline, not a mistake of yours: please report it with the lines above."
+"""The last line after the traceback of a failure that has no sentence."""
+
 
 def sentence(error: BaseException) -> str | None:
     """The failure in one sentence; None where it is none of the user's."""
@@ -11,7 +16,7 @@ def sentence(error: BaseException) -> str | None:
         said = f" ({_one_line(error)})" if str(error) else ""
         return f"there is not enough memory{said}; take a smaller model or dtype, a shorter text, or fewer new tokens"
     if isinstance(error, OSError) and error.filename is not None:
-        return f"{error.filename}: {error.strerror}"
+        return one_line(f"{error.filename}: {error.strerror}")
     return _one_line(error) if isinstance(error, (ValueError, OSError)) else None
 
 
@@ -25,4 +30,4 @@ def _out_of_memory(error: BaseException) -> bool:
 
 
 def _one_line(error: BaseException) -> str:
-    return " ".join(str(error).split())
+    return one_line(" ".join(str(error).split()))

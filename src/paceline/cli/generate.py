@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -25,6 +24,7 @@ from paceline.cli.common import (
     wants_color,
     writing_settings,
 )
+from paceline.cli.streams import say, write
 from paceline.files import check_output, write_whole
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ def add(commands: Subparsers) -> None:
         allow_abbrev=False,
     )
     parser.add_argument("prompt", type=utf8, nargs="?", metavar="PROMPT", help="the prompt; - reads standard input")
-    parser.add_argument("--prompt-file", type=Path, metavar="FILE", help="read the prompt from a UTF-8 file")
+    parser.add_argument("--prompt-file", type=Path, metavar="FILE", help="read the prompt from a UTF-8 file or pipe")
     add_model(parser)
     add_writing(parser)
     parser.add_argument(
@@ -83,7 +83,7 @@ def run(options: argparse.Namespace) -> int:
         _write_page(options.html, [_picture(text, prompt, facts) for text in texts])
     if options.explain:
         for text in texts:
-            print("\n" + "\n".join(text.explain()))
+            say("\n" + "\n".join(text.explain()))
     if options.json:
         explained = [text.explain() for text in texts] if options.explain else []
         told = {"explain": explained[0] if len(explained) == 1 else explained} if explained else {}
@@ -96,9 +96,8 @@ def _stream(writing: Writing, prompt: str, options: argparse.Namespace) -> Gener
     if options.show:
         return _draw(writing, prompt, wants_color(options))
     for piece in writing.pieces():
-        sys.stdout.write(piece.text)
-        sys.stdout.flush()
-    print()
+        write(piece.text)
+    say()
     return writing.result()
 
 
@@ -121,12 +120,12 @@ def _print_all(texts: list[Generation], prompt: str, options: argparse.Namespace
 
     for number, text in enumerate(texts):
         if len(texts) > 1 and (options.show or not options.json):
-            print(f"--- sample {number} ---")
+            say(f"--- sample {number} ---")
         if options.show:
             color = wants_color(options)
             show(paint(_picture(text, prompt, {}), color), color)
         elif not options.json:
-            print(text.text)
+            write(text.text + "\n")
 
 
 def _picture(text: Generation, prompt: str, facts: dict[str, Any], title: str = "") -> TokenPicture:

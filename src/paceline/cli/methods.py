@@ -7,6 +7,7 @@ import inspect
 from typing import TYPE_CHECKING, Any
 
 from paceline.cli.common import Subparsers, add_json, print_json
+from paceline.cli.streams import say
 
 if TYPE_CHECKING:
     from paceline.targets.base import Want
@@ -29,15 +30,15 @@ def run(options: argparse.Namespace) -> int:
         print_json({"methods": rows})
         return 0
     for row in rows:
-        print(f"{row['name']:10} {row['summary']}")
-        print(f"{'':10} needs: {row['needs']}; rules: {', '.join(row['rules'])}; from: {row['source']}")
+        say(f"{row['name']:10} {row['summary']}")
+        say(f"{'':10} needs: {row['needs']}; rules: {', '.join(row['rules'])}; from: {row['source']}")
         if row["options"]:
-            print(f"{'':10} options: {', '.join(f'{k}={v}' for k, v in row['options'].items())}")
+            say(f"{'':10} options: {', '.join(f'{k}={v}' for k, v in row['options'].items())}")
         if row["unfit"]:
-            print(f"{'':10} unfit where: {row['unfit']}")
-    print("\na,b   the first of a and b that proposes anything")
-    print("a+b   both in one tree")
-    print("How each works, and when to take which: docs/methods.md")
+            say(f"{'':10} unfit where: {row['unfit']}")
+    say("\na,b   the first of a and b that proposes anything")
+    say("a+b   both in one tree")
+    say("How each works, and when to take which: docs/methods.md")
     return 0
 
 

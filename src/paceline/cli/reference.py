@@ -9,6 +9,8 @@ import argparse
 import os
 from collections.abc import Iterator
 
+from paceline.cli.streams import say
+
 
 def reference() -> str:
     """The whole file."""
@@ -34,4 +36,4 @@ def _block(name: str, parser: argparse.ArgumentParser) -> str:
 
 
 if __name__ == "__main__":
-    print(reference(), end="")
+    say(reference(), end="")

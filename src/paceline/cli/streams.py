@@ -3,8 +3,14 @@
 from __future__ import annotations
 
 import io
+import logging
 import os
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TextIO
+
+from paceline.files.visible import visible
 
 
 def prepare() -> None:
@@ -19,6 +25,34 @@ def prepare() -> None:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
+
+
+def say(*said: object, sep: str = " ", end: str = "\n", file: TextIO | None = None, flush: bool = False) -> None:
+    """Print, with nothing in it that a terminal would obey: names and texts may come from anybody's file. Every command
+    prints by this, but for what a model wrote."""
+    print(*(visible(str(one)) for one in said), sep=sep, end=end, file=file, flush=flush)
+
+
+def write(text: str) -> None:
+    """What a model wrote, at once: as it is into a file or a pipe, without what a terminal would obey at one."""
+    sys.stdout.write(visible(text) if sys.stdout.isatty() else text)
+    sys.stdout.flush()
+
+
+@contextmanager
+def clean_logs() -> Iterator[None]:
+    """Other libraries log names that they read in a model's files."""
+    before = logging.getLogRecordFactory()
+    logging.setLogRecordFactory(_Visible)
+    try:
+        yield
+    finally:
+        logging.setLogRecordFactory(before)
+
+
+class _Visible(logging.LogRecord):
+    def getMessage(self) -> str:  # noqa: N802  (the name that logging knows)
+        return visible(super().getMessage())
 
 
 def silence() -> None:

@@ -11,6 +11,8 @@ from paceline.drafters.base import Drafter
 from paceline.profile.costs import Costs
 from paceline.targets.base import Target
 
+LARGEST_DRAFT = 4096
+"""Tokens. No draft of so many is ever accepted, and to score them takes memory with their number."""
 FORMS = "fixed:N with N draft tokens per round, adaptive, or calibrated"
 
 
@@ -21,8 +23,11 @@ def make_planner(spec: str | None, drafter: Drafter, target: Target | None = Non
     Without a ``target`` only the spec is judged.
     """
     kind, colon, rest = (spec or drafter.planner).partition(":")
-    if kind == "fixed" and re.fullmatch(r"(-?\d+)?", rest):
-        return Fixed(int(rest) if rest else drafter.nodes)
+    if kind == "fixed" and re.fullmatch(r"(-?\d{1,18})?", rest):
+        size = int(rest) if rest else drafter.nodes
+        if size > LARGEST_DRAFT:
+            raise ValueError(f"a draft has at most {LARGEST_DRAFT} tokens, not {size}; choose a smaller fixed:N")
+        return Fixed(size)
     if kind == "adaptive" and not colon:
         return Adaptive(drafter, Costs() if target is None else costs_of(target, drafter.needs))
     if kind == "calibrated" and not colon:

@@ -43,6 +43,7 @@ from paceline.dictionary.packing import Sizes, pack, unpack
 from paceline.dictionary.statistics import LONGEST
 from paceline.dictionary.table import Table
 from paceline.files import write_whole
+from paceline.files.reading import open_file
 from paceline.vocabulary import Vocabulary
 
 MAGIC = b"PACEDICT"
@@ -54,6 +55,8 @@ DESCRIBED = 1 << 16
 """Bytes of a description at most."""
 MOST = 1 << 24
 """Entries, completions and different tokens at most."""
+LARGEST = 1 << 30
+"""Bytes of a file at most."""
 DENSEST = 8
 """Times their packed size that sections may take beyond `FREE`; those of languages take two to three times that."""
 FREE = 1 << 22
@@ -199,7 +202,7 @@ def unsqueezed(header: Header, packed: bytes) -> bytes:
 
 def _opened(path: str | Path) -> Any:
     try:
-        return Path(path).open("rb")
+        return open_file(path, LARGEST)
     except OSError as error:
         raise ValueError(
             f"cannot read the dictionary {path}: {error.strerror}; 'paceline dict build' makes one"

@@ -39,6 +39,7 @@ from paceline.dictionary import file
 from paceline.dictionary.statistics import LONGEST, NOWHERE
 from paceline.dictionary.table import LEVELS, Table, probability
 from paceline.files import folder, write_whole
+from paceline.files.reading import open_file
 from paceline.vocabulary import Vocabulary
 
 MAGIC = b"PACEDIDX"
@@ -174,10 +175,8 @@ def _kept(path: str | Path) -> tuple[file.Header, Any]:
 
 def _place(digest: bytes) -> Path | None:
     """Where the index of a file is kept; nowhere for a user who has no home."""
-    try:
-        return folder() / "dictionaries" / f"{digest.hex()[:32]}.index"  # `_NAME`
-    except RuntimeError:
-        return None
+    place = folder()
+    return None if place is None else place / "dictionaries" / f"{digest.hex()[:32]}.index"  # `_NAME`
 
 
 def _mark_used(place: Path) -> None:
@@ -200,7 +199,7 @@ def _remove_unused(kept: Path) -> None:
 def _mapped(place: Path) -> Any:
     """A kept index, if it is there and as it was written."""
     try:
-        with place.open("rb") as opened:
+        with open_file(place) as opened:
             image = mmap.mmap(opened.fileno(), 0, access=mmap.ACCESS_READ)
     except (OSError, ValueError):
         return None

@@ -20,9 +20,9 @@ from __future__ import annotations
 import mmap
 from bisect import bisect_left, bisect_right
 from hashlib import sha256
-from pathlib import Path
 
 from paceline.drafters.tokenfile import SIZE, read_header
+from paceline.files.reading import open_file
 from paceline.vocabulary import Vocabulary
 
 KIND = b"PACEREST"
@@ -43,7 +43,7 @@ class Datastore:
     def __init__(self, path: str) -> None:
         self.path = path
         try:
-            with Path(path).open("rb") as file:
+            with open_file(path) as file:
                 self.header = read_header(path, file.read(SIZE), KIND, NOUN)
                 self._bytes = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
         except OSError as error:

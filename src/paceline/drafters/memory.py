@@ -16,6 +16,7 @@ from threading import Lock
 from paceline.drafters.endings import NONE, Endings
 from paceline.drafters.tokenfile import SIZE, Header, read_header, width_of
 from paceline.files import alone, named, write_whole
+from paceline.files.reading import read_file
 from paceline.vocabulary import Vocabulary
 
 KIND = b"PACEMEMO"
@@ -139,7 +140,7 @@ class Memory:
 def _read(file: str) -> tuple[Header, list[list[int]]]:
     """What a file says of itself, and its texts from the oldest."""
     try:
-        whole = Path(file).read_bytes()
+        whole = read_file(file)
     except OSError as error:
         raise ValueError(f"cannot read the {NOUN} {file}: {error.strerror}") from None
     header = read_header(file, whole[:SIZE], KIND, NOUN)

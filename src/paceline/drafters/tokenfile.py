@@ -116,6 +116,6 @@ def read_header(path: str, beginning: bytes, kind: bytes, noun: str) -> Header:
         tokens=tokens,
         highest=highest,
         texts=texts,
-        fingerprint=fingerprint.rstrip(b"\0").decode("ascii"),
+        fingerprint=fingerprint.rstrip(b"\0").decode("ascii", "replace"),
         digest=digest,
     )

@@ -1,4 +1,4 @@
-"""Files: where things are kept, how they are written, what is never written over, and who may write in a folder."""
+"""Files: the cache folder, reading what others wrote, writing, what is never written over, and who may write where."""
 
 from paceline.files.cache import PLACE, folder
 from paceline.files.ending import Terminated, terminable

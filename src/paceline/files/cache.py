@@ -10,10 +10,20 @@ PLACE = "PACELINE_CACHE"
 """The environment variable that names another folder."""
 
 
-def folder() -> Path:
-    """$PACELINE_CACHE, or else where this system keeps what can be made again."""
+def folder() -> Path | None:
+    """$PACELINE_CACHE, or else where this system keeps what can be made again; None for a user who has no home."""
     if given := os.environ.get(PLACE):
-        return Path(given).expanduser()
+        try:
+            return Path(given).expanduser()
+        except RuntimeError:
+            raise ValueError(f"${PLACE} is {given}, and there is no such user here; name another folder") from None
+    try:
+        return _usual()
+    except RuntimeError:  # neither $HOME nor an entry in the list of users
+        return None
+
+
+def _usual() -> Path:
     if sys.platform == "win32":
         return Path(os.environ.get("LOCALAPPDATA") or Path.home() / "AppData" / "Local") / "paceline" / "Cache"
     if sys.platform == "darwin":

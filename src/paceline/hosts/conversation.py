@@ -53,8 +53,10 @@ class Conversation:
         is then the last of `replies`; closed before, the conversation stands as if nothing had been said."""
         messages = [*self.messages, _message("user", said)]
         rendered = render(self._vocabulary, messages).text
-        prompt = self._encode(rendered)
         limit = self._lm.target.context_length
+        if limit is not None:
+            self._vocabulary.refuse_beyond(rendered, limit)
+        prompt = self._encode(rendered)
         if limit is not None and len(prompt) >= limit:
             raise ValueError(
                 f"the conversation has {len(prompt)} tokens and the model's context holds {limit}; start a new one"

@@ -171,6 +171,8 @@ class LanguageModel:
             return np.asarray(prompt)
         if self.vocabulary is None:
             raise ValueError(f"{self.target.name} came without a tokenizer; give the prompt as token ids")
+        if (limit := self.target.context_length) is not None:
+            self.vocabulary.refuse_beyond(prompt, limit)
         return self.vocabulary.encode(prompt)
 
     @staticmethod
@@ -194,6 +196,7 @@ def load(
     device: str | None = None,
     device_map: str | dict[str, Any] | None = None,
     fixed_shapes: bool | None = None,
+    trust_remote_code: bool = False,
 ) -> LanguageModel:
     """A bundled model, a transformers causal LM by path or name, or a loaded one (then with its tokenizer).
 
@@ -203,9 +206,20 @@ def load(
 
     ``fixed_shapes`` asks for forwards that are recorded once for all drafts of a shape, or forbids them; unless told, a
     model on a CUDA device has them (docs/cuda.md).
+
+    ``trust_remote_code`` runs the Python code that this model or its tokenizer brings along, which can do anything on
+    this machine. A draft model with code of its own is loaded by itself and given as ``draft_model``.
     """
     from paceline.targets.load import open_model
 
-    target, own = open_model(model, dtype=dtype, device=device, device_map=device_map, fixed_shapes=fixed_shapes)
+    target, own = open_model(
+        model,
+        dtype=dtype,
+        device=device,
+        device_map=device_map,
+        fixed_shapes=fixed_shapes,
+        trust_remote_code=trust_remote_code,
+        with_tokenizer=tokenizer is None,
+    )
     tokenizer = own if tokenizer is None else tokenizer
     return LanguageModel(target, Vocabulary.of(tokenizer) if tokenizer is not None else None)

@@ -21,7 +21,7 @@ from paceline.drafters.compose import Composed, Fallback
 from paceline.drafters.lookup import Lookup
 from paceline.drafters.spec import BUILT_IN
 from paceline.drafters.suffix import Suffix
-from paceline.measure.run.directory import read
+from paceline.measure.run.directory import ABOUT, read
 from paceline.targets.pocket.names import NAMES
 
 VERSIONS = {"vllm": "vLLM 0.33", "llama.cpp": "llama.cpp b11004", "transformers": "transformers 5.23"}
@@ -133,8 +133,13 @@ def equivalents_of_run(engine: str, path: Path) -> list[Equivalent]:
             tokens, live = planner.removeprefix("fixed:"), planner in LIVE
             drafts = None if "model=" in spec else entry.get("draft_model")
             sized = int(tokens) if tokens.isdecimal() and int(tokens) else None
-            alike = equivalent(engine, spec, draft_model=drafts, draft_tokens=sized, planner=planner if live else None)
-            found.append(alike)
+            sizing = planner if live else None
+            try:
+                found.append(equivalent(engine, spec, draft_model=drafts, draft_tokens=sized, planner=sizing))
+            except ValueError as error:
+                raise ValueError(
+                    f"{path / ABOUT} has {spec!r}, which cannot be exported ({error}); name a METHOD in place of --run"
+                ) from None
     return found
 
 

@@ -29,6 +29,7 @@ from paceline.measure.summary import SECONDS, Summary, seconds_of_rounds
 
 Floats = NDArray[np.float64]
 DRAFTING = "seconds_draft"
+NO_TIME = "the run's rounds took no time, so there is no limit to hold them against"
 
 
 @dataclass(frozen=True)
@@ -58,7 +59,7 @@ def curve_of(rows: Floats, seconds: Floats) -> Curve:
     """The median of every size, made monotone: a larger round never takes less, and what says so is chance. Sizes count
     as often as they were seen."""
     if not len(rows) or seconds.max() <= 0:
-        raise ValueError("the run's rounds took no time, so there is no limit to hold them against")
+        raise ValueError(NO_TIME)
     sizes, counts = np.unique(rows, return_counts=True)
     medians = np.array([np.median(seconds[rows == size]) for size in sizes])
     return Curve(sizes.astype(np.float64), np.asarray(isotonic_regression(medians, weights=counts).x, np.float64))
@@ -98,10 +99,11 @@ class Oracle:
                 "--batch and --qps"
             )
         self.summary = Summary(run, base)
-        told = [record for record in run.records if record.rounds is not None and len(record.tokens)]
-        self.curve = curve_of(
-            np.concatenate([np.zeros(0), *map(rows_of, told)]), np.concatenate([np.zeros(0), *map(_scoring, told)])
-        )
+        told = [record for record in run.records if record.rounds is not None and record.tokens]
+        rows, seconds = (np.concatenate([np.zeros(0), *map(each, told)]) for each in (rows_of, _scoring))
+        if not seconds.any():
+            raise ValueError(f"{run.path}: {NO_TIME}")
+        self.curve = curve_of(rows, seconds)
 
     def shares(self) -> list[Share]:
         """Of every entry that tells its rounds, in every cell and over all of them."""
@@ -169,7 +171,7 @@ def _scoring(record: Record) -> Floats:
 
 
 def _telling(records: Sequence[Record]) -> list[Record]:
-    return [record for record in records if record.rounds is not None and _scoring(record).sum() > 0]
+    return [one for one in records if one.rounds is not None and one.tokens and _scoring(one).sum() > 0]
 
 
 def _part(limit: Sequence[float], took: Sequence[float], units: Sequence[int]) -> Estimate:

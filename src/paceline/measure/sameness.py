@@ -84,7 +84,7 @@ def _place(run: Run) -> dict[str, Any]:
         **{f"the version of {name}": value for name, value in first.get("versions", {}).items()},
         **{f"the machine's {name}": value for name, value in first.get("machine", {}).items()},
         "the number of threads": first.get("threads"),
-        "the commit": None if not git else git.get("commit", "") + (" with changes" if git.get("changed") else ""),
+        "the commit": None if not git else (git.get("commit") or "") + (" with changes" if git.get("changed") else ""),
     }
 
 

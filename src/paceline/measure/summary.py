@@ -243,12 +243,18 @@ def _of_rounds(records: Sequence[Record], stall: float) -> dict[str, Any]:
         "accepted_per_draft": _ratio(accepted.sum(), drafting.sum()),
         "acceptance_rate": _ratio(accepted.sum(), drafted.sum()),
         "coverage": _ratio(drafting.sum(), rounds),
-        "acceptance_per_position": [float((accepted[drafting] > i).mean()) for i in range(deepest)],
-        "drafted_per_position": [float((depth[drafting] > i).mean()) for i in range(deepest)],
+        "acceptance_per_position": _beyond(accepted[drafting], deepest),
+        "drafted_per_position": _beyond(depth[drafting], deepest),
         "rounds_by_tokens": {int(n): int(k) for n, k in zip(*np.unique(emitted, return_counts=True), strict=True)},
         "rounds": rounds,
         "stalls": int((seconds_of_rounds(told) > stall).sum()),
     }
+
+
+def _beyond(counts: Floats, deepest: int) -> list[float]:
+    """The share of counts that are more than 0, more than 1 and so on."""
+    above = np.searchsorted(np.sort(counts), np.arange(deepest), side="right")
+    return ((len(counts) - above) / max(len(counts), 1)).tolist()  # type: ignore[no-any-return]
 
 
 def _of_forwards(records: Sequence[Record]) -> dict[str, Any]:

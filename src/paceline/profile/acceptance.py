@@ -13,8 +13,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from paceline.files.shape import Amount, Count
 from paceline.profile.curve import Curves
 from paceline.profile.fits import Cubic, Floats, Optimum, Spline, optimum
+from paceline.profile.timing import BatchSize, Nodes
 
 TELLING = 0.05
 """So many accepted tokens per round are the least from which anything can be told."""
@@ -25,10 +27,10 @@ BOUNDS = 0.25, 4.0
 class Point:
     """Rounds with drafts of up to ``nodes`` nodes."""
 
-    nodes: int
-    tokens: float
+    nodes: Nodes
+    tokens: Amount
     """Emitted per round, the target's own token included."""
-    sent: Mapping[int, float]
+    sent: Mapping[Nodes, Amount]
     """Rows beside the root -> the share of rounds that had so many."""
 
 
@@ -36,9 +38,9 @@ class Point:
 class Spot:
     """What was told of a small size from the rounds of the largest, and what rounds of that size then brought."""
 
-    nodes: int
-    foretold: float
-    found: float
+    nodes: Nodes
+    foretold: Amount
+    found: Amount
 
     @property
     def ratio(self) -> float:
@@ -52,15 +54,15 @@ class Spot:
 class Choice:
     """The best size for so many sequences, each about ``length`` long, and the curves that it comes from."""
 
-    sequences: int
-    length: int
-    nodes: int
-    tokens_per_second: float
+    sequences: BatchSize
+    length: Count
+    nodes: Nodes
+    tokens_per_second: Amount
     """Expected of all sequences together, drafting included."""
-    tokens_per_second_plain: float
+    tokens_per_second_plain: Amount
     """Expected without drafts."""
-    fitted: int
-    direct: int
+    fitted: Nodes
+    direct: Nodes
     loss: float
     seconds: Spline
     tokens: Cubic
@@ -69,14 +71,6 @@ class Choice:
     def trusted(self) -> bool:
         """Whether the fitted curves decided, and not the points."""
         return self.nodes == self.fitted
-
-    @classmethod
-    def read(cls, data: Mapping[str, Any]) -> Choice:
-        curves = {
-            "seconds": Spline(**{name: tuple(told) for name, told in data["seconds"].items()}),
-            "tokens": Cubic(coefficients=tuple(data["tokens"]["coefficients"]), scale=data["tokens"]["scale"]),
-        }
-        return cls(**{**data, **curves})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -89,32 +83,19 @@ class Acceptance:
     """The fingerprint of the model that it drafts with; empty for none."""
     points: tuple[Point, ...]
     """From no nodes upwards."""
-    drafting: tuple[tuple[int, float], ...]
+    drafting: tuple[tuple[Nodes, Amount], ...]
     """Nodes -> seconds per round for planning, proposing and learning."""
-    top: int
+    top: Count
     """How many best tokens of every row it reads."""
     spot: Spot | None
-    temperature: float
+    temperature: Amount
     prompts: tuple[str, ...]
-    rounds: int
-    emitted: int
+    rounds: Count
+    emitted: Count
     choices: tuple[Choice, ...] = ()
 
-    @classmethod
-    def read(cls, data: Mapping[str, Any]) -> Acceptance:
-        points = [Point(**{**p, "sent": {int(n): s for n, s in p["sent"].items()}}) for p in data["points"]]
-        whole = {
-            **data,
-            "points": tuple(points),
-            "drafting": tuple((int(nodes), float(seconds)) for nodes, seconds in data["drafting"]),
-            "spot": None if data["spot"] is None else Spot(**data["spot"]),
-            "prompts": tuple(data["prompts"]),
-            "choices": tuple(map(Choice.read, data["choices"])),
-        }
-        return cls(**whole)
-
     def as_dict(self) -> dict[str, Any]:
-        """Plain data, from which `read` makes the same again."""
+        """Plain data."""
         return asdict(self)
 
     def seconds_draft(self, sizes: Sequence[int]) -> Floats:

@@ -10,7 +10,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from paceline.profile.timing import Timing
+from paceline.files.shape import Amount, Count
+from paceline.profile.timing import Rows, Timing
 
 Floats = NDArray[np.float64]
 
@@ -18,9 +19,9 @@ Floats = NDArray[np.float64]
 class Reading(NamedTuple):
     """Seconds to read the ``top`` best tokens after each of so many rows."""
 
-    top: int
-    rows: int
-    seconds: float
+    top: Count
+    rows: Rows
+    seconds: Amount
 
 
 class Curves:

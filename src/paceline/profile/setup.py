@@ -5,14 +5,13 @@ from __future__ import annotations
 import hashlib
 import json
 import platform
-from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any
 
 from paceline import __version__
+from paceline.files.shape import Count
 
 CPU_INFO = Path("/proc/cpuinfo")
 DIGITS = 16
@@ -32,7 +31,7 @@ class Setup:
     device: str
     """The kind: cpu, cuda, mps."""
     dtype: str
-    threads: int
+    threads: Count
     processor: str
     """The processor's own name, or the accelerator's."""
     recorded: bool = False
@@ -49,11 +48,6 @@ class Setup:
         """In a line."""
         threads = f", {self.threads} {'thread' if self.threads == 1 else 'threads'}" if self.device == "cpu" else ""
         return f"{self.model} {self.dtype} on {self.processor}{threads}"
-
-    @classmethod
-    def read(cls, data: Mapping[str, Any]) -> Setup:
-        """What `dataclasses.asdict` told."""
-        return cls(**data)
 
 
 def versions() -> dict[str, str]:

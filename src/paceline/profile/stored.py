@@ -17,6 +17,8 @@ from pathlib import Path
 from typing import Any
 
 from paceline.files import PLACE, alone, folder, write_whole
+from paceline.files.reading import DESCRIPTION, parse, read_file
+from paceline.files.shape import shaped
 from paceline.profile.acceptance import Acceptance
 from paceline.profile.curve import Curves, Reading, with_reading
 from paceline.profile.setup import Setup, versions
@@ -47,19 +49,8 @@ class Profile:
         when = datetime.now(UTC).isoformat(timespec="seconds")
         return cls(setup=setup, timings=timings, readings=readings, versions=versions(), when=when)
 
-    @classmethod
-    def read(cls, data: Mapping[str, Any]) -> Profile:
-        return cls(
-            setup=Setup.read(data["setup"]),
-            timings=tuple(Timing(**one) for one in data["timings"]),
-            readings=tuple(Reading(*one) for one in data["readings"]),
-            methods=tuple(map(Acceptance.read, data["methods"])),
-            versions=dict(data["versions"]),
-            when=str(data["when"]),
-        )
-
     def as_dict(self) -> dict[str, Any]:
-        """Plain data, from which `read` makes the same again."""
+        """Plain data, of which `load` makes the same again."""
         return {
             "format": FORMAT,
             "setup": asdict(self.setup),
@@ -82,6 +73,11 @@ class Profile:
         """Every method has its size for all that was timed."""
         timed = self.curves().keys
         for method in self.methods:
+            sizes = [point.nodes for point in method.points]
+            if sizes[:1] != [0] or sizes != sorted(set(sizes)):
+                raise ValueError(f"the points of {method.method} are not of sizes from 0 upwards")
+            if any(choice.nodes > sizes[-1] for choice in method.choices):
+                raise ValueError(f"a size of {method.method} is larger than all that were tried")
             if sorted((choice.sequences, choice.length) for choice in method.choices) != timed:
                 raise ValueError(f"{method.method} lacks sizes for some of what was timed")
 
@@ -97,9 +93,11 @@ class Profile:
 
 
 def path_of(setup: Setup) -> Path:
-    """Where the profile of a setup is kept, if there is one."""
+    """Where the profile of a setup is kept, if there is one. ValueError for a user who has no place for it."""
+    if (place := folder()) is None:
+        raise ValueError(f"this user has no home folder to keep profiles in; name a folder with ${PLACE}")
     name = re.sub(r"[^\w.+-]+", "-", setup.model.rsplit("/", 1)[-1]).strip("-.")[:40]
-    return folder() / "profiles" / f"{name}-{setup.digest}.json"
+    return place / "profiles" / f"{name}-{setup.digest}.json"
 
 
 def find(setup: Setup) -> Profile | None:
@@ -118,16 +116,17 @@ def load(setup: Setup) -> Profile | None:
         return None
     again = "'paceline calibrate' measures anew"
     try:
-        data = json.loads(path.read_text(encoding="utf8"))
+        data = parse(read_file(path, DESCRIPTION))
     except (OSError, ValueError) as error:
-        raise Unreadable(f"the profile {path} cannot be read ({_short(error)}) and is ignored; {again}") from None
+        why = error.strerror if isinstance(error, OSError) else error
+        raise Unreadable(f"the profile {path} cannot be read ({why}) and is ignored; {again}") from None
     if not isinstance(data, dict) or data.get("format") != FORMAT:
         raise Unreadable(f"{path} is no profile of this version and is ignored; {again}")
     try:
-        profile = Profile.read(data)
+        profile = shaped(Profile, {name: value for name, value in data.items() if name != "format"})
         profile.check()
-    except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
-        raise Unreadable(f"the profile {path} is damaged ({_short(error)}) and is ignored; {again}") from None
+    except ValueError as error:
+        raise Unreadable(f"the profile {path} is damaged ({error}) and is ignored; {again}") from None
     if profile.setup.digest != setup.digest:
         raise Unreadable(f"{path} is the profile of {profile.setup.told} and is ignored; {again}")
     if dict(profile.versions) != versions():
@@ -164,11 +163,9 @@ def update(setup: Setup, change: Callable[[Profile | None], Profile]) -> tuple[P
 
 def _kept(setup: Setup) -> Path | None:
     """The file of a setup, whatever its model was called when it was measured."""
+    if folder() is None:
+        return None
     path = path_of(setup)
     if path.exists():
         return path
     return next(iter(sorted(path.parent.glob(f"*-{setup.digest}.json"))), None)
-
-
-def _short(error: Exception) -> str:
-    return " ".join(f"{type(error).__name__}: {error}".split())[:120]

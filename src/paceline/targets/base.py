@@ -315,6 +315,8 @@ class Reach:
     """Whether siblings may be scored together; otherwise chains only."""
     depth: int | None = None
     """How many tokens a draft may reach past the root; None where nothing limits it."""
+    alone: bool = False
+    """Whether a forward may hold one sequence only."""
 
 
 class Target(ABC):

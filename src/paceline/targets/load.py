@@ -23,8 +23,11 @@ def open_model(
     device: str | None = None,
     device_map: str | dict[str, Any] | None = None,
     fixed_shapes: bool | None = None,
+    trust_remote_code: bool = False,
+    with_tokenizer: bool = True,
 ) -> tuple[HFTarget, PreTrainedTokenizerBase | None]:
-    """A probed target with its tokenizer, if it has one; a model that is handed over loaded comes without.
+    """A probed target with its tokenizer, if it has one and is asked for it; a model that is handed over loaded comes
+    without.
 
     The names of bundled models win over folders that are called the same; such a folder is reached as ``./pocket``
     or as a `Path`.
@@ -36,5 +39,14 @@ def open_model(
         kind = named_dtype(dtype) if dtype is not None else None
         place = named_device(device) if device is not None else torch.device("cpu")
         return open_bundled(model, kind, place, fixed_shapes), read_tokenizer(model.partition(MARK)[0])
-    target = load_target(model, dtype=dtype, device=device, device_map=device_map, fixed_shapes=fixed_shapes)
-    return target, None if isinstance(model, PreTrainedModel) else load_tokenizer(model)
+    target = load_target(
+        model,
+        dtype=dtype,
+        device=device,
+        device_map=device_map,
+        fixed_shapes=fixed_shapes,
+        trust_remote_code=trust_remote_code,
+    )
+    if isinstance(model, PreTrainedModel) or not with_tokenizer:
+        return target, None
+    return target, load_tokenizer(model, trust_remote_code)

@@ -136,7 +136,7 @@ class Measured:
         self.maker = maker
         self.fingerprint = load_target(folder).fingerprint()
         self.target: HFTarget = load_target(folder, dtype="float32")
-        self.tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(folder)
+        self.tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
 
     def loss(self, passages: Sequence[str]) -> tuple[float, float]:
         """Nats per token and bits per byte."""

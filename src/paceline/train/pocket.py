@@ -91,7 +91,7 @@ class Workshop:
                 folder.mkdir(exist_ok=True)
                 for part in sorted(fresh.iterdir(), key=lambda part: part.name == "tokenizer.json"):
                     part.replace(folder / part.name)
-        loaded: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(folder)
+        loaded: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
         return loaded
 
     def training_tokens(self, kind: str) -> NDArray[np.uint16]:

@@ -15,6 +15,14 @@ from paceline.vocabulary.spelling import PieceTable, canonical_rule, read_decode
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
+PIECE = 1 << 16
+"""Characters of a long text that are encoded at a time."""
+CUT = 64
+"""More tokens than a text has that two parts of it may have together, where it is cut within a word."""
+DENSEST = 8
+"""Bytes of a token in texts that are encoded at once, whatever they turn out to be."""
+FEW = 1 << 20
+"""Bytes that are encoded in any case: a tokenizer may drop some, and have one token for all that it does not know."""
 PROBES = 192
 """How many ids of a vocabulary its tables are tried on before they are trusted."""
 
@@ -45,6 +53,11 @@ class Vocabulary:
         """The tokenizer itself, for those who speak to transformers."""
         tokenizer: PreTrainedTokenizerBase = self._tokenizer
         return tokenizer
+
+    @property
+    def _name(self) -> str:
+        """What the tokenizer is called in messages: where it was loaded from, if it was."""
+        return str(getattr(self._tokenizer, "name_or_path", "") or type(self._tokenizer).__name__)
 
     @property
     def size(self) -> int:
@@ -78,9 +91,35 @@ class Vocabulary:
         return str(self._tokenizer.decode([int(token) for token in ids], **how))
 
     def encode(self, text: str, add_special: bool = True) -> NDArray[np.int64]:
-        # not verbose: how long a text may be is the model's business
-        ids = self._tokenizer.encode(text, add_special_tokens=add_special, verbose=False)
+        try:
+            # not verbose: how long a text may be is the model's business
+            ids = self._tokenizer.encode(text, add_special_tokens=add_special, verbose=False)
+        except Exception as error:
+            if type(error) is not Exception:  # which is all that the tokenizers library raises
+                raise
+            raise ValueError(f"the tokenizer of {self._name} cannot encode this text: {error}") from None
         return np.asarray(ids, dtype=np.int64)
+
+    def refuse_beyond(self, text: str, limit: int) -> None:
+        """ValueError for a text that cannot be as few tokens as a context holds, before encoding takes 100 to 250 times
+        its bytes of memory. One that is only somewhat too long is left to whoever has its tokens."""
+        size = len(text.encode(errors="surrogatepass"))
+        if size <= max(PIECE, DENSEST * limit):
+            return
+        shorten = f"and the model's context holds {limit}; shorten the prompt so that at least one token can follow"
+        if size > max(FEW, self._longest * limit):
+            raise ValueError(f"the prompt has {size} bytes, tokens have at most {self._longest} bytes, {shorten}")
+        tokens = 0
+        for cuts, start in enumerate(range(0, len(text), PIECE)):
+            tokens += len(self.encode(text[start : start + PIECE], add_special=False))
+            if tokens > limit + CUT * cuts:
+                read = min(start + PIECE, len(text))
+                raise ValueError(f"the first {read} characters of the prompt are about {tokens} tokens, {shorten}")
+
+    @cached_property
+    def _longest(self) -> int:
+        """Bytes of the longest token."""
+        return max((len(self.token_bytes(token)) for token in range(self.size)), default=1)
 
     def encode_all(self, texts: Sequence[str]) -> list[list[int]]:
         """Many texts at once, without special tokens; more than twice as quick for short ones as one after the
@@ -96,7 +135,10 @@ class Vocabulary:
         try:
             return str(self._tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True))
         except Exception as error:  # a template is a program of its author's, and may refuse in any words
-            raise ValueError(f"the tokenizer's chat template does not take this conversation: {error}") from None
+            raise ValueError(
+                f"the chat template of {self._name} (chat_template.jinja, or chat_template in tokenizer_config.json) "
+                f"does not take this conversation: {error}"
+            ) from None
 
     @cached_property
     def table(self) -> PieceTable | None:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from paceline.cli.common import Subparsers, add_json, aligned, print_json
+from paceline.cli.streams import say
 
 if TYPE_CHECKING:
     from paceline.measure.compare import Between, Finding, Within
@@ -57,18 +58,18 @@ def run(options: argparse.Namespace) -> int:
             raise ValueError(f"{one.path} holds no finished text; go on with its 'paceline bench run' first")
     if len(runs) == 1:
         within = Within(runs[0], options.base)
-        print("\n".join(_within(within)))
+        say("\n".join(_within(within)))
         found = within.as_dict()
     else:
         betweens = across(runs, options.base)
-        print("\n\n".join("\n".join(_between(between)) for between in betweens))
+        say("\n\n".join("\n".join(_between(between)) for between in betweens))
         found = {"base_run": runs[0].name, "runs": [between.as_dict() for between in betweens]}
     if options.oracle:
         from paceline.measure.oracle import Oracle
 
         oracles = [Oracle(one, options.base) for one in runs]
         for one, oracle in zip(runs, oracles, strict=True):
-            print("", f"limits of {one.name}", *_limits(oracle), sep="\n")
+            say("", f"limits of {one.name}", *_limits(oracle), sep="\n")
         found["oracle"] = {one.name: oracle.as_dict() for one, oracle in zip(runs, oracles, strict=True)}
     if options.json:
         print_json(found)

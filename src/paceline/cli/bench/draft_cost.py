@@ -9,7 +9,8 @@ from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from paceline.cli.common import Subparsers, add_json, aligned, describe, load_model, print_json
+from paceline.cli.common import Subparsers, add_json, add_trust, aligned, describe, load_model, print_json
+from paceline.cli.streams import say
 from paceline.files import workplace
 
 if TYPE_CHECKING:
@@ -43,6 +44,7 @@ def add(commands: Subparsers) -> None:
     )
     parser.add_argument("--rounds", type=int, default=ROUNDS, metavar="N", help=f"rounds timed (default: {ROUNDS})")
     parser.add_argument("--model", "-m", metavar="MODEL", help="time rounds of this model, too, named as elsewhere")
+    add_trust(parser)
     parser.add_argument(
         "--dtype", metavar="TYPE", help="float64, float32, bfloat16 or float16 (default: the model's own)"
     )
@@ -92,10 +94,10 @@ def run(options: argparse.Namespace) -> int:
         "rounds": options.rounds,
         "threads": torch.get_num_threads(),
     }
-    print("\n".join(_lines(result)), flush=True)
+    say("\n".join(_lines(result)), flush=True)
     if options.model is not None:
         result["rounds_of_a_model"] = told = _rounds(options)
-        print("\n".join(_share_lines(told)))
+        say("\n".join(_share_lines(told)))
     if options.json:
         print_json(result)
     return 0

@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from paceline.cli.common import Subparsers, add_json, aligned, print_json
+from paceline.cli.streams import say
 
 TEXTS, TOKENS = 50, 128
 WIDTH = 100
@@ -45,7 +46,7 @@ def run(options: argparse.Namespace) -> int:
     found = _computed(options) | {"meters": meters}
     if options.table is not None:
         found["table"] = _table(options.table)
-    print("\n\n".join("\n".join(part) for part in _parts(options, found) if part))
+    say("\n\n".join("\n".join(part) for part in _parts(options, found) if part))
     if options.json:
         print_json(found)
     return 0

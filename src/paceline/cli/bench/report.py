@@ -6,6 +6,7 @@ import argparse
 from pathlib import Path
 
 from paceline.cli.common import Subparsers, add_json, print_json, progress
+from paceline.cli.streams import say
 
 TEXTS = 50
 
@@ -49,7 +50,7 @@ def run(options: argparse.Namespace) -> int:
             summaries.append(Summary(read(path)))
         advance("drawing", len(options.runs), len(options.runs) + 1)
         written = write_folder(options.out, files(summaries, texts=options.texts), mark=MARK, pages=TEXTS)
-    print(f"wrote {options.out / PAGE} and {len(written) - 1} more files beside it")
+    say(f"wrote {options.out / PAGE} and {len(written) - 1} more files beside it")
     if options.json:
         print_json(
             {

@@ -15,6 +15,8 @@ from paceline.cli.bench.run.stage import referee
 from paceline.cli.bench.surroundings import hushed, threads
 from paceline.cli.common import load_model
 from paceline.files import check_folder, claimed, write_whole
+from paceline.files.reading import DESCRIPTION, damaged, parse, read_file
+from paceline.files.shape import shaped
 from paceline.hosts.python import LanguageModel
 from paceline.measure.run.contestant import Missing
 from paceline.measure.studies.base import Calibrated, Found, Setting, Stage, Study, Wish
@@ -160,7 +162,7 @@ class Maker:
             judge.sit()
         if stage.nodes and not kept.exists():
             write_whole(kept, json.dumps({name: nodes.as_dict() for name, nodes in noted.items() if nodes.score}))
-        return Summary(judge.run), json.loads(kept.read_text()) if stage.nodes else {}
+        return Summary(judge.run), _nodes(kept, place) if stage.nodes else {}
 
     def _arguments(self, stage: Stage, place: Path) -> list[str]:
         """The stage as arguments of ``bench run``."""
@@ -221,6 +223,14 @@ def _made(maker: Maker) -> Found:
 
 def _kept(file: Path) -> dict[str, Calibrated]:
     """What was calibrated before; what cannot be read is measured again."""
-    with suppress(OSError, ValueError, TypeError):
-        return {label: Calibrated(**one) for label, one in json.loads(file.read_text(encoding="utf8")).items()}
+    with suppress(OSError, ValueError):
+        found = shaped(dict[str, Calibrated], parse(read_file(file, DESCRIPTION)))
+        return {label: one for label, one in found.items() if len(one.sizes) == len(one.tokens) == len(one.seconds) > 0}
     return {}
+
+
+def _nodes(file: Path, run: Path) -> dict[str, Any]:
+    """What was noted of a run's nodes."""
+    with damaged(str(file), f"remove it and {run}, and the same study makes both again"):
+        found = shaped(dict[str, Nodes], parse(read_file(file)))
+    return {name: nodes.as_dict() for name, nodes in found.items()}

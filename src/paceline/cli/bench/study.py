@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING
 
 from paceline.cli.bench.suite import names
 from paceline.cli.bench.surroundings import add_threads
-from paceline.cli.common import Subparsers, add_json, aligned, inputs_of, print_json, progress
+from paceline.cli.common import Subparsers, add_json, add_trust, aligned, inputs_of, print_json, progress
+from paceline.cli.streams import say
 from paceline.files import check_output, write_whole
 
 if TYPE_CHECKING:
@@ -39,6 +40,7 @@ def add(commands: Subparsers) -> None:
     )
     parser.add_argument("study", nargs="?", metavar="NAME", help="which one; without it they are listed")
     parser.add_argument("--model", "-m", default=MODEL, metavar="MODEL", help=f"the model (default: {MODEL})")
+    add_trust(parser)
     parser.add_argument(
         "--dtype",
         metavar="TYPE",
@@ -102,10 +104,10 @@ def run(options: argparse.Namespace) -> int:
         raise ValueError(f"nothing of {study.name} could be measured: {why}")
     findings = study.read(found)
     facts = _facts(options, list(found.runs.values()))
-    print("\n".join(_told(study, findings, facts, found.missing)))
+    say("\n".join(_told(study, findings, facts, found.missing)))
     if options.html is not None:
         write_whole(options.html, study_page(study, findings, facts))
-        print(f"\npage: {options.html}")
+        say(f"\npage: {options.html}")
     if options.json:
         print_json(
             {
@@ -128,7 +130,7 @@ def run(options: argparse.Namespace) -> int:
 def _list(options: argparse.Namespace, known: dict[str, Study]) -> int:
     rows = [(study.name, study.source, study.summary) for study in known.values()]
     widest = max(len(source) for _, source, _ in rows)
-    print("\n".join(aligned([(name, f"{source:{widest}}", told) for name, source, told in rows])))
+    say("\n".join(aligned([(name, f"{source:{widest}}", told) for name, source, told in rows])))
     if options.json:
         print_json({"studies": [{"name": n, "source": s, "is": told} for n, s, told in rows]})
     return 0

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from paceline.cli.common import Subparsers, add_json, aligned, print_json
+from paceline.cli.streams import say
 from paceline.files import check_output, write_whole
 
 if TYPE_CHECKING:
@@ -63,7 +64,7 @@ def run(options: argparse.Namespace) -> int:
     kept = None if options.out is None else _keep(options.out, as_lines(workload.prompts))
     _show(workload)
     if kept is not None:
-        print(f"\n{kept}: --suite prompts:{options.out} reads it")
+        say(f"\n{kept}: --suite prompts:{options.out} reads it")
     if options.json:
         print_json(
             {
@@ -87,7 +88,7 @@ def _list(options: argparse.Namespace) -> int:
             raise ValueError(f"--{flag} is of a suite: name one, as in 'paceline bench suite spec-bench --{flag} ...'")
     here = {name: is_here(name, options.data) for name in SUITES}
     rows = [(name, "" if here[name] else "data not here", told) for name, told in SUITES.items()]
-    print("\n".join(line.rstrip() for line in aligned(rows)))
+    say("\n".join(line.rstrip() for line in aligned(rows)))
     if options.json:
         print_json({"suites": [{"name": name, "is": told, "here": here[name]} for name, told in SUITES.items()]})
     return 0
@@ -102,12 +103,12 @@ def _show(workload: Workload) -> None:
         rows.append((task, *(str(counts.get(language, "-")) for language in languages), str(sum(counts.values()))))
     sums = [sum(counts.get(language, 0) for counts in cells.values()) for language in languages]
     rows.append(("all", *map(str, sums), str(sum(sums))))
-    print("\n".join(line.rstrip() for line in aligned(rows)))
+    say("\n".join(line.rstrip() for line in aligned(rows)))
     for note in workload.notes:
-        print(f"\n{note}" if note == workload.notes[0] else note)
+        say(f"\n{note}" if note == workload.notes[0] else note)
     if workload.sources:
-        print("\nread, with the first digits of their SHA-256:")
-        print(
+        say("\nread, with the first digits of their SHA-256:")
+        say(
             "\n".join(
                 line.rstrip() for line in aligned([(name, digits, "") for name, digits in workload.sources.items()])
             )

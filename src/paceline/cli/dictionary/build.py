@@ -6,8 +6,9 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from paceline.cli.common import MODEL, Subparsers, add_json, inputs_of, print_json, progress, utf8
+from paceline.cli.common import MODEL, Subparsers, add_json, add_trust, inputs_of, print_json, progress, utf8
 from paceline.cli.dictionary.info import show, tell
+from paceline.cli.streams import say
 from paceline.files import check_output
 
 if TYPE_CHECKING:
@@ -37,6 +38,7 @@ def add(actions: Subparsers) -> None:
         metavar="T",
         help=f"the tokenizer to build for: a folder or name of transformers, or a bundled model (default: {MODEL})",
     )
+    add_trust(parser)
     parser.add_argument(
         "--text",
         type=utf8,
@@ -145,7 +147,7 @@ def run(options: argparse.Namespace) -> int:
         return 0
     show(tell(options.out, header))
     for note in notes:
-        print(f"note: {note}")
+        say(f"note: {note}")
     return 0
 
 

@@ -13,6 +13,7 @@ from paceline.cli.common import (
     Subparsers,
     add_json,
     add_pictures,
+    add_trust,
     aligned,
     inputs_of,
     print_json,
@@ -22,6 +23,7 @@ from paceline.cli.common import (
     wants_color,
 )
 from paceline.cli.dictionary.tokenizer import tokenizer_of
+from paceline.cli.streams import say
 from paceline.files import check_output, write_whole
 
 if TYPE_CHECKING:
@@ -57,6 +59,7 @@ def add(actions: Subparsers) -> None:
         help="what cuts the text into tokens: a bundled model, a folder, a name of transformers or of the data folder "
         f"(default: the one that the first dictionary was built for, where it is one of those, or {MODEL})",
     )
+    add_trust(parser)
     parser.add_argument(
         "--data", type=Path, metavar="DIR", help="where tokenizers lie (default: $PACELINE_DATA, ../shared/data)"
     )
@@ -98,7 +101,7 @@ def run(options: argparse.Namespace) -> int:
     if options.show:
         _draw(passages, wants_color(options))
     lines = [_line(passage.key, passage.tally) for passage in passages] if len(passages) > 1 else []
-    print("\n".join(aligned([HEAD, *lines, _line("all" if lines else passages[0].key, whole)])))
+    say("\n".join(aligned([HEAD, *lines, _line("all" if lines else passages[0].key, whole)])))
     if options.out is not None:
         from paceline.measure.pictures.page import page
 

@@ -7,7 +7,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from paceline.cli.common import Subparsers, add_json, aligned, print_json, progress, utf8
+from paceline.cli.common import Subparsers, add_json, add_trust, aligned, print_json, progress, utf8
+from paceline.cli.streams import say
 
 if TYPE_CHECKING:
     from paceline.measure.fertility import Fertility, Text
@@ -38,6 +39,7 @@ def add(actions: Subparsers) -> None:
         help="folders, bundled models or names of transformers; the first is what others are compared with "
         "(default: all in DIR/tokenizers)",
     )
+    add_trust(parser)
     parser.add_argument(
         "--texts",
         type=named_text,
@@ -142,7 +144,7 @@ def _show(counted: Mapping[str, Mapping[str, Fertility]], texts: Sequence[Text],
         blocks.append(list(_table("tokens per character", unspaced, counted, lambda told: told.per_character)))
     blocks += [block for block in (list(_beside_paper(counted)), list(findings)) if block]
     blocks.append(list(_origins(texts, next(iter(counted.values())))))
-    print("\n\n".join("\n".join(line.rstrip() for line in block) for block in blocks))
+    say("\n\n".join("\n".join(line.rstrip() for line in block) for block in blocks))
 
 
 def _table(

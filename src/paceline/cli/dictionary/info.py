@@ -7,6 +7,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from paceline.cli.common import Subparsers, add_json, print_json
+from paceline.cli.streams import say
+from paceline.files.visible import one_line
 
 if TYPE_CHECKING:
     from paceline.dictionary.file import Header
@@ -64,8 +66,7 @@ def tell(path: Path, header: Header) -> dict[str, Any]:
 def show(said: dict[str, Any]) -> None:
     """Print it, a line for each, and nothing that a terminal would obey: the file says what it likes."""
     for name, value in said.items():
-        words = "".join(letter if letter.isprintable() else "\ufffd" for letter in _in_words(value))
-        print(f"{name.replace('_', ' '):25} {words}")
+        say(f"{name.replace('_', ' '):25} {one_line(_in_words(value))}")
 
 
 def _in_words(value: Any) -> str:

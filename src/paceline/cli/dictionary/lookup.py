@@ -7,8 +7,9 @@ from math import exp
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from paceline.cli.common import MODEL, Subparsers, add_json, print_json, utf8
+from paceline.cli.common import MODEL, Subparsers, add_json, add_trust, print_json, utf8
 from paceline.cli.dictionary.tokenizer import of_another, tokenizer_of
+from paceline.cli.streams import say
 
 if TYPE_CHECKING:
     from paceline.dictionary.index import Dictionary, Match
@@ -41,6 +42,7 @@ def add(actions: Subparsers) -> None:
         help="what encodes the text: a folder or name of transformers, or a bundled model (default: the one that the "
         f"first dictionary was built for, where it is bundled or in the data folder, or {MODEL})",
     )
+    add_trust(parser)
     add_json(parser)
     parser.set_defaults(run=run)
 
@@ -70,11 +72,11 @@ def run(options: argparse.Namespace) -> int:
     if options.json:
         print_json({"tokens": [_spelt([token], vocabulary) for token in ids], "matches": found})
         return 0
-    print("tokens: " + " ".join(f"[{_spelt([token], vocabulary)}]" for token in ids))
+    say("tokens: " + " ".join(f"[{_spelt([token], vocabulary)}]" for token in ids))
     if not found:
-        print("nothing is proposed: no entry ends like this")
+        say("nothing is proposed: no entry ends like this")
     for one in found:
-        print(
+        say(
             f"{one['dictionary']}: [{one['matched']}] -> [{']['.join(one['tokens'])}]"
             f"  {one['first']:.2f}, then {one['rest']:.2f}"
         )

@@ -7,8 +7,9 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from paceline.cli.common import Subparsers, add_json, aligned, inputs_of, print_json, progress, utf8
+from paceline.cli.common import Subparsers, add_json, add_trust, aligned, inputs_of, print_json, progress, utf8
 from paceline.cli.dictionary.fertility import named_text
+from paceline.cli.streams import say
 from paceline.files import check_apart
 
 if TYPE_CHECKING:
@@ -43,6 +44,7 @@ def add(actions: Subparsers) -> None:
         help="folders, bundled models or names of transformers, or names in DIR/tokenizers of the data folder "
         f"(default: {' '.join(TOKENIZERS)} from there)",
     )
+    add_trust(parser)
     parser.add_argument(
         "--texts",
         type=named_text,
@@ -135,8 +137,8 @@ def run(options: argparse.Namespace) -> int:
         swept = sweep(options.out, settings, workers, advance)
     findings = findings_of(swept)
     report(options.out, settings, swept, findings)
-    print("\n".join(_told(swept, findings, cells=options.show is not None)))
-    print(f"\nresults, report.md and report.html in {options.out}")
+    say("\n".join(_told(swept, findings, cells=options.show is not None)))
+    say(f"\nresults, report.md and report.html in {options.out}")
     if options.json:
         print_json({"out": str(options.out)} | swept.as_dict() | {"findings": findings.as_dict()})
     return 0

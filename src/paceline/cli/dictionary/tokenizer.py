@@ -37,12 +37,7 @@ def tokenizer_of(path: str | Path, sources: Sources) -> str:
 
 def of_another(path: str | Path, header: Header) -> ValueError:
     """The sentence for a dictionary whose tokenizer is not the one at hand."""
-    name = _told(header.tokenizer_name) or "without a name"
+    name = header.tokenizer_name[:LONG] or "without a name"
     return ValueError(
-        f"{path} was built for the tokenizer {name} (fingerprint {_told(header.tokenizer)}): name it with --tokenizer"
+        f"{path} was built for the tokenizer {name} (fingerprint {header.tokenizer[:LONG]}): name it with --tokenizer"
     )
-
-
-def _told(said: str) -> str:
-    """What a file says of itself, as far as a terminal can bear it."""
-    return "".join(letter if letter.isprintable() else "\ufffd" for letter in said[:LONG])

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from paceline.dictionary.corpus.files import blocks, inner_suffix, size_of, unchanged
 from paceline.dictionary.corpus.lines import NOT_UTF8, WRONG, decoded, lines_of, short, text_of
 from paceline.dictionary.corpus.meter import Meter
+from paceline.files.reading import DESCRIPTION, parse, read_file
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -166,7 +167,7 @@ class SavedDataset(Records):
 
     def __init__(self, folder: Path, field: str) -> None:
         try:
-            listed = json.loads((folder / STATE).read_text(encoding="utf8"))["_data_files"]
+            listed = parse(read_file(folder / STATE, DESCRIPTION))["_data_files"]
             self._paths = [folder / entry["filename"] for entry in listed]
         except (OSError, ValueError, KeyError, TypeError):
             raise ValueError(f"{folder / STATE} lists no files of a data set; save it again, or name files") from None

@@ -5,10 +5,12 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from paceline.dictionary.corpus.needs import need
 from paceline.files import write_whole
+from paceline.files.reading import parse, read_file
+from paceline.files.shape import shaped
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -42,16 +44,18 @@ class Counts:
 
     @classmethod
     def load(cls, path: str | Path) -> Counts:
+        """The counts in a file; a ValueError says why it has none."""
         need("pyarrow", "reading counts", "dict")
         import pyarrow as pa
         import pyarrow.parquet as pq
 
         try:
-            table = pq.read_table(path)
-        except (pa.ArrowException, OSError) as error:
-            raise ValueError(f"{path} can't be read as counts ({str(error).splitlines()[0]}); count again") from None
-        said = json.loads((table.schema.metadata or {}).get(KEY, b"{}"))
-        if said.get("version") != VERSION:
-            raise ValueError(f"{path} holds no counts of this version of paceline; count again")
-        distinct = {int(words): number for words, number in said["distinct"].items()}
-        return cls(table.replace_schema_metadata(None), said["words"], distinct)
+            table = pq.read_table(pa.BufferReader(read_file(path)))
+            said = shaped(dict[str, Any], parse((table.schema.metadata or {}).get(KEY, b"{}")))
+            if said.get("version") != VERSION or table.schema.names != ["gram", "count"]:
+                raise ValueError("it holds no counts of this version of paceline")
+            words, distinct = shaped(int, said.get("words")), shaped(dict[int, int], said.get("distinct"))
+        except (pa.ArrowException, OSError, ValueError) as error:
+            why = error.strerror if isinstance(error, OSError) and error.strerror else str(error).splitlines()[0]
+            raise ValueError(f"{path} can't be read as counts ({why})") from None
+        return cls(table.replace_schema_metadata(None), words, distinct)

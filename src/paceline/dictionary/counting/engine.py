@@ -1,16 +1,18 @@
 """DuckDB, which counts within the memory it is given and spills what does not fit.
 
-The lines come as a stream that is read once. The engine runs in a thread of its own, so that Ctrl-C reaches the main
-thread at once and stops it from there.
+The lines come as a stream that is read once. Statements run in a thread of their own, so that Ctrl-C reaches the main
+thread at once. That thread lives as long as the engine, which waits for its end before it closes the connection: DuckDB
+refuses to close one that still runs a statement, and Ctrl-C may come at any line of the main thread.
 """
 
 from __future__ import annotations
 
 import re
+import threading
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import AbstractContextManager, ExitStack
 from pathlib import Path
+from queue import SimpleQueue
 from tempfile import gettempdir
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -30,7 +32,7 @@ UNITS = {"B": 1} | {
 FULL = ("max_temp_directory_size", "No space left", "quota exceeded", "File too large")
 """What the engine says when the disk, or a user's share of it, is full."""
 AGAIN = 0.05
-"""Seconds until a stop is said again: said between two statements, it is not heard."""
+"""Seconds until the engine is interrupted again: between two statements it ignores an interrupt."""
 
 
 class Stopped(Exception):
@@ -59,14 +61,21 @@ class Engine(AbstractContextManager["Engine"]):
             "threads": threads or cores(),
         }
         self._connection = duckdb.connect(config=config)
-        self._worker = ThreadPoolExecutor(1)
         self._stopped = False
         self._failure: BaseException | None = None
+        self._tasks: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
+        self._worker = threading.Thread(target=_work_off, args=[self._tasks], daemon=True)
+        self._worker.start()
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._worker.shutdown()
+        self._stopped = True
+        self._tasks.put(None)
+        self._worker.join(AGAIN)
+        while self._worker.is_alive():
+            self._connection.interrupt()
+            self._worker.join(AGAIN)
         self._connection.close()
         self._leaving.close()
 
@@ -108,23 +117,20 @@ class Engine(AbstractContextManager["Engine"]):
         return self._apart(lambda: self._connection.sql(statement).to_arrow_table())
 
     def _apart(self, work: Callable[[], T]) -> T:
-        """What the work gives, done in another thread while this one stays open to a signal."""
-        try:
-            done = self._worker.submit(work)
-            wait([done])
-        except BaseException:
-            self._stop()
-            raise
-        if (error := done.exception()) is not None:
-            raise self._told(error) from None
-        return done.result()
+        """What the work gives, done in the worker's thread while this one stays open to a signal."""
+        answer: SimpleQueue[tuple[T] | BaseException] = SimpleQueue()
 
-    def _stop(self) -> None:
-        """Stop what the worker does, if it was begun."""
-        self._stopped = True
-        idle = self._worker.submit(bool)
-        while not wait([idle], AGAIN).done:
-            self._connection.interrupt()
+        def task() -> None:
+            try:
+                answer.put((work(),))
+            except BaseException as error:
+                answer.put(error)
+
+        self._tasks.put(task)
+        given = answer.get()
+        if isinstance(given, BaseException):
+            raise self._told(given) from None
+        return given[0]
 
     def _told(self, error: BaseException) -> BaseException:
         import duckdb
@@ -142,6 +148,13 @@ class Engine(AbstractContextManager["Engine"]):
                 f"counting does not get by with a memory of {self.memory / 1e9:g} GB; give more or use fewer threads"
             )
         return error
+
+
+def _work_off(tasks: SimpleQueue[Callable[[], None] | None]) -> None:
+    """Do one task after another until None comes."""
+    while (task := tasks.get()) is not None:
+        task()
+        del task  # and with it what the task gave
 
 
 def bytes_of(option: str, size: str) -> int:

@@ -136,6 +136,11 @@ class CustomGenerate:
                 planner = self._planners[drafter] = self._settings.planner_for(drafter, target)
         limit = target.context_length
         longest = max(row.padded.shape[1] - row.padding + row.ends.max_new_tokens for row in rows)
+        if target.trusted is not None and longest > target.trusted:
+            raise ValueError(
+                f"{target.name} is scored faithfully up to position {target.trusted} and may have to write up to "
+                f"{longest}; lower max_new_tokens, or generate without custom_generate"
+            )
         return planner if limit is None or longest <= limit else Within(planner, limit)
 
     def _drafter(self, target: HFTarget) -> Drafter:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import inspect
 import sys
+from collections.abc import Sized
 from dataclasses import dataclass
 from types import FrameType
 from typing import Any
@@ -22,6 +23,9 @@ from paceline.targets.hf.target import refuse_recurrent
 HANDLED = frozenset({"attention_mask", "position_ids", "past_key_values"})
 HARMLESS = frozenset({"use_cache", "logits_to_keep", "return_dict"})
 """They say how transformers would compute, not what."""
+NOT_TEXT = ("mm_encoder", "pixel", "image", "video", "audio", "input_features", "vision")
+TEXT_AT_ZERO = frozenset({"token_type_ids", "mm_token_type_ids"})
+"""One number per token, which is 0 for text."""
 
 OTHER_METHODS = {
     "num_beams": ((None, 1), "asks for beam search, which drafts do not serve; set num_beams=1"),
@@ -96,7 +100,7 @@ def refuse(model: Any, config: GenerationConfig, model_kwargs: dict[str, Any]) -
     if config.cache_implementation == "quantized":
         raise ValueError("cache_implementation='quantized' changes the text; leave it out, rows are kept as they are")
     _refuse_cache(model_kwargs.get("past_key_values"))
-    _refuse_unknown(model_kwargs)
+    _refuse_unknown(model_kwargs, mixed=model.config.get_text_config() is not model.config)
 
 
 def refuse_companions(assistant_model: Any, synced_gpus: Any) -> None:
@@ -119,14 +123,26 @@ def _refuse_cache(cache: Any) -> None:
         raise ValueError("past_key_values cannot be read or filled, for rows are kept apart; leave it out")
 
 
-def _refuse_unknown(model_kwargs: dict[str, Any]) -> None:
+def _refuse_unknown(model_kwargs: dict[str, Any], *, mixed: bool) -> None:
     if model_kwargs.get("inputs_embeds") is not None:
         raise ValueError("inputs_embeds has no tokens to draft from; give input_ids")
-    known = HANDLED | HARMLESS
-    asked = {name for name, value in model_kwargs.items() if value is not None and value is not False}
-    names = sorted(asked - known)
+    asked = {name for name, value in model_kwargs.items() if not _is_nothing(name, value, mixed=mixed)}
+    names = sorted(asked - HANDLED - HARMLESS)
+    if seen := [name for name in names if name.startswith(NOT_TEXT)]:
+        raise ValueError(
+            f"{', '.join(seen)}: pictures, videos and sounds are not served; give text alone, or generate without "
+            "custom_generate"
+        )
     if names:
         raise ValueError(f"{', '.join(names)} cannot be passed on to a model that scores drafts; leave it out")
+
+
+def _is_nothing(name: str, value: Any, *, mixed: bool) -> bool:
+    """Whether an argument asks for nothing. transformers itself hands models of ``mixed`` input, such as text and
+    pictures, an empty dictionary, and their processors mark every token of a text as text."""
+    if isinstance(value, torch.Tensor):
+        return mixed and name in TEXT_AT_ZERO and not value.any()
+    return value is None or value is False or (isinstance(value, Sized) and len(value) == 0)
 
 
 def paddings(

@@ -19,20 +19,24 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Annotated
 
 from paceline.decode.account import Totals
+from paceline.files.shape import Count, Within
+
+Some = Annotated[int, Within(1)]
 
 
 @dataclass(frozen=True)
 class Tally:
     """Sums over the steps of a text, or of many."""
 
-    tokens: int
-    steps: int
-    drafts: int
+    tokens: Some
+    steps: Some
+    drafts: Count
     """Steps that had a draft."""
-    proposed: int
-    accepted: int
+    proposed: Count
+    accepted: Count
 
     @classmethod
     def of(cls, totals: Totals) -> Tally:

@@ -29,8 +29,11 @@ class MlxLm(Contestant):
         self._limit = terms.weights.target.context_length
 
     def _load(self, folder: Path) -> Any:
+        """The model in a folder that we wrote. Its configuration is the one that the model came with, whose model_file
+        may name Python code to run, and releases of mlx-lm before trust_remote_code run it."""
+        own_code = {"tokenizer_config": {"trust_remote_code": False}, "model_config": {"model_file": None}}
         try:
-            return self._lm.load(str(folder))[0]
+            return self._lm.load(str(folder), **own_code)[0]
         except ValueError as error:
             raise Missing(": ".join(["mlx-lm cannot load the model", *str(error).splitlines()[:1]])) from None
 

@@ -12,8 +12,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from html import escape
 from typing import Any
 
+from paceline.files.visible import CONTROLS
 from paceline.measure.pictures.style import COLORS, STYLE
-from paceline.measure.pictures.tokens import CONTROLS, HALVES, WHY_OWN, Cell, Kind, Spelled, TokenPicture
+from paceline.measure.pictures.tokens import HALVES, WHY_OWN, Cell, Kind, Spelled, TokenPicture
 
 POLICY = "default-src 'none'; style-src 'unsafe-inline'"
 GENERATOR = "Paceline"

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 
 from rich.text import Text
 
-from paceline.measure.pictures.tokens import CONTROLS, HALVES, WHY_OWN, Cell, Kind, TokenPicture, summary
+from paceline.files.visible import CONTROLS
+from paceline.measure.pictures.tokens import HALVES, WHY_OWN, Cell, Kind, TokenPicture, summary
 
 ROUND = "·"
 END = "\u2403"

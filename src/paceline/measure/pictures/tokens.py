@@ -21,8 +21,6 @@ JOINERS = frozenset("\u200c\u200d")
 """Characters that shape what stands on both sides of them: their neighbours belong into one cell."""
 VIRAMA = 9
 """The combining class of the signs that join the consonants of an Indic script."""
-CONTROLS = {code: 0x2400 + code for code in range(32)} | {0x7F: 0x2421} | dict.fromkeys(range(0x80, 0xA0), "\ufffd")
-"""Control characters as signs that can be seen."""
 HALVES = dict.fromkeys(range(0xD800, 0xE000), "\ufffd")
 """Half characters, which no file can hold."""
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 
-from paceline.measure.pictures.tokens import CONTROLS, HALVES
+from paceline.files.visible import CONTROLS, TURNING
+from paceline.measure.pictures.tokens import HALVES
 from paceline.measure.report.blocks import (
     Beside,
     Block,
@@ -25,9 +26,9 @@ from paceline.measure.report.blocks import (
 
 BAR = 8
 EIGHTHS = " ▏▎▍▌▋▊▉█"
-TURNING = dict.fromkeys([*range(0x202A, 0x202F), *range(0x2066, 0x206A), 0x200E, 0x200F, 0x061C], "\ufffd")
+TURNS = TURNING | dict.fromkeys([0x200E, 0x200F, 0x061C], 0xFFFD)
 """Characters that turn the direction of what follows: nothing in Markdown ends their reach."""
-SIGNS = CONTROLS | HALVES | TURNING | {0x2028: " ", 0x2029: " "}
+SIGNS = CONTROLS | HALVES | TURNS | {0x2028: " ", 0x2029: " "}
 MARKUP = re.compile(r"([\`*_\[\]#|~$@])")
 
 

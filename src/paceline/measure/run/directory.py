@@ -16,40 +16,17 @@ from pathlib import Path
 from typing import Any
 
 from paceline.files import check_folder, named, write_whole
-from paceline.measure.run.fitting import misfit
+from paceline.files.reading import DESCRIPTION, MOST, damaged, parse, read_file
+from paceline.files.shape import shaped
+from paceline.measure.run.about import FORMAT, About
 from paceline.measure.run.record import Record
 from paceline.measure.workload.files import as_lines
 from paceline.measure.workload.prompts import Prompt
 
-FORMAT = 2
 READ = (1, FORMAT)
 """Formats that can be read. The first one lacks the columns of rounds that planners brought."""
+AGAIN = "make the run again under another --out"
 ABOUT, RECORDS, PROMPTS = "run.json", "records.jsonl", "prompts.jsonl"
-
-
-@dataclass(kw_only=True)
-class About:
-    """What was run. ``recipe``, ``model``, ``entries`` and the meter of ``energy`` are the run's identity: it goes on
-    only where they are equal."""
-
-    recipe: dict[str, Any]
-    """Every option that decides what is written and by whom: suite, methods, peers, limit, temperature, and so on."""
-    model: dict[str, Any]
-    """Name, dtype, fingerprint, device, and its shape where it carries ballast."""
-    entries: list[dict[str, Any]]
-    """Of each contestant: ``name``, ``ours``, and its facts. The first is plain decoding."""
-    workload: dict[str, Any]
-    """``suite``, ``cells``, ``notes``, ``sources``, and ``units``: how many there are to write."""
-    missing: dict[str, str] = field(default_factory=dict)
-    """Contestants that were asked for and cannot take part -> why."""
-    warm_up: dict[str, Any] = field(default_factory=dict)
-    """Entry -> what its warm-up found: whether it writes plain decoding's greedy text."""
-    energy: dict[str, Any] = field(default_factory=dict)
-    """``source`` (nvml, rapl, powermetrics, stated, none), ``measured``, ``watts``."""
-    sittings: list[dict[str, Any]] = field(default_factory=list)
-    """Each time that it was begun or went on: when, versions, machine, threads, load, git state."""
-    finished: bool = False
-    format: int = FORMAT
 
 
 @dataclass
@@ -79,7 +56,7 @@ def read(path: Path) -> Run:
     """A run, finished or not. A line that was cut off at the end is left out; the file is not touched."""
     about = _about(path)
     run = Run(path, about, [], _prompts(path))
-    run.records, _ = _records(path, run.entries)
+    run.records, _ = _records(path, run.entries, run.prompts)
     return run
 
 
@@ -113,7 +90,7 @@ def begin(path: Path, about: About, prompts: Sequence[Prompt] = ()) -> Run:
             )
     if list(_prompts(path).values()) != list(prompts):
         raise ValueError(f"{path} holds another run (the prompts of the suite have changed since); give another --out")
-    records, size = _records(path, [entry["name"] for entry in old.entries])
+    records, size = _records(path, [entry["name"] for entry in old.entries], {p.key: p for p in prompts})
     if (path / RECORDS).exists():
         os.truncate(path / RECORDS, size)
     return Run(path, old, records, {prompt.key: prompt for prompt in prompts}, about.sittings)
@@ -126,15 +103,17 @@ def drop_torn(run: Run, lines: Callable[[int], int]) -> None:
         return
     last = run.records[-1]
     there = Counter((record.unit, record.repeat) for record in run.records)
-    tail = there.pop((last.unit, last.repeat))
+    tail = there[last.unit, last.repeat]
+    torn = tail < lines(last.unit)
     for (unit, repeat), count in there.items():
-        if count != lines(unit):
+        if count != lines(unit) and not (torn and (unit, repeat) == (last.unit, last.repeat)):
             line = next(n for n, r in enumerate(run.records, start=1) if (r.unit, r.repeat) == (unit, repeat))
+            has = "lacks texts" if count < lines(unit) else "has too many texts"
             raise ValueError(
-                f"{run.path / RECORDS} lacks texts of the prompt that begins on line {line}; cut the file off before "
+                f"{run.path / RECORDS} {has} of the prompt that begins on line {line}; cut the file off before "
                 "that line, and the same 'bench run' writes the rest again"
             )
-    if tail < lines(last.unit):
+    if torn:
         del run.records[-tail:]
         with (run.path / RECORDS).open("rb") as file:
             size = sum(len(file.readline()) for _ in run.records)
@@ -179,44 +158,38 @@ def _identity(old: About, new: About) -> Iterator[tuple[str, Any, Any]]:
 def _about(path: Path) -> About:
     file = path / ABOUT
     try:
-        found = json.loads(file.read_text(encoding="utf8"))
+        text = _contents(file, DESCRIPTION)
     except (FileNotFoundError, NotADirectoryError):
         raise ValueError(f"{path} holds no run: there is no {ABOUT}") from None
-    except OSError as error:
-        raise ValueError(f"{file} cannot be read: {error.strerror}") from None
-    except (ValueError, RecursionError) as error:
-        raise ValueError(f"{file} is damaged: {error}; make the run again under another --out") from None
+    with damaged(str(file), AGAIN):
+        found = parse(text)
     version = found.get("format") if isinstance(found, dict) else None
     if version not in READ:
         raise ValueError(f"{file} has format {version!r}, and this version of Paceline reads formats up to {FORMAT}")
-    odd = misfit(found, About)
-    if odd is None and not all(isinstance(entry.get("name"), str) for entry in found["entries"]):
-        odd = "an entry has no name"
-    if odd is not None:
-        raise ValueError(f"{file} is damaged: {odd}; make the run again under another --out")
-    return About(**found)
+    with damaged(str(file), AGAIN):
+        about = shaped(About, found)
+        about.check()
+    return about
 
 
 def _prompts(path: Path) -> dict[str, Prompt]:
     """What was to be written."""
     file = path / PROMPTS
     found = dict[str, Prompt]()
-    try:
-        for line in file.read_bytes().splitlines():
-            row = json.loads(line)
-            found[row["key"]] = Prompt(**{**row, "turns": tuple(row["turns"])})
-    except OSError as error:
-        raise ValueError(f"{file} cannot be read: {error.strerror}") from None
-    except (ValueError, TypeError, KeyError, RecursionError) as error:
-        raise ValueError(f"{file} is damaged: {error}; make the run again under another --out") from None
+    for number, line in enumerate(_contents(file).splitlines(), start=1):
+        with damaged(f"{file}, line {number},", AGAIN):
+            prompt = shaped(Prompt, parse(line))
+            if prompt.key in found:
+                raise ValueError(f"the key {prompt.key!r} is there once more")
+        found[prompt.key] = prompt
     return found
 
 
-def _records(path: Path, names: Sequence[str]) -> tuple[list[Record], int]:
+def _records(path: Path, names: Sequence[str], prompts: Mapping[str, Prompt]) -> tuple[list[Record], int]:
     """The records, and how many bytes of the file they take. A last line without its end was cut off."""
     file = path / RECORDS
     try:
-        lines = file.read_bytes().splitlines(keepends=True)
+        lines = _contents(file).splitlines(keepends=True)
     except FileNotFoundError:
         return [], 0
     records, size = list[Record](), 0
@@ -225,21 +198,32 @@ def _records(path: Path, names: Sequence[str]) -> tuple[list[Record], int]:
         if not line.endswith(b"\n"):
             break
         try:
-            record = Record.of(json.loads(line))
+            record = Record.of(parse(line))
             if record.entry not in names:
                 raise ValueError(f"the run has no entry {record.entry!r}")
+            if record.prompt in prompts and record.turn >= len(prompts[record.prompt].turns):
+                raise ValueError(f"'turn' is {record.turn}, and its prompt has {len(prompts[record.prompt].turns)}")
             before = there.setdefault((record.entry, record.prompt, *record.pair), number)
             if before != number:
                 raise ValueError(f"it is the text of line {before} once more")
-        except (ValueError, RecursionError) as error:
-            told = error.msg if isinstance(error, json.JSONDecodeError) else error
+        except ValueError as error:
             raise ValueError(
-                f"{file}, line {number}, is no record of this run: {told}; cut the file off before that line, and the "
+                f"{file}, line {number}, is no record of this run: {error}; cut the file off before that line, and the "
                 "same 'bench run' writes the rest again"
             ) from None
         records.append(record)
         size += len(line)
     return records, size
+
+
+def _contents(file: Path, most: int = MOST) -> bytes:
+    """A file of the run, as it stands. A FileNotFoundError where it is not there."""
+    try:
+        return read_file(file, most)
+    except (FileNotFoundError, NotADirectoryError):
+        raise
+    except OSError as error:
+        raise ValueError(f"{file} cannot be read: {error.strerror}; {AGAIN}") from None
 
 
 def _difference(old: Any, new: Any) -> str | None:

@@ -47,7 +47,8 @@ class Referee(Desk):
     def sit(self) -> None:
         """Write all units that are not there yet."""
         units = list(self.units())
-        drop_torn(self.run, lambda unit: len(self.contestants) * sum(len(prompt.turns) for prompt in units[unit]))
+        turns = dict(enumerate(sum(len(prompt.turns) for prompt in unit) for unit in units))
+        drop_torn(self.run, lambda unit: len(self.contestants) * turns.get(unit, 0))
         done = {(record.unit, record.repeat) for record in self.run.records}
         todo = [(repeat, unit) for repeat in range(self.plan.repeat) for unit in range(len(units))]
         missing = [(repeat, unit) for repeat, unit in todo if (unit, repeat) not in done]

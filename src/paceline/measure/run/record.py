@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any
+from typing import Annotated, Any
 
-from paceline.measure.run.fitting import misfit
+from paceline.files.shape import Amount, Count, LogProbability, Within, shaped
 
 
 class Verdict(StrEnum):
@@ -36,6 +36,10 @@ and 0 of a round that does not."""
 NEW_COLUMNS = "proposed", "rows"
 LATER_COLUMNS = (*NEW_COLUMNS, *EXPECTED)
 """Columns that runs of the first format do not have. ``drafted`` counts what was sent, ``proposed`` what there was."""
+InRound = Annotated[float, Within(0, 2**24)]
+"""A count of a round, or its seconds."""
+DEEPEST = 2**16
+"""Tokens on the longest path of a draft."""
 SPLIT = ("prefill", "draft", "score", "read", "judge", "rest")
 
 
@@ -48,44 +52,44 @@ class Record:
     prompt: str
     task: str
     language: str
-    unit: int
+    unit: Count
     """The number of the prompt in the run, or of the batch that it was written in."""
-    turn: int = 0
+    turn: Count = 0
     """Which turn of a conversation, from 0."""
-    repeat: int = 0
-    place: int = 0
+    repeat: Count = 0
+    place: Count = 0
     """When its turn came among the entries: 0 went first."""
-    prompt_tokens: int
+    prompt_tokens: Count
     text: str
-    tokens: list[int]
+    tokens: list[Count]
     finish: str
-    seconds: float
+    seconds: Amount
     """The whole call, or from the arrival to the last token where prompts arrive on their own."""
-    seconds_first: float
+    seconds_first: Amount
     """Until the first token was there."""
-    seconds_waited: float = 0.0
+    seconds_waited: Amount = 0.0
     """Of these, in a queue."""
-    decoded: int
+    decoded: Count
     """How many tokens `seconds_decode` brought: the speed of a text is one over the other."""
-    seconds_decode: float
+    seconds_decode: Amount
     """Decoding, prefill apart; of a text in a batch its share of the time that the batch took, prefill included."""
-    split: dict[str, float] | None = None
+    split: dict[str, Amount] | None = None
     """Seconds by what they went to (`SPLIT`); None of a peer."""
-    rounds: dict[str, list[float]] | None = None
+    rounds: dict[str, list[InRound]] | None = None
     """Column -> one value per round (`ROUND_COLUMNS`, and those of `LATER_COLUMNS` that are told); None of a peer."""
-    forwards: int | None = None
+    forwards: Count | None = None
     sources: list[str] = field(default_factory=list)
     """Per token, who proposed it; empty of a peer, "" where it is the model's own."""
-    scores: list[float] = field(default_factory=list)
+    scores: list[LogProbability] = field(default_factory=list)
     pieces: list[str] = field(default_factory=list)
     """Per token, the text that became certain with it."""
     verdict: Verdict
-    parts_at: int | None = None
+    parts_at: Count | None = None
     """The first token that is not plain decoding's."""
-    flips: int = 0
-    joules: float | None = None
-    peak_bytes: int | None = None
-    batch: int = 1
+    flips: Count = 0
+    joules: Amount | None = None
+    peak_bytes: Count | None = None
+    batch: Count = 1
 
     @property
     def speed(self) -> float | None:
@@ -100,11 +104,13 @@ class Record:
     @classmethod
     def of(cls, row: Any) -> Record:
         """From a line's data. ValueError where it is none."""
-        if (told := misfit(row, cls)) is not None:
-            raise ValueError(told)
-        if (columns := row.get("rounds")) is not None and (
-            set(columns) - set(LATER_COLUMNS) != set(ROUND_COLUMNS)
-            or len({len(column) for column in columns.values()}) > 1
-        ):
-            raise ValueError("its rounds are not whole")
-        return cls(**{**row, "verdict": Verdict(row["verdict"])})
+        record = shaped(cls, row)
+        if (columns := record.rounds) is not None:
+            odd = (set(columns) - set(LATER_COLUMNS)) ^ set(ROUND_COLUMNS)
+            if odd:
+                raise ValueError(f"'rounds' {'has' if min(odd) in columns else 'lacks'} {min(odd)!r}")
+            if len(set(map(len, columns.values()))) > 1:
+                raise ValueError("the columns of 'rounds' are not of one length")
+            if (depth := max(columns["depth"], default=0)) > DEEPEST:
+                raise ValueError(f"'rounds.depth' has {depth}")
+        return record

@@ -18,6 +18,7 @@ import numpy as np
 from paceline.measure.run.record import Record
 from paceline.measure.statistics import Estimate, difference
 from paceline.measure.summary import Figures, Summary, seconds_of_rounds
+from paceline.profile.timing import Seconds
 from paceline.vocabulary import Vocabulary
 
 LEVEL = 0.05
@@ -61,7 +62,7 @@ class Calibrated:
     nodes: int
     sizes: list[int]
     tokens: list[float]
-    seconds: list[float]
+    seconds: list[Seconds]
     took: float
     """Seconds that it took."""
 

@@ -14,9 +14,11 @@ import re
 import zlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from io import BytesIO
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO, cast
 
+from paceline.files.reading import MOST, bounded, read_file
 from paceline.targets import hub
 
 DATA = "PACELINE_DATA"
@@ -91,8 +93,8 @@ class Sources:
     def text(self, path: Path) -> str:
         """A file as text, unpacked where it is packed."""
         try:
-            raw = path.read_bytes()
-            content = gzip.decompress(raw) if path.suffix == ".gz" else raw
+            raw = read_file(path)
+            content = _unpacked(path, raw) if path.suffix == ".gz" else raw
             told = content.decode("utf8").removeprefix("\ufeff")
         except UnicodeDecodeError as error:
             raise ValueError(
@@ -141,6 +143,11 @@ class Sources:
             return Path(hf_hub_download(HUB[name], name, repo_type="dataset", local_files_only=not hub.answers()))
         except (LocalEntryNotFoundError, HfHubHTTPError, OSError):
             return None
+
+
+def _unpacked(path: Path, raw: bytes) -> bytes:
+    with gzip.open(BytesIO(raw)) as file:
+        return bounded(cast("BinaryIO", file), path, MOST)
 
 
 def _value(text: str) -> Any:

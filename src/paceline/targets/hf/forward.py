@@ -37,9 +37,10 @@ class Unsupported(Exception):
 class Forward(Cache):
     """The rows of one forward, seen by transformers as a cache whose layers appear as they are written."""
 
-    def __init__(self, requests: Sequence[Request], mode: Mode, scratch: MaskScratch) -> None:
+    def __init__(self, requests: Sequence[Request], mode: Mode, scratch: MaskScratch, moved: int = 0) -> None:
         super().__init__(layers=[])
         self.mode = mode
+        self._moved = moved
         self.parts = Part.of_all(requests, scratch)
         assert len(self.parts) == 1 or mode is Mode.PACKED, "only packed rows of several sequences stay apart"
         self.windows: list[int | None] = []
@@ -76,7 +77,7 @@ class Forward(Cache):
         return layer
 
     def get_seq_length(self, layer_idx: int = 0) -> int:
-        return self.parts[0].request.end - self.parts[0].n
+        return self.parts[0].request.end - self.parts[0].n + self._moved
 
     def get_mask_sizes(self, query_length: int, layer_idx: int) -> tuple[int, int]:
         return self.parts[0].request.end - self.parts[0].n + query_length, 0
@@ -98,11 +99,30 @@ class Forward(Cache):
         return [False]
 
 
+class Elsewhere(Cache):
+    """An empty cache that says that so many rows are in it: what a model computes from that number shows."""
+
+    def __init__(self, rows: int) -> None:
+        super().__init__(layers=[])
+        self._rows = rows
+
+    def update(
+        self, key_states: torch.Tensor, value_states: torch.Tensor, layer_idx: int, *args: Any, **kwargs: Any
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        return key_states, value_states
+
+    def get_seq_length(self, layer_idx: int = 0) -> int:
+        return self._rows
+
+    def get_mask_sizes(self, query_length: int, layer_idx: int) -> tuple[int, int]:
+        return query_length, 0
+
+
 def _same(one: torch.Tensor, other: torch.Tensor) -> bool:
     return one.shape == other.shape and one.data_ptr() == other.data_ptr()
 
 
-HARMLESS = frozenset({"position_ids", "cache_position", "position_embeddings"})
+HARMLESS = frozenset({"position_ids", "cache_position", "position_embeddings", "logits_to_keep"})
 """Tensors that some models pass on to attention functions for their own bookkeeping."""
 
 

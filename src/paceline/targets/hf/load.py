@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,9 @@ from transformers import (
     PreTrainedTokenizerBase,
 )
 
-from paceline.targets import hub
+from paceline.targets import hub, trust
+from paceline.targets.hf import folder
+from paceline.targets.hf.folder import said
 from paceline.targets.hf.probe import prepare
 from paceline.targets.hf.target import HFTarget, refuse_recurrent
 
@@ -37,11 +40,12 @@ def load_target(
     device: str | None = None,
     device_map: str | dict[str, Any] | None = None,
     fixed_shapes: bool | None = None,
+    trust_remote_code: bool = False,
 ) -> HFTarget:
     """A transformers causal LM by path, hub name or as a loaded object.
 
     ``dtype`` is the checkpoint's own unless named. A loaded object keeps its own type and place. ``fixed_shapes`` is as
-    in `HFTarget`.
+    in `HFTarget`, ``trust_remote_code`` as in `paceline.load`.
     """
     kind = named_dtype(dtype) if dtype is not None else None
     if isinstance(model, PreTrainedModel):
@@ -56,11 +60,15 @@ def load_target(
         raise ValueError(f"device={device} and device_map={device_map} both place the model; give one of them")
     place = torch.device("cpu") if device is None else named_device(device)
     name = _name(model)
+    trusted = trust_remote_code or trust.trusts_all()
     asked = _asked(name)
-    config = _config(name, asked)
-    refuse_recurrent(config, _model_class(name, config))
+    config = _config(name, trusted, asked)
+    if not (trusted and _brings_model(config)):
+        refuse_recurrent(config, _model_class(name, config))
+        if Path(name).is_dir():
+            folder.check_plan(Path(name), config)
     placed = {"device_map": device_map} if device_map is not None else {}
-    loaded = _weights(name, config, kind, asked | placed)
+    loaded = _weights(name, config, kind, trusted, asked | placed)
     if device is not None:
         torch.nn.Module.to(loaded, place)
     return prepare(HFTarget(loaded, name=name, fixed_shapes=fixed_shapes).pack())
@@ -99,54 +107,104 @@ def _asked(name: str) -> dict[str, Any]:
     return {} if Path(name).is_dir() else {"local_files_only": not hub.answers()}
 
 
-def _config(name: str, asked: dict[str, Any]) -> Any:
+def _config(name: str, trusted: bool, asked: dict[str, Any]) -> Any:
     """The configuration first: a model that cannot be served is refused before its weights are read."""
+    place = Path(name)
+    local = place.is_dir()
+    if local:
+        folder.check_files(place)
+        if not (place / folder.CONFIG).exists():
+            raise ValueError(f"{name} is not a folder with a readable transformers config.json: it has none")
     try:
-        return AutoConfig.from_pretrained(name, **asked)
-    except (OSError, ValueError) as error:
-        if Path(name).exists():
-            raise ValueError(
-                f"{name} is not a folder with a readable transformers config.json: {_first(error)}"
-            ) from None
-        if asked.get("local_files_only"):
+        config = AutoConfig.from_pretrained(name, trust_remote_code=trusted, **asked)
+        sizes = _sized(config)
+    except MemoryError:
+        raise
+    except Exception as error:  # what is wrong with a file, transformers says with errors of every kind
+        if trust.is_unanswered(error):
+            raise trust.refusal(name) from None
+        if local:
+            raise ValueError(folder.config_fault(place, error, _sized)) from error
+        if not isinstance(error, OSError):
+            raise ValueError(f"the config.json of {name} cannot be used: {said(error)}") from error
+        if asked["local_files_only"]:
             raise ValueError(
                 f"no model at {name!r}: there is no such folder, nothing of that name was downloaded before, "
                 "and no hub answers"
             ) from None
         raise ValueError(f"no model at {name!r}: neither a local folder nor a model name that can be reached") from None
+    folder.check_sizes(str(place / folder.CONFIG) if local else f"the config.json of {name}", sizes)
+    return config
+
+
+def _sized(config: Any) -> Any:
+    """The part of a configuration that says how large the language model is."""
+    text = config.get_text_config()
+    _ = text.attribute_map  # or it is no configuration
+    return text
+
+
+def _brings_model(config: Any) -> bool:
+    """Whether the configuration names a model class in a Python file beside it."""
+    return "AutoModelForCausalLM" in (getattr(config, "auto_map", None) or ())
 
 
 def _model_class(name: str, config: Any) -> Any:
     if type(config) not in MODEL_FOR_CAUSAL_LM_MAPPING:
+        if _brings_model(config):
+            raise trust.refusal(name)
         raise ValueError(f"{name} is a {config.model_type} model, which transformers knows no causal LM for")
     found: Any = MODEL_FOR_CAUSAL_LM_MAPPING[type(config)]
     return found[0] if isinstance(found, tuple) else found
 
 
-def _weights(name: str, config: Any, kind: torch.dtype | None, asked: dict[str, Any]) -> PreTrainedModel:
+def _weights(name: str, config: Any, kind: torch.dtype | None, trusted: bool, asked: dict[str, Any]) -> PreTrainedModel:
+    """The model with its weights, every tensor of which came from the checkpoint."""
     try:
-        model: PreTrainedModel = AutoModelForCausalLM.from_pretrained(
-            name, config=config, dtype=kind or "auto", **asked
-        )
+        with folder.quiet():
+            loaded: Any = AutoModelForCausalLM.from_pretrained(
+                name,
+                config=config,
+                dtype=kind or "auto",
+                trust_remote_code=trusted,
+                output_loading_info=True,
+                ignore_mismatched_sizes=True,  # they come with the loading info
+                **asked,
+            )
     except (MemoryError, torch.OutOfMemoryError):
         raise
     except Exception as error:  # every file format fails in a way of its own
-        raise ValueError(f"the weights of {name} cannot be loaded: {_first(error)}") from error
+        local = Path(name).is_dir()
+        why = folder.weights_fault(Path(name), error) if local else f"{name} cannot be loaded: {said(error)}"
+        raise ValueError(why) from error
+    model: PreTrainedModel = loaded[0]
+    if extra := folder.check_found(name, loaded[1]):
+        warnings.warn(folder.unused(name, extra), UserWarning, stacklevel=2)
     return model
 
 
-def _first(error: Exception) -> str:
-    lines = str(error).strip().splitlines()
-    return lines[0] if lines else type(error).__name__
-
-
-def load_tokenizer(model: str | Path) -> PreTrainedTokenizerBase | None:
+def load_tokenizer(model: str | Path, trust_remote_code: bool = False) -> PreTrainedTokenizerBase | None:
     """The tokenizer beside a model, if there is one; a model without speaks token ids only."""
     name = _name(model)
-    if Path(name).is_dir() and not any(path.match(kind) for path in Path(name).iterdir() for kind in TOKENIZERS):
-        return None
+    local = Path(name).is_dir()
+    if local:
+        if not any(path.match(kind) for path in Path(name).iterdir() for kind in TOKENIZERS):
+            return None
+        folder.check_files(Path(name))
     try:
-        tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(name, **_asked(name))
-    except (OSError, ValueError):
-        return None
+        tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(
+            name, trust_remote_code=trust_remote_code or trust.trusts_all(), **_asked(name)
+        )
+        tokenizer.encode("", verbose=False)  # a length limit that is no number is found only here
+    except MemoryError:
+        raise
+    except Exception as error:  # every kind of tokenizer fails in a way of its own
+        if trust.is_unanswered(error):
+            raise trust.refusal(name) from None
+        if not local and isinstance(error, (OSError, ValueError)):
+            return None
+        own = f"the tokenizer of {name} cannot be loaded: {said(error)}"
+        raise ValueError(folder.tokenizer_fault(Path(name), error) if local else own) from error
+    if not tokenizer.vocab_size:
+        raise ValueError(f"the tokenizer of {name} has no tokens: its vocabulary file is empty, or not there")
     return tokenizer

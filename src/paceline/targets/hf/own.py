@@ -13,7 +13,7 @@ from transformers import PreTrainedModel
 
 from paceline.targets.base import Request
 from paceline.targets.hf.attention import NAME, MaskScratch, serving
-from paceline.targets.hf.forward import Attention, Forward, Mode, masks
+from paceline.targets.hf.forward import Attention, Elsewhere, Forward, Mode, masks
 from paceline.targets.hf.path import Found, Job, Path
 from paceline.targets.hf.rope import Switch, TurningRows, rotary_modules, rotated_as_of, standing
 from paceline.targets.hf.taps import Anatomy, tapped
@@ -35,7 +35,10 @@ class OwnForward(Path):
         self._rotary = rotary_modules(model) if switch is not None else []
         accepted = inspect.signature(model.forward).parameters
         self._keeps_logits = "logits_to_keep" in accepted
+        self.moved = 0
+        """How many positions further every text is taken to stand, without rows in front of it: for the probe."""
         self.takes_positions = "position_ids" in accepted
+        self.takes_cache = "past_key_values" in accepted
 
     def takes(self, job: Job) -> bool:
         return True
@@ -61,15 +64,15 @@ class OwnForward(Path):
 
     @torch.no_grad()
     def unassisted(self, tokens: torch.Tensor) -> torch.Tensor:
-        """Logits ``[n, vocabulary]`` of a text as the model itself finds them, for the probe."""
+        """Logits ``[n, vocabulary]`` of a text, up to `moved`, as the model itself finds them, for the probe."""
         raw: list[torch.Tensor] = []
         head = self.anatomy.head
         hook = head.register_forward_hook(lambda *call: raw.append(call[-1])) if head is not None else None
         try:
             with Attention(self.model, self._native()):
                 ids = tokens[None].to(self.model.device)
-                inputs = {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
-                logits: torch.Tensor = self.model(**inputs, use_cache=False).logits[0]
+                inputs = self._elsewhere(ids) if self.moved else {"attention_mask": torch.ones_like(ids)}
+                logits: torch.Tensor = self.model(input_ids=ids, use_cache=bool(self.moved), **inputs).logits[0]
         finally:
             if hook is not None:
                 hook.remove()
@@ -77,16 +80,29 @@ class OwnForward(Path):
             self.anatomy.calibrate(raw[-1][0], logits)
         return logits
 
+    def _elsewhere(self, ids: torch.Tensor) -> dict[str, Any]:
+        """Arguments that make the model take a text to stand behind `moved` others, of which it sees none."""
+        n = ids.shape[1]
+        causal = torch.full((n, n), float("-inf"), dtype=self.like.dtype, device=ids.device).triu(1)[None, None]
+        kinds = sorted(set(self.layer_types))
+        inputs: dict[str, Any] = {
+            "attention_mask": causal if len(kinds) == 1 else dict.fromkeys(kinds, causal),
+            "past_key_values": Elsewhere(self.moved),
+        }
+        if self.takes_positions:
+            inputs["position_ids"] = torch.arange(self.moved, self.moved + n, device=ids.device)[None]
+        return inputs
+
     def _begin(self, requests: Sequence[Request], stack: ExitStack) -> Forward:
         """What has to be in place while the model runs; undone when the stack closes."""
-        forward = Forward(requests, self.mode, self._scratch)
+        forward = Forward(requests, self.mode, self._scratch, self.moved)
         stack.enter_context(Attention(self.model, NAME if self.mode is Mode.PACKED else self._native()))
         stack.enter_context(serving(forward))
         if self._switch is not None:
             for request in requests:
                 assert isinstance(request.rows, TurningRows), "this target scores the rows it opened"
-                request.rows.mark(len(request.tokens), standing(request), request.held)
-            position = max(standing(request) for request in requests)
+                request.rows.mark(len(request.tokens), standing(request) + self.moved, request.held)
+            position = max(standing(request) for request in requests) + self.moved
             stack.enter_context(rotated_as_of(position, self._rotary, self.like))
         return forward
 
@@ -110,7 +126,7 @@ class OwnForward(Path):
         }
         if self.takes_positions:
             positions = torch.from_numpy(joined([request.positions for request in job.requests]))
-            inputs["position_ids"] = positions[None].to(device)
+            inputs["position_ids"] = positions[None].to(device) + self.moved
         if self.mode is Mode.MASKED:
             inputs["attention_mask"] = masks(forward, self.like, self.layer_types, self.window)
         if self._keeps_logits and job.logit_rows is not None:

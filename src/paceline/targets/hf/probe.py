@@ -1,21 +1,27 @@
 """At load: how may drafts reach this model, and does a row depend on what else is in the forward?
 
-A draft is scored in one forward, again with another end, row by row as plain decoding would, and by the model alone.
-If a row changes with what follows it (activations quantised by one scale for all rows, a mixture of experts that turns
-rows away) or with how many stand beside it (a position bias built from the key length), speculation would change the
-text; if it is not the model's own row, the model asks of its attention what we do not know. Then drafts are clipped to
-what the model scores faithfully, or the model is refused.
+A draft is scored in one forward, again with another end, row by row as plain decoding would, beside another sequence,
+and by the model alone. If a row changes with what follows it (activations quantised by one scale for all rows, a
+mixture of experts that turns rows away), with how many stand beside it (a position bias built from the key length) or
+with another sequence (positions counted by packed rows), speculation would change the text; if it is not the model's
+own row, the model asks of its attention what we do not know. The same is tried across every position at which the
+configuration lets the model change. Then drafts are clipped to what the model scores faithfully, sequences are scored
+one by one, texts end where the model can no longer be trusted, or it is refused.
 """
 
 from __future__ import annotations
 
 import warnings
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import torch
 
 from paceline.targets.base import Reach, Request, Rows
 from paceline.targets.hf.forward import Mode, Unsupported
+from paceline.targets.hf.kinds import STATIC
 from paceline.targets.hf.lean import Lean
 from paceline.targets.hf.path import Path
 from paceline.targets.hf.target import HFTarget
@@ -28,9 +34,13 @@ SAME_KERNELS = 0.01
 SAME_OPERATIONS = 0.1
 """What is left of it between two ways to compute the same operations, a few of which may be fused in other ways."""
 
-PREFIX, DRAFT = 6, 5
+PREFIX, LONGER, DRAFT = 6, 9, 5
 PROBED_WINDOW = 512
 """Windows up to this size are probed from beyond where a model's own attention code draws them."""
+NEAR = 64
+"""Up to this position a text is read to get there; farther ones are stated to the model, with no rows in front."""
+SWITCHES = ("window", "chunk", "floor", "original", "initial_context", "extent")
+"""Parts of the names of sizes at which a model may start to compute differently."""
 
 
 def prepare(target: HFTarget) -> HFTarget:
@@ -92,23 +102,34 @@ def _try_fixed(target: HFTarget) -> None:
 
 
 def _find_mode(target: HFTarget) -> None:
-    reasons = []
+    if not target.own.takes_cache:
+        raise ValueError(
+            f"{target.name} takes no cache of keys and values, so a draft cannot be scored behind a text; "
+            "choose another model"
+        )
+    modes: dict[str, list[str]] = {}
     for mode in Mode:
         target.mode = mode
         try:
             _windows_agree(target)
-            reason = _probe(target)
+            reason = _probe(target) or _probe_further(target)
         except torch.OutOfMemoryError:
             raise
         except (Unsupported, ArithmeticError, LookupError, TypeError, ValueError, *BROKEN) as error:
-            reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+            reason = _failure(error)
         if reason is None:
-            _tell_switch(target)
+            _say_what_is_clipped(target)
             return
-        reasons.append(f"{mode}: {reason}")
-    raise ValueError(
-        f"{target.name} cannot be drafted for without changing its text ({'; '.join(reasons)}); choose another model"
-    )
+        modes.setdefault(reason, []).append(mode)
+    reasons = "; ".join(f"{' and '.join(names)}: {reason}" for reason, names in modes.items())
+    raise ValueError(f"{target.name} cannot be drafted for without changing its text ({reasons}); choose another model")
+
+
+def _failure(error: Exception) -> str:
+    """What a model's own code says when it is handed cached rows: raw shapes mean nothing to a user."""
+    if isinstance(error, Unsupported | ValueError) and str(error):
+        return str(error).splitlines()[0]
+    return f"its own forward fails behind cached rows ({type(error).__name__})"
 
 
 BROKEN = (RuntimeError, AttributeError, AssertionError)
@@ -152,10 +173,127 @@ def _probe(target: HFTarget) -> str | None:
     target.limits = Reach(trees=target.mode is not Mode.CHAINED)
     if target.limits.trees:
         tree = _scored(target, rows, prefix, _tree(line, other))
-        target.limits = Reach(trees=not _gap(target, tree[[0, *(node + 1 for node in TRUNK)]], expected))
-    if not target.limits.trees:
-        _warn(target, "cannot score sibling drafts, so drafts are clipped to chains")
+        target.limits = Reach(trees=not _gap(target, tree[TRUNK_ROWS], expected))
     return None
+
+
+def _probe_further(target: HFTarget) -> str | None:
+    """Two sequences in one forward, then every `Place` at which the model may change: narrow what can be drafted; or
+    say why nothing can."""
+    with torch.no_grad():
+        if target.mode is Mode.PACKED and _reachable(target, LONGER) and not _packs(target):
+            target.limits = replace(target.limits, alone=True)
+        for place in _places(target):
+            if not _reachable(target, place.moved + place.prefix):
+                continue
+            limits = _limits_at(target, place)
+            if limits is None and place.switch <= PREFIX + DRAFT:
+                return f"behind position {place.switch} a row is not what the model itself finds"
+            if limits is None:
+                target.trust(place.switch)
+            else:
+                target.limits = limits
+    return None
+
+
+def _reachable(target: HFTarget, length: int) -> bool:
+    """Whether drafts are made behind a text of this length: inside the context, and on one side of a rotary switch."""
+    if target.context_length is not None and length + DRAFT >= target.context_length:
+        return False
+    switch = target.switch
+    if switch is None or length + DRAFT < switch.position:
+        return True
+    return length > switch.position and not switch.growing
+
+
+def _packs(target: HFTarget) -> bool:
+    """Whether drafts of two sequences at different positions can share a forward."""
+    requests, expected = [], []
+    for number, length in enumerate((PREFIX, LONGER)):
+        prefix, line = _tokens(target, length, 10 + number), _tokens(target, DRAFT, 12 + number)
+        rows = target.open(length + DRAFT)
+        _feed(target, rows, Request.of_prompt(rows, prefix[:-1]))
+        requests.append(Request.of_tree(rows, int(prefix[-1]), DraftTree.chain(line)))
+        expected.append(target.unassisted(torch.from_numpy(np.concatenate([prefix, line])))[-DRAFT - 1 :])
+    found = target.submit(requests).result()
+    return not any(_gap(target, scores.logits, rows) for scores, rows in zip(found, expected, strict=True))
+
+
+@dataclass(frozen=True)
+class Place:
+    """A position at which a model may change, and where texts are probed for it: behind ``prefix`` tokens that are
+    taken to stand behind ``moved`` others."""
+
+    switch: int
+    prefix: int
+    moved: int = 0
+
+
+def _places(target: HFTarget) -> Iterator[Place]:
+    """Drafts whose last tokens cross a switch, so that rows of their trees would cross it earlier if they were counted
+    as they are packed, and drafts behind it. Of rotary embeddings and of windows that our attention
+    draws it is known what they do."""
+    known = target.switch.position if target.switch is not None else None
+    for name, size in _named_sizes(target.model.config.get_text_config().to_dict()):
+        drawn = "window" in name and target.mode is Mode.PACKED
+        if not any(part in name for part in SWITCHES) or size < 2 or size == known or drawn:
+            continue
+        for first in (size - DRAFT + 1, size + 1):
+            near = first <= NEAR
+            prefix = max(first, 1) if near else PREFIX
+            yield Place(size, prefix, max(0, first - prefix))
+
+
+def _named_sizes(config: dict[str, Any]) -> Iterator[tuple[str, int]]:
+    """Whole numbers by name. What a static rotary embedding was scaled from is no switch."""
+    for name, value in config.items():
+        if isinstance(value, dict) and value.get("rope_type") not in STATIC:
+            yield from _named_sizes(value)
+        elif type(value) is int:
+            yield name, value
+
+
+def _limits_at(target: HFTarget, place: Place) -> Reach | None:
+    """What can be drafted at a place, of what can be elsewhere; None where not even chains can."""
+    target.own.moved = place.moved
+    try:
+        texts = [_tokens(target, place.prefix + DRAFT, salt) for salt in (14, 15)]
+        texts[1] = texts[1][1:]
+        expected = [target.unassisted(torch.from_numpy(text)) for text in texts]
+        line, other = texts[0][-DRAFT:], _tokens(target, DRAFT, 16)
+        whole = [_fresh(target, text[:-DRAFT], DraftTree.chain(text[-DRAFT:])) for text in texts]
+        chain = _rows_of(target, whole[:1])
+        if _gap(target, chain[0], expected[0]):
+            return None
+        limits = target.limits
+        if limits.trees:
+            tree = _rows_of(target, [_fresh(target, texts[0][:-DRAFT], _tree(line, other))])[0]
+            found = tree[place.prefix - 1 :][TRUNK_ROWS]
+            limits = replace(limits, trees=not _gap(target, found, expected[0][-DRAFT - 1 :]))
+        if target.mode is Mode.PACKED and not limits.alone:
+            pair = _rows_of(target, whole)
+            limits = replace(limits, alone=any(_gap(target, *both) for both in zip(pair, expected, strict=True)))
+        return limits
+    except torch.OutOfMemoryError:
+        raise
+    except (Unsupported, ArithmeticError, LookupError, TypeError, ValueError, *BROKEN):
+        return None
+    finally:
+        target.own.moved = 0
+
+
+def _fresh(target: HFTarget, prefix: Ints, draft: DraftTree) -> Request:
+    """A text and a draft behind it, none of it cached."""
+    parents = np.concatenate([np.arange(-1, len(prefix) - 1), draft.parents + len(prefix)])
+    return Request(target.open(len(prefix) + len(draft)), np.concatenate([prefix, draft.tokens]), parents)
+
+
+def _rows_of(target: HFTarget, requests: Sequence[Request]) -> list[torch.Tensor]:
+    """The logits of each request; the rows end as they began."""
+    found = [scores.logits for scores in target.submit(requests).result()]
+    for request in requests:
+        request.rows.keep([])
+    return found
 
 
 def _ends_do_not_matter(target: HFTarget, rows: Rows, prefix: Ints, line: Ints, chain: torch.Tensor) -> bool:
@@ -176,7 +314,9 @@ def _prefix_length(target: HFTarget) -> int:
     config = target.model.config.get_text_config().to_dict()
     sizes = [size for name, size in config.items() if "window" in name and type(size) is int]
     sizes = [size for size in sizes if _felt(target, size) is not None]
-    if target.mode is Mode.PACKED or not sizes:
+    if target.mode is Mode.PACKED:
+        sizes = [size for size in sizes if size <= NEAR]
+    if not sizes:
         return PREFIX
     if max(sizes) > PROBED_WINDOW and target.mode is Mode.MASKED:
         raise Unsupported(f"a window of {max(sizes)} in an attention of its own is more than is probed")
@@ -184,6 +324,8 @@ def _prefix_length(target: HFTarget) -> int:
 
 
 TRUNK = (0, 2, 4, 6, 8)
+TRUNK_ROWS = [0, *(node + 1 for node in TRUNK)]
+"""The root's row and those of the line in a `_tree`."""
 
 
 def _tree(line: Ints, other: Ints) -> DraftTree:
@@ -227,7 +369,13 @@ def _gap(target: HFTarget, one: torch.Tensor, other: torch.Tensor, share: float 
     return not gap <= TOLERANCE.get(target.dtype, 0.2) * share * spread
 
 
-def _tell_switch(target: HFTarget) -> None:
+def _say_what_is_clipped(target: HFTarget) -> None:
+    if not target.limits.trees:
+        _warn(target, "cannot score sibling drafts, so drafts are clipped to chains")
+    if target.limits.alone:
+        _warn(target, "cannot score several sequences at once, so those of a batch are scored one by one")
+    if target.trusted is not None:
+        _warn(target, f"cannot be scored faithfully beyond position {target.trusted}, so texts end there")
     if (switch := target.switch) is not None:
         where = "end at" if switch.growing else "stop short of"
         _warn(target, f"rotates by the largest position in a forward, so drafts {where} position {switch.position}")

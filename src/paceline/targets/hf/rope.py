@@ -8,9 +8,10 @@ token, a round as of its root, whatever the model served before.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import wraps
 from typing import Any
 
 import numpy as np
@@ -21,8 +22,13 @@ from paceline.targets.base import Request, Rows
 from paceline.targets.cache import CacheRows
 from paceline.tree import Ints
 
-REREADS = frozenset({"phi3"})
-"""Model types whose generation reads the whole text anew when it reaches the switch."""
+REREADS = frozenset({"phi3", "phi4_multimodal", "phimoe"})
+"""Model types whose generation reads the whole text anew when it reaches the switch, if their configuration names the
+original length itself."""
+
+
+SCALES = ("factor", "mscale")
+"""What longrope has a short and a long one of."""
 
 
 @dataclass(frozen=True)
@@ -44,12 +50,13 @@ class Switch:
             name = kind.get("rope_type")
             if name == "dynamic":
                 found.append((int(config.max_position_embeddings), True))
-            elif name == "longrope" and kind.get("short_factor") != kind.get("long_factor"):
+            elif name == "longrope" and any(kind.get(f"short_{of}") != kind.get(f"long_{of}") for of in SCALES):
                 found.append((int(kind["original_max_position_embeddings"]), False))
         if not found:
             return None
         first = min(position for position, _ in found)
-        return cls(first, any(growing for _, growing in found), config.model_type in REREADS)
+        rereads = config.model_type in REREADS and hasattr(config, "original_max_position_embeddings")
+        return cls(first, any(growing for _, growing in found), rereads)
 
     def depth(self, root: int) -> int | None:
         """How deep a draft may reach behind a root at this position."""
@@ -122,35 +129,50 @@ def _kinds(module: nn.Module) -> dict[str | None, str]:
 def rotated_as_of(position: int, modules: list[nn.Module], like: torch.Tensor) -> Iterator[None]:
     """Rotate the forward inside as though it reached ``position``, and leave no trace of it in the modules."""
     saved = [_state(module) for module in modules]
+    beyond = torch.full((1, 1), position, device=like.device)
     try:
         for module in modules:
-            for layer_type, kind in _kinds(module).items():
-                _turn(module, layer_type, kind, torch.full((1, 1), position, device=like.device), like)
+            _start_afresh(module)
+            vars(module)["forward"] = _reaching(module.forward, beyond)
         yield
     finally:
         for module, state in zip(modules, saved, strict=True):
+            vars(module).pop("forward", None)
             for name in _state(module).keys() - state.keys():
                 delattr(module, name)
             for name, value in state.items():
                 setattr(module, name, value)
 
 
+def _reaching(forward: Callable[..., Any], beyond: torch.Tensor) -> Callable[..., Any]:
+    """A rotary forward that is shown one more position, behind its own, and returns nothing for it. Modules choose
+    frequencies and scales by the largest position they see."""
+
+    @wraps(forward)
+    def reaching(rows: torch.Tensor, position_ids: torch.Tensor, *rest: Any, **named: Any) -> Any:
+        shown = torch.cat([position_ids, beyond.expand(len(position_ids), 1)], dim=1)
+        found = forward(rows, shown, *rest, **named)
+        return found[..., :-1, :] if isinstance(found, torch.Tensor) else tuple(part[..., :-1, :] for part in found)
+
+    return reaching
+
+
 def _state(module: nn.Module) -> dict[str, Any]:
-    """What a rotary module remembers of earlier forwards."""
+    """What a rotary module remembers of earlier forwards, and a forward that somebody gave it."""
     names = (*module._buffers, *vars(module))
-    return {name: getattr(module, name) for name in names if name.endswith(("inv_freq", "max_seq_len_cached"))}
+    return {name: getattr(module, name) for name in names if name.endswith(REMEMBERED)}
 
 
-def _turn(module: nn.Module, layer_type: str | None, kind: str, position: torch.Tensor, like: torch.Tensor) -> None:
-    """Start from the trained frequencies, let the module find those of the position, and have it keep them."""
-    prefix = f"{layer_type}_" if layer_type is not None else ""
-    trained = getattr(module, f"{prefix}original_inv_freq")
-    setattr(module, f"{prefix}inv_freq", trained.clone())
-    if kind == "dynamic":
-        setattr(module, f"{prefix}max_seq_len_cached", module.original_max_seq_len)
-    module(like, position, **({"layer_type": layer_type} if layer_type is not None else {}))
-    if kind == "longrope":
-        setattr(module, f"{prefix}original_inv_freq", getattr(module, f"{prefix}inv_freq").clone())
+REMEMBERED = ("inv_freq", "max_seq_len_cached", "forward")
+
+
+def _start_afresh(module: nn.Module) -> None:
+    """Back to the trained frequencies, in memory of their own: modules write into it."""
+    for layer_type, kind in _kinds(module).items():
+        prefix = f"{layer_type}_" if layer_type is not None else ""
+        setattr(module, f"{prefix}inv_freq", getattr(module, f"{prefix}original_inv_freq").clone())
+        if kind == "dynamic":
+            setattr(module, f"{prefix}max_seq_len_cached", module.original_max_seq_len)
 
 
 def regimes(requests: Sequence[Request], switch: Switch) -> list[list[int]]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import threading
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -22,7 +23,8 @@ from paceline.targets.hf.path import Job, Path
 from paceline.targets.hf.rope import Switch, TurningRows, regimes, stretched
 from paceline.targets.hf.taps import Anatomy
 
-KNOWN_LAYERS = {"full_attention", "sliding_attention"}
+KNOWN_LAYERS = {"attention", "full_attention", "sliding_attention", "chunked_attention", "moe", "mlp"}
+RECURRENT_LAYERS = {"linear_attention", "conv", "hybrid", "hybrid_sliding", "mamba", "recurrent"}
 
 
 class HFTarget(Target):
@@ -48,6 +50,10 @@ class HFTarget(Target):
         self.name = name or getattr(model, "name_or_path", "") or type(model).__name__
         self.vocab_size = int(config.vocab_size)
         self.context_length = stretched(config)
+        self.trusted: int | None = None
+        """The length up to which rows are what they should be, if that is shorter than the model's own limit."""
+        if (length := unranked(config)) is not None:
+            self.trust(length)
         self.eos = _eos(model)
         self.limits = Reach()
         self.switch = Switch.of(config)
@@ -100,10 +106,15 @@ class HFTarget(Target):
         if self.fixed is not None:
             self.fixed.slab.release()
 
+    def trust(self, length: int) -> None:
+        """End texts at this length, unless the model ends them earlier itself."""
+        if self.context_length is None or length < self.context_length:
+            self.context_length = self.trusted = length
+
     def reach(self, position: int) -> Reach:
         if self.switch is None:
             return self.limits
-        return Reach(trees=self.limits.trees, depth=self.switch.depth(position))
+        return replace(self.limits, depth=self.switch.depth(position))
 
     def prefill_size(self, length: int) -> int:
         whole = self.switch is not None and length >= self.switch.position
@@ -124,7 +135,7 @@ class HFTarget(Target):
 
     def _groups(self, requests: Sequence[Request]) -> list[list[int]]:
         """Numbers of the requests that go into one forward together."""
-        if self.mode is not Mode.PACKED:
+        if self.mode is not Mode.PACKED or self.limits.alone:
             return [[i] for i in range(len(requests))]
         if self.fixed is not None:
             return self.fixed.apart(requests)
@@ -164,21 +175,43 @@ class HFTarget(Target):
         return digest.hexdigest()[:16]
 
 
+def unranked(config: Any) -> int | None:
+    """The length up to which our attention is the model's: in models that attend in chunks the first chunk, and in
+    those that choose keys by rank as many as are kept without a choice, since rounding decides between equal ranks."""
+    chunked = "chunked_attention" in (getattr(config, "layer_types", None) or ())
+    ends = [config.attention_chunk_size] if chunked else []
+    if (kept := getattr(config, "keep_window_size", None)) is not None:
+        ends.append(kept)
+    return min(ends, default=None)
+
+
 def refuse_recurrent(config: Any, model_class: type | None = None) -> None:
-    """One sentence for models whose state cannot be rolled back to before a refused draft."""
+    """One sentence for models whose state cannot be rolled back to before a refused draft, and for attention that is
+    not known here."""
     config = config.get_text_config()
-    strange = sorted(set(getattr(config, "layer_types", None) or ()) - KNOWN_LAYERS)
-    if strange or getattr(model_class, "_is_stateful", False):
-        what = f"layers of type {', '.join(strange)}" if strange else "a recurrent state"
+    kinds = set(getattr(config, "layer_types", None) or ())
+    kept = sorted(kinds & RECURRENT_LAYERS)
+    advice = "choose a model with full or sliding-window attention in every layer"
+    if kept or (not kinds and getattr(model_class, "_is_stateful", False)):
+        what = f"layers of type {', '.join(kept)}" if kept else "a recurrent state"
         raise ValueError(
-            f"{config.model_type} keeps {what}, which cannot be rolled back after a refused draft; "
-            "choose a model with full or sliding-window attention in every layer"
+            f"{config.model_type} keeps {what}, which cannot be rolled back after a refused draft; {advice}"
+        )
+    if strange := sorted(kinds - KNOWN_LAYERS):
+        raise ValueError(
+            f"{config.model_type} has layers of type {', '.join(strange)}, which are not supported yet; {advice}"
         )
 
 
 def _eos(model: PreTrainedModel) -> frozenset[int]:
     generation = getattr(model, "generation_config", None)
-    eos = getattr(generation, "eos_token_id", None)
+    eos, where = getattr(generation, "eos_token_id", None), "generation_config.json"
     if eos is None:
-        eos = getattr(model.config.get_text_config(), "eos_token_id", None)
-    return frozenset() if eos is None else frozenset([eos] if isinstance(eos, int) else eos)
+        eos, where = getattr(model.config.get_text_config(), "eos_token_id", None), "config.json"
+    if eos is None:
+        return frozenset()
+    tokens = eos if isinstance(eos, (list, tuple, set)) else [eos]
+    if strange := [token for token in tokens if not isinstance(token, int)]:
+        name = model.name_or_path or type(model).__name__
+        raise ValueError(f"{name}: eos_token_id in {where} is {strange[0]!r}, not a token id")
+    return frozenset(tokens)

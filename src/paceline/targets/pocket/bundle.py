@@ -50,7 +50,9 @@ def read_tokenizer(name: str) -> PreTrainedTokenizerFast:
     folder, sums = MODELS / name, _checksums(name)
     for file in TOKENIZER:
         _verified(folder / file, sums)
-    tokenizer: PreTrainedTokenizerFast = PreTrainedTokenizerFast.from_pretrained(folder, local_files_only=True)
+    tokenizer: PreTrainedTokenizerFast = PreTrainedTokenizerFast.from_pretrained(
+        folder, local_files_only=True, trust_remote_code=False
+    )
     return tokenizer
 
 

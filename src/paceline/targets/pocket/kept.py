@@ -15,7 +15,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 
-from paceline.files import partial
+from paceline.files import folder, partial
 from paceline.targets.pocket.bundle import Bundle
 from paceline.targets.pocket.shape import Shape
 
@@ -29,9 +29,9 @@ Weights = dict[str, torch.Tensor]
 
 def kept(bundle: Bundle, shape: Shape, dtype: torch.dtype, build: Callable[[], Weights]) -> Weights:
     """The weights from the cache folder, or built and put there; only built where no folder is named."""
-    if not (named := os.environ.get(VARIABLE)):
+    if not os.environ.get(VARIABLE) or (place := folder()) is None:
         return build()
-    file = Path(named).expanduser() / _file_name(bundle, shape, dtype)
+    file = place / _file_name(bundle, shape, dtype)
     try:
         if file.exists() and (found := _read(file)) is not None:
             return found

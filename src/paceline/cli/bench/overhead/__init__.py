@@ -13,6 +13,7 @@ from paceline.cli.common import (
     Subparsers,
     add_draft_model,
     add_json,
+    add_trust,
     describe,
     draft_model,
     load_model,
@@ -21,6 +22,7 @@ from paceline.cli.common import (
     utf8,
 )
 from paceline.cli.demo import PROMPTS
+from paceline.cli.streams import say
 
 if TYPE_CHECKING:
     from paceline.cli.bench.overhead.findings import Part
@@ -57,6 +59,7 @@ def add(commands: Subparsers) -> None:
         help=f"bundled models, or folders or names of transformers causal LMs (default: {' '.join(MODELS)})",
     )
     add_draft_model(parser)
+    add_trust(parser)
     parser.add_argument(
         "--methods",
         nargs="+",
@@ -98,8 +101,8 @@ def run(options: argparse.Namespace) -> int:
     with threads(options.threads), hushed():
         for model, name in _short_names(options.models).items():
             parts.append(_part(model, name, options))
-            print(findings.told(parts[-1]), end="\n\n", flush=True)
-    print(findings.how())
+            say(findings.told(parts[-1]), end="\n\n", flush=True)
+    say(findings.how())
     if options.json:
         print_json(findings.summary(parts, options, time.monotonic() - started))
     return 0

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 from paceline.cli.bench.suite import add_choice
 from paceline.cli.bench.surroundings import add_threads, hushed, threads
 from paceline.cli.common import Subparsers, add_draft_model, add_json, add_model, draft_model, print_json, progress
+from paceline.cli.streams import say
 from paceline.files import Terminated
 
 if TYPE_CHECKING:
@@ -175,13 +176,13 @@ def run(options: argparse.Namespace) -> int:
         try:
             referee.sit()
         except (KeyboardInterrupt, Terminated):
-            print(f"\n{_kept(referee.run)} The same command goes on.", file=sys.stderr)
+            say(f"\n{_kept(referee.run)} The same command goes on.", file=sys.stderr)
             raise
     summary = Summary(referee.run)
     if written == len(referee.run.records):
-        print(f"{referee.run.path} was finished before; to measure again, give another --out.\n")
-    print(findings.told(summary))
-    print(f"\n{_kept(referee.run)} Next: paceline bench report {shlex.quote(str(referee.run.path))} --out report")
+        say(f"{referee.run.path} was finished before; to measure again, give another --out.\n")
+    say(findings.told(summary))
+    say(f"\n{_kept(referee.run)} Next: paceline bench report {shlex.quote(str(referee.run.path))} --out report")
     if options.json:
         took = {"out": str(referee.run.path), "seconds": time.monotonic() - started}
         print_json({**took, **summary.as_dict(), "warnings": doubts(summary)})

@@ -23,9 +23,10 @@ from paceline.law import Sampling
 from paceline.measure.energy import Meter, open_meter
 from paceline.measure.peers import check_peer, make_peer
 from paceline.measure.peers.weights import Weights
+from paceline.measure.run.about import About
 from paceline.measure.run.contestant import Contestant, Job, Missing
 from paceline.measure.run.desk import Plan
-from paceline.measure.run.directory import About, begin, check_place
+from paceline.measure.run.directory import begin, check_place
 from paceline.measure.run.emulation import replay, stopped
 from paceline.measure.run.judge import Judge
 from paceline.measure.run.memory import Peak

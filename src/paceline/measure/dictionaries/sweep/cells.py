@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from typing import Any
 
-from paceline.measure.dictionaries.tally import Tally
+from paceline.files.shape import Amount, Count, shaped
+from paceline.measure.dictionaries.tally import Some, Tally
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -17,11 +18,11 @@ class About:
     language: str
     fingerprint: str
     """Of the tokenizer."""
-    train_words: int
-    test_words: int
-    test_tokens: int
+    train_words: Count
+    test_words: Some
+    test_tokens: Some
     """Tokens to write, one step each without a dictionary."""
-    fertility: float
+    fertility: Amount
     """Tokens per word of the test text, line by line."""
 
     @property
@@ -65,10 +66,11 @@ class Cell:
 
     @classmethod
     def of(cls, row: dict[str, Any]) -> Cell:
-        """From such a line."""
-        counts = Tally(*(row[name] for name in ("tokens", "steps", "drafts", "proposed", "accepted")))
-        names = ("tokenizer", "language", "order", "size", "min_probability", "entries")
-        return cls(**{name: row[name] for name in names}, tally=counts)
+        """From such a line; ValueError where it is none."""
+        of_tally = {field.name for field in fields(Tally)}
+        counts = {name: value for name, value in row.items() if name in of_tally}
+        known = {field.name for field in fields(cls)} - {"tally"}
+        return shaped(cls, {name: value for name, value in row.items() if name in known} | {"tally": counts})
 
 
 @dataclass(frozen=True)

@@ -20,6 +20,7 @@ from pathlib import Path
 from paceline.measure.dictionaries.sweep.folder import Folder
 from paceline.measure.dictionaries.sweep.settings import Settings
 from paceline.measure.dictionaries.sweep.work import measure_pair
+from paceline.targets.trust import trusting, trusts_all
 
 Pair = tuple[str, str]
 LOOK = 0.5
@@ -55,7 +56,7 @@ class _Worker:
         self.pipe, theirs = context.Pipe()
         self.pair: Pair | None = None
         self._process: BaseProcess = context.Process(
-            target=_serve, args=(theirs, str(folder.path), folder.settings), daemon=True
+            target=_serve, args=(theirs, str(folder.path), folder.settings, trusts_all()), daemon=True
         )
         self._process.start()
         theirs.close()
@@ -93,7 +94,7 @@ class _Worker:
         self._process.join()
 
 
-def _serve(pipe: Connection, path: str, settings: Settings) -> None:
+def _serve(pipe: Connection, path: str, settings: Settings, trusted: bool) -> None:
     """What a worker does until nobody sends it any more."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     threading.Thread(target=_end_with, args=(multiprocessing.parent_process(),), daemon=True).start()
@@ -105,7 +106,8 @@ def _serve(pipe: Connection, path: str, settings: Settings) -> None:
         except EOFError:
             return
         try:
-            measure_pair(folder, pair)
+            with trusting(trusted):
+                measure_pair(folder, pair)
             told: tuple[str | None, str | None] = None, None
         except (ValueError, MemoryError) as error:
             told = str(error) or "there is not enough memory; give --workers 1, and the same sweep goes on", None

@@ -16,17 +16,20 @@ from typing import Any
 
 from paceline.dictionary.counting import Counts
 from paceline.files import check_folder, remove_left, write_whole
+from paceline.files.reading import damaged, parse, read_file
+from paceline.files.shape import Count, shaped
 from paceline.measure.dictionaries.sweep.cells import About, Cell, Swept, ngrams
 from paceline.measure.dictionaries.sweep.settings import Settings, slug
 
 SETTINGS = "settings.json"
+REMOVE = "remove it, and the same sweep makes it again"
 
 
 @dataclass(frozen=True)
 class Known:
     """What must be known of a language's text besides its counts."""
 
-    train_words: int
+    train_words: Count
     documents: list[str]
     """Kept apart from what was counted."""
 
@@ -48,7 +51,8 @@ class Folder:
         if not check_folder(self.path, SETTINGS, "sweep"):
             self.path.mkdir(parents=True, exist_ok=True)
             write_whole(file, json.dumps(wanted, indent=1, ensure_ascii=False) + "\n")
-        known = _read(file)
+        with damaged(str(file), "give another --out"):
+            known = shaped(dict[str, Any], parse(_bytes(file)))
         if (told := _difference(known, wanted)) is not None:
             raise ValueError(f"{self.path} holds another sweep ({told}); give another --out, or the settings of it")
         self.tidy()
@@ -66,18 +70,24 @@ class Folder:
                 (self.path / SETTINGS).unlink()
 
     def has_counts(self, language: str) -> bool:
-        return self._known(language).exists()
+        return self._known(language).exists() and self._counts(language).exists()
 
     def keep_counts(self, language: str, counts: Counts, known: Known) -> None:
-        (self.path / "counts").mkdir(exist_ok=True)
+        self._make("counts")
         counts.save(self._counts(language))
         write_whole(self._known(language), json.dumps(asdict(known), ensure_ascii=False))
 
     def counts(self, language: str) -> Counts:
-        return Counts.load(self._counts(language))
+        file = self._counts(language)
+        try:
+            return Counts.load(file)
+        except ValueError as error:
+            raise ValueError(f"{error}; {REMOVE}") from None
 
     def known(self, language: str) -> Known:
-        return Known(**_read(self._known(language)))
+        file = self._known(language)
+        with damaged(str(file), REMOVE):
+            return shaped(Known, parse(_bytes(file)))
 
     def missing(self, pair: tuple[str, str]) -> list[int]:
         """Orders of which there are no cells yet."""
@@ -91,7 +101,7 @@ class Folder:
         return tables * settings.cells_per_order
 
     def keep_cells(self, about: About, order: int, cells: Sequence[Cell]) -> None:
-        (self.path / "cells").mkdir(exist_ok=True)
+        self._make("cells")
         told = {"about": asdict(about), "cells": [cell.as_dict(about) for cell in cells]}
         write_whole(self._cells(about.pair, order), json.dumps(told, ensure_ascii=False))
 
@@ -100,11 +110,29 @@ class Folder:
         abouts, cells = list[About](), list[Cell]()
         for pair in self.settings.pairs:
             for order in self.settings.orders:
-                told = _read(self._cells(pair, order))
-                about = About(**told["about"])
+                about, more = self._read(pair, order)
                 abouts += [about] if order == self.settings.orders[0] else []
-                cells += map(Cell.of, told["cells"])
+                cells += more
         return Swept(abouts, cells)
+
+    def _read(self, pair: tuple[str, str], order: int) -> tuple[About, list[Cell]]:
+        """The cells of one table, which are those that the settings ask for."""
+        file, settings = self._cells(pair, order), self.settings
+        with damaged(str(file), REMOVE):
+            told = shaped(dict[str, Any], parse(_bytes(file)))
+            about = shaped(About, told.get("about"))
+            cells = [Cell.of(row) for row in shaped(list[dict[str, Any]], told.get("cells"))]
+            if about.pair != pair:
+                raise ValueError(f"'about' is of {' in '.join(about.pair)}")
+            here = [(*cell.pair, cell.order, cell.min_probability, cell.size) for cell in cells]
+            if here != [(*pair, order, least, size) for least in settings.min_probabilities for size in settings.sizes]:
+                raise ValueError("'cells' are not those of the settings")
+        return about, cells
+
+    def _make(self, name: str) -> None:
+        if (self.path / name).exists() and not (self.path / name).is_dir():
+            raise ValueError(f"{self.path / name} is no folder; {REMOVE}")
+        (self.path / name).mkdir(exist_ok=True)
 
     def write(self, name: str, text: str) -> Path:
         """One of the files that tell the results."""
@@ -121,11 +149,11 @@ class Folder:
         return self.path / "cells" / f"{slug(pair[0])}--{slug(pair[1])}--{ngrams(order)}.json"
 
 
-def _read(file: Path) -> Any:
+def _bytes(file: Path) -> bytes:
     try:
-        return json.loads(file.read_text(encoding="utf8"))
-    except (ValueError, OSError) as error:
-        raise ValueError(f"{file} can't be read ({error}); remove it, and the same sweep makes it again") from None
+        return read_file(file)
+    except OSError as error:
+        raise ValueError(error.strerror) from None
 
 
 def _difference(old: Mapping[str, Any], new: Mapping[str, Any]) -> str | None:

@@ -1,0 +1,273 @@
+"""The files of a model folder: checks before transformers reads them, and which of them is to blame if it fails.
+
+transformers skips some damaged files without a word (a generation_config.json that is no JSON, a tokenizer_config.json
+that is a directory) and fails on others without naming them.
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+import logging
+import os
+import shutil
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import torch
+from safetensors import safe_open
+from tokenizers import Tokenizer
+from transformers import CONFIG_MAPPING, AutoModelForCausalLM, AutoTokenizer, GenerationConfig
+
+CONFIG, GENERATION, INDEX = "config.json", "generation_config.json", "*.safetensors.index.json"
+TOKENIZER, TOKENIZER_CONFIG, TEMPLATE = "tokenizer.json", "tokenizer_config.json", "chat_template.jinja"
+SMALL = (CONFIG, GENERATION, TOKENIZER_CONFIG, "special_tokens_map.json", "added_tokens.json")
+"""JSON objects that are checked whenever they are there."""
+SIZES = (
+    "vocab_size",
+    "hidden_size",
+    "intermediate_size",
+    "num_hidden_layers",
+    "num_attention_heads",
+    "num_key_value_heads",
+    "head_dim",
+    "max_position_embeddings",
+)
+LAYERS, MOST_LAYERS = ("num_hidden_layers", "num_layers", "n_layers", "n_layer"), 10_000
+"""The fields that say how many layers there are, and ten times the layers of the deepest language models. Far beyond,
+a list of the layers' kinds takes all memory."""
+PARAMETERS_PER_BYTE = 8
+"""The densest packing of weights, one bit each."""
+WEIGHTS = ("*.safetensors", "pytorch_model*.bin")
+NAMED, LONG = 3, 200
+"""How many tensors a sentence names, and the most letters of another library's message that it quotes."""
+
+
+def read_object(path: Path) -> dict[str, Any]:
+    """The JSON object in a file."""
+    try:
+        found = json.loads(path.read_text(encoding="utf8"))
+    except OSError as error:
+        raise ValueError(f"{path} cannot be read: {said(error)}") from None
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"{path} is not JSON: {said(error)}") from None
+    if not isinstance(found, dict):
+        raise ValueError(f"{path} must hold a JSON object, not {_short(found)}")
+    return found
+
+
+def check_files(folder: Path) -> None:
+    """Refuse a folder whose small text files cannot be what transformers takes them for, before it reads them."""
+    for name in SMALL:
+        if os.path.lexists(folder / name):
+            fields = read_object(folder / name)
+            _check_layers(folder / name, fields)
+    if os.path.lexists(template := folder / TEMPLATE):
+        try:
+            template.read_text(encoding="utf8")
+        except (OSError, ValueError) as error:
+            raise ValueError(f"{template} cannot be read: {said(error)}") from None
+
+
+def _check_layers(path: Path, fields: dict[str, Any], part: str = "") -> None:
+    for field in LAYERS:
+        if isinstance(count := fields.get(field), int) and count > MOST_LAYERS:
+            raise ValueError(f"{path}: {part}{field} is {count}, and no model has more than {MOST_LAYERS} layers")
+    if isinstance(text := fields.get("text_config"), dict):
+        _check_layers(path, text, "text_config.")
+
+
+def check_sizes(where: str, config: Any) -> None:
+    """Refuse sizes that no model has. ``where`` names the file."""
+    for name in SIZES:
+        size = getattr(config, name, None)
+        own = config.attribute_map.get(name, name)
+        if isinstance(size, int) and size < 1:
+            raise ValueError(f"{where}: {own} is {size}, and must be at least 1")
+
+
+def check_plan(folder: Path, config: Any) -> None:
+    """Refuse a configuration of which no model can be built, or a model far too large for the weights in the folder:
+    it would be allocated before a tensor is compared."""
+    try:
+        parameters = _planned(config)
+    except MemoryError:
+        raise
+    except Exception as error:  # every model class fails in a way of its own
+        raise ValueError(config_fault(folder, error, _planned)) from error
+    files = {path for kind in WEIGHTS for path in folder.glob(kind) if path.is_file()}
+    held = sum(path.stat().st_size for path in files)
+    if held and not (folder / "adapter_config.json").exists() and parameters > held * PARAMETERS_PER_BYTE:
+        if damage := _damaged_weights(folder):
+            raise ValueError(damage)
+        text = config.get_text_config()
+        sizes = ", ".join(f"{name} {size}" for name in SIZES if isinstance(size := getattr(text, name, None), int))
+        raise ValueError(
+            f"{folder / CONFIG} asks for {parameters} parameters ({sizes}), and the weights beside it are only {held} "
+            "bytes; get the files that belong together"
+        )
+
+
+def _planned(config: Any) -> int:
+    """How many parameters a model of this configuration has; none are allocated."""
+    with torch.device("meta"):
+        model = AutoModelForCausalLM.from_config(copy.deepcopy(config), trust_remote_code=False)  # which writes into it
+    return sum(parameter.numel() for parameter in model.parameters())
+
+
+def config_fault(folder: Path, error: Exception, use: Callable[[Any], object]) -> str:
+    """Why a config.json that is a JSON object cannot be used, with the field to blame where there is one."""
+    path = folder / CONFIG
+    fields = read_object(path)
+    kind: Any = fields.get("model_type")
+
+    def small(fields: dict[str, Any]) -> None:
+        config = CONFIG_MAPPING[kind].from_dict(fields)
+        config.get_text_config().num_hidden_layers = 1  # without one of its sizes, a model may be a large one
+        use(config)
+
+    if isinstance(kind, str) and kind in CONFIG_MAPPING and (field := _to_blame(fields, small)):
+        return f"{path}: {field} cannot be {_short(fields[field])} ({said(error)})"
+    return f"{path} describes no model that transformers can build ({said(error)})"
+
+
+def _to_blame(fields: dict[str, Any], use: Callable[[dict[str, Any]], object]) -> str | None:
+    """The field without which the others can be used, if all of them cannot."""
+    for left_out in (None, *fields):
+        try:
+            use({name: value for name, value in fields.items() if name != left_out})
+        except Exception:  # it is another one, or more than one
+            continue
+        return left_out
+    return None
+
+
+def weights_fault(folder: Path, error: Exception) -> str:
+    """The file because of which a model cannot be loaded, where it can be told."""
+    if damage := _damaged_weights(folder):
+        return damage
+    path = folder / GENERATION
+    if path.exists() and (field := _to_blame(fields := read_object(path), GenerationConfig.from_dict)):
+        return f"{path}: {field} cannot be {_short(fields[field])} ({said(error)})"
+    return f"the weights of {folder} cannot be loaded: {said(error)}"
+
+
+def _damaged_weights(folder: Path) -> str | None:
+    for path in folder.glob(INDEX):
+        try:
+            _check_index(path)
+        except ValueError as damage:
+            return str(damage)
+    for path in sorted(folder.glob("*.safetensors")):
+        try:
+            with path.open("rb"), safe_open(path, framework="pt"):  # of the two only Python says why not
+                pass
+        except Exception as damage:
+            return f"{path} cannot be read as weights: {said(damage)}"
+    for path in sorted(folder.glob("pytorch_model*.bin")):
+        try:
+            torch.load(path, map_location="meta", weights_only=True)
+        except Exception:  # torch's own message recommends to run what is in the file
+            return f"{path} is damaged, or holds Python objects, which could run code and are not loaded"
+    return None
+
+
+def _check_index(path: Path) -> None:
+    index = read_object(path)
+    for field in ("metadata", "weight_map"):
+        if not isinstance(index.get(field), dict):
+            raise ValueError(f"{path}: {field} must be an object, not {_short(index.get(field))}")
+    files = index["weight_map"].values()
+    if not files or not all(isinstance(file, str) for file in files):
+        raise ValueError(f"{path}: weight_map must name a file for every tensor")
+    if absent := sorted({file for file in files if not (path.parent / file).is_file()}):
+        raise ValueError(f"{path} names {_listed(absent)}, and {path.parent} has no such file")
+
+
+def tokenizer_fault(folder: Path, error: Exception) -> str:
+    """The file because of which a tokenizer cannot be loaded, where it can be told."""
+    if os.path.lexists(path := folder / TOKENIZER):
+        try:
+            Tokenizer.from_file(str(path))
+        except Exception as damage:
+            return f"{path} cannot be read as a tokenizer: {said(damage)}"
+    elif os.path.lexists(vocabulary := folder / "vocab.json"):
+        read_object(vocabulary)
+    else:
+        return f"{folder} has no tokenizer.json, and its other files make no tokenizer: {said(error)}"
+    if (path := folder / TOKENIZER_CONFIG).exists():
+        with TemporaryDirectory() as place:
+            for file in folder.iterdir():
+                if file.is_file() and not any(file.match(kind) for kind in WEIGHTS):
+                    shutil.copy(file, place)
+
+            def use(fields: dict[str, Any]) -> None:
+                (Path(place) / TOKENIZER_CONFIG).write_text(json.dumps(fields), encoding="utf8")
+                AutoTokenizer.from_pretrained(place, trust_remote_code=False).encode("", verbose=False)
+
+            if field := _to_blame(fields := read_object(path), use):
+                return f"{path}: {field} cannot be {_short(fields[field])} ({said(error)})"
+    return f"the tokenizer of {folder} cannot be loaded: {said(error)}"
+
+
+def check_found(name: str, found: dict[str, Any]) -> list[str]:
+    """Refuse a checkpoint that left tensors of its model without values, or with values of another shape: transformers
+    fills them at random. Returns the tensors that the model has no place for: they change nothing."""
+    if lacking := sorted(found["missing_keys"]):
+        raise ValueError(
+            f"the weights of {name} lack {len(lacking)} of the tensors that config.json asks for ({_listed(lacking)}); "
+            "get the whole checkpoint, or the config.json that belongs to it"
+        )
+    if others := sorted(found["mismatched_keys"]):
+        shapes = [f"{key} is {_shape(own)}, not {_shape(wanted)}" for key, own, wanted in others]
+        raise ValueError(
+            f"the weights of {name} have {len(others)} tensors of other shapes than config.json asks for "
+            f"({_listed(shapes)}); get the config.json that belongs to them"
+        )
+    return sorted(found["unexpected_keys"])
+
+
+def unused(name: str, extra: list[str]) -> str:
+    """What to say of the tensors that `check_found` returns."""
+    return f"{name} has no place for {len(extra)} of the tensors in its weights ({_listed(extra)}); they are left out"
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """Keep the loading report of transformers, a table, off standard error: `check_found` says what is in it."""
+    log = logging.getLogger("transformers.modeling_utils")
+
+    def keep(record: logging.LogRecord) -> bool:
+        return "LOAD REPORT" not in record.getMessage()
+
+    log.addFilter(keep)
+    try:
+        yield
+    finally:
+        log.removeFilter(keep)
+
+
+def said(error: Exception) -> str:
+    """An error in one line. Where the text alone says nothing, as with a missing key, its type goes first."""
+    plain = getattr(error, "strerror", None) or str(error)
+    lines = [line.strip() for line in plain.strip().splitlines()] or [""]
+    text = " ".join(lines) if lines[0].endswith(":") else lines[0]
+    if not text or isinstance(error, (LookupError, TypeError, AttributeError, ArithmeticError)):
+        text = f"{type(error).__name__}: {text}".rstrip(": ")
+    return text if len(text) <= LONG else f"{text[:LONG]}..."
+
+
+def _listed(names: list[str]) -> str:
+    return ", ".join(names[:NAMED]) + (", ..." if len(names) > NAMED else "")
+
+
+def _shape(sizes: Any) -> str:
+    return " x ".join(map(str, sizes))
+
+
+def _short(value: object) -> str:
+    text = json.dumps(value, ensure_ascii=False)
+    return text if len(text) <= 60 else f"{text[:57]}..."

@@ -1,0 +1,41 @@
+"""Consent to run the Python code that a model or tokenizer brings along (``auto_map`` in its configuration).
+
+Such code can do anything on this machine, so it does not run by default. `paceline.load` takes consent for one model.
+A command's ``--trust-remote-code`` holds for every model and tokenizer that the command opens, however deep in a method
+or a peer the name stands, so it is kept here for as long as the command runs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+_all = False
+
+
+def trusts_all() -> bool:
+    """Whether every model that is opened now may run its own code."""
+    return _all
+
+
+@contextmanager
+def trusting(everything: bool) -> Iterator[None]:
+    """Give or withhold consent for all models, in all threads of this process."""
+    global _all
+    before, _all = _all, everything
+    try:
+        yield
+    finally:
+        _all = before
+
+
+def is_unanswered(error: Exception) -> bool:
+    """Whether transformers stopped because code would have to run and nobody consented."""
+    return isinstance(error, ValueError) and "trust_remote_code=True" in str(error)
+
+
+def refusal(name: str) -> ValueError:
+    return ValueError(
+        f"{name} brings its own Python code, which is not run unless you say so: --trust-remote-code, "
+        "or paceline.load(..., trust_remote_code=True)"
+    )

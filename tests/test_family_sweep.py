@@ -1,0 +1,98 @@
+"""Tiny random models of transformers' own classes: what they write is transformers' text, or they are refused with the
+true reason; and the sweep sees what is wrong."""
+
+import re
+import warnings
+
+import numpy as np
+import pytest
+import torch
+
+import paceline
+from paceline.cli import main
+from paceline.measure.conformance import families
+from paceline.measure.conformance.families import Verdict, examine
+from paceline.measure.conformance.tiny import build, configuration
+from paceline.targets.hf import probe
+from paceline.targets.hf.load import load_target
+
+FOUND = [
+    ("llama4_text", "attention", Verdict.ALONE, "packed, chains"),  # positions are counted by packed rows
+    ("bigbird_pegasus", "small", Verdict.ALONE, "packed, chains"),
+    ("phimoe", "longrope", Verdict.EXACT, ""),  # a scale is chosen by the largest position; the prompt is read again
+    ("doge", "switches", Verdict.SHORT, "up to position 16"),  # keys are chosen by rank
+    ("bamba", "attention", Verdict.EXACT, "packed"),  # a class for recurrent layers, with none of them
+    ("granitemoehybrid", "attention", Verdict.EXACT, "packed"),
+    ("deepseek_v3", "small", Verdict.EXACT, "masked"),
+    ("gemma3", "switches", Verdict.EXACT, "packed"),  # a vision model on text
+    ("jamba", "small", Verdict.REFUSED, "linear_attention, which cannot be rolled back"),
+    ("glm_moe_dsa", "small", Verdict.REFUSED, "indexed_attention, which are not supported yet"),
+    ("openai-gpt", "small", Verdict.REFUSED, "takes no cache of keys and values"),
+    ("cpmant", "small", Verdict.REFUSED, r"fails behind cached rows \(RuntimeError\)"),
+]
+
+
+@pytest.mark.parametrize(("model_type", "variant", "verdict", "reason"), FOUND)
+def test_what_becomes_of_a_type(model_type: str, variant: str, verdict: Verdict, reason: str) -> None:
+    found = examine(model_type, variant, paceline.custom_generate)
+    assert found is not None
+    assert found.verdict is verdict, found
+    assert re.search(reason, found.reason)
+
+
+@pytest.mark.parametrize("floor", [40, 300])
+def test_a_switch_behind_the_probed_text_is_probed_too(floor: int) -> None:
+    """Nothing of it shows in a short text; behind a far one no text is read."""
+    config = configuration("llama4_text", "attention")
+    assert config is not None
+    config.floor_scale = floor
+    with pytest.warns(UserWarning, match="sibling|several sequences") as said:
+        limits = load_target(build(config)).limits
+    assert (limits.trees, limits.alone, len(said)) == (False, True, 2)
+
+
+def test_the_sweep_sees_rows_that_depend_on_other_sequences(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(probe, "_probe_further", lambda target: None)
+    found = examine("llama4_text", "attention", paceline.custom_generate)
+    assert found is not None
+    assert found.verdict is Verdict.WRONG
+    assert "plain in a batch" in found.reason
+
+
+def test_wrong_and_crash_are_failures(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["check", "--families", "opt"]) == 0
+    assert "1 configurations: 1 exact" in capsys.readouterr().out
+    monkeypatch.setattr(families, "load_target", lambda model: 1 / 0)
+    assert main(["check", "--families", "opt"]) == 1
+    assert "ZeroDivisionError" in capsys.readouterr().out
+    assert main(["check", "--families", "nothing"]) == 2
+
+
+def test_generate_goes_no_further_than_a_model_can_be_trusted() -> None:
+    config = configuration("doge", "switches")
+    assert config is not None
+    model = build(config)
+    ids = torch.from_numpy(np.arange(5, 9))[None]
+    asked = {"attention_mask": torch.ones_like(ids), "do_sample": False}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)
+        ours = model.generate(ids, max_new_tokens=12, custom_generate=paceline.custom_generate("lookup"), **asked)
+        assert torch.equal(ours, model.generate(ids, max_new_tokens=12, **asked))
+        with pytest.raises(ValueError, match="up to position 16 and may have to write up to 17"):
+            model.generate(ids, max_new_tokens=13, custom_generate=paceline.custom_generate("lookup"), **asked)
+
+
+def test_text_prompts_of_vision_models_are_no_wish_for_pictures() -> None:
+    config = configuration("gemma3", "small")
+    assert config is not None
+    config.mm_tokens_per_image, config.vision_config.image_size, config.vision_config.patch_size = 4, 64, 16
+    model = build(config)
+    ids = torch.from_numpy(np.arange(5, 12))[None]
+    asked = {"attention_mask": torch.ones_like(ids), "max_new_tokens": 6, "do_sample": False}
+    plain = model.generate(ids, **asked)
+    drafted = paceline.custom_generate("lookup")
+    types = torch.zeros_like(ids)
+    assert torch.equal(plain, model.generate(ids, custom_generate=drafted, token_type_ids=types, **asked))
+    picture = torch.zeros(1, 3, 64, 64)
+    with pytest.raises(ValueError, match="pictures, videos and sounds are not served"):
+        model.generate(ids, custom_generate=drafted, pixel_values=picture, **asked)
