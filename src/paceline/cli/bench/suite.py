@@ -7,7 +7,7 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from paceline.cli.common import Subparsers, add_json, aligned, inputs_of, print_json
+from paceline.cli.common import Subparsers, add_json, aligned, print_json
 from paceline.cli.streams import say
 from paceline.files import check_output, write_whole
 
@@ -57,7 +57,7 @@ def run(options: argparse.Namespace) -> int:
     from paceline.measure.workload import open_suite
     from paceline.measure.workload.files import as_lines
 
-    check_output(options.out, inputs_of(options))
+    check_output(options.out)  # what is there is never replaced
     workload = open_suite(
         options.suite, data=options.data, languages=options.langs, tasks=options.tasks, limit=options.limit
     )
