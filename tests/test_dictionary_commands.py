@@ -351,7 +351,7 @@ def test_a_dictionary_does_not_choose_what_is_opened(
     write(path, made_up(1, 9, range(9)), tokenizer_name=name)
     asked = ["lookup", "Наша"] if action == "lookup" else ["emulate", "--text", text]
     said = refusal(say(*asked, "--dict", path))
-    assert f"a.dict was built for the tokenizer {name.replace(chr(27), chr(0xFFFD))} (fingerprint " in said
+    assert f"a.dict was built for the tokenizer {name.replace(chr(27), chr(0x241B))} (fingerprint " in said
 
 
 @pytest.mark.parametrize("action", ["info", "lookup"])

@@ -35,9 +35,9 @@ MOST = {
     **dict.fromkeys(("repeat", "passes", "samples"), 10_000),
     **dict.fromkeys(("limit", "rounds", "logprobs", "texts"), 1_000_000),
     **dict.fromkeys(("max_new_tokens", "lengths"), 10_000_000),
-    **dict.fromkeys(("sizes", "entries"), 1 << 24),
     **dict.fromkeys(("top_k", "min_count", "ngrams", "test_words", "tokens"), 1 << 31),
-    **dict.fromkeys(("orders", "order", "max_prefix", "max_completion"), 1 << 31),  # bounded where they are used
+    **dict.fromkeys(("sizes", "entries", "orders", "order"), 1 << 31),  # and closer where they are used
+    **dict.fromkeys(("max_prefix", "max_completion"), 1 << 31),
     **dict.fromkeys(("seconds", "calibration_seconds"), 7 * 24 * 60 * 60),
     "seed": (1 << 64) - 1,
 }

@@ -71,7 +71,7 @@ def bounded(file: BinaryIO, name: object, most: int) -> bytes:
 
 
 def _too_large(name: object, said: str, most: int) -> OSError:
-    return OSError(errno.EFBIG, f"{said}, and of such a file at most {most} are read", str(name))
+    return OSError(errno.EFBIG, f"{said}, and at most {most} bytes of such a file are read", str(name))
 
 
 def parse(text: bytes | str) -> Any:
