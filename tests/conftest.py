@@ -1,11 +1,16 @@
 """What all tests have in common: none sees what was measured on this machine before, and none leaves anything here."""
 
+import signal
 import time
 from collections.abc import Iterator
 
 import pytest
 
 from clock import MadeClock
+
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    # A shell that starts the tests in the background has them ignore Ctrl-C, and all processes that they start.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture
