@@ -37,9 +37,8 @@ class Counts:
 
         said = {"version": VERSION, "words": self.words, "distinct": self.distinct}
         content = pa.BufferOutputStream()
-        pq.write_table(
-            self.grams.replace_schema_metadata({KEY: json.dumps(said).encode()}), content, compression="zstd"
-        )
+        table = self.grams.replace_schema_metadata({KEY: json.dumps(said).encode()})
+        pq.write_table(table, content, compression="zstd", write_page_checksum=True)
         write_whole(path, [content.getvalue()])
 
     @classmethod
@@ -50,7 +49,7 @@ class Counts:
         import pyarrow.parquet as pq
 
         try:
-            table = pq.read_table(pa.BufferReader(read_file(path)))
+            table = pq.read_table(pa.BufferReader(read_file(path)), page_checksum_verification=True)
             said = shaped(dict[str, Any], parse((table.schema.metadata or {}).get(KEY, b"{}")))
             if said.get("version") != VERSION or table.schema.names != ["gram", "count"]:
                 raise ValueError("it holds no counts of this version of paceline")

@@ -91,7 +91,10 @@ def named_device(name: str) -> torch.device:
 
 def _name(model: str | Path) -> str:
     """What transformers should look up; a path that does not exist is told before a hub is asked for it."""
-    path = Path(model).expanduser()
+    try:
+        path = Path(model).expanduser()
+    except RuntimeError:
+        raise ValueError(f"no model at {str(model)!r}: there is no such user here") from None
     if path.is_dir():
         return str(path)
     if path.exists():

@@ -45,7 +45,7 @@ class Cell:
     size: int
     """Entries that were asked for."""
     min_probability: float
-    entries: int
+    entries: Count
     """Entries that there are."""
     tally: Tally
 

@@ -87,7 +87,12 @@ class Folder:
     def known(self, language: str) -> Known:
         file = self._known(language)
         with damaged(str(file), REMOVE):
-            return shaped(Known, parse(_bytes(file)))
+            known = shaped(Known, parse(_bytes(file)))
+            if known.test_words < self.settings.test_words:
+                raise ValueError(
+                    f"'documents' have {known.test_words} words, and {self.settings.test_words} are asked for"
+                )
+        return known
 
     def missing(self, pair: tuple[str, str]) -> list[int]:
         """Orders of which there are no cells yet."""
