@@ -252,6 +252,7 @@ def saved(tmp_path: Path, name: str = "llama", **overrides: Any) -> Path:
 def test_a_folder_that_does_not_exist_is_told_without_asking_a_hub(path: str) -> None:
     assert refusal(path) == f"no model at {path!r}: there is no such folder"
     assert "there is no such folder" in refusal(Path("model"))
+    assert "there is no such user here" in refusal("~nouser/model")
 
 
 @pytest.mark.parametrize(
