@@ -10,9 +10,9 @@ from __future__ import annotations
 import re
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from pathlib import Path
-from queue import SimpleQueue
+from queue import Empty, SimpleQueue
 from tempfile import TemporaryDirectory
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -29,7 +29,8 @@ UNITS = {"B": 1} | {
     prefix + unit: base**power for power, prefix in enumerate("KMGT", 1) for unit, base in (("B", 1000), ("IB", 1024))
 }
 AGAIN = 0.05
-"""Seconds until the engine is interrupted again: between two statements it ignores an interrupt."""
+"""Seconds after which a wait looks again: for Ctrl-C, and for an engine that was interrupted between two statements,
+where it ignores that."""
 
 
 class Stopped(Exception):
@@ -123,7 +124,10 @@ class Engine(AbstractContextManager["Engine"]):
                 answer.put(error)
 
         self._tasks.put(task)
-        given = answer.get()
+        given: tuple[T] | BaseException | None = None
+        while given is None:
+            with suppress(Empty):  # a signal that comes just before a wait does not end it, so no wait is long
+                given = answer.get(timeout=AGAIN)
         if isinstance(given, BaseException):
             raise self._told(given) from None
         return given[0]
