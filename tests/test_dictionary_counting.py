@@ -1,5 +1,6 @@
 """Counts are those of a plain counter over the definition, however little memory there is and whoever counts."""
 
+import _thread
 import json
 import os
 import random
@@ -9,7 +10,7 @@ import subprocess
 import sys
 import threading
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
@@ -19,6 +20,7 @@ from typing import Any
 
 import pytest
 
+from clock import comes_true
 from paceline.cli import main
 from paceline.dictionary.corpus import Corpus, open_corpus
 from paceline.dictionary.corpus import corpus as corpus_module
@@ -293,6 +295,21 @@ def test_ctrl_c_at_any_line_of_a_statement_closes_the_engine(tmp_path: Path) -> 
             lines_run(lambda: engine.run("SELECT sum(hash(i)) FROM range(20_000_000) AS r(i)"), line)
         assert list(tmp_path.iterdir()) == []
         assert threading.active_count() == threads
+
+
+def test_ctrl_c_just_before_a_wait_is_noticed(tmp_path: Path) -> None:
+    """It ends no wait then and leaves only a note, as `interrupt_main` does."""
+    ended = list[bool]()
+
+    def batches() -> Iterator[Any]:
+        _thread.interrupt_main()
+        ended.append(comes_true(lambda: engine._stopped))
+        yield pa.record_batch([["a"]], ["line"])
+
+    with suppress(KeyboardInterrupt), Engine("100MB", 1, tmp_path) as engine:
+        engine.register("lines", engine.stream(batches(), pa.schema([("line", pa.string())])))
+        engine.run("CREATE TEMP TABLE found AS SELECT * FROM lines")
+    assert ended == [True]
 
 
 def test_a_missing_engine_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,9 +10,9 @@ from __future__ import annotations
 import re
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, ExitStack
+from contextlib import AbstractContextManager, ExitStack, suppress
 from pathlib import Path
-from queue import SimpleQueue
+from queue import Empty, SimpleQueue
 from tempfile import gettempdir
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -32,7 +32,8 @@ UNITS = {"B": 1} | {
 FULL = ("max_temp_directory_size", "No space left", "quota exceeded", "File too large")
 """What the engine says when the disk, or a user's share of it, is full."""
 AGAIN = 0.05
-"""Seconds until the engine is interrupted again: between two statements it ignores an interrupt."""
+"""Seconds after which a wait looks again: for Ctrl-C, and for an engine that was interrupted between two statements,
+where it ignores that."""
 
 
 class Stopped(Exception):
@@ -127,7 +128,10 @@ class Engine(AbstractContextManager["Engine"]):
                 answer.put(error)
 
         self._tasks.put(task)
-        given = answer.get()
+        given: tuple[T] | BaseException | None = None
+        while given is None:
+            with suppress(Empty):  # a signal that comes just before a wait does not end it, so no wait is long
+                given = answer.get(timeout=AGAIN)
         if isinstance(given, BaseException):
             raise self._told(given) from None
         return given[0]
