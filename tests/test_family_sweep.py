@@ -40,19 +40,43 @@ def test_what_becomes_of_a_type(model_type: str, variant: str, verdict: Verdict,
     assert re.search(reason, found.reason)
 
 
-@pytest.mark.parametrize("floor", [40, 300])
-def test_a_switch_behind_the_probed_text_is_probed_too(floor: int) -> None:
-    """Nothing of it shows in a short text; behind a far one no text is read."""
+@pytest.mark.parametrize(("floor", "dtype"), [(40, torch.float32), (300, torch.float32), (300, torch.bfloat16)])
+@pytest.mark.parametrize("claims", [True, False])
+def test_a_switch_behind_the_probed_text_is_probed_too(
+    floor: int, dtype: torch.dtype, claims: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing of it shows in a short text. In float32 it is found even if the cache never says an untrue length."""
     config = configuration("llama4_text", "attention")
     assert config is not None
     config.floor_scale = floor
+    if not claims:
+        monkeypatch.setattr(probe, "_counts_rows", lambda *_: False)
+        dtype = torch.float32
     with pytest.warns(UserWarning, match="sibling|several sequences") as said:
-        limits = load_target(build(config)).limits
+        limits = load_target(build(config).to(dtype)).limits
     assert (limits.trees, limits.alone, len(said)) == (False, True, 2)
 
 
+def test_a_wide_window_that_a_model_draws_by_the_index_of_a_key_allows_no_siblings() -> None:
+    config = configuration("gpt_neo", "small")
+    assert config is not None
+    config.window_size = 256
+    with pytest.warns(UserWarning, match="sibling"):
+        assert not load_target(build(config)).limits.trees
+
+
+def test_masks_that_count_keys_do_not_shorten_texts() -> None:
+    config = configuration("gemma4_unified", "switches")
+    assert config is not None
+    config.text_config.sliding_window, config.text_config.max_position_embeddings = 600, 900
+    with pytest.warns(UserWarning, match="sibling"):
+        target = load_target(build(config))
+    assert (target.context_length, target.trusted) == (900, None)
+
+
 def test_the_sweep_sees_rows_that_depend_on_other_sequences(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(probe, "_probe_further", lambda target: None)
+    monkeypatch.setattr(probe, "_probe_further", lambda target, **_: None)
+    monkeypatch.setattr(probe, "_counts_rows", lambda *_: False)
     found = examine("llama4_text", "attention", paceline.custom_generate)
     assert found is not None
     assert found.verdict is Verdict.WRONG

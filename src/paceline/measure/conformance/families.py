@@ -57,7 +57,8 @@ class Verdict(StrEnum):
     """What is written here is what the model's own forward finds over the whole text; `generate` finds something else,
     for it keeps its cache in another way."""
     REFUSED = "refused"
-    UNAVAILABLE = "not run by transformers"
+    UNAVAILABLE = "not tried"
+    """No tiny model of it could be built, or transformers fails to write with it."""
     WRONG = "wrong"
     CRASH = "crash"
 

@@ -37,10 +37,10 @@ class Unsupported(Exception):
 class Forward(Cache):
     """The rows of one forward, seen by transformers as a cache whose layers appear as they are written."""
 
-    def __init__(self, requests: Sequence[Request], mode: Mode, scratch: MaskScratch, moved: int = 0) -> None:
+    def __init__(self, requests: Sequence[Request], mode: Mode, scratch: MaskScratch, claimed: int = 0) -> None:
         super().__init__(layers=[])
         self.mode = mode
-        self._moved = moved
+        self._claimed = claimed
         self.parts = Part.of_all(requests, scratch)
         assert len(self.parts) == 1 or mode is Mode.PACKED, "only packed rows of several sequences stay apart"
         self.windows: list[int | None] = []
@@ -77,7 +77,7 @@ class Forward(Cache):
         return layer
 
     def get_seq_length(self, layer_idx: int = 0) -> int:
-        return self.parts[0].request.end - self.parts[0].n + self._moved
+        return self.parts[0].request.end - self.parts[0].n + self._claimed
 
     def get_mask_sizes(self, query_length: int, layer_idx: int) -> tuple[int, int]:
         return self.parts[0].request.end - self.parts[0].n + query_length, 0

@@ -37,6 +37,8 @@ class OwnForward(Path):
         self._keeps_logits = "logits_to_keep" in accepted
         self.moved = 0
         """How many positions further every text is taken to stand, without rows in front of it: for the probe."""
+        self.claimed = 0
+        """How many more rows the cache says it has, positions being what they are: for the probe."""
         self.takes_positions = "position_ids" in accepted
         self.takes_cache = "past_key_values" in accepted
 
@@ -95,7 +97,7 @@ class OwnForward(Path):
 
     def _begin(self, requests: Sequence[Request], stack: ExitStack) -> Forward:
         """What has to be in place while the model runs; undone when the stack closes."""
-        forward = Forward(requests, self.mode, self._scratch, self.moved)
+        forward = Forward(requests, self.mode, self._scratch, self.moved + self.claimed)
         stack.enter_context(Attention(self.model, NAME if self.mode is Mode.PACKED else self._native()))
         stack.enter_context(serving(forward))
         if self._switch is not None:

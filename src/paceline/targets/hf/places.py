@@ -28,22 +28,25 @@ class Place:
     moved: int = 0
 
 
-def places(config: dict[str, Any], prefix: int, draft: int, *, drawn: bool) -> Iterator[Place]:
+def places(config: Any, prefix: int, draft: int, *, drawn: bool) -> Iterator[Place]:
     """For each switch a draft whose last tokens cross it (those of a tree would cross it earlier if positions were
     counted by packed rows), and one behind it. Far ones stand behind ``prefix`` tokens. Windows that are ``drawn`` by
     our attention need none."""
-    for name, size in _named_sizes(config):
-        if size < 2 or not any(part in name for part in SWITCHES) or (drawn and "window" in name):
-            continue
-        for first in (size - draft + 1, size + 1):
+    for name, size in sizes(config).items():
+        for first in () if drawn and "window" in name else (size - draft + 1, size + 1):
             near = max(first, 1) if first <= NEAR else prefix
             yield Place(size, near, max(0, first - near))
 
 
-def _named_sizes(config: dict[str, Any]) -> Iterator[tuple[str, int]]:
-    """Whole numbers by name. What a static rotary embedding was scaled from is no switch."""
-    for name, value in config.items():
-        if isinstance(value, dict) and value.get("rope_type") not in STATIC:
-            yield from _named_sizes(value)
-        elif type(value) is int:
-            yield name, value
+def sizes(config: Any) -> dict[str, int]:
+    """The sizes of a text's configuration by name. What a static rotary embedding was scaled from changes nothing."""
+    fields = config.to_dict()
+    ropes = [fields.get("rope_parameters") or {}]
+    ropes += [rope for rope in ropes[0].values() if isinstance(rope, dict)]
+    moving = [rope for rope in ropes if "rope_type" in rope and rope["rope_type"] not in STATIC]
+    named = {name: size for part in (fields, *moving) for name, size in part.items() if type(size) is int and size > 1}
+    return {name: size for name, size in named.items() if _is_switch(name)}
+
+
+def _is_switch(name: str) -> bool:
+    return any(part in name for part in SWITCHES) and not name.endswith(("_layers", "_pattern"))

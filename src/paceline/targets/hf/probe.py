@@ -15,6 +15,7 @@ import warnings
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import product
+from typing import Any
 
 import numpy as np
 import torch
@@ -23,7 +24,7 @@ from paceline.targets.base import Reach, Request, Rows
 from paceline.targets.hf.forward import Mode, Unsupported
 from paceline.targets.hf.lean import Lean
 from paceline.targets.hf.path import Path
-from paceline.targets.hf.places import NEAR, Place, places
+from paceline.targets.hf.places import NEAR, Place, places, sizes
 from paceline.targets.hf.target import HFTarget
 from paceline.tree import EMPTY, DraftTree, Ints
 
@@ -90,7 +91,7 @@ def _try_fixed(target: HFTarget) -> None:
         return
     limits = target.limits
     reason = target.fixed.hindrance() or _probe(target)
-    if reason is None and target.limits != limits:
+    if reason is None and limits.trees and not target.limits.trees:
         reason = "a row changes with its siblings"
     target.limits = limits
     if reason is not None:
@@ -103,22 +104,28 @@ def _find_mode(target: HFTarget) -> None:
             f"{target.name} takes no cache of keys and values, so a draft cannot be scored behind a text; "
             "choose another model"
         )
+    lengths = target.context_length, target.trusted
     modes: dict[str, list[str]] = {}
+    failure: Exception | None = None
     for shorten, mode in product((False, True), Mode):
-        target.mode = mode
+        if shorten and not any(reason.startswith(FURTHER) for reason in modes):
+            break
+        target.mode, (target.context_length, target.trusted) = mode, lengths
         try:
             _windows_agree(target)
             reason = _probe(target) or _probe_further(target, shorten=shorten)
         except torch.OutOfMemoryError:
             raise
         except (Unsupported, ArithmeticError, LookupError, TypeError, ValueError, *BROKEN) as error:
-            reason = _failure(error)
+            reason, failure = _failure(error), error
         if reason is None:
             _say_what_is_clipped(target)
             return
         modes.setdefault(reason, []).append(mode)
     reasons = "; ".join(f"{' and '.join(dict.fromkeys(names))}: {reason}" for reason, names in modes.items())
-    raise ValueError(f"{target.name} cannot be drafted for without changing its text ({reasons}); choose another model")
+    raise ValueError(
+        f"{target.name} cannot be drafted for without changing its text ({reasons}); choose another model"
+    ) from failure
 
 
 def _failure(error: Exception) -> str:
@@ -166,31 +173,66 @@ def _probe(target: HFTarget) -> str | None:
         return "a row changes with how many are scored beside it"
     if not _ends_do_not_matter(target, rows, prefix, line, chain):
         return "a row changes with what follows it in its draft"
-    target.limits = Reach(trees=target.mode is not Mode.CHAINED)
+    counts = _counts_rows(target, rows, prefix, line, chain)
+    target.limits = Reach(trees=target.mode is not Mode.CHAINED and not counts, alone=counts)
     if target.limits.trees:
         tree = _scored(target, rows, prefix, _tree(line, other))
-        target.limits = Reach(trees=not _gap(target, tree[TRUNK_ROWS], expected))
+        target.limits = replace(target.limits, trees=not _gap(target, tree[TRUNK_ROWS], expected))
     return None
 
 
 def _probe_further(target: HFTarget, *, shorten: bool) -> str | None:
     """Two sequences in one forward, then every `Place` at which the model may change: narrow what can be drafted, end
     texts at a place if that may ``shorten`` them; or say why nothing can be drafted."""
-    config = target.model.config.get_text_config().to_dict()
+    config: Any = target.model.config.get_text_config()
     known = target.switch.position if target.switch is not None else None
     with torch.no_grad():
-        if target.mode is Mode.PACKED and _reachable(target, LONGER) and not _packs(target):
+        packed = target.mode is Mode.PACKED and not target.limits.alone
+        if packed and _reachable(target, LONGER) and not _packs(target):
             target.limits = replace(target.limits, alone=True)
+        if target.mode is Mode.MASKED and any(_is_drawn_inside(target, *size) for size in sizes(config).items()):
+            target.limits = replace(target.limits, trees=False)
         for place in places(config, PREFIX, DRAFT, drawn=target.mode is Mode.PACKED):
-            if place.switch == known or not _reachable(target, place.moved + place.prefix):
+            stated = place.moved > 0 and target.mode is Mode.CHAINED  # its masks count keys, and there are none
+            if stated or place.switch == known or not _reachable(target, place.moved + place.prefix):
                 continue
             if (limits := _limits_at(target, place)) is not None:
                 target.limits = limits
             elif shorten and place.switch > PREFIX + DRAFT:
                 target.trust(place.switch)
             else:
-                return f"behind position {place.switch} a row is not what the model itself finds"
+                return f"{FURTHER} {place.switch} a row is not what the model itself finds"
     return None
+
+
+FURTHER = "behind position"
+"""How the reasons begin for which texts may be shortened."""
+
+
+def _is_drawn_inside(target: HFTarget, name: str, size: int) -> bool:
+    """Whether a model draws a window itself that our masks do not know. It goes by the index of a key, which siblings
+    shift; of a wide window that changes too little for a probe to see."""
+    return "window" in name and name != "sliding_window" and _felt(target, size) is not None
+
+
+CLAIM = 1 << 20
+"""Rows that a cache is said to have beyond those it has."""
+
+
+def _counts_rows(target: HFTarget, rows: Rows, prefix: Ints, line: Ints, chain: torch.Tensor) -> bool:
+    """Whether positions are counted from the cache's length on, so that rows packed behind each other would all stand
+    one behind the other: an untrue length then changes the rows, or is beyond all positions that there are."""
+    if target.mode is Mode.CHAINED:
+        return False
+    target.own.claimed = CLAIM
+    try:
+        found = _scored(target, rows, prefix, DraftTree.chain(line))
+    except (IndexError, *BROKEN):
+        rows.keep([])
+        return target.mode is Mode.PACKED
+    finally:
+        target.own.claimed = 0
+    return _gap(target, found, chain, SAME_KERNELS)
 
 
 def _reachable(target: HFTarget, length: int) -> bool:
@@ -274,16 +316,15 @@ def _ends_do_not_matter(target: HFTarget, rows: Rows, prefix: Ints, line: Ints, 
 
 def _prefix_length(target: HFTarget) -> int:
     """Beyond any window that the model's own attention code may draw: ours are known to draw them."""
-    config = target.model.config.get_text_config().to_dict()
-    sizes = [size for name, size in config.items() if "window" in name and type(size) is int]
-    sizes = [size for size in sizes if _felt(target, size) is not None]
+    named = sizes(target.model.config.get_text_config()).items()
+    windows = [size for name, size in named if "window" in name and _felt(target, size) is not None]
     if target.mode is Mode.PACKED:
-        sizes = [size for size in sizes if size <= NEAR]
-    if not sizes:
+        windows = [size for size in windows if size <= NEAR]
+    if not windows:
         return PREFIX
-    if max(sizes) > PROBED_WINDOW and target.mode is Mode.MASKED:
-        raise Unsupported(f"a window of {max(sizes)} in an attention of its own is more than is probed")
-    return max([PREFIX, *(size + 2 for size in sizes if size <= PROBED_WINDOW)])
+    if max(windows) > PROBED_WINDOW and target.mode is Mode.MASKED:
+        raise Unsupported(f"a window of {max(windows)} in an attention of its own is more than is probed")
+    return max([PREFIX, *(size + 2 for size in windows if size <= PROBED_WINDOW)])
 
 
 TRUNK = (0, 2, 4, 6, 8)

@@ -23,8 +23,9 @@ from paceline.targets.cache import CacheRows
 from paceline.tree import Ints
 
 REREADS = frozenset({"phi3", "phi4_multimodal", "phimoe"})
-"""Model types whose generation reads the whole text anew when it reaches the switch, if their configuration names the
-original length itself."""
+"""Model types whose generation drops its cache when it reaches the switch, if their configuration names the original
+length itself. The text is read again there; transformers does so too, but for phi4_multimodal, which goes on with the
+last token alone."""
 
 
 SCALES = ("factor", "mscale")

@@ -179,10 +179,8 @@ def unranked(config: Any) -> int | None:
     """The length up to which our attention is the model's: in models that attend in chunks the first chunk, and in
     those that choose keys by rank as many as are kept without a choice, since rounding decides between equal ranks."""
     chunked = "chunked_attention" in (getattr(config, "layer_types", None) or ())
-    ends = [config.attention_chunk_size] if chunked else []
-    if (kept := getattr(config, "keep_window_size", None)) is not None:
-        ends.append(kept)
-    return min(ends, default=None)
+    ends = [config.attention_chunk_size if chunked else None, getattr(config, "keep_window_size", None)]
+    return min((end for end in ends if end is not None), default=None)
 
 
 def refuse_recurrent(config: Any, model_class: type | None = None) -> None:
