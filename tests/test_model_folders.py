@@ -5,6 +5,7 @@ import os
 import shutil
 import struct
 from collections.abc import Callable, Iterator
+from io import BytesIO
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -277,7 +278,7 @@ def mark(model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (model / "own.py").write_text(CODE.format(mark=str(place)))
     monkeypatch.setattr("transformers.dynamic_module_utils.HF_MODULES_CACHE", str(tmp_path / "modules"))
     monkeypatch.setattr("builtins.input", lambda *_: "y")
-    monkeypatch.setattr("sys.stdin", SimpleNamespace(buffer=[b"hello\n"], isatty=lambda: False))
+    monkeypatch.setattr("sys.stdin", SimpleNamespace(buffer=BytesIO(b"hello\n"), isatty=lambda: False))
     return place
 
 

@@ -141,6 +141,8 @@ class Folder:
 
     def write(self, name: str, text: str) -> Path:
         """One of the files that tell the results."""
+        if (self.path / name).is_dir():
+            raise ValueError(f"{self.path / name} is a folder; {REMOVE}")
         write_whole(self.path / name, text)
         return self.path / name
 
