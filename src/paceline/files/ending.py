@@ -28,8 +28,8 @@ def terminable() -> Iterator[None]:
 
     def end(*_: object) -> None:
         nonlocal last
-        before, last = last, time.monotonic()
-        if last - before >= AT_ONCE:
+        if time.monotonic() - last >= AT_ONCE:
+            last = time.monotonic()
             raise Terminated(CODE)
 
     signal.signal(signal.SIGTERM, end)

@@ -41,7 +41,7 @@ def check_apart(output: Path, inputs: Iterable[Path]) -> None:
     place = Path(os.path.realpath(output))
     for given in inputs:
         source = Path(os.path.realpath(given))
-        if _is_read(place, source) or (place.is_dir() and place in (source, *source.parents)):
+        if _is_read(place, source) or (place.is_dir() and place in source.parents):
             inside = "" if given == output else f" (as {given})"
             raise ValueError(f"{output} is read by this command{inside} and would be replaced; name another output")
 

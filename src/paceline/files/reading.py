@@ -9,8 +9,8 @@ from __future__ import annotations
 import errno
 import json
 import os
-import select
 import stat
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -20,8 +20,9 @@ MOST = 4 << 30
 """Bytes of a text, or of what a program collects."""
 DESCRIPTION = 64 << 20
 """Bytes of a file that describes something."""
+PIECE = 1 << 20
 WAIT = 10.0
-"""Seconds within which a program has to begin to write into a pipe."""
+"""Seconds within which a program has to open a pipe to write into it. It may take as long as it likes to write."""
 
 KINDS = (
     (stat.S_ISREG, ""),
@@ -56,18 +57,32 @@ def read_pipe(path: Path, most: int) -> bytes:
         return read_file(path, most)
     pipe = os.open(path, os.O_RDONLY | os.O_NONBLOCK)  # otherwise it would wait for a writer here, and for ever
     with os.fdopen(pipe, "rb") as file:
-        if not select.select([pipe], [], [], WAIT)[0]:
-            raise OSError(errno.EINVAL, f"nothing was written into this pipe for {WAIT:g} s", str(path))
+        begun = _first_piece(pipe, path)
         os.set_blocking(pipe, True)
-        return bounded(file, path, most)
+        return begun + bounded(file, path, most - len(begun))
+
+
+def _first_piece(pipe: int, path: Path) -> bytes:
+    """The first bytes of a pipe, or none yet where a program has opened it to write."""
+    ends = time.monotonic() + WAIT
+    while time.monotonic() < ends:
+        try:
+            if begun := os.read(pipe, PIECE):
+                return begun
+        except BlockingIOError:
+            return b""
+        time.sleep(0.01)
+    raise OSError(errno.EINVAL, f"no program wrote into this pipe within {WAIT:g} s", str(path))
 
 
 def bounded(file: BinaryIO, name: object, most: int) -> bytes:
     """The rest of an open file, unless that is more than so many bytes."""
-    found = file.read(most + 1)
-    if len(found) > most:
-        raise _too_large(name, "it goes on", most)
-    return found
+    found = bytearray()
+    while piece := file.read(PIECE):  # one read of all would take the memory of the largest file for the smallest
+        found += piece
+        if len(found) > most:
+            raise _too_large(name, "it goes on", most)
+    return bytes(found)
 
 
 def _too_large(name: object, said: str, most: int) -> OSError:

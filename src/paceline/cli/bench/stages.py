@@ -199,7 +199,8 @@ class Maker:
 def made(study: Study, options: argparse.Namespace, advance: Advance) -> Found:
     """Everything that a study reads, made or found where it was kept."""
     with claimed(options.out):
-        check_folder(options.out, STUDY, "study")
+        if not _kept(options.out / CALIBRATED):  # the mark of a study by an earlier version
+            check_folder(options.out, STUDY, "study")
         return _made(Maker(study, options, advance))
 
 

@@ -119,6 +119,9 @@ class Calibrator:
         """The profile of `run` and what others have measured of other methods meanwhile."""
         own = [profile.method(method.spec, method.draft) for method in self.methods]
         others = by_now.methods if by_now else ()
+        known = {reading.top for reading in profile.readings}
+        more = tuple(reading for reading in (by_now.readings if by_now else ()) if reading.top not in known)
+        profile = replace(profile, readings=(*profile.readings, *more))
         return _sized(profile.with_methods(others).with_methods(tuple(one for one in own if one is not None)))
 
     def _seconds(self, top: int) -> tuple[tuple[Timing, ...], tuple[Reading, ...]]:

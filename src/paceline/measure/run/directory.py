@@ -27,6 +27,8 @@ READ = (1, FORMAT)
 """Formats that can be read. The first one lacks the columns of rounds that planners brought."""
 AGAIN = "make the run again under another --out"
 ABOUT, RECORDS, PROMPTS = "run.json", "records.jsonl", "prompts.jsonl"
+UNBEGUN = (f"{PROMPTS}.part", f"{ABOUT}.part")
+"""What earlier versions left of a run that was killed before it began."""
 
 
 @dataclass
@@ -63,9 +65,9 @@ def read(path: Path) -> Run:
 def check_place(path: Path, prompts: Sequence[Prompt] = ()) -> None:
     """Tell where no run can be kept, before models are loaded for it. A run that was stopped before it began has left
     its prompts alone, and those are known by what they are."""
-    if check_folder(path, ABOUT, "run", besides={PROMPTS}):
+    if check_folder(path, ABOUT, "run", besides={PROMPTS, *UNBEGUN}):
         _about(path)
-    elif (file := path / PROMPTS).exists() and file.read_bytes() != as_lines(prompts).encode():
+    elif (file := path / PROMPTS).exists() and read_file(file) != as_lines(prompts).encode():
         raise ValueError(f"{path} is there and is no run, and its {PROMPTS} are others; give another --out")
 
 

@@ -10,17 +10,18 @@ import copy
 import json
 import logging
 import os
-import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 import torch
 from safetensors import safe_open
 from tokenizers import Tokenizer
 from transformers import CONFIG_MAPPING, AutoModelForCausalLM, AutoTokenizer, GenerationConfig
+
+from paceline.files import workplace
+from paceline.files.reading import DESCRIPTION, parse, read_file
 
 CONFIG, GENERATION, INDEX = "config.json", "generation_config.json", "*.safetensors.index.json"
 TOKENIZER, TOKENIZER_CONFIG, TEMPLATE = "tokenizer.json", "tokenizer_config.json", "chat_template.jinja"
@@ -42,6 +43,8 @@ a list of the layers' kinds takes all memory."""
 PARAMETERS_PER_BYTE = 8
 """The densest packing of weights, one bit each."""
 WEIGHTS = ("*.safetensors", "pytorch_model*.bin")
+TOKENIZERS = ("tokenizer*", "vocab*", "*.model", "*.tiktoken", "merges.txt")
+"""Files that a tokenizer is made of. Where there is none, transformers makes an empty one from the model's type."""
 NAMED, LONG = 3, 200
 """How many tensors a sentence names, and the most letters of another library's message that it quotes."""
 
@@ -49,11 +52,11 @@ NAMED, LONG = 3, 200
 def read_object(path: Path) -> dict[str, Any]:
     """The JSON object in a file."""
     try:
-        found = json.loads(path.read_text(encoding="utf8"))
+        found = parse(read_file(path, DESCRIPTION))
     except OSError as error:
         raise ValueError(f"{path} cannot be read: {said(error)}") from None
-    except (ValueError, RecursionError) as error:
-        raise ValueError(f"{path} is not JSON: {said(error)}") from None
+    except ValueError as error:
+        raise ValueError(f"{path} is damaged: {error}") from None
     if not isinstance(found, dict):
         raise ValueError(f"{path} must hold a JSON object, not {_short(found)}")
     return found
@@ -61,13 +64,16 @@ def read_object(path: Path) -> dict[str, Any]:
 
 def check_files(folder: Path) -> None:
     """Refuse a folder whose small text files cannot be what transformers takes them for, before it reads them."""
+    for path in sorted({path for kind in (*TOKENIZERS, *WEIGHTS) for path in folder.glob(kind)}):
+        if path.exists() and not path.is_file() and not path.is_dir():
+            raise ValueError(f"{path} is a device or a pipe, and an ordinary file is needed")
     for name in SMALL:
         if os.path.lexists(folder / name):
             fields = read_object(folder / name)
             _check_layers(folder / name, fields)
     if os.path.lexists(template := folder / TEMPLATE):
         try:
-            template.read_text(encoding="utf8")
+            read_file(template, DESCRIPTION).decode()
         except (OSError, ValueError) as error:
             raise ValueError(f"{template} cannot be read: {said(error)}") from None
 
@@ -199,13 +205,13 @@ def tokenizer_fault(folder: Path, error: Exception) -> str:
     else:
         return f"{folder} has no tokenizer.json, and its other files make no tokenizer: {said(error)}"
     if (path := folder / TOKENIZER_CONFIG).exists():
-        with TemporaryDirectory() as place:
+        with workplace() as place:
             for file in folder.iterdir():
-                if file.is_file() and not any(file.match(kind) for kind in WEIGHTS):
-                    shutil.copy(file, place)
+                if file.is_file() and file.name != TOKENIZER_CONFIG:
+                    (place / file.name).symlink_to(file.resolve())
 
             def use(fields: dict[str, Any]) -> None:
-                (Path(place) / TOKENIZER_CONFIG).write_text(json.dumps(fields), encoding="utf8")
+                (place / TOKENIZER_CONFIG).write_text(json.dumps(fields), encoding="utf8")
                 AutoTokenizer.from_pretrained(place, trust_remote_code=False).encode("", verbose=False)
 
             if field := _to_blame(fields := read_object(path), use):

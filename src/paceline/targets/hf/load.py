@@ -29,9 +29,6 @@ DTYPES = {
     "float16": torch.float16,
 }
 
-TOKENIZERS = ("tokenizer*", "vocab*", "*.model", "*.tiktoken", "merges.txt")
-"""Files that a tokenizer is made of. Where there is none, transformers makes an empty one from the model's type."""
-
 
 def load_target(
     model: str | Path | PreTrainedModel,
@@ -191,7 +188,7 @@ def load_tokenizer(model: str | Path, trust_remote_code: bool = False) -> PreTra
     name = _name(model)
     local = Path(name).is_dir()
     if local:
-        if not any(path.match(kind) for path in Path(name).iterdir() for kind in TOKENIZERS):
+        if not any(path.match(kind) for path in Path(name).iterdir() for kind in folder.TOKENIZERS):
             return None
         folder.check_files(Path(name))
     try:
