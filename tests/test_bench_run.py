@@ -237,7 +237,7 @@ MISTAKES: list[tuple[list[str], str]] = [
     (["--limit", "0"], "--limit must be at least 1, not 0"),
     (["--batch", "0"], "--batch must be at least 1, not 0"),
     (["--qps", "-1"], "--qps must be more than 0 and finite, not -1"),
-    (["--watts", "inf"], "--watts must be at most 1000000, not inf"),
+    (["--watts", "inf"], "--watts must be more than 0 and finite, not inf"),
     (["--threads", "100000"], "--threads must be at most"),
     (["--methods", "assistant:model="], "cannot read 'model=' in method 'assistant'"),
     (["--rule", "kind"], "unknown rule 'kind'"),

@@ -275,7 +275,7 @@ def test_a_name_that_leads_nowhere(answers: bool, why: str, monkeypatch: pytest.
 def test_folders_that_hold_no_model(tmp_path: Path) -> None:
     assert "not a folder with a readable transformers config.json" in refusal(tmp_path)
     (tmp_path / "config.json").write_text("{not json")
-    assert f"{tmp_path / 'config.json'} is not JSON" in refusal(tmp_path)
+    assert f"{tmp_path / 'config.json'} is damaged: it is not JSON" in refusal(tmp_path)
     (tmp_path / "config.json").write_text(json.dumps({"model_type": "vit"}))
     assert "vit model, which transformers knows no causal LM for" in refusal(tmp_path)
     (tmp_path / "config.json").write_text(json.dumps({"model_type": "llama"}))

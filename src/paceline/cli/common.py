@@ -39,7 +39,6 @@ MOST = {
     **dict.fromkeys(("sizes", "entries", "orders", "order"), 1 << 31),  # and closer where they are used
     **dict.fromkeys(("max_prefix", "max_completion"), 1 << 31),
     **dict.fromkeys(("seconds", "calibration_seconds"), 7 * 24 * 60 * 60),
-    **dict.fromkeys(("watts", "qps"), 1_000_000),
     "seed": (1 << 64) - 1,
 }
 """Options that say how much work there is -> the most that anybody means: beyond it a command would never end."""
