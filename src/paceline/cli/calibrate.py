@@ -93,7 +93,7 @@ def run(options: argparse.Namespace) -> int:
             known = load(setup_of(lm.target))
         except Unreadable:
             known = None  # it is about to be replaced
-        path_of(setup_of(lm.target))  # who has no place for a profile is told before it is measured
+        path_of(setup_of(lm.target))  # without a place for a profile this fails before anything is measured
         methods = _methods(lm, specs, options.draft_model)
         calibrator = Calibrator(target=lm.target, methods=methods, prompts=prompts, plan=plan, progress=advance)
         fresh = calibrator.run(known)

@@ -116,8 +116,8 @@ def _families(options: argparse.Namespace) -> int:
     from paceline.measure.conformance.families import FAILURES, Finding, sweep
 
     findings: list[Finding] = []
-    with progress("tiny models") as told:
-        for found in sweep(custom_generate, options.families, told):
+    with progress("tiny models") as advance:
+        for found in sweep(custom_generate, options.families, advance):
             findings.append(found)
             say(f"{found.model_type:24} {found.variant:10} {found.verdict:24} {found.reason}".rstrip())
     counts = Counter(found.verdict for found in findings)

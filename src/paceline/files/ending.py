@@ -1,4 +1,4 @@
-"""A process that is told to end (SIGTERM) removes what it was writing, as one that Ctrl-C interrupts."""
+"""SIGTERM ends a process as Ctrl-C does: what it was writing is removed."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ AT_ONCE = 5.0
 
 
 class Terminated(SystemExit):
-    """Raised where the program was when it was told to end."""
+    """Raised where the program was when SIGTERM came."""
 
 
 @contextmanager

@@ -48,7 +48,7 @@ def claimed(path: Path) -> Iterator[None]:
 def _claim(place: Path, made: set[Path], leaving: ExitStack) -> int | None:
     """The lock of ``place``, which is held until ``leaving``. ``made`` gets the folders that this made."""
     for _ in range(TRIES):
-        with suppress(FileNotFoundError):  # whoever had made a folder removed it in between
+        with suppress(FileNotFoundError):  # the process that made the folder removed it in between
             _make(place, made)
             return leaving.enter_context(locked(place))
     raise ValueError(f"{place} does not stay when it is made, as if another process removed it; give another --out")

@@ -55,7 +55,7 @@ def alone(path: Path) -> Iterator[None]:
     with ExitStack() as leaving:
         while True:
             place.parent.stat()
-            with suppress(FileNotFoundError):  # whoever held it has removed it
+            with suppress(FileNotFoundError):  # the process that held it has removed it
                 leaving.enter_context(locked(guard, wait=True, create=True))
                 break
         leaving.callback(guard.unlink, missing_ok=True)

@@ -216,5 +216,5 @@ def _wrong(where: str, value: Any) -> ValueError:
 def _shown(value: Any) -> str:
     if isinstance(value, int) and value.bit_length() > 4 * SHOWN:
         return f"a number of {value.bit_length()} bits"
-    told = repr(value)
-    return told if len(told) <= SHOWN else f"{told[:SHOWN]}..."
+    shown = repr(value)
+    return shown if len(shown) <= SHOWN else f"{shown[:SHOWN]}..."

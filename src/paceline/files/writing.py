@@ -1,7 +1,7 @@
 """Writing: all of a file or nothing, whatever ends the process.
 
 What is not finished stands in a folder beside its place, which has a name of ours and is locked as long as its process
-lives. So whoever writes there next sees what a killed process left, and removes it.
+lives. So the next writer sees what a killed process left, and removes it.
 """
 
 from __future__ import annotations
@@ -47,9 +47,9 @@ def named(path: str | Path) -> Iterator[None]:
     except OSError as error:
         if error.filename is not None and not _belongs(Path(str(error.filename)), Path(path)):
             raise
-        told = Unwritable(error.errno, error.strerror or str(error))
-        told.place = path
-        raise told from None
+        named_error = Unwritable(error.errno, error.strerror or str(error))
+        named_error.place = path
+        raise named_error from None
 
 
 @contextmanager
@@ -107,7 +107,7 @@ def is_left(name: str) -> bool:
 
 
 def _remove(path: Path, nobodys: bool) -> None:
-    """A free lock on one of this host says that nobody writes it."""
+    """A free lock on one of this host says that no process writes it."""
     with suppress(OSError):
         found = path.lstat()
         old = time.time() - found.st_mtime > UNUSED

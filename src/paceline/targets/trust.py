@@ -30,7 +30,7 @@ def trusting(everything: bool) -> Iterator[None]:
 
 
 def is_unanswered(error: Exception) -> bool:
-    """Whether transformers stopped because code would have to run and nobody consented."""
+    """Whether transformers stopped because code would have to run without consent."""
     return isinstance(error, ValueError) and "trust_remote_code=True" in str(error)
 
 

@@ -152,7 +152,7 @@ def _to_blame(fields: dict[str, Any], use: Callable[[dict[str, Any]], object]) -
 
 
 def weights_fault(folder: Path, error: Exception) -> str:
-    """The file because of which a model cannot be loaded, where it can be told."""
+    """The file that keeps a model from loading, where it can be found."""
     if damage := _damaged_weights(folder):
         return damage
     path = folder / GENERATION
@@ -194,7 +194,7 @@ def _check_index(path: Path) -> None:
 
 
 def tokenizer_fault(folder: Path, error: Exception) -> str:
-    """The file because of which a tokenizer cannot be loaded, where it can be told."""
+    """The file that keeps a tokenizer from loading, where it can be found."""
     if os.path.lexists(path := folder / TOKENIZER):
         try:
             Tokenizer.from_file(str(path))
