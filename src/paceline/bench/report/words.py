@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from rich.cells import cell_len
+
 from paceline.bench.run.record import Verdict
 from paceline.bench.statistics import Estimate
 from paceline.bench.summary import Figures, Summary
 
+Entries = list[tuple[int, str, Figures]]
 NOTHING = "–"
 MINUS = "−"
 LONGEST = 44
@@ -28,15 +31,9 @@ def interval(found: Estimate | None, digits: int = 2) -> str:
 
 def rate(value: float | None) -> str:
     """Tokens per second."""
-    return (
-        NOTHING
-        if value is None
-        else f"{value:.2f}"
-        if value < 9.995
-        else f"{value:.1f}"
-        if value < 999.95
-        else f"{value:,.0f}"
-    )
+    if value is None:
+        return NOTHING
+    return f"{value:.2f}" if value < 9.995 else f"{value:.1f}" if value < 999.95 else f"{value:,.0f}"
 
 
 def number(value: float | None, digits: int = 2) -> str:
@@ -74,6 +71,12 @@ def size(count: int | None) -> str:
     return f"{value:.3g} {unit}"
 
 
+def labelled(found: Estimate) -> str:
+    """A speed-up with its interval, in a chart."""
+    bounds = interval(found)
+    return f"{times(found.value)} ({bounds})" if bounds else times(found.value)
+
+
 def counted(count: int, noun: str) -> str:
     return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
 
@@ -83,9 +86,17 @@ def listed(words: Sequence[str]) -> str:
     return f"{', '.join(words[:-1])} and {words[-1]}" if len(words) > 1 else "".join(words)
 
 
-def short(name: str) -> str:
-    """A name that a sentence can hold: the middle of a long one is left out."""
-    return name if len(name) <= LONGEST else f"{name[: LONGEST // 2]}…{name[1 - LONGEST // 2 :]}"
+def short(name: str, most: int = LONGEST) -> str:
+    """A name in at most so many letters, of which wide ones count twice. Names differ at both ends, so the middle of a
+    long one is left out."""
+    halves = (name[: (n + 1) // 2] + "…" + name[len(name) - n // 2 :] for n in range(len(name) - 1, 0, -1))
+    return name if cell_len(name) <= most else next((half for half in halves if cell_len(half) <= most), name[:1])
+
+
+def entries_of(summary: Summary) -> Entries:
+    """Entries that wrote something: number, name and figures over everything."""
+    found = ((number, entry, summary.figures(entry)) for number, entry in enumerate(summary.entries))
+    return [(number, entry, figures) for number, entry, figures in found if figures is not None]
 
 
 def model_name(summary: Summary) -> str:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from paceline.cli.common import Subparsers, add_json, print_json, progress
 from paceline.cli.streams import say
+from paceline.dictionary.corpus.needs import need
 
 TEXTS = 50
 
@@ -36,6 +37,8 @@ def add(commands: Subparsers) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
+    for package in ("pandas", "matplotlib", "jinja2"):
+        need(package, "a report", "bench")
     from paceline.bench.report.whole import MARK, PAGE, TEXTS, files
     from paceline.bench.run.directory import read
     from paceline.bench.summary import Summary

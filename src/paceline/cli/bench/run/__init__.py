@@ -10,12 +10,13 @@ import shlex
 import sys
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from paceline.cli.bench.suite import add_choice
 from paceline.cli.bench.surroundings import add_threads, hushed, threads
 from paceline.cli.common import Subparsers, add_draft_model, add_json, add_model, draft_model, print_json, progress
 from paceline.cli.streams import say
+from paceline.dictionary.corpus.needs import need
 from paceline.files import Terminated
 
 if TYPE_CHECKING:
@@ -160,10 +161,8 @@ def _add_where(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     _check(options)
-    from paceline.bench.warnings import warnings
     from paceline.bench.run.record import Verdict
-    from paceline.bench.summary import Summary
-    from paceline.cli.bench.run import findings, stage
+    from paceline.cli.bench.run import stage
 
     started = time.monotonic()
     with (
@@ -178,16 +177,31 @@ def run(options: argparse.Namespace) -> int:
         except (KeyboardInterrupt, Terminated):
             say(f"\n{_kept(referee.run)} The same command goes on.", file=sys.stderr)
             raise
-    summary = Summary(referee.run)
     if written == len(referee.run.records):
         say(f"{referee.run.path} was finished before; to measure again, give another --out.\n")
-    say(findings.told(summary))
+    found: dict[str, Any] = {"out": str(referee.run.path), "seconds": time.monotonic() - started}
+    found |= _summary(referee.run)
     say(f"\n{_kept(referee.run)} Next: paceline bench report {shlex.quote(str(referee.run.path))} --out report")
     if options.json:
-        took = {"out": str(referee.run.path), "seconds": time.monotonic() - started}
-        print_json({**took, **summary.as_dict(), "warnings": warnings(summary)})
+        print_json(found)
     warm_up = (found.get("verdict") for found in referee.run.about.warm_up.values())
     return int(Verdict.BUG in {*warm_up, *(record.verdict for record in referee.run.records)})
+
+
+def _summary(run: Run) -> dict[str, Any]:
+    """Print what the run found, and return it as plain data. Measuring works without the packages that read runs."""
+    try:
+        need("pandas", "a summary", "bench")
+    except ValueError as lacking:
+        say(f"{lacking}; then: paceline bench compare {shlex.quote(str(run.path))}")
+        return {}
+    from paceline.bench.summary import Summary
+    from paceline.bench.warnings import warnings
+    from paceline.cli.bench.run import findings
+
+    summary = Summary(run)
+    say(findings.told(summary))
+    return {**summary.as_dict(), "warnings": warnings(summary)}
 
 
 def _kept(run: Run) -> str:
