@@ -7,7 +7,6 @@ asked for crosses to the host.
 
 from __future__ import annotations
 
-import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -222,8 +221,6 @@ class Scores:
         self._early = early
         self._most = request.want.top
         self._top: Top | None = None
-        self.seconds_top = 0.0
-        """What `top` took: it is the dear part of learning from a forward, and counted apart."""
 
     @property
     def logits(self) -> torch.Tensor:
@@ -263,10 +260,13 @@ class Scores:
         """
         k = min(k, self.logits.shape[-1])
         if self._top is None or self._top.ids.shape[1] < k:
-            started = time.perf_counter()
             self._top = self._read(min(max(k, self._most), self.logits.shape[-1]))
-            self.seconds_top += time.perf_counter() - started
         return Top(self._top.ids[:, :k], self._top.logits[:, :k], self._top.log_z)
+
+    def read_top(self) -> None:
+        """Read as many of the best tokens as the request wanted, now rather than when `top` asks."""
+        if self._most and self._logits is not None:
+            self.top(self._most)
 
     def _read(self, k: int) -> Top:
         if not by_blocks(self.logits):
@@ -335,6 +335,10 @@ class Target(ABC):
     @abstractmethod
     def submit(self, requests: Sequence[Request], on_early: OnEarly | None = None) -> Pending:
         """Score several requests, each of its own sequence, in as few forwards as the model allows."""
+
+    def score(self, requests: Sequence[Request]) -> list[Scores]:
+        """`submit`, and wait for the result."""
+        return self.submit(requests).result()
 
     def reach(self, position: int) -> Reach:
         """What may be drafted behind a root at ``position``: a row must not depend on what else is in the forward."""
