@@ -17,16 +17,16 @@ import numpy as np
 import torch
 
 import paceline
+from paceline.bench.calibrate import Calibrator, Method, Plan
+from paceline.bench.calibrate.prompts import prompts_of
 from paceline.context import Context, Ending, Ints
-from paceline.decode.account import Totals
-from paceline.decode.planner import Fixed
-from paceline.decode.serial import run
-from paceline.decode.session import Session
 from paceline.drafters import Drafter, Plain, make_drafter
+from paceline.engine.account import Totals
+from paceline.engine.follow import FollowingDice
+from paceline.engine.loop import Session
+from paceline.engine.serial import run
 from paceline.law import KeyedDice, Sampling
-from paceline.measure.calibrate import Calibrator, Method, Plan
-from paceline.measure.calibrate.prompts import prompts_of
-from paceline.measure.follow import FollowingDice
+from paceline.planning.fixed import Fixed
 from paceline.targets.base import SPARE_ROWS, Target
 
 SIZES = (0, 1, 2, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128)

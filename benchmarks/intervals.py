@@ -3,7 +3,7 @@
     python benchmarks/intervals.py [--times 1000]
 
 Candidates on the same made data: the percentile bootstrap, the same with Hesterberg's wider percentiles, the bootstrap
-t on logarithms, and what `paceline.measure.statistics` does: the bootstrap's spread of the logarithm times a t
+t on logarithms, and what `paceline.bench.statistics` does: the bootstrap's spread of the logarithm times a t
 quantile. Prompts are drawn whole, two repeats each. Beside each coverage stands the median width, as a ratio of the
 bounds.
 """
@@ -15,7 +15,7 @@ from collections.abc import Callable
 import numpy as np
 from scipy import stats
 
-from paceline.measure.statistics import mean_of, median_of, ratio_of_sums
+from paceline.bench.statistics import mean_of, median_of, ratio_of_sums
 
 RESAMPLES = 2000
 SIZES = (4, 6, 12, 40)

@@ -26,19 +26,19 @@ import numpy as np
 import torch
 
 import paceline
+from paceline.bench.compare import Between, Call, Finding, Within, across
+from paceline.bench.run.desk import Plan
+from paceline.bench.run.directory import About, Run, begin, read
+from paceline.bench.run.judge import Judge
+from paceline.bench.run.memory import Peak
+from paceline.bench.run.ours import Drafting, Ours
+from paceline.bench.run.protocol import Referee
+from paceline.bench.run.telling import pieces_of
+from paceline.bench.suites import Prompt, Workload
+from paceline.bench.suites.template import encode
+from paceline.check.cases import PROMPTS
 from paceline.drafters import Drafter, make_drafter
 from paceline.law import Sampling
-from paceline.measure.compare import Between, Call, Finding, Within, across
-from paceline.measure.conformance.cases import PROMPTS
-from paceline.measure.run.desk import Plan
-from paceline.measure.run.directory import About, Run, begin, read
-from paceline.measure.run.judge import Judge
-from paceline.measure.run.memory import Peak
-from paceline.measure.run.ours import Drafting, Ours
-from paceline.measure.run.protocol import Referee
-from paceline.measure.run.telling import pieces_of
-from paceline.measure.workload import Prompt, Workload
-from paceline.measure.workload.template import encode
 from paceline.targets.base import Target
 from paceline.targets.table import TableTarget
 from paceline.verify import Rule

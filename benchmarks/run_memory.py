@@ -14,7 +14,7 @@ import numpy as np
 from transformers import LlamaConfig, LlamaForCausalLM
 
 import paceline
-from paceline.hosts.python import LanguageModel
+from paceline.api.model import LanguageModel
 from paceline.targets.hf.probe import prepare
 from paceline.targets.hf.target import HFTarget
 

@@ -22,8 +22,8 @@ import torch
 from transformers import DynamicCache
 
 import paceline
-from paceline.hosts.batch import TextBatch
-from paceline.measure.conformance.cases import PROMPTS
+from paceline.api.batch import TextBatch
+from paceline.check.cases import PROMPTS
 from paceline.targets.base import Request
 from paceline.targets.hf.forward import Attention
 from paceline.targets.hf.target import HFTarget

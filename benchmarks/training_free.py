@@ -23,22 +23,22 @@ import numpy as np
 import torch
 
 import paceline
+from paceline.api.model import LanguageModel
+from paceline.bench.run.desk import Plan
+from paceline.bench.run.directory import About, begin, claimed, read
+from paceline.bench.run.judge import Judge
+from paceline.bench.run.memory import Peak
+from paceline.bench.run.ours import Drafting, Ours
+from paceline.bench.run.protocol import Referee
+from paceline.bench.run.sitting import sitting
+from paceline.bench.run.telling import pieces_of
+from paceline.bench.statistics import Estimate, difference
+from paceline.bench.suites import Prompt, Workload, open_suite
+from paceline.bench.suites.template import encode
+from paceline.bench.summary import Summary
 from paceline.context import Context, Ints
 from paceline.drafters import Budget, Drafter, make_drafter
-from paceline.hosts.python import LanguageModel
 from paceline.law import Sampling
-from paceline.measure.run.desk import Plan
-from paceline.measure.run.directory import About, begin, claimed, read
-from paceline.measure.run.judge import Judge
-from paceline.measure.run.memory import Peak
-from paceline.measure.run.ours import Drafting, Ours
-from paceline.measure.run.protocol import Referee
-from paceline.measure.run.sitting import sitting
-from paceline.measure.run.telling import pieces_of
-from paceline.measure.statistics import Estimate, difference
-from paceline.measure.summary import Summary
-from paceline.measure.workload import Prompt, Workload, open_suite
-from paceline.measure.workload.template import encode
 from paceline.tree import DraftTree
 from paceline.verify import Rule
 

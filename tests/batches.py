@@ -9,12 +9,13 @@ import torch
 
 from engine import PROMPT, SIZE, habitual
 from paceline.context import Context, Ending
-from paceline.decode.batch import Batch, Turn
-from paceline.decode.planner import Fixed, Planner
-from paceline.decode.serial import run
-from paceline.decode.session import Session
 from paceline.drafters import Drafter
+from paceline.engine.batch import Batch, Turn
+from paceline.engine.loop import Session
+from paceline.engine.serial import run
 from paceline.law import Sampling
+from paceline.planning.base import Planner
+from paceline.planning.fixed import Fixed
 from paceline.targets.base import OnEarly, Pending, Request, Target
 from paceline.targets.table import TableTarget
 from paceline.verify import Rule

@@ -10,13 +10,13 @@ import numpy as np
 import torch
 
 from paceline.context import Context, Ending
-from paceline.decode.planner import Fixed
-from paceline.decode.serial import run
-from paceline.decode.session import Session
 from paceline.drafters import Budget, Drafter, Plain, make_drafter
 from paceline.drafters.assistant import Assistant
 from paceline.drafters.compose import Fallback, Union
+from paceline.engine.loop import Session
+from paceline.engine.serial import run
 from paceline.law import Distribution, KeyedDice, Law, Noise, Sampling
+from paceline.planning.fixed import Fixed
 from paceline.targets.base import Rows, Target
 from paceline.targets.table import Table, TableTarget
 from paceline.tree import EMPTY, ROOT, DraftTree

@@ -24,12 +24,12 @@ import torch
 
 from fraction_oracle import oracle_law
 from paceline.context import Context, Criterion, Ending
-from paceline.decode.planner import Fixed
-from paceline.decode.serial import run
-from paceline.decode.session import Session
 from paceline.drafters import Budget, Drafter
 from paceline.drafters.compose import Union
+from paceline.engine.loop import Session
+from paceline.engine.serial import run
 from paceline.law import Distribution, Law, Sampling, Weight
+from paceline.planning.fixed import Fixed
 from paceline.targets.table import Table, TableTarget, random_table
 from paceline.tree import DraftTree, Ints
 from paceline.verify import Rule

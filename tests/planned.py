@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from paceline.context import Context, Ending
-from paceline.decode.planner import Draft, Outcome, Planner, Room
 from paceline.drafters import Budget
 from paceline.law import Sampling
+from paceline.planning.base import Draft, Outcome, Planner, Room
 from paceline.tree import EMPTY, ROOT, DraftTree
 
 VOCABULARY = 1000

@@ -3,8 +3,8 @@
 import dataclasses
 import math
 
-from paceline.profile.acceptance import Acceptance, Point, Spot
-from paceline.profile.timing import Timing
+from paceline.planning.acceptance import Acceptance, Point, Spot
+from paceline.planning.timing import Timing
 
 SIZES = [0, 1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128]
 

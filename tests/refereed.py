@@ -13,18 +13,18 @@ import pytest
 import torch
 
 from engine import tabled
+from paceline.bench.run.contestant import Clock, Contestant, Job, Written
+from paceline.bench.run.desk import Plan
+from paceline.bench.run.directory import About, Run, begin
+from paceline.bench.run.judge import Judge
+from paceline.bench.run.memory import Peak
+from paceline.bench.run.ours import Drafting, Ours
+from paceline.bench.run.protocol import Referee
+from paceline.bench.suites import Prompt, Workload
 from paceline.context import Ints
 from paceline.drafters import Drafter, make_drafter
 from paceline.drafters.assistant import DraftModel
 from paceline.law import Sampling
-from paceline.measure.run.contestant import Clock, Contestant, Job, Written
-from paceline.measure.run.desk import Plan
-from paceline.measure.run.directory import About, Run, begin
-from paceline.measure.run.judge import Judge
-from paceline.measure.run.memory import Peak
-from paceline.measure.run.ours import Drafting, Ours
-from paceline.measure.run.protocol import Referee
-from paceline.measure.workload import Prompt, Workload
 from paceline.targets.base import Target
 from paceline.verify import Rule
 

@@ -10,13 +10,14 @@ import numpy as np
 import pytest
 
 from paceline.context import Context, Ending
-from paceline.decode.adaptive import PROBING, Adaptive
-from paceline.decode.planner import Draft, Fixed, Outcome, Planner, Room
-from paceline.decode.reliability import Reliability, Trust
 from paceline.drafters import Budget, Drafter
 from paceline.law import Distribution, Sampling
-from paceline.profile.costs import TRUSTED, Costs
-from paceline.profile.timing import Timing
+from paceline.planning.adaptive import PROBING, Adaptive
+from paceline.planning.base import Draft, Outcome, Planner, Room
+from paceline.planning.costs import TRUSTED, Costs
+from paceline.planning.fixed import Fixed
+from paceline.planning.reliability import Reliability, Trust
+from paceline.planning.timing import Timing
 from paceline.tree import EMPTY, ROOT, DraftTree, Floats, merge
 from planned import VOCABULARY, Seconds, Source, World, chain, fan
 

@@ -16,20 +16,20 @@ from scipy import stats
 import paceline
 from engine import PROMPT, SIZE, habitual, tabled, write
 from families import build
+from paceline.api.model import KEPT_DRAFTERS, LanguageModel
+from paceline.api.settings import Settings, split_settings
 from paceline.context import Context, Ending
-from paceline.decode.batch import Batch
-from paceline.decode.planner import Fixed
-from paceline.decode.questions import Propose, answered
-from paceline.decode.serial import run
-from paceline.decode.session import Session
 from paceline.drafters import Ask, Budget, make_drafter
 from paceline.drafters.assistant import Assistant, DraftModel
 from paceline.drafters.assistant.drafter import IN_PASSING
 from paceline.drafters.assistant.growth import Growth
 from paceline.drafters.compose import Fallback, Union
-from paceline.hosts.python import KEPT_DRAFTERS, LanguageModel
-from paceline.hosts.settings import Settings, split_settings
+from paceline.engine.batch import Batch
+from paceline.engine.calls import Propose, answered
+from paceline.engine.loop import Session
+from paceline.engine.serial import run
 from paceline.law import Sampling, Stream
+from paceline.planning.fixed import Fixed
 from paceline.targets.base import OnEarly, Pending, Reach, Request
 from paceline.targets.hf.load import load_target
 from paceline.targets.table import Table, TableTarget, random_table

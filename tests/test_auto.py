@@ -8,14 +8,14 @@ import pytest
 
 from engine import PROMPT, SIZE, habitual, write, write_slowly
 from paceline.context import Context, Ending
-from paceline.decode.planners import make_planner
-from paceline.decode.serial import run
-from paceline.decode.session import Session
 from paceline.drafters import Budget, Drafter, Seen
 from paceline.drafters.auto import Auto
 from paceline.drafters.base import Ask
 from paceline.drafters.foresight import Foresight
+from paceline.engine.loop import Session
+from paceline.engine.serial import run
 from paceline.law import Sampling
+from paceline.planning.specs import make_planner
 from paceline.targets.table import TableTarget
 from paceline.tree import DraftTree, Floats
 from paceline.verify import Rule

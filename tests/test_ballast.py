@@ -13,7 +13,7 @@ import pytest
 import torch
 
 import paceline
-from paceline.measure.conformance.adversaries import Oracle
+from paceline.check.adversaries import Oracle
 from paceline.targets.base import Request, Want
 from paceline.targets.hf.target import HFTarget
 from paceline.targets.load import open_model

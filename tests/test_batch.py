@@ -15,11 +15,11 @@ from batches import STEPS, Spied, Wish, any_wish, check_rows, finish, told
 from clock import MadeClock
 from engine import METHODS, SIZE, Erratic, Watched, habitual
 from families import VOCAB
-from paceline.decode.batch import Batch
-from paceline.decode.planner import Cut, Draft, Outcome, Planner, Room
-from paceline.decode.session import Session
 from paceline.drafters import Budget, Plain, Seen, make_drafter
 from paceline.drafters.compose import Union
+from paceline.engine.batch import Batch
+from paceline.engine.loop import Session
+from paceline.planning.base import Cut, Draft, Outcome, Planner, Room
 from paceline.targets.table import TableTarget
 from paceline.tree import DraftTree
 from scoring import target_of

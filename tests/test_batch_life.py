@@ -10,10 +10,11 @@ import torch
 from batches import WARM, Spied, Wish, finish, told
 from engine import PROMPT, SIZE, Erratic, Watched
 from paceline.context import Context, Ints
-from paceline.decode.batch import WORTH_WAITING, Batch, Turn
-from paceline.decode.planner import Fixed, Room
-from paceline.decode.session import Session
 from paceline.drafters import Budget, Drafter, Plain, Seen, make_drafter
+from paceline.engine.batch import WORTH_WAITING, Batch, Turn
+from paceline.engine.loop import Session
+from paceline.planning.base import Room
+from paceline.planning.fixed import Fixed
 from paceline.targets.base import Target, Want
 from paceline.targets.hf.target import HFTarget
 from paceline.tree import EMPTY, DraftTree

@@ -12,14 +12,14 @@ import torch
 from transformers.utils import logging
 
 import paceline
+from paceline.bench.overhead import Contest, Side, Trial, Write, run, side, writing
+from paceline.bench.peers.transformers import Drafting
+from paceline.bench.peers.weights import ordinary
+from paceline.bench.statistics import median_of, repeated_share
 from paceline.cli.bench.overhead import _short_names
 from paceline.cli.bench.overhead.sides import INSIDE, OURS, THEIRS, Task, contests
 from paceline.context import Ints
 from paceline.drafters.assistant import DraftModel
-from paceline.measure.overhead import Contest, Side, Trial, Write, run, side, writing
-from paceline.measure.peers.transformers import Drafting
-from paceline.measure.peers.weights import ordinary
-from paceline.measure.statistics import median_of, repeated_share
 from paceline.targets.hf.packed import PackedLinear
 from paceline.targets.hf.target import HFTarget
 from test_cli import say
@@ -250,7 +250,7 @@ def test_nothing_is_left_from_one_text_to_the_next(
     lm: paceline.LanguageModel, draft: DraftModel, prompt: Ints, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Rows that were kept would spare our sides the reading of the prompt."""
-    from paceline.decode.session import Session
+    from paceline.engine.loop import Session
 
     reused = list[int]()
     proper = Session._prefill

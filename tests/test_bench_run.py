@@ -13,10 +13,10 @@ from typing import Any
 import pytest
 import torch
 
+from paceline.bench.run.directory import ABOUT, RECORDS, read
+from paceline.bench.run.record import Record, Verdict
 from paceline.cli.bench import run as bench_run
 from paceline.cli.bench.run import _listed, stage
-from paceline.measure.run.directory import ABOUT, RECORDS, read
-from paceline.measure.run.record import Record, Verdict
 from test_cli import say
 
 TEXTS = ("The old house stood at", "Stary dom stał na", "Старий дім стояв", "In the morning the")
@@ -132,7 +132,7 @@ def test_a_finished_run_is_told_again_and_not_written_again(
 def test_a_text_that_must_not_differ_and_does_ends_with_1(
     suite: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from paceline.measure.run.ours import Ours
+    from paceline.bench.run.ours import Ours
 
     honest = Ours.write
 
@@ -212,7 +212,7 @@ def test_a_replay_that_would_count_another_text_is_refused(tmp_path: Path, capsy
 def test_another_library_that_fails_without_a_word_is_named(
     suite: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from paceline.measure.peers.transformers import Transformers
+    from paceline.bench.peers.transformers import Transformers
 
     def fail(*_: Any) -> None:
         raise NotImplementedError

@@ -10,21 +10,21 @@ import numpy as np
 import pytest
 
 from engine import PROMPT, SIZE, tabled, write
+from paceline.bench.calibrate import Calibrator, Method, Plan
+from paceline.bench.calibrate.hindsight import Trail, corrected, places, told
+from paceline.bench.calibrate.seconds import MOST_REPEATS, Filler, Turns, measured
+from paceline.bench.calibrate.texts import Course, Witness
 from paceline.cli import main
 from paceline.context import Context, Ending
-from paceline.decode.adaptive import costs_of
-from paceline.decode.calibrated import PATIENCE, TRIED, WATCHED, Calibrated
-from paceline.decode.planner import Outcome, Room
-from paceline.decode.planners import make_planner
 from paceline.drafters import Budget, Drafter, Plain, make_drafter
 from paceline.law import Sampling
-from paceline.measure.calibrate import Calibrator, Method, Plan
-from paceline.measure.calibrate.hindsight import Trail, corrected, places, told
-from paceline.measure.calibrate.seconds import MOST_REPEATS, Filler, Turns, measured
-from paceline.measure.calibrate.texts import Course, Witness
-from paceline.profile.acceptance import Spot
-from paceline.profile.curve import Curves
-from paceline.profile.stored import Profile, find, save
+from paceline.planning.acceptance import Spot
+from paceline.planning.adaptive import costs_of
+from paceline.planning.base import Outcome, Room
+from paceline.planning.calibrated import PATIENCE, TRIED, WATCHED, Calibrated
+from paceline.planning.curve import Curves
+from paceline.planning.specs import make_planner
+from paceline.planning.stored import Profile, find, save
 from paceline.targets.base import NOTHING
 from paceline.targets.setup import setup_of
 from paceline.tree import ROOT, DraftTree

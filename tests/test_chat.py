@@ -19,9 +19,9 @@ from transformers import AutoTokenizer
 import families
 import paceline
 from engine import tabled
-from paceline.decode.session import Session
-from paceline.hosts.conversation import STOP, Conversation, _continuation
-from paceline.hosts.python import LanguageModel
+from paceline.api.chat import STOP, Conversation, _continuation
+from paceline.api.model import LanguageModel
+from paceline.engine.loop import Session
 from test_cli import say
 from tokenizer_kinds import TEXTS, vocabulary_of
 

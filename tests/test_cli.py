@@ -287,7 +287,7 @@ def test_the_reference_is_what_help_says() -> None:
 def test_an_interruption_is_told_without_a_traceback(
     model: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from paceline.hosts.python import LanguageModel
+    from paceline.api.model import LanguageModel
 
     def interrupted(*_: object, **__: object) -> None:
         raise KeyboardInterrupt

@@ -172,7 +172,7 @@ def test_a_text_without_end_is_refused(tokens: str, tmp_path: Path) -> None:
 def test_too_little_memory_is_one_sentence(
     error: Exception, model: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from paceline.hosts.python import LanguageModel
+    from paceline.api.model import LanguageModel
 
     def full(*_: object, **__: object) -> None:
         raise error
@@ -185,7 +185,7 @@ def test_too_little_memory_is_one_sentence(
 
 
 def test_a_bug_of_ours_keeps_its_traceback(model: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    from paceline.hosts.python import LanguageModel
+    from paceline.api.model import LanguageModel
 
     def wrong(*_: object, **__: object) -> None:
         raise RuntimeError("shape mismatch")

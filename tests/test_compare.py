@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from paceline.measure.compare import Between, Call, Finding, Within, across
-from paceline.measure.run.directory import Run, begin
+from paceline.bench.compare import Between, Call, Finding, Within, across
+from paceline.bench.run.directory import Run, begin
 from runs import made_run
 from test_cli import say
 

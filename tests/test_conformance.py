@@ -13,15 +13,7 @@ import torch
 
 import families
 from paceline import verify
-from paceline.cli import main
-from paceline.context import Finish
-from paceline.decode.batch import Batch, Seat
-from paceline.decode.planner import Fixed, Planner
-from paceline.decode.serial import run
-from paceline.decode.session import Session
-from paceline.drafters.assistant import DraftModel
-from paceline.law import Dice, Distribution, Law, Sampling
-from paceline.measure.conformance import (
+from paceline.check import (
     ADVERSARIES,
     CHOOSING,
     METHODS,
@@ -32,15 +24,24 @@ from paceline.measure.conformance import (
     fixed,
     walk,
 )
-from paceline.measure.conformance.cases import LATE, Case, Plan, samplings
-from paceline.measure.conformance.oracle import law_faults
-from paceline.measure.conformance.planned import CHOSEN_FOR, by_default
-from paceline.measure.conformance.record import Recording, record, teacher_forced
-from paceline.measure.conformance.report import Result
-from paceline.measure.conformance.rescore import Rescorer, Verdict, wider_twin
-from paceline.measure.conformance.run import SAMPLED
-from paceline.measure.conformance.walk import session_of
-from paceline.measure.follow import Flip
+from paceline.check.cases import LATE, Case, Plan, samplings
+from paceline.check.oracle import law_faults
+from paceline.check.planned import CHOSEN_FOR, by_default
+from paceline.check.record import Recording, record, teacher_forced
+from paceline.check.report import Result
+from paceline.check.rescore import Rescorer, Verdict, wider_twin
+from paceline.check.run import SAMPLED
+from paceline.check.walk import session_of
+from paceline.cli import main
+from paceline.context import Finish
+from paceline.drafters.assistant import DraftModel
+from paceline.engine.batch import Batch, Seat
+from paceline.engine.follow import Flip
+from paceline.engine.loop import Session
+from paceline.engine.serial import run
+from paceline.law import Dice, Distribution, Law, Sampling
+from paceline.planning.base import Planner
+from paceline.planning.fixed import Fixed
 from paceline.targets import base
 from paceline.targets.cache import CacheRows
 from paceline.targets.hf.probe import prepare

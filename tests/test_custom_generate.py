@@ -38,9 +38,9 @@ from paceline.context import Context
 from paceline.drafters import Budget, Drafter, Plain
 from paceline.drafters.assistant import DraftModel
 from paceline.drafters.lookup import Lookup
-from paceline.hosts.transformers import CustomGenerate, custom_generate, targets
-from paceline.hosts.transformers.inputs import refuse
-from paceline.hosts.transformers.processors import RowProcessor, SplitProcessors, split_processors
+from paceline.integrations.transformers import CustomGenerate, custom_generate, targets
+from paceline.integrations.transformers.inputs import refuse
+from paceline.integrations.transformers.processors import RowProcessor, SplitProcessors, split_processors
 from paceline.law import Law, Sampling
 from paceline.targets.cache import CacheRows
 from paceline.targets.pocket.bundle import read_tokenizer

@@ -10,11 +10,11 @@ import pytest
 
 import families
 import paceline
+from paceline.api.model import LanguageModel
+from paceline.api.writing import Generation
+from paceline.bench.comparison import Comparison, Entry
 from paceline.cli import common, demo
-from paceline.decode.account import Totals
-from paceline.hosts.python import LanguageModel
-from paceline.hosts.writing import Generation
-from paceline.measure.comparison import Comparison, Entry
+from paceline.engine.account import Totals
 from test_cli import say
 
 

@@ -13,11 +13,10 @@ import pytest
 
 from engine import PROMPT, SIZE, habitual, tabled, write, write_slowly
 from families import byte_tokenizer
+from paceline.check import METHODS, WITH_DICTIONARY, Checker, completing
+from paceline.check import run as checking
 from paceline.cli import main
 from paceline.context import Context, Ending
-from paceline.decode.planners import make_planner
-from paceline.decode.serial import run
-from paceline.decode.session import Session
 from paceline.dictionary import file
 from paceline.dictionary.index import Dictionary, Match
 from paceline.dictionary.statistics import LONGEST, NOWHERE
@@ -27,9 +26,10 @@ from paceline.drafters import dictionary as module
 from paceline.drafters.auto import Auto
 from paceline.drafters.base import Ask
 from paceline.drafters.dictionary import HOPELESS, KEPT, LEAST, READ, DictSpec, branched, opened
+from paceline.engine.loop import Session
+from paceline.engine.serial import run
 from paceline.law import Sampling
-from paceline.measure.conformance import METHODS, WITH_DICTIONARY, Checker, completing
-from paceline.measure.conformance import run as checking
+from paceline.planning.specs import make_planner
 from paceline.targets.base import Request, Scores
 from paceline.targets.table import TableTarget
 from paceline.tree import EMPTY, ROOT, DraftTree

@@ -8,16 +8,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from paceline.bench.dictionaries.emulator import Dictionaries, Script
+from paceline.bench.dictionaries.paper import TABLE_4, Best
+from paceline.bench.dictionaries.replaying import replayed
+from paceline.bench.dictionaries.tally import Tally, total
+from paceline.bench.run.emulation import Replay
 from paceline.cli import main
 from paceline.dictionary import file
 from paceline.dictionary.running import NEVER, Spelled, spelled
 from paceline.dictionary.statistics import Statistics, statistics
 from paceline.dictionary.table import Table, entries
-from paceline.measure.dictionaries.emulator import Dictionaries, Script
-from paceline.measure.dictionaries.paper import TABLE_4, Best
-from paceline.measure.dictionaries.replaying import replayed
-from paceline.measure.dictionaries.tally import Tally, total
-from paceline.measure.run.emulation import Replay
 from paceline.targets.replay import ReplayTarget
 from paceline.vocabulary import Vocabulary
 from tokenizer_kinds import REAL, byte_level, tokenizer_of, wrapped

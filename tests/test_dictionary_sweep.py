@@ -12,14 +12,14 @@ from typing import Any
 import numpy as np
 import pytest
 
+from paceline.bench.dictionaries.findings import findings_of
+from paceline.bench.dictionaries.report import report
+from paceline.bench.dictionaries.sweep import About, Cell, Settings, Swept, crew, sweep
+from paceline.bench.dictionaries.sweep.cells import best
+from paceline.bench.dictionaries.sweep.folder import Folder
+from paceline.bench.dictionaries.tally import Tally
 from paceline.cli import main
 from paceline.files.writing import HOST
-from paceline.measure.dictionaries.findings import findings_of
-from paceline.measure.dictionaries.report import report
-from paceline.measure.dictionaries.sweep import About, Cell, Settings, Swept, crew, sweep
-from paceline.measure.dictionaries.sweep.cells import best
-from paceline.measure.dictionaries.sweep.folder import Folder
-from paceline.measure.dictionaries.tally import Tally
 from tokenizer_kinds import byte_level, wrapped
 
 LETTERS = {"uk": "абвгдеж", "crh-Cyrl": "къырмтанъ"}
@@ -201,7 +201,7 @@ def test_texts_of_a_folder_are_known_by_what_they_say(place: Path, tmp_path: Pat
 
 
 def test_fewer_ngrams_are_looked_at_where_fewer_are_wanted(place: Path, swept: Swept, tmp_path: Path) -> None:
-    from paceline.measure.dictionaries.sweep.work import count_language
+    from paceline.bench.dictionaries.sweep.work import count_language
 
     folder = Folder(tmp_path, settings(place, ngrams=30))
     count_language(folder, "uk")

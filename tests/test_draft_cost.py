@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 import paceline
+from paceline.bench import draft_cost, made_up
 from paceline.cli import main
 from paceline.cli.bench import draft_cost as command
 from paceline.context import Context, Ending
@@ -19,7 +20,6 @@ from paceline.drafters.base import Budget, Drafter, Seen
 from paceline.drafters.dictionary import DictSpec
 from paceline.drafters.store import Storing
 from paceline.law import Sampling
-from paceline.measure import draft_cost, made_up
 from paceline.targets.base import OnEarly, Pending, Request, Target, Want
 from paceline.tree import DraftTree
 

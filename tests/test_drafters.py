@@ -14,12 +14,12 @@ import numpy as np
 import pytest
 
 from engine import PROMPT, SIZE, Erratic, habitual, tabled, write, write_slowly
+from paceline.api.model import LanguageModel
 from paceline.context import Context, Ending
 from paceline.drafters import Ask, Budget, Drafter, Plain, Seen, available, make_drafter
 from paceline.drafters.compose import Fallback, Union
 from paceline.drafters.lookup import Lookup
 from paceline.drafters.spec import GROUP
-from paceline.hosts.python import LanguageModel
 from paceline.law import Sampling
 from paceline.targets.base import Request, Scores, Want
 from paceline.targets.table import TableTarget

@@ -14,8 +14,8 @@ from drafts import SHAPES, another, heavy, narrow, opposite, sampled, uniform
 from enumeration import Coins, Draft, Sight, World, law_of, remembered, weighted
 from paceline import verify
 from paceline.context import Context
-from paceline.decode import session
 from paceline.drafters import compose
+from paceline.engine import loop as session
 from paceline.law import Dice, Distribution, Sampling, Weight
 from paceline.targets import base
 from paceline.targets.table import TableRows

@@ -6,9 +6,9 @@ from dataclasses import asdict
 
 import pytest
 
-from paceline.decode.explain import MISSED, NO_DRAFT, SHORTEST, phases
-from paceline.decode.planner import Why
-from paceline.decode.session import Emission, Round
+from paceline.engine.explain import MISSED, NO_DRAFT, SHORTEST, phases
+from paceline.engine.loop import Emission, Round
+from paceline.planning.base import Why
 
 
 def rounds(kinds: str, *, why: bool = True) -> tuple[list[Round], list[Emission]]:

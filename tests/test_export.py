@@ -11,12 +11,12 @@ import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 import paceline
+from paceline.bench.peers.weights import ordinary
+from paceline.bench.run.directory import About, begin
 from paceline.cli import export
 from paceline.drafters.indexing import build
 from paceline.drafters.spec import BUILT_IN
-from paceline.measure.export import ANSWERS, FOREIGN, VERSIONS, Equivalent, equivalent, equivalents_of_run
-from paceline.measure.peers.weights import ordinary
-from paceline.measure.run.directory import About, begin
+from paceline.integrations.export import ANSWERS, FOREIGN, VERSIONS, Equivalent, equivalent, equivalents_of_run
 from test_cli import say
 
 ENGINES = tuple(VERSIONS)

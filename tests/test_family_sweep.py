@@ -9,10 +9,10 @@ import pytest
 import torch
 
 import paceline
+from paceline.check import families
+from paceline.check.families import Verdict, examine
+from paceline.check.tiny import build, configuration
 from paceline.cli import main
-from paceline.measure.conformance import families
-from paceline.measure.conformance.families import Verdict, examine
-from paceline.measure.conformance.tiny import build, configuration
 from paceline.targets.hf import probe
 from paceline.targets.hf.load import load_target
 

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 from tokenizers import Tokenizer, models, pre_tokenizers, processors
 
+from paceline.bench.fertility import PAPER, fertility, paper_name
 from paceline.cli import main
-from paceline.measure.fertility import PAPER, fertility, paper_name
 from paceline.vocabulary import Vocabulary
 from tokenizer_kinds import OPAQUE, REAL, REAL_NAMES, STREAMABLE, TEXTS, byte_level, tokenizer_of, unigram, wrapped
 
@@ -118,7 +118,7 @@ def told(capsys: pytest.CaptureFixture[str], *arguments: object) -> tuple[str, d
 def data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A data folder of two tokenizers: one has a token per byte, the other a token per word. Of running text the last
     hundred words are enough."""
-    monkeypatch.setattr("paceline.measure.fertility.TAIL", 100)
+    monkeypatch.setattr("paceline.bench.fertility.TAIL", 100)
     folder = tmp_path / "data"
     bytes_alone().save_pretrained(folder / "tokenizers" / "llama3")
     names = ["<unk>", "the", "тех", *"線中"]

@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from paceline.bench.calibrate import Calibrator
 from paceline.cli import main, parser
 from paceline.cli.common import INPUTS
 from paceline.drafters.memory import Memory
@@ -29,7 +30,6 @@ from paceline.files import (
     write_whole,
 )
 from paceline.files.writing import HOST, UNUSED
-from paceline.measure.calibrate import Calibrator
 from test_calibrate import QUICK as CALIBRATION
 from test_cli import say
 
@@ -203,7 +203,7 @@ raise SystemExit(main(sys.argv[2:]))
 WORKERS = """
 import sys, time
 if "--multiprocessing-fork" in sys.orig_argv:
-    from paceline.measure.dictionaries.sweep import crew
+    from paceline.bench.dictionaries.sweep import crew
     from paceline.files import partial
     def held(folder, pair):
         with partial(folder.path / "counts" / "half") as place:
@@ -434,9 +434,9 @@ from paceline.dictionary.counting import Counts, count, local
 from paceline.drafters import indexing
 from paceline.drafters.memory import Memory
 from paceline.files import write_whole
-from paceline.measure.run import directory
-from paceline.measure.run.directory import About, Run
-from paceline.profile import stored
+from paceline.bench.run import directory
+from paceline.bench.run.directory import About, Run
+from paceline.planning import stored
 from paceline.targets.load import open_model
 import test_profile
 local.TEXT_IN_MEMORY, corpus.BATCH = 10**9, 10**5

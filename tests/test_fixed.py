@@ -23,11 +23,11 @@ from torch import Tensor
 import paceline
 from engine import Watched, write
 from families import FAMILIES, build
+from paceline.api.model import LanguageModel
 from paceline.cli import parser
 from paceline.drafters import Drafter, make_drafter
 from paceline.drafters.assistant import Assistant
-from paceline.hosts.python import LanguageModel
-from paceline.hosts.transformers import custom_generate
+from paceline.integrations.transformers import custom_generate
 from paceline.targets.base import Request, Rows, Want
 from paceline.targets.cache import CacheRows
 from paceline.targets.hf.fixed import kernels, replay

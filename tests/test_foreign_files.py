@@ -21,13 +21,13 @@ from typing import Annotated, Any, NamedTuple, Required, TypedDict
 import pytest
 
 import families
+from paceline.bench.run.directory import RECORDS
 from paceline.cli import parser
 from paceline.cli.common import MOST
-from paceline.decode.planners import LARGEST_DRAFT
 from paceline.files import reading
 from paceline.files.reading import read_file, read_pipe
 from paceline.files.shape import Count, shaped
-from paceline.measure.run.directory import RECORDS
+from paceline.planning.specs import LARGEST_DRAFT
 from paceline.targets.replay import open_vocabulary
 from runs import made_run
 from test_cli import say

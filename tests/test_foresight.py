@@ -13,12 +13,12 @@ import torch
 from engine import PROMPT, SIZE, habitual, tabled, write, write_slowly
 from enumeration import Coins, FractionLaw, Tokens, World, output_law
 from paceline.context import Context, Ending
-from paceline.decode.planner import Fixed
-from paceline.decode.serial import run
-from paceline.decode.session import Session
 from paceline.drafters import Budget, Seen, make_drafter
 from paceline.drafters.foresight import LEAST, SELDOM, SHARES, Anywhere, Foresight, Text
+from paceline.engine.loop import Session
+from paceline.engine.serial import run
 from paceline.law import Sampling
+from paceline.planning.fixed import Fixed
 from paceline.targets.base import Request, Scores
 from paceline.targets.table import TableTarget
 from paceline.tree import EMPTY, ROOT, DraftTree

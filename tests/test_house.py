@@ -23,8 +23,8 @@ SRC = ROOT / "src" / "paceline"
 
 # Top to bottom: a room imports only itself and rooms before it. `errors` is no room but stands above them.
 ROOMS = (
-    *("errors", "files", "vocabulary", "law", "context", "tree", "verify", "profile", "dictionary", "translate"),
-    *("targets", "drafters", "decode", "measure", "train", "hosts", "cli"),
+    *("errors", "files", "vocabulary", "translate", "law", "context", "tree", "verify", "dictionary", "targets"),
+    *("drafters", "planning", "engine", "api", "integrations", "check", "bench", "train", "cli"),
 )
 DOOR = "__init__"
 OUTSIDE_THE_ORDER = frozenset({DOOR, "__main__"})
@@ -154,9 +154,9 @@ def test_imports_point_upwards() -> None:
         ("law/noise.py", "from ..tree import DraftTree"),
         ("law/noise.py", "def f():\n    from paceline.cli import main"),
         ("law/noise.py", "if TYPE_CHECKING:\n    from paceline.tree import DraftTree"),
-        ("tree.py", "importlib.import_module('paceline.decode.serial')"),
-        ("decode/serial.py", "from paceline import load"),
-        ("decode/serial.py", "import paceline"),
+        ("tree.py", "importlib.import_module('paceline.engine.serial')"),
+        ("engine/serial.py", "from paceline import load"),
+        ("engine/serial.py", "import paceline"),
     ],
 )
 def test_a_downward_import_is_seen(path: str, source: str) -> None:
@@ -168,7 +168,7 @@ def test_a_downward_import_is_seen(path: str, source: str) -> None:
     [
         ("verify.py", "from paceline.tree import DraftTree\nfrom .law import law"),
         ("targets/hf/model.py", "from .cache import Cache\nfrom ..base import Target\nfrom ...law import x"),
-        ("hosts/openai.py", "from paceline import __version__\nimport torch"),
+        ("integrations/openai.py", "from paceline import __version__\nimport torch"),
         ("__init__.py", "from paceline.cli import main"),
     ],
 )
@@ -269,7 +269,7 @@ def test_softmax_lives_in_law() -> None:
     ],
 )
 def test_a_stray_softmax_is_seen(source: str) -> None:
-    assert len(stray_softmax(Path("decode/serial.py"), source)) == 1
+    assert len(stray_softmax(Path("engine/serial.py"), source)) == 1
     assert stray_softmax(Path("law/warp.py"), source) == []
     assert stray_softmax(Path("train/loss.py"), source) == []
     assert stray_softmax(Path("targets/hf/attention.py"), source) == []

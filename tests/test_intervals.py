@@ -7,7 +7,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from paceline.measure.statistics import Estimate, difference, holm, mean_of, median_of, ratio_of_sums
+from paceline.bench.statistics import Estimate, difference, holm, mean_of, median_of, ratio_of_sums
 
 REPEATS = 2
 

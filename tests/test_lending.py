@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 
 from engine import PROMPT, SIZE, habitual, tabled
+from paceline.api.model import LanguageModel
 from paceline.drafters.assistant import Assistant
-from paceline.hosts.python import LanguageModel
 from paceline.targets.base import Request, Rows, Target
 from paceline.targets.lending import KeptRows, Tray
 from paceline.targets.table import TableRows, TableTarget

@@ -11,15 +11,16 @@ import pytest
 from engine import PROMPT, SIZE, Erratic, tabled, write, write_slowly
 from enumeration import Coins, FractionLaw, World, output_law
 from paceline.context import Context, Ending
-from paceline.decode.planner import Cut, Draft, Fixed
-from paceline.decode.serial import run
-from paceline.decode.session import Session
 from paceline.drafters import Budget, Drafter, Seen, make_drafter
 from paceline.drafters.compose import Union
 from paceline.drafters.indexing import build
 from paceline.drafters.lookahead import BEST, Lookahead, Window, foretold
 from paceline.drafters.spectra import Memory, Spectra
+from paceline.engine.loop import Session
+from paceline.engine.serial import run
 from paceline.law import KeyedDice, Law, Noise, Sampling
+from paceline.planning.base import Cut, Draft
+from paceline.planning.fixed import Fixed
 from paceline.targets.base import Request, Scores
 from paceline.tree import EMPTY, ROOT, DraftTree
 from paceline.verify import Rule, Verdict

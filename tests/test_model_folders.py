@@ -15,8 +15,8 @@ from safetensors.torch import load_file, save_file
 
 import families
 import paceline
+from paceline.bench.peers.mlx_lm import MlxLm
 from paceline.cli import main
-from paceline.measure.peers.mlx_lm import MlxLm
 from paceline.targets.hf.load import load_target
 from paceline.targets.trust import trusts_all
 

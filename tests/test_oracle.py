@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from paceline.measure.oracle import Curve, Oracle, curve_of
-from paceline.measure.run.directory import About, Run, read
-from paceline.measure.run.record import Record, Verdict
+from paceline.bench.oracle import Curve, Oracle, curve_of
+from paceline.bench.run.directory import About, Run, read
+from paceline.bench.run.record import Record, Verdict
 from runs import made_run
 from test_cli import say
 

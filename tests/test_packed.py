@@ -14,8 +14,8 @@ from torch import nn
 
 from engine import write
 from families import build
+from paceline.check.rescore import wider_twin
 from paceline.drafters import make_drafter
-from paceline.measure.conformance.rescore import wider_twin
 from paceline.targets.base import Request, Want
 from paceline.targets.hf import packed as packing
 from paceline.targets.hf.joined import Share

@@ -16,11 +16,11 @@ import pytest
 import torch
 
 import paceline
+from paceline.bench.peers import PEERS, Weights, check_peer, make_peer
+from paceline.bench.run.contestant import Contestant, Job, Missing, Written
 from paceline.context import Ints
 from paceline.drafters.assistant import DraftModel
 from paceline.law import Sampling
-from paceline.measure.peers import PEERS, Weights, check_peer, make_peer
-from paceline.measure.run.contestant import Contestant, Job, Missing, Written
 
 NEEDED = ("transformers", "transformers-lookup", "transformers-assisted", "transformers-uag")
 OPTIONAL = {"mlx-lm": "mlx_lm", "mlx-lm-assisted": "mlx_lm", "llama-cpp": "llama_cpp"}

@@ -13,15 +13,15 @@ import pytest
 
 import families
 import paceline
-from paceline.decode.account import Totals
+from paceline.api.model import LanguageModel
+from paceline.api.pictures import TokenPicture, cells
+from paceline.api.pictures.page import page, table_section, token_section
+from paceline.api.pictures.terminal import END, OWN, Painter, paint
+from paceline.api.pictures.tokens import HALVES, Kind
+from paceline.api.writing import Generation
+from paceline.bench.comparison import Comparison, compare
+from paceline.engine.account import Totals
 from paceline.files.visible import CONTROLS
-from paceline.hosts.python import LanguageModel
-from paceline.hosts.writing import Generation
-from paceline.measure.comparison import Comparison, compare
-from paceline.measure.pictures import TokenPicture, cells
-from paceline.measure.pictures.page import page, table_section, token_section
-from paceline.measure.pictures.terminal import END, OWN, Painter, paint
-from paceline.measure.pictures.tokens import HALVES, Kind
 from paceline.vocabulary import Detokenizer
 from tokenizer_kinds import STREAMABLE, vocabulary_of
 
@@ -266,8 +266,8 @@ def contrast(one: str, other: str) -> float:
 
 
 def test_text_can_be_read_on_every_color() -> None:
-    from paceline.measure.pictures.style import COLORS, STYLE
-    from paceline.measure.pictures.terminal import MARKS
+    from paceline.api.pictures.style import COLORS, STYLE
+    from paceline.api.pictures.terminal import MARKS
 
     light, dark = re.findall(r"--ink:(#\w{6});\\?\s*--soft:(#\w{6});--paper:#\w+;--card:(#\w{6})", STYLE)
     refused = re.findall(r"--refused:(#\w{6})", STYLE)

@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 
 from paceline.files import folder
-from paceline.profile.acceptance import Point
-from paceline.profile.curve import Curves, Reading, with_reading
-from paceline.profile.fits import best_size, cubic, left_out, optimum, points, spline
-from paceline.profile.setup import Setup
-from paceline.profile.stored import Profile, Unreadable, find, load, path_of, save
+from paceline.planning.acceptance import Point
+from paceline.planning.curve import Curves, Reading, with_reading
+from paceline.planning.fits import best_size, cubic, left_out, optimum, points, spline
+from paceline.planning.stored import Profile, Unreadable, find, load, path_of, save
+from paceline.targets.setup import Setup
 from profiles import SIZES, full, method, timings
 
 SETUP = Setup(model="some/model", fingerprint="0123", device="cpu", dtype="float32", threads=2, processor="a processor")

@@ -15,19 +15,19 @@ from typing import Any
 import numpy as np
 import pytest
 
+from paceline.api.pictures.tokens import Kind
+from paceline.bench.doubts import doubts
+from paceline.bench.report import charts, texts
+from paceline.bench.report.axes import fitted, nearest_line, round_steps, width_of
+from paceline.bench.report.page import STEPS, step_of
+from paceline.bench.report.style import ENTRIES, HEAT
+from paceline.bench.report.whole import MARK, MARKDOWN, PAGE, files
+from paceline.bench.report.words import headline, second_sentences, times
+from paceline.bench.run.directory import Run
+from paceline.bench.run.record import Verdict
+from paceline.bench.summary import Summary
 from paceline.cli import main
 from paceline.cli.folders import write_folder
-from paceline.measure.doubts import doubts
-from paceline.measure.pictures.tokens import Kind
-from paceline.measure.report import charts, texts
-from paceline.measure.report.axes import fitted, nearest_line, round_steps, width_of
-from paceline.measure.report.page import STEPS, step_of
-from paceline.measure.report.style import ENTRIES, HEAT
-from paceline.measure.report.whole import MARK, MARKDOWN, PAGE, files
-from paceline.measure.report.words import headline, second_sentences, times
-from paceline.measure.run.directory import Run
-from paceline.measure.run.record import Verdict
-from paceline.measure.summary import Summary
 from runs import made_run
 from test_pictures import HOSTILE, contrast
 

@@ -9,12 +9,12 @@ import pytest
 
 import browser
 from browser import Browser
-from paceline.measure.pictures import cells
-from paceline.measure.pictures.page import POLICY
-from paceline.measure.report import texts
-from paceline.measure.report.whole import PAGE, files
-from paceline.measure.run.directory import Run
-from paceline.measure.summary import Summary
+from paceline.api.pictures import cells
+from paceline.api.pictures.page import POLICY
+from paceline.bench.report import texts
+from paceline.bench.report.whole import PAGE, files
+from paceline.bench.run.directory import Run
+from paceline.bench.summary import Summary
 from runs import made_run
 
 pytestmark = pytest.mark.skipif(browser.missing() is not None, reason=str(browser.missing()))

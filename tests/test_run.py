@@ -21,18 +21,19 @@ import torch
 import paceline
 from clock import MadeClock
 from engine import SIZE, habitual, tabled, write
+from paceline.bench.rotation import order
+from paceline.bench.run.contestant import Clock, Contestant, Job, Written, cut
+from paceline.bench.run.directory import ABOUT, RECORDS, read
+from paceline.bench.run.ours import Drafting, Ours, parted
+from paceline.bench.run.record import NEW_COLUMNS, ROUND_COLUMNS, SPLIT, Record, Verdict
+from paceline.bench.run.together import arrivals
+from paceline.bench.summary import Summary
 from paceline.context import Context
-from paceline.decode.planner import Cut, Draft, Fixed, Why
 from paceline.drafters import Budget, Drafter, Plain, Seen, make_drafter
 from paceline.files import claimed
 from paceline.law import Sampling
-from paceline.measure.rotation import order
-from paceline.measure.run.contestant import Clock, Contestant, Job, Written, cut
-from paceline.measure.run.directory import ABOUT, RECORDS, read
-from paceline.measure.run.ours import Drafting, Ours, parted
-from paceline.measure.run.record import NEW_COLUMNS, ROUND_COLUMNS, SPLIT, Record, Verdict
-from paceline.measure.run.together import arrivals
-from paceline.measure.summary import Summary
+from paceline.planning.base import Cut, Draft, Why
+from paceline.planning.fixed import Fixed
 from paceline.targets.base import Target
 from paceline.targets.table import TableTarget
 from paceline.tree import DraftTree

@@ -10,12 +10,12 @@ import torch
 from tokenizers import Tokenizer, decoders, models
 
 from engine import METHODS, PROMPT, SIZE, Erratic, Slow, habitual, tabled, write, write_slowly
+from paceline.api.model import LanguageModel
 from paceline.context import Context, Ending, Finish
-from paceline.decode.account import Totals
-from paceline.decode.session import Round, Session
 from paceline.drafters import Budget, Drafter, Plain, make_drafter
 from paceline.drafters.compose import Union
-from paceline.hosts.python import LanguageModel
+from paceline.engine.account import Totals
+from paceline.engine.loop import Round, Session
 from paceline.law import Sampling
 from paceline.targets.base import OnEarly, Pending, Reach, Request
 from paceline.targets.table import TableTarget

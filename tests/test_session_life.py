@@ -13,16 +13,16 @@ import families
 import paceline
 from clock import MadeClock
 from engine import METHODS, PROMPT, SIZE, Erratic, Watched, habitual, tabled, write, write_slowly
+from paceline.api.model import LanguageModel
+from paceline.api.settings import split_settings
+from paceline.api.writing import Piece, Writing
 from paceline.context import Context, Ending, Ints
-from paceline.decode.planner import Fixed
-from paceline.decode.serial import run
-from paceline.decode.session import Session
 from paceline.drafters import Plain, Seen, make_drafter
 from paceline.drafters.compose import Fallback, Union
-from paceline.hosts.python import LanguageModel
-from paceline.hosts.settings import split_settings
-from paceline.hosts.writing import Piece, Writing
+from paceline.engine.loop import Session
+from paceline.engine.serial import run
 from paceline.law import Sampling
+from paceline.planning.fixed import Fixed
 from paceline.targets.base import OnEarly, Pending, Request, Want
 from paceline.targets.table import TableTarget
 

@@ -10,14 +10,14 @@ from typing import Any
 
 import pytest
 
-from paceline.measure.statistics import Estimate
-from paceline.measure.studies import STUDIES
-from paceline.measure.studies.base import Calibrated, Findings, Found, Setting, Sign, Way
-from paceline.measure.studies.methods import BATCHES, RIVALS, sized, with_options
-from paceline.measure.studies.nodes import Nodes
-from paceline.measure.studies.page import study_page
-from paceline.measure.studies.texts import binned, lengths_within, long_prompts
-from paceline.measure.summary import Summary
+from paceline.bench.statistics import Estimate
+from paceline.bench.studies import STUDIES
+from paceline.bench.studies.base import Calibrated, Findings, Found, Setting, Sign, Way
+from paceline.bench.studies.methods import BATCHES, RIVALS, sized, with_options
+from paceline.bench.studies.nodes import Nodes
+from paceline.bench.studies.page import study_page
+from paceline.bench.studies.texts import binned, lengths_within, long_prompts
+from paceline.bench.summary import Summary
 from paceline.tree import DraftTree
 from runs import made_run
 from test_cli import say

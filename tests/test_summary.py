@@ -10,11 +10,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from paceline.measure.doubts import doubts
-from paceline.measure.run.directory import Run, read
-from paceline.measure.run.record import SPLIT, Verdict
-from paceline.measure.statistics import Estimate
-from paceline.measure.summary import Figures, Summary
+from paceline.bench.doubts import doubts
+from paceline.bench.run.directory import Run, read
+from paceline.bench.run.record import SPLIT, Verdict
+from paceline.bench.statistics import Estimate
+from paceline.bench.summary import Figures, Summary
 from runs import made_run
 
 

@@ -12,11 +12,11 @@ import pytest
 import families
 import paceline
 from engine import PROMPT, SIZE, Erratic, Watched, habitual, tabled
+from paceline.api.batch import Progress, TextBatch
+from paceline.api.model import LanguageModel
+from paceline.api.writing import Generation, Writing
 from paceline.drafters import Plain
 from paceline.drafters.assistant import Assistant
-from paceline.hosts.batch import Progress, TextBatch
-from paceline.hosts.python import LanguageModel
-from paceline.hosts.writing import Generation, Writing
 from paceline.targets.base import Rows, Target
 from paceline.targets.table import TableTarget
 from paceline.tree import Ints

@@ -10,17 +10,17 @@ from typing import Any
 import pytest
 
 from engine import habitual, tabled
+from paceline.bench.compare import Between, Within
+from paceline.bench.doubts import doubts
+from paceline.bench.run.contestant import Clock, Contestant, Job, Written
+from paceline.bench.run.directory import Run, read
+from paceline.bench.run.ours import Drafting, Ours
+from paceline.bench.run.record import Record, Verdict
+from paceline.bench.summary import Summary
 from paceline.context import Context
-from paceline.decode.serial import run as drive
 from paceline.drafters import Budget, Drafter, make_drafter
+from paceline.engine.serial import run as drive
 from paceline.law import Sampling
-from paceline.measure.compare import Between, Within
-from paceline.measure.doubts import doubts
-from paceline.measure.run.contestant import Clock, Contestant, Job, Written
-from paceline.measure.run.directory import Run, read
-from paceline.measure.run.ours import Drafting, Ours
-from paceline.measure.run.record import Record, Verdict
-from paceline.measure.summary import Summary
 from paceline.targets.base import Target
 from paceline.targets.table import TableTarget
 from paceline.tree import EMPTY, DraftTree

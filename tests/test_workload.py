@@ -11,13 +11,13 @@ from typing import Any
 
 import pytest
 
-from paceline.measure.workload import Prompt, Workload, encode, open_suite
-from paceline.measure.workload import sources as places
-from paceline.measure.workload.files import as_lines
-from paceline.measure.workload.longform import CRIMEAN_TATAR, REQUESTS
-from paceline.measure.workload.phrases import PHRASES
-from paceline.measure.workload.picking import spread
-from paceline.measure.workload.spec import CHAT_CATEGORIES, TASKS
+from paceline.bench.suites import Prompt, Workload, encode, open_suite
+from paceline.bench.suites import sources as places
+from paceline.bench.suites.files import as_lines
+from paceline.bench.suites.longform import CRIMEAN_TATAR, REQUESTS
+from paceline.bench.suites.phrases import PHRASES
+from paceline.bench.suites.picking import spread
+from paceline.bench.suites.spec import CHAT_CATEGORIES, TASKS
 from paceline.vocabulary import Vocabulary
 from test_chat import TEMPLATE
 from test_cli import say

@@ -8,19 +8,19 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from paceline.api.batch import TextBatch as TextBatch
+    from paceline.api.model import LanguageModel as LanguageModel
+    from paceline.api.model import load as load
+    from paceline.api.settings import Settings as Settings
+    from paceline.api.writing import Generation as Generation
+    from paceline.api.writing import Piece as Piece
+    from paceline.api.writing import Writing as Writing
     from paceline.context import Context as Context
     from paceline.drafters import Ask as Ask
     from paceline.drafters import Budget as Budget
     from paceline.drafters import Drafter as Drafter
     from paceline.drafters import Seen as Seen
-    from paceline.hosts.batch import TextBatch as TextBatch
-    from paceline.hosts.python import LanguageModel as LanguageModel
-    from paceline.hosts.python import load as load
-    from paceline.hosts.settings import Settings as Settings
-    from paceline.hosts.transformers import custom_generate as custom_generate
-    from paceline.hosts.writing import Generation as Generation
-    from paceline.hosts.writing import Piece as Piece
-    from paceline.hosts.writing import Writing as Writing
+    from paceline.integrations.transformers import custom_generate as custom_generate
     from paceline.law import Distribution as Distribution
     from paceline.law import Sampling as Sampling
     from paceline.targets.base import Scores as Scores
@@ -37,19 +37,19 @@ _HOME = {
     "Distribution": "paceline.law",
     "DraftTree": "paceline.tree",
     "Drafter": "paceline.drafters",
-    "Generation": "paceline.hosts.writing",
-    "LanguageModel": "paceline.hosts.python",
-    "Piece": "paceline.hosts.writing",
+    "Generation": "paceline.api.writing",
+    "LanguageModel": "paceline.api.model",
+    "Piece": "paceline.api.writing",
     "Sampling": "paceline.law",
     "Scores": "paceline.targets.base",
     "Seen": "paceline.drafters",
-    "Settings": "paceline.hosts.settings",
+    "Settings": "paceline.api.settings",
     "TableTarget": "paceline.targets.table",
-    "TextBatch": "paceline.hosts.batch",
+    "TextBatch": "paceline.api.batch",
     "Want": "paceline.targets.base",
-    "Writing": "paceline.hosts.writing",
-    "custom_generate": "paceline.hosts.transformers",
-    "load": "paceline.hosts.python",
+    "Writing": "paceline.api.writing",
+    "custom_generate": "paceline.integrations.transformers",
+    "load": "paceline.api.model",
 }
 """Exported name -> the module that defines it."""
 

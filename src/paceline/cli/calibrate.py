@@ -14,10 +14,10 @@ from paceline.cli.streams import say
 from paceline.files import check_output, write_whole
 
 if TYPE_CHECKING:
-    from paceline.hosts.python import LanguageModel
-    from paceline.measure.calibrate import Method, Plan
-    from paceline.profile.acceptance import Acceptance
-    from paceline.profile.stored import Profile
+    from paceline.api.model import LanguageModel
+    from paceline.bench.calibrate import Method, Plan
+    from paceline.planning.acceptance import Acceptance
+    from paceline.planning.stored import Profile
 
 BUNDLED_TEMPERATURE = 0.8
 """The bundled models fall into loops when they are greedy, which flatters methods that look things up."""
@@ -75,9 +75,9 @@ def add(commands: Subparsers) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    from paceline.measure.calibrate import Calibrator
-    from paceline.measure.calibrate.prompts import SAMPLES, prompts_of
-    from paceline.profile.stored import Unreadable, load, path_of, update
+    from paceline.bench.calibrate import Calibrator
+    from paceline.bench.calibrate.prompts import SAMPLES, prompts_of
+    from paceline.planning.stored import Unreadable, load, path_of, update
     from paceline.targets.setup import setup_of
 
     started = time.monotonic()
@@ -104,7 +104,7 @@ def run(options: argparse.Namespace) -> int:
     say("\n".join(_said(profile, measured)))
     say(f"\nmeasured in {took:.0f} s and kept in {path}")
     if options.html is not None:
-        from paceline.measure.calibrate.page import calibration_page
+        from paceline.bench.calibrate.page import calibration_page
 
         write_whole(options.html, calibration_page(profile, measured, took))
         say(f"pictures: {options.html}")
@@ -115,8 +115,8 @@ def run(options: argparse.Namespace) -> int:
 
 def _specs(options: argparse.Namespace) -> list[str]:
     """The methods by their specs; a misspelt one is told before a model is loaded."""
+    from paceline.api.settings import Settings
     from paceline.drafters import make_drafter
-    from paceline.hosts.settings import Settings
 
     specs = list(dict.fromkeys(options.method or [Settings(draft_model=options.draft_model).spec]))
     for spec in specs:
@@ -125,8 +125,8 @@ def _specs(options: argparse.Namespace) -> list[str]:
 
 
 def _plan(options: argparse.Namespace) -> Plan:
+    from paceline.bench.calibrate import Plan
     from paceline.law import Sampling
-    from paceline.measure.calibrate import Plan
     from paceline.targets.pocket.open import is_bundled
 
     for name in ("max_new_tokens", "samples", "threads"):
@@ -151,7 +151,7 @@ def _plan(options: argparse.Namespace) -> Plan:
 
 def _check_lengths(lengths: list[int] | None, lm: LanguageModel) -> None:
     """Lengths that were asked for are not left out in silence, as those of the plan are."""
-    from paceline.measure.calibrate.run import fits
+    from paceline.bench.calibrate.run import fits
 
     limit = lm.target.context_length
     if limit is not None and (beyond := [length for length in lengths or () if not fits(length, limit)]):
@@ -162,9 +162,9 @@ def _check_lengths(lengths: list[int] | None, lm: LanguageModel) -> None:
 
 
 def _methods(lm: LanguageModel, specs: list[str], draft_model: str | None) -> list[Method]:
+    from paceline.bench.calibrate import Method
     from paceline.drafters import make_drafter
     from paceline.drafters.assistant import DraftModel
-    from paceline.measure.calibrate import Method
 
     draft = None if draft_model is None else DraftModel.load(draft_model, lm.target)
     methods = []

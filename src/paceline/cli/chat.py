@@ -29,9 +29,9 @@ from paceline.cli.common import (
 from paceline.cli.streams import say, write
 
 if TYPE_CHECKING:
-    from paceline.hosts.conversation import Conversation
-    from paceline.hosts.python import LanguageModel
-    from paceline.hosts.writing import Generation
+    from paceline.api.chat import Conversation
+    from paceline.api.model import LanguageModel
+    from paceline.api.writing import Generation
 
 COMMANDS = {
     "/reset": "start a new conversation",
@@ -63,8 +63,8 @@ def add(commands: Subparsers) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    from paceline.hosts.conversation import Conversation
-    from paceline.hosts.settings import split_settings
+    from paceline.api.chat import Conversation
+    from paceline.api.settings import split_settings
 
     settings = writing_settings(options)
     how, sampling = split_settings(settings)
@@ -185,8 +185,8 @@ class Chat:
         say(flush=True)
 
     def _draw(self, pieces: Any) -> None:
-        from paceline.measure.pictures import TokenPicture, cells
-        from paceline.measure.pictures.terminal import Painter
+        from paceline.api.pictures import TokenPicture, cells
+        from paceline.api.pictures.terminal import Painter
 
         painter = Painter(self._color)
         for cell in cells(pieces):
@@ -207,7 +207,7 @@ class Chat:
         return ""
 
     def _stats(self) -> Iterator[str]:
-        from paceline.measure.pictures import summary
+        from paceline.api.pictures import summary
 
         replies = self._conversation.replies
         if not replies:

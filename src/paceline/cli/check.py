@@ -20,7 +20,7 @@ from paceline.cli.common import (
 from paceline.cli.streams import say
 
 if TYPE_CHECKING:
-    from paceline.measure.conformance import Report
+    from paceline.check import Report
 
 
 def add(commands: Subparsers) -> None:
@@ -71,8 +71,8 @@ def add(commands: Subparsers) -> None:
 def run(options: argparse.Namespace) -> int:
     if options.families is not None:
         return _families(options)
+    from paceline.check import BATCHES, Checker, completing, fixed
     from paceline.drafters.assistant import DraftModel
-    from paceline.measure.conformance import BATCHES, Checker, completing, fixed
     from paceline.verify import Rule
 
     drafts = draft_model(options)
@@ -112,8 +112,8 @@ def _families(options: argparse.Namespace) -> int:
     """Print a line per tiny model and the number of each verdict."""
     from collections import Counter
 
-    from paceline.hosts.transformers import custom_generate
-    from paceline.measure.conformance.families import FAILURES, Finding, sweep
+    from paceline.check.families import FAILURES, Finding, sweep
+    from paceline.integrations.transformers import custom_generate
 
     findings: list[Finding] = []
     with progress("tiny models") as advance:
@@ -129,9 +129,9 @@ def _families(options: argparse.Namespace) -> int:
 
 def _methods(asked: list[str] | None, drafts: str | None) -> tuple[str, ...]:
     """What to check; a misspelt one is told here, before a model is loaded."""
+    from paceline.check import ADVERSARIES, ASSISTED, METHODS
     from paceline.drafters import make_drafter
     from paceline.drafters.spec import plug_ins
-    from paceline.measure.conformance import ADVERSARIES, ASSISTED, METHODS
 
     assisted = () if drafts is None else ASSISTED
     methods = tuple(asked or (*METHODS, *assisted, *plug_ins(), *ADVERSARIES))
@@ -143,8 +143,8 @@ def _methods(asked: list[str] | None, drafts: str | None) -> tuple[str, ...]:
 
 def _planners(asked: Sequence[str]) -> Sequence[str]:
     """Who is to size drafts; a misspelt one is told here, too."""
-    from paceline.decode.planners import make_planner
     from paceline.drafters import Plain
+    from paceline.planning.specs import make_planner
 
     for planner in asked:
         make_planner(planner, Plain())

@@ -21,8 +21,8 @@ from paceline.files.visible import LINE, one_line, visible
 if TYPE_CHECKING:
     from rich.text import Text
 
-    from paceline.hosts.python import LanguageModel
-    from paceline.hosts.settings import Settings
+    from paceline.api.model import LanguageModel
+    from paceline.api.settings import Settings
     from paceline.law import Sampling
 
 Subparsers = Any
@@ -320,7 +320,7 @@ def load_model(options: argparse.Namespace) -> LanguageModel:
     """The model of `add_model`'s options. Other libraries' progress bars and retries are for terminals, if at all."""
     from transformers.utils import logging as transformers_logging
 
-    from paceline.hosts.python import load
+    from paceline.api.model import load
 
     logging.getLogger("huggingface_hub").setLevel(logging.ERROR)
     if not sys.stderr.isatty():

@@ -34,10 +34,10 @@ from paceline.cli.streams import say
 from paceline.files import check_output, write_whole
 
 if TYPE_CHECKING:
-    from paceline.hosts.python import LanguageModel
-    from paceline.hosts.writing import Generation
-    from paceline.measure.comparison import Comparison, Entry, Parting, Write
-    from paceline.measure.pictures import TokenPicture
+    from paceline.api.model import LanguageModel
+    from paceline.api.pictures import TokenPicture
+    from paceline.api.writing import Generation
+    from paceline.bench.comparison import Comparison, Entry, Parting, Write
 
 METHODS = ("plain", "assistant", "auto")
 BALLASTED = "+ballast"
@@ -151,7 +151,7 @@ def run(options: argparse.Namespace) -> int:
         say(NOT_SAME.format(**next(part.facts for part in parts if not part.same)))
     say(f'{seconds:.0f} s altogether. Now write something yourself: paceline generate "Once" --show tokens')
     if options.html:
-        from paceline.measure.pictures.page import page
+        from paceline.api.pictures.page import page
 
         write_whole(options.html, page("Paceline: the same text, faster", _sections(parts)))
     if options.json:
@@ -182,7 +182,7 @@ class Part:
     @property
     def claim(self) -> Parting | None:
         """Where a slow twin's texts part from its model's; None where they do not, as they must not."""
-        from paceline.measure.comparison import first_parting
+        from paceline.bench.comparison import first_parting
 
         if self.twin_of is None:
             return None
@@ -210,7 +210,7 @@ class Part:
         return max(drafting, key=lambda entry: entry.per_round(lambda totals: totals.tokens))
 
     def picture(self, number: int) -> TokenPicture:
-        from paceline.measure.pictures import TokenPicture
+        from paceline.api.pictures import TokenPicture
 
         text: Any = self.best.texts[number]
         title = f"{self.names[number]}, drafts by {self.best.method}"
@@ -251,8 +251,8 @@ def _models(options: argparse.Namespace) -> list[str]:
 
 def _methods(options: argparse.Namespace) -> dict[str, dict[str, Any]]:
     """The settings of every method. Those that draft with a model get it."""
+    from paceline.api.settings import split_settings
     from paceline.drafters import make_drafter
-    from paceline.hosts.settings import split_settings
 
     drafts = draft_model(options)
     asked = options.methods or [method for method in METHODS if drafts or method != "assistant"]
@@ -273,7 +273,7 @@ def _part(
     options: argparse.Namespace,
     twin_of: Part | None,
 ) -> Part:
-    from paceline.measure.comparison import compare
+    from paceline.bench.comparison import compare
 
     options.model = model
     with progress(f"loading {model}") as advance:
@@ -313,7 +313,7 @@ def _writer(lm: LanguageModel, settings: dict[str, Any]) -> Write:
 def _print(part: Part, color: bool) -> None:
     from rich.text import Text
 
-    from paceline.measure.pictures.terminal import paint
+    from paceline.api.pictures.terminal import paint
 
     width = max(NARROW, min(shutil.get_terminal_size((WIDE, 24)).columns, WIDE)) if sys.stdout.isatty() else WIDE
     show(Text("  ".join(_facts(part)), "bold"), color, width=width)
@@ -386,7 +386,7 @@ def _notes(part: Part) -> Iterator[str]:
 
 
 def _sections(parts: list[Part]) -> Iterator[str]:
-    from paceline.measure.pictures.page import table_section, token_section
+    from paceline.api.pictures.page import table_section, token_section
 
     for number, part in enumerate(parts):
         notes = [*([WHAT_BALLAST_IS] if part.ballast else []), "; ".join(_notes(part))]

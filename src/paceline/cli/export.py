@@ -12,7 +12,7 @@ from paceline.cli.common import Subparsers, add_json, print_json
 from paceline.cli.streams import say
 
 if TYPE_CHECKING:
-    from paceline.measure.export import Equivalent
+    from paceline.integrations.export import Equivalent
 
 ENGINES = ("vllm", "llama.cpp", "transformers")
 WIDTH = 100
@@ -42,7 +42,7 @@ def add(commands: Subparsers) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    from paceline.measure.export import VERSIONS, equivalent, equivalents_of_run
+    from paceline.integrations.export import VERSIONS, equivalent, equivalents_of_run
 
     if (options.method is None) == (options.directory is None):
         raise ValueError("give a METHOD or --run DIR, one of the two")
@@ -51,7 +51,10 @@ def run(options: argparse.Namespace) -> int:
             raise ValueError(
                 "a run says itself how its methods drafted; leave out --draft-model and --num-draft-tokens"
             )
-        found = equivalents_of_run(options.engine, options.directory)
+        from paceline.bench.run.directory import ABOUT, read
+
+        entries = read(options.directory).about.entries
+        found = equivalents_of_run(options.engine, entries, options.directory / ABOUT)
     else:
         model, tokens = options.draft_model, options.num_draft_tokens
         found = [equivalent(options.engine, options.method, draft_model=model, draft_tokens=tokens)]

@@ -28,8 +28,8 @@ from paceline.cli.streams import say, write
 from paceline.files import check_output, write_whole
 
 if TYPE_CHECKING:
-    from paceline.hosts.writing import Generation, Writing
-    from paceline.measure.pictures import TokenPicture
+    from paceline.api.pictures import TokenPicture
+    from paceline.api.writing import Generation, Writing
 
 
 def add(commands: Subparsers) -> None:
@@ -61,7 +61,7 @@ def add(commands: Subparsers) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    from paceline.hosts.settings import split_settings
+    from paceline.api.settings import split_settings
 
     check_output(options.html, inputs_of(options))
     prompt = read_prompt(options.prompt, options.prompt_file)
@@ -102,8 +102,8 @@ def _stream(writing: Writing, prompt: str, options: argparse.Namespace) -> Gener
 
 
 def _draw(writing: Writing, prompt: str, color: bool) -> Generation:
-    from paceline.measure.pictures import cells
-    from paceline.measure.pictures.terminal import Painter
+    from paceline.api.pictures import cells
+    from paceline.api.pictures.terminal import Painter
 
     painter = Painter(color)
     show(painter.prompt(prompt), color, end="")
@@ -116,7 +116,7 @@ def _draw(writing: Writing, prompt: str, color: bool) -> Generation:
 
 
 def _print_all(texts: list[Generation], prompt: str, options: argparse.Namespace) -> None:
-    from paceline.measure.pictures.terminal import paint
+    from paceline.api.pictures.terminal import paint
 
     for number, text in enumerate(texts):
         if len(texts) > 1 and (options.show or not options.json):
@@ -129,13 +129,13 @@ def _print_all(texts: list[Generation], prompt: str, options: argparse.Namespace
 
 
 def _picture(text: Generation, prompt: str, facts: dict[str, Any], title: str = "") -> TokenPicture:
-    from paceline.measure.pictures import TokenPicture
+    from paceline.api.pictures import TokenPicture
 
     return TokenPicture(prompt, tuple(text.pieces), text.totals, facts, title)
 
 
 def _write_page(path: Path, pictures: list[TokenPicture]) -> None:
-    from paceline.measure.pictures.page import page, token_section
+    from paceline.api.pictures.page import page, token_section
 
     write_whole(path, page("Where each token came from", map(token_section, pictures)))
 

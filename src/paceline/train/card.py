@@ -12,12 +12,12 @@ import numpy as np
 from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
 from paceline.context import Context, Ending
-from paceline.decode.planner import Fixed
-from paceline.decode.serial import run
-from paceline.decode.session import Session
 from paceline.drafters import Plain
+from paceline.engine.loop import Session
+from paceline.engine.serial import run
 from paceline.files import write_whole
 from paceline.law import Sampling
+from paceline.planning.fixed import Fixed
 from paceline.targets.hf.load import load_target
 from paceline.targets.hf.packed import parameter_count
 from paceline.targets.hf.target import HFTarget

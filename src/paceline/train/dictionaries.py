@@ -13,6 +13,8 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from paceline.bench.dictionaries.emulator import Dictionaries, Script
+from paceline.bench.dictionaries.tally import Tally
 from paceline.dictionary import file
 from paceline.dictionary.build import Recipe, build
 from paceline.dictionary.corpus import Corpus
@@ -22,8 +24,6 @@ from paceline.dictionary.running import spelled
 from paceline.dictionary.shipped import FOLDER
 from paceline.dictionary.statistics import statistics
 from paceline.files import terminable, write_whole
-from paceline.measure.dictionaries.emulator import Dictionaries, Script
-from paceline.measure.dictionaries.tally import Tally
 from paceline.targets.replay import open_vocabulary
 from paceline.train.corpus import Text, read
 from paceline.vocabulary import Vocabulary

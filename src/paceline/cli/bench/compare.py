@@ -12,10 +12,10 @@ from paceline.cli.common import Subparsers, add_json, aligned, print_json
 from paceline.cli.streams import say
 
 if TYPE_CHECKING:
-    from paceline.measure.compare import Between, Finding, Within
-    from paceline.measure.oracle import Oracle
-    from paceline.measure.statistics import Estimate
-    from paceline.measure.summary import Figures
+    from paceline.bench.compare import Between, Finding, Within
+    from paceline.bench.oracle import Oracle
+    from paceline.bench.statistics import Estimate
+    from paceline.bench.summary import Figures
 
 WIDTH = 110
 BEST = "*"
@@ -49,8 +49,8 @@ def add(commands: Subparsers) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    from paceline.measure.compare import Within, across
-    from paceline.measure.run.directory import read
+    from paceline.bench.compare import Within, across
+    from paceline.bench.run.directory import read
 
     runs = [read(path) for path in options.runs]
     for one in runs:
@@ -65,7 +65,7 @@ def run(options: argparse.Namespace) -> int:
         say("\n\n".join("\n".join(_between(between)) for between in betweens))
         found = {"base_run": runs[0].name, "runs": [between.as_dict() for between in betweens]}
     if options.oracle:
-        from paceline.measure.oracle import Oracle
+        from paceline.bench.oracle import Oracle
 
         oracles = [Oracle(one, options.base) for one in runs]
         for one, oracle in zip(runs, oracles, strict=True):
@@ -107,7 +107,7 @@ def _percents(found: Estimate) -> str:
 
 
 def _within(found: Within) -> Iterator[str]:
-    from paceline.measure.doubts import doubts
+    from paceline.bench.doubts import doubts
 
     summary = found.summary
     for columns in _blocks(summary.tasks):

@@ -14,8 +14,8 @@ from paceline.cli.streams import say
 from paceline.files import workplace
 
 if TYPE_CHECKING:
+    from paceline.bench.draft_cost import Foretold
     from paceline.drafters import Drafter
-    from paceline.measure.draft_cost import Foretold
     from paceline.targets.base import Target
 
 METHODS = ("unispec", "recycling", "suffix", "lookup", "dictionary", "foresight", "auto")
@@ -60,7 +60,7 @@ def run(options: argparse.Namespace) -> int:
         raise ValueError("--dtype and --device are of a model; name one with --model")
     import torch
 
-    from paceline.measure import draft_cost
+    from paceline.bench import draft_cost
 
     made = draft_cost.made_for(options.rounds)
     with _makers(made) as makers:
@@ -106,8 +106,8 @@ def run(options: argparse.Namespace) -> int:
 @contextmanager
 def _makers(made: Foretold, tokenizer: str = "") -> Iterator[dict[str, Callable[[], Drafter]]]:
     """Methods by their names; those that take a dictionary have one of the made-up text."""
+    from paceline.bench.made_up import write_dictionary
     from paceline.drafters import make_drafter
-    from paceline.measure.made_up import write_dictionary
 
     with workplace() as folder:
         file = folder / "made-up.dict"
@@ -118,7 +118,7 @@ def _makers(made: Foretold, tokenizer: str = "") -> Iterator[dict[str, Callable[
 
 def _rounds(options: argparse.Namespace) -> dict[str, Any]:
     """The shares of every method in the rounds of a model."""
-    from paceline.measure import draft_cost
+    from paceline.bench import draft_cost
 
     lm = load_model(options)
     rounds, methods, plain = min(options.rounds, FORWARDS), list[dict[str, Any]](), dict[str, float]()
@@ -157,7 +157,7 @@ def _rounds(options: argparse.Namespace) -> dict[str, Any]:
 
 def _best_size(target: Target, spec: str) -> int | None:
     """The size that ``paceline calibrate`` found for the method here, if it was asked and found that drafts pay."""
-    from paceline.profile.stored import find
+    from paceline.planning.stored import find
     from paceline.targets.setup import setup_of
 
     profile = find(setup_of(target))

@@ -40,7 +40,7 @@ def add(commands: Subparsers) -> None:
 
 def run(options: argparse.Namespace) -> int:
     _check(options)
-    from paceline.measure.energy import working
+    from paceline.bench.energy import working
 
     meters = working(options.device)
     found = _computed(options) | {"meters": meters}
@@ -68,7 +68,7 @@ def _check(options: argparse.Namespace) -> None:
 
 
 def _computed(options: argparse.Namespace) -> dict[str, Any]:
-    from paceline.measure.energy.recipes import joules, joules_per_token, watt_hours
+    from paceline.bench.energy.recipes import joules, joules_per_token, watt_hours
 
     if options.watts is None:
         return {}
@@ -86,7 +86,7 @@ def _computed(options: argparse.Namespace) -> dict[str, Any]:
 
 
 def _table(name: str) -> dict[str, Any]:
-    from paceline.measure.energy.recipes import TABLES as PUBLISHED
+    from paceline.bench.energy.recipes import TABLES as PUBLISHED
 
     platforms, notes = PUBLISHED[name]
     rows = [

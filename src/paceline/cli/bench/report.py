@@ -36,10 +36,10 @@ def add(commands: Subparsers) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
+    from paceline.bench.report.whole import MARK, PAGE, TEXTS, files
+    from paceline.bench.run.directory import read
+    from paceline.bench.summary import Summary
     from paceline.cli.folders import write_folder
-    from paceline.measure.report.whole import MARK, PAGE, TEXTS, files
-    from paceline.measure.run.directory import read
-    from paceline.measure.summary import Summary
 
     if options.texts < 0:
         raise ValueError(f"--texts must be at least 0, not {options.texts}")

@@ -10,6 +10,13 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from paceline.api.model import LanguageModel
+from paceline.bench.run.contestant import Missing
+from paceline.bench.studies.base import Calibrated, Found, Setting, Stage, Study, Wish
+from paceline.bench.studies.nodes import Nodes, onlookers
+from paceline.bench.suites.running import languages_of, passages
+from paceline.bench.suites.sources import Sources
+from paceline.bench.summary import Summary
 from paceline.cli.bench.run import options_of
 from paceline.cli.bench.run.stage import referee
 from paceline.cli.bench.surroundings import hushed, threads
@@ -17,13 +24,6 @@ from paceline.cli.common import load_model
 from paceline.files import check_folder, claimed, write_whole
 from paceline.files.reading import DESCRIPTION, damaged, parse, read_file
 from paceline.files.shape import shaped
-from paceline.hosts.python import LanguageModel
-from paceline.measure.run.contestant import Missing
-from paceline.measure.studies.base import Calibrated, Found, Setting, Stage, Study, Wish
-from paceline.measure.studies.nodes import Nodes, onlookers
-from paceline.measure.summary import Summary
-from paceline.measure.workload.running import languages_of, passages
-from paceline.measure.workload.sources import Sources
 
 CALIBRATED, NODES, PROMPTS, STUDY = "calibrated.json", "nodes.json", "prompts.jsonl", "study.json"
 DTYPE = "bfloat16"
@@ -94,10 +94,10 @@ class Maker:
             write_whole(mark, json.dumps({"study": self.study.name}) + "\n")
 
     def _calibrated(self, wish: Wish) -> Calibrated:
+        from paceline.bench.calibrate import Calibrator, Method, Plan
+        from paceline.bench.calibrate.prompts import SAMPLES, prompts_of
         from paceline.drafters import make_drafter
         from paceline.law import Sampling
-        from paceline.measure.calibrate import Calibrator, Method, Plan
-        from paceline.measure.calibrate.prompts import SAMPLES, prompts_of
 
         lm = self.model(wish.dtype)
         assert lm.vocabulary is not None, "a bundled model or one that suites can be asked of"

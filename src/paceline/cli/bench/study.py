@@ -16,8 +16,8 @@ from paceline.cli.streams import say
 from paceline.files import check_output, write_whole
 
 if TYPE_CHECKING:
-    from paceline.measure.studies.base import Findings, Study
-    from paceline.measure.summary import Summary
+    from paceline.bench.studies.base import Findings, Study
+    from paceline.bench.summary import Summary
 
 MODEL, DTYPE, METHOD = "pocket+ballast:500M", "bfloat16", "unispec"
 SUITE, LANGUAGES = "continuation", "en,pl"
@@ -89,9 +89,9 @@ def add(commands: Subparsers) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
+    from paceline.bench.studies import STUDIES as KNOWN
+    from paceline.bench.studies.page import study_page
     from paceline.cli.bench.stages import made
-    from paceline.measure.studies import STUDIES as KNOWN
-    from paceline.measure.studies.page import study_page
 
     if options.study is None:
         return _list(options, KNOWN)

@@ -12,7 +12,7 @@ from paceline.cli.streams import say
 from paceline.files import check_output, write_whole
 
 if TYPE_CHECKING:
-    from paceline.measure.workload import Workload
+    from paceline.bench.suites import Workload
 
 
 def add(commands: Subparsers) -> None:
@@ -54,8 +54,8 @@ def names(given: str) -> list[str]:
 def run(options: argparse.Namespace) -> int:
     if options.suite is None:
         return _list(options)
-    from paceline.measure.workload import open_suite
-    from paceline.measure.workload.files import as_lines
+    from paceline.bench.suites import open_suite
+    from paceline.bench.suites.files import as_lines
 
     check_output(options.out)  # what is there is never replaced
     workload = open_suite(
@@ -80,8 +80,8 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _list(options: argparse.Namespace) -> int:
-    from paceline.measure.workload import SUITES
-    from paceline.measure.workload.suites import is_here
+    from paceline.bench.suites import SUITES
+    from paceline.bench.suites.suites import is_here
 
     for flag in ("langs", "tasks", "limit", "out"):
         if getattr(options, flag) is not None:

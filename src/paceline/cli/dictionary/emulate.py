@@ -27,8 +27,8 @@ from paceline.cli.streams import say
 from paceline.files import check_output, write_whole
 
 if TYPE_CHECKING:
-    from paceline.measure.dictionaries.replaying import Passage
-    from paceline.measure.dictionaries.tally import Tally
+    from paceline.bench.dictionaries.replaying import Passage
+    from paceline.bench.dictionaries.tally import Tally
 
 BUDGET = 8
 OF_FILES = re.compile(r"\b(dictionary|hybrid)\b(?!\s*[:=\w])")
@@ -77,10 +77,10 @@ def add(actions: Subparsers) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    from paceline.measure.dictionaries.replaying import Passage, replayed
-    from paceline.measure.dictionaries.tally import total
-    from paceline.measure.run.emulation import replay
-    from paceline.measure.workload import open_suite
+    from paceline.bench.dictionaries.replaying import Passage, replayed
+    from paceline.bench.dictionaries.tally import total
+    from paceline.bench.run.emulation import replay
+    from paceline.bench.suites import open_suite
 
     if options.budget < 1:
         raise ValueError(f"--budget must be at least 1, not {options.budget}")
@@ -103,7 +103,7 @@ def run(options: argparse.Namespace) -> int:
     lines = [_line(passage.key, passage.tally) for passage in passages] if len(passages) > 1 else []
     say("\n".join(aligned([HEAD, *lines, _line("all" if lines else passages[0].key, whole)])))
     if options.out is not None:
-        from paceline.measure.pictures.page import page
+        from paceline.api.pictures.page import page
 
         write_whole(options.out, page("Where each token came from", map(_section, passages)))
     if options.json:
@@ -133,8 +133,8 @@ def method_of(method: str, files: Sequence[Path]) -> str:
 
 def _tokenizer(options: argparse.Namespace) -> str:
     """Where the tokenizer is opened from."""
-    from paceline.measure.fertility import tokenizers_in
-    from paceline.measure.workload.sources import Sources
+    from paceline.bench.fertility import tokenizers_in
+    from paceline.bench.suites.sources import Sources
 
     named: str | None = options.tokenizer
     if named is None and options.dict:
@@ -154,7 +154,7 @@ def _draw(passages: Sequence[Passage], color: bool) -> None:
     """Each passage with its tokens marked. Nothing is said of seconds, for no model took any."""
     from rich.text import Text
 
-    from paceline.measure.pictures.terminal import Painter
+    from paceline.api.pictures.terminal import Painter
 
     for passage in passages:
         painter = Painter(color)
@@ -175,7 +175,7 @@ def _told(tally: Tally) -> str:
 
 
 def _section(passage: Passage) -> str:
-    from paceline.measure.pictures.page import facts, said, token_text
+    from paceline.api.pictures.page import facts, said, token_text
 
     tally = passage.tally
     known = {

@@ -11,8 +11,8 @@ from paceline.cli.common import Subparsers, add_json, add_trust, aligned, print_
 from paceline.cli.streams import say
 
 if TYPE_CHECKING:
-    from paceline.measure.fertility import Fertility, Text
-    from paceline.measure.workload.sources import Sources
+    from paceline.bench.fertility import Fertility, Text
+    from paceline.bench.suites.sources import Sources
     from paceline.vocabulary import Vocabulary
 
 SAME = 0.005
@@ -67,8 +67,8 @@ def named_text(given: str) -> tuple[str, Path]:
 
 
 def run(options: argparse.Namespace) -> int:
-    from paceline.measure.fertility import beside, table
-    from paceline.measure.workload.sources import Sources
+    from paceline.bench.fertility import beside, table
+    from paceline.bench.suites.sources import Sources
 
     sources = Sources(options.data)
     texts = _texts(options.texts, sources)
@@ -86,7 +86,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _texts(named: Sequence[tuple[str, Path]] | None, sources: Sources) -> list[Text]:
-    from paceline.measure.fertility import PARALLEL, read, texts_in
+    from paceline.bench.fertility import PARALLEL, read, texts_in
 
     if named is not None:
         languages = dict.fromkeys(language for language, _ in named)
@@ -99,7 +99,7 @@ def _texts(named: Sequence[tuple[str, Path]] | None, sources: Sources) -> list[T
 
 def _vocabularies(named: Sequence[str] | None, sources: Sources) -> dict[str, Vocabulary]:
     """By the names that tables have for them. Those in the data folder go by their folder's name alone."""
-    from paceline.measure.fertility import TOKENIZERS, tokenizers_in
+    from paceline.bench.fertility import TOKENIZERS, tokenizers_in
     from paceline.targets.replay import open_vocabulary
 
     here = tokenizers_in(sources)
@@ -119,7 +119,7 @@ def _here(sources: Sources, folder: str) -> str:
 
 def _base(names: Mapping[str, Any]) -> str:
     """The tokenizer that others are compared with, where none was named: the paper's first of those here."""
-    from paceline.measure.fertility import PAPER, paper_name
+    from paceline.bench.fertility import PAPER, paper_name
 
     known = {paper_name(name): name for name in reversed(list(names))}
     return next((known[name] for name in PAPER if name in known), next(iter(names)))
@@ -161,7 +161,7 @@ def _table(
 
 def _paper(counted: Mapping[str, Mapping[str, Fertility]]) -> Iterator[tuple[str, str, str, float, float]]:
     """Tokenizer, its name in the paper, language, our value and the paper's: those that both have."""
-    from paceline.measure.fertility import PAPER, paper_name
+    from paceline.bench.fertility import PAPER, paper_name
 
     for name, row in counted.items():
         if (known := paper_name(name)) is not None:
@@ -172,7 +172,7 @@ def _paper(counted: Mapping[str, Mapping[str, Fertility]]) -> Iterator[tuple[str
 
 def _missing(counted: Mapping[str, Any]) -> list[str]:
     """The paper's tokenizers that are not among these."""
-    from paceline.measure.fertility import PAPER, paper_name
+    from paceline.bench.fertility import PAPER, paper_name
 
     here = {paper_name(name) for name in counted}
     return [name for name in PAPER if name not in here]

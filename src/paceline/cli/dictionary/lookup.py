@@ -85,7 +85,7 @@ def run(options: argparse.Namespace) -> int:
 
 def _tokenizer(options: argparse.Namespace) -> str:
     """Where the tokenizer is opened from."""
-    from paceline.measure.workload.sources import Sources
+    from paceline.bench.suites.sources import Sources
 
     if options.tokenizer is None and options.files:
         return tokenizer_of(options.files[0], Sources())

@@ -13,9 +13,9 @@ from paceline.cli.streams import say
 from paceline.files import check_apart
 
 if TYPE_CHECKING:
-    from paceline.measure.dictionaries.findings import Findings
-    from paceline.measure.dictionaries.sweep import Cell, Settings, Swept
-    from paceline.measure.workload.sources import Sources
+    from paceline.bench.dictionaries.findings import Findings
+    from paceline.bench.dictionaries.sweep import Cell, Settings, Swept
+    from paceline.bench.suites.sources import Sources
 
 NGRAMS = 2_000_000
 TOKENIZERS = ("mistral-v3", "mistral-nemo-tekken", "llama3", "qwen2-2.5-3", "gpt2")
@@ -73,7 +73,7 @@ def add(actions: Subparsers) -> None:
 
 
 def _add_dimensions(parser: argparse.ArgumentParser) -> None:
-    from paceline.measure.dictionaries import paper
+    from paceline.bench.dictionaries import paper
 
     def listed(values: Sequence[float]) -> str:
         return " ".join(f"{value:g}" if value < 1000 else str(value) for value in values)
@@ -123,10 +123,10 @@ def _add_dimensions(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
+    from paceline.bench.dictionaries.findings import findings_of
+    from paceline.bench.dictionaries.report import report
+    from paceline.bench.dictionaries.sweep import sweep
     from paceline.dictionary.counting.cores import cores
-    from paceline.measure.dictionaries.findings import findings_of
-    from paceline.measure.dictionaries.report import report
-    from paceline.measure.dictionaries.sweep import sweep
 
     workers = cores() if options.workers is None else options.workers
     if workers < 1:
@@ -147,8 +147,8 @@ def run(options: argparse.Namespace) -> int:
 def _settings(options: argparse.Namespace) -> Settings:
     from dataclasses import replace
 
-    from paceline.measure.dictionaries.sweep import Settings
-    from paceline.measure.workload.sources import Sources
+    from paceline.bench.dictionaries.sweep import Settings
+    from paceline.bench.suites.sources import Sources
     from paceline.targets.replay import open_vocabulary
 
     sources = Sources(options.data)
@@ -168,7 +168,7 @@ def _settings(options: argparse.Namespace) -> Settings:
 
 def _tokenizers(named: Sequence[str] | None, sources: Sources) -> dict[str, str]:
     """Name -> where it is opened from. Those in the data folder go by their folder's name alone."""
-    from paceline.measure.fertility import tokenizers_in
+    from paceline.bench.fertility import tokenizers_in
 
     here = tokenizers_in(sources)
     chosen = [name for name in TOKENIZERS if name in here] if named is None else named
@@ -231,7 +231,7 @@ def _line(cell: Cell, swept: Swept) -> tuple[str, ...]:
 
 
 def _best(cell: Cell, swept: Swept) -> tuple[str, ...]:
-    from paceline.measure.dictionaries.sweep.cells import ngrams
+    from paceline.bench.dictionaries.sweep.cells import ngrams
 
     which = f"  {ngrams(cell.order)}, {cell.entries} entries, p {cell.min_probability:g}"
     return " ".join(cell.pair), *_figures(cell, swept), which

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 from paceline.cli.common import MODEL
 
 if TYPE_CHECKING:
+    from paceline.bench.suites.sources import Sources
     from paceline.dictionary.file import Header
-    from paceline.measure.workload.sources import Sources
 
 LONG = 80
 """Letters of what a file says that a sentence has room for."""
@@ -22,8 +22,8 @@ LONG = 80
 
 def tokenizer_of(path: str | Path, sources: Sources) -> str:
     """Where the tokenizer of a dictionary is opened from: a bundled model's, or one of the data folder."""
+    from paceline.bench.fertility import tokenizers_in
     from paceline.dictionary.file import read_header
-    from paceline.measure.fertility import tokenizers_in
     from paceline.targets.pocket.names import NAMES
     from paceline.targets.replay import open_vocabulary
 

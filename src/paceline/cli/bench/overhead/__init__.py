@@ -25,10 +25,10 @@ from paceline.cli.demo import PROMPTS
 from paceline.cli.streams import say
 
 if TYPE_CHECKING:
+    from paceline.api.model import LanguageModel
     from paceline.cli.bench.overhead.findings import Part
     from paceline.context import Ints
     from paceline.drafters.assistant import DraftModel
-    from paceline.hosts.python import LanguageModel
 
 BALLAST = "ballast"
 MODELS = (MODEL, f"{MODEL}+{BALLAST}:300M")
@@ -139,10 +139,10 @@ def _short_names(models: Sequence[str]) -> dict[str, str]:
 
 
 def _part(model: str, name: str, options: argparse.Namespace) -> Part:
+    from paceline.bench.overhead import run as compete
     from paceline.cli.bench.overhead.findings import Part
     from paceline.cli.bench.overhead.sides import Task, contests
     from paceline.drafters.assistant import DraftModel
-    from paceline.measure.overhead import run as compete
 
     draft = _draft_name(options, model)
     methods = dict.fromkeys(options.methods or (METHODS if draft else METHODS[:-1]))

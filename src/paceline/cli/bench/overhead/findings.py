@@ -12,10 +12,10 @@ import torch
 import transformers
 
 from paceline import __version__
+from paceline.bench.overhead import COUNTERPARTS, Contest
+from paceline.bench.statistics import Estimate
 from paceline.cli.bench.overhead.sides import INSIDE, OURS, THEIRS
 from paceline.cli.common import aligned
-from paceline.measure.overhead import COUNTERPARTS, Contest
-from paceline.measure.statistics import Estimate
 
 LOOPING = 0.2
 """Share of repeated 8-grams from which texts count as loops."""

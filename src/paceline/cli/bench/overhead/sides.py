@@ -9,14 +9,14 @@ from typing import Any
 
 from transformers import PreTrainedModel
 
+from paceline.api.model import LanguageModel
+from paceline.api.writing import Generation
+from paceline.bench.overhead import Contest, Side, Trial, Write, side, writing
+from paceline.bench.peers.transformers import Drafting
+from paceline.bench.peers.weights import ordinary
 from paceline.context import Ints
 from paceline.drafters.assistant import DraftModel
-from paceline.hosts.python import LanguageModel
-from paceline.hosts.transformers import custom_generate
-from paceline.hosts.writing import Generation
-from paceline.measure.overhead import Contest, Side, Trial, Write, side, writing
-from paceline.measure.peers.transformers import Drafting
-from paceline.measure.peers.weights import ordinary
+from paceline.integrations.transformers import custom_generate
 
 OURS, THEIRS, INSIDE = "ours", "theirs", "inside"
 

@@ -19,7 +19,7 @@ from paceline.cli.streams import say
 from paceline.files import Terminated
 
 if TYPE_CHECKING:
-    from paceline.measure.run.directory import Run
+    from paceline.bench.run.directory import Run
 
 SUITE = "continuation:en"
 RUNS = Path("runs")
@@ -160,10 +160,10 @@ def _add_where(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     _check(options)
+    from paceline.bench.doubts import doubts
+    from paceline.bench.run.record import Verdict
+    from paceline.bench.summary import Summary
     from paceline.cli.bench.run import findings, stage
-    from paceline.measure.doubts import doubts
-    from paceline.measure.run.record import Verdict
-    from paceline.measure.summary import Summary
 
     started = time.monotonic()
     with (

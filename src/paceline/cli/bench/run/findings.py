@@ -6,12 +6,12 @@ import textwrap
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from paceline.bench.doubts import doubts
 from paceline.cli.common import aligned
-from paceline.measure.doubts import doubts
 
 if TYPE_CHECKING:
-    from paceline.measure.statistics import Estimate
-    from paceline.measure.summary import Figures, Summary
+    from paceline.bench.statistics import Estimate
+    from paceline.bench.summary import Figures, Summary
 
 WIDTH = 110
 HEAD = ("", "tokens/s", "x plain [95%]", "ratio of means", "tokens/round", "accepted", "first token", "text")

@@ -12,30 +12,30 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from paceline.api.model import LanguageModel
+from paceline.bench.energy import Meter, open_meter
+from paceline.bench.peers import check_peer, make_peer
+from paceline.bench.peers.weights import Weights
+from paceline.bench.run.about import About
+from paceline.bench.run.contestant import Contestant, Job, Missing
+from paceline.bench.run.desk import Plan
+from paceline.bench.run.directory import begin, check_place
+from paceline.bench.run.emulation import replay, stopped
+from paceline.bench.run.judge import Judge
+from paceline.bench.run.memory import Peak
+from paceline.bench.run.ours import Drafting, Ours, parted
+from paceline.bench.run.protocol import Referee
+from paceline.bench.run.sitting import sitting
+from paceline.bench.run.telling import pieces_of
+from paceline.bench.suites import Workload, open_suite
+from paceline.bench.suites.template import encode
 from paceline.cli.common import describe, inputs_of, load_model
-from paceline.decode.planner import Planner
-from paceline.decode.planners import make_planner
 from paceline.drafters import make_drafter
 from paceline.drafters.assistant import DraftModel
 from paceline.files import check_apart, claimed
-from paceline.hosts.python import LanguageModel
 from paceline.law import Sampling
-from paceline.measure.energy import Meter, open_meter
-from paceline.measure.peers import check_peer, make_peer
-from paceline.measure.peers.weights import Weights
-from paceline.measure.run.about import About
-from paceline.measure.run.contestant import Contestant, Job, Missing
-from paceline.measure.run.desk import Plan
-from paceline.measure.run.directory import begin, check_place
-from paceline.measure.run.emulation import replay, stopped
-from paceline.measure.run.judge import Judge
-from paceline.measure.run.memory import Peak
-from paceline.measure.run.ours import Drafting, Ours, parted
-from paceline.measure.run.protocol import Referee
-from paceline.measure.run.sitting import sitting
-from paceline.measure.run.telling import pieces_of
-from paceline.measure.workload import Workload, open_suite
-from paceline.measure.workload.template import encode
+from paceline.planning.base import Planner
+from paceline.planning.specs import make_planner
 from paceline.targets.pocket.open import describe as shape
 from paceline.targets.pocket.shape import MARK
 from paceline.verify import Rule

@@ -1,0 +1,151 @@
+"""Several texts written together: what a program does that has a list of prompts, or users who come and go."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator
+from types import TracebackType
+from typing import Any, NamedTuple, Self
+
+from paceline.api.settings import split_settings
+from paceline.api.writing import Piece, Prompt, Writer, Writing
+from paceline.engine.batch import AT_ONCE, Batch, Turn
+from paceline.engine.loop import Session
+from paceline.law.settings import require_whole
+from paceline.targets.lending import KeptRows
+
+
+class Progress(NamedTuple):
+    """What a step brought one text. With ``ended`` its `result` can be had, or raises what went wrong."""
+
+    writing: Writing
+    pieces: list[Piece]
+    ended: bool
+
+
+class TextBatch:
+    """Texts that are written together, each as it would be written alone; more may be added at any time.
+
+    >>> with lm.batch() as batch:                                             # doctest: +SKIP
+    ...     first = batch.add("Once upon a time", temperature=0.8, seed=1)
+    ...     second = batch.add("Dawno temu", max_new_tokens=40)
+    ...     for writing, pieces, ended in batch:
+    ...         ...
+    >>> first.result().text                                                   # doctest: +SKIP
+
+    At most ``at_once`` are written at a time; the others wait for their turn. Belongs to one thread.
+    """
+
+    def __init__(self, lm: Writer, *, at_once: int = AT_ONCE) -> None:
+        require_whole("at_once", at_once)
+        self._lm = lm
+        self._batch = Batch(lm.target, at_once=at_once)
+        self._at_once = at_once
+        self._kept = KeptRows(lm.target, at_once)
+        self._waiting: deque[Writing] = deque()
+        self._writing: dict[Session, Writing] = {}
+        self._untold: deque[Progress] = deque()
+        self._closed = False
+
+    def add(self, prompt: Prompt, *, sample: int = 0, **settings: Any) -> Writing:
+        """One more text, with the settings of `LanguageModel.generate`. Texts of one prompt and seed differ by their
+        ``sample`` number."""
+        if self._closed:
+            raise ValueError("this batch is closed; open another one")
+        writing = Writing(self._lm, prompt, sample, *split_settings(settings))
+        self._waiting.append(writing)
+        return writing
+
+    def cancel(self, writing: Writing) -> None:
+        """Stop writing a text. Its `result` holds what was written of it. One that has ended stays as it is."""
+        session = writing.session
+        if writing in self._waiting:
+            self._waiting.remove(writing)
+        elif session is not None and session in self._writing:
+            try:
+                self._batch.leave(session)
+            finally:
+                if session not in self._batch.sessions:  # it cannot leave from inside itself
+                    self._leave(writing)
+        else:
+            return
+        writing.cancel()
+        self._untold = deque(progress for progress in self._untold if progress.writing is not writing)
+
+    def step(self) -> list[Progress]:
+        """One round of every text; tells of those that it brought something, and what was not told yet."""
+        self._round()
+        told = list(self._untold)
+        self._untold.clear()
+        return told
+
+    def __iter__(self) -> Iterator[Progress]:
+        """What happens, until nothing is left to write or to tell. Whoever leaves the loop may take it up again."""
+        while len(self):
+            if self._untold:
+                yield self._untold.popleft()
+            else:
+                self._round()
+
+    def __len__(self) -> int:
+        """How many texts are being written, wait, or have something to tell."""
+        ended = {id(progress.writing) for progress in self._untold if progress.ended}
+        return len(self._writing) + len(self._waiting) + len(ended)
+
+    def close(self) -> None:
+        """Stop writing all texts, and give their memory back."""
+        self._batch.refuse_inside()
+        self._closed = True
+        self._waiting.clear()
+        self._untold.clear()
+        try:
+            self._batch.close()
+        finally:
+            for writing in list(self._writing.values()):
+                self._leave(writing)
+            self._kept.clear()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
+        self.close()
+
+    def _round(self) -> None:
+        self._batch.refuse_inside()
+        try:
+            # Who waits for another's prompt has no seat yet; others are let in meanwhile.
+            for _ in range(min(len(self._waiting), self._at_once - self._batch.seated)):
+                self._begin(self._waiting.popleft())
+            for turn in self._batch.step():
+                self._note(turn)
+        except BaseException:
+            self.close()
+            raise
+
+    def _begin(self, writing: Writing) -> None:
+        """Have a text written; it has ended where it cannot be."""
+        try:
+            session = writing.begin(self._kept)
+        except Exception as error:
+            writing.error = error
+            writing.end()
+            self._untold.append(Progress(writing, [], True))
+            return
+        self._writing[session] = writing
+        self._batch.join(session)
+
+    def _note(self, turn: Turn) -> None:
+        """What a turn brought; nothing of a text that was cancelled meanwhile."""
+        if (writing := self._writing.get(turn.session)) is None:
+            return
+        writing.error = turn.error
+        pieces = writing.feed(turn.emissions)
+        if turn.ended:
+            self._leave(writing)
+        self._untold.append(Progress(writing, pieces, turn.ended))
+
+    def _leave(self, writing: Writing) -> None:
+        assert writing.session is not None, "only what has begun can leave"
+        del self._writing[writing.session]
+        writing.end()

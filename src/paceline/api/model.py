@@ -1,0 +1,225 @@
+"""The Python API: text in, text out, around the engine that speaks token ids.
+
+>>> lm = paceline.load("path/to/model")                                      # doctest: +SKIP
+>>> for piece in lm.stream("Once upon a time", max_new_tokens=50):           # doctest: +SKIP
+...     print(piece.text, end="")
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Generator, Iterable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from weakref import WeakKeyDictionary
+
+import numpy as np
+from numpy.typing import NDArray
+
+from paceline.api.batch import TextBatch
+from paceline.api.settings import Settings, split_settings
+from paceline.api.writing import Generation, Piece, Prompt, Writing
+from paceline.drafters import Drafter
+from paceline.drafters.assistant import DraftModel
+from paceline.engine.batch import AT_ONCE
+from paceline.law.settings import require_whole
+from paceline.planning.base import Planner
+from paceline.targets.base import Target
+from paceline.targets.lending import KeptRows
+from paceline.vocabulary import Vocabulary
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+KEPT_DRAFTERS = 8
+"""How many drafters a `LanguageModel` remembers; the oldest goes first."""
+
+
+class LanguageModel:
+    """A target with its vocabulary. Keeps the cached rows of the last text, so that one which begins alike (the next
+    turn of a chat, another sample of a prompt) reads only what is new.
+
+    Texts may be written from several threads; their forwards take turns. Whoever changes a loaded model's weights or
+    adapters calls `forget`, since kept rows are the old weights'. A process is forked before the first model is loaded;
+    later a fork lacks the threads that compute, and says so."""
+
+    def __init__(self, target: Target, vocabulary: Vocabulary | None = None) -> None:
+        self.target = target
+        self.vocabulary = vocabulary
+        self.kept = KeptRows(target)
+        self._drafters: dict[tuple[str, Any], tuple[Drafter, Any]] = {}
+        self._draft_models: dict[str, DraftModel] = {}
+        self._planners: WeakKeyDictionary[Drafter, dict[str | None, Planner]] = WeakKeyDictionary()
+        self._fitting = threading.Lock()
+
+    def generate(self, prompt: Prompt, **settings: Any) -> Generation:
+        """One text. Settings are the fields of `Settings` and of `paceline.Sampling`."""
+        return self.sample(prompt, n=1, **settings)[0]
+
+    def sample(self, prompt: Prompt, *, n: int, **settings: Any) -> list[Generation]:
+        """``n`` texts from one prompt, different under any temperature above 0; the first is what `generate` gives.
+
+        Processors and criteria that keep state see all of them, one after the other.
+        """
+        _check_samples(n)
+        how = split_settings(settings)
+        return [self._finish(Writing(self, prompt, number, *how)) for number in range(n)]
+
+    def generate_batch(
+        self,
+        prompts: Iterable[Prompt],
+        *,
+        n: int = 1,
+        each: Iterable[Mapping[str, Any]] | None = None,
+        at_once: int = AT_ONCE,
+        progress: Callable[[int, int], None] | None = None,
+        **settings: Any,
+    ) -> list[list[Generation]]:
+        """``n`` texts of each prompt, written together: the same ones that `sample` writes one after the other.
+
+        ``each`` holds settings of single prompts, which go before those of all; equal prompts with equal seeds have
+        equal texts. ``progress`` is told how many texts are finished, of how many. Processors and criteria that keep
+        state see the calls of all texts mixed: where that matters, give every text its own. The first text that fails
+        ends all; to have the others, use `batch`.
+        """
+        _check_samples(n)
+        if isinstance(prompts, str) or not isinstance(prompts, Iterable):
+            raise ValueError("a batch is a list of prompts, not one text; put it into a list, or call `generate`")
+        prompts = list(prompts)
+        own: list[dict[str, Any]] = [{}] * len(prompts) if each is None else [dict(mine) for mine in each]
+        if len(own) != len(prompts):
+            raise ValueError(f"'each' holds settings for {len(own)} prompts and there are {len(prompts)}")
+        if any("sample" in mine for mine in (settings, *own)):
+            raise ValueError("the texts of a prompt are numbered by n; leave 'sample' out, or add them to a batch")
+        finished = 0
+        with self.batch(at_once=at_once) as batch:
+            writings = [
+                [batch.add(prompt, sample=number, **{**settings, **mine}) for number in range(n)]
+                for prompt, mine in zip(prompts, own, strict=True)
+            ]
+            for writing, _, ended in batch:
+                if writing.error is not None:
+                    raise writing.error
+                finished += ended
+                if ended and progress is not None:
+                    progress(finished, len(prompts) * n)
+        return [[writing.result() for writing in samples] for samples in writings]
+
+    def batch(self, *, at_once: int = AT_ONCE) -> TextBatch:
+        """Texts to be written together, which may be added and cancelled while others are being written."""
+        return TextBatch(self, at_once=at_once)
+
+    def stream(self, prompt: Prompt, **settings: Any) -> Generator[Piece, None, None]:
+        """The text as it becomes certain. Closing the iterator ends the generation."""
+        return self.write(prompt, **settings).pieces()
+
+    def write(self, prompt: Prompt, **settings: Any) -> Writing:
+        """Like `stream`, for those who want the `Generation` afterwards: read its `pieces`, then its `result`."""
+        return Writing(self, prompt, 0, *split_settings(settings))
+
+    def drafter(self, settings: Settings) -> Drafter:
+        """The drafter that settings ask for, fitted to this model. One named by a spec is kept, with what it learns
+        across texts, and so is the draft model that settings name: specs share it."""
+        if isinstance(settings.method, Drafter):
+            settings.drafter.fit(self.target, self.vocabulary)
+            return settings.drafter
+        named = settings.draft_model
+        key = settings.spec, str(named) if isinstance(named, (str, Path)) else id(named)
+        with self._fitting:
+            if key not in self._drafters:
+                drafter = replace(settings, draft_model=self._draft_model(settings)).drafter
+                drafter.fit(self.target, self.vocabulary)
+                while len(self._drafters) >= KEPT_DRAFTERS:
+                    self._drafters.pop(next(iter(self._drafters)))
+                self._drafters[key] = drafter, named  # held, so that no other object comes by its identity
+            return self._drafters[key][0]
+
+    def planner(self, settings: Settings, drafter: Drafter) -> Planner:
+        """Who sizes the drafts that settings ask for. One named by a spec is shared by all texts of its drafter, asked
+        once for those that are written together, and keeps what it learns."""
+        if isinstance(settings.planner, Planner):
+            return settings.planner
+        with self._fitting:
+            known = self._planners.setdefault(drafter, {})
+            if settings.planner not in known:
+                known[settings.planner] = settings.planner_for(drafter, self.target)
+            return known[settings.planner]
+
+    def _draft_model(self, settings: Settings) -> Any:
+        """The draft model of the settings, loaded where they name it."""
+        if (named := settings.shared_draft_model) is None:
+            return settings.draft_model
+        _ = settings.drafter  # a mistake in the spec is told before a model is loaded
+        if str(named) not in self._draft_models:
+            self._draft_models[str(named)] = DraftModel.load(named, self.target)
+        return self._draft_models[str(named)]
+
+    def forget(self) -> None:
+        """Give back the memory of the last text, that of the drafters with their models, and, while nothing is being
+        written, what the target holds for texts to come."""
+        self.kept.clear()
+        with self._fitting:
+            self._drafters.clear()
+            self._draft_models.clear()
+            self._planners.clear()
+        self.target.release()
+
+    def encode(self, prompt: Prompt) -> NDArray[np.int64]:
+        """A prompt as token ids, with the special tokens that the tokenizer puts before a text."""
+        if not isinstance(prompt, str):
+            return np.asarray(prompt)
+        if self.vocabulary is None:
+            raise ValueError(f"{self.target.name} came without a tokenizer; give the prompt as token ids")
+        if (limit := self.target.context_length) is not None:
+            self.vocabulary.refuse_beyond(prompt, limit)
+        return self.vocabulary.encode(prompt)
+
+    @staticmethod
+    def _finish(writing: Writing) -> Generation:
+        for _ in writing.pieces():
+            pass
+        return writing.result()
+
+
+def _check_samples(n: int) -> None:
+    require_whole("n", n)
+    if n < 1:
+        raise ValueError(f"cannot draw {n} samples; ask for 1 or more")
+
+
+def load(
+    model: str | Path | PreTrainedModel,
+    *,
+    tokenizer: PreTrainedTokenizerBase | None = None,
+    dtype: str | None = None,
+    device: str | None = None,
+    device_map: str | dict[str, Any] | None = None,
+    fixed_shapes: bool | None = None,
+    trust_remote_code: bool = False,
+) -> LanguageModel:
+    """A bundled model, a transformers causal LM by path or name, or a loaded one (then with its tokenizer).
+
+    Bundled are ``pocket``, ``pocket-draft`` and ``pocket-foreign``; ``pocket+ballast:500M`` is the same function at
+    the cost of a model of that size, ``pocket+ballast:500M/150k`` with as many token ids. A folder that happens to be
+    called like one of them is reached as ``./pocket``.
+
+    ``fixed_shapes`` asks for forwards that are recorded once for all drafts of a shape, or forbids them; unless told, a
+    model on a CUDA device has them (docs/cuda.md).
+
+    ``trust_remote_code`` runs the Python code that this model or its tokenizer brings along, which can do anything on
+    this machine. A draft model with code of its own is loaded by itself and given as ``draft_model``.
+    """
+    from paceline.targets.load import open_model
+
+    target, own = open_model(
+        model,
+        dtype=dtype,
+        device=device,
+        device_map=device_map,
+        fixed_shapes=fixed_shapes,
+        trust_remote_code=trust_remote_code,
+        with_tokenizer=tokenizer is None,
+    )
+    tokenizer = own if tokenizer is None else tokenizer
+    return LanguageModel(target, Vocabulary.of(tokenizer) if tokenizer is not None else None)

@@ -1,0 +1,168 @@
+"""The picture of a text as data: its tokens, who proposed each, and in which round.
+
+What can be seen is a *cell*: usually one token, several where they make one character between them (the bytes of a
+letter, a letter and the accents on it) or where their text became certain together. Putting a box around half a letter
+would show a text that was never written.
+"""
+
+from __future__ import annotations
+
+import unicodedata
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from functools import cached_property
+from typing import Any, Protocol
+
+from paceline.engine.account import Totals
+
+JOINERS = frozenset("\u200c\u200d")
+"""Characters that shape what stands on both sides of them: their neighbours belong into one cell."""
+VIRAMA = 9
+"""The combining class of the signs that join the consonants of an Indic script."""
+HALVES = dict.fromkeys(range(0xD800, 0xE000), "\ufffd")
+"""Half characters, which no file can hold."""
+
+
+class Kind(StrEnum):
+    """What a token is to the draft of its round."""
+
+    ACCEPTED = "accepted"
+    CORRECTED = "corrected"
+    """The model's own, in place of what it refused."""
+    BONUS = "bonus"
+    """The model's own, after a draft that was accepted to its end."""
+    PLAIN = "plain"
+    """The model's own in a round without a draft."""
+    UNTOLD = "untold"
+    """Written by something that does not tell."""
+
+    @classmethod
+    def of(cls, source: str, drafted: float, refused: float) -> Kind:
+        """Of a token with a source (or "") in a round that drafted so many and was refused or not."""
+        if source:
+            return cls.ACCEPTED
+        if not drafted:
+            return cls.PLAIN
+        return cls.CORRECTED if refused else cls.BONUS
+
+
+WHY_OWN = {
+    Kind.UNTOLD: "the model itself",
+    Kind.CORRECTED: "corrected: the model refused a draft",
+    Kind.BONUS: "bonus: after a whole draft was accepted",
+    Kind.PLAIN: "plain: no draft in that round",
+}
+"""The model's own tokens, in the words and the order of legends."""
+
+
+class Spelled(Protocol):
+    """A piece of a text, as `paceline.Piece` is: text that became certain, with the token that made it so (or none)."""
+
+    @property
+    def text(self) -> str: ...
+    @property
+    def token(self) -> int | None: ...
+    @property
+    def source(self) -> str: ...
+    @property
+    def round(self) -> int: ...
+    @property
+    def kind(self) -> str: ...
+    @property
+    def score(self) -> float: ...
+
+
+@dataclass(frozen=True)
+class Cell:
+    """What is drawn as one: a text and the pieces that it is made of. Without text it is the end of a text, where an
+    end-of-text token or a stop string was cut off."""
+
+    text: str
+    pieces: tuple[Spelled, ...]
+
+    @property
+    def source(self) -> str:
+        """Who proposed the last token of it, the one that completed it; "" for the model itself."""
+        return self.pieces[-1].source
+
+    @property
+    def kind(self) -> Kind:
+        """What the last token of it is."""
+        return Kind(self.pieces[-1].kind)
+
+    @property
+    def sources(self) -> tuple[str, ...]:
+        """The sources of its tokens, each once, in order."""
+        return tuple(dict.fromkeys(piece.source for piece in self.pieces))
+
+    @property
+    def round(self) -> int:
+        """The round that it began in."""
+        return self.pieces[0].round
+
+
+def cells(pieces: Iterable[Spelled]) -> Iterator[Cell]:
+    """Cells as soon as they are complete, so that a text can be drawn while it is being written."""
+    text, held, waiting = "", list[Spelled](), list[Spelled]()
+    for piece in pieces:
+        if piece.token is not None:
+            waiting.append(piece)
+        if not piece.text:
+            continue
+        if held and waiting and not _joined(text, piece.text):
+            yield Cell(text, tuple(held))
+            text, held = "", []
+        text, held, waiting = text + piece.text, held + waiting, []
+    for said, made_of in ((text, held), ("", waiting)):
+        if made_of:
+            yield Cell(said, tuple(made_of))
+
+
+def _joined(before: str, after: str) -> bool:
+    """Whether two texts are drawn as one: a mark goes onto what stands before it, a virama binds two consonants."""
+    bound = before[-1] in JOINERS or after[0] in JOINERS or unicodedata.combining(before[-1]) == VIRAMA
+    return bound or unicodedata.category(after[0]).startswith("M")
+
+
+@dataclass(frozen=True)
+class TokenPicture:
+    """One text with its tokens by source. ``facts`` say how it was written, in the order in which they are shown."""
+
+    prompt: str
+    pieces: tuple[Spelled, ...]
+    totals: Totals
+    facts: Mapping[str, Any] = field(default_factory=dict)
+    title: str = ""
+
+    @cached_property
+    def cells(self) -> tuple[Cell, ...]:
+        return tuple(cells(self.pieces))
+
+    @cached_property
+    def counts(self) -> dict[str, int]:
+        """Tokens by source: the model itself ("") first, then the drafters, the most useful first."""
+        found = Counter(piece.source for piece in self.pieces if piece.token is not None)
+        drafters = sorted((name for name in found if name), key=lambda name: (-found[name], name))
+        return {"": found[""], **{name: found[name] for name in drafters}}
+
+    @cached_property
+    def own(self) -> dict[Kind, int]:
+        """The model's own tokens by kind, as far as there are any."""
+        found = Counter(Kind(piece.kind) for piece in self.pieces if piece.token is not None and not piece.source)
+        return {kind: found[kind] for kind in WHY_OWN if found[kind]}
+
+
+def summary(totals: Totals) -> str:
+    """The totals in one sentence."""
+    told = totals.as_dict()
+    return (
+        f"{_count(totals.tokens, 'token')} in {_count(totals.rounds, 'round')}: "
+        f"{told['tokens_per_round']:.2f} per round, {told['tokens_per_second']:.1f} per second; "
+        f"{totals.accepted} of {_count(totals.drafted, 'drafted token')} accepted"
+    )
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"

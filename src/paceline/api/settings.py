@@ -1,0 +1,162 @@
+"""How to write a text: everything that a call may say besides its prompt and the settings of `Sampling`."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from paceline.context import Criterion
+from paceline.drafters import Drafter, make_drafter
+from paceline.drafters.assistant import DraftModel
+from paceline.drafters.assistant.model import Loaded
+from paceline.law import Sampling
+from paceline.law.settings import require_whole
+from paceline.planning.base import Planner
+from paceline.planning.specs import make_planner
+from paceline.targets.base import Target
+from paceline.verify import Rule
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+DEFAULT_METHOD = "auto"
+ELSEWHERE = {
+    "num_draft_tokens": "planner='fixed:N'",
+    "num_assistant_tokens": "planner='fixed:N'",
+    "num_speculative_tokens": "planner='fixed:N'",
+    "prompt_lookup_num_tokens": "method='lookup' and planner='fixed:N'",
+    "assistant_model": "draft_model",
+    "max_tokens": "max_new_tokens",
+    "max_length": "max_new_tokens",
+    "do_sample": "a temperature above 0",
+    "eos_token_id": "eos",
+    "logits_processor": "processors",
+    "stopping_criteria": "criteria",
+    "num_return_sequences": "sample(prompt, n=N)",
+}
+"""Settings that other libraries have, and what to write here."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings:
+    """How to generate, apart from the sampling settings of `Sampling`."""
+
+    method: str | Drafter | None = None
+    """Default: `auto`, which uses a draft model if there is one."""
+    draft_model: str | Path | PreTrainedModel | Loaded | DraftModel | None = None
+    """What the methods that draft with a model use, unless they name one."""
+    planner: str | Planner | None = None
+    """``fixed:n`` for drafts of n tokens; without a number, of the size that suits the method. None for the
+    method's own planner."""
+    rule: str = Rule.COUPLED
+    max_new_tokens: int = 128
+    stop: str | Sequence[str] | None = ()
+    eos: int | Sequence[int] | None = None
+    """End-of-text tokens instead of the model's own."""
+    ignore_eos: bool = False
+    criteria: tuple[Criterion, ...] = ()
+    logprobs: int | None = None
+    """None for none; 0 for the emitted tokens'; k for k alternatives besides."""
+
+    def __post_init__(self) -> None:
+        self._check_types()
+        if self.rule not in list(Rule):
+            raise ValueError(f"unknown rule {self.rule!r}; choose {' or '.join(Rule)}")
+        if self.logprobs is not None and self.logprobs < 0:
+            raise ValueError(f"logprobs is how many alternatives to report, 0 or more, not {self.logprobs}")
+        if self.max_new_tokens < 1:
+            raise ValueError(f"max_new_tokens must be at least 1, not {self.max_new_tokens}")
+
+    def _check_types(self) -> None:
+        """What Python would take, and would fail on later or read as something else."""
+        require_whole("max_new_tokens", self.max_new_tokens)
+        if self.logprobs is not None:
+            require_whole("logprobs", self.logprobs)
+        if isinstance(self.method, type) and issubclass(self.method, Drafter):
+            name = self.method.__name__
+            raise ValueError(f"method is the class {name}; make a drafter of it: {name}()")
+        if self.method is not None and not isinstance(self.method, (str, Drafter)):
+            given = _short(self.method)
+            raise ValueError(f"method is a spec such as 'lookup', or a drafter, not {given}; models go to draft_model")
+        if self.planner is not None and not isinstance(self.planner, (str, Planner)):
+            raise ValueError(f"planner is a spec such as 'fixed:4', or a planner, not {_short(self.planner)}")
+        if callable(self.criteria):
+            raise ValueError("criteria is a list; put the one criterion into a list")
+        _ = self._own_ends
+
+    @property
+    def drafter(self) -> Drafter:
+        """The method as a new drafter. No model is loaded for it yet."""
+        if isinstance(self.method, Drafter):
+            if self.draft_model is not None:
+                raise ValueError(f"method is a {type(self.method).__name__} already; give it its draft model itself")
+            return self.method
+        return make_drafter(self.spec, self.draft_model)
+
+    @property
+    def spec(self) -> str:
+        """The method as written, or the default one."""
+        return self.method if isinstance(self.method, str) else DEFAULT_METHOD
+
+    @property
+    def shared_draft_model(self) -> str | Path | None:
+        """The name of a draft model that may be loaded once for several drafters: none where the method asks for it in
+        a type of its own."""
+        named = self.draft_model
+        return named if isinstance(named, (str, Path)) and "dtype=" not in self.spec else None
+
+    def planner_for(self, drafter: Drafter, target: Target | None = None) -> Planner:
+        """Who sizes the drafts of this drafter. Without a target only the spec is judged."""
+        return self.planner if isinstance(self.planner, Planner) else make_planner(self.planner, drafter, target)
+
+    @property
+    def stops(self) -> tuple[str, ...]:
+        return (self.stop,) if isinstance(self.stop, str) else tuple(self.stop or ())
+
+    def ends(self, target: Target) -> frozenset[int]:
+        """The tokens that end a text."""
+        if self.ignore_eos:
+            return frozenset()
+        if (ends := self._own_ends) is None:
+            return target.eos
+        if strange := [token for token in ends if not 0 <= token < target.vocab_size]:
+            raise ValueError(f"eos names token {strange[0]}, and {target.name} has {target.vocab_size} tokens")
+        return ends
+
+    @cached_property
+    def _own_ends(self) -> frozenset[int] | None:
+        """The end-of-text tokens given, be they a number, numbers, an array or a tensor."""
+        given: Any = self.eos
+        given = given.tolist() if hasattr(given, "tolist") else given
+        if given is None:
+            return None
+        tokens = [given] if isinstance(given, (int, str)) else list(given)
+        for token in tokens:
+            require_whole("eos", token)
+        return frozenset(map(int, tokens))
+
+
+def _short(value: object) -> str:
+    """Of what is not worth printing, its kind."""
+    return repr(value) if isinstance(value, (int, float, list, tuple)) else f"a {type(value).__name__}"
+
+
+def split_settings(given: dict[str, Any]) -> tuple[Settings, Sampling]:
+    """Keyword arguments of a call, sorted into the two kinds; a misspelt one is told, not dropped."""
+    own = {f.name for f in fields(Settings)}
+    sampling = {f.name for f in fields(Sampling)}
+    for name in given:
+        if name not in own | sampling:
+            if name in ELSEWHERE:
+                raise ValueError(f"unknown setting {name!r}; write {ELSEWHERE[name]}")
+            close = difflib.get_close_matches(name, own | sampling, n=1)
+            hint = f"did you mean {close[0]!r}?" if close else f"known are {', '.join(sorted(own | sampling))}"
+            raise ValueError(f"unknown setting {name!r}; {hint}")
+    return (
+        Settings(**{name: value for name, value in given.items() if name in own}),
+        Sampling(**{name: value for name, value in given.items() if name in sampling}),
+    )

@@ -1,0 +1,125 @@
+"""What smaller drafts would have brought, told from rounds with large ones.
+
+Of a round with the largest draft everything is known: the nodes with their scores, and the tokens that came. A draft of
+g nodes would have been its best g, so how far it would have led can be counted exactly. Where it would have ended
+earlier, another round would have followed, from a place that the large draft holds, too: its draft is taken to be the
+best g nodes below that place. So the rounds of a smaller size are counted along the same text, and not only at the
+places where rounds of the largest began, which lie behind everything that was easy.
+
+For a source whose drafts do not depend on what was scored this is what a run with g nodes does. One that learns from
+scored nodes learns less from fewer: `corrected` mends that by a run at one small size.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from paceline.planning.acceptance import Point, Spot
+from paceline.tree import ROOT, DraftTree, Ints
+
+SIZES = (*range(17), 18, 20, 22, 24, 28, 32, 40, 48, 56, 64, 80, 96, 112, 128, 160, 192, 224, 256)
+
+
+def sizes_to(most: int) -> list[int]:
+    """The sizes at which tokens are counted."""
+    return sorted({*(size for size in SIZES if size < most), most})
+
+
+@dataclass(frozen=True, eq=False)
+class Trail:
+    """A round as it can be told again for any size."""
+
+    ranks: tuple[tuple[int, ...], ...]
+    """For each place on the way that was accepted, and for every node further on: how many nodes below that place
+    would be drafted before it."""
+    nodes: int
+    """How many the draft held."""
+    probes: int
+    emitted: int
+
+    @classmethod
+    def of(cls, tree: DraftTree, tokens: Sequence[int]) -> Trail:
+        path, node = list[int](), ROOT
+        for token in tokens:
+            child = tree.child(node, token)
+            if child is None:
+                break
+            path.append(child)
+            node = child
+        order = places(tree)
+        probes = np.zeros(len(tree), np.bool_) if tree.probes is None else tree.probes
+        ranks = []
+        for start in range(len(path)):
+            below = order[_below(tree, path[start - 1] if start else ROOT) & ~probes]
+            ranks.append(tuple(int((below < order[later]).sum()) for later in path[start:]))
+        return cls(tuple(ranks), len(tree) - int(probes.sum()), int(probes.sum()), len(tokens))
+
+    def rounds(self, size: int) -> int:
+        """How many rounds of that size the tokens would have taken."""
+        at = count = 0
+        while at < self.emitted:
+            at += 1 + next((n for n, rank in enumerate(self._ahead(at)) if rank >= size), len(self._ahead(at)))
+            count += 1
+        return count
+
+    def sent(self, size: int) -> int:
+        """Rows beside the root, in each of those rounds."""
+        return min(size, self.nodes) + (self.probes if size else 0)
+
+    def _ahead(self, at: int) -> tuple[int, ...]:
+        return self.ranks[at] if at < len(self.ranks) else ()
+
+
+def places(tree: DraftTree) -> Ints:
+    """Which comes when a draft is cut to its best nodes, as `DraftTree.top` ranks them; sampled ones are cut in the
+    order of the draft."""
+    index = np.arange(len(tree))
+    if tree.drawn:
+        return index
+    found = np.empty(len(tree), np.int64)
+    found[np.lexsort((index, tree.depths(), -tree.path_scores()))] = index
+    return found
+
+
+def _below(tree: DraftTree, node: int) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
+    """Which nodes hang from a node, however far."""
+    if node == ROOT:
+        return np.ones(len(tree), np.bool_)
+    below = np.zeros(len(tree), np.bool_)
+    for later in range(node + 1, len(tree)):
+        parent = tree.parents[later]
+        below[later] = parent == node or (parent != ROOT and below[parent])
+    return below
+
+
+def told(trails: Sequence[Trail], size: int) -> Point:
+    """What drafts of up to ``size`` nodes would have brought along the same texts."""
+    tokens, rounds = 0, Counter[int]()
+    for trail in trails:
+        tokens += trail.emitted
+        rounds[trail.sent(size)] += trail.rounds(size)
+    count = sum(rounds.values())
+    sent = {rows: number / count for rows, number in sorted(rounds.items())}
+    return Point(nodes=size, tokens=tokens / count, sent=sent)
+
+
+def corrected(points: Iterable[Point], spot: Spot | None) -> tuple[Point, ...]:
+    """What was told of smaller sizes, with what a run at one of them found: its ratio holds up to that size and decays
+    from there, by the logarithm of the size, to 1 at the largest, of which nothing had to be told."""
+    points = tuple(points)
+    if spot is None:
+        return points
+    most = points[-1].nodes
+    if spot.nodes >= most:
+        return points
+
+    def mended(point: Point) -> Point:
+        past = np.log(max(point.nodes, spot.nodes) / spot.nodes) / np.log(most / spot.nodes)
+        share = float(np.exp(np.log(spot.ratio) * (1 - past))) if point.nodes else 1.0
+        return Point(nodes=point.nodes, tokens=1 + (point.tokens - 1) * share, sent=point.sent)
+
+    return tuple(map(mended, points))

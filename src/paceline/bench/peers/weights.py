@@ -1,0 +1,146 @@
+"""What the peers of a run share: the weights of the target and of its draft models, each copied once.
+
+A target that is loaded by name has its weights arranged for our own kernels; other libraries want them in ordinary
+layers, or in a folder that they load themselves.
+"""
+
+from __future__ import annotations
+
+import copy
+import weakref
+from contextlib import ExitStack
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+from transformers import GenerationConfig, PreTrainedModel, PreTrainedTokenizerBase
+
+from paceline.bench.run.contestant import Missing
+from paceline.drafters.assistant import DraftModel
+from paceline.files import workplace
+from paceline.law import Sampling
+from paceline.targets.base import Target
+from paceline.targets.hf.target import HFTarget
+from paceline.targets.load import open_model
+from paceline.targets.pocket.names import NAMES
+from paceline.targets.pocket.shape import MARK
+from paceline.vocabulary import Vocabulary
+
+FOREIGN = "pocket-foreign"
+"""The bundled draft model that has a tokenizer of its own."""
+
+
+def ordinary(target: Target) -> PreTrainedModel:
+    """A copy of a target's model as transformers would have loaded it: the same weights in ordinary layers. How to
+    generate is left to whoever calls it, so the settings that came with the checkpoint are not part of it."""
+    if not isinstance(target, HFTarget):
+        raise Missing(f"{target.name} is no model of transformers, and nothing else runs in other libraries")
+    model: PreTrainedModel = copy.deepcopy(target.model)
+    model.tie_weights()
+    model.generation_config = GenerationConfig()
+    assert HFTarget(model).fingerprint() == target.fingerprint(), "both sides have the same weights"
+    return model
+
+
+@dataclass(frozen=True)
+class Foreign:
+    """A draft model with a tokenizer of its own."""
+
+    name: str
+    model: PreTrainedModel
+    tokenizer: PreTrainedTokenizerBase
+
+
+class Weights:
+    """Copies that are made when the first peer asks for them, and live as long as the last one holds this."""
+
+    def __init__(self, target: Target, vocabulary: Vocabulary | None = None, draft: DraftModel | None = None) -> None:
+        self.target = target
+        self.vocabulary = vocabulary
+        self.draft = draft
+        self._foreign: dict[str, Foreign] = {}
+
+    @cached_property
+    def model(self) -> PreTrainedModel:
+        """The target's."""
+        return ordinary(self.target)
+
+    @cached_property
+    def draft_model(self) -> PreTrainedModel:
+        """That of the draft model with the target's tokenizer."""
+        return ordinary(self.same_tokens().target)
+
+    def borrowed(self) -> PreTrainedModel:
+        """The target's, for those who convert it and let it go: the copy that is kept anyway, or one that is not."""
+        kept: PreTrainedModel | None = self.__dict__.get("model")
+        return kept or ordinary(self.target)
+
+    def same_tokens(self) -> DraftModel:
+        """The draft model, where there is one that speaks the target's tokens."""
+        if self.draft is None:
+            raise Missing("it needs a draft model with the target's tokenizer, and none is given")
+        try:
+            self.draft.check_fit(self.target, self.vocabulary)
+        except ValueError as error:
+            raise Missing(str(error)) from None
+        return self.draft
+
+    def foreign(self, name: str | None) -> Foreign:
+        """The draft model of another tokenizer: by name, or the bundled one where the target is a bundled model."""
+        bundled = self.target.name.partition(MARK)[0] in NAMES
+        if name is None and not bundled:
+            raise Missing("it needs a draft model with another tokenizer: write transformers-uag:draft=NAME")
+        name = name or FOREIGN
+        if name not in self._foreign:
+            self._foreign[name] = _loaded(name, self.target)
+        return self._foreign[name]
+
+    @cached_property
+    def folder(self) -> Path:
+        """The target as a checkpoint on disk."""
+        return self._saved("target", self.borrowed(), self.vocabulary)
+
+    @cached_property
+    def draft_folder(self) -> Path:
+        """The same of the draft model."""
+        draft = self.same_tokens()
+        return self._saved("draft", self.__dict__.get("draft_model") or ordinary(draft.target), draft.vocabulary)
+
+    def _saved(self, name: str, model: PreTrainedModel, vocabulary: Vocabulary | None) -> Path:
+        if vocabulary is None:
+            raise Missing(f"{self.target.name} came without its tokenizer, which the checkpoint it loads must hold")
+        folder = self.disk / name
+        model.save_pretrained(folder)
+        vocabulary.tokenizer.save_pretrained(folder)
+        return folder
+
+    @cached_property
+    def disk(self) -> Path:
+        """A folder for converted copies; it goes when this does."""
+        leaving = ExitStack()
+        weakref.finalize(self, leaving.close)
+        return leaving.enter_context(workplace())
+
+
+@dataclass(frozen=True, kw_only=True)
+class Terms:
+    """What a peer is made from."""
+
+    name: str
+    """The spec, by which tables call it."""
+    options: dict[str, str]
+    weights: Weights
+    draft_tokens: int | None
+    sampling: Sampling
+
+
+def _loaded(name: str, beside: Target) -> Foreign:
+    assert isinstance(beside, HFTarget), "asked for after the target was copied"
+    try:
+        dtype = str(beside.dtype).removeprefix("torch.")
+        target, tokenizer = open_model(name, dtype=dtype, device=str(beside.device))
+    except ValueError as error:
+        raise Missing(f"its draft model cannot be had: {error}") from None
+    if tokenizer is None:
+        raise Missing(f"draft model {name} has no tokenizer, and without one its drafts cannot be read")
+    return Foreign(name, ordinary(target), tokenizer)

@@ -1,0 +1,184 @@
+"""Numbers in words, and the honest sentence that a report begins with."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from paceline.bench.run.record import Verdict
+from paceline.bench.statistics import Estimate
+from paceline.bench.summary import Figures, Summary
+
+NOTHING = "–"
+MINUS = "−"
+LONGEST = 44
+"""Characters of a name in a sentence."""
+
+
+def times(value: float | None) -> str:
+    """How many times as fast."""
+    return NOTHING if value is None else f"{value:.2f}×" if value < 9.995 else f"{value:.1f}×"
+
+
+def interval(found: Estimate | None, digits: int = 2) -> str:
+    """The bounds; nothing where there are none, or of the base, whose speed-up is 1 by definition."""
+    if found is None or not found.bounded or found.low == found.high:
+        return ""
+    return f"{found.low:.{digits}f}–{found.high:.{digits}f}"
+
+
+def rate(value: float | None) -> str:
+    """Tokens per second."""
+    return (
+        NOTHING
+        if value is None
+        else f"{value:.2f}"
+        if value < 9.995
+        else f"{value:.1f}"
+        if value < 999.95
+        else f"{value:,.0f}"
+    )
+
+
+def number(value: float | None, digits: int = 2) -> str:
+    return NOTHING if value is None else f"{value:.{digits}f}".replace("-", MINUS)
+
+
+def share(value: float | None) -> str:
+    return NOTHING if value is None else f"{value:.0%}" if value == 0 or value >= 0.0995 else f"{value:.1%}"
+
+
+def seconds(value: float | None) -> str:
+    """A time in the unit that suits it."""
+    if value is None:
+        return NOTHING
+    if value < 0.9995:
+        return f"{1000 * value:.3g} ms"
+    return f"{value:.2f} s" if value < 99.995 else f"{value:,.0f} s"
+
+
+def seconds_between(found: Estimate | None) -> str:
+    if found is None or not found.bounded:
+        return ""
+    return f"{seconds(found.low)} – {seconds(found.high)}"
+
+
+def size(count: int | None) -> str:
+    """Bytes."""
+    if count is None:
+        return NOTHING
+    value, unit = float(count), "B"
+    for unit in ("B", "kB", "MB", "GB", "TB"):
+        if value < 999.5 or unit == "TB":
+            break
+        value /= 1000
+    return f"{value:.3g} {unit}"
+
+
+def counted(count: int, noun: str) -> str:
+    return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
+
+
+def listed(words: Sequence[str]) -> str:
+    """a, b and c."""
+    return f"{', '.join(words[:-1])} and {words[-1]}" if len(words) > 1 else "".join(words)
+
+
+def short(name: str) -> str:
+    """A name that a sentence can hold: the middle of a long one is left out."""
+    return name if len(name) <= LONGEST else f"{name[: LONGEST // 2]}…{name[1 - LONGEST // 2 :]}"
+
+
+def model_name(summary: Summary) -> str:
+    model = summary.run.about.model
+    return short(str(model.get("model") or model.get("name") or "a model"))
+
+
+def best_of(summary: Summary, *, ours: bool) -> Figures | None:
+    """The fastest of our methods, or of the peers, plain decoding left out."""
+    told = {entry["name"]: bool(entry.get("ours", True)) for entry in summary.run.about.entries}
+    found = [
+        figures
+        for entry in summary.entries
+        if entry != summary.base and told.get(entry) is ours
+        if (figures := summary.figures(entry)) is not None and figures.speed_up is not None
+    ]
+    return max(found, key=lambda figures: _speed_up(figures).value, default=None)
+
+
+def _speed_up(figures: Figures) -> Estimate:
+    assert figures.speed_up is not None, "the best of those that have one"
+    return figures.speed_up
+
+
+def told(found: Estimate) -> str:
+    """A speed-up with its interval."""
+    bounds = interval(found)
+    return (
+        f"{times(found.value)} (95% interval {bounds})" if bounds else f"{times(found.value)} (one prompt: no interval)"
+    )
+
+
+def headline(summary: Summary) -> str:
+    """What was found, in a sentence, good news or bad."""
+    model = model_name(summary)
+    if not summary.run.records:
+        return f"Nothing has been written yet on {model}."
+    best = best_of(summary, ours=True)
+    if best is None:
+        speed = getattr(summary.figures(summary.base), "tokens_per_second", None)
+        if speed is None:
+            return f"On {model}, rounds were counted and no speed was measured."
+        return f"Plain decoding writes {rate(speed)} tokens per second on {model}; no method was held against it."
+    found = _speed_up(best)
+    alone = sum(bool(entry.get("ours", True)) for entry in summary.run.about.entries) == 2
+    if found.value > 1 and (found.low > 1 or not found.bounded):
+        said = told(found).replace("×", "× as fast as plain decoding", 1)
+        return f"On {model}, {short(best.entry)} writes {said}."
+    chance = " beyond chance" if found.bounded and not found.excludes(1) else ""
+    name = short(best.entry)
+    if alone:
+        return f"On {model}, {name} was not faster than plain decoding{chance}: it ran at {told(found)}."
+    return f"On {model}, no method was faster than plain decoding{chance}: the best, {name}, ran at {told(found)}."
+
+
+def second_sentences(summary: Summary) -> str:
+    """What qualifies the headline: a faster peer, the other way to take a mean, and what the numbers were taken on."""
+    said = []
+    best, peer = best_of(summary, ours=True), best_of(summary, ours=False)
+    if peer is not None and _speed_up(peer).value > (1.0 if best is None else _speed_up(best).value):
+        ran = told(_speed_up(peer)).replace("×", "× our plain decoding", 1)
+        chance = "" if _speed_up(peer).excludes(1) else ", which may be chance"
+        said.append(f"Another library was faster: {short(peer.entry)} ran at {ran}{chance}.")
+    if best is not None and best.speed_up_of_means is not None:
+        other, found = best.speed_up_of_means, _speed_up(best)
+        if (other.value > 1) != (found.value > 1):
+            said.append(f"Taken over all tokens together, not text by text, {short(best.entry)} ran at {told(other)}.")
+    recipe, about = summary.run.about.recipe, summary.run.about
+    prompts = len({record.prompt for record in summary.run.records})
+    how = "every method walked plain decoding's text" if recipe.get("follow") else "every method wrote freely"
+    heat = recipe.get("temperature")
+    warmth = "" if heat is None else ", greedy" if heat == 0 else f", temperature {heat:g}"
+    said.append(
+        f"Suite {recipe.get('suite', about.workload.get('suite', '?'))}, {counted(prompts, 'prompt')} in "
+        f"{counted(len(summary.cells()), 'cell')}{warmth}; {how}."
+    )
+    return " ".join(said)
+
+
+def equal_texts(summary: Summary) -> tuple[str, str] | None:
+    """How many texts of methods are plain decoding's, and what else must be said; None where there are none to ask."""
+    counts: dict[str, int] = {}
+    for entry in summary.run.about.entries:
+        figures = summary.figures(entry["name"])
+        if entry["name"] != summary.base and entry.get("ours", True) and figures is not None:
+            for verdict, count in figures.verdicts.items():
+                counts[verdict] = counts.get(verdict, 0) + count
+    total = sum(counts.values())
+    if not total:
+        return None
+    odd = [f"{counts[v]} {v.value}" for v in (Verdict.BUG, Verdict.NOT_RESCORED, Verdict.NEAR_TIE) if counts.get(v)]
+    if counts.get(Verdict.FOLLOWED) == total:
+        return f"{total} of {total}", "followed: by construction"
+    if counts.get(Verdict.OWN) == total:
+        return "own texts", "sampled with other coins"
+    return f"{counts.get(Verdict.EQUAL, 0) + counts.get(Verdict.FOLLOWED, 0)} of {total}", ", ".join(odd)

@@ -1,0 +1,122 @@
+"""Prompts from a user's own file, and to a file that reads back to the same prompts.
+
+A line is a JSON object, or a string, which is a text to go on from:
+
+    {"prompt": "Once upon a time"}                                   a text to go on from
+    {"turns": ["Write a poem.", "Now make it rhyme."]}               what a user says, through the chat template
+    {"messages": [{"role": "user", "content": "Write a poem."}]}     the same, as chat programs keep it
+
+Besides: ``chat`` says otherwise which of the two it is; ``key`` (or ``id``, ``question_id``) names the prompt, ``task``
+(or ``category``) and ``language`` its cell; ``script`` (or ``text``) is how it goes on, where a text is replayed.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from paceline.bench.suites.prompts import Prompt
+from paceline.bench.suites.sources import Row, Sources
+
+TASK, LANGUAGE = "prompts", "und"
+"""Of rows that do not say. The language is ISO 639's word for an undetermined one."""
+KINDS = ("prompt", "turns", "messages")
+KEYS, TASKS, LANGUAGES, SCRIPTS = ("key", "id", "question_id"), ("task", "category"), ("language",), ("script", "text")
+KNOWN = frozenset({*KINDS, *KEYS, *TASKS, *LANGUAGES, *SCRIPTS, "chat", "reference"})
+
+
+def read_prompts(sources: Sources, path: Path, *, scripted: bool = False) -> list[Prompt]:
+    """The prompts of a file; ``scripted`` ones must say how they go on."""
+    prompts, lines = list[Prompt](), dict[str, int]()
+    for row in sources.rows(path):
+        prompt = _prompt(row)
+        if prompt.key in lines:
+            raise ValueError(
+                f"{row.where} has the key {prompt.key!r} of line {lines[prompt.key]}; a key names one prompt only"
+            )
+        if scripted and (prompt.script is None or prompt.chat):
+            raise ValueError(f"{row.where} cannot be replayed: it needs a 'prompt' and the 'text' that goes on from it")
+        lines[prompt.key] = row.number
+        prompts.append(prompt)
+    if not prompts:
+        raise ValueError(f"{path} holds no prompts: it is empty")
+    return prompts
+
+
+def as_lines(prompts: Iterable[Prompt]) -> str:
+    """Prompts as a file of lines that `read_prompts` reads back to the same ones."""
+    return "".join(json.dumps(_row(prompt), ensure_ascii=False) + "\n" for prompt in prompts)
+
+
+def _row(prompt: Prompt) -> dict[str, Any]:
+    row = {
+        "key": prompt.key,
+        "task": prompt.task,
+        "language": prompt.language,
+        "chat": prompt.chat,
+        "turns": list(prompt.turns),
+    }
+    return row if prompt.script is None else row | {"script": prompt.script}
+
+
+def _prompt(row: Row) -> Prompt:
+    if isinstance(row.value, str):
+        row = Row({"prompt": row.value}, row.number, row.where)
+    if not isinstance(row.value, dict):
+        raise ValueError(f"{row.where} is neither an object nor a text")
+    kinds = [kind for kind in KINDS if kind in row.value]
+    if len(kinds) != 1:
+        has = f", not {' and '.join(map(repr, kinds))}" if kinds else _odd(row)
+        raise ValueError(f"{row.where} needs one of 'prompt', 'turns' and 'messages'{has}")
+    chat = row.get("chat", kinds != ["prompt"])
+    if not isinstance(chat, bool):
+        raise ValueError(f"{row.where} has a 'chat' that is neither true nor false")
+    turns = _turns(row, kinds[0])
+    if not chat and len(turns) > 1:
+        raise ValueError(f"{row.where} has {len(turns)} turns and is no chat; give it one turn, or leave 'chat' out")
+    return Prompt(
+        key=_name(row, KEYS) or f"line-{row.number}",
+        task=_name(row, TASKS) or TASK,
+        language=_name(row, LANGUAGES) or LANGUAGE,
+        turns=turns,
+        chat=chat,
+        script=next((row.text(name) for name in SCRIPTS if name in row.value), None),
+    )
+
+
+def _turns(row: Row, kind: str) -> tuple[str, ...]:
+    if kind == "prompt":
+        return (row.text(kind),)
+    if kind == "turns":
+        return row.texts(kind)
+    messages = row.get(kind)
+    if not isinstance(messages, list) or not messages:
+        raise ValueError(f"{row.where} has no 'messages': a list of role and content")
+    roles = [message.get("role") if isinstance(message, dict) else None for message in messages]
+    if set(roles) != {"user"}:
+        raise ValueError(
+            f"{row.where} has messages of {', '.join(map(str, dict.fromkeys(roles)))}; give only the user's, for the "
+            f"model writes its answers itself"
+        )
+    return tuple(Row(message, row.number, row.where).text("content") for message in messages)
+
+
+def _name(row: Row, names: tuple[str, ...]) -> str | None:
+    """A word or a number under the first of these names that the row has."""
+    name = next((name for name in names if name in row.value), None)
+    if name is None:
+        return None
+    found = row.get(name)
+    if isinstance(found, bool) or not isinstance(found, (str, int)) or not str(found).strip():
+        raise ValueError(f"{row.where} has a {name!r} that is no name")
+    if not str(found).isprintable():
+        raise ValueError(f"{row.where} has a {name!r} with characters that cannot be printed")
+    return str(found)
+
+
+def _odd(row: Row) -> str:
+    """What may have been misspelt."""
+    odd = sorted(set(row.value) - KNOWN)
+    return f", and has {', '.join(map(repr, odd))}" if odd else ""

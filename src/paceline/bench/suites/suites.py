@@ -1,0 +1,156 @@
+"""Suites by name: what a run writes.
+
+Everything about a suite is fixed by its name, its files and what is asked of it here; nothing is drawn. ``limit`` is
+prompts per cell, a task in a language, and takes them at equal distances from all over the cell (`picking.spread`):
+of MT-Bench's eight categories, eight prompts or more have every one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from paceline.bench.suites.files import read_prompts
+from paceline.bench.suites.longform import dictspec
+from paceline.bench.suites.multilingual import multi_spec_bench
+from paceline.bench.suites.picking import chosen, hint, thinned
+from paceline.bench.suites.prompts import Prompt, Workload
+from paceline.bench.suites.running import continuation, languages_of, replay
+from paceline.bench.suites.sources import Row, Sources
+from paceline.bench.suites.spec import FILES, TASKS, spec_bench
+
+SUITES = {
+    "spec-bench": "480 English questions of six tasks, and 80 functions of HumanEval",
+    "multi-spec-bench": "the same seven tasks in other languages, as far as there are sources",
+    "continuation": "continuation:LANG goes on from real paragraphs of a language",
+    "dictspec": "20 requests for a long text in each of en, pl, uk, crh-Cyrl and crh-Latn",
+    "alpaca-eval": "805 English instructions",
+    "prompts": "prompts:FILE.jsonl takes your own",
+    "replay": "replay:FILE takes a text, or a .jsonl with prompt and text, to count steps on without a model",
+}
+"""Name -> what it is, in one line."""
+OF_A_FILE = ("prompts", "replay")
+MULTI_FOLDERS = ("multi-spec-bench", "multilingual-mt-bench", "xquad", "mgsm", *FILES)
+"""Any of which makes a part of multi-spec-bench."""
+ALPACA = "alpaca_eval.json"
+
+Built = tuple[list[Prompt], list[str]]
+
+
+def open_suite(
+    spec: str,
+    *,
+    data: Path | None = None,
+    languages: Sequence[str] | None = None,
+    tasks: Sequence[str] | None = None,
+    limit: int | None = None,
+) -> Workload:
+    """The prompts of a suite: of all its tasks and languages unless some are named, and all of them unless limited."""
+    name, _, argument = spec.partition(":")
+    _check(spec, name, argument, languages, tasks, limit)
+    sources = Sources(data)
+    prompts, notes = _built(name, argument, sources, languages, tasks, limit)
+    if not prompts:
+        raise ValueError(f"{spec} has no prompts of what was asked for{': ' if notes else ''}{'; '.join(notes)}")
+    return Workload(suite=spec, prompts=thinned(prompts, limit), notes=tuple(notes), sources=sources.read)
+
+
+def is_here(name: str, data: Path | None = None) -> bool:
+    """Whether the data of a suite is on this machine. Suites of a file have theirs with the file."""
+    sources = Sources(data)
+    if sources.folder is None:
+        return name in ("dictspec", *OF_A_FILE)
+    sources = Sources(sources.folder)  # whatever the hub has is not here
+    match name:
+        case "spec-bench":
+            return sources.find(*FILES) is not None
+        case "multi-spec-bench":
+            return sources.find(*MULTI_FOLDERS) is not None
+        case "continuation":
+            return bool(languages_of(sources))
+        case "alpaca-eval":
+            return sources.find(ALPACA) is not None
+        case _:
+            return True
+
+
+def _check(
+    spec: str,
+    name: str,
+    argument: str,
+    languages: Sequence[str] | None,
+    tasks: Sequence[str] | None,
+    limit: int | None,
+) -> None:
+    """What can be told without any file."""
+    if name not in SUITES:
+        raise ValueError(f"unknown suite {name!r}{hint(name, list(SUITES))}; there is {', '.join(SUITES)}")
+    if name in OF_A_FILE and not argument:
+        raise ValueError(f"{name} takes a file: write {name}:FILE")
+    if argument and name not in (*OF_A_FILE, "continuation"):
+        raise ValueError(f"{name} takes nothing after a colon, and was given {argument!r}")
+    if limit is not None and limit < 1:
+        raise ValueError(f"the limit of {spec} must be at least 1 prompt per cell, not {limit}")
+    for what, names in (("language", languages), ("task", tasks)):
+        if names is not None and not all(names):
+            raise ValueError(f"a {what} of {spec} is empty; name it, or leave it out")
+
+
+def _built(
+    name: str,
+    argument: str,
+    sources: Sources,
+    languages: Sequence[str] | None,
+    tasks: Sequence[str] | None,
+    limit: int | None,
+) -> Built:
+    match name:
+        case "spec-bench":
+            chosen(name, "language", languages, ["en"])
+            return spec_bench(sources, chosen(name, "task", tasks, TASKS))
+        case "multi-spec-bench":
+            return multi_spec_bench(sources, chosen(name, "task", tasks, TASKS), languages)
+        case "continuation":
+            chosen(name, "task", tasks, [name])
+            return continuation(sources, argument, languages, limit)
+        case "dictspec":
+            chosen(name, "task", tasks, [name])
+            return dictspec(languages)
+        case "alpaca-eval":
+            chosen(name, "task", tasks, ["alpaca_eval"])
+            chosen(name, "language", languages, ["en"])
+            return _alpaca_eval(sources), []
+        case _:
+            return _from_file(name, Path(argument), sources, languages, tasks), []
+
+
+def _alpaca_eval(sources: Sources) -> list[Prompt]:
+    path = sources.need("AlpacaEval", ALPACA)
+    rows = sources.json(path)
+    if not isinstance(rows, list):
+        raise ValueError(f"{path} is not AlpacaEval's: a list of instructions")
+    return [
+        Prompt(
+            key=f"en-alpaca_eval-{number}",
+            task="alpaca_eval",
+            language="en",
+            turns=(Row(row, number, f"{path}, entry {number},").text("instruction"),),
+        )
+        for number, row in enumerate(rows, start=1)
+    ]
+
+
+def _from_file(
+    name: str, path: Path, sources: Sources, languages: Sequence[str] | None, tasks: Sequence[str] | None
+) -> list[Prompt]:
+    if not path.is_file():
+        raise ValueError(f"there is no file {path}, which {name}:{path} asks for")
+    if name == "replay" and path.suffix != ".jsonl":
+        prompts = replay(sources, path)
+    else:
+        prompts = read_prompts(sources, path, scripted=name == "replay")
+    for what, asked in (("task", tasks), ("language", languages)):
+        there = list(dict.fromkeys(getattr(prompt, what) for prompt in prompts))
+        wanted = chosen(str(path), what, asked, there)
+        prompts = [prompt for prompt in prompts if getattr(prompt, what) in wanted]
+    return prompts

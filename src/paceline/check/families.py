@@ -1,0 +1,269 @@
+"""Every causal LM of the installed transformers, tiny and random: does it write here what it writes there?
+
+transformers' own greedy text, one prompt at a time, is the reference. It is compared with plain decoding, with drafts
+that know the text and give every true token false siblings, with all prompts in one batch, and with `custom_generate`.
+"""
+
+from __future__ import annotations
+
+import traceback
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from logging import CRITICAL
+from typing import Any
+
+import numpy as np
+import torch
+from transformers import MODEL_FOR_CAUSAL_LM_MAPPING, PreTrainedConfig, PreTrainedModel
+from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
+from transformers.utils.logging import get_verbosity, set_verbosity
+
+from paceline.check.adversaries import Oracle
+from paceline.check.tiny import VARIANTS, VOCABULARY, build, configuration
+from paceline.context import Context, Ending, Ints
+from paceline.drafters import Drafter, Plain
+from paceline.engine.batch import Batch
+from paceline.engine.loop import Session
+from paceline.engine.serial import run
+from paceline.law import Sampling
+from paceline.planning.fixed import Fixed
+from paceline.targets.hf.load import load_target
+from paceline.targets.hf.target import HFTarget, refuse_recurrent
+
+PROMPTS = (3, 13, 21)
+"""Lengths: in front of the switches of a tiny model, between them, and behind some."""
+NEW_TOKENS = 24
+NODES = 10
+SEEDS = 4
+VARIED = 5
+"""A text of fewer different tokens would hide mistakes; another seed is tried."""
+TIE = 1e-4
+"""Of the logits' deviation: two best tokens this close may change places between kernels."""
+
+
+class Verdict(StrEnum):
+    """What became of a configuration, best first."""
+
+    EXACT = "exact"
+    CHAINS = "chains"
+    """Exact, with drafts clipped to chains."""
+    ALONE = "alone"
+    """Exact, with one sequence per forward."""
+    SHORT = "short"
+    """Exact up to a position, behind which the model is not used."""
+    DISAGREES = "transformers disagrees"
+    """What is written here is what the model's own forward finds over the whole text; `generate` finds something else,
+    for it keeps its cache in another way."""
+    REFUSED = "refused"
+    UNAVAILABLE = "not tried"
+    """No tiny model of it could be built, or transformers fails to write with it."""
+    WRONG = "wrong"
+    CRASH = "crash"
+
+
+FAILURES = frozenset({Verdict.WRONG, Verdict.CRASH})
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One configuration and what became of it."""
+
+    model_type: str
+    variant: str
+    verdict: Verdict
+    reason: str = ""
+
+
+CustomGenerate = Callable[..., Any]
+"""`paceline.custom_generate`, which lives in a room below this one."""
+
+
+def sweep(
+    custom_generate: CustomGenerate, types: Sequence[str] = (), progress: Callable[[str, int, int], None] | None = None
+) -> Iterator[Finding]:
+    """Try every variant of every type; all types that transformers knows unless some are named."""
+    if unknown := sorted(set(types) - set(MODEL_FOR_CAUSAL_LM_MAPPING_NAMES)):
+        raise ValueError(f"transformers has no causal language model of type {unknown[0]!r}")
+    names = list(types or MODEL_FOR_CAUSAL_LM_MAPPING_NAMES)
+    verbosity = get_verbosity()
+    set_verbosity(CRITICAL)
+    try:
+        for number, name in enumerate(names):
+            for variant in VARIANTS:
+                if progress is not None:
+                    progress(f"{name} {variant}", number, len(names))
+                if (found := examine(name, variant, custom_generate)) is not None:
+                    yield found
+    finally:
+        set_verbosity(verbosity)
+
+
+def examine(model_type: str, variant: str, custom_generate: CustomGenerate) -> Finding | None:
+    """One variant of a type; None where the type has no such variant."""
+    try:
+        config = configuration(model_type, variant)
+    except Exception as error:  # whatever a configuration class may raise
+        return Finding(model_type, variant, Verdict.UNAVAILABLE, _said(error))
+    if config is None:
+        return None
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return Finding(model_type, variant, *_verdict(config, custom_generate))
+
+
+def _verdict(config: PreTrainedConfig, custom_generate: CustomGenerate) -> tuple[Verdict, str]:
+    model_class: Any = MODEL_FOR_CAUSAL_LM_MAPPING[type(config)]
+    try:
+        refuse_recurrent(config, model_class)
+    except ValueError as error:
+        return Verdict.REFUSED, _said(error)
+    try:
+        seed, references = _reference(config)
+        model = build(config, seed)
+    except Exception as error:  # whatever a model may raise
+        return Verdict.UNAVAILABLE, _said(error)
+    try:
+        target = load_target(model)
+    except ValueError as error:
+        return Verdict.REFUSED, _said(error)
+    except Exception as error:
+        return Verdict.CRASH, _said(error)
+    limit = target.context_length
+    fitting = [each for each in references if limit is None or each.prompt < limit]
+    try:
+        texts = dict(_texts(target, fitting, custom_generate))
+    except Exception as error:
+        return Verdict.CRASH, _said(error)
+    if differing := [way for way, written in texts.items() if not _equal(written, fitting)]:
+        own = [_without_cache(config, seed, each) for each in fitting]
+        agreed = all(_equal(written, own) for written in texts.values())
+        return Verdict.DISAGREES if agreed else Verdict.WRONG, ", ".join(differing)
+    how = f"{target.mode}{'' if target.limits.trees else ', chains'}"
+    if limit is not None and limit < len(references[-1].tokens):
+        return Verdict.SHORT, f"{how}, up to position {limit}"
+    if target.limits.alone:
+        return Verdict.ALONE, how
+    return (Verdict.EXACT if target.limits.trees else Verdict.CHAINS), how
+
+
+@dataclass(frozen=True)
+class Reference:
+    """What transformers wrote after a prompt, and the logits it chose from."""
+
+    tokens: Ints
+    prompt: int
+    logits: torch.Tensor
+
+
+def _reference(config: PreTrainedConfig) -> tuple[int, list[Reference]]:
+    """A seed, and transformers' greedy texts; of weights whose texts do not repeat, if there are any."""
+    for seed in range(SEEDS):
+        # A rotary embedding may remember the longest text that a model has seen: each text gets a new model.
+        references = [_generated(build(config, seed), length) for length in PROMPTS]
+        if all(len(np.unique(each.tokens[each.prompt :])) >= VARIED for each in references):
+            break
+    return seed, references
+
+
+def _generated(model: PreTrainedModel, length: int) -> Reference:
+    prompt = np.random.default_rng(length).integers(2, VOCABULARY, length)
+    ids = torch.from_numpy(prompt)[None]
+    generate: Any = model.generate
+    found = generate(
+        ids,
+        attention_mask=torch.ones_like(ids),
+        max_new_tokens=NEW_TOKENS,
+        do_sample=False,
+        return_dict_in_generate=True,
+        output_logits=True,
+    )
+    logits = torch.cat(found.logits)
+    if not logits.isfinite().any(dim=-1).all() or logits.isnan().any():
+        raise ValueError("the tiny model's logits are not numbers")
+    return Reference(found.sequences[0].numpy(), length, logits)
+
+
+def _without_cache(config: PreTrainedConfig, seed: int, reference: Reference) -> Reference:
+    """The greedy text by the model's forward over all of it, again for each token."""
+    tokens, rows = reference.tokens[: reference.prompt], []
+    for _ in range(NEW_TOKENS):
+        ids = torch.from_numpy(tokens)[None]
+        model: Any = build(config, seed)
+        with torch.no_grad():
+            rows.append(model(input_ids=ids, attention_mask=torch.ones_like(ids), use_cache=False).logits[0, -1:])
+        tokens = np.append(tokens, int(rows[-1].argmax()))
+    return Reference(tokens, reference.prompt, torch.cat(rows))
+
+
+def _texts(
+    target: HFTarget, references: Sequence[Reference], custom_generate: CustomGenerate
+) -> Iterator[tuple[str, list[Ints]]]:
+    """Every way of writing, with what it wrote."""
+    for way, tree in (("plain", None), ("chains", False), ("trees", True)):
+        yield way, [_written(_session(target, each, tree)) for each in references]
+        sessions = [_session(target, each, tree) for each in references]
+        with Batch(target) as batch:
+            for session in sessions:
+                batch.join(session)
+            while len(batch):
+                batch.step()
+        yield f"{way} in a batch", [session.context.tokens for session in sessions]
+    yield "inside generate", [_inside_generate(target, each, custom_generate) for each in references]
+
+
+def _session(target: HFTarget, reference: Reference, tree: bool | None) -> Session:
+    """About to write a text, by drafts of it in trees or chains, or by none."""
+    ending = Ending(max_new_tokens=NEW_TOKENS, context_length=target.context_length)
+    context = Context(reference.tokens[: reference.prompt], Sampling(), ending)
+    drafter = Plain() if tree is None else _oracle(reference, tree)
+    planner = Fixed(0 if tree is None else NODES)
+    return Session(context, target, target.open(), drafter, planner, checked=True)
+
+
+def _oracle(reference: Reference, tree: bool) -> Drafter:
+    return Oracle(reference.tokens, VOCABULARY, tree=tree)
+
+
+def _written(session: Session) -> Ints:
+    for _ in run(session):
+        pass
+    return session.context.tokens
+
+
+def _inside_generate(target: HFTarget, reference: Reference, custom_generate: CustomGenerate) -> Ints:
+    ids = torch.from_numpy(reference.tokens[: reference.prompt])[None]
+    room = NEW_TOKENS if target.trusted is None else target.trusted - reference.prompt
+    generate: Any = target.model.generate
+    text = generate(
+        ids,
+        attention_mask=torch.ones_like(ids),
+        max_new_tokens=min(NEW_TOKENS, room),
+        do_sample=False,
+        custom_generate=custom_generate(_oracle(reference, tree=True), planner=f"fixed:{NODES}"),
+    )
+    tokens: Ints = text[0].numpy()
+    return tokens
+
+
+def _equal(texts: Sequence[Ints], references: Sequence[Reference]) -> bool:
+    return all(_same(text, reference) for text, reference in zip(texts, references, strict=True))
+
+
+def _same(text: Ints, reference: Reference) -> bool:
+    """Whether a text is the reference, as far as it goes, or leaves it where the two best tokens tie."""
+    n = min(len(text), len(reference.tokens))
+    differ = np.flatnonzero(text[:n] != reference.tokens[:n])
+    if not len(differ):
+        return n > reference.prompt
+    row = reference.logits[int(differ[0]) - reference.prompt].double()
+    best = row.topk(2).values
+    return bool(best[0] - best[1] < TIE * row[row.isfinite()].std())
+
+
+def _said(error: Exception) -> str:
+    lines = str(error).splitlines()
+    where = traceback.extract_tb(error.__traceback__)[-1]
+    said = lines[0] if lines else type(error).__name__
+    return said if isinstance(error, ValueError) else f"{type(error).__name__}: {said} ({where.name})"

@@ -1,1 +1,0 @@
-"""The decode loop, who answers its questions, and how large its drafts are."""

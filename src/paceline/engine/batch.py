@@ -1,0 +1,269 @@
+"""The batch driver: many sequences written together, which may join and leave at any time.
+
+A step goes through the questions of a round in their order. Whatever several sequences ask of the same planner,
+drafter or model is asked once for all of them, so a step has one forward of the target, in which those that draft,
+those that do not and those that still read their prompt lie side by side. Each emits the tokens it would emit alone.
+
+Sequences wait until there is a seat, and where another one is reading the beginning of the very same prompt until it
+has done so: rows of a common beginning are copied, not computed again.
+"""
+
+from __future__ import annotations
+
+import inspect
+import time
+from collections.abc import Generator, Iterator, Sequence
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any, NamedTuple, Self
+
+import numpy as np
+
+from paceline.engine.calls import KINDS, Answer, Question, Score, addressee, answered
+from paceline.engine.loop import Emission, Session
+from paceline.targets.base import Rows, Target
+from paceline.tree import Ints
+
+AT_ONCE = 16
+PROMPT_ROWS = 512
+"""How many rows of prompts a forward takes besides those of drafts, so that who reads does not hold up who writes."""
+WORTH_WAITING = 16
+"""A sequence waits for the rows of another one's prompt if that spares it at least this many."""
+
+
+class Turn(NamedTuple):
+    """What a step brought one sequence. With ``ended`` it has left: finished, or failed with ``error``."""
+
+    session: Session
+    emissions: list[Emission]
+    ended: bool
+    error: Exception | None
+
+
+@dataclass(eq=False)
+class Seat:
+    """One sequence being written, and the question it waits with; none once it has ended."""
+
+    session: Session
+    flow: Generator[Question, Any, None]
+    question: Question | None = None
+    given: int = 0
+    """How many of its tokens were handed out, those of an earlier stay included."""
+    error: Exception | None = None
+
+    def send(self, answer: Answer) -> None:
+        """Go on to the next question. What goes wrong inside is this sequence's own affair."""
+        try:
+            self.question = self.flow.send(answer)
+        except StopIteration:
+            self.question = None
+        except Exception as error:
+            self.question, self.error = None, error
+
+    def begin(self, lender: Rows, common: int) -> None:
+        """Come to the first question, with a copy of the rows that another sequence holds of the prompt already."""
+        try:
+            if lender is not self.session.rows:
+                self.session.rows.adopt(lender, common)
+        except Exception as error:
+            self.fail(error)
+        else:
+            self.send(None)
+
+    def fail(self, error: Exception) -> None:
+        """End because whoever was asked could not answer."""
+        self.question, self.error = None, error
+        try:
+            self.flow.close()
+        except Exception as another:
+            error.add_note(f"and then, closing the sequence: {another}")
+
+    def turn(self) -> Turn:
+        """What came since the last turn."""
+        new = self.session.emissions[self.given :]
+        self.given += len(new)
+        return Turn(self.session, new, self.question is None, self.error)
+
+    @property
+    def reading(self) -> bool:
+        """Whether the prompt is still being read."""
+        return isinstance(self.question, Score) and self.question.request.prefill
+
+
+class Batch:
+    """Sequences of one target. Not for several threads: whoever owns it steps it.
+
+    An error belongs to whom it happened to: to one sequence if its own processors or criteria fail, to all who asked
+    together if a drafter or the model does. The others go on.
+    """
+
+    def __init__(self, target: Target, *, at_once: int | None = AT_ONCE, prompt_rows: int = PROMPT_ROWS) -> None:
+        if at_once is not None and at_once < 1:
+            raise ValueError(f"a batch of {at_once} sequences writes nothing; let at least 1 be written at once")
+        self._target = target
+        self._at_once = at_once
+        self._prompt_rows = prompt_rows
+        self._waiting: list[Session] = []
+        self._seats: list[Seat] = []
+        self._left = time.perf_counter()
+        self._stepping = False
+
+    def __len__(self) -> int:
+        """How many sequences are being written or wait for a seat."""
+        return len(self._seats) + len(self._waiting)
+
+    @property
+    def sessions(self) -> list[Session]:
+        """Those being written, then those that wait."""
+        return [seat.session for seat in self._seats] + self._waiting
+
+    @property
+    def seated(self) -> int:
+        """How many are being written."""
+        return len(self._seats)
+
+    def join(self, session: Session) -> None:
+        """Write this sequence, too, from the next step on or as soon as there is a seat."""
+        if session.target is not self._target:
+            raise ValueError(f"a batch writes with one model, {self._target.name}; open another for other models")
+        if session in self.sessions:
+            raise ValueError("this sequence is in the batch already; make a new one to write the prompt again")
+        self._waiting.append(session)
+
+    def leave(self, session: Session) -> None:
+        """Stop writing a sequence. Its rows hold what was written so far, and nothing of it is left in the batch."""
+        if session in self._waiting:
+            self._waiting.remove(session)
+            return
+        for seat in self._seats:
+            if seat.session is session:
+                if inspect.getgeneratorstate(seat.flow) == inspect.GEN_RUNNING:
+                    raise ValueError("a sequence cannot leave while it is asked itself; let its criterion end it")
+                self._seats.remove(seat)
+                seat.flow.close()
+                return
+
+    def step(self) -> list[Turn]:
+        """One round of everybody; who reads a long prompt gets on by a piece of it. Tells of those to whom something
+        happened."""
+        self.refuse_inside()
+        away = time.perf_counter() - self._left
+        for seat in self._seats:
+            seat.session.seconds_away += away
+        self._stepping = True
+        try:
+            self._admit()
+            for kind in KINDS:
+                for group in self._groups(kind):
+                    self._answer(group)
+        except BaseException as error:
+            for another in self._closed():
+                error.add_note(f"and then, closing the batch: {another}")
+            raise
+        finally:
+            self._stepping = False
+        turns = [seat.turn() for seat in self._seats]
+        self._seats = [seat for seat in self._seats if seat.question is not None]
+        self._left = time.perf_counter()
+        return [turn for turn in turns if turn.emissions or turn.ended]
+
+    def close(self) -> None:
+        """Stop writing all of them."""
+        self.refuse_inside()
+        if errors := self._closed():
+            raise errors[0]
+
+    def refuse_inside(self) -> None:
+        """Told to criteria, processors and drafters that reach for the batch they are part of."""
+        if self._stepping:
+            raise ValueError("a batch is stepped and closed by its owner, not from inside one of its sequences")
+
+    def _closed(self) -> list[Exception]:
+        """What went wrong in closing, if anything did; all are closed in any case."""
+        seats, self._seats, self._waiting = self._seats, [], []
+        return [error for seat in seats if (error := _closed(seat.flow)) is not None]
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
+        self.close()
+
+    # who is asked what
+
+    def _groups(self, kind: type[Question]) -> Iterator[list[Seat]]:
+        """The seats whose questions of this kind can be answered together."""
+        due = [seat for seat in self._seats if isinstance(seat.question, kind)]
+        groups: dict[int, list[Seat]] = {}
+        for seat in self._within_reach(due) if kind is Score else due:
+            assert seat.question is not None, "it is of the kind that was asked for"
+            groups.setdefault(id(addressee(seat.question, self._target)), []).append(seat)
+        yield from groups.values()
+
+    def _within_reach(self, seats: Sequence[Seat]) -> list[Seat]:
+        """All drafts, and as many pieces of prompts as a forward takes; the first who reads is always served."""
+        taken, rows = [], 0
+        for seat in seats:
+            assert isinstance(seat.question, Score), "rows are asked for"
+            request = seat.question.request
+            if request.prefill and rows and rows + len(request.tokens) > self._prompt_rows:
+                continue
+            rows += len(request.tokens) * request.prefill
+            taken.append(seat)
+        return taken
+
+    def _answer(self, group: Sequence[Seat]) -> None:
+        try:
+            answers = answered([seat.question for seat in group if seat.question is not None], self._target)
+        except Exception as error:
+            for seat in group:
+                seat.fail(error)
+            return
+        for seat, answer in zip(group, answers, strict=True):
+            seat.send(answer)
+
+    # who gets a seat
+
+    def _admit(self) -> None:
+        """Seat those who wait, first come, first served, but for those who do better to wait."""
+        for session in self._waiting.copy():
+            if self._at_once is not None and len(self._seats) >= self._at_once:
+                return
+            prompt = session.context.tokens[:-1]
+            lender, common = self._lender(session, prompt)
+            if self._promised(session, prompt) >= common + WORTH_WAITING:
+                continue
+            self._waiting.remove(session)
+            seat = Seat(session, session.flow(), given=len(session.emissions))
+            self._seats.append(seat)
+            seat.begin(lender, common)
+
+    def _lender(self, session: Session, prompt: Ints) -> tuple[Rows, int]:
+        """The rows that hold most of a prompt, and how much: the sequence's own unless another's hold more."""
+        own = session.rows, session.rows.common_prefix(prompt)
+        if session.drafter.needs.of_prompt:  # it is shown the whole prompt anyway
+            return own
+        others = ((seat.session.rows, seat.session.rows.common_prefix(prompt)) for seat in self._seats)
+        return max((own, *others), key=lambda held: held[1])
+
+    def _promised(self, session: Session, prompt: Ints) -> int:
+        """How much of a prompt will be held once those who are reading have read theirs."""
+        if session.drafter.needs.of_prompt:
+            return 0
+        others = (seat.session.context.tokens[:-1] for seat in self._seats if seat.reading)
+        return max((_common(prompt, other) for other in others), default=0)
+
+
+def _common(one: Ints, other: Ints) -> int:
+    n = min(len(one), len(other))
+    differ = np.flatnonzero(one[:n] != other[:n])
+    return int(differ[0]) if len(differ) else n
+
+
+def _closed(flow: Generator[Question, Any, None]) -> Exception | None:
+    """What went wrong in closing, if anything did."""
+    try:
+        flow.close()
+    except Exception as error:
+        return error
+    return None

@@ -1,1 +1,0 @@
-"""Who calls the engine: `python` is the API of this package."""

@@ -1,0 +1,1 @@
+"""Other libraries that call Paceline, and engines that its methods are exported to."""

@@ -1,5 +1,0 @@
-"""Measuring what rounds take and what drafts bring, for a profile to keep."""
-
-from paceline.measure.calibrate.run import Calibrator, Method, Plan
-
-__all__ = ["Calibrator", "Method", "Plan"]

@@ -1,6 +1,0 @@
-"""Joules: measured where the machine has a meter, estimated from a stated power where not, and always labelled."""
-
-from paceline.measure.energy.choose import KINDS, fitting_kinds, open_meter, working
-from paceline.measure.energy.meter import Meter, Unmetered
-
-__all__ = ["KINDS", "Meter", "Unmetered", "fitting_kinds", "open_meter", "working"]

@@ -1,0 +1,1 @@
+"""How large a draft is: the planners, and the measurements of this machine that they use."""

@@ -1,0 +1,171 @@
+"""Seconds of a round by the rows it scores: from earlier measurements, and from what is seen while texts are written.
+
+What a forward of n rows takes has steps and knees that no formula foresees, and all of it moves together: with the heat
+of the machine, and with whatever else it does. So a round is taken apart into the machine's *pace*, which follows
+the last few rounds, and the *weight* of its size, which is learnt slowly from how rounds of that size differ from the
+others at the pace of their time. Weights are made to rise with the rows, sizes that say otherwise being pooled, with
+straight lines between. Sizes that were not tried, or not for long, are assumed to be cheap, the more so the less is
+known of them: a planner then tries them and learns, while one that believes a stall of long ago never finds out.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from paceline.planning.timing import Timing
+
+Floats = NDArray[np.float64]
+
+EDGES = (1, 2, 3, 4, 5, 6, 8, 10, 12, 16, 20, 24, 32, 40, 48, 64, 80, 96, 128, 192, 256, 384, 512, 1024, 2048)
+"""The most rows of each size: close together where sizes are chosen from and rounds are many. Machines do rows by
+eights and sixteens, so it is behind those numbers that a round takes a step."""
+TRUSTED = 2
+"""So many rounds of a size must have been seen: the first of a shape often pays for preparing it."""
+MEASURED = 30
+"""As how many rounds a size counts that was measured on purpose."""
+MOST = 30
+"""More rounds of a size make it no surer: it may change."""
+PACE = 0.25
+"""How much of a round's surprise is put down to the machine's pace."""
+SWING = math.log(1.5)
+"""No round says more than this: it may have been held up."""
+UNTRIED = 0.01
+"""What one more row is assumed to take where nothing is known, as a share of a plain round."""
+DOUBT = 1.0
+"""As how many rounds that assumption counts."""
+AGING = 200
+"""After so many rounds of other sizes, a size's own count for a third of what they did."""
+SHORT = 1024
+"""Texts up to this length count as equally long; beyond it, lengths within a factor of two do."""
+
+
+@dataclass(eq=False)
+class Size:
+    """Rounds of about as many rows: their weight is the logarithm of their seconds at a pace of 0."""
+
+    rows: float = 0.0
+    weight: float = 0.0
+    rounds: int = 0
+    last: int = 0
+    """When it was seen, counted in rounds of all sizes."""
+
+    def add(self, rows: int, weight: float) -> None:
+        """A round was seen. Of the first two the quicker counts."""
+        self.rounds = min(self.rounds + 1, MOST)
+        share = 1 / self.rounds
+        self.rows += share * (rows - self.rows)
+        if self.rounds <= TRUSTED:
+            self.weight = weight if self.rounds == 1 else min(weight, self.weight)
+        else:
+            self.weight += share * min(SWING, max(-SWING, weight - self.weight))
+
+
+Curve = dict[int, Size]
+"""Size -> its rounds: of one company and one length of text."""
+
+
+class Costs:
+    """The cost of rounds on one target. `frozen` ones stay what they are: a text that is planned by them can be
+    written again."""
+
+    def __init__(self, timings: Iterable[Timing] = ()) -> None:
+        self._curves: dict[tuple[int, int], Curve] = {}
+        self._pace = 0.0
+        self._now = 0
+        self._timings = tuple(timings)
+        for timing in self._timings:
+            for _ in range(MEASURED):
+                self._size(timing).add(timing.rows, math.log(timing.seconds))
+
+    @property
+    def known(self) -> bool:
+        """Whether anything was measured at all."""
+        return any(map(_known, self._curves.values()))
+
+    def frozen(self) -> Costs:
+        """What was known at first, or, where nothing was, rounds that take one second and grow by the row."""
+        return Costs(self._timings or (Timing(rows=1, seconds=1.0), Timing(rows=64, seconds=1.0 + 64 * UNTRIED)))
+
+    def seconds(self, most: int, *, sequences: int = 1, length: int = 0) -> Floats:
+        """Seconds of a round of 0 .. ``most`` rows in all, of ``sequences`` texts that are about ``length`` long."""
+        known = [size for size in self._nearest(_key(sequences, length)).values() if _trusted(size)]
+        places, values = _rising([self._believed(size, known) for size in known])
+        rows = np.arange(most + 1, dtype=np.float64)
+        found: Floats = np.interp(rows, places, values)
+        found += np.maximum(0.0, rows - places[-1]) * UNTRIED * values[0]
+        return found * math.exp(self._pace)
+
+    def tried(self, *, sequences: int = 1, length: int = 0) -> float:
+        """About the most rows of rounds that were seen: of such rounds, or of those most like them."""
+        return max(size.rows for size in self._nearest(_key(sequences, length)).values() if _trusted(size))
+
+    def note(self, timing: Timing) -> None:
+        """A round was seen."""
+        size = self._size(timing)
+        weight = math.log(max(timing.seconds, 1e-9)) - self._pace
+        if _trusted(size):
+            moved = PACE * min(SWING, max(-SWING, weight - size.weight))
+            self._pace += moved
+            weight -= moved
+        size.add(timing.rows, weight)
+        self._now += 1
+        size.last = self._now
+
+    def _believed(self, size: Size, known: Sequence[Size]) -> Size:
+        """A size, less what it may be wrong by."""
+        plain = min(known, key=lambda size: size.rows)
+        sure = size.rounds * math.exp((size.last - self._now) / AGING)
+        guessed = plain.weight + math.log1p(UNTRIED * (size.rows - plain.rows))
+        weight = (size.weight * sure + guessed * DOUBT) / (sure + DOUBT)
+        return Size(size.rows, min(size.weight, weight), size.rounds)
+
+    def _size(self, timing: Timing) -> Size:
+        curve = self._curves.setdefault(_key(timing.sequences, timing.length), {})
+        return curve.setdefault(size_of(timing.rows), Size())
+
+    def _nearest(self, key: tuple[int, int]) -> Curve:
+        """The curve of this company and length, or of the company and length that are most alike."""
+        own = self._curves.get(key)
+        if own is not None and _known(own):
+            return own
+        known = [(_distance(key, other), other) for other, curve in self._curves.items() if _known(curve)]
+        assert known, "nobody asks before anything was measured"
+        return self._curves[min(known)[1]]
+
+
+def _trusted(size: Size) -> bool:
+    return size.rounds >= TRUSTED
+
+
+def _known(curve: Curve) -> bool:
+    return any(map(_trusted, curve.values()))
+
+
+def _rising(sizes: Sequence[Size]) -> tuple[list[float], list[float]]:
+    """Rows and seconds that rise with them: neighbours that fall are pooled, each by how often it was seen."""
+    pools: list[tuple[float, int, list[float]]] = []
+    for size in sorted(sizes, key=lambda size: size.rows):
+        pools.append((size.weight, size.rounds, [size.rows]))
+        while len(pools) > 1 and pools[-2][0] >= pools[-1][0]:
+            (upper, more, later), (lower, rounds, rows) = pools.pop(), pools.pop()
+            pools.append(((lower * rounds + upper * more) / (rounds + more), rounds + more, rows + later))
+    places = [row for _, _, rows in pools for row in rows]
+    return places, [math.exp(weight) for weight, _, rows in pools for _ in rows]
+
+
+def size_of(rows: int) -> int:
+    """The size that a row count belongs to: the smallest edge not below it, beyond the last one the last."""
+    return EDGES[min(int(np.searchsorted(EDGES, rows)), len(EDGES) - 1)]
+
+
+def _key(sequences: int, length: int) -> tuple[int, int]:
+    return sequences, max(0, math.ceil(math.log2(max(1, length) / SHORT)))
+
+
+def _distance(one: tuple[int, int], other: tuple[int, int]) -> float:
+    return abs(math.log2(one[0] / other[0])) + abs(one[1] - other[1]) / 2

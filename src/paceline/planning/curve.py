@@ -1,0 +1,94 @@
+"""Seconds of a round by its rows, read off what was measured."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from paceline.files.shape import Amount, Count
+from paceline.planning.timing import Rows, Timing
+
+Floats = NDArray[np.float64]
+
+
+class Reading(NamedTuple):
+    """Seconds to read the ``top`` best tokens after each of so many rows."""
+
+    top: Count
+    rows: Rows
+    seconds: Amount
+
+
+class Curves:
+    """A curve for every company and length of text that was measured: straight lines between the measured sizes, and
+    beyond the largest one the last line goes on."""
+
+    def __init__(self, timings: Iterable[Timing]) -> None:
+        found: dict[tuple[int, int], dict[int, float]] = {}
+        for timing in timings:
+            found.setdefault((timing.sequences, timing.length), {})[timing.rows] = timing.seconds
+        if not found:
+            raise ValueError("a curve of seconds needs timings; measure some with 'paceline calibrate'")
+        self._curves = {
+            key: (np.array(sorted(sizes), np.float64), np.array([sizes[rows] for rows in sorted(sizes)]))
+            for key, sizes in found.items()
+        }
+
+    def scaled(self, ratio: Callable[[Floats], Floats]) -> Curves:
+        """The same, where rounds of so many rows take so many times as long."""
+        return Curves(
+            Timing(rows=int(rows), seconds=float(took), length=length, sequences=sequences)
+            for (sequences, length), (sizes, seconds) in self._curves.items()
+            for rows, took in zip(sizes, seconds * ratio(sizes), strict=True)
+        )
+
+    @property
+    def keys(self) -> list[tuple[int, int]]:
+        """Sequences and lengths that were measured."""
+        return sorted(self._curves)
+
+    def nearest(self, sequences: int, length: int) -> tuple[int, int]:
+        """What was measured that is most like this: the company counts before the length."""
+
+        def apart(key: tuple[int, int]) -> tuple[float, float]:
+            return abs(math.log(key[0] / sequences)), abs(math.log((key[1] + 1) / (length + 1)))
+
+        return min(self._curves, key=apart)
+
+    def seconds(self, rows: NDArray[np.integer] | Floats, sequences: int = 1, length: int = 0) -> Floats:
+        """Of rounds of so many rows in all."""
+        sizes, seconds = self._curves[self.nearest(sequences, length)]
+        wanted = np.asarray(rows, np.float64)
+        found: Floats = np.interp(wanted, sizes, seconds)
+        if len(sizes) > 1:
+            slope = max(0.0, float((seconds[-1] - seconds[-2]) / (sizes[-1] - sizes[-2])))
+            found = found + np.maximum(0.0, wanted - sizes[-1]) * slope
+        return found
+
+
+def with_reading(timings: Iterable[Timing], readings: Iterable[Reading], top: int) -> tuple[Timing, ...]:
+    """Timings of rounds after which the ``top`` best tokens of every row are read; as they are, if none are.
+
+    What was read of the nearest number of tokens stands for it.
+    """
+    by_top: dict[int, dict[int, float]] = {}
+    for reading in readings:
+        by_top.setdefault(reading.top, {})[reading.rows] = reading.seconds
+    timings = tuple(timings)
+    if not top or not by_top:
+        return timings
+    rows = by_top[min(by_top, key=lambda known: abs(known - top))]
+    sizes = sorted(rows)
+    taken = np.array([rows[size] for size in sizes])
+    last = taken[-1] / sizes[-1]
+
+    def read(size: int) -> float:
+        within = float(np.interp(size, sizes, taken))
+        return within + max(0, size - sizes[-1]) * float(last)
+
+    return tuple(replace(timing, seconds=timing.seconds + read(timing.rows)) for timing in timings)

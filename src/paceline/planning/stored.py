@@ -1,0 +1,171 @@
+"""Profiles on disk: what was measured once for a model on a machine, found again by whoever plans drafts.
+
+A file is named by the digest of its `Setup`, so a model has one for each type, device and number of threads. It is
+written whole or not at all. One that cannot be read, or that other versions of the libraries measured, counts as absent
+and says so once; measuring anew replaces it.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import warnings
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from paceline.files import PLACE, alone, folder, write_whole
+from paceline.files.reading import DESCRIPTION, parse, read_file
+from paceline.files.shape import shaped
+from paceline.planning.acceptance import Acceptance
+from paceline.planning.curve import Curves, Reading, with_reading
+from paceline.planning.timing import Timing
+from paceline.targets.setup import Setup, versions
+
+FORMAT = 1
+
+
+class Unreadable(ValueError):
+    """A file that is no profile for this setup; the message is a sentence that says why."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Profile:
+    """What is known of a model on a machine."""
+
+    setup: Setup
+    timings: tuple[Timing, ...]
+    """Rounds without drafting and without reading best tokens."""
+    readings: tuple[Reading, ...] = ()
+    methods: tuple[Acceptance, ...] = ()
+    versions: Mapping[str, str]
+    when: str
+
+    @classmethod
+    def now(cls, setup: Setup, timings: tuple[Timing, ...], readings: tuple[Reading, ...] = ()) -> Profile:
+        """Measured just now, by the libraries that are installed."""
+        when = datetime.now(UTC).isoformat(timespec="seconds")
+        return cls(setup=setup, timings=timings, readings=readings, versions=versions(), when=when)
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain data, of which `load` makes the same again."""
+        return {
+            "format": FORMAT,
+            "setup": asdict(self.setup),
+            "when": self.when,
+            "versions": dict(self.versions),
+            "timings": [asdict(timing) for timing in self.timings],
+            "readings": [list(reading) for reading in self.readings],
+            "methods": [method.as_dict() for method in self.methods],
+        }
+
+    def timings_with(self, top: int) -> tuple[Timing, ...]:
+        """Rounds after which the ``top`` best tokens of every row are read."""
+        return with_reading(self.timings, self.readings, top)
+
+    def curves(self, top: int = 0) -> Curves:
+        """Seconds by rows of such rounds."""
+        return Curves(self.timings_with(top))
+
+    def check(self) -> None:
+        """Every method has its size for all that was timed."""
+        timed = self.curves().keys
+        for method in self.methods:
+            sizes = [point.nodes for point in method.points]
+            if sizes[:1] != [0] or sizes != sorted(set(sizes)):
+                raise ValueError(f"the points of {method.method} are not of sizes from 0 upwards")
+            if any(choice.nodes > sizes[-1] for choice in method.choices):
+                raise ValueError(f"a size of {method.method} is larger than all that were tried")
+            if sorted((choice.sequences, choice.length) for choice in method.choices) != timed:
+                raise ValueError(f"{method.method} lacks sizes for some of what was timed")
+
+    def method(self, spec: str, draft: str = "") -> Acceptance | None:
+        """What was measured of a method with this draft model."""
+        known = (one for one in self.methods if (one.method, one.draft) == (spec, draft))
+        return next(known, None)
+
+    def with_methods(self, methods: tuple[Acceptance, ...]) -> Profile:
+        """The same with these in place of what it knew of them."""
+        new = {(one.method, one.draft) for one in methods}
+        return replace(self, methods=(*(m for m in self.methods if (m.method, m.draft) not in new), *methods))
+
+
+def path_of(setup: Setup) -> Path:
+    """Where the profile of a setup is kept, if there is one. ValueError for a user who has no place for it."""
+    if (place := folder()) is None:
+        raise ValueError(f"this user has no home folder to keep profiles in; name a folder with ${PLACE}")
+    name = re.sub(r"[^\w.+-]+", "-", setup.model.rsplit("/", 1)[-1]).strip("-.")[:40]
+    return place / "profiles" / f"{name}-{setup.digest}.json"
+
+
+def find(setup: Setup) -> Profile | None:
+    """What is known of this setup. What cannot be used is told on standard error and left where it is."""
+    try:
+        return load(setup)
+    except Unreadable as why:
+        warnings.warn(str(why), stacklevel=2)
+        return None
+
+
+def load(setup: Setup) -> Profile | None:
+    """What is known of this setup; `Unreadable` where there is a file that cannot be used."""
+    path = _kept(setup)
+    if path is None:
+        return None
+    again = "'paceline calibrate' measures anew"
+    try:
+        data = parse(read_file(path, DESCRIPTION))
+    except (OSError, ValueError) as error:
+        why = error.strerror if isinstance(error, OSError) else error
+        raise Unreadable(f"the profile {path} cannot be read ({why}) and is ignored; {again}") from None
+    if not isinstance(data, dict) or data.get("format") != FORMAT:
+        raise Unreadable(f"{path} is no profile of this version and is ignored; {again}")
+    try:
+        profile = shaped(Profile, {name: value for name, value in data.items() if name != "format"})
+        profile.check()
+    except ValueError as error:
+        raise Unreadable(f"the profile {path} is damaged ({error}) and is ignored; {again}") from None
+    if profile.setup.digest != setup.digest:
+        raise Unreadable(f"{path} is the profile of {profile.setup.told} and is ignored; {again}")
+    if dict(profile.versions) != versions():
+        old, new = (", ".join(f"{name} {v}" for name, v in v.items()) for v in (profile.versions, versions()))
+        raise Unreadable(f"the profile {path} was measured with {old}, not {new}, and is ignored; {again}")
+    return profile
+
+
+def save(profile: Profile) -> Path:
+    """Write a profile in place of the one that was there, all of it or nothing."""
+    return update(profile.setup, lambda _: profile)[1]
+
+
+def update(setup: Setup, change: Callable[[Profile | None], Profile]) -> tuple[Profile, Path]:
+    """Write what ``change`` makes of the profile that is there by now. Others who update it wait meanwhile, so that
+    nothing of what they measured is lost; a profile that cannot be used counts as none."""
+    path = path_of(setup)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with alone(path.with_name(setup.digest)):  # the same weights may be kept under another name
+            try:
+                known = load(setup)
+            except Unreadable:
+                known = None
+            profile = change(known)
+            write_whole(path, json.dumps(profile.as_dict()))
+            for other in path.parent.glob(f"*-{setup.digest}.json"):
+                if other != path:
+                    other.unlink(missing_ok=True)
+    except OSError as error:
+        raise ValueError(f"cannot keep the profile {path}: {error.strerror}; name a folder with ${PLACE}") from None
+    return profile, path
+
+
+def _kept(setup: Setup) -> Path | None:
+    """The file of a setup, whatever its model was called when it was measured."""
+    if folder() is None:
+        return None
+    path = path_of(setup)
+    if path.exists():
+        return path
+    return next(iter(sorted(path.parent.glob(f"*-{setup.digest}.json"))), None)
