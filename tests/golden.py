@@ -126,7 +126,7 @@ def rejection() -> list[Case]:
 
 def settings() -> list[Case]:
     """What a caller may ask of sampling and of the end, with a method and with none, and with several seeds."""
-    sampled = {"temperature": 0.8, "seed": 11}
+    sampled: dict[str, Any] = {"temperature": 0.8, "seed": 11}
     asked: dict[str, tuple[str, dict[str, Any]]] = {
         "repetition penalty": (REPETITIVE, {"repetition_penalty": 1.3}),
         "presence and frequency": (REPETITIVE, sampled | {"presence_penalty": 0.6, "frequency_penalty": 0.4}),
@@ -190,17 +190,17 @@ def batches(_: Path) -> Texts:
             found.update({f"{name}/{place}.{number}": text_of(text) for number, text in enumerate(samples)})
 
     everything = [ENGLISH, POLISH, UKRAINIAN, REPETITIVE, POLISH_REPETITIVE, "A", REPETITIVE * 3, UKRAINIAN * 2]
-    each = [
+    each: list[dict[str, Any]] = [
         {"max_new_tokens": 6 + 3 * place, "temperature": 0.8 * (place % 2), "seed": place}
         for place in range(len(everything))
     ]
-    sampled = {"temperature": 0.8, "seed": 21, "max_new_tokens": LENGTH}
+    sampled: dict[str, Any] = {"temperature": 0.8, "seed": 21, "max_new_tokens": LENGTH}
     keep("eight auto", lm.generate_batch(everything, each=each, draft_model=DRAFT))
     keep("eight foresight, three at once", lm.generate_batch(everything, each=each, method="foresight", at_once=3))
     keep("two of two plain", lm.generate_batch(everything[:2], n=2, method="plain", **sampled))
     keep("four of one", lm.generate_batch([POLISH], n=4, method="assistant:top=4", draft_model=DRAFT, **sampled))
     lm.forget()
-    chained = {"method": "assistant", "draft_model": DRAFT, "rule": "rejection", "planner": "fixed:4"}
+    chained: dict[str, Any] = {"method": "assistant", "draft_model": DRAFT, "rule": "rejection", "planner": "fixed:4"}
     keep("three rejection", lm.generate_batch(everything[:3], **chained, **sampled))
     keep("samples", [lm.sample(UKRAINIAN, n=3, method="suffix", **sampled)])
     keep("joined late", [joined_late(lm, {"method": "suffix+unispec", **sampled})])
@@ -225,7 +225,14 @@ def chat(_: Path) -> Texts:
     lm = model("pocket", "float64")
     found: Texts = {}
     for method, rule in (("plain", "coupled"), ("auto", "coupled"), ("assistant", "coupled"), ("lookup", "rejection")):
-        how = {"method": method, "rule": rule, "temperature": 0.8, "seed": 31, "stop": "\nUser:", "planner": "fixed:5"}
+        how: dict[str, Any] = {
+            "method": method,
+            "rule": rule,
+            "temperature": 0.8,
+            "seed": 31,
+            "stop": "\nUser:",
+            "planner": "fixed:5",
+        }
         how |= {"draft_model": DRAFT} if method == "assistant" else {}
         lm.forget()
         prompt = lm.encode("User: Tell me about the old house.\nAssistant:").tolist()
@@ -245,8 +252,8 @@ def transformers(_: Path) -> Texts:
     width = max(map(len, rows))
     ids = torch.tensor([[0] * (width - len(row)) + row for row in rows])
     mask = torch.tensor([[0] * (width - len(row)) + [1] * len(row) for row in rows])
-    sampled = {"do_sample": True, "temperature": 0.8, "top_k": 0}
-    single = {"planner": "fixed:4"}
+    sampled: dict[str, Any] = {"do_sample": True, "temperature": 0.8, "top_k": 0}
+    single: dict[str, Any] = {"planner": "fixed:4"}
     calls: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
         "lookup greedy": ({"method": "lookup"}, {"do_sample": False}),
         "auto sampled": ({"method": "auto"}, sampled),
