@@ -161,20 +161,34 @@ class Request:
     tokens: Ints
     parents: Ints
     want: Want = NOTHING
-    prefill: bool = False
-    """A piece of the prompt: no row of it is verified, so its logits are computed only if wanted."""
+    prompt: int = 0
+    """How many leading rows are prompt tokens before the root. None of them is judged, so their logits are computed
+    only if wanted. The root and its draft stand behind the last piece of a prompt; other pieces have no root."""
     held: int = 0
 
     def __post_init__(self) -> None:
         assert len(self.parents) == self.held + len(self.tokens), "held and fresh rows have one parent each"
+        assert not (self.held and self.prompt), "rows that are held are a draft's"
 
     @classmethod
     def of_tree(cls, rows: Rows, root: int, tree: DraftTree, want: Want = NOTHING) -> Request:
         return cls(rows, *rows_of(root, tree), want)
 
     @classmethod
-    def of_prompt(cls, rows: Rows, tokens: Ints, want: Want = NOTHING) -> Request:
-        return cls(rows, tokens.copy(), np.arange(-1, len(tokens) - 1), want, prefill=True)
+    def of_prompt(cls, rows: Rows, tokens: Ints, want: Want = NOTHING, *, ends_prompt: bool = False) -> Request:
+        """A piece of a prompt. With ``ends_prompt`` its last token is the root, which is scored as well."""
+        before_root = len(tokens) - ends_prompt
+        return cls(rows, tokens.copy(), np.arange(-1, len(tokens) - 1), want, prompt=before_root)
+
+    @property
+    def prefill(self) -> bool:
+        """Whether any row is a prompt token before the root."""
+        return self.prompt > 0
+
+    @property
+    def scored(self) -> slice:
+        """The fresh rows whose logits are computed."""
+        return slice(0 if self.want.logits else self.prompt, len(self.tokens))
 
     @cached_property
     def visible(self) -> NDArray[np.bool_]:
@@ -202,9 +216,14 @@ class Request:
 
 
 class Scores:
-    """What a target found for the rows of one request. Nodes are tree nodes; the root is ``-1``, the first row.
+    """What a target found for the root and the nodes of one request. The root is ``-1``, the first row.
 
-    ``logits`` is ``[rows, vocabulary]`` on the target's device, or None for a prefill that nobody wanted logits of.
+    Where the root was scored behind a piece of the prompt, `prompt` holds what was found for the rows of that piece. A
+    request without a root has its prompt's rows here.
+    """
+
+    prompt: Scores | None = None
+    """What a request for the same piece of the prompt, without the root, would have brought; None for other requests.
     """
 
     def __init__(
@@ -214,9 +233,13 @@ class Scores:
         *,
         hidden: dict[int, torch.Tensor] | None = None,
         early: torch.Tensor | None = None,
+        rows: slice | None = None,
     ) -> None:
-        self.tokens = request.tokens
-        self.parents = request.parents[request.held :]
+        """``logits`` ``[rows, vocabulary]``, on the target's device, are None for a prompt whose logits are not wanted.
+        ``rows`` are these scores' share of the request's fresh rows, unless they are all."""
+        share = rows or slice(0, len(request.tokens))
+        self.tokens = request.tokens[share]
+        self.parents = request.parents[request.held :][share] - share.start
         self._logits = logits
         self._hidden = hidden or {}
         self._early = early
@@ -224,6 +247,28 @@ class Scores:
         self._top: Top | None = None
         self.seconds_top = 0.0
         """What `top` took: it is the dear part of learning from a forward, and counted apart."""
+
+    @classmethod
+    def of(
+        cls,
+        request: Request,
+        logits: torch.Tensor | None,
+        hidden: dict[int, torch.Tensor] | None = None,
+        early: torch.Tensor | None = None,
+    ) -> Scores:
+        """Of the logits of `Request.scored` rows, and of states and early logits of all fresh rows."""
+        n, cut = len(request.tokens), request.prompt
+        if not 0 < cut < n:
+            return cls(request, logits, hidden=hidden, early=early)
+        assert logits is not None, "the root has logits"
+
+        def share(rows: slice, logits: torch.Tensor | None) -> Scores:
+            states = {layer: found[rows] for layer, found in (hidden or {}).items()}
+            return cls(request, logits, hidden=states, early=None if early is None else early[rows], rows=rows)
+
+        scores = share(slice(cut, n), logits[cut - request.scored.start :])
+        scores.prompt = share(slice(0, cut), logits[:cut] if request.want.logits else None)
+        return scores
 
     @property
     def logits(self) -> torch.Tensor:
@@ -287,7 +332,7 @@ class Scores:
 
 
 OnEarly = Callable[[int, "torch.Tensor"], None]
-"""Called in the middle of a forward: the number of the request, and its early-exit logits."""
+"""Called in the middle of a forward: the number of the request, and the early-exit logits of all its fresh rows."""
 
 
 class Pending(ABC):
@@ -341,7 +386,8 @@ class Target(ABC):
         return Reach()
 
     def prefill_size(self, length: int) -> int:
-        """How many prompt tokens to score per forward, of a prompt of ``length``."""
+        """How many prompt tokens to score per forward, where ``length`` stand before the root. One more may be the
+        root."""
         return self.prefill_chunk
 
     def release(self) -> None:

@@ -94,9 +94,9 @@ class TableTarget(Target):
         rows.write(request.tokens, request.held)
         prefix = rows.cells[: rows.committed]
         tentative = rows.cells[rows.committed : request.end]
-        histories = [(*prefix.tolist(), *tentative[seen].tolist()) for seen in request.visible]
-        logits = [[weight * math.log(2) for weight in self.table(history)] for history in histories]
-        return Scores(request, torch.tensor(logits, dtype=self.dtype))
+        histories = [(*prefix.tolist(), *tentative[seen].tolist()) for seen in request.visible[request.scored]]
+        weights = torch.tensor([list(self.table(history)) for history in histories], dtype=torch.float64)
+        return Scores.of(request, (weights * math.log(2)).to(self.dtype) if histories else None)
 
     def fingerprint(self) -> str:
         probe = [list(self.table((token,))) for token in range(self.vocab_size)]

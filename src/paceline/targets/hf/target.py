@@ -118,7 +118,7 @@ class HFTarget(Target):
 
     def prefill_size(self, length: int) -> int:
         whole = self.switch is not None and length >= self.switch.position
-        return length if whole else self.prefill_chunk
+        return length + 1 if whole else self.prefill_chunk
 
     def submit(self, requests: Sequence[Request], on_early: OnEarly | None = None) -> Pending:
         for request in requests:
