@@ -8,8 +8,9 @@ import pytest
 import torch
 
 from families import FAMILIES, VOCAB, build
-from paceline.targets.base import NOTHING, Reach, Request, Rows, Scores, Target, Want
+from paceline.targets.base import NOTHING, Request, Rows, Scores, Target, Want
 from paceline.targets.cache import CacheRows
+from paceline.targets.forwards import Reach
 from paceline.targets.hf.forward import Mode
 from paceline.targets.hf.target import HFTarget
 from paceline.targets.replay import ReplayTarget

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
+from paceline.targets.forwards import OnEarly, Pending, Reach
 from paceline.targets.reading import RowBlocks, Top, by_blocks, read_plainly
 from paceline.tree import ROOT, DraftTree, Ints, ancestors, is_chain, offsets, rows_of
 
@@ -223,8 +224,7 @@ class Scores:
     """
 
     prompt: Scores | None = None
-    """What a request for the same piece of the prompt, without the root, would have brought; None for other requests.
-    """
+    """What a request for the piece without the root would have brought; None for other requests."""
 
     def __init__(
         self,
@@ -288,10 +288,8 @@ class Scores:
 
     @cached_property
     def _choices(self) -> Ints:
-        if by_blocks(self.logits):
-            return self._blocks.choices()
-        chosen: Ints = self.logits.argmax(dim=-1).cpu().numpy()
-        return chosen
+        best: Ints = self._blocks.choices() if by_blocks(self.logits) else self.logits.argmax(dim=-1).cpu().numpy()
+        return best
 
     def choice(self, node: int) -> int:
         """The most probable token after a node, ties to the lowest id."""
@@ -331,39 +329,6 @@ class Scores:
         return self._early
 
 
-OnEarly = Callable[[int, "torch.Tensor"], None]
-"""Called in the middle of a forward: the number of the request, and the early-exit logits of all its fresh rows."""
-
-
-class Pending(ABC):
-    """A submitted forward. `result` waits for it: the serial driver at once, an overlapped one drafts meanwhile."""
-
-    @abstractmethod
-    def result(self) -> list[Scores]: ...
-
-
-class Done(Pending):
-    """A forward that was finished when `submit` returned."""
-
-    def __init__(self, scores: list[Scores]) -> None:
-        self._scores = scores
-
-    def result(self) -> list[Scores]:
-        return self._scores
-
-
-@dataclass(frozen=True, kw_only=True)
-class Reach:
-    """What drafts a target can score without one row depending on another (`Target.reach`)."""
-
-    trees: bool = True
-    """Whether siblings may be scored together; otherwise chains only."""
-    depth: int | None = None
-    """How many tokens a draft may reach past the root; None where nothing limits it."""
-    alone: bool = False
-    """Whether a forward may hold one sequence only."""
-
-
 class Target(ABC):
     """A model whose text must not change."""
 
@@ -372,6 +337,44 @@ class Target(ABC):
     context_length: int | None
     eos: frozenset[int]
     prefill_chunk: int = 512
+
+    @property
+    @abstractmethod
+    def dtype(self) -> torch.dtype:
+        """Of its logits."""
+
+    @property
+    def dtype_name(self) -> str:
+        """As users write it: float32."""
+        return str(self.dtype).removeprefix("torch.")
+
+    @property
+    def device(self) -> torch.device:
+        """Where its logits are."""
+        import torch
+
+        return torch.device("cpu")
+
+    @property
+    def recorded(self) -> bool:
+        """Whether forwards are recorded once for all drafts of a shape."""
+        return False
+
+    @property
+    def layers(self) -> int:
+        """The number of layers, which is also that of the state that the head reads (`Want.hidden`)."""
+        raise self._has_none("layers")
+
+    def embed(self, tokens: Ints) -> torch.Tensor:
+        """The input embeddings ``[n, width]`` of token ids, before any scale that the model gives them."""
+        raise self._has_none("input embeddings")
+
+    def unembed(self, states: torch.Tensor) -> torch.Tensor:
+        """Logits ``[n, vocabulary]`` of states ``[n, width]`` behind the final norm: the output head."""
+        raise self._has_none("output head")
+
+    def _has_none(self, what: str) -> ValueError:
+        return ValueError(f"{self.name} shows no {what}; choose a drafter that needs none")
 
     @abstractmethod
     def open(self, capacity: int = 0) -> Rows:
@@ -386,8 +389,7 @@ class Target(ABC):
         return Reach()
 
     def prefill_size(self, length: int) -> int:
-        """How many prompt tokens to score per forward, where ``length`` stand before the root. One more may be the
-        root."""
+        """How many prompt tokens to score per forward, where ``length`` stand before the root."""
         return self.prefill_chunk
 
     def release(self) -> None:

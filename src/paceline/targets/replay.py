@@ -22,7 +22,8 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from paceline.targets.base import Done, OnEarly, Pending, Request, Rows, Scores, Target
+from paceline.targets.base import Request, Rows, Scores, Target
+from paceline.targets.forwards import Done, OnEarly, Pending
 from paceline.targets.reading import Top
 from paceline.tree import DraftTree, Ints
 from paceline.vocabulary import Vocabulary
@@ -88,6 +89,10 @@ class ReplayTarget(Target):
                     f"text {number} to replay has tokens from {text.min()} to {text.max()}, and the vocabulary "
                     f"{vocab_size} ids; encode it with this vocabulary's tokenizer"
                 )
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return torch.float32
 
     def open(self, capacity: int = 0) -> ReplayRows:
         return ReplayRows()
