@@ -581,7 +581,7 @@ def test_a_draft_model_that_has_lost_its_way_does_not_end_the_text(
         ({"beams": 0}, "'beams'.*at least 1, not 0"),
         ({"top": -1}, "'top'.*at least 1, not -1"),
         ({"length": 0}, "'length'.*at least 1, not 0"),
-        ({"noise": "loud"}, "shared or none, not 'loud'"),
+        ({"noise": "loud"}, "noise=shared or noise=none, not 'loud'"),
         ({"confidence": 1.0}, "from 0 to below 1, not 1.0"),
         ({"model": " "}, "name of the draft model is empty"),
         ({"model": 5}, "a name, a folder or a loaded model, not 5"),

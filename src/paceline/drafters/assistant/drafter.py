@@ -16,6 +16,7 @@ from paceline.context import Context
 from paceline.drafters.assistant.growth import Growth, Reading, Shape
 from paceline.drafters.assistant.model import DraftModel, Loaded
 from paceline.drafters.base import Ask, Drafter, Seen
+from paceline.drafters.noise import wants_noise
 from paceline.law import Outlook
 from paceline.targets.base import SPARE_ROWS, Request, Rows, Target
 from paceline.targets.lending import Tray
@@ -28,7 +29,6 @@ if TYPE_CHECKING:
 Model: TypeAlias = "str | Path | PreTrainedModel | DraftModel | Loaded | Target"
 """A draft model, by name, by path, or loaded in any way."""
 
-NOISE = ("shared", "none")
 LEVELS = 4
 """How deep drafts are where nobody says: every level costs a forward of the draft model, and few get further."""
 IN_PASSING = 16
@@ -58,11 +58,11 @@ class Assistant(Drafter):
         for name, value in (("beams", beams), ("top", top), ("length", 1 if length is None else length)):
             if value < 1:
                 raise ValueError(f"option {name!r} of method 'assistant' is at least 1, not {value}")
-        if noise not in NOISE:
-            raise ValueError(f"option 'noise' of method 'assistant' is {' or '.join(NOISE)}, not {noise!r}")
         if not 0 <= confidence < 1:
             raise ValueError(f"option 'confidence' of method 'assistant' is from 0 to below 1, not {confidence}")
-        self.shape = Shape(beams=beams, top=top, length=length, confidence=confidence, shared=noise == "shared")
+        self.shape = Shape(
+            beams=beams, top=top, length=length, confidence=confidence, shared=wants_noise(self.name, noise)
+        )
         self.nodes = (length or LEVELS) * max(beams, top)
         self._named: Any = model
         self._dtype = dtype
