@@ -14,6 +14,8 @@ a traceback and ends with exit code 2. Any other exception is a defect of Paceli
 
 from __future__ import annotations
 
+from importlib.util import find_spec
+
 
 class PacelineError(Exception):
     """All that Paceline reports on purpose."""
@@ -43,5 +45,11 @@ class MissingPackage(InputError):
 
 
 class Unavailable(PacelineError):
-    """A library to compare with, an energy meter or a data set that this machine does not have. A benchmark notes it and
-    goes on without."""
+    """A library to compare with, an energy meter or a data set that this machine does not have; a benchmark goes on
+    without it."""
+
+
+def need(package: str, purpose: str, extra: str) -> None:
+    """Refuse work that needs a package which is not installed, before the work begins."""
+    if find_spec(package) is None:
+        raise MissingPackage(f"{purpose} needs {package}: pip install 'paceline[{extra}]'")
