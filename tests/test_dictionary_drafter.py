@@ -20,7 +20,8 @@ from paceline.context import Context, Ending
 from paceline.dictionary import file
 from paceline.dictionary.index import Dictionary, Match
 from paceline.dictionary.statistics import LONGEST, NOWHERE
-from paceline.dictionary.table import Table, level, probability
+from paceline.dictionary.entries import Entries as Table
+from paceline.dictionary.entries import level, probability
 from paceline.drafters import Budget, Drafter, Seen, make_drafter
 from paceline.drafters import dictionary as module
 from paceline.drafters.auto import Auto
