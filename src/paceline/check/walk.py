@@ -109,4 +109,4 @@ def fault(error: Exception) -> str:
 
 def exact_at_borders(target: Target) -> bool:
     """Whether a token at the border of a warp is on the same side in every forward, near ties apart."""
-    return "float16" not in str(getattr(target, "dtype", ""))
+    return target.dtype.itemsize > 2
