@@ -14,7 +14,7 @@ import numpy as np
 
 from paceline.check.record import Recording
 from paceline.context import Context, Ints
-from paceline.drafters import Ask, Budget, Drafter, Seen
+from paceline.drafters import Budget, Drafter, Seen
 from paceline.law import Distribution, Law, Sampling
 from paceline.targets.base import Request, Rows, Target, Want
 from paceline.tree import EMPTY, ROOT, DraftTree
@@ -155,31 +155,21 @@ ADVERSARIES: dict[str, Callable[[Recording], Drafter]] = {
 """The name in reports -> the drafter against a text of plain decoding."""
 
 
-class Watched(Drafter):
-    """Passes everything on. Counts the states that are open, and keeps each draft by the length at which it was made.
-
-    The lengths are of use for one text at a time.
-    """
+class Counted:
+    """A drafter that counts its open states."""
 
     def __init__(self, inner: Drafter) -> None:
         self._inner = inner
-        self.needs, self.nodes, self.planner = inner.needs, inner.nodes, inner.planner
         self.open_states = 0
-        self.trees: dict[int, DraftTree] = {}
 
-    def open(self, context: Context) -> tuple[Context, Any]:
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._inner, name)
+
+    def open(self, context: Context) -> Any:
         state = self._inner.open(context)
         self.open_states += 1
-        return context, state
+        return state
 
-    def propose(self, asks: Sequence[Ask]) -> list[DraftTree]:
-        trees = self._inner.propose([Ask(state[1], budget) for state, budget in asks])
-        self.trees.update({len(ask.state[0]): tree for ask, tree in zip(asks, trees, strict=True)})
-        return trees
-
-    def observe(self, seen: Sequence[Seen]) -> None:
-        self._inner.observe([Seen(state[1], verdict, scores) for state, verdict, scores in seen])
-
-    def close(self, state: tuple[Context, Any]) -> None:
-        self._inner.close(state[1])
+    def close(self, state: Any) -> None:
+        self._inner.close(state)
         self.open_states -= 1

@@ -10,8 +10,9 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from inspect import signature
+from typing import Any
 
-from paceline.check.adversaries import ADVERSARIES, SAMPLED, Watched
+from paceline.check.adversaries import ADVERSARIES, SAMPLED, Counted
 from paceline.check.cases import NO_DRAFT, PILOTS, Case, Setting, aimed, cases, planner_of, settings
 from paceline.check.record import Recording, law_faults, record, row_faults, teacher_forced
 from paceline.check.report import Report, Result
@@ -24,8 +25,9 @@ from paceline.drafters.assistant import DraftModel
 from paceline.drafters.spec import BUILT_IN
 from paceline.engine.serial import run
 from paceline.law import Law
-from paceline.planning.base import Planner
+from paceline.planning.base import Outcome, Planner
 from paceline.targets.base import Rows, Target
+from paceline.tree import DraftTree
 from paceline.verify import Rule
 from paceline.vocabulary import Vocabulary
 
@@ -134,7 +136,7 @@ class Checker:
 
     def _in_batches(self, recordings: Sequence[Recording], size: int) -> Iterator[Result]:
         """The cases of several settings mixed. Those of a method share its drafter and planners, as a server does."""
-        shared = {method: Watched(self._made(method)) for method in self._proper}
+        shared: dict[str, Any] = {method: Counted(self._made(method)) for method in self._proper}
         planners: dict[tuple[str, str], Planner] = {}
         walks = []
         for recording in recordings:
@@ -144,9 +146,9 @@ class Checker:
                 planners[case.method, case.planner] = planner
                 walks.append(Walk(case, recording, drafter, planner))
         yield from together(walks, size, self.target, self._rescorer, self.seed)
-        for method, watched in shared.items():
-            if watched.open_states:
-                self.report.faults.append(f"{method}: {watched.open_states} states were never closed")
+        for method, counted in shared.items():
+            if counted.open_states:
+                self.report.faults.append(f"{method}: {counted.open_states} states were never closed")
 
     def compare(self, case: Case, recording: Recording) -> Result:
         """One case against plain decoding. Whatever a method does wrong, the check goes on."""
@@ -189,15 +191,15 @@ class Checker:
         return Result(case, len(evidence), faults=tuple(faults))
 
     def _evidence(self, case: Case, recording: Recording, sample: int) -> Iterator[Evidence]:
-        drafter = Watched(self._drafter(case.method, recording))
-        planner = planner_of(case.planner, drafter, self.target)
-        session = session_of(case, self.target, drafter, planner, self._rows, sample)
+        drafter = self._drafter(case.method, recording)
+        planner: Any = _Noting(planner_of(case.planner, drafter, self.target))
+        session = session_of(case, self.target, drafter, planner, self._rows, sample=sample)
         list(run(session))
         tokens, first = session.context.tokens, session.context.prompt_length
         law = Law(session.context.sampling, first)
         rows = teacher_forced(self.target, tokens, first)
         laws = (law.distribution(row, tokens[:index]) for index, row in enumerate(rows, start=first))
-        return gather(tokens[first:], first, laws, drafter.trees, seed=(session.context.sampling.seed, sample))
+        return gather(tokens[first:], first, laws, planner.sent, seed=(session.context.sampling.seed, sample))
 
     def _judge_pooled(self) -> None:
         """Evidence of all settings together shows a small bias that no single text betrays."""
@@ -205,3 +207,18 @@ class Checker:
             if (p := p_value(evidence)) < ALARM:
                 n = len(evidence)
                 self.report.faults.append(f"{method} / rejection / {planner}: {n} tokens off the law (p = {p:.1e})")
+
+
+class _Noting:
+    """A planner that notes the draft of every round, by the length of the text before it."""
+
+    def __init__(self, inner: Planner) -> None:
+        self._inner = inner
+        self.sent: dict[int, DraftTree] = {}
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._inner, name)
+
+    def review(self, outcomes: Sequence[Outcome]) -> None:
+        self.sent |= {len(each.context) - len(each.tokens): each.sent for each in outcomes}
+        self._inner.review(outcomes)

@@ -15,7 +15,7 @@ from paceline.drafters import Drafter
 from paceline.engine.batch import Batch
 from paceline.engine.follow import FollowingDice, Overrun
 from paceline.engine.loop import Session
-from paceline.law import KeyedDice
+from paceline.law import Dice, KeyedDice
 from paceline.planning.base import Planner
 from paceline.targets.base import Rows, Target
 
@@ -38,9 +38,8 @@ class Walk:
     planner: Planner
 
     def start(self, rows: Rows) -> Session:
-        self.session = session_of(self.case, self.recording.target, self.drafter, self.planner, rows)
-        self.dice = FollowingDice(KeyedDice(self.session.context.noise), self.recording.tokens)
-        self.session.dice = self.dice
+        self.dice = FollowingDice(KeyedDice(self.case.setting.context().noise), self.recording.tokens)
+        self.session = session_of(self.case, self.recording.target, self.drafter, self.planner, rows, dice=self.dice)
         self.handed: list[int] = []
         """The tokens that the driver handed out."""
         return self.session
@@ -52,6 +51,8 @@ class Walk:
             return Result(self.case, len(emitted), faults=(fault(error),))
         flips = tuple((flip, rescorer.judge(flip, self.recording)) for flip in self.dice.flips)
         faults = [] if left else list(self._faults())
+        if emitted != self.recording.emitted[: len(emitted)].tolist():
+            faults.append("wrote tokens that its rule did not choose")
         if self.handed != emitted:
             faults.append(f"handed out {len(self.handed)} tokens that are not the {len(emitted)} of the text")
         return Result(self.case, len(emitted), flips, tuple(faults))
@@ -69,10 +70,19 @@ class Walk:
                 yield f"log-probabilities are off by {worst:.2g} at emitted token {gaps.index(worst)}"
 
 
-def session_of(case: Case, target: Target, drafter: Drafter, planner: Planner, rows: Rows, sample: int = 0) -> Session:
+def session_of(
+    case: Case,
+    target: Target,
+    drafter: Drafter,
+    planner: Planner,
+    rows: Rows,
+    *,
+    sample: int = 0,
+    dice: Dice | None = None,
+) -> Session:
     """A case about to be written, its cache checked after every round."""
     context = case.setting.context(sample)
-    return Session(context, target, rows, drafter, planner, case.rule, top_logprobs=0, checked=True)
+    return Session(context, target, rows, drafter, planner, case.rule, dice=dice, top_logprobs=0, checked=True)
 
 
 def together(walks: Sequence[Walk], size: int, target: Target, rescorer: Rescorer, seed: int) -> Iterator[Result]:
