@@ -17,9 +17,8 @@ import pytest
 from dictionary_tables import made_up, sealed, taken_apart, write
 from paceline.cli import main
 from paceline.dictionary import build as build_module
-from paceline.dictionary import file
 from paceline.dictionary import corpus as corpus_module
-from paceline.dictionary import counting
+from paceline.dictionary import counting, file
 from paceline.dictionary.index import Dictionary
 from paceline.targets.replay import open_vocabulary
 from tokenizer_kinds import tokenizer_of
@@ -290,16 +289,16 @@ def test_a_line_of_twenty_megabytes(tmp_path: Path, out: Path, told: Any) -> Non
 def test_a_corpus_that_changes_while_it_is_read_is_no_corpus(
     text: Path, out: Path, say: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    counting = local._counted_chunk
+    count_chunk = counting._count_chunk
 
     def and_it_grows(*given: Any) -> Any:
         with text.open("ab") as opened:
             opened.write(b" more")
-        return counting(*given)
+        return count_chunk(*given)
 
     text.write_bytes(text.read_bytes() * 200)
     monkeypatch.setattr(corpus_module, "BATCH", 100)
-    monkeypatch.setattr(counting, "_counted_chunk", and_it_grows)
+    monkeypatch.setattr(counting, "_count_chunk", and_it_grows)
     assert f"{text} changed while it was read" in refusal(say("build", "--text", text, "--out", out))
     assert list(out.parent.iterdir()) == []
 
@@ -394,11 +393,11 @@ def interrupt(*_: Any, **__: Any) -> Iterator[bytes]:
 
 
 MOMENTS = [
-    (local, "_counted_chunk"),
-    (local, "selected"),
+    (counting, "_count_chunk"),
+    (counting, "most_frequent"),
     (build_module, "spelled"),
     (build_module, "statistics"),
-    (build_module, "entries"),
+    (build_module, "chosen"),
     (file, "pack"),
     (file, "write_whole"),
 ]
@@ -427,10 +426,9 @@ SERVANT = """
 import json, os, resource, signal, sys, time
 import duckdb, marisa_trie, pyarrow.compute, pyarrow.dataset, pyarrow.parquet
 from paceline.cli import main
-from paceline.dictionary import build, corpus, counting, words
-from paceline.dictionary.counting import engine, local, statement
+from paceline.dictionary import build, corpus, counting, engine, words
 from paceline.targets.replay import open_vocabulary
-open_vocabulary("pocket").fingerprint, words.compiled(), words.re2_patterns()
+open_vocabulary("pocket").fingerprint, words.word_pattern(), words.patterns(words.in_re2)
 for line in sys.stdin:
     limit, *arguments = json.loads(line)
     child = os.fork()

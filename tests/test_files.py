@@ -217,7 +217,7 @@ COUNTED = ("settings.json", "counts/en.json", "counts/en.parquet")
 MOMENTS: list[tuple[str, str, signal.Signals, tuple[str, ...]]] = [
     # where it is held, what is told to end, how, and what stays
     ("pathlib/Path/chmod", "datastore build --text other --out kept/a.rest", signal.SIGTERM, ()),
-    ("paceline.dictionary.counting.local/totals", "dict build --text other --out kept/a", signal.SIGTERM, ()),
+    ("paceline.dictionary.counting/most_frequent", "dict build --text other --out kept/a", signal.SIGTERM, ()),
     ("paceline.targets.pocket.kept/save_file", "generate Once --model pocket+ballast:12M", signal.SIGTERM, ()),
     ("signal/none", SWEEP, signal.SIGTERM, COUNTED),
     ("signal/none", SWEEP, signal.SIGKILL, COUNTED),
@@ -429,8 +429,9 @@ import json, resource, sys
 from pathlib import Path
 sys.path.insert(0, sys.argv[1])
 import numpy as np, pyarrow as pa, torch
-from paceline.dictionary.corpus import Corpus, corpus
-from paceline.dictionary.counting import Counts, count, local
+from paceline.dictionary import corpus, counting
+from paceline.dictionary.corpus import Corpus
+from paceline.dictionary.counting import Counts, count
 from paceline.drafters import indexing
 from paceline.drafters.memory import Memory
 from paceline.files import write_whole
@@ -439,7 +440,7 @@ from paceline.bench.run.directory import About, Run
 from paceline.planning import stored
 from paceline.targets.load import open_model
 import test_profile
-local.TEXT_IN_MEMORY, corpus.BATCH = 10**9, 10**5
+counting.TEXT_IN_MEMORY, corpus.BATCH = 10**9, 10**5
 memory = Memory(9999, "memory")
 memory.fit(99999, None)
 memory.learn(list(range(3000)))
