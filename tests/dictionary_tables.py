@@ -1,4 +1,4 @@
-"""Small dictionaries made by hand, the same looked up without an index, files that are whole but lie, n-grams cut by Python."""
+"""Small dictionaries made by hand, the same looked up without an index, files that lie, and n-grams."""
 
 import hashlib
 import json

@@ -14,7 +14,6 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
-from shutil import which
 from types import FrameType
 from typing import Any
 
@@ -197,26 +196,6 @@ def test_a_full_disk_is_told_in_a_sentence(reason: str, tmp_path: Path) -> None:
     with Engine("100MB", 1, tmp_path) as engine, pytest.raises(ValueError, match=re.escape(said)):
         engine.run(f"SELECT error('{reason}')")
     assert list(tmp_path.iterdir()) == []
-
-
-FULL = """
-mount -t tmpfs -o size=2m tmpfs "$1" && exec "$2" -c "
-import sys
-from pathlib import Path
-from paceline.dictionary.engine import Engine
-with Engine('30MB', 1, Path(sys.argv[1])) as engine:
-    engine.run('CREATE TEMP TABLE t AS SELECT i, md5(i::VARCHAR) AS h FROM range(2000000) AS r(i)')
-" "$1"
-"""
-
-
-def test_a_disk_that_is_really_full_is_told_too(tmp_path: Path) -> None:
-    environment = {**os.environ, "PYTHONPATH": str(ROOT / "src")}
-    if which("unshare") is None or subprocess.run(["unshare", "-m", "mount", "-t", "tmpfs", "t", tmp_path]).returncode:
-        pytest.skip("needs the right to mount a small disk of its own")
-    command = ["unshare", "-m", "sh", "-c", FULL, "sh", str(tmp_path), sys.executable]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True)
-    assert done.stderr.splitlines()[-1].startswith(f"paceline.errors.InputError: {tmp_path} has no room left")
 
 
 def test_the_engine_spills_and_says_when_it_cant(tmp_path: Path) -> None:

@@ -400,16 +400,6 @@ def test_a_section_that_cannot_be_is_refused(name: str, change: Callable[[bytear
     assert "is damaged: " in (refused(written) or "")
 
 
-def test_entries_out_of_order_or_told_twice_are_refused(tmp_path: Path) -> None:
-    path = tmp_path / "two"
-    write(path, {(6,): ((7,), 0, 0), (7,): ((7,), 0, 0)})
-    described, sections = taken_apart(path)
-    assert sections["keys"] == b"\0\0\1\0"
-    for keys in (b"\1\0\0\0", b"\1\0\1\0"):
-        path.write_bytes(sealed(described, {**sections, "keys": keys}))
-        assert "its entries are out of order" in (refused(path) or "")
-
-
 @pytest.mark.parametrize(
     ("numbers", "parts", "said"),
     [

@@ -151,19 +151,16 @@ def test_beginnings_are_counted_as_by_hand(seed: int, orders: tuple[int, ...], l
     keys = keys_of(found)
     assert dict(zip(keys, found.counts.tolist(), strict=True)) == hand.seen
     assert len(set(keys)) == len(keys)
+    ranks = list(zip((-found.counts).tolist(), found.hashes.tolist(), strict=True))
+    assert ranks == sorted(ranks)
     for number, key in enumerate(keys):
+        assert found.find(rolling(np.array(key), len(key))[-1:]).tolist() == [number]
         best = hand.best(key)
         assert (found.best[number], found.likely[number]) == (best or (NOWHERE, 0.0)), key
         if best is not None:
             assert keys[found.after[number]] == (*key, best[0])[-longest:]
         else:
             assert found.after[number] == NOWHERE
-
-
-def test_keys_are_told_by_how_often_they_were_seen() -> None:
-    found = statistics(spelled_of(made_up(9)))
-    ranks = list(zip((-found.counts).tolist(), found.hashes.tolist(), strict=True))
-    assert ranks == sorted(ranks)
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -243,12 +240,6 @@ def test_hashes_roll() -> None:
     assert (
         len({int(rolling(np.array(key), len(key))[-1]) for key in ([0], [0, 0], [1, 0], [0, 1], [1], [0, 0, 0])}) == 6
     )
-
-
-def test_keys_are_found_by_their_hashes() -> None:
-    found = statistics(spelled_of(made_up(5)), 4)
-    for number, key in enumerate(keys_of(found)):
-        assert found.find(rolling(np.array(key), len(key))[-1:]).tolist() == [number]
 
 
 # --- walking ------------------------------------------------------------------------------------------------
