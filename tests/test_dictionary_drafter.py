@@ -508,22 +508,6 @@ def test_auto_is_not_disturbed_by_a_dictionary_of_another_language(tmp_path: Pat
     assert {source for _, source in proposed(auto, [1, 2] * READ + [1])} == {"suffix"}
 
 
-def test_the_adviser_cuts_a_dictionarys_nodes_as_others(tmp_path: Path) -> None:
-    path = dictionary(tmp_path / "a.dict", {(1,): ((5,), 0.99, 0.5)})
-
-    class Advice:
-        def worth(self, context: Context, draft: DraftTree) -> bool:
-            return False
-
-        def paths(self, context: Context, draft: DraftTree) -> Any:
-            return np.array([0.1 if source == "dictionary" else 0.5 for source in draft.sources])
-
-    auto = make_drafter(f"auto:dictionary={path}")
-    state = auto.open(context_of([1, 2, 3, 1]))
-    for budget, left in ((Budget(1, 1), [5]), (Budget(1, 1, Advice()), [2])):
-        assert auto.propose([Ask(state, budget)])[0].tokens.tolist() == left
-
-
 @pytest.mark.usefixtures("coming")
 def test_texts_of_several_threads_keep_apart_while_it_is_fitted(tokenizers: tuple[Vocabulary, Vocabulary]) -> None:
     target = TableTarget(habitual(memory=1), SIZE)
