@@ -14,18 +14,18 @@ from typing import Any
 
 import numpy as np
 import pytest
-
-from paceline.api.pictures.tokens import Kind
-from paceline.bench.warnings import warnings
-from paceline.bench.report import charts, texts
 from paceline.bench.report.axes import fitted, nearest_line, round_steps, width_of
 from paceline.bench.report.page import STEPS, step_of
 from paceline.bench.report.style import ENTRIES, HEAT
+
+from paceline.api.pictures.tokens import Kind
+from paceline.bench.report import charts, texts
 from paceline.bench.report.whole import MARK, MARKDOWN, PAGE, files
 from paceline.bench.report.words import headline, second_sentences, times
 from paceline.bench.run.directory import Run
 from paceline.bench.run.record import Verdict
 from paceline.bench.summary import Summary
+from paceline.bench.warnings import warnings
 from paceline.cli import main
 from paceline.cli.folders import write_folder
 from runs import made_run

@@ -11,12 +11,12 @@ import pytest
 
 from engine import habitual, tabled
 from paceline.bench.compare import Between, Within
-from paceline.bench.warnings import warnings
 from paceline.bench.run.contestant import Clock, Contestant, Job, Written
 from paceline.bench.run.directory import Run, read
 from paceline.bench.run.ours import Drafting, Ours
 from paceline.bench.run.record import Record, Verdict
 from paceline.bench.summary import Summary
+from paceline.bench.warnings import warnings
 from paceline.context import Context
 from paceline.drafters import Budget, Drafter, make_drafter
 from paceline.engine.serial import run as drive

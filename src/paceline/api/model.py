@@ -18,8 +18,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from paceline.api.batch import TextBatch
+from paceline.api.piece import Piece
 from paceline.api.settings import Settings, split_settings
-from paceline.api.writing import Generation, Piece, Prompt, Writing
+from paceline.api.writing import Generation, Prompt, Writing
 from paceline.drafters import Drafter
 from paceline.drafters.assistant import DraftModel
 from paceline.engine.batch import AT_ONCE

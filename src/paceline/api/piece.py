@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from paceline.api.pictures.tokens import Kind
+from paceline.verify import Kind
 
 if TYPE_CHECKING:
     from paceline.engine.loop import TokenLogprobs

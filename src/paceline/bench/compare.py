@@ -26,6 +26,7 @@ from paceline.bench.sameness import differences, other_texts
 from paceline.bench.statistics import Difference, Estimate, difference, holm
 from paceline.bench.summary import Summary, of_cell
 from paceline.bench.warnings import warnings
+from paceline.errors import InputError
 
 LEVEL = 0.01
 """How often a comparison may call something by chance."""
@@ -135,7 +136,7 @@ class Between:
     def __init__(self, base: Run, run: Run, plain: str | None = None) -> None:
         self.base, self.run = Summary(base, plain), Summary(run, plain)
         if plain is None and self.base.base != self.run.base:
-            raise ValueError(
+            raise InputError(
                 f"{base.path} is measured against {self.base.base} and {run.path} against {self.run.base}; "
                 "name an entry of both with --base"
             )

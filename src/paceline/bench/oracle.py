@@ -25,6 +25,7 @@ from scipy.optimize import isotonic_regression
 from paceline.bench.run.directory import Run
 from paceline.bench.statistics import Estimate, Floats, ratio_of_sums
 from paceline.bench.summary import Summary, of_cell
+from paceline.errors import InputError
 
 NO_TIME = "the run's rounds took no time, so there is no limit to hold them against"
 
@@ -56,7 +57,7 @@ def curve_of(rows: Floats, seconds: Floats) -> Curve:
     """The median of every size, made monotone: a larger round never takes less, apart from chance. The weight of a size
     is the number of its rounds."""
     if not len(rows) or seconds.max() <= 0:
-        raise ValueError(NO_TIME)
+        raise InputError(NO_TIME)
     sizes = pd.Series(seconds).groupby(rows).agg(["median", "size"])
     monotone = isotonic_regression(sizes["median"], weights=sizes["size"]).x
     return Curve(sizes.index.to_numpy(np.float64), np.asarray(monotone, np.float64))
@@ -87,7 +88,7 @@ class Oracle:
 
     def __init__(self, run: Run, base: str | None = None) -> None:
         if run.about.recipe.get("qps") or (run.about.recipe.get("batch") or 1) > 1:
-            raise ValueError(
+            raise InputError(
                 f"{run.path} was written several texts at a time, and a round's limit is of one; make a run without "
                 "--batch and --qps"
             )
@@ -95,7 +96,7 @@ class Oracle:
         rounds = self.summary.rounds
         rounds = rounds[rounds.text.map(self.summary.texts.tokens) > 0]
         if not rounds.scoring.any():
-            raise ValueError(f"{run.path}: {NO_TIME}")
+            raise InputError(f"{run.path}: {NO_TIME}")
         self.curve = curve_of(rounds["rows"].to_numpy(), rounds.scoring.to_numpy())
         self._texts = self._limits(rounds)
 

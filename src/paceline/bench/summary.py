@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 from paceline.bench.run.directory import Run
 from paceline.bench.run.record import ROUND_COLUMNS, SPLIT, Record, Verdict
 from paceline.bench.statistics import Estimate, mean_of, median_of, ngrams, ratio_of_sums
+from paceline.errors import InputError
 
 STALL = 5.0
 """A round that takes so many times the median round of its entry is a stall, mostly of the machine."""
@@ -100,7 +101,7 @@ class Summary:
     def __init__(self, run: Run, base: str | None = None) -> None:
         """``base`` is the entry that speed-ups are over, by default plain decoding."""
         if base is not None and base not in run.entries:
-            raise ValueError(f"{run.path} has no entry {base!r}; it has {', '.join(run.entries)}")
+            raise InputError(f"{run.path} has no entry {base!r}; it has {', '.join(run.entries)}")
         self.run = run
         self.entries = run.entries
         self.base = base or self.entries[0]
@@ -153,8 +154,9 @@ class Summary:
         """The pairs of all entries with one."""
         if other not in self._pairs:
             texts = self.texts[[*CELL, *MOMENT, "tokens", "decoded", "seconds_decode", "speed", "rounds", "forwards"]]
+            texts = texts.reset_index(names="text")
             theirs = texts[texts.entry == other].drop(columns=CELL)
-            both = texts.reset_index(names="text").merge(theirs, on=MOMENT, suffixes=("", "_base"))
+            both = texts.merge(theirs, on=MOMENT, suffixes=("", "_base"))
             self._pairs[other] = both.assign(ratio=both.speed / both.speed_base).dropna(subset="ratio")
         return self._pairs[other]
 
@@ -256,7 +258,7 @@ def _ratios(total: dict[str, float], *, told: bool) -> dict[str, Any]:
     }
 
 
-def _speed_ups(pairs: pd.DataFrame | None, *, alone: bool) -> dict[str, Estimate | None]:
+def _speed_ups(pairs: pd.DataFrame | None, *, alone: bool) -> dict[str, Any]:
     """The mean of ratios and the ratio of means; of the base ``alone`` both are 1."""
     if alone or pairs is None:
         return dict.fromkeys(("speed_up", "speed_up_of_means"), Estimate(1.0, 1.0, 1.0) if alone else None)

@@ -11,7 +11,6 @@ import re
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from io import StringIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -264,34 +263,25 @@ def progress(first: str) -> Iterator[Callable[[str, int, int], None]]:
         yield advance
 
 
-def aligned(rows: Sequence[Sequence[str | Sequence[str]]]) -> Iterator[str]:
-    """Lines of a table: the first column and the last to the left, numbers to the right. A cell is a text, or several
-    that stand beneath one another."""
-    from rich.console import Console
-    from rich.table import Table
-    from rich.text import Text
-
-    table = Table.grid(padding=(0, 2, 0, 0))
-    for place in range(len(rows[0])):
-        table.add_column(justify="left" if place in (0, len(rows[0]) - 1) else "right", no_wrap=True)
-    for row in rows:
-        lines = ([cell] if isinstance(cell, str) else cell for cell in row)
-        table.add_row(*(Text("\n".join(map(one_line, cell))) for cell in lines))
-    written = StringIO()
-    Console(file=written, width=sys.maxsize, color_system=None).print(table)
-    yield from (line.rstrip() for line in written.getvalue().splitlines())
+def aligned(rows: Sequence[tuple[str, ...]]) -> Iterator[str]:
+    """The first column and the last to the left, numbers to the right."""
+    rows = [tuple(map(one_line, row)) for row in rows]
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    for first, *numbers, last in rows:
+        middle = (f"{number:>{width}}" for number, width in zip(numbers, widths[1:-1], strict=True))
+        yield "  ".join([f"{first:{widths[0]}}", *middle, last])
 
 
 def describe(lm: LanguageModel) -> dict[str, Any]:
     """What a measurement must say of the model it was made on."""
     import torch
 
-    target: Any = lm.target
+    target = lm.target
     return {
         "model": target.name,
-        "dtype": str(getattr(target, "dtype", "")).removeprefix("torch."),
+        "dtype": target.dtype_name,
         "fingerprint": target.fingerprint(),
-        "device": str(target.like.device) if hasattr(target, "like") else "cpu",
+        "device": str(target.device),
         "threads": torch.get_num_threads(),
     }
 

@@ -12,8 +12,9 @@ from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from paceline.api.pictures.tokens import HALVES, WHY_OWN, Cell, Kind, TokenPicture
+from paceline.api.pictures.tokens import HALVES, WHY_OWN, Cell, TokenPicture
 from paceline.files.visible import CONTROLS
+from paceline.verify import Kind
 
 if TYPE_CHECKING:
     from paceline.api.piece import Piece

@@ -26,7 +26,7 @@ from paceline.bench.report.words import short
 from paceline.bench.statistics import Estimate
 
 WIDTH, SMALL = 400, 220
-LETTERS = 52
+LETTERS = 50
 """Letters that fit beside one another in a wide chart."""
 FARTHEST = 2.5
 """Times the largest value that an interval may reach and still be drawn whole."""
@@ -51,7 +51,7 @@ STYLE: dict[Any, Any] = {
     "axes.axisbelow": True,
 }
 DASHED: dict[str, Any] = {"color": INK, "linewidth": 1.25, "linestyle": (0, (3, 2)), "zorder": 2}
-OUTLINE = {"linewidth": 0.75, "edgecolor": PAPER}
+OUTLINE: dict[str, Any] = {"linewidth": 0.75, "edgecolor": PAPER}
 UNWANTED = {"transform", "clip-path"}
 """Attributes: nothing is turned, nothing reaches beyond the chart."""
 TIP, NEXT = "tip:", "\u241e"
@@ -63,6 +63,10 @@ Margins = tuple[float, float, float, float]
 def look(number: int) -> str:
     """The colour's role of an entry: 0 is plain decoding, others take turns."""
     return f"e{number if number < COLORS else 1 + (number - 1) % (COLORS - 1)}"
+
+
+def _marker(number: int) -> str:
+    return MARKERS[number % len(MARKERS)]
 
 
 @dataclass(frozen=True)
@@ -93,9 +97,9 @@ def intervals(title: str, told: str, rows: Sequence[Interval]) -> str:
             color, value, left, right = CODES[look(row.number)], row.found.value, *row.bounds
             spread = [[value - left], [min(right, steps[-1]) - value]]
             axes.errorbar(value, y, xerr=spread, fmt="none", ecolor=color, elinewidth=2, capsize=4, capthick=2)
-            axes.scatter(value, y, 70, color, MARKERS[row.number % len(MARKERS)], zorder=3, **OUTLINE)
+            axes.scatter(value, y, 70, color, marker=_marker(row.number), zorder=3, **OUTLINE)
             if right > steps[-1]:
-                axes.scatter(steps[-1], y, 70, color, ">")
+                axes.scatter(steps[-1], y, 70, color, marker=">")
         _scale(axes, "x", steps)
 
     return _svg(title, told, draw, (WIDTH, 38 * len(rows) + 30), (14, 14, 0, 22))
@@ -123,7 +127,7 @@ def bars(title: str, told: str, rows: Sequence[Bar], unit: str) -> str:
                 left += length
         _scale(axes, "x", _steps(0, longest or 1.0, 4), unit)
 
-    return _svg(title, told, draw, (WIDTH, 40 * len(rows) + 28), (8, 26, 0, 22))
+    return _svg(title, told, draw, (WIDTH, 40 * len(rows) + 30), (8, 26, 0, 22))
 
 
 def histogram(title: str, told: str, shares: Sequence[float], mean: float, top: float, who: int, more: bool) -> str:
@@ -190,11 +194,11 @@ def plot(title: str, told: str, series: Sequence[Series], scales: Scales, height
 
     def draw(axes: Axes) -> None:
         for one in series:
-            color, marker = CODES[look(one.number)], MARKERS[one.number % len(MARKERS)]
+            color = CODES[look(one.number)]
             x, y = zip(*one.points, strict=True)
             if one.joined:
                 axes.plot(x, y, color=color, linewidth=2)
-            axes.scatter(x, y, one.sizes, color, marker, zorder=3, gid=_tips(*one.tips), **OUTLINE)
+            axes.scatter(x, y, one.sizes, color, marker=_marker(one.number), zorder=3, gid=_tips(*one.tips), **OUTLINE)
         if scales.line:
             inside = np.array([point for point in scales.line if up[0] <= point[1] <= up[-1]])
             color = INK if scales.number is None else CODES[look(scales.number)]
@@ -231,13 +235,13 @@ def _scale(axes: Axes, which: str, steps: Sequence[float], unit: str = "", *, pe
     axes.grid(visible=True, axis="x" if which == "x" else "y")
 
 
-def _rows(axes: Axes, rows: Sequence[Interval] | Sequence[Bar], each: int) -> list[int]:
+def _rows(axes: Axes, rows: Sequence[Interval | Bar], each: int) -> list[int]:
     """Names and labels above rows, and the places of what is drawn in them."""
-    bottom = axes.get_figure().get_figheight() * 72
-    axes.set_ylim(bottom - 22, 0)
+    height = each * len(rows)
+    axes.set_ylim(height + 8, 0)
     axes.set_yticks([])
     for place, row in enumerate(rows):
-        y, room = bottom - each * place - 16, LETTERS - cell_len(row.label) - 2
+        y, room = height + 14 - each * place, LETTERS - cell_len(row.label)
         axes.annotate(short(row.name, room), (8, y), xycoords="figure points", weight="bold")
         axes.annotate(row.label, (WIDTH - 8, y), xycoords="figure points", ha="right")
     return [each * place + 30 for place in range(len(rows))]

@@ -96,7 +96,7 @@ def _longest(cells: Sequence[Cell | str]) -> float:
 def _cell(cell: Cell | str, longest: float) -> Markup:
     if isinstance(cell, str):
         return Markup(plain(cell) or " ")
-    words = plain(cell.said)
+    words: str = plain(cell.said)
     words = f"**{words}** ★" if cell.best and words else f"[{words}]({cell.link})" if cell.link else words
     small = "".join(f"<br>{plain(line)}" for line in cell.small.split("\n")) if cell.small else ""
     bar = _bar(cell.bar / longest) if cell.bar and longest else ""

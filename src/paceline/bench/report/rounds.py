@@ -120,7 +120,7 @@ def by_position(summary: Summary) -> Section:
 
     table = by_method(caption, list(map(str, range(1, deepest + 1))), told, cells)
     chart, note = Charts([Chart(svg)], [(n, entry) for n, entry, _ in told]), Text(ABOUT_POSITIONS)
-    blocks = [Group([chart, note, table])] if deepest <= NARROW else [Group([chart, note]), table]
+    blocks: list[Block] = [Group([chart, note, table])] if deepest <= NARROW else [Group([chart, note]), table]
     return Section("positions", title, blocks)
 
 

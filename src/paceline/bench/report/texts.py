@@ -9,12 +9,12 @@ from itertools import islice, zip_longest
 import numpy as np
 
 from paceline.api.pictures import TokenPicture
-from paceline.api.pictures.tokens import Kind
 from paceline.api.piece import Piece
 from paceline.bench.report.blocks import Block, Cell, Row, Section, Table, Text, Tokens, by_method
 from paceline.bench.report.words import NOTHING, counted, entries_of, number, rate, share, times
 from paceline.bench.run.record import Record, Verdict
 from paceline.bench.summary import LOOPING, Figures, Summary
+from paceline.verify import Kind
 
 EXAMPLE_TOKENS = 160
 QUOTED = 900

@@ -5,13 +5,13 @@ from __future__ import annotations
 import argparse
 import textwrap
 from collections.abc import Iterator, Sequence
-from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from paceline.cli.common import Subparsers, add_json, aligned, print_json
+from paceline.cli.common import Subparsers, add_json, print_json
 from paceline.cli.streams import say
-from paceline.dictionary.corpus.needs import need
+from paceline.cli.tables import table
+from paceline.errors import InputError, need
 
 if TYPE_CHECKING:
     from paceline.bench.compare import Between, Finding, Within
@@ -59,7 +59,7 @@ def run(options: argparse.Namespace) -> int:
     runs = [read(path) for path in options.runs]
     for one in runs:
         if not one.records:
-            raise ValueError(f"{one.path} holds no finished text; go on with its 'paceline bench run' first")
+            raise InputError(f"{one.path} holds no finished text; go on with its 'paceline bench run' first")
     if len(runs) == 1:
         within = Within(runs[0], options.base)
         say(*_within(within), sep="\n")
@@ -91,7 +91,8 @@ def _within(found: Within) -> Iterator[str]:
             (entry, *(_speed_up(summary, entry, task, best[task]) for task in tasks), *_overall(summary, entry, last))
             for entry in entries
         ]
-        yield from aligned([(*head, *(("tokens/s", "tokens/round", "text") if last else ("",))), *rows])
+        more = ("tokens/s", "tokens/round", "text") if last else ()
+        yield table((*head, *more), rows, left=(0, len(head) + 2))
         yield ""
     notes = [f"{BEST} the fastest of its column, and what is not told apart from it"]
     notes += [_told(one) for one in found.findings if one.task is None and summary.base not in (one.entry, one.other)]
@@ -112,7 +113,7 @@ def _overall(summary: Summary, entry: str, last: bool) -> tuple[str, ...]:
     rate, per_round = figures.tokens_per_second, figures.tokens_per_round
     texts = ", ".join(f"{count} {verdict}" for verdict, count in figures.verdicts.items())
     speed, tokens = "" if rate is None else f"{rate:.1f}", "" if per_round is None else f"{per_round:.2f}"
-    return (speed, tokens, texts) if last else ("",)
+    return (speed, tokens, texts) if last else ()
 
 
 def _blocks(tasks: Sequence[str]) -> Iterator[list[str | None]]:
@@ -144,20 +145,20 @@ def _ratios(found: Between, findings: Sequence[Finding], *, calls: bool) -> Iter
     }
     for tasks in _blocks(found.tasks):
         rows = [
-            (entry, *(cells.get((entry, task), "") for task in tasks), "")
+            (entry, *(cells.get((entry, task), "") for task in tasks))
             for entry in dict.fromkeys(one.entry for one in findings)
         ]
-        yield from aligned([("", *(task or ALL for task in tasks), ""), *rows])
+        yield table(("", *(task or ALL for task in tasks)), rows)
 
 
 def _limits(oracle: Oracle) -> Iterator[str]:
     """Shares of both limits, cell by cell, and what they are."""
-    base = oracle.summary.base
-    rows = [("", f"x {base}", "of hindsight", "limit", "of knowing", "limit", "")]
-    for cell, shares in groupby(oracle.shares(), lambda share: (share.task, share.language)):
-        rows.append((ALL if cell[0] is None else "/".join(map(str, cell)), *[""] * 6))
-        rows += [(f"  {share.entry}", f"{share.speed_up:.2f}", *_limit(share), "") for share in shares]
-    yield from aligned(rows)
+    base, last, rows = oracle.summary.base, "", []
+    for share in oracle.shares():
+        cell = ALL if share.task is None else f"{share.task}/{share.language}"
+        rows.append(("" if cell == last else cell, share.entry, f"{share.speed_up:.2f}", *_limit(share)))
+        last = cell
+    yield table(("", "", f"x {base}", "of hindsight", "limit", "of knowing", "limit"), rows, left=(0, 1))
     yield from _wrapped(
         [
             "all of rounds alone, over " + base + "; reading the prompt counts in none of it",

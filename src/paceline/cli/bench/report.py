@@ -7,7 +7,7 @@ from pathlib import Path
 
 from paceline.cli.common import Subparsers, add_json, print_json, progress
 from paceline.cli.streams import say
-from paceline.dictionary.corpus.needs import need
+from paceline.errors import InputError, need
 
 TEXTS = 50
 
@@ -45,7 +45,7 @@ def run(options: argparse.Namespace) -> int:
     from paceline.cli.folders import write_folder
 
     if options.texts < 0:
-        raise ValueError(f"--texts must be at least 0, not {options.texts}")
+        raise InputError(f"--texts must be at least 0, not {options.texts}")
     with progress("reading") as advance:
         summaries = []
         for number, path in enumerate(options.runs):

@@ -16,7 +16,7 @@ from paceline.cli.bench.suite import add_choice
 from paceline.cli.bench.surroundings import add_threads, hushed, threads
 from paceline.cli.common import Subparsers, add_draft_model, add_json, add_model, draft_model, print_json, progress
 from paceline.cli.streams import say
-from paceline.dictionary.corpus.needs import need
+from paceline.errors import MissingPackage, need
 from paceline.files import Terminated
 
 if TYPE_CHECKING:
@@ -192,7 +192,7 @@ def _summary(run: Run) -> dict[str, Any]:
     """Print what the run found, and return it as plain data. Measuring works without the packages that read runs."""
     try:
         need("pandas", "a summary", "bench")
-    except ValueError as lacking:
+    except MissingPackage as lacking:
         say(f"{lacking}; then: paceline bench compare {shlex.quote(str(run.path))}")
         return {}
     from paceline.bench.summary import Summary
