@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from paceline.bench.report.blocks import Block, Chart, Charts, Part, Row, Section, Table, Text
+from paceline.bench.report.blocks import Block, Chart, Part, Row, Section, Table, Text
 from paceline.bench.report.charts import Scales, Series, plot
 from paceline.bench.report.forms import report_page
 from paceline.planning.acceptance import Acceptance, Choice
@@ -43,7 +43,7 @@ def _section(profile: Profile, method: Acceptance, number: int) -> Section:
             + ("which the fitted curves say" if choice.trusted else f"by the points: the curves say {choice.fitted}")
             + "."
         ),
-        Charts([Chart(svg) for svg in _pictures(profile, method, choice, number)]),
+        *(Chart(svg) for svg in _pictures(profile, method, choice, number)),
         _table(method),
     ]
     if method.spot is not None:
@@ -69,11 +69,11 @@ def _pictures(profile: Profile, method: Acceptance, choice: Choice, number: int)
     def drawn(title: str, unit: str, values: Floats, fit: Callable[[Floats], Floats]) -> str:
         places = np.linspace(sizes[0], sizes[-1], DRAWN)
         points = list(zip(sizes.tolist(), values.tolist(), strict=True))
-        marks = Series(number, points, [f"{_nodes(int(size))}: {value:.4g} {unit}" for size, value in points], 40.0)
+        tips = [f"{_nodes(int(size))}: {value:.4g} {unit}" for size, value in points]
         line = list(zip(places.tolist(), fit(places).tolist(), strict=True))
         told = f"{method.method}: {unit} by nodes drafted, from {values[0]:.4g} without to {values[-1]:.4g}"
-        scales = Scales((NODES, unit), upright=choice.nodes, line=line, number=number, zero=True)
-        return plot(f"{title} of {method.method}", told, [marks], scales, 260)
+        scales = Scales((NODES, unit), upright=choice.nodes, line=line, zero=True)
+        return plot(f"{title} of {method.method}", told, [Series(number, method.method, points, tips)], scales, 260).svg
 
     return [
         drawn("Seconds", "ms per round", 1000 * seconds, lambda places: 1000 * choice.seconds(places)),

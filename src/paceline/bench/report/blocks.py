@@ -1,5 +1,5 @@
-"""What a report is made of. Sections fill blocks; the templates `page.html` and `report.md` show them, so that both say
-the same."""
+"""What a report is made of. Sections yield blocks; the templates `page.html` and `report.md` show them, so that both
+say the same."""
 
 from __future__ import annotations
 
@@ -14,10 +14,18 @@ Of = TypeVar("Of")
 
 @dataclass(frozen=True)
 class Text:
-    """A paragraph, a ``quote`` of a prompt, ``code`` to be pasted into a shell, or the ``legend`` of coloured cells."""
+    """A paragraph, a ``quote`` of a prompt, ``code`` for a shell, or the ``legend`` of coloured cells."""
 
     said: str
     kind: str = "p"
+
+
+@dataclass(frozen=True)
+class Warnings:
+    """What to know first."""
+
+    said: Sequence[str]
+    kind: str = "warnings"
 
 
 @dataclass(frozen=True)
@@ -44,8 +52,8 @@ class Row:
 
 @dataclass(frozen=True)
 class Table:
-    """Rows under a head whose first word is what their names are. ``kind`` is numbers, words, or heat: numbers coloured
-    around 1."""
+    """Rows under a head whose first word is what their names are. ``kind`` is numbers, words, heat (numbers coloured
+    around 1) or tiles (the few figures that matter)."""
 
     caption: str
     head: Sequence[str]
@@ -61,46 +69,23 @@ def by_method(
     entries: Sequence[tuple[int, str, Of]],
     cells: Callable[[str, Of], Sequence[Cell | str]],
 ) -> Table:
-    """A table with a row for each entry: number, name and what its cells are made of."""
+    """A table with a row for each entry: number, name, and what its cells are made of."""
     return Table(caption, ["method", *head], [Row(name, cells(name, of), number) for number, name, of in entries])
 
 
 @dataclass(frozen=True)
 class Chart:
-    """An SVG with its caption; ``number`` and ``name`` are of the entry that all of it belongs to."""
+    """An SVG with its caption and legend. Tables say the same to readers without pictures."""
 
     svg: str
     caption: str = ""
-    number: int | None = None
-    name: str = ""
-
-
-@dataclass(frozen=True)
-class Charts:
-    """Charts beside one another. Tables say the same to readers without pictures."""
-
-    charts: Sequence[Chart]
     entries: Sequence[tuple[int, str]] = ()
     """The legend: entries by number and name."""
     parts: Mapping[str, str] | None = None
     """The legend: parts of bars, and what they are."""
-    kind: str = "charts"
-
-
-@dataclass(frozen=True)
-class Tiles:
-    """The few figures that matter: name, value, and a note."""
-
-    figures: Sequence[tuple[str, str, str]]
-    kind: str = "tiles"
-
-
-@dataclass(frozen=True)
-class Warnings:
-    """What to know first."""
-
-    said: Sequence[str]
-    kind: str = "warnings"
+    whose: tuple[int, str] | None = None
+    """The entry that all of it belongs to."""
+    kind: str = "chart"
 
 
 @dataclass(frozen=True)
@@ -121,13 +106,14 @@ class Tokens:
 
 @dataclass(frozen=True)
 class Group:
-    """Blocks ``beside`` one another where there is room, a picture first, or small tables in ``columns``."""
+    """Blocks ``beside`` one another where there is room, a chart first; small tables in ``columns``; or ``many`` small
+    charts."""
 
     blocks: Sequence[Block]
     kind: str = "beside"
 
 
-Block = Text | Table | Charts | Tiles | Warnings | Tokens | Group
+Block = Text | Warnings | Table | Chart | Tokens | Group
 
 
 @dataclass(frozen=True)

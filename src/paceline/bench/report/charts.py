@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from io import StringIO
 from typing import Any
@@ -22,6 +22,7 @@ from matplotlib.ticker import MaxNLocator
 from rich.cells import cell_len
 
 from paceline.api.pictures.page import SHOWN
+from paceline.bench.report.blocks import Chart
 from paceline.bench.report.words import short
 from paceline.bench.statistics import Estimate
 
@@ -71,30 +72,26 @@ def _marker(number: int) -> str:
 
 @dataclass(frozen=True)
 class Interval:
-    """A row of `intervals`."""
+    """A row of `intervals`: an entry by its number and name, and its estimate."""
 
-    name: str
     number: int
+    name: str
     found: Estimate
     label: str
 
-    @property
-    def bounds(self) -> tuple[float, float]:
-        """The value's own place, where it has no interval."""
-        return (self.found.low, self.found.high) if self.found.bounded else (self.found.value, self.found.value)
 
-
-def intervals(title: str, told: str, rows: Sequence[Interval]) -> str:
+def intervals(title: str, told: str, rows: Sequence[Interval], caption: str) -> Chart:
     """Values, none below 0, with their intervals, one below the other, and a line at 1, where nothing is gained."""
-    values = [*(row.found.value for row in rows), 1.0]
-    low, high = min([1.0, *(row.bounds[0] for row in rows)]), max([1.0, *(row.bounds[1] for row in rows)])
-    high, margin = min(high, FARTHEST * max(values)), 0.04 * (high - low)
+    found = [row.found for row in rows]
+    bounds = [(one.low, one.high) if one.bounded else (one.value, one.value) for one in found]
+    low, high = min([1.0, *(low for low, _ in bounds)]), max([1.0, *(high for _, high in bounds)])
+    high, margin = min(high, FARTHEST * max([1.0, *(one.value for one in found)])), 0.04 * (high - low)
     steps = _steps(max(low - margin, 0.0), high + margin, 4)
 
     def draw(axes: Axes) -> None:
         axes.axvline(1.0, **DASHED)
-        for row, y in zip(rows, _rows(axes, rows, 38), strict=True):
-            color, value, left, right = CODES[look(row.number)], row.found.value, *row.bounds
+        for row, (left, right), y in zip(rows, bounds, _rows(axes, rows, 38), strict=True):
+            color, value = CODES[look(row.number)], row.found.value
             spread = [[value - left], [min(right, steps[-1]) - value]]
             axes.errorbar(value, y, xerr=spread, fmt="none", ecolor=color, elinewidth=2, capsize=4, capthick=2)
             axes.scatter(value, y, 70, color, marker=_marker(row.number), zorder=3, **OUTLINE)
@@ -102,7 +99,8 @@ def intervals(title: str, told: str, rows: Sequence[Interval]) -> str:
                 axes.scatter(steps[-1], y, 70, color, marker=">")
         _scale(axes, "x", steps)
 
-    return _svg(title, told, draw, (WIDTH, 38 * len(rows) + 30), (14, 14, 0, 22))
+    size = (WIDTH, 38 * len(rows) + 30)
+    return Chart(_svg(title, _listed(told, rows), draw, size, (14, 14, 0, 22)), caption)
 
 
 @dataclass(frozen=True)
@@ -115,7 +113,9 @@ class Bar:
     label: str
 
 
-def bars(title: str, told: str, rows: Sequence[Bar], unit: str) -> str:
+def bars(
+    title: str, told: str, rows: Sequence[Bar], unit: str, caption: str, legend: Mapping[str, str] | None = None
+) -> Chart:
     """Lengths one below the other, each made of parts."""
     longest = max((sum(length for _, length, _ in row.parts) for row in rows), default=0.0)
 
@@ -127,10 +127,11 @@ def bars(title: str, told: str, rows: Sequence[Bar], unit: str) -> str:
                 left += length
         _scale(axes, "x", _steps(0, longest or 1.0, 4), unit)
 
-    return _svg(title, told, draw, (WIDTH, 40 * len(rows) + 30), (8, 26, 0, 22))
+    size = (WIDTH, 40 * len(rows) + 30)
+    return Chart(_svg(title, _listed(told, rows), draw, size, (8, 26, 0, 22)), caption, parts=legend)
 
 
-def histogram(title: str, told: str, shares: Sequence[float], mean: float, top: float, who: int, more: bool) -> str:
+def histogram(title: str, told: str, shares: Sequence[float], mean: float, top: float, number: int, more: bool) -> str:
     """How often each count came up, from 1 on; the last bar stands for ``more``, too. ``top`` is the highest share of
     all charts that stand together, so that they can be compared. A line shows the mean."""
     counts = range(1, len(shares) + 1)
@@ -139,7 +140,7 @@ def histogram(title: str, told: str, shares: Sequence[float], mean: float, top: 
     def draw(axes: Axes) -> None:
         for count, share, name in zip(counts, shares, names, strict=True):
             tip = f"{name} tokens: {share:.1%} of rounds"
-            axes.bar(count, share, 0.84, color=CODES[look(who)], gid=_tips(tip))
+            axes.bar(count, share, 0.84, color=CODES[look(number)], gid=_tips(tip))
         axes.axvline(mean, **DASHED)
         _scale(axes, "y", _steps(0, top or 1.0, 2), percent=True)
         shown = slice(None, None, 1 if len(shares) <= 10 else 2)
@@ -151,9 +152,10 @@ def histogram(title: str, told: str, shares: Sequence[float], mean: float, top: 
 
 @dataclass(frozen=True)
 class Series:
-    """Marks of one entry in a `plot`, and what each says when it is pointed at."""
+    """Marks of one entry in a `plot`: its number and name, points, and what each says when it is pointed at."""
 
     number: int
+    name: str
     points: Points
     tips: Sequence[str]
     sizes: Sequence[float] | float = 52.0
@@ -168,14 +170,12 @@ class Scales:
 
     words: tuple[str, str]
     """Names of the axes: across, up."""
-    across: float | None = None
+    level: float | None = None
     """The height of a dashed line."""
     upright: float | None = None
     """The place of another."""
     line: Points = ()
     """A line through points."""
-    number: int | None = None
-    """The entry whose colour that line has."""
     zero: bool = False
     """Whether both axes start at 0."""
     places: Sequence[float] | None = None
@@ -184,27 +184,25 @@ class Scales:
     """Whether the axis at the left goes from 0 to 100%."""
 
 
-def plot(title: str, told: str, series: Sequence[Series], scales: Scales, height: int = 300) -> str:
+def plot(title: str, told: str, series: Sequence[Series], scales: Scales, height: int, caption: str = "") -> Chart:
     """Points of several entries."""
-    points = [point for one in series for point in one.points] + list(scales.line)
-    x, y = (list(values) for values in zip(*points, strict=True)) if points else ([0.0, 1.0], [0.0, 1.0])
-    zero, level = [0.0] if scales.zero else [], [] if scales.across is None else [scales.across]
-    right = scales.places or _steps(min(x + zero), max(x), 5)
-    up = [0, 0.25, 0.5, 0.75, 1] if scales.percent else _steps(min(y + level + zero), max(y + level), 5)
+    points = np.array([point for one in series for point in one.points] + list(scales.line) or [(0.0, 0.0), (1.0, 1.0)])
+    zero = [0.0] if scales.zero else []
+    x, y = [*points[:, 0], *zero], [*points[:, 1], *zero, *([scales.level] if scales.level is not None else [])]
+    right = scales.places or _steps(min(x), max(x), 5)
+    up = [0, 0.25, 0.5, 0.75, 1] if scales.percent else _steps(min(y), max(y), 5)
 
     def draw(axes: Axes) -> None:
         for one in series:
-            color = CODES[look(one.number)]
-            x, y = zip(*one.points, strict=True)
+            color, (across, heights) = CODES[look(one.number)], zip(*one.points, strict=True)
             if one.joined:
-                axes.plot(x, y, color=color, linewidth=2)
-            axes.scatter(x, y, one.sizes, color, marker=_marker(one.number), zorder=3, gid=_tips(*one.tips), **OUTLINE)
-        if scales.line:
-            inside = np.array([point for point in scales.line if up[0] <= point[1] <= up[-1]])
-            color = INK if scales.number is None else CODES[look(scales.number)]
-            axes.plot(inside[:, 0], inside[:, 1], color=color, linewidth=1.75, zorder=4)
-        if scales.across is not None:
-            axes.axhline(scales.across, **DASHED)
+                axes.plot(across, heights, color=color, linewidth=2)
+            marker, tips = _marker(one.number), _tips(*one.tips)
+            axes.scatter(across, heights, one.sizes, color, marker=marker, zorder=3, gid=tips, **OUTLINE)
+        line = np.array([point for point in scales.line if up[0] <= point[1] <= up[-1]]).reshape(-1, 2)
+        axes.plot(line[:, 0], line[:, 1], color=INK, linewidth=1.75, zorder=4)
+        if scales.level is not None:
+            axes.axhline(scales.level, **DASHED)
         if scales.upright is not None:
             axes.axvline(scales.upright, **DASHED)
         _scale(axes, "y", up, percent=scales.percent)
@@ -215,7 +213,12 @@ def plot(title: str, told: str, series: Sequence[Series], scales: Scales, height
         axes.annotate(scales.words[0], (WIDTH - 8, 5), xycoords="figure points", ha="right", color=CODES["soft"])
         axes.annotate(scales.words[1], (4, height - 12), xycoords="figure points", color=CODES["soft"])
 
-    return _svg(title, told, draw, (WIDTH, height), (48, 20, 26, 42))
+    svg = _svg(title, told, draw, (WIDTH, height), (48, 20, 26, 42))
+    return Chart(svg, caption, [(one.number, one.name) for one in series])
+
+
+def _listed(told: str, rows: Sequence[Interval | Bar]) -> str:
+    return f"{told}: {'; '.join(f'{row.name} {row.label}' for row in rows)}."
 
 
 def _steps(low: float, high: float, about: int) -> list[float]:

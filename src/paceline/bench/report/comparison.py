@@ -2,25 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from paceline.bench.compare import Between, Call, Finding, across
-from paceline.bench.report.blocks import (
-    Block,
-    Cell,
-    Chart,
-    Charts,
-    Group,
-    Part,
-    Section,
-    Table,
-    Text,
-    Warnings,
-    by_method,
-)
+from paceline.bench.report.blocks import Block, Cell, Group, Part, Section, Table, Text, Warnings, by_method
 from paceline.bench.report.charts import Interval, intervals
-from paceline.bench.report.speed import ALL
-from paceline.bench.report.words import NOTHING, counted, interval, labelled, listed, short, times
+from paceline.bench.report.words import ALL, NOTHING, counted, interval, labelled, listed, short, times
 from paceline.bench.summary import Summary
 
 TOLD = (Call.FASTER, Call.SLOWER)
@@ -29,6 +16,7 @@ ABOUT = (
     "slower on one day does not count. All intervals are judged together: where nothing differs, at most one "
     "comparison in twenty calls anything."
 )
+RATIO, EVEN = "Speed-up over that in the earlier run", "At 1 they are even."
 RAW = "Tokens per second over those in the earlier run: machine or code, runs made apart cannot tell"
 
 
@@ -41,7 +29,7 @@ def comparison(summaries: Sequence[Summary]) -> Part:
         return Part("compare", "Paceline benchmark · comparison", said, "", [])
     found = across([summary.run for summary in summaries])
     sections = [
-        Section(f"against{number}", f"{other.run.name} against {first.run.name}", _blocks(between))
+        Section(f"against{number}", f"{other.run.name} against {first.run.name}", list(_blocks(between)))
         for number, (other, between) in enumerate(zip(others, found, strict=True), start=1)
     ]
     return Part("compare", "Paceline benchmark · comparison", _headline(found), ABOUT, sections)
@@ -67,21 +55,18 @@ def _told(between: Between) -> str:
     return f"In {short(between.run.run.name)}, {listed(moved)} than in {short(between.base.run.name)}." if moved else ""
 
 
-def _blocks(between: Between) -> list[Block]:
-    blocks: list[Block] = [Warnings(between.notes)] if between.notes else []
-    blocks.append(Text(f"{counted(between.prompts, 'prompt')} in common."))
+def _blocks(between: Between) -> Iterator[Block]:
+    if between.notes:
+        yield Warnings(between.notes)
+    yield Text(f"{counted(between.prompts, 'prompt')} in common.")
     overall = [one for one in between.findings if one.task is None]
     if overall:
-        numbers = between.run.entries.index
-        rows = [Interval(one.entry, numbers(one.entry), one.ratio, _label(one)) for one in overall]
-        told = "; ".join(f"{row.name} {row.label}" for row in rows)
-        svg = intervals("Speed-up against the earlier run", f"Ratio of speed-ups: {told}.", rows)
-        chart = Chart(svg, "Speed-up over that in the earlier run, all tasks. At 1 they are even.")
-        table = _table(between, "Speed-up over that in the earlier run", between.findings, calls=True)
-        blocks.append(Group([Charts([chart]), table]))
+        number = between.run.entries.index
+        rows = [Interval(number(one.entry), one.entry, one.ratio, _label(one)) for one in overall]
+        chart = intervals("Speed-up against the earlier run", "Ratio of speed-ups", rows, f"{RATIO}, all tasks. {EVEN}")
+        yield Group([chart, _table(between, RATIO, between.findings, calls=True)])
     if between.raw:
-        blocks.append(_table(between, RAW, between.raw, calls=False))
-    return blocks
+        yield _table(between, RAW, between.raw, calls=False)
 
 
 def _table(between: Between, caption: str, findings: Sequence[Finding], *, calls: bool) -> Table:

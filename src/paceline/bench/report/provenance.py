@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
-from paceline.bench.report.blocks import Block, Group, Row, Section, Table, Text
+from paceline.bench.report.blocks import Block, Group, Row, Table, Text
 from paceline.bench.report.words import NOTHING
 from paceline.bench.summary import Summary
 
 
-def provenance(summary: Summary) -> Section:
+def provenance(summary: Summary) -> Iterator[Block]:
     about, sittings = summary.run.about, summary.run.about.sittings
     small = {
         "Recipe": about.recipe,
@@ -22,15 +22,14 @@ def provenance(summary: Summary) -> Section:
     }
     for n, sitting in enumerate(sittings, start=1):
         small["Sitting" if len(sittings) == 1 else f"Sitting {n} of {len(sittings)}"] = sitting
-    blocks: list[Block] = [Group([_contestant(entry) for entry in about.entries], "columns")]
+    yield Group([_contestant(entry) for entry in about.entries], "columns")
     if about.missing:
-        blocks.append(_named("Asked for and missing", about.missing))
-    blocks.append(_cells(about.workload.get("cells") or {}))
-    blocks += [Text(f"{str(note).rstrip('.')}.") for note in about.workload.get("notes") or ()]
-    blocks.append(Group([_named(caption, data) for caption, data in small.items() if data], "columns"))
+        yield _named("Asked for and missing", about.missing)
+    yield _cells(about.workload.get("cells") or {})
+    yield from (Text(f"{str(note).rstrip('.')}.") for note in about.workload.get("notes") or ())
+    yield Group([_named(caption, data) for caption, data in small.items() if data], "columns")
     if command := next((s["command"] for s in sittings if s.get("command")), None):
-        blocks += [Text("To do it again:"), Text(str(command), "code")]
-    return Section("provenance", "How it was made", blocks)
+        yield from (Text("To do it again:"), Text(str(command), "code"))
 
 
 def _named(caption: str, data: Mapping[str, Any]) -> Table:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from paceline.bench.report.blocks import Block, Cell, Chart, Charts, Group, Section, Text, by_method
+from collections.abc import Iterator
+
+from paceline.bench.report.blocks import Block, Cell, Chart, Group, Text, by_method
 from paceline.bench.report.charts import Bar, Scales, Series, bars, histogram, plot
 from paceline.bench.report.words import NOTHING, Entries, entries_of, listed, number, share
 from paceline.bench.run.record import SPLIT
@@ -36,34 +38,34 @@ ABOUT_POSITIONS = (
 )
 
 
-def per_round(summary: Summary) -> Section:
+def per_round(summary: Summary) -> Iterator[Block]:
     """How many tokens a round brought, a chart for each method."""
     entries = entries_of(summary)
     told = [(n, entry, figures) for n, entry, figures in entries if figures.rounds_by_tokens]
     if not told:
-        return Section("rounds", "Tokens per round", [Text("No contestant of this run told its rounds.")])
+        yield Text("No contestant of this run told its rounds.")
+        return
     longest = max(max(figures.rounds_by_tokens) for _, _, figures in told)
-    last = max(2, min(MANY, longest))
+    last, more = max(2, min(MANY, longest)), longest > MANY
     shares = {entry: _shares(figures, last) for _, entry, figures in told}
     # plain decoding's rounds are all of one token: a bar as high as the page, which would flatten the others
     top = max((max(found) for entry, found in shares.items() if entry != summary.base), default=1.0)
-    drawn = [one for one in told if one[1] != summary.base or len(told) == 1]
 
     def chart(n: int, entry: str, figures: Figures) -> Chart:
         mean = number(figures.tokens_per_round)
-        told = f"{share(shares[entry][0])} of rounds brought a single token; the mean is {mean}."
-        svg = histogram(
-            f"Tokens per round of {entry}", told, shares[entry], figures.tokens_per_round or 0.0, top, n, longest > last
-        )
-        return Chart(svg, f"mean {mean}, longest {max(figures.rounds_by_tokens)}", n, entry)
+        said = f"{share(shares[entry][0])} of rounds brought a single token; the mean is {mean}."
+        title, value = f"Tokens per round of {entry}", figures.tokens_per_round or 0.0
+        svg = histogram(title, said, shares[entry], value, top, n, more)
+        return Chart(svg, f"mean {mean}, longest {max(figures.rounds_by_tokens)}", whose=(n, entry))
 
     def cells(entry: str, figures: Figures) -> list[Cell | str]:
         return [number(figures.tokens_per_round), *(Cell(share(s) if s else "", bar=s) for s in shares[entry])]
 
-    head = ["mean", *map(str, range(1, last)), f"{last}+" if longest > last else str(last)]
-    table = by_method("Share of rounds by the number of tokens that they brought", head, told, cells)
-    blocks = [Charts([chart(*one) for one in drawn]), Text(ABOUT_ROUNDS), table, *_words(entries)]
-    return Section("rounds", "Tokens per round", blocks)
+    yield Group([chart(*one) for one in told if one[1] != summary.base or len(told) == 1], "many")
+    yield Text(ABOUT_ROUNDS)
+    head = ["mean", *map(str, range(1, last)), f"{last}+" if more else str(last)]
+    yield by_method("Share of rounds by the number of tokens that they brought", head, told, cells)
+    yield from _words(entries)
 
 
 def _shares(figures: Figures, last: int) -> list[float]:
@@ -73,8 +75,8 @@ def _shares(figures: Figures, last: int) -> list[float]:
     return [*shares, sum(rounds for count, rounds in figures.rounds_by_tokens.items() if count >= last) / total]
 
 
-def _words(entries: Entries) -> list[Block]:
-    """The words of the house for acceptance, and who does not report rounds."""
+def _words(entries: Entries) -> Iterator[Block]:
+    """Acceptance in the words of the house, and which entries do not report rounds."""
 
     def cells(_: str, f: Figures) -> list[str]:
         return [
@@ -92,81 +94,67 @@ def _words(entries: Entries) -> list[Block]:
         "rounds",
         "stalls",
     ]
-    names = [entry for _, entry, figures in entries if figures.rounds is None]
-    silent = [Text(f"Other libraries tell nothing of their rounds: {listed(names)}.")] if names else []
-    return [by_method("Acceptance in one set of words", head, entries, cells), Text(ABOUT_WORDS), *silent]
+    yield by_method("Acceptance in one set of words", head, entries, cells)
+    yield Text(ABOUT_WORDS)
+    if names := [entry for _, entry, figures in entries if figures.rounds is None]:
+        yield Text(f"Other libraries tell nothing of their rounds: {listed(names)}.")
 
 
-def by_position(summary: Summary) -> Section:
+def by_position(summary: Summary) -> Iterator[Block]:
     """How deep drafts are accepted."""
     told = [(n, entry, f) for n, entry, f in entries_of(summary) if f.acceptance_per_position]
-    title = "Acceptance by position"
     if not told:
-        said = "No contestant of this run drafted and told its rounds, so there is no acceptance by position."
-        return Section("positions", title, [Text(said)])
+        yield Text("No contestant of this run drafted and told its rounds, so there is no acceptance by position.")
+        return
     deepest = max(len(f.acceptance_per_position) for _, _, f in told)
     said = "; ".join(f"{entry}: {', '.join(map(share, f.acceptance_per_position))}" for _, entry, f in told)
     words = ("position in the draft", "accepted at least so deep")
     scales = Scales(words, places=range(1, deepest + 1, -(-deepest // 12)), percent=True)
-    svg = plot(title, said, [_series(*one) for one in told], scales, 260)
-    caption = "Share of drafts accepted so deep; beneath, the share of drafts that went so deep"
+    chart = plot("Acceptance by position", said, [_series(*one) for one in told], scales, 260)
 
     def cells(_: str, f: Figures) -> list[Cell]:
-        found = [
-            Cell(share(a), f"of {share(d)}")
-            for a, d in zip(f.acceptance_per_position, f.drafted_per_position, strict=True)
-        ]
+        places = zip(f.acceptance_per_position, f.drafted_per_position, strict=True)
+        found = [Cell(share(accepted), f"of {share(drafted)}") for accepted, drafted in places]
         return found + [Cell("")] * (deepest - len(found))
 
+    caption = "Share of drafts accepted so deep; beneath, the share of drafts that went so deep"
     table = by_method(caption, list(map(str, range(1, deepest + 1))), told, cells)
-    chart, note = Charts([Chart(svg)], [(n, entry) for n, entry, _ in told]), Text(ABOUT_POSITIONS)
-    blocks: list[Block] = [Group([chart, note, table])] if deepest <= NARROW else [Group([chart, note]), table]
-    return Section("positions", title, blocks)
+    beside = deepest <= NARROW
+    yield Group([chart, Text(ABOUT_POSITIONS), *([table] if beside else [])])
+    if not beside:
+        yield table
 
 
 def _series(n: int, entry: str, figures: Figures) -> Series:
     places = list(zip(figures.acceptance_per_position, figures.drafted_per_position, strict=True))
-    return Series(
-        n,
-        [(place, accepted) for place, (accepted, _) in enumerate(places, start=1)],
-        [
-            f"{entry}, position {place}: {accepted:.1%} accepted; {drafted:.1%} of drafts went so deep"
-            for place, (accepted, drafted) in enumerate(places, start=1)
-        ],
-        [20 + 100 * drafted for _, drafted in places],
-        joined=True,
-    )
+    tips = [
+        f"{entry}, position {place}: {accepted:.1%} accepted; {drafted:.1%} of drafts went so deep"
+        for place, (accepted, drafted) in enumerate(places, start=1)
+    ]
+    points = [(place, accepted) for place, (accepted, _) in enumerate(places, start=1)]
+    return Series(n, entry, points, tips, [20 + 100 * drafted for _, drafted in places], joined=True)
 
 
-def time_split(summary: Summary) -> Section:
+def time_split(summary: Summary) -> Iterator[Block]:
     """Where the time of a token goes."""
     entries = entries_of(summary)
     parts = {entry: _milliseconds(summary, figures) for _, entry, figures in entries}
-    rows = [
-        Bar(
-            entry,
-            [(part, ms, f"{part}: {number(ms)} ms per token") for part, ms in its.items()],
-            f"{number(sum(its.values()), 1)} ms",
-        )
-        for entry, its in parts.items()
-    ]
-    told = "; ".join(f"{row.name} {row.label}" for row in rows)
-    svg = bars("Time per token by what it goes to", f"Milliseconds per token: {told}.", rows, " ms")
+
+    def bar(entry: str) -> Bar:
+        tips = [(part, ms, f"{part}: {number(ms)} ms per token") for part, ms in parts[entry].items()]
+        return Bar(entry, tips, f"{number(sum(parts[entry].values()), 1)} ms")
 
     def cells(entry: str, _: Figures) -> list[Cell | str]:
-        its = parts[entry]
-        total = sum(its.values())
-        return [Cell(number(total), bar=total), *(number(its.get(part)) for part in SPLIT)]
+        total = sum(parts[entry].values())
+        return [Cell(number(total), bar=total), *(number(parts[entry].get(part)) for part in SPLIT)]
 
     silent = [entry for _, entry, figures in entries if not figures.split]
+    told = f"Other libraries do not tell what their time goes to: {listed(silent)}; a bar is their whole call."
+    caption, title = "Milliseconds per token", "Time per token by what it goes to"
     legend = PARTS | ({UNTOLD: "not told apart"} if silent else {})
-    chart = Charts([Chart(svg, "Milliseconds per token, the whole call, prefill and all.")], parts=legend)
-    right: list[Block] = [by_method("Milliseconds per token", ["all", *SPLIT], entries, cells)]
-    if silent:
-        right.append(
-            Text(f"Other libraries do not tell what their time goes to: {listed(silent)}; a bar is their whole call.")
-        )
-    return Section("time", "Where the time goes", [Group([chart, *right])])
+    chart = bars(title, caption, list(map(bar, parts)), " ms", f"{caption}, the whole call, prefill and all.", legend)
+    table = by_method(caption, ["all", *SPLIT], entries, cells)
+    yield Group([chart, table, *([Text(told)] if silent else [])])
 
 
 def _milliseconds(summary: Summary, figures: Figures) -> dict[str, float]:

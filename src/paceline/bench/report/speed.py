@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
 import pandas as pd
 from scipy.stats import linregress
 
-from paceline.bench.report.blocks import Block, Cell, Chart, Charts, Group, Row, Section, Table, Text, Tiles, by_method
+from paceline.bench.report.blocks import Block, Cell, Chart, Group, Row, Table, Text, by_method
 from paceline.bench.report.charts import Interval, Scales, Series, intervals, plot
 from paceline.bench.report.words import (
+    ALL,
     MINUS,
     NOTHING,
-    Entries,
     best_of,
     counted,
     entries_of,
@@ -25,6 +25,7 @@ from paceline.bench.report.words import (
     number,
     rate,
     short,
+    speed_up_of,
     times,
 )
 from paceline.bench.summary import Figures, Summary
@@ -33,64 +34,59 @@ DOTS = 1500
 """Points that are drawn at most."""
 FEWEST = 6
 """Points that a line of a single method needs."""
-ALL = "all"
+CAPTION = "Speed-up over plain decoding; beneath, its interval and tokens per round"
+DRAWN = "Speed-up over plain decoding, all tasks together. The line at 1 is plain decoding."
 ABOUT_SPEED = (
     "Speed-up is the mean over texts of a method's speed divided by plain decoding's on the same prompt in the same "
     "minute, with a 95% interval over prompts. ★ marks the fastest of a column, where its interval lies above 1."
 )
 
 
-def figures_at_a_glance(summary: Summary) -> Tiles:
+def glance(summary: Summary) -> Table:
+    """The few figures that matter."""
     base, best = summary.figures(summary.base), best_of(summary, ours=True)
-    tiles = [("plain", rate(base.tokens_per_second if base else None), "tokens per second")]
+    tiles = {"plain": Cell(rate(base.tokens_per_second if base else None), "tokens per second")}
     if best is not None:
-        assert best.speed_up is not None, "the best has one"
-        tiles += [
-            (short(best.entry), rate(best.tokens_per_second), "tokens per second"),
-            ("speed-up", times(best.speed_up.value), interval(best.speed_up) or "no interval"),
-            ("tokens per round", number(best.tokens_per_round), short(best.entry)),
-        ]
+        up = speed_up_of(best)
+        tiles[short(best.entry)] = Cell(rate(best.tokens_per_second), "tokens per second")
+        tiles["speed-up"] = Cell(times(up.value), interval(up) or "no interval")
+        tiles["tokens per round"] = Cell(number(best.tokens_per_round), short(best.entry))
     if (equal := equal_texts(summary)) is not None:
-        tiles.append(("texts equal to plain's", *equal))
+        tiles["texts equal to plain's"] = Cell(*equal)
     told = [f for f in (best, base) if f is not None and f.joules_per_token is not None]
     if told:
         how = "measured" if summary.run.about.energy.get("measured") else "estimated"
         beside = f"; plain {number(told[1].joules_per_token)}" if len(told) > 1 else ""
-        tiles.append(("joules per token", number(told[0].joules_per_token), how + beside))
-    return Tiles(tiles)
+        tiles["joules per token"] = Cell(number(told[0].joules_per_token), how + beside)
+    return Table("", ["figure", "value"], [Row(name, [cell]) for name, cell in tiles.items()], "tiles")
 
 
-def speed(summary: Summary) -> Section:
+def speed(summary: Summary) -> Iterator[Block]:
     """Methods by tasks, with intervals, and a chart of all tasks together."""
-    entries, note = entries_of(summary), Text(ABOUT_SPEED)
     tasks: list[str | None] = [None, *(summary.tasks if len(summary.tasks) > 1 else [])]
     fastest = {task: _fastest(summary, task, None) for task in tasks}
 
     def cells(entry: str, _: Figures) -> list[Cell]:
         return [_speed_cell(summary, entry, task, entry == fastest[task]) for task in tasks]
 
-    caption = "Speed-up over plain decoding; beneath, its interval and tokens per round"
-    table = by_method(caption, [task or ALL for task in tasks], entries, cells)
-    chart = _chart(summary, entries)
-    blocks: list[Block] = [table, note]
-    if chart and len(tasks) < 3:
-        blocks = [Group([chart, table, note])]
-    elif chart:
-        blocks = [Group([chart, note]), table]
-    return Section("speed", "Speed-up by task", blocks)
+    note, table = Text(ABOUT_SPEED), by_method(CAPTION, [task or ALL for task in tasks], entries_of(summary), cells)
+    beside = len(tasks) < 3
+    if chart := _chart(summary):
+        yield Group([chart, table, note] if beside else [chart, note])
+    if not chart or not beside:
+        yield table
+    if not chart:
+        yield note
 
 
-def _chart(summary: Summary, entries: Entries) -> Charts | None:
+def _chart(summary: Summary) -> Chart | None:
     rows = [
-        Interval(entry, number, figures.speed_up, labelled(figures.speed_up))
-        for number, entry, figures in entries
+        Interval(n, entry, figures.speed_up, labelled(figures.speed_up))
+        for n, entry, figures in entries_of(summary)
         if entry != summary.base and figures.speed_up is not None
     ]
-    if not rows:
-        return None
-    told = "; ".join(f"{row.name} {row.label}" for row in rows)
-    svg = intervals("Speed-up by method", f"Speed-up over plain decoding with 95% intervals: {told}.", rows)
-    return Charts([Chart(svg, "Speed-up over plain decoding, all tasks together. The line at 1 is plain decoding.")])
+    told = "Speed-up over plain decoding with 95% intervals"
+    return intervals("Speed-up by method", told, rows, DRAWN) if rows else None
 
 
 def _fastest(summary: Summary, task: str | None, language: str | None) -> str | None:
@@ -116,11 +112,11 @@ def _speed_cell(summary: Summary, entry: str, task: str | None, best: bool) -> C
     return Cell(times(value), "\n".join(filter(None, [interval(figures.speed_up), per_round])), best)
 
 
-def heat(summary: Summary) -> Section | None:
+def heat(summary: Summary) -> Iterator[Block]:
     """Tasks, and languages, by methods; coloured around 1."""
     entries = [entry for _, entry, _ in entries_of(summary) if entry != summary.base]
     if not entries:
-        return None
+        return
 
     def table(what: str, places: Sequence[tuple[str | None, str | None]], *, folded: bool = False) -> Table:
         rows = []
@@ -130,12 +126,12 @@ def heat(summary: Summary) -> Section | None:
             rows.append(Row(", ".join(filter(None, (task, language))) or ALL, cells))
         return Table(f"Speed-up by {what} and method", [what, *entries], rows, "heat", folded)
 
-    blocks: list[Block] = [Text("", "legend"), table("task", [(task, None) for task in summary.tasks])]
+    yield Text("", "legend")
+    yield table("task", [(task, None) for task in summary.tasks])
     if len(summary.languages) > 1:
-        blocks.append(table("language", [(None, language) for language in summary.languages]))
+        yield table("language", [(None, language) for language in summary.languages])
         if len(summary.tasks) > 1:
-            blocks.append(table("task, language", summary.cells(), folded=True))
-    return Section("heat", "Where it helps", blocks)
+            yield table("task, language", summary.cells(), folded=True)
 
 
 def _heat_cell(figures: Figures | None, best: bool) -> Cell:
@@ -145,30 +141,29 @@ def _heat_cell(figures: Figures | None, best: bool) -> Cell:
     return Cell(times(up.value), "" if up.excludes(1) else "≈", best, heat=up.value)
 
 
-def acceptance_and_speed(summary: Summary) -> Section | None:
+def fit(summary: Summary) -> Iterator[Block]:
     """Speed-up against tokens per round, prompt by prompt."""
-    dots = _prompts(summary)
-    if dots.empty:
-        return None
-    shown, line = dots[:: math.ceil(len(dots) / DOTS)], _line(dots)
+    prompts = _prompts(summary)
+    if prompts.empty:
+        return
+    shown, line = prompts[:: math.ceil(len(prompts) / DOTS)], _line(prompts)
     said = "There are too few prompts, or they lie too close together, for a line."
     if line is not None:
-        said = f"Least-squares line over {counted(len(dots), 'point')}: {_equation(line)}, r²\u00a0=\u00a0{_r2(line)}."
+        equation, r2 = _equation(line)
+        said = f"Least-squares line over {counted(len(prompts), 'point')}: {equation}, r²\u00a0=\u00a0{r2}."
         if line.slope > 0:
             even = number((1 - line.intercept) / line.slope)
             said += f" It crosses 1.0 at {even} tokens per round: below, drafting costs more than it brings."
-    if len(shown) < len(dots):
+    if len(shown) < len(prompts):
         said += f" {counted(len(shown), 'point')} of these are drawn."
-    ends = (dots.per_round.min(), dots.per_round.max())
-    points = [] if line is None else [(x, line.intercept + line.slope * x) for x in np.linspace(*ends, 200)]
-    scales = Scales(("tokens per round", "speed-up"), across=1.0, line=points)
+    ends = np.linspace(prompts.per_round.min(), prompts.per_round.max(), 200)
+    points = [] if line is None else [(x, line.intercept + line.slope * x) for x in ends]
+    scales, by = Scales(("tokens per round", "speed-up"), level=1.0, line=points), ["number", "entry"]
+    series = [_series(*key, its) for key, its in shown.groupby(by)]
     told = f"A point for each prompt and method. {said}"
-    marks = [_series(number, entry, its) for (number, entry), its in shown.groupby(["number", "entry"])]
-    svg = plot("Speed-up against tokens per round", told, marks, scales, 320)
-    groups = [(number, entry, its) for (number, entry), its in dots.groupby(["number", "entry"])]
-    table = by_method("Lines of each method alone", ["prompts", "line", "r²"], groups, _line_cells)
-    chart = Charts([Chart(svg)], [(number, entry) for number, entry, _ in groups])
-    return Section("fit", "Speed-up against acceptance", [Group([chart, Text(said), table])])
+    chart = plot("Speed-up against tokens per round", told, series, scales, 320)
+    groups = [(*key, its) for key, its in prompts.groupby(by)]
+    yield Group([chart, Text(said), by_method("Lines of each method alone", ["prompts", "line", "r²"], groups, _cells)])
 
 
 def _prompts(summary: Summary) -> pd.DataFrame:
@@ -183,13 +178,11 @@ def _prompts(summary: Summary) -> pd.DataFrame:
     return found.sort_values("number", kind="stable")
 
 
-def _series(number_: int, entry: str, prompts: pd.DataFrame) -> Series:
+def _series(n: int, entry: str, prompts: pd.DataFrame) -> Series:
     points = list(zip(prompts.per_round, prompts.speed_up, strict=True))
-    tips = [
-        f"{entry}, {prompt}: {times(y)} at {number(x)} tokens per round"
-        for prompt, (x, y) in zip(prompts.prompt, points, strict=True)
-    ]
-    return Series(number_, points, tips)
+    told = zip(prompts.prompt, points, strict=True)
+    tips = [f"{entry}, {prompt}: {times(y)} at {number(x)} tokens per round" for prompt, (x, y) in told]
+    return Series(n, entry, points, tips)
 
 
 def _line(prompts: pd.DataFrame) -> Any:
@@ -200,15 +193,12 @@ def _line(prompts: pd.DataFrame) -> Any:
     return linregress(prompts.per_round, prompts.speed_up)
 
 
-def _equation(line: Any) -> str:
+def _equation(line: Any) -> tuple[str, str]:
+    """A line, and how much of the points' spread it explains."""
     sign = "+" if line.intercept >= 0 else MINUS
-    return f"y = {number(line.slope)} x {sign} {number(abs(line.intercept))}"
+    return f"y = {number(line.slope)} x {sign} {number(abs(line.intercept))}", number(line.rvalue**2)
 
 
-def _r2(line: Any) -> str:
-    return number(line.rvalue**2)
-
-
-def _line_cells(_: str, prompts: pd.DataFrame) -> list[str]:
+def _cells(_: str, prompts: pd.DataFrame) -> list[str]:
     line = _line(prompts) if len(prompts) >= FEWEST else None
-    return [str(len(prompts)), *([NOTHING, NOTHING] if line is None else [_equation(line), _r2(line)])]
+    return [str(len(prompts)), *((NOTHING, NOTHING) if line is None else _equation(line))]

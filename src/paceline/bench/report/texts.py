@@ -10,7 +10,7 @@ import numpy as np
 
 from paceline.api.pictures import TokenPicture
 from paceline.api.piece import Piece
-from paceline.bench.report.blocks import Block, Cell, Row, Section, Table, Text, Tokens, by_method
+from paceline.bench.report.blocks import Block, Cell, Row, Table, Text, Tokens, by_method
 from paceline.bench.report.words import NOTHING, counted, entries_of, number, rate, share, times
 from paceline.bench.run.record import Record, Verdict
 from paceline.bench.summary import LOOPING, Figures, Summary
@@ -33,7 +33,7 @@ MEANINGS = {
 }
 
 
-def equality(summary: Summary) -> Section:
+def equality(summary: Summary) -> Iterator[Block]:
     """How texts compare with plain decoding's."""
     entries = entries_of(summary)
     seen = [verdict for verdict in Verdict if any(verdict in f.verdicts for _, _, f in entries)]
@@ -48,8 +48,8 @@ def equality(summary: Summary) -> Section:
         f"A text is degenerate where more than {LOOPING:.0%} of its 8-grams occurred before in it; loops flatter "
         "methods that look things up in the text."
     )
-    table = by_method("Texts by how they compare with plain decoding's", head, entries, cells)
-    return Section("equality", "The same text?", [table, Text(f"{words}. {degenerate}" if words else degenerate)])
+    yield by_method("Texts by how they compare with plain decoding's", head, entries, cells)
+    yield Text(f"{words}. {degenerate}" if words else degenerate)
 
 
 def pictured(record: Record, *, most: int | None = None) -> TokenPicture:
@@ -147,24 +147,25 @@ def quoted(summary: Summary, prompt: str, turn: int) -> list[Block]:
     return [Text(words if len(words) <= QUOTED else "…" + words[-QUOTED:], "quote")]
 
 
-def examples(summary: Summary, pages: Mapping[str, str], total: int) -> Section:
+def examples(summary: Summary, pages: Mapping[str, str]) -> Iterator[Block]:
     """A typical text of every method, and the list of prompts that have a page of texts."""
-    blocks: list[Block] = [Text("No contestant of this run told its rounds, so no text can be coloured.")]
-    if found := typical(summary):
+    found = typical(summary)
+    if found:
         first = summary.run.records[found[0]]
-        said = (
+        yield Text(
             f"One text ({first.task}, {first.language}, prompt {first.prompt}), as each method wrote it: the one where "
             "rounds brought most nearly what they bring on the whole. What was drafted stands on its source's colour, "
             "the model's own tokens on none."
         )
+        yield from quoted(summary, first.prompt, first.turn)
         link = pages.get(first.prompt, "")
-        texts = [shown(summary, text, most=EXAMPLE_TOKENS, link=link) for text in found]
-        blocks = [Text(said), *quoted(summary, first.prompt, first.turn), *texts]
+        yield from (shown(summary, text, most=EXAMPLE_TOKENS, link=link) for text in found)
+    else:
+        yield Text("No contestant of this run told its rounds, so no text can be coloured.")
     if pages:
-        blocks.append(_list_of_pages(summary, pages))
-        if len(pages) < total:
-            blocks.append(Text(f"{len(pages)} of {counted(total, 'prompt')} have a page; --texts {total} writes all."))
-    return Section("texts", "Texts, token by token", blocks)
+        yield _list_of_pages(summary, pages)
+        if len(pages) < (total := summary.texts.prompt.nunique()):
+            yield Text(f"{len(pages)} of {counted(total, 'prompt')} have a page; --texts {total} writes all.")
 
 
 def _list_of_pages(summary: Summary, pages: Mapping[str, str]) -> Table:

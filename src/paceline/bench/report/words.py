@@ -12,6 +12,7 @@ from paceline.bench.summary import Figures, Summary
 
 Entries = list[tuple[int, str, Figures]]
 NOTHING = "–"
+ALL = "all"
 MINUS = "−"
 LONGEST = 44
 """Characters of a name in a sentence."""
@@ -113,10 +114,10 @@ def best_of(summary: Summary, *, ours: bool) -> Figures | None:
         if entry != summary.base and told.get(entry) is ours
         if (figures := summary.figures(entry)) is not None and figures.speed_up is not None
     ]
-    return max(found, key=lambda figures: _speed_up(figures).value, default=None)
+    return max(found, key=lambda figures: speed_up_of(figures).value, default=None)
 
 
-def _speed_up(figures: Figures) -> Estimate:
+def speed_up_of(figures: Figures) -> Estimate:
     assert figures.speed_up is not None, "the best of those that have one"
     return figures.speed_up
 
@@ -140,7 +141,7 @@ def headline(summary: Summary) -> str:
         if speed is None:
             return f"On {model}, rounds were counted and no speed was measured."
         return f"Plain decoding writes {rate(speed)} tokens per second on {model}; no method was held against it."
-    found = _speed_up(best)
+    found = speed_up_of(best)
     alone = sum(bool(entry.get("ours", True)) for entry in summary.run.about.entries) == 2
     if found.value > 1 and (found.low > 1 or not found.bounded):
         said = told(found).replace("×", "× as fast as plain decoding", 1)
@@ -156,12 +157,12 @@ def second_sentences(summary: Summary) -> str:
     """What qualifies the headline: a faster peer, the other way to take a mean, and what the numbers were taken on."""
     said = []
     best, peer = best_of(summary, ours=True), best_of(summary, ours=False)
-    if peer is not None and _speed_up(peer).value > (1.0 if best is None else _speed_up(best).value):
-        ran = told(_speed_up(peer)).replace("×", "× our plain decoding", 1)
-        chance = "" if _speed_up(peer).excludes(1) else ", which may be chance"
+    if peer is not None and speed_up_of(peer).value > (1.0 if best is None else speed_up_of(best).value):
+        ran = told(speed_up_of(peer)).replace("×", "× our plain decoding", 1)
+        chance = "" if speed_up_of(peer).excludes(1) else ", which may be chance"
         said.append(f"Another library was faster: {short(peer.entry)} ran at {ran}{chance}.")
     if best is not None and best.speed_up_of_means is not None:
-        other, found = best.speed_up_of_means, _speed_up(best)
+        other, found = best.speed_up_of_means, speed_up_of(best)
         if (other.value > 1) != (found.value > 1):
             said.append(f"Taken over all tokens together, not text by text, {short(best.entry)} ran at {told(other)}.")
     recipe, about = summary.run.about.recipe, summary.run.about
