@@ -72,7 +72,7 @@ class Recall(Drafter):
     """Trees of what the model last said after each token, two children per node, ranked with the public noise."""
 
     name = "recall"
-    needs = Want(logits=True)
+    prompt_needs = Want(logits=True)
     width, best = 2, 6
 
     def open(self, context: Context) -> Memory:
@@ -156,7 +156,7 @@ class Spy(Drafter):
 
     def __init__(self, inner: Drafter) -> None:
         self._inner = inner
-        self.needs, self.nodes = inner.needs, inner.nodes
+        self.needs, self.prompt_needs, self.nodes = inner.needs, inner.prompt_needs, inner.nodes
         self.trees: dict[int, DraftTree] = {}
 
     def open(self, context: Context) -> tuple[Context, Any]:

@@ -99,7 +99,8 @@ class Counted(Drafter):
 
     def __init__(self, inner: Drafter) -> None:
         self._inner = inner
-        self.needs, self.nodes, self.planner = inner.needs, inner.nodes, inner.planner
+        self.needs, self.prompt_needs = inner.needs, inner.prompt_needs
+        self.nodes, self.planner = inner.nodes, inner.planner
         self.open_states = 0
 
     def open(self, context: Context) -> Any:

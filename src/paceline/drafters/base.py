@@ -93,7 +93,10 @@ class Drafter:
     planner: str = "fixed"
     """Who sizes its drafts where nobody says, as a planner's spec."""
     needs: Want = NOTHING
-    """What the target should compute for `observe` beyond tokens."""
+    """What `observe` needs beyond tokens of the rows of a draft, its root's among them; read after `fit`. Hidden states
+    come of the prompt's rows, too, but for those that are cached."""
+    prompt_needs: Want = NOTHING
+    """What it needs of every row of a prompt. Then no cached row of an earlier text can be reused."""
 
     def fit(self, target: Target, vocabulary: Vocabulary | None = None) -> None:
         """Learn which model to draft for, before any `open`, perhaps again for the same one.

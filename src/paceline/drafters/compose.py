@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import ExitStack
+from functools import reduce
+from operator import or_
 from typing import Any
 
 from paceline.context import Context
@@ -26,15 +28,19 @@ class Composed(Drafter):
 
     def __init__(self, parts: Sequence[Drafter]) -> None:
         self.parts = tuple(parts)
-        needs: Want = NOTHING
-        for part in self.parts:
-            needs = needs | part.needs
-        self.needs = needs
         self.nodes = self._nodes([part.nodes for part in self.parts])
 
     def _nodes(self, sizes: Sequence[int]) -> int:
         """Of parts that take turns, the largest size."""
         return max(sizes)
+
+    @property
+    def needs(self) -> Want:  # type: ignore[override]
+        return reduce(or_, (part.needs for part in self.parts), NOTHING)
+
+    @property
+    def prompt_needs(self) -> Want:  # type: ignore[override]
+        return reduce(or_, (part.prompt_needs for part in self.parts), NOTHING)
 
     def fit(self, target: Target, vocabulary: Vocabulary | None = None) -> None:
         for part in self.parts:

@@ -20,7 +20,7 @@ from paceline.drafters.base import Budget, Drafter, Seen
 from paceline.engine.calls import Learn, Plan, Propose, Question, Review, Score, Trim
 from paceline.law import Dice, Distribution, KeyedDice, Law
 from paceline.planning.base import Cut, Draft, Outcome, Planner, Room, Why
-from paceline.targets.base import Request, Rows, Scores, Target
+from paceline.targets.base import NOTHING, Request, Rows, Scores, Target, Want
 from paceline.tree import EMPTY, DraftTree, Ints
 from paceline.verify import Rule, Verdict, judge
 
@@ -124,18 +124,24 @@ class Session:
         finally:
             self.drafter.close(state)
 
+    @property
+    def reusable(self) -> Ints:
+        """The beginning of the prompt whose rows may come from a cache: none if the drafter needs to see all rows."""
+        return self.context.tokens[: 0 if self.drafter.prompt_needs != NOTHING else -1]
+
     def _prefill(self, state: Any) -> Generator[Question, Any, None]:
         """Read what the rows do not hold yet of all tokens but the root.
 
-        A drafter that needs more of the prompt than its tokens is shown all of it, so nothing is reused then.
+        Of rows that are read anyway the drafter is shown the hidden states that it needs of a draft's.
         """
         prompt = self.context.tokens[:-1]
-        self.rows.rewind(self.rows.common_prefix(prompt) if not self.drafter.needs.of_prompt else 0)
+        want = self.drafter.prompt_needs | Want(hidden=self.drafter.needs.hidden)
+        self.rows.rewind(self.rows.common_prefix(self.reusable))
         self.reused = self.rows.committed
         size = self.target.prefill_size(len(prompt))
         for start in range(self.rows.committed, len(prompt), size):
             piece = prompt[start : start + size]
-            scores = yield Score(Request.of_prompt(self.rows, piece, self.drafter.needs))
+            scores = yield Score(Request.of_prompt(self.rows, piece, want))
             self._keep(range(len(piece)))
             verdict = Verdict(path=tuple(range(len(piece) - 1)), tokens=(), accepted=0)
             yield Learn(self.drafter, Seen(state, verdict, scores))

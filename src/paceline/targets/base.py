@@ -33,20 +33,16 @@ class Want:
     """
 
     logits: bool = False
-    """Logits of every row in prefill, too (rows of a draft always have them)."""
+    """Logits of the rows of a prompt (rows of a draft always have them)."""
     hidden: frozenset[int] = frozenset()
     early_exit: int | None = None
     """A layer whose state, sent through the final norm and the head, gives early logits for every row."""
     top: int = 0
-    """How many of the best tokens after each row it will read (`Scores.top`): of a draft's rows, and of the prompt's
-    where `logits` asks for those."""
-
-    @property
-    def of_prompt(self) -> bool:
-        """Whether prompt rows must be computed for it, so that none that are cached already can be reused."""
-        return self.logits or bool(self.hidden) or self.early_exit is not None
+    """How many of the best tokens after each row it will read (`Scores.top`); of a prompt's rows beside `logits`."""
 
     def __or__(self, other: Want) -> Want:
+        if self is NOTHING or other is NOTHING:  # asked in every round
+            return other if self is NOTHING else self
         exits = {want.early_exit for want in (self, other)} - {None}
         if len(exits) > 1:
             raise ValueError(
