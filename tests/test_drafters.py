@@ -148,15 +148,6 @@ def test_a_union_asks_all_and_merges_by_sequence() -> None:
     assert tree.sources == ("first+second", "first", "second")
 
 
-def test_a_union_over_budget_keeps_the_likeliest_and_of_equals_the_shallow() -> None:
-    unscored = Part("unscored", {1: chain("unscored", 1, 2, 3, 4)})
-    other = Part("other", {1: chain("other", 5, 6)})
-    assert proposals(Union([unscored, other]), [1], nodes=4) == [[1, 2, 5, 6]]
-    scored = DraftTree.chain([1, 2], scores=[-0.1, -0.2])
-    unlikely = DraftTree.chain([3, 4], scores=[-1.0, 0.0])
-    assert proposals(Union([Part("u", {1: unlikely}), Part("s", {1: scored})]), [1], nodes=3) == [[3, 1, 2]]
-
-
 def test_a_broken_tree_is_told_of_before_it_is_merged() -> None:
     broken = DraftTree.build([1, 2], [1, -1])
     with pytest.raises(ValueError, match="parents before children"):

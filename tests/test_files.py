@@ -13,17 +13,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from filelock import has_fcntl
 
 from paceline.bench.calibrate import Calibrator
 from paceline.cli import main, parser
 from paceline.cli.common import INPUTS
 from paceline.drafters.memory import Memory
+from paceline.errors import UnwritableFile
 from paceline.files import (
     Terminated,
-    Unwritable,
     alone,
     check_output,
-    locks,
     remove_left,
     terminable,
     workplace,
@@ -161,7 +161,7 @@ def started(*command: str, cwd: Path | None = None, **environment: str) -> "subp
     )
 
 
-@pytest.mark.skipif(locks.fcntl is None, reason="needs locks of the system")
+@pytest.mark.skipif(not has_fcntl, reason="needs locks of the system")
 @pytest.mark.parametrize("kind", ["file", "folder"])
 def test_the_next_one_removes_what_a_killed_process_left(kind: str, tmp_path: Path) -> None:
     """Not what a living one writes, nor what is somebody else's, nor what may be another host's."""
@@ -224,7 +224,7 @@ MOMENTS: list[tuple[str, str, signal.Signals, tuple[str, ...]]] = [
 ]
 
 
-@pytest.mark.skipif(locks.fcntl is None, reason="needs signals and locks of the system")
+@pytest.mark.skipif(not has_fcntl, reason="needs signals and locks of the system")
 @pytest.mark.parametrize(
     ("moment", "command", "number", "left"), MOMENTS, ids=[f"{m[1][:13]} {m[2].name}" for m in MOMENTS]
 )
@@ -485,5 +485,5 @@ def test_an_error_of_another_file_keeps_its_name(tmp_path: Path) -> None:
 
     with pytest.raises(FileNotFoundError, match="absent"):
         write_whole(tmp_path / "a", pieces())
-    with pytest.raises(Unwritable, match=r"cannot write .*none/a: No such file or directory"):
+    with pytest.raises(UnwritableFile, match=r"cannot write .*none/a: No such file or directory"):
         write_whole(tmp_path / "none" / "a", "x")

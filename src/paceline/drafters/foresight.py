@@ -114,6 +114,8 @@ class Text:
     """Of the row that chose the root."""
     asked: bool = True
     """Whether a draft was wanted in this round."""
+    spared: bool = False
+    """Whether the rows of this round are left unread."""
 
 
 class Foresight(Storing):
@@ -160,12 +162,17 @@ class Foresight(Storing):
 
     # what is learnt
 
-    def observe(self, seen: Sequence[Seen]) -> None:
+    def read(self, seen: Sequence[Seen]) -> None:
         spared = _spared(seen)
         for number, one in enumerate(seen):
+            one.state.spared = number in spared
+        super().read([one for one in seen if not one.state.spared])
+
+    def observe(self, seen: Sequence[Seen]) -> None:
+        for one in seen:
             text: Text = one.state
             with text.store.lock:
-                if number in spared:
+                if text.spared:
                     text.ids = text.chances = None
                     continue
                 if one.verdict.tokens:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias, cast
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from paceline.context import Context
 from paceline.drafters.assistant.growth import Growth, Reading, Shape
@@ -186,8 +186,8 @@ class Assistant(Drafter):
 
 def _loaded(model: Model) -> DraftModel | None:
     """The model if there is nothing left to load, None if there is; anything else is told."""
-    if isinstance(model, Target) or (hasattr(model, "target") and hasattr(model, "vocabulary")):
-        return DraftModel.of(cast("Loaded | Target", model))
+    if isinstance(model, (Target, Loaded)):
+        return DraftModel.of(model)
     if isinstance(model, str) and not model.strip():
         raise ValueError("the name of the draft model is empty; give a name or a folder, or leave it out")
     if not isinstance(model, (str, Path)) and not hasattr(model, "config"):
