@@ -11,8 +11,9 @@ A draft can never be wrong, only useless: the target decides every token.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 from paceline.context import Context
@@ -88,6 +89,10 @@ class Drafter:
     """How many nodes a draft may hold where nobody says: as many as are worth their cost on most machines."""
     spec: str = ""
     """What it was made from, where it was: the name that measurements of it are kept under."""
+    options: Mapping[str, Any] = MappingProxyType({})
+    """The options of its method, defaults included, where it was made from a spec."""
+    parts: tuple[Drafter, ...] = ()
+    """The drafters that it is composed of."""
     planner: str = "fixed"
     """Who sizes its drafts where nobody says, as a planner's spec."""
     needs: Want = NOTHING
@@ -98,6 +103,15 @@ class Drafter:
     enriches: bool = False
     """Whether it has an expensive part: `propose` leaves it out, and `enrich` is called where the planner finds that,
     beside the draft that is there, it is worth its time."""
+
+    @property
+    def models(self) -> tuple[Target, ...]:
+        """The models that it drafts with, those of its parts included."""
+        return tuple(model for part in self.parts for model in part.models)
+
+    def levels(self, nodes: int) -> int:
+        """How many levels a draft of so many nodes has at most."""
+        return nodes
 
     def fit(self, target: Target, vocabulary: Vocabulary | None = None) -> None:
         """Learn which model to draft for, before any `open`, perhaps again for the same one.

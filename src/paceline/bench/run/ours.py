@@ -89,7 +89,7 @@ class Ours(Contestant):
     def _draft_model(self) -> Target | None:
         """The model that this method drafts with: one that it names, or the one that is there for all."""
         assert self._drafter is not None, "made at the beginning"
-        own = next((part.model for part in _parts(self._drafter) if isinstance(part, Assistant)), None)
+        own = next(iter(self._drafter.models), None)
         if own is not None or self._how.draft_model is None:
             return own
         try:

@@ -87,9 +87,11 @@ class Assistant(Drafter):
         self._loaded = self._loaded or other._loaded
 
     @property
-    def named(self) -> str | None:
-        """The draft model's name or path, where it is given by one."""
-        return str(self._named) if isinstance(self._named, (str, Path)) else None
+    def models(self) -> tuple[Target, ...]:
+        return () if self._loaded is None else (self._loaded.target,)
+
+    def levels(self, nodes: int) -> int:
+        return self.shape.depth(nodes)
 
     @property
     def model(self) -> Target:
