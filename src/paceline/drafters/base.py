@@ -122,6 +122,10 @@ class Drafter:
     def reset(self) -> None:
         """Forget what was learnt from texts so far. Texts that are open go on."""
 
+    def dispose(self) -> None:
+        """Give back what it holds: processes, files, models. Called once, when no text uses the drafter any more, by
+        whoever made it."""
+
     def open(self, context: Context) -> Any:
         """Start a sequence; what is returned comes back as ``state``. Work that grows with the prompt is done here, or
         in `observe` while the target reads it: its time counts as reading the prompt, not as decoding."""

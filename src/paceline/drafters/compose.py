@@ -46,6 +46,11 @@ class Composed(Drafter):
         for part in self.parts:
             part.reset()
 
+    def dispose(self) -> None:
+        with ExitStack() as disposed:  # also of the others where one fails
+            for part in self.parts:
+                disposed.callback(part.dispose)
+
     def open(self, context: Context) -> list[Any]:
         states: list[Any] = []
         with ExitStack() as opened:

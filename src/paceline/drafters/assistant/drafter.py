@@ -82,9 +82,11 @@ class Assistant(Drafter):
             self._loaded.check_fit(target, vocabulary)
             self._vocab_size = target.vocab_size
 
-    def share(self, other: Assistant) -> None:
-        """Draft with the model that another drafter of the same spec has loaded."""
-        self._loaded = self._loaded or other._loaded
+    def dispose(self) -> None:
+        with self._tray.held():
+            rows, self._spare, self._loaded = self._spare, None, None
+        if rows is not None:
+            rows.close()
 
     @property
     def models(self) -> tuple[Target, ...]:
