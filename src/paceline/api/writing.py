@@ -11,6 +11,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from paceline.api.drafters import Lease
 from paceline.api.piece import Piece
 from paceline.api.settings import Settings
 from paceline.context import Context, Ending
@@ -76,7 +77,7 @@ class Writer(Protocol):
     kept: KeptRows
 
     def encode(self, prompt: Prompt) -> Ints: ...
-    def drafter(self, settings: Settings) -> Drafter: ...
+    def lease(self, settings: Settings) -> Lease: ...
     def planner(self, settings: Settings, drafter: Drafter) -> Planner: ...
 
 
@@ -102,7 +103,8 @@ class Writing:
         self.context = Context(self._prompt, sampling, ending, sample=number)
         refuse_foreign(self._prompt, lm.target)
         self._settings = settings
-        self._drafter = lm.drafter(settings)
+        self._lease: Lease | None = lm.lease(settings)
+        self._drafter = self._lease.drafter
         self._planner = lm.planner(settings, self._drafter)
         self._lent: tuple[KeptRows, Rows] | None = None
         self.session: Session | None = None
@@ -149,7 +151,8 @@ class Writing:
             self.feed(self.session.emissions[said:])
 
     def end(self) -> None:
-        """Give the rows back. A second call changes nothing."""
+        """Give the rows back, and the drafter. A second call changes nothing."""
+        self._lease = None
         lent, self._lent = self._lent, None
         if lent is not None:
             kept, rows = lent

@@ -50,7 +50,7 @@ def _part(settings: Settings, swept: Swept, findings: Findings) -> Part:
             [fertility_figure(swept, findings), _fertilities(swept, findings)],
         ),
         Section("sizes", "Size and least probability (Figure 2)", [size_figure(swept), _sizes(swept)]),
-        Section("orders", "Longer n-grams (Figure 3)", [order_figure(swept), _orders(swept)]),
+        Section("orders", "Longer n-grams (Figure 3)", [*order_figure(swept), _orders(swept)]),
         Section("words", "Steps per word", [Text(STEPS), _steps(swept, findings)]),
         Section("texts", "Texts", [Text(TEXTS), _texts(swept)]),
     ]

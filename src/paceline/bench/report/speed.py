@@ -159,10 +159,10 @@ def fit(summary: Summary) -> Iterator[Block]:
     ends = np.linspace(prompts.per_round.min(), prompts.per_round.max(), 200)
     points = [] if line is None else [(x, line.intercept + line.slope * x) for x in ends]
     scales, by = Scales(("tokens per round", "speed-up"), level=1.0, line=points), ["number", "entry"]
-    series = [_series(*key, its) for key, its in shown.groupby(by)]
+    series = [_series(n, entry, its) for (n, entry), its in shown.groupby(by)]
     told = f"A point for each prompt and method. {said}"
     chart = plot("Speed-up against tokens per round", told, series, scales, 320)
-    groups = [(*key, its) for key, its in prompts.groupby(by)]
+    groups = [(n, entry, its) for (n, entry), its in prompts.groupby(by)]
     yield Group([chart, Text(said), by_method("Lines of each method alone", ["prompts", "line", "r²"], groups, _cells)])
 
 
