@@ -12,8 +12,9 @@ not of what a process has for its whole life, such as where its memory lies.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from enum import StrEnum
 from itertools import combinations
 from typing import Any
@@ -23,7 +24,7 @@ import pandas as pd
 
 from paceline.bench.run.directory import Run
 from paceline.bench.sameness import differences, other_texts
-from paceline.bench.statistics import Difference, Estimate, difference, holm
+from paceline.bench.statistics import Estimate, difference, holm
 from paceline.bench.summary import Summary, of_cell
 from paceline.bench.warnings import warnings
 from paceline.errors import InputError
@@ -44,7 +45,7 @@ class Call(StrEnum):
     """One prompt alone says nothing."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Finding:
     """How one side compares with another in a task (None: in all of them)."""
 
@@ -53,35 +54,25 @@ class Finding:
     """Another entry, or the same one of the base run."""
     task: str | None
     ratio: Estimate
-    call: Call
+    call: Call = Call.UNKNOWN
     prompts: int
     p: float
+
+    @classmethod
+    def of(cls, entry: str, other: str, task: str | None, ratios: pd.Series, units: pd.Series) -> Finding:
+        """Of the ratios of pairs, not judged yet."""
+        found = difference(ratios, units)
+        return cls(entry=entry, other=other, task=task, ratio=found.ratio, prompts=found.clusters, p=found.p)
 
     def as_dict(self) -> dict[str, Any]:
         """Plain data."""
         return asdict(self) | {"call": self.call.value}
 
 
-@dataclass(frozen=True)
-class Ratio:
-    """How one side compares with another, before it is judged."""
-
-    entry: str
-    other: str
-    task: str | None
-    found: Difference
-
-    def finding(self, call: Call, p: float) -> Finding:
-        return Finding(self.entry, self.other, self.task, self.found.ratio, call, self.found.clusters, p)
-
-
-def judged(ratios: Sequence[Ratio]) -> list[Finding]:
-    """All ratios of a comparison, judged together."""
-    significant = holm([one.found.p for one in ratios], LEVEL)
-    return [
-        one.finding(_call(one.found.ratio, differs), one.found.p)
-        for one, differs in zip(ratios, significant, strict=True)
-    ]
+def judged(findings: Sequence[Finding]) -> list[Finding]:
+    """All findings of a comparison, judged together."""
+    significant = holm([one.p for one in findings], LEVEL)
+    return [replace(one, call=_call(one.ratio, differs)) for one, differs in zip(findings, significant, strict=True)]
 
 
 def _call(ratio: Estimate, differs: bool) -> Call:
@@ -97,15 +88,15 @@ class Within:
 
     def __init__(self, run: Run, base: str | None = None) -> None:
         self.summary = Summary(run, base)
-        self.findings = judged(list(self._ratios()))
+        self.findings = judged(list(self._findings()))
 
-    def _ratios(self) -> Iterator[Ratio]:
+    def _findings(self) -> Iterator[Finding]:
         """Every entry against every one before it, so that the best may be found afterwards."""
         for task in (None, *self.summary.tasks):
             for other, entry in combinations(self.summary.entries, 2):
                 pairs = self.summary.pairs(entry, other, task)
                 if len(pairs):
-                    yield Ratio(entry, other, task, difference(pairs.ratio, pairs.unit))
+                    yield Finding.of(entry, other, task, pairs.ratio, pairs.unit)
 
     def best(self, task: str | None = None) -> list[str]:
         """The fastest entry of a task, and those that are not told apart from it."""
@@ -146,12 +137,11 @@ class Between:
         plain_texts = self.common[self.common.entry == self.run.base]
         self.prompts = plain_texts.prompt.nunique()
         self.tasks = [task for task in self.run.tasks if (plain_texts.task == task).any()]
-        self.ratios = list(self._ratios(relative=True))
-        self.findings = judged(self.ratios)
-        self.raw = [one.finding(Call.UNKNOWN, float("nan")) for one in self._ratios(relative=False)]
+        self.findings = judged(list(self._findings(relative=True)))
+        self.raw = [replace(one, p=math.nan) for one in self._findings(relative=False)]
         """Tokens per second over those of the base run, which are not judged: the runs were not made in turns."""
 
-    def _ratios(self, *, relative: bool) -> Iterator[Ratio]:
+    def _findings(self, *, relative: bool) -> Iterator[Finding]:
         """The speed-up of each entry over that in the base run, or the same of its speed."""
         new, old = (_logs(one, relative=relative) for one in (self.run, self.base))
         both = new.join(old, rsuffix="_base", how="inner").reset_index()
@@ -160,7 +150,7 @@ class Between:
             for task in (None, *self.tasks) if entry != self.run.base or not relative else ():
                 found = of_cell(both, entry, task)
                 if len(found):
-                    yield Ratio(entry, entry, task, difference(found.ratio, found.unit_base))
+                    yield Finding.of(entry, entry, task, found.ratio, found.unit_base)
 
     @property
     def notes(self) -> list[str]:
@@ -203,9 +193,9 @@ def _logs(summary: Summary, *, relative: bool) -> pd.DataFrame:
 
 
 def across(runs: Sequence[Run], plain: str | None = None) -> list[Between]:
-    """Each run against the first, all ratios judged together."""
+    """Each run against the first, all findings judged together."""
     found = [Between(runs[0], run, plain) for run in runs[1:]]
-    findings = iter(judged([one for between in found for one in between.ratios]))
+    findings = iter(judged([one for between in found for one in between.findings]))
     for between in found:
-        between.findings = [next(findings) for _ in between.ratios]
+        between.findings = [next(findings) for _ in between.findings]
     return found
