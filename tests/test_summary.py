@@ -272,10 +272,10 @@ def test_sittings_that_differ_are_told(calm: Run) -> None:
     first = calm.about.sittings[0]
     again = {**first, "threads": 4, "versions": {**first["versions"], "torch": "2.10.0"}, "load": 3.5}
     calm.about.sittings.append({**again, "git": {"commit": "1234567", "changed": True}})
-    warnings = warnings(Summary(calm))
+    found = warnings(Summary(calm))
     for words in ("differ in torch: 2.9.0 and 2.10.0", "differ in threads: 2 and 4", "(commit): abcdef0 and 1234567"):
-        assert any(words in sentence for sentence in warnings)
-    assert any("load 3.5 on 2 cores" in sentence for sentence in warnings)
+        assert any(words in sentence for sentence in found)
+    assert any("load 3.5 on 2 cores" in sentence for sentence in found)
 
 
 def test_arrivals_are_told_to_hold_idle_time(calm: Run) -> None:
