@@ -89,7 +89,7 @@ class Drafter:
     """How many nodes a draft may hold where nobody says: as many as are worth their cost on most machines."""
     spec: str = ""
     """What it was made from, where it was: the name that measurements of it are kept under."""
-    options: Mapping[str, Any] = MappingProxyType({})
+    spec_options: Mapping[str, Any] = MappingProxyType({})
     """The options of its method, defaults included, where it was made from a spec."""
     parts: tuple[Drafter, ...] = ()
     """The drafters that it is composed of."""
