@@ -159,7 +159,8 @@ class Drafter:
     def on_early(self, state: Any, logits: torch.Tensor) -> None:
         """Early-exit logits of the rows of a draft, the root's first, while the target's later layers still compute.
 
-        Called if `needs` names an early exit. It runs inside the target's forward, which waits for it.
+        Called if `needs` names an early exit; not in the first round of a text, which has no draft. It runs inside the
+        target's forward, which waits for it.
         """
 
     @property

@@ -244,7 +244,10 @@ def _transformers(wish: Wish) -> Equivalent:
     if drafter.name == "plain":
         return answer(("model.generate(**inputs)",), {}, ("nothing is to be added",))
     if drafter.name == "lookup":
-        settings = {"prompt_lookup_num_tokens": wish.tokens, "max_matching_ngram_size": drafter.spec_options["max_ngram"]}
+        settings = {
+            "prompt_lookup_num_tokens": wish.tokens,
+            "max_matching_ngram_size": drafter.spec_options["max_ngram"],
+        }
         first = "it goes on from the first place where the n-gram stands, where ours takes the last"
         shortest = () if drafter.spec_options["min_ngram"] == 1 else ("it always goes down to n-grams of one token",)
         return answer((_generate(settings), *ours), settings, (first, *shortest, *_reaching(drafter)))
