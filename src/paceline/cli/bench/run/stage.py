@@ -27,8 +27,7 @@ from paceline.bench.run.ours import Drafting, Ours, parted
 from paceline.bench.run.protocol import Referee
 from paceline.bench.run.sitting import sitting
 from paceline.bench.run.telling import pieces_of
-from paceline.bench.suites import Workload, open_suite
-from paceline.bench.suites.template import encode
+from paceline.bench.suites import Workload, encode, open_suite
 from paceline.cli.common import describe, inputs_of, load_model
 from paceline.drafters import make_drafter
 from paceline.drafters.assistant import DraftModel
