@@ -141,7 +141,7 @@ class Counting(TableTarget):
     prompt_rows = 0
 
     def submit(self, requests: Sequence[Request], on_early: OnEarly | None = None) -> Pending:
-        self.prompt_rows += sum(len(request.tokens) for request in requests if request.prefill)
+        self.prompt_rows += sum(request.prompt for request in requests)
         return super().submit(requests, on_early)
 
 
@@ -172,7 +172,7 @@ def test_a_prompt_that_begins_alike_is_read_from_where_it_parts(method: str) -> 
 class Reader(Plain):
     """Wants the logits of the whole prompt, and remembers which tokens it was shown."""
 
-    needs = Want(logits=True)
+    prompt_needs = Want(logits=True)
 
     def __init__(self) -> None:
         self.shown: list[int] = []

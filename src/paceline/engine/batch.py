@@ -19,7 +19,7 @@ from typing import Any, NamedTuple, Self
 
 import numpy as np
 
-from paceline.engine.calls import VERBS, Call, Flow, Timed, answers
+from paceline.engine.calls import AFTER, BEFORE, Call, Flow, Timed, answers
 from paceline.engine.loop import Emission, Session
 from paceline.targets.base import Rows, Target
 from paceline.tree import Ints
@@ -152,8 +152,11 @@ class Batch:
         self._stepping = True
         try:
             self._admit()
-            for verb in VERBS:
+            for verb in BEFORE:
                 self._answer_all(verb)
+            while any(seat.call is not None and seat.call.verb in AFTER for seat in self._seats):
+                for verb in AFTER:
+                    self._answer_all(verb)
         except BaseException as error:
             for another in self._closed():
                 error.add_note(f"and then, closing the batch: {another}")
@@ -190,12 +193,9 @@ class Batch:
     # answering
 
     def _answer_all(self, verb: str) -> None:
-        """Answer all calls of a kind. A law is called for once per token of a round, other calls are made once."""
-        groups = self._groups(verb)
-        while groups:
-            for group in groups:
-                self._answer(group)
-            groups = self._groups(verb) if verb == "law" else []
+        """Answer the calls of a kind that are due."""
+        for group in self._groups(verb):
+            self._answer(group)
 
     def _groups(self, verb: str) -> list[list[Seat]]:
         """The seats whose calls can be answered together."""
@@ -235,27 +235,21 @@ class Batch:
         for session in self._waiting.copy():
             if self._at_once is not None and len(self._seats) >= self._at_once:
                 return
-            prompt = session.context.tokens[:-1]
-            lender, common = self._lender(session, prompt)
-            if self._promised(session, prompt) >= common + WORTH_WAITING:
+            lender, common = self._lender(session)
+            if self._promised(session.reusable) >= common + WORTH_WAITING:
                 continue
             self._waiting.remove(session)
             seat = Seat(session, Timed(session.flow()), given=len(session.emissions))
             self._seats.append(seat)
             seat.begin(lender, common)
 
-    def _lender(self, session: Session, prompt: Ints) -> tuple[Rows, int]:
+    def _lender(self, session: Session) -> tuple[Rows, int]:
         """The rows that hold most of a prompt, and how much: the sequence's own unless another's hold more."""
-        own = session.rows, session.rows.common_prefix(prompt)
-        if session.drafter.needs.of_prompt:  # it is shown the whole prompt anyway
-            return own
-        others = ((seat.session.rows, seat.session.rows.common_prefix(prompt)) for seat in self._seats)
-        return max((own, *others), key=lambda held: held[1])
+        held = [session.rows, *(seat.session.rows for seat in self._seats)]
+        return max(((rows, rows.common_prefix(session.reusable)) for rows in held), key=lambda each: each[1])
 
-    def _promised(self, session: Session, prompt: Ints) -> int:
+    def _promised(self, prompt: Ints) -> int:
         """How much of a prompt will be held once those who are reading have read theirs."""
-        if session.drafter.needs.of_prompt:
-            return 0
         others = (seat.session.context.tokens[:-1] for seat in self._seats if seat.reading)
         return max((_common(prompt, other) for other in others), default=0)
 

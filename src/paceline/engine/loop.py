@@ -10,7 +10,7 @@ scored together with the next draft.
 from __future__ import annotations
 
 from collections.abc import Generator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
@@ -20,7 +20,7 @@ from paceline.engine.account import Ledger, Round
 from paceline.engine.calls import Call, Flow, Reader, Reply, Row
 from paceline.law import Dice, Distribution, KeyedDice, Law
 from paceline.planning.base import Cut, Draft, Outcome, Planner, Room
-from paceline.targets.base import Request, Rows, Scores, Target
+from paceline.targets.base import NOTHING, Request, Rows, Scores, Target, Want
 from paceline.tree import EMPTY, DraftTree, Ints
 from paceline.verify import Kind, Rule, Settled, Verdict, judge
 
@@ -66,7 +66,7 @@ class Session:
     emissions: list[Emission] = field(default_factory=list)
     rounds: list[Round] = field(default_factory=list)
     seconds_prefill: float = 0.0
-    """Reading the prompt: the target's part, and what the drafter does when it is opened."""
+    """Reading the prompt, the first token included: the target's part, and what the drafter does when it is opened."""
     reused: int = 0
     """Prompt tokens whose KV rows were there already."""
 
@@ -148,7 +148,8 @@ class Session:
 
     def _score(self, state: Any, tree: DraftTree) -> Generator[Call, Reply, Scores]:
         """One forward over the root and the draft."""
-        request = Request.of_tree(self.rows, self.context.root, tree, self.drafter.needs)
+        on_early = partial(self.drafter.on_early, state) if self.drafter.hears_early else None
+        request = Request.of_tree(self.rows, self.context.root, tree, self.drafter.needs, on_early)
         scores: Scores = yield from self._call("score", self.target, request)
         return scores
 
@@ -234,22 +235,52 @@ class Session:
 
     # the prompt
 
-    def _prefill(self, state: Any) -> Flow:
-        """Read what the KV rows do not hold yet of all tokens but the root.
+    @property
+    def reusable(self) -> Ints:
+        """The beginning of the prompt whose rows may come from a cache: none if the drafter needs to see all rows."""
+        return self.context.tokens[: 0 if self.drafter.prompt_needs != NOTHING else -1]
 
-        A drafter that needs more of the prompt than its tokens is shown all of it, so nothing is reused then.
+    def _prefill(self, state: Any) -> Flow:
+        """Read what the KV rows do not hold yet of the prompt. Its last forward brings the first token, too.
+
+        Of rows that are read anyway the drafter is shown the hidden states that it needs of a draft's.
         """
         prompt = self.context.tokens[:-1]
-        self.rows.rewind(self.rows.common_prefix(prompt) if not self.drafter.needs.of_prompt else 0)
-        self.reused = self.rows.committed
+        self.rows.rewind(self.rows.common_prefix(self.reusable))
+        self.reused = start = self.rows.committed
         size = self.target.prefill_size(len(prompt))
-        for start in range(self.rows.committed, len(prompt), size):
-            piece = prompt[start : start + size]
-            request = Request.of_prompt(self.rows, piece, self.drafter.needs)
-            scores = yield from self._call("score", self.target, request)
-            self._keep(range(len(piece)))
-            yield from self._observe(state, scores, Verdict(path=tuple(range(len(piece) - 1)), tokens=(), accepted=0))
+        while start < len(prompt):
+            stop = min(start + size, len(prompt))
+            if stop == len(prompt) and self.rule is Rule.COUPLED:
+                yield from self._first(state, self.context.tokens[start:])
+            else:
+                yield from self._read_piece(state, prompt[start:stop])
+            start = stop
+        self.seconds_prefill += self._ledger.close().total
+
+    def _read_piece(self, state: Any, piece: Ints) -> Flow:
+        want = self.drafter.prompt_needs | Want(hidden=self.drafter.needs.hidden)
+        request = Request.of_prompt(self.rows, piece, want)
+        scores = yield from self._call("score", self.target, request)
+        self._keep(range(len(piece)))
+        yield from self._observe(state, scores, _read(len(piece)))
+
+    def _first(self, state: Any, piece: Ints) -> Flow:
+        """The last piece of the prompt with the root behind it: a round without a draft, whose forward is the prompt's.
+
+        Not under the rejection rule, where the text depends on the drafts, and they begin with the first token.
+        """
+        want = self.drafter.prompt_needs | replace(self.drafter.needs, logits=False)
+        request = Request.of_prompt(self.rows, piece, want, ends_prompt=True)
+        scores: Scores = yield from self._call("score", self.target, request)
+        assert scores.prompt is not None, "the request has rows before the root"
+        position = len(self.context)
+        verdict = yield from self._judge(EMPTY, scores)
+        self._keep(range(len(piece)))
+        yield from self._observe(state, scores.prompt, _read(len(piece) - 1))
+        yield from self._observe(state, scores, verdict)
         self.seconds_prefill = self._ledger.close().total
+        self.rounds.append(replace(self._record(position, Drafted(EMPTY, Cut(EMPTY)), verdict), prefill=True))
 
     def _call(self, verb: str, of: Any, payload: Any) -> Generator[Call, Reply, Any]:
         """Make a call, note what it took."""
@@ -267,6 +298,11 @@ class Drafted:
 
 
 NO_BUDGET = Budget(0, 0)
+
+
+def _read(count: int) -> Verdict:
+    """Prompt rows look like a chain that was accepted whole and emitted nothing."""
+    return Verdict(path=tuple(range(count - 1)), tokens=(), accepted=0)
 
 
 def refuse_foreign(tokens: Ints, target: Target) -> None:

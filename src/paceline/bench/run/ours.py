@@ -10,8 +10,7 @@ from typing import Any, ClassVar
 from paceline.bench.run.contestant import Clock, Contestant, Job, Written
 from paceline.context import Context, Ending
 from paceline.drafters import Drafter, make_drafter
-from paceline.drafters.assistant import Assistant, DraftModel
-from paceline.drafters.compose import Composed
+from paceline.drafters.assistant import DraftModel
 from paceline.engine.follow import FollowingDice
 from paceline.engine.loop import Session
 from paceline.engine.serial import run
@@ -61,13 +60,12 @@ class Ours(Contestant):
             self.forget()
 
     def forget(self) -> None:
-        """Draft with a new drafter, but with the model that is loaded: another copy of it would be cold."""
+        """Draft with a new drafter. The old one is disposed of later, so that both share what is loaded: another copy
+        of a model would be cold."""
         old, self._drafter = self._drafter, self._how.make(self.spec, self._how.draft_model)
-        if old is not None:
-            for before, after in zip(_parts(old), _parts(self._drafter), strict=True):
-                if isinstance(before, Assistant) and isinstance(after, Assistant):
-                    after.share(before)
         self._drafter.fit(self.target, self._how.vocabulary)
+        if old is not None:
+            old.dispose()
         self._planner = self._how.planned(self.name, make_planner(self._planned, self._drafter, self.target))
 
     def facts(self) -> dict[str, Any]:
@@ -89,7 +87,7 @@ class Ours(Contestant):
     def _draft_model(self) -> Target | None:
         """The model that this method drafts with: one that it names, or the one that is there for all."""
         assert self._drafter is not None, "made at the beginning"
-        own = next((part.model for part in _parts(self._drafter) if isinstance(part, Assistant)), None)
+        own = next(iter(self._drafter.models), None)
         if own is not None or self._how.draft_model is None:
             return own
         try:
@@ -143,13 +141,6 @@ def parted(name: str) -> tuple[str, str | None]:
     if not spec or not planner:
         raise ValueError(f"cannot read method {name!r}: write SPEC@PLANNER, as in lookup@fixed:8")
     return spec, planner
-
-
-def _parts(drafter: Drafter) -> list[Drafter]:
-    """A drafter, or those that it is composed of."""
-    if not isinstance(drafter, Composed):
-        return [drafter]
-    return [own for part in drafter.parts for own in _parts(part)]
 
 
 def told(session: Session, deliveries: list[tuple[int, float]]) -> Written:
