@@ -131,7 +131,7 @@ def test_a_text_that_is_followed_is_the_same_text() -> None:
     assert course.follow(deep, 2, -1.0)[0].tokens.tolist() == deep[0].tokens.tolist()
     hurried = course.walk([np.array(PROMPT)] * 2, 12, -1.0)
     assert [len(walk.trails) for walk in hurried] == [1, 1], "every prompt has a round"
-    assert all(len(walk.tokens) == walk.prompt_length + walk.trails[0].emitted for walk in hurried)
+    assert all(len(walk.tokens) == walk.prompt_length + 1 + walk.trails[0].emitted for walk in hurried)
 
 
 # --- seconds ---
