@@ -3,6 +3,7 @@
 import json
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -12,7 +13,7 @@ from transformers.utils import logging
 
 import paceline
 from paceline.bench.overhead import INSIDE, NAMES, OURS, THEIRS, Contest, Inside, Ours, Text, Theirs, contests
-from paceline.bench.peers.transformers import DraftSettings
+from paceline.bench.peers.transformers import assisted, looked_up
 from paceline.bench.peers.weights import ordinary
 from paceline.bench.race import Heat, Lap
 from paceline.bench.statistics import median_of, repeated_share
@@ -150,7 +151,7 @@ def test_a_draft_is_as_long_there_as_here(lm: paceline.LanguageModel, draft: Dra
     forwards = list[str]()
     copied.register_forward_pre_hook(lambda *_: forwards.append("|"))
     small.register_forward_pre_hook(lambda *_: forwards.append("."))
-    theirs(copied, 30, DraftSettings(DRAFT, small).assisted).do(prompt, time.perf_counter)
+    theirs(copied, 30, partial(assisted, small, DRAFT)).do(prompt, time.perf_counter)
     there = [len(dots) for dots in "".join(forwards).split("|")[:-1]]
     text = paceline.LanguageModel(lm.target).generate(
         prompt, method="assistant", draft_model=draft, planner=f"fixed:{DRAFT}", max_new_tokens=30, ignore_eos=True
@@ -171,7 +172,7 @@ def test_a_lookup_is_as_long_there_as_here(lm: paceline.LanguageModel) -> None:
 
     copied.register_forward_pre_hook(saw, with_kwargs=True)
     prompt = lm.encode("one two three four five six " * 6)
-    theirs(copied, 20, DraftSettings(DRAFT).lookup).do(prompt, time.perf_counter)
+    theirs(copied, 20, partial(looked_up, DRAFT)).do(prompt, time.perf_counter)
     text = paceline.LanguageModel(lm.target).generate(
         prompt, method="lookup", planner=f"fixed:{DRAFT}", max_new_tokens=20, ignore_eos=True
     )

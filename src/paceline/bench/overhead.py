@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from statistics import median
 from typing import Any, NamedTuple
 
@@ -17,7 +18,7 @@ from transformers import PreTrainedModel
 
 from paceline.api.model import LanguageModel
 from paceline.bench.parting import Parting, parting, texts_of
-from paceline.bench.peers.transformers import DraftSettings, Options, counted, generated, sampled
+from paceline.bench.peers.transformers import Options, assisted, counted, generated, looked_up, sampled
 from paceline.bench.peers.weights import ordinary
 from paceline.bench.race import Clock, Contestant, Heat, Progress, Race
 from paceline.bench.statistics import Estimate, median_of, repeated_share
@@ -192,8 +193,9 @@ def contests(
     copied = ordinary(lm.target)
     draft = None if drafts is None else ordinary(drafts.target)
     inner = None if draft is None else DraftModel.load(draft, lm.target)
-    theirs = DraftSettings(draft_tokens, draft)
-    ways = {"plain": theirs.plain, "lookup": theirs.lookup, "assistant": theirs.assisted}
+    ways: dict[str, Callable[[], Options]] = {"plain": dict, "lookup": partial(looked_up, draft_tokens)}
+    if draft is not None:
+        ways["assistant"] = partial(assisted, draft, draft_tokens)
 
     def ours(method: str, model: DraftModel | None) -> dict[str, Any]:
         return {
