@@ -217,10 +217,8 @@ def interval(found: Estimate | None) -> str:
 
 def between(summary: Summary, one: str, other: str, task: str | None, language: str | None) -> Estimate | None:
     """The speed of an entry over another's in a cell."""
-    pairs = summary.pairs(summary.records(one, task, language), other)
-    if not pairs:
-        return None
-    return difference([(a.speed or 0) / (b.speed or 1) for a, b in pairs], [a.unit for a, _ in pairs]).ratio
+    pairs = summary.pairs(one, other, task, language)
+    return difference(pairs.ratio, pairs.unit).ratio if len(pairs) else None
 
 
 def rows_of(group: Group, summary: Summary) -> Iterator[dict[str, Any]]:

@@ -263,6 +263,7 @@ def contrast(one: str, other: str) -> float:
 
 def test_text_can_be_read_on_every_color() -> None:
     from paceline.api.pictures.style import COLORS, STYLE
+
     from paceline.api.pictures.terminal import MARKS
 
     light, dark = re.findall(r"--ink:(#\w{6});\\?\s*--soft:(#\w{6});--paper:#\w+;--card:(#\w{6})", STYLE)

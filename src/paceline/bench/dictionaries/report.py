@@ -15,8 +15,7 @@ from paceline.bench.dictionaries.sweep.folder import Folder
 from paceline.bench.dictionaries.sweep.settings import Settings
 from paceline.bench.report.blocks import Cell as Entry
 from paceline.bench.report.blocks import Part, Row, Section, Table, Text
-from paceline.bench.report.markdown import report_markdown
-from paceline.bench.report.page import report_page
+from paceline.bench.report.forms import report_markdown, report_page
 
 MARK = "written by paceline dict sweep"
 
@@ -51,7 +50,7 @@ def _part(settings: Settings, swept: Swept, findings: Findings) -> Part:
             [fertility_figure(swept, findings), _fertilities(swept, findings)],
         ),
         Section("sizes", "Size and least probability (Figure 2)", [size_figure(swept), _sizes(swept)]),
-        Section("orders", "Longer n-grams (Figure 3)", [order_figure(swept), _orders(swept)]),
+        Section("orders", "Longer n-grams (Figure 3)", [*order_figure(swept), _orders(swept)]),
         Section("words", "Steps per word", [Text(STEPS), _steps(swept, findings)]),
         Section("texts", "Texts", [Text(TEXTS), _texts(swept)]),
     ]
@@ -70,7 +69,7 @@ TEXTS = (
 
 def _findings(findings: Findings) -> Table:
     rows = [Row(_verdict(one), [one.said]) for one in findings.told]
-    return Table("Whether each is as in the paper, where that says anything of it", ["as there", ""], rows, words=True)
+    return Table("Whether each is as in the paper, where that says anything of it", ["as there", ""], rows, "words")
 
 
 def _verdict(one: Sentence) -> str:

@@ -17,7 +17,7 @@ import numpy as np
 
 from paceline.bench.run.record import Record
 from paceline.bench.statistics import Estimate, difference
-from paceline.bench.summary import Figures, Summary, seconds_of_rounds
+from paceline.bench.summary import Figures, Summary, of_cell
 from paceline.planning.timing import Seconds
 from paceline.vocabulary import Vocabulary
 
@@ -225,17 +225,16 @@ def tokens_per_round(summary: Summary, entry: str) -> float:
 
 def ratio(summary: Summary, entry: str, other: str) -> Estimate:
     """The speed of an entry over another's, pair by pair."""
-    pairs = summary.pairs(summary.records(entry), other)
-    if not pairs:
-        return Estimate(float("nan"))
-    return difference([(one.speed or 0) / (two.speed or 1) for one, two in pairs], [one.unit for one, _ in pairs]).ratio
+    pairs = summary.pairs(entry, other)
+    return difference(pairs.ratio, pairs.unit).ratio if len(pairs) else Estimate(float("nan"))
 
 
 def rounds_ratio(summary: Summary, entry: str, other: str, of: Callable[[Record], float] | None = None) -> Estimate:
     """What a text says of its rounds, an entry's over another's, pair by pair: tokens per round, unless told."""
     of = of or of_tokens
-    pairs = summary.pairs(summary.records(entry), other)
-    told = [(of(one), of(two), one.unit) for one, two in pairs if one.rounds is not None and two.rounds is not None]
+    records, pairs = summary.run.records, summary.pairs(entry, other).dropna(subset=["rounds", "rounds_base"])
+    both = zip(pairs.text, pairs.text_base, pairs.unit, strict=True)
+    told = [(of(records[one]), of(records[two]), unit) for one, two, unit in both]
     told = [row for row in told if row[0] > 0 and row[1] > 0]
     if not told:
         return Estimate(float("nan"))
@@ -249,13 +248,14 @@ def of_tokens(record: Record) -> float:
 
 def of_seconds(record: Record) -> float:
     """The median round of a text, for machines stall."""
-    return float(np.median(seconds_of_rounds([record])))
+    columns = [column for name, column in (record.rounds or {}).items() if name.startswith("seconds_")]
+    return float(np.median(np.sum(columns, axis=0)))
 
 
 def seconds_per_round(summary: Summary, entry: str) -> float:
     """The median, for machines stall."""
-    took = seconds_of_rounds(summary.records(entry))
-    return float(np.median(took)) if len(took) else 0.0
+    took = of_cell(summary.rounds, entry).seconds
+    return float(took.median()) if len(took) else 0.0
 
 
 def told(found: Estimate | None) -> str:

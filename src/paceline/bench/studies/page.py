@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from paceline.bench.report.blocks import Block, Chart, Charts, Part, Row, Section, Table, Text
-from paceline.bench.report.charts import Curve, curves
-from paceline.bench.report.page import report_page
+from paceline.bench.report.blocks import Block, Chart, Part, Row, Section, Table, Text
+from paceline.bench.report.charts import Scales, Series, plot
+from paceline.bench.report.forms import report_page
 from paceline.bench.studies.base import Drawing, Findings, Study
 
 MARK = "written by paceline bench study"
@@ -30,12 +30,15 @@ def _signs(findings: Findings) -> list[Block]:
     return [Text(f"{said[0].upper()}{said[1:]}.") for said in (*(s.sentence for s in findings.signs), *findings.notes)]
 
 
-def _charts(drawing: Drawing) -> Charts:
-    lines = [Curve(line.name, line.number, line.points) for line in drawing.lines if line.points]
+def _charts(drawing: Drawing) -> Chart:
+    lines = [line for line in drawing.lines if line.points]
     across, up = drawing.words
     told = f"{up} by {across}, a line for each of {', '.join(line.name for line in lines)}"
-    chart = Chart(curves(drawing.title, told, lines, drawing.words, log=drawing.log), drawing.title)
-    return Charts([chart], entries=[(line.number, line.name) for line in lines])
+    series = [
+        Series(one.number, one.name, one.points, [f"{one.name}: {y:.3g} at {x:g}" for x, y in one.points], joined=True)
+        for one in lines
+    ]
+    return plot(drawing.title, told, series, Scales(drawing.words), 280, drawing.title)
 
 
 def _table(findings: Findings) -> Table:
