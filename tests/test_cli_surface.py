@@ -254,12 +254,6 @@ dict lookup
   --tokenizer --model -m  str
   --trust-remote-code
   --json
-dict fertility
-  --tokenizers  utf8 +
-  --trust-remote-code
-  --texts  named_text +
-  --data  Path
-  --json
 dict emulate
   --dict  Path +
   --text  Path
@@ -273,21 +267,6 @@ dict emulate
   --show  str  tokens
   --color  str  auto|always|never  = auto
   --out  Path
-  --json
-dict sweep
-  --out  Path  required
-  --tokenizers  utf8 +
-  --trust-remote-code
-  --texts  named_text +
-  --orders  int +  = (1, 2, 3)
-  --sizes  int +  = (10000, 50000, 100000, 200000, 500000, 1000000)
-  --min-probs  float +  = (0.2, 0.5, 0.8, 0.9, 1.0)
-  --test-words  int  = 100000
-  --ngrams  int  = 2000000
-  --budget  int  = 8
-  --workers  int
-  --data  Path
-  --show  str  cells
   --json
 export
   <ENGINE>  str  vllm|llama.cpp|transformers

@@ -10,7 +10,6 @@ import pwd
 import random
 import re
 import resource
-import shutil
 import sys
 import threading
 from collections.abc import Iterator
@@ -114,53 +113,6 @@ def test_what_a_run_advises_works(tmp_path: Path, capsys: pytest.CaptureFixture[
         file.write_text("".join(lines[:cut]))
         assert say(command, capsys)[0] == 0
         assert len(file.read_text().splitlines()) == len(lines)
-
-
-# --- sweeps
-
-
-@pytest.mark.parametrize(
-    ("name", "content"),
-    [
-        ("settings.json", b"{"),
-        ("settings.json", b"null"),
-        ("cells/pocket--uk--n1.json", b"[" * 100_000),
-        ("cells/pocket--uk--n1.json", b"{}"),
-        ("cells/pocket--uk--n12.json", b'{"about": {}, "cells": []}'),
-        ("counts/uk.json", b"[]"),
-        ("counts/uk.parquet", b"PAR1"),
-        ("counts/uk.parquet", None),
-        ("cells", b"x"),
-        ("report.html", None),
-    ],
-)
-def test_what_a_sweep_advises_works(
-    name: str, content: bytes | None, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    pytest.importorskip("duckdb", reason="words are counted by duckdb: pip install 'paceline[dict]'")
-    text, kept, dice = tmp_path / "uk.txt", tmp_path / "sweep", random.Random(0)
-    words = ["".join(dice.choices("абвгдеж", k=5)) for _ in range(60)]
-    text.write_text("\n".join(" ".join(dice.choices(words, k=12)) for _ in range(120)), encoding="utf8")
-    flags = ["--texts", f"uk={text}", "--orders", "1", "2", "--sizes", "20", "--min-probs", "0.5", "--workers", "1"]
-    command = ["dict", "sweep", "--tokenizers", "pocket", *flags, "--test-words", "200", "--json", "--out"]
-    code, before, _ = say([*command, str(kept)], capsys)
-    assert code == 0
-    file = kept / name
-    if name.startswith("counts"):
-        shutil.rmtree(kept / "cells")  # counts are read where cells are missing
-    shutil.rmtree(file) if file.is_dir() else file.unlink()
-    file.mkdir() if content is None else file.write_bytes(content)
-    code, _, error = say([*command, str(kept)], capsys)
-    assert (code, error.count("\n")) == (2, 1)
-    if "give another --out" in error:
-        kept = tmp_path / "other"
-    else:
-        assert f"{file} " in error
-        assert "remove it, and the same sweep makes it again" in error
-        shutil.rmtree(file) if file.is_dir() else file.unlink()
-    code, after, _ = say([*command, str(kept)], capsys)
-    assert code == 0
-    assert json.loads(after.splitlines()[-1])["cells"] == json.loads(before.splitlines()[-1])["cells"]
 
 
 # --- shapes
@@ -320,7 +272,7 @@ def numbers(of: argparse.ArgumentParser, name: str = "") -> Iterator[tuple[str, 
 
 
 NEEDS = {"datastore build": ["--text", "x", "--out", "x"], "dict build": ["--text", "x", "--out", "x"]}
-NEEDS |= {"dict sweep": ["--out", "x"], "dict emulate": ["--text", "x"], "bench report": ["x", "--out", "x"]}
+NEEDS |= {"dict emulate": ["--text", "x"], "bench report": ["x", "--out", "x"]}
 NEEDS |= {"export": ["vllm", "lookup"], "bench study": ["nodes"], "generate": ["x"]}
 
 

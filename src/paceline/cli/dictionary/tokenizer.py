@@ -22,7 +22,7 @@ LONG = 80
 
 def tokenizer_of(path: str | Path, sources: Sources) -> str:
     """Where the tokenizer of a dictionary is opened from: a bundled model's, or one of the data folder."""
-    from paceline.bench.fertility import tokenizers_in
+    from paceline.bench.suites.sources import tokenizers_in
     from paceline.dictionary.file import read_header
     from paceline.targets.pocket.names import NAMES
     from paceline.targets.replay import open_vocabulary
