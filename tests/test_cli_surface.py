@@ -185,14 +185,6 @@ bench study
   --out  Path
   --html  Path
   --json
-bench energy
-  --watts  float
-  --tokens-per-second  float
-  --texts  int  = 50
-  --tokens  int  = 128
-  --table  str
-  --device  str  = cpu
-  --json
 bench overhead
   --models  str +  = pocket pocket+ballast:300M
   --draft-model -md  str

@@ -50,19 +50,6 @@ def fitting_kinds(device: str) -> list[str]:
     return ["rapl"] if device.startswith("cpu") else []
 
 
-def working(device: str) -> dict[str, str | None]:
-    """Each meter and why it does not work here; None where it does."""
-    return {kind: _obstacle(kind, device) for kind in KINDS if kind != "stated"}
-
-
-def _obstacle(kind: str, device: str) -> str | None:
-    try:
-        _opening(kind, device)().close()
-    except Unmetered as why:
-        return str(why)
-    return None
-
-
 def _opening(kind: str, device: str) -> Callable[[], Meter]:
     if kind == "nvml":
         return lambda: Nvml(device)
