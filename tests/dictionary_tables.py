@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 
 from paceline.dictionary import file
+from paceline.dictionary.entries import Entries as Table
 from paceline.dictionary.statistics import LONGEST, NOWHERE
-from paceline.dictionary.table import Table
 
 Entries = dict[tuple[int, ...], tuple[tuple[int, ...], int, int]]
 """What is proposed behind some tokens, and the levels of the first one's probability and the rest's."""
@@ -80,7 +80,7 @@ def table_of(entries: Entries) -> Table:
     )
 
 
-def write(path: Path, entries: Entries, **said: Any) -> file.Header:
+def write(path: Path, entries: Entries, **said: Any) -> file.DictionaryHeader:
     return file.write(path, table_of(entries), **{**SAID, **said})
 
 
@@ -99,7 +99,7 @@ def taken_apart(path: Path) -> tuple[dict[str, Any], dict[str, bytes]]:
     (size,) = struct.unpack_from("<I", raw, 12)
     described = json.loads(raw[file.SIZE : file.SIZE + size])
     header, packed, _ = file.read_header(path)
-    body = file.unsqueezed(header, packed)
+    body = file.decompressed(header, packed)
     sections, start = {}, 0
     for name, length in header.sections.items():
         sections[name] = body[start : start + length]
@@ -111,7 +111,7 @@ def sealed(described: Mapping[str, Any] | bytes, sections: Mapping[str, bytes]) 
     """A file of these parts, with all the sums that would give a lie away."""
     if not isinstance(described, bytes):
         described = json.dumps(described, sort_keys=True, ensure_ascii=False).encode(errors="surrogatepass")
-    return sealed_packed(described, file.squeezed(b"".join(sections.values())))
+    return sealed_packed(described, file.compressed(b"".join(sections.values())))
 
 
 def sealed_packed(described: bytes, packed: bytes) -> bytes:

@@ -90,7 +90,7 @@ FAILURES = {
     "open": (2, "open"),
     "propose": (2, "propose"),
     "observe": (2, "observe"),
-    "few": (2, "drafter 'watched' was asked for 2 sequences and answered for 1"),
+    "few": (2, "drafter 'watched' was asked to propose for 2 sequences and answered for 1"),
     "close": (2, "will not close"),
     "planner": (2, "no plan"),
     "target": (4, "breaks down"),

@@ -18,8 +18,8 @@ from dictionary_tables import made_up, sealed, taken_apart, write
 from paceline.cli import main
 from paceline.dictionary import build as build_module
 from paceline.dictionary import file
-from paceline.dictionary.corpus import corpus as corpus_module
-from paceline.dictionary.counting import local
+from paceline.dictionary import corpus as corpus_module
+from paceline.dictionary import counting
 from paceline.dictionary.index import Dictionary
 from paceline.targets.replay import open_vocabulary
 from tokenizer_kinds import tokenizer_of
@@ -168,7 +168,7 @@ def test_the_same_text_gives_the_same_bytes(
     told("build", "--text", text, "--out", out, "--min-prob", 0.4, "--entries", 150)
     whole = out.read_bytes()
     (tmp_path / "spill").mkdir()
-    monkeypatch.setattr(local, "TEXT_IN_MEMORY", 10**9)
+    monkeypatch.setattr(counting, "TEXT_IN_MEMORY", 10**9)
     monkeypatch.setattr(corpus_module, "BATCH", 1500)
     for wish in (["--threads", 1], ["--threads", 2, "--memory", "200MB"], ["--spill", tmp_path / "spill"]):
         told("build", "--text", text, "--out", out, "--min-prob", 0.4, "--entries", 150, *wish)
@@ -299,7 +299,7 @@ def test_a_corpus_that_changes_while_it_is_read_is_no_corpus(
 
     text.write_bytes(text.read_bytes() * 200)
     monkeypatch.setattr(corpus_module, "BATCH", 100)
-    monkeypatch.setattr(local, "_counted_chunk", and_it_grows)
+    monkeypatch.setattr(counting, "_counted_chunk", and_it_grows)
     assert f"{text} changed while it was read" in refusal(say("build", "--text", text, "--out", out))
     assert list(out.parent.iterdir()) == []
 

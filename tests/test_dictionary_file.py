@@ -19,7 +19,7 @@ from paceline.dictionary import file
 from paceline.dictionary.index import Dictionary
 from paceline.dictionary.packing import pack
 from paceline.dictionary.statistics import LONGEST
-from paceline.dictionary.table import Table
+from paceline.dictionary.entries import Entries as Table
 from tokenizer_kinds import vocabulary_of
 
 pytest.importorskip("marisa_trie", reason="looking up needs marisa-trie: pip install 'paceline[dict]'")
@@ -289,7 +289,7 @@ def test_what_is_promised_is_not_made_room_for(written: Path) -> None:
 def test_no_more_is_unpacked_than_was_promised(written: Path) -> None:
     described, _ = taken_apart(written)
     text, said = json.dumps(described, sort_keys=True, ensure_ascii=False).encode(), []
-    written.write_bytes(sealed_packed(text, file.squeezed(bytes(2**27))))
+    written.write_bytes(sealed_packed(text, file.compressed(bytes(2**27))))
     assert peak(lambda: said.append(refused(written))) < 2**24, "the packing's window, and not what was packed"
     assert "other sizes than it says" in said[0]
 
@@ -330,11 +330,11 @@ def test_what_two_keys_share_is_told_in_one_way(tmp_path: Path) -> None:
 def test_packed_sections_that_are_none_are_refused(written: Path) -> None:
     described, sections = taken_apart(written)
     text = json.dumps(described, sort_keys=True, ensure_ascii=False).encode()
-    packed, whole = file.squeezed(b"".join(sections.values())), b"".join(sections.values())
+    packed, whole = file.compressed(b"".join(sections.values())), b"".join(sections.values())
     assert sealed_packed(text, packed) == written.read_bytes()
     for other in (
         *(b"", b"\0", packed[:-1], packed + b"\0", packed + packed, bytes(len(packed)), b"\xff" * len(packed)),
-        *(file.squeezed(whole[:-1]), file.squeezed(whole + b"\0"), file.squeezed(b""), lzma.compress(whole)),
+        *(file.compressed(whole[:-1]), file.compressed(whole + b"\0"), file.compressed(b""), lzma.compress(whole)),
     ):
         written.write_bytes(sealed_packed(text, other))
         assert "its sections " in (refused(written) or ""), other
@@ -471,7 +471,7 @@ def mutated(dice: random.Random, described: dict[str, Any], sections: dict[str, 
             described[name] = dice.randint(1, 8)
     if dice.random() < 0.7:  # so that the sizes agree, and what is within is looked at
         bare = b"".join(parts.values())
-        header = file.Header(**described)
+        header = file.DictionaryHeader(**described)
         bare = bare.ljust(sum(header.sections.values()), b"\1")[: sum(header.sections.values())]
         return sealed(described, {"all": bare})
     return sealed(described, parts)

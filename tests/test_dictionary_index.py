@@ -18,7 +18,7 @@ import pytest
 from dictionary_tables import LONGEST, Entries, longest_first, made_up, table_of, write
 from paceline.dictionary import index
 from paceline.dictionary.index import Dictionary, Match
-from paceline.dictionary.table import probability
+from paceline.dictionary.entries import probability
 from paceline.files import write_whole
 
 pytest.importorskip("marisa_trie", reason="looking up needs marisa-trie: pip install 'paceline[dict]'")

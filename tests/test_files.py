@@ -13,17 +13,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from filelock import has_fcntl
 
 from paceline.bench.calibrate import Calibrator
 from paceline.cli import main, parser
 from paceline.cli.common import INPUTS
 from paceline.drafters.memory import Memory
+from paceline.errors import UnwritableFile
 from paceline.files import (
     Terminated,
-    Unwritable,
     alone,
     check_output,
-    locks,
     terminable,
     workplace,
     write_whole,
@@ -158,7 +158,7 @@ def started(*command: str, cwd: Path | None = None, **environment: str) -> "subp
     )
 
 
-@pytest.mark.skipif(locks.fcntl is None, reason="needs locks of the system")
+@pytest.mark.skipif(not has_fcntl, reason="needs locks of the system")
 @pytest.mark.parametrize("kind", ["file", "folder"])
 def test_the_next_one_removes_what_a_killed_process_left(kind: str, tmp_path: Path) -> None:
     """Not what a living one writes, nor what is somebody else's, nor what may be another host's."""
@@ -205,7 +205,7 @@ MOMENTS = [
 ]
 
 
-@pytest.mark.skipif(locks.fcntl is None, reason="needs signals and locks of the system")
+@pytest.mark.skipif(not has_fcntl, reason="needs signals and locks of the system")
 @pytest.mark.parametrize(("moment", "command"), MOMENTS, ids=[command[:13] for _, command in MOMENTS])
 def test_a_command_that_is_told_to_end_leaves_nothing(moment: str, command: str, tmp_path: Path) -> None:
     (kept := tmp_path / "kept").mkdir()
@@ -452,5 +452,5 @@ def test_an_error_of_another_file_keeps_its_name(tmp_path: Path) -> None:
 
     with pytest.raises(FileNotFoundError, match="absent"):
         write_whole(tmp_path / "a", pieces())
-    with pytest.raises(Unwritable, match=r"cannot write .*none/a: No such file or directory"):
+    with pytest.raises(UnwritableFile, match=r"cannot write .*none/a: No such file or directory"):
         write_whole(tmp_path / "none" / "a", "x")

@@ -14,10 +14,11 @@ from paceline.api.model import LanguageModel
 from paceline.context import Context, Ending, Finish
 from paceline.drafters import Budget, Drafter, Plain, make_drafter
 from paceline.drafters.compose import Union
-from paceline.engine.account import Totals
-from paceline.engine.loop import Round, Session
+from paceline.engine.account import Round, Totals
+from paceline.engine.loop import Session
 from paceline.law import Sampling
-from paceline.targets.base import OnEarly, Pending, Reach, Request
+from paceline.targets.base import Request
+from paceline.targets.forwards import OnEarly, Pending, Reach
 from paceline.targets.table import TableTarget
 from paceline.tree import DraftTree, Ints
 from paceline.verify import Rule

@@ -49,7 +49,7 @@ class Rescorer:
 
     def judge(self, flip: Flip, recording: Recording) -> Verdict:
         """What a difference from a recorded text is. In float64 nothing is a near tie."""
-        if getattr(self._target, "dtype", None) == torch.float64:
+        if self._target.dtype == torch.float64:
             return Verdict.BUG
         if not self._load(recording):
             return Verdict.NOT_RESCORED

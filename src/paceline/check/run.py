@@ -112,8 +112,7 @@ class Checker:
     def __post_init__(self) -> None:
         self._rescorer = Rescorer(self.target)
         self._rows: Rows = self.target.open(ROOM)
-        dtype = str(getattr(self.target, "dtype", "")).removeprefix("torch.")
-        self.report = Report(self.target.name, dtype, self.target.fingerprint(), tuple(self.batches))
+        self.report = Report(self.target.name, self.target.dtype_name, self.target.fingerprint(), tuple(self.batches))
 
     def run(self) -> Report:
         """All cases, a setting at a time. A method that cannot draft for this target is told before: that is no bug."""

@@ -155,7 +155,7 @@ def fault(error: Exception) -> str:
 
 def logit_type_is_exact(target: Target) -> bool:
     """Whether a token at the border of a warp is on the same side in every forward, near ties apart."""
-    return "float16" not in str(getattr(target, "dtype", ""))
+    return target.dtype.itemsize > 2
 
 
 def _logprob_gap(session: Session, recording: Recording) -> str | None:

@@ -276,12 +276,12 @@ def describe(lm: LanguageModel) -> dict[str, Any]:
     """What a measurement must say of the model it was made on."""
     import torch
 
-    target: Any = lm.target
+    target = lm.target
     return {
         "model": target.name,
-        "dtype": str(getattr(target, "dtype", "")).removeprefix("torch."),
+        "dtype": target.dtype_name,
         "fingerprint": target.fingerprint(),
-        "device": str(target.like.device) if hasattr(target, "like") else "cpu",
+        "device": str(target.device),
         "threads": torch.get_num_threads(),
     }
 

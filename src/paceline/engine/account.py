@@ -1,4 +1,4 @@
-"""What a run of rounds amounts to, in one set of words.
+"""Records of rounds, and what a run of rounds amounts to, in one set of words.
 
 tokens_per_round    emitted tokens / rounds, the target's own token included
 mean_accepted       accepted draft tokens / rounds
@@ -12,7 +12,77 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 
-from paceline.engine.loop import Round
+from paceline.planning.base import Why
+
+
+@dataclass(frozen=True, kw_only=True)
+class Round:
+    """What one scored draft brought. ``position`` counts tokens before it, prompt included."""
+
+    position: int
+    drafted: int
+    depth: int
+    """How many levels the draft had."""
+    accepted: int
+    refused: bool
+    """Whether the draft went on where the target went another way; its last token then is a correction."""
+    emitted: int
+    seconds_draft: float
+    """What the method costs beside the target: planning, proposing, learning."""
+    seconds_score: float
+    seconds_read: float
+    """From logits to laws, and to what the drafter learns. On a device that works ahead of the host, the waiting for it
+    is part of this."""
+    seconds_judge: float
+    proposed: int = 0
+    """How many nodes the drafter proposed; those that the planner left out are not in ``drafted``."""
+    why: Why | None = None
+    """What the planner expected, where it says."""
+    rows: int = 0
+    """How many rows were scored: root, nodes and probes."""
+
+
+@dataclass
+class Spent:
+    """Seconds by what they were spent on."""
+
+    draft: float = 0.0
+    score: float = 0.0
+    law: float = 0.0
+    top: float = 0.0
+    judge: float = 0.0
+
+    @property
+    def read(self) -> float:
+        """From logits to laws, and to what the drafter learns."""
+        return self.law + self.top
+
+    @property
+    def total(self) -> float:
+        return self.draft + self.score + self.read + self.judge
+
+
+ANSWERS = {"score": "score", "law": "law", "read": "top"}
+"""What an answer's seconds are spent on; those of other calls on the draft."""
+OWN = {"law": "judge", "read": "judge"}
+"""What the loop's own seconds before a call are spent on: judging and keeping; before other calls, on the draft."""
+
+
+class Ledger:
+    """The seconds of one round, or of the prompt, call by call."""
+
+    def __init__(self) -> None:
+        self.spent = Spent()
+
+    def note(self, verb: str, seconds: float, own: float) -> None:
+        """A call was answered: what the answer took, and what the loop had done before it."""
+        for account, part in ((ANSWERS.get(verb, "draft"), seconds), (OWN.get(verb, "draft"), own)):
+            setattr(self.spent, account, getattr(self.spent, account) + part)
+
+    def close(self) -> Spent:
+        """The seconds so far; the next ones count anew."""
+        spent, self.spent = self.spent, Spent()
+        return spent
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,6 @@ from dataclasses import asdict, dataclass
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any
 
 from paceline import __version__
 from paceline.files.shape import Count
@@ -73,18 +72,16 @@ def processor() -> str:
 
 
 def setup_of(target: Target) -> Setup:
-    """Of any target; one that is not computed with torch runs on the processor, in a type that nobody tells."""
+    """Of a target as it stands."""
     import torch
 
-    device: Any = getattr(target, "device", None)
-    kind = "cpu" if device is None else str(device.type)
-    name = torch.cuda.get_device_name(device) if kind == "cuda" else processor()
+    kind = target.device.type
     return Setup(
         model=target.name,
         fingerprint=target.fingerprint(),
         device=kind,
-        dtype=str(getattr(target, "dtype", "")).removeprefix("torch."),
+        dtype=target.dtype_name,
         threads=torch.get_num_threads() if kind == "cpu" else 0,
-        processor=name,
-        recorded=getattr(target, "fixed", None) is not None,
+        processor=torch.cuda.get_device_name(target.device) if kind == "cuda" else processor(),
+        recorded=target.recorded,
     )

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from paceline.context import Context, Ending, Ints
-from paceline.drafters.base import Budget, Drafter, Seen
+from paceline.drafters.base import Budget, Drafter
 from paceline.engine.batch import Batch
 from paceline.engine.loop import Session
 from paceline.law import Sampling
@@ -47,21 +47,12 @@ class Filler(Drafter):
         self._chains = min(CHAINS, target.vocab_size) if target.reach(0).trees else 1
         self._random = np.random.default_rng(0)
         self.needs = Want(top=top)
-        self.reading = 0.0
-        """Seconds that reading took in the last round of all sequences."""
 
     def propose_one(self, state: Context, budget: Budget) -> DraftTree:
         parents = [node - self._chains if node >= self._chains else -1 for node in range(budget.nodes)]
         first = self._random.choice(self._vocabulary, size=min(self._chains, budget.nodes), replace=False)
         rest = self._random.integers(0, self._vocabulary, budget.nodes - len(first))
         return DraftTree.build([*first.tolist(), *rest.tolist()], parents, source=self.name)
-
-    def observe(self, seen: Sequence[Seen]) -> None:
-        self.reading = 0.0
-        for one in seen:
-            if self._top and one.verdict.tokens:
-                one.scores.top(self._top)
-                self.reading += one.scores.seconds_top
 
 
 @dataclass(eq=False)
@@ -103,8 +94,9 @@ class Turns(Planner):
             return
         took = max(outcome.seconds for outcome in outcomes)
         if self._repeats >= 0:
-            self.taken[self._size].append(max(took - self.filler.reading, 0.0))
-            self.read[self._size].append(self.filler.reading)
+            reading = max(outcome.seconds_top for outcome in outcomes)
+            self.taken[self._size].append(took - reading)
+            self.read[self._size].append(reading)
         elif self._size == self.sizes[0]:
             self._first = took
         elif self.cap is not None and self._order and took > self.cap * self._first:

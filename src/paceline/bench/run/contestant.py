@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 from paceline.context import Ints
-from paceline.engine.loop import Round
+from paceline.engine.account import Round
 from paceline.law import Sampling
 
 

@@ -76,7 +76,7 @@ def referee(
         lm = LanguageModel(replayed.target, replayed.vocabulary)
     lm = lm or load_model(options)
     draft = DraftModel.load(options.draft_model, lm.target) if options.draft_model else None
-    meter, energy = _meter(options, str(getattr(lm.target, "device", "cpu")))
+    meter, energy = _meter(options, str(lm.target.device))
     plan = _plan(options, lm, max(replayed.lengths.values()) if replayed else 0)
     rule = Rule(options.rule)
     drafting = {"planner": _planner(options), "rule": rule, "warm": options.warm}
@@ -95,10 +95,9 @@ def referee(
         sittings=[sitting(shlex.join(["paceline", *sys.argv[1:]]))],
     )
     emulated = {} if replayed is None else {"encode": replayed.prompt, "lengths": replayed.lengths, "clock": stopped}
-    device = getattr(lm.target, "device", torch.device("cpu"))
-    on_device: dict[str, Any] = {"peak": Peak(device), "meter": meter}
-    if device.type == "cuda":
-        on_device["settle"] = partial(torch.cuda.synchronize, device)
+    on_device: dict[str, Any] = {"peak": Peak(lm.target.device), "meter": meter}
+    if lm.target.device.type == "cuda":
+        on_device["settle"] = partial(torch.cuda.synchronize, lm.target.device)
     try:
         with claimed(options.out):
             yield Referee(
@@ -143,7 +142,7 @@ def _planner(options: argparse.Namespace) -> str | None:
 def _plan(options: argparse.Namespace, lm: LanguageModel, longest: int) -> Plan:
     """How all write. ``longest`` is the length of a text where none is given."""
     sampling = Sampling(temperature=options.temperature, seed=options.seed)
-    follow = options.follow if options.follow is not None else getattr(lm.target, "dtype", None) in HALF
+    follow = options.follow if options.follow is not None else lm.target.dtype in HALF
     if options.rule == Rule.REJECTION and not sampling.greedy:
         if options.follow:
             raise ValueError("under the rejection rule a sampled text is its own and cannot be followed; write --free")
