@@ -204,6 +204,10 @@ bench draft-cost
   --trust-remote-code
   --dtype  str
   --device  str
+  --forwards
+  --contexts  int +  = (256, 1024)
+  --sequences  int +  = (1,)
+  --rows  int +  = (1, 2, 4, 8, 16, 32, 64)
   --json
 datastore
 datastore build

@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from paceline.cli.bench.forwards import add_forwards, time_forwards
 from paceline.cli.common import Subparsers, add_json, add_trust, aligned, describe, load_model, print_json
 from paceline.cli.streams import say
 from paceline.files import workplace
@@ -26,6 +27,7 @@ ROWS = (1, 9, 17, 33, 64)
 REPEATS = 7
 FORWARDS = 15
 """Rounds of a model at most; a forward takes a thousand drafts' time."""
+LAW_REPEATS = 40
 WIDTH = 100
 
 
@@ -38,7 +40,8 @@ def add(commands: Subparsers) -> None:
             "drafting and learning of each method, at temperature 0 and with the public noise at 0.8, and reading the "
             "best tokens out of rows of logits. Medians; no model runs, unless one is named: then its own forwards are "
             "timed between the drafts, a plain row and drafts of each method's size, and drafting and reading are told "
-            "as a share of the round."
+            "as a share of the round. With --forwards only forwards of the model are timed, over one row and over "
+            "drafts, along every path, beside transformers' own and the bandwidth of the memory."
         ),
         allow_abbrev=False,
     )
@@ -49,6 +52,7 @@ def add(commands: Subparsers) -> None:
         "--dtype", metavar="TYPE", help="float64, float32, bfloat16 or float16 (default: the model's own)"
     )
     parser.add_argument("--device", metavar="DEVICE", help="where to run it, e.g. cpu, cuda, mps (default: cpu)")
+    add_forwards(parser)
     add_json(parser)
     parser.set_defaults(run=run)
 
@@ -58,9 +62,12 @@ def run(options: argparse.Namespace) -> int:
         raise ValueError(f"--rounds must be at least 1, not {options.rounds}")
     if options.model is None and (options.dtype or options.device):
         raise ValueError("--dtype and --device are of a model; name one with --model")
+    if options.forwards:
+        return time_forwards(options)
     import torch
 
     from paceline.bench import draft_cost
+    from paceline.bench.law_cost import law_costs
 
     made = draft_cost.made_for(options.rounds)
     with _makers(made) as makers:
@@ -87,6 +94,7 @@ def run(options: argparse.Namespace) -> int:
             for size, by_method in by_size.items()
             for name, cost in by_method.items()
         ],
+        "law": law_costs(draft_cost.VOCABULARY, LAW_REPEATS),
         "vocabulary": draft_cost.VOCABULARY,
         "context": draft_cost.CONTEXT,
         "best": draft_cost.BEST,
@@ -204,6 +212,15 @@ def _lines(result: Mapping[str, Any]) -> Iterator[str]:
     )
     yield ""
     yield from aligned(list(_read_rows(result["read_top_k"])))
+    yield ""
+    yield "Milliseconds of the law and the choice of a token, by how certain the row is:"
+    yield ""
+    kinds = list(next(iter(result["law"].values())))
+    yield from aligned([("", *kinds, "")] + [(name, *_hundredths(row), "ms") for name, row in result["law"].items()])
+
+
+def _hundredths(row: Mapping[str, float]) -> list[str]:
+    return [f"{value:.2f}" for value in row.values()]
 
 
 def _draft_rows(drafts: list[dict[str, Any]]) -> Iterator[tuple[str, ...]]:
