@@ -9,9 +9,12 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
+from enum import StrEnum
 from io import StringIO
 from pathlib import Path
 from typing import Any
+
+from paceline.bench import Estimate
 
 INKED, INK = ("text.color", "axes.labelcolor", "axes.edgecolor", "xtick.color", "ytick.color"), "#777777"
 """Of words and axes: readable on light and dark."""
@@ -21,6 +24,14 @@ LEVEL = 0.05
 """Ratios this near to 1 count as level, where a paper says that nothing changes."""
 COLORS = ("#888888", "#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#7f3c8d")
 """Told apart by people who see few colours, on light and dark; the first is plain decoding's."""
+
+
+class Way(StrEnum):
+    """How a ratio stands to 1."""
+
+    ABOVE = "above"
+    BELOW = "below"
+    LEVEL = "level"
 
 
 @dataclass(frozen=True)
@@ -34,6 +45,19 @@ class Claim:
     agrees: bool | None
     """Whether ours say the same; None where nothing was measured, or the paper says nothing of it."""
     doubt: str = ""
+    ratio: Estimate | None = None
+    """What was held against 1, where that decided."""
+
+    @classmethod
+    def of(cls, claim: str, paper: str, ours: str, way: Way, ratio: Estimate) -> Claim:
+        """A claim that a ratio is above 1, below, or near it."""
+        if math.isnan(ratio.value):
+            return cls(claim, paper, ours, None)
+        if way is Way.LEVEL:
+            return cls(claim, paper, ours, abs(ratio.value - 1) <= LEVEL, ratio=ratio)
+        chance = " (chance alone could show this)" if ratio.bounded else " (without an interval)"
+        agrees = (ratio.value > 1) is (way is Way.ABOVE)
+        return cls(claim, paper, ours, agrees, "" if ratio.excludes(1) else chance, ratio)
 
     @property
     def sentence(self) -> str:
