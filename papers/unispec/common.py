@@ -19,7 +19,7 @@ from typing import Any, TypeVar
 import torch
 
 import paceline
-from paceline.bench import Calibrated, Estimate, Figures, Summary, calibrate, difference, race
+from paceline.bench import Calibrated, Estimate, Figures, Summary, calibrate_method, difference, race_methods
 from papers import common
 from papers.common import Claim, Curve, Way
 
@@ -106,7 +106,7 @@ class Lab:
             seconds = self.options.calibration_seconds * prompts / 5
             how = {"prompts": prompts, "temperature": self.temperature, "seed": self.options.seed}
             with self._trying(label, threads):
-                found = calibrate(self.model(dtype), method or self.method, seconds=seconds, **how)
+                found = calibrate_method(self.model(dtype), method or self.method, seconds=seconds, **how)
                 self.calibrated[label] = found
                 self.out.mkdir(parents=True, exist_ok=True)
                 text = json.dumps({label: vars(one) for label, one in self.calibrated.items()}, indent=1)
@@ -129,7 +129,7 @@ class Lab:
             usual["langs"] = listed(LANGUAGES)
         with self._trying(name, None):
             place = self.out / name.replace(" ", "-")
-            return race(self.model(dtype), list(dict.fromkeys(methods)), out=place, **usual | options)
+            return race_methods(self.model(dtype), list(dict.fromkeys(methods)), out=place, **usual | options)
         return None
 
     def races(self, stages: Mapping[str, Mapping[str, Any]]) -> dict[str, Summary]:
