@@ -44,7 +44,7 @@ def lengths_within(limit: int | None) -> list[int]:
 
 def prompts(text: str, vocabulary: Vocabulary, lengths: Sequence[int], count: int, tokens: int) -> list[dict[str, str]]:
     """Running text of every length, from several places of the same texts."""
-    found = []
+    found = list[dict[str, str]]()
     for length in lengths:
         room = length - tokens - SPARE
         if room < 1:
@@ -86,6 +86,7 @@ def report(run: Summary, limit: int | None, notes: Sequence[str] = ()) -> Report
 def main() -> None:
     lab = Lab(given := parser(__doc__).parse_args())
     lm, entry = lab.model(), sized(lab.method, lab.size())
+    assert lm.vocabulary is not None, "the prompts are texts"
     limit: int | None = lm.target.context_length
     file = lab.out / "prompts.jsonl"
     if not file.exists():
