@@ -88,3 +88,17 @@ def setup_of(target: Target) -> Setup:
         processor=name,
         recorded=getattr(target, "fixed", None) is not None,
     )
+
+
+def described(target: Target) -> dict[str, Any]:
+    """What a reader of a measurement must know of the model it was made on."""
+    import torch
+
+    like: Any = getattr(target, "like", None)
+    return {
+        "model": target.name,
+        "dtype": str(getattr(target, "dtype", "")).removeprefix("torch."),
+        "fingerprint": target.fingerprint(),
+        "device": "cpu" if like is None else str(like.device),
+        "threads": torch.get_num_threads(),
+    }
