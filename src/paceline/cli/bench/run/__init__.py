@@ -160,7 +160,7 @@ def _add_where(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     _check(options)
-    from paceline.bench.doubts import doubts
+    from paceline.bench.warnings import warnings
     from paceline.bench.run.record import Verdict
     from paceline.bench.summary import Summary
     from paceline.cli.bench.run import findings, stage
@@ -185,7 +185,7 @@ def run(options: argparse.Namespace) -> int:
     say(f"\n{_kept(referee.run)} Next: paceline bench report {shlex.quote(str(referee.run.path))} --out report")
     if options.json:
         took = {"out": str(referee.run.path), "seconds": time.monotonic() - started}
-        print_json({**took, **summary.as_dict(), "warnings": doubts(summary)})
+        print_json({**took, **summary.as_dict(), "warnings": warnings(summary)})
     warm_up = (found.get("verdict") for found in referee.run.about.warm_up.values())
     return int(Verdict.BUG in {*warm_up, *(record.verdict for record in referee.run.records)})
 

@@ -6,7 +6,7 @@ import textwrap
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from paceline.bench.doubts import doubts
+from paceline.bench.warnings import warnings
 from paceline.cli.common import aligned
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ def _lines(summary: Summary) -> Iterator[str]:
     yield ""
     found = [figures for entry in summary.entries if (figures := summary.figures(entry)) is not None]
     yield from aligned([HEAD, *map(_row, found)])
-    for warning in doubts(summary):
+    for warning in warnings(summary):
         yield from textwrap.wrap(f"- {warning}", WIDTH, subsequent_indent="  ")
 
 
