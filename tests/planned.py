@@ -54,7 +54,7 @@ class World:
         budgets = planner.plan([Room(context, 16) for context in contexts])
         proposed = [EMPTY if b.empty else self.source(self, c, b) for c, b in zip(contexts, budgets, strict=True)]
         asking = [i for i, budget in enumerate(budgets) if not budget.empty]
-        cuts = planner.cut([Draft(contexts[i], proposed[i]) for i in asking]) if asking else []
+        cuts = planner.cut([Draft(contexts[i], proposed[i], budgets[i]) for i in asking]) if asking else []
         sent = [EMPTY] * len(contexts)
         for i, cut in zip(asking, cuts, strict=True):
             sent[i] = cut.tree

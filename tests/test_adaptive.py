@@ -14,9 +14,9 @@ from paceline.drafters import Budget, Drafter
 from paceline.law import Distribution, Sampling
 from paceline.planning.adaptive import PROBING, Adaptive
 from paceline.planning.base import Draft, Outcome, Planner, Room
+from paceline.planning.chances import Reliability, Trust
 from paceline.planning.costs import TRUSTED, Costs
 from paceline.planning.fixed import Fixed
-from paceline.planning.reliability import Reliability, Trust
 from paceline.planning.timing import Timing
 from paceline.tree import EMPTY, ROOT, DraftTree, Floats, merge
 from planned import VOCABULARY, Seconds, Source, World, chain, fan
@@ -33,6 +33,7 @@ SOURCES = {
     "modest": chain([0.9] * 16, [0.1] * 16),
     "bushy": fan([0.3, 0.2, 0.1, 0.05, 0.03, 0.02, 0.01]),
 }
+WIDE = Budget(64, 16)
 HOSTILE = chain([1e-12] * 16, [0.999] * 16, "hostile")
 
 
@@ -113,8 +114,8 @@ def test_what_was_not_sent_is_learnt_from_all_the_same() -> None:
     world = World(SOURCES["modest"], lambda rows: 1.0).ride(made, 60)
     assert sum(world.sent) == 0
     tree = DraftTree.chain([1, 2, 3], source="chain", scores=np.log([0.1] * 3))
-    mind = made._mind_of(context())
-    assert mind.reliability.odds(tree, tree.depths()).min() > 0.75
+    known = made._known(context())
+    assert known.reliability.odds(tree, tree.depths()).min() > 0.75
 
 
 def test_of_many_doubtful_nodes_the_chosen_bring_less_than_each_of_its_kind_and_that_is_learnt() -> None:
@@ -130,7 +131,7 @@ def test_of_many_doubtful_nodes_the_chosen_bring_less_than_each_of_its_kind_and_
         right = int(rng.choice(21, p=[*odds, max(0.0, 1 - odds.sum())]))
         tree = DraftTree.build(range(20), [ROOT] * 20, source=f"doubtful {number}", scores=np.log(claims))
         made.plan([Room(one, 8)])
-        [cut] = made.cut([Draft(one, tree)])
+        [cut] = made.cut([Draft(one, tree, WIDE)])
         assert cut.why is not None
         tokens = (right, 99) if right in cut.tree.tokens else (right,)
         for token in tokens:
@@ -165,21 +166,23 @@ def test_what_sleeps_beside_many_wakes_beside_few_and_what_sleeps_alone_sleeps_b
     assert together.drafts < 8 * 20
     alone = World(SOURCES["good"], seconds, 0.001).ride(made, 60)
     assert alone.drafts > 50
-    mind = planner()._mind
-    mind.wakefulness.judge(-1.0, 0.01)
-    assert mind.wakefulness.sleeps()
-    mind.company = 8
-    assert mind.wakefulness.sleeps()
+    known = planner()._knowledge
+    known.backoff.judge(-1.0, 0.01)
+    assert known.backoff.active
+    known.round.batch = 8
+    assert known.backoff.active
 
 
-def test_it_advises_by_what_came_and_not_by_what_was_claimed() -> None:
+def test_a_draft_over_its_budget_is_cut_by_what_came_true_and_not_by_what_was_claimed() -> None:
     made, one = planner(), context()
     World(SOURCES["boastful"], CURVES["flat"]).ride(made, 200)
-    tree = DraftTree.chain([1, 2, 3], source="chain", scores=np.log([0.95] * 3))
-    paths = made.paths(one, tree)
-    assert paths[0] == pytest.approx(0.3, abs=0.12)
-    assert paths[2] < 0.1
-    assert len(tree.top(2, paths)) == 2
+    boastful = DraftTree.chain([1, 2, 3], source="chain", scores=np.log([0.95] * 3))
+    unknown = DraftTree.chain([4, 5], source="modest", scores=np.log([0.6, 0.9]))
+    weighed = made._known(one).weigh(boastful)
+    assert weighed.paths[0] == pytest.approx(0.3, abs=0.12)
+    assert weighed.paths[2] < 0.1
+    [cut] = made.cut([Draft(one, merge([boastful, unknown]), Budget(2, 8))])
+    assert cut.tree.tokens.tolist() == [4, 5]
 
 
 # what it picks
@@ -198,7 +201,7 @@ def test_the_part_it_picks_is_connected_and_no_other_is_worth_more() -> None:
         made, times = planner(costs), costs.seconds(9)[1:]
         one = context()
         made.plan([Room(one, 9)])
-        [cut] = made.cut([Draft(one, tree)])
+        [cut] = made.cut([Draft(one, tree, WIDE)])
         odds = np.exp(tree.scores)  # nothing was seen yet, so what they claim is what they are worth
         paths = [float(np.prod(odds[tree.path(node)])) for node in range(8)]
 
@@ -224,7 +227,7 @@ def test_sequences_that_are_scored_together_are_weighed_together() -> None:
     made.plan([Room(one, 8), Room(other, 8)])
     sure = DraftTree.chain([1, 2, 3], scores=np.log([0.9] * 3), source="sure")
     doubtful = DraftTree.chain([1, 2, 3], scores=np.log([0.02] * 3), source="doubtful")
-    first, second = made.cut([Draft(one, sure), Draft(other, doubtful)])
+    first, second = made.cut([Draft(one, sure, WIDE), Draft(other, doubtful, WIDE)])
     assert len(first.tree) == 3
     assert len(second.tree) == 0
 
@@ -235,12 +238,12 @@ def test_probes_go_with_the_draft_whole_and_stay_away_where_rows_are_dear() -> N
         [5, 6, 7, 8], [ROOT, ROOT, 1, ROOT], scores=np.log([0.9, 0.5, 0.5, 0.01]), probes=[False, True, True, False]
     )
     made.plan([Room(one, 8)])
-    [cut] = made.cut([Draft(one, tree)])
+    [cut] = made.cut([Draft(one, tree, WIDE)])
     assert cut.tree.probes is not None
     assert int(cut.tree.probes.sum()) == 2
     steep = planner(measured(lambda rows: 1.0 + 0.8 * (rows - 1)))
     steep.plan([Room(one, 8)])
-    [cut] = steep.cut([Draft(one, tree)])
+    [cut] = steep.cut([Draft(one, tree, WIDE)])
     assert cut.tree.tokens.tolist() == [5]
     assert cut.tree.probes is None
 
@@ -279,7 +282,7 @@ def test_a_node_behind_a_probe_goes_where_the_probe_goes(foreseeable: bool) -> N
     costs = Costs(Timing(rows=rows, seconds=1.0 + 0.8 * (rows - 1)) for rows in range(1, 9))
     made, one = planner(costs), context(foreseeable=foreseeable)
     made.plan([Room(one, 8)])
-    [cut] = made.cut([Draft(one, tree)])
+    [cut] = made.cut([Draft(one, tree, WIDE)])
     assert cut.tree.tokens.tolist() == [5]
 
 
@@ -288,14 +291,14 @@ def test_a_round_that_was_not_planned_says_nothing_of_drafting() -> None:
     made, one = planner(measured(CURVES["flat"])), context()
     made.plan([Room(one, 8)])
     tree = DraftTree.chain([5, 6], scores=np.log([0.9, 0.9]), source="chain")
-    [cut] = made.cut([Draft(one, tree)])
-    mind, times = made._mind_of(one), []
+    [cut] = made.cut([Draft(one, tree, WIDE)])
+    known, times = made._known(one), []
     for sent, drafting in ((cut.tree, 1e-4), (EMPTY, 0.0)):
         one.commit(99)
         made.review(
             [Outcome(context=one, proposed=sent, sent=sent, tokens=(99,), seconds_draft=drafting, seconds=0.03)]
         )
-        times.append(mind.cheap_time.times)
+        times.append(known.cheap_time.times)
     assert times == [1, 1]
 
 
@@ -310,14 +313,12 @@ def test_a_dear_source_runs_where_it_pays_and_not_beside_a_draft_that_is_good_al
     for number in range(400):
         easy = number % 2 == 0
         [budget] = made.plan([Room(one, 8)])
-        assert budget.adviser is not None
-        cheap = strong if easy else EMPTY
-        dear = budget.adviser.worth(one, cheap)
+        tree = cheap = strong if easy else EMPTY
+        [dear] = made.worth([Draft(one, cheap, budget)])
         ran[easy] += dear
-        tree = cheap
         if dear and not easy:
             tree = DraftTree.chain([1, 2], scores=np.log([0.9, 0.9]), source="dear")
-        [cut] = made.cut([Draft(one, tree)])
+        [cut] = made.cut([Draft(one, tree, budget, cheap, dear)])
         tokens = (1, 2, 3) if len(tree) else (3,)
         for token in tokens:
             if one.finish is None:
@@ -341,22 +342,19 @@ def test_in_company_a_dear_source_is_weighed_against_what_all_would_do_without_i
         budgets = made.plan([Room(one, 8) for one in texts])
         drafts, asked = [], 0
         for one, budget in zip(texts, budgets, strict=True):
-            if budget.empty:
-                drafts.append(EMPTY)
-                continue
-            dear = made.worth(one, cheap)
+            [dear] = made.worth([Draft(one, cheap, budget)])
             asked += dear
-            drafts.append(best if dear else cheap)
-        cuts = made.cut([Draft(one, tree) for one, tree in zip(texts, drafts, strict=True)])
+            drafts.append(Draft(one, best if dear else cheap, budget, cheap, dear))
+        cuts = made.cut(drafts)
         ran += asked
         outcomes = []
         rows = sum(1 + len(cut.tree) for cut in cuts)
         spent = {"seconds_draft": 0.002 if asked else 1e-4, "seconds": 0.030 + 0.0001 * rows}
-        for number, (tree, cut) in enumerate(zip(drafts, cuts, strict=True)):
-            tokens = (*range(1, 1 + len(cut.tree)), 9) if tree is best else (9,)
+        for number, (draft, cut) in enumerate(zip(drafts, cuts, strict=True)):
+            tokens = (*range(1, 1 + len(cut.tree)), 9) if draft.tree is best else (9,)
             for token in tokens:
                 texts[number].commit(token)
-            outcomes.append(Outcome(context=texts[number], proposed=tree, sent=cut.tree, tokens=tokens, **spent))
+            outcomes.append(Outcome(context=texts[number], proposed=draft.tree, sent=cut.tree, tokens=tokens, **spent))
         made.review(outcomes)
         texts = [one if one.finish is None else context() for one in texts]
     assert ran == 8 * 10
@@ -381,7 +379,7 @@ def test_nodes_that_were_sampled_are_cut_by_place_and_their_law_stays() -> None:
     for tokens in ([0, 1, 2], [1, 0, 0], [3, 3, 3]):  # likely and unlikely draws of the same law
         tree = DraftTree.chain(tokens, laws=[law] * 3, scores=np.log(law.probs[tokens]), source="drawn")
         made.plan([Room(one, 8)])
-        [cut] = made.cut([Draft(one, tree)])
+        [cut] = made.cut([Draft(one, tree, WIDE)])
         assert cut.tree.tokens.tolist() == tokens[: len(cut.tree)]
         assert set(cut.tree.drawn) == set(range(-1, len(cut.tree) - 1))
         lengths.add(len(cut.tree))
@@ -469,5 +467,6 @@ def test_a_budget_is_never_larger_than_the_drafter_is_good_for() -> None:
     made, one = planner(measured(CURVES["flat"])), context()
     World(SOURCES["modest"], CURVES["flat"]).ride(made, 50)
     [budget] = made.plan([Room(one, 5)])
-    assert budget == Budget(min(Sized.nodes, budget.nodes), 5, made)
+    assert budget.nodes <= Sized.nodes
+    assert budget.depth == 5
     assert budget.nodes <= Sized.nodes

@@ -25,12 +25,13 @@ from paceline.drafters.assistant.drafter import IN_PASSING
 from paceline.drafters.assistant.growth import Growth
 from paceline.drafters.compose import Fallback, Union
 from paceline.engine.batch import Batch
-from paceline.engine.calls import Propose, answered
+from paceline.engine.calls import Timed, answers
 from paceline.engine.loop import Session
 from paceline.engine.serial import run
 from paceline.law import Sampling, Stream
 from paceline.planning.fixed import Fixed
-from paceline.targets.base import OnEarly, Pending, Reach, Request
+from paceline.targets.base import Request
+from paceline.targets.forwards import OnEarly, Pending, Reach
 from paceline.targets.hf.load import load_target
 from paceline.targets.table import Table, TableTarget, random_table
 from paceline.tree import DraftTree
@@ -313,17 +314,17 @@ def test_reading_the_prompt_is_not_decoding() -> None:
     model = Watched(like(habitual()))
     context = Context(PROMPT * 30, Sampling(), Ending(max_new_tokens=4))
     session = Session(context, tabled(), tabled().open(), Assistant(model=model), Fixed(2))
-    flow = session.flow()
-    question = next(flow)  # the target's first piece of the prompt
+    timed = Timed(session.flow())
+    call = timed.send(None)  # the target's first piece of the prompt
     assert not model.sizes
-    while not isinstance(question, Propose):
-        question = flow.send(answered([question], session.target)[0])
+    while call.verb != "propose":
+        call = timed.send(answers([call])[0])
     assert sum(model.sizes) >= 30 * len(PROMPT) - IN_PASSING
     assert session.seconds_prefill > 0
     model.sizes.clear()
-    flow.send(answered([question], session.target)[0])
+    timed.send(answers([call])[0])
     assert sum(model.sizes) <= IN_PASSING + 2
-    flow.close()
+    timed.flow.close()
 
 
 def test_a_method_may_ask_for_a_draft_model_of_another_type() -> None:
@@ -580,7 +581,7 @@ def test_a_draft_model_that_has_lost_its_way_does_not_end_the_text(
         ({"beams": 0}, "'beams'.*at least 1, not 0"),
         ({"top": -1}, "'top'.*at least 1, not -1"),
         ({"length": 0}, "'length'.*at least 1, not 0"),
-        ({"noise": "loud"}, "shared or none, not 'loud'"),
+        ({"noise": "loud"}, "noise=shared or noise=none, not 'loud'"),
         ({"confidence": 1.0}, "from 0 to below 1, not 1.0"),
         ({"model": " "}, "name of the draft model is empty"),
         ({"model": 5}, "a name, a folder or a loaded model, not 5"),

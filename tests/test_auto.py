@@ -1,23 +1,23 @@
 """`auto`: one tree of the cheap sources, and the dear one where it is worth its time."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 
-import numpy as np
 import pytest
 
 from engine import PROMPT, SIZE, habitual, write, write_slowly
 from paceline.context import Context, Ending
-from paceline.drafters import Budget, Drafter, Seen
+from paceline.drafters import Budget, Drafter, Seen, make_drafter
 from paceline.drafters.auto import Auto
-from paceline.drafters.base import Ask
+from paceline.drafters.base import Ask, Enrich
 from paceline.drafters.foresight import Foresight
 from paceline.engine.loop import Session
 from paceline.engine.serial import run
 from paceline.law import Sampling
+from paceline.planning.base import Draft
+from paceline.planning.fixed import Fixed
 from paceline.planning.specs import make_planner
 from paceline.targets.table import TableTarget
-from paceline.tree import DraftTree, Floats
+from paceline.tree import DraftTree
 from paceline.verify import Rule
 
 
@@ -53,62 +53,65 @@ def made_of(*tokens: Sequence[int]) -> tuple[Auto, list[Part]]:
     """An `auto` with a draft model whose parts are replaced."""
     auto = Auto(model=TableTarget(habitual(memory=1), SIZE))
     parts = [Part(name, told) for name, told in zip(("one", "two", "dear"), tokens, strict=True)]
-    auto.cheap, auto.dear, auto.parts = tuple(parts[:2]), tuple(parts[2:]), tuple(parts)
+    auto.cheap, auto.expensive, auto.parts = tuple(parts[:2]), tuple(parts[2:]), tuple(parts)
     return auto, parts
 
 
-@dataclass
-class Advice:
-    """Somebody who knows: what was told."""
+class Choosy(Fixed):
+    """Finds the expensive part worth its time beside drafts of some sizes."""
 
-    judge: Callable[[Context, DraftTree], bool] = lambda context, tree: True
-    odds: dict[str, float] = field(default_factory=dict)
-    """By source: nobody's claim counts."""
+    def __init__(self, nodes: int, sizes: set[int]) -> None:
+        super().__init__(nodes)
+        self.sizes, self.shown = sizes, list[int]()
 
-    def worth(self, context: Context, draft: DraftTree) -> bool:
-        return self.judge(context, draft)
-
-    def paths(self, context: Context, draft: DraftTree) -> Floats:
-        own = np.array([self.odds[source] for source in draft.sources])
-        return np.array([own[draft.path(node)].prod() for node in range(len(draft))])
+    def worth(self, drafts: Sequence[Draft]) -> list[bool]:
+        self.shown += [len(draft.tree) for draft in drafts]
+        return [len(draft.tree) in self.sizes for draft in drafts]
 
 
-def test_where_a_union_is_too_large_those_go_who_were_seldom_right_whatever_they_claim() -> None:
-    auto, _ = made_of([1], [2], [3, 4, 5])
-    state = auto.open(context_of([5]))
-    advice = Advice(odds={"one": 0.1, "two": 0.2, "dear": 0.8})
-    [tree] = auto.propose([Ask(state, Budget(3, 8, advice))])
-    assert tree.tokens.tolist() == [3, 4, 5]
-    [tree] = auto.propose([Ask(state, Budget(4, 8, advice))])
-    assert sorted(tree.tokens.tolist()) == [2, 3, 4, 5]
+@pytest.mark.parametrize(("sizes", "ran"), [({3}, True), (set(), False)])
+def test_the_assistant_runs_only_where_the_planner_finds_it_worth_its_time(sizes: set[int], ran: bool) -> None:
+    auto, (one, two, expensive) = made_of([1, 2], [1, 3], [1, 2, 4])
+    target, planner = TableTarget(habitual(memory=1), SIZE), Choosy(20, sizes)
+    context = Context(PROMPT, Sampling(), Ending(max_new_tokens=20))
+    session = Session(context, target, target.open(), auto, planner, checked=True)
+    list(run(session))
+    assert set(planner.shown[:-4]) == {3}
+    assert bool(expensive.asked) == ran
+    assert len(one.asked) == len(two.asked) == len(planner.shown)
+    assert {each.proposed for each in session.rounds[:-4]} == {4 if ran else 3}
 
 
-def test_the_assistant_is_asked_only_where_the_budget_finds_it_worth_it() -> None:
-    auto, (one, two, dear) = made_of([1, 2], [1, 3], [1, 2, 4])
-    contexts = [context_of([5]), context_of([6])]
-    states = [auto.open(context) for context in contexts]
-    shown = list[tuple[Context, list[int]]]()
-
-    def judge(context: Context, tree: DraftTree) -> bool:
-        shown.append((context, sorted(tree.tokens.tolist())))
-        return context is contexts[1]
-
-    def drafts(worth: Callable[[Context, DraftTree], bool] | None) -> list[DraftTree]:
-        adviser = None if worth is None else Advice(worth)
-        return auto.propose([Ask(state, Budget(20, 8, adviser)) for state in states])
-
-    first, second = drafts(judge)
-    assert shown == [(contexts[0], [1, 2, 3]), (contexts[1], [1, 2, 3])]
-    assert len(dear.asked) == 1
-    assert one.asked == two.asked == [6, 6]
+def test_enriched_drafts_remember_all_sources_and_only_those_that_were_asked_for_grow() -> None:
+    auto, (_, _, expensive) = made_of([1, 2], [1, 3], [1, 2, 4])
+    states = [auto.open(context_of([5])), auto.open(context_of([6]))]
+    budget = Budget(20, 8)
+    first, second = auto.propose([Ask(state, budget) for state in states])
     assert set(first.sources) == {"one+two", "one", "two"}
-    assert set(second.sources) == {"one+two+dear", "one+dear", "two", "dear"}
-    drafts(None)
-    assert len(dear.asked) == 3
-    drafts(lambda context, tree: False)
-    assert len(dear.asked) == 3
-    for tree in auto.propose([Ask(state, Budget(2, 8)) for state in states]):
-        assert len(tree) == 2
+    assert not expensive.asked
+    [more] = auto.enrich([Enrich(states[1], budget, second)])
+    assert set(more.sources) == {"one+two+dear", "one+dear", "two", "dear"}
+    assert len(expensive.asked) == 1
+
+
+def test_a_draft_larger_than_the_budget_is_cut_to_its_best_nodes() -> None:
+    auto, _ = made_of([1, 2], [1, 3], [1, 2, 4])
+    state = auto.open(context_of([5]))
+    [tree] = auto.propose([Ask(state, Budget(2, 8))])
+    [cut] = Fixed(2).cut([Draft(context_of([5]), tree, Budget(2, 8))])
+    assert len(tree) > len(cut.tree) == 2
+
+
+@pytest.mark.parametrize("spec", ["auto,lookup", "auto+lookup", "lookup,auto", "lookup+auto"])
+def test_what_is_composed_of_auto_has_its_expensive_part(spec: str) -> None:
+    """Plain's text, and the draft model takes part."""
+    target = TableTarget(habitual(memory=1), SIZE)
+    drafter = make_drafter(spec, TableTarget(habitual(memory=1), SIZE))
+    context = Context(PROMPT, Sampling(temperature=0.8, seed=2), Ending(max_new_tokens=30))
+    session = Session(context, target, target.open(), drafter, Fixed(12), checked=True)
+    list(run(session))
+    assert context.emitted.tolist() == write_slowly(target, PROMPT, context.sampling, max_new_tokens=30).tokens
+    assert any("assistant" in emission.source for emission in session.emissions)
 
 
 def test_what_is_told_to_auto_reaches_all_parts() -> None:
@@ -127,7 +130,7 @@ def test_auto_drafts_with_and_without_a_draft_model(rule: Rule, planner: str, as
     target = TableTarget(habitual(memory=1), SIZE)
     sampling = Sampling(temperature=0.0 if rule is not Rule.COUPLED else 0.8, seed=3)
     auto = Auto(model=TableTarget(habitual(memory=1), SIZE) if assisted else None)
-    assert (len(auto.dear) == 1) == assisted
+    assert (len(auto.expensive) == 1) == assisted
     auto.fit(target)
     context = Context(PROMPT, sampling, Ending(max_new_tokens=40))
     session = Session(context, target, target.open(), auto, make_planner(planner, auto, target), rule, checked=True)

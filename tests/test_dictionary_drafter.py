@@ -18,9 +18,10 @@ from paceline.check import run as checking
 from paceline.cli import main
 from paceline.context import Context, Ending
 from paceline.dictionary import file
+from paceline.dictionary.entries import Entries as Table
+from paceline.dictionary.entries import level, probability
 from paceline.dictionary.index import Dictionary, Match
 from paceline.dictionary.statistics import LONGEST, NOWHERE
-from paceline.dictionary.table import Table, level, probability
 from paceline.drafters import Budget, Drafter, Seen, make_drafter
 from paceline.drafters import dictionary as module
 from paceline.drafters.auto import Auto
@@ -505,22 +506,6 @@ def test_auto_is_not_disturbed_by_a_dictionary_of_another_language(tmp_path: Pat
     auto = make_drafter(f"auto:dictionary={path}")
     assert proposed(auto, [1]) == [((5,), "dictionary"), ((5, 5), "dictionary")]
     assert {source for _, source in proposed(auto, [1, 2] * READ + [1])} == {"suffix"}
-
-
-def test_the_adviser_cuts_a_dictionarys_nodes_as_others(tmp_path: Path) -> None:
-    path = dictionary(tmp_path / "a.dict", {(1,): ((5,), 0.99, 0.5)})
-
-    class Advice:
-        def worth(self, context: Context, draft: DraftTree) -> bool:
-            return False
-
-        def paths(self, context: Context, draft: DraftTree) -> Any:
-            return np.array([0.1 if source == "dictionary" else 0.5 for source in draft.sources])
-
-    auto = make_drafter(f"auto:dictionary={path}")
-    state = auto.open(context_of([1, 2, 3, 1]))
-    for budget, left in ((Budget(1, 1), [5]), (Budget(1, 1, Advice()), [2])):
-        assert auto.propose([Ask(state, budget)])[0].tokens.tolist() == left
 
 
 @pytest.mark.usefixtures("coming")

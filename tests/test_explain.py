@@ -6,8 +6,9 @@ from dataclasses import asdict
 
 import pytest
 
+from paceline.engine.account import Round
 from paceline.engine.explain import MISSED, NO_DRAFT, SHORTEST, phases
-from paceline.engine.loop import Emission, Round
+from paceline.engine.loop import Emission
 from paceline.planning.base import Why
 
 

@@ -9,32 +9,32 @@ import sys
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from filelock import has_fcntl
 
-from paceline.bench.calibrate import Calibrator
-from paceline.cli import main, parser
+from paceline.cli import parser
 from paceline.cli.common import INPUTS
 from paceline.drafters.memory import Memory
+from paceline.errors import UnwritableFile
 from paceline.files import (
     Terminated,
-    Unwritable,
     alone,
     check_output,
-    locks,
     remove_left,
     terminable,
     workplace,
     write_whole,
 )
 from paceline.files.writing import HOST, UNUSED
-from test_calibrate import QUICK as CALIBRATION
+from paceline.planning.stored import load, update
 from test_cli import say
+from test_profile import profile
 
 ROOT = Path(__file__).resolve().parent.parent
-QUICK = [word for word in CALIBRATION if word not in ("--method", "lookup")]
 TEXT = "".join(f"One line of words {n}.\nAnd another line {n} of many words.\n" for n in range(40))
 
 
@@ -118,8 +118,6 @@ def test_every_option_that_names_a_file_is_an_input_or_an_output() -> None:
         ("bench run --suite prompts:asked.jsonl --model pocket --out mine", "prompts.jsonl"),
         ("bench study curves --model pocket --out mine", "calibrated.json"),
         ("bench study curves --model pocket --out mine", "notes.txt"),
-        ("dict sweep --tokenizers pocket --texts en=other --out mine", "notes.partial"),
-        ("dict sweep --tokenizers pocket --texts en=mine/notes.txt --out mine", "notes.txt"),
     ],
 )
 def test_a_folder_of_somebody_else_is_left_as_it_is(
@@ -161,7 +159,7 @@ def started(*command: str, cwd: Path | None = None, **environment: str) -> "subp
     )
 
 
-@pytest.mark.skipif(locks.fcntl is None, reason="needs locks of the system")
+@pytest.mark.skipif(not has_fcntl, reason="needs locks of the system")
 @pytest.mark.parametrize("kind", ["file", "folder"])
 def test_the_next_one_removes_what_a_killed_process_left(kind: str, tmp_path: Path) -> None:
     """Not what a living one writes, nor what is somebody else's, nor what may be another host's."""
@@ -200,46 +198,22 @@ for one in way:
 setattr(place, name, held)
 raise SystemExit(main(sys.argv[2:]))
 """
-WORKERS = """
-import sys, time
-if "--multiprocessing-fork" in sys.orig_argv:
-    from paceline.bench.dictionaries.sweep import crew
-    from paceline.files import partial
-    def held(folder, pair):
-        with partial(folder.path / "counts" / "half") as place:
-            print("held", flush=True)
-            time.sleep(99)
-    crew.measure_pair = held
-"""
-SWEEP = "dict sweep --texts en=other --sizes 9 --orders 1 --test-words 30 --workers 2 --out kept "
-SWEEP += "--tokenizers pocket pocket-foreign"
-COUNTED = ("settings.json", "counts/en.json", "counts/en.parquet")
-MOMENTS: list[tuple[str, str, signal.Signals, tuple[str, ...]]] = [
-    # where it is held, what is told to end, how, and what stays
-    ("pathlib/Path/chmod", "datastore build --text other --out kept/a.rest", signal.SIGTERM, ()),
-    ("paceline.dictionary.counting.local/totals", "dict build --text other --out kept/a", signal.SIGTERM, ()),
-    ("paceline.targets.pocket.kept/save_file", "generate Once --model pocket+ballast:12M", signal.SIGTERM, ()),
-    ("signal/none", SWEEP, signal.SIGTERM, COUNTED),
-    ("signal/none", SWEEP, signal.SIGKILL, COUNTED),
+MOMENTS = [
+    # where it is held, which command is ended, and how
+    ("pathlib/Path/chmod", "datastore build --text other --out kept/a.rest", signal.SIGTERM),
+    ("paceline.dictionary.counting/most_frequent", "dict build --text other --out kept/a", signal.SIGTERM),
+    ("paceline.targets.pocket.kept/save_file", "generate Once --model pocket+ballast:12M", signal.SIGKILL),
 ]
 
 
-@pytest.mark.skipif(locks.fcntl is None, reason="needs signals and locks of the system")
-@pytest.mark.parametrize(
-    ("moment", "command", "number", "left"), MOMENTS, ids=[f"{m[1][:13]} {m[2].name}" for m in MOMENTS]
-)
-def test_a_command_that_is_told_to_end_leaves_nothing_and_nobody(
-    moment: str, command: str, number: signal.Signals, left: tuple[str, ...], tmp_path: Path
+@pytest.mark.skipif(not has_fcntl, reason="needs signals and locks of the system")
+@pytest.mark.parametrize(("moment", "command", "number"), MOMENTS, ids=[m[1][:13] for m in MOMENTS])
+def test_a_command_that_is_ended_leaves_nothing(
+    moment: str, command: str, number: signal.Signals, tmp_path: Path
 ) -> None:
-    """Workers that outlived it would keep its standard output open, and it would be read for a minute."""
     (kept := tmp_path / "kept").mkdir()
     (tmp_path / "other").write_text(TEXT)
-    (tmp_path / "sitecustomize.py").write_text(WORKERS)
-    there = {
-        "PYTHONPATH": os.pathsep.join([str(tmp_path), str(ROOT / "src")]),
-        "PACELINE_CACHE": str(kept),
-        "TMPDIR": str(kept),
-    }
+    there = {"PACELINE_CACHE": str(kept), "TMPDIR": str(kept)}
     with started("-c", STOPPED, moment, *command.split(), cwd=tmp_path, **there) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == "held\n", process.communicate()
@@ -247,11 +221,10 @@ def test_a_command_that_is_told_to_end_leaves_nothing_and_nobody(
         _, complaints = process.communicate(timeout=30)
     if number == signal.SIGTERM:
         assert (process.returncode, complaints.strip()) == (143, "paceline: terminated")
-    else:  # whoever comes next tidies up
+    else:  # the next process tidies up
         for folder in (kept, *(one for one in kept.rglob("*") if one.is_dir())):
             remove_left(folder)
-    assert set(contents(kept)) == set(left)
-    assert {path.name for path in tmp_path.iterdir()} <= {"kept", "other", "sitecustomize.py", "__pycache__"}
+    assert contents(kept) == {}
 
 
 def test_a_second_signal_at_once_does_not_disturb_the_cleaning() -> None:
@@ -315,21 +288,18 @@ def test_a_memory_never_replaces_what_is_none(tmp_path: Path) -> None:
     assert file.read_text() == "Dear"
 
 
-def test_two_calibrations_at_once_keep_both_methods(tmp_path: Path, monkeypatch: Any, capsys: Any) -> None:
-    """One ends while the other measures."""
+def test_updates_of_one_profile_at_once_keep_every_method(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PACELINE_CACHE", str(tmp_path))
-    run, inner = Calibrator.run, [True]
+    made, names = profile(), {f"method{number}" for number in range(12)}
 
-    def while_another(self: Calibrator, known: Any) -> Any:
-        made = run(self, known)
-        if inner and inner.pop():
-            assert main(["calibrate", *QUICK, "--method", "suffix"]) == 0
-        return made
+    def add(name: str) -> None:
+        update(made.setup, lambda known: (known or made).with_methods((replace(made.methods[0], method=name),)))
 
-    monkeypatch.setattr(Calibrator, "run", while_another)
-    assert main(["calibrate", *QUICK, "--method", "lookup", "--json"]) == 0
-    (file,) = (tmp_path / "profiles").iterdir()
-    assert [one["method"] for one in json.loads(file.read_bytes())["methods"]] == ["suffix", "lookup"]
+    with ThreadPoolExecutor(len(names)) as pool:
+        list(pool.map(add, names))
+    found = load(made.setup)
+    assert found is not None
+    assert names <= {one.method for one in found.methods}
 
 
 def test_who_wants_a_file_alone_waits(tmp_path: Path) -> None:
@@ -429,8 +399,9 @@ import json, resource, sys
 from pathlib import Path
 sys.path.insert(0, sys.argv[1])
 import numpy as np, pyarrow as pa, torch
-from paceline.dictionary.corpus import Corpus, corpus
-from paceline.dictionary.counting import Counts, count, local
+from paceline.dictionary import corpus, counting
+from paceline.dictionary.corpus import Corpus
+from paceline.dictionary.counting import Counts, count
 from paceline.drafters import indexing
 from paceline.drafters.memory import Memory
 from paceline.files import write_whole
@@ -439,7 +410,7 @@ from paceline.bench.run.directory import About, Run
 from paceline.planning import stored
 from paceline.targets.load import open_model
 import test_profile
-local.TEXT_IN_MEMORY, corpus.BATCH = 10**9, 10**5
+counting.TEXT_IN_MEMORY, corpus.BATCH = 10**9, 10**5
 memory = Memory(9999, "memory")
 memory.fit(99999, None)
 memory.learn(list(range(3000)))
@@ -485,5 +456,5 @@ def test_an_error_of_another_file_keeps_its_name(tmp_path: Path) -> None:
 
     with pytest.raises(FileNotFoundError, match="absent"):
         write_whole(tmp_path / "a", pieces())
-    with pytest.raises(Unwritable, match=r"cannot write .*none/a: No such file or directory"):
+    with pytest.raises(UnwritableFile, match=r"cannot write .*none/a: No such file or directory"):
         write_whole(tmp_path / "none" / "a", "x")

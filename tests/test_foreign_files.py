@@ -10,7 +10,6 @@ import pwd
 import random
 import re
 import resource
-import shutil
 import sys
 import threading
 from collections.abc import Iterator
@@ -105,7 +104,7 @@ def test_what_a_run_advises_works(tmp_path: Path, capsys: pytest.CaptureFixture[
     assert say(command, capsys)[0] == 0
     file = tmp_path / "run" / RECORDS
     lines = file.read_text().splitlines(keepends=True)
-    for number, damage in ((0, {"unit": 7}), (1, {"entry": "x"}), (2, {"turn": 3}), (3, {"tokens": [-1]})):
+    for number, damage in ((1, {"entry": "x"}), (3, {"tokens": [-1]})):
         damaged = json.dumps(json.loads(lines[number]) | damage) + "\n"
         file.write_text("".join([*lines[:number], damaged, *lines[number + 1 :]]))
         code, _, error = say(command, capsys)
@@ -114,53 +113,6 @@ def test_what_a_run_advises_works(tmp_path: Path, capsys: pytest.CaptureFixture[
         file.write_text("".join(lines[:cut]))
         assert say(command, capsys)[0] == 0
         assert len(file.read_text().splitlines()) == len(lines)
-
-
-# --- sweeps
-
-
-@pytest.mark.parametrize(
-    ("name", "content"),
-    [
-        ("settings.json", b"{"),
-        ("settings.json", b"null"),
-        ("cells/pocket--uk--n1.json", b"[" * 100_000),
-        ("cells/pocket--uk--n1.json", b"{}"),
-        ("cells/pocket--uk--n12.json", b'{"about": {}, "cells": []}'),
-        ("counts/uk.json", b"[]"),
-        ("counts/uk.parquet", b"PAR1"),
-        ("counts/uk.parquet", None),
-        ("cells", b"x"),
-        ("report.html", None),
-    ],
-)
-def test_what_a_sweep_advises_works(
-    name: str, content: bytes | None, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    pytest.importorskip("duckdb", reason="words are counted by duckdb: pip install 'paceline[dict]'")
-    text, kept, dice = tmp_path / "uk.txt", tmp_path / "sweep", random.Random(0)
-    words = ["".join(dice.choices("абвгдеж", k=5)) for _ in range(60)]
-    text.write_text("\n".join(" ".join(dice.choices(words, k=12)) for _ in range(120)), encoding="utf8")
-    flags = ["--texts", f"uk={text}", "--orders", "1", "2", "--sizes", "20", "--min-probs", "0.5", "--workers", "1"]
-    command = ["dict", "sweep", "--tokenizers", "pocket", *flags, "--test-words", "200", "--json", "--out"]
-    code, before, _ = say([*command, str(kept)], capsys)
-    assert code == 0
-    file = kept / name
-    if name.startswith("counts"):
-        shutil.rmtree(kept / "cells")  # counts are read where cells are missing
-    shutil.rmtree(file) if file.is_dir() else file.unlink()
-    file.mkdir() if content is None else file.write_bytes(content)
-    code, _, error = say([*command, str(kept)], capsys)
-    assert (code, error.count("\n")) == (2, 1)
-    if "give another --out" in error:
-        kept = tmp_path / "other"
-    else:
-        assert f"{file} " in error
-        assert "remove it, and the same sweep makes it again" in error
-        shutil.rmtree(file) if file.is_dir() else file.unlink()
-    code, after, _ = say([*command, str(kept)], capsys)
-    assert code == 0
-    assert json.loads(after.splitlines()[-1])["cells"] == json.loads(before.splitlines()[-1])["cells"]
 
 
 # --- shapes
@@ -283,12 +235,9 @@ def test_a_prompt_from_standard_input_by_either_name(monkeypatch: pytest.MonkeyP
 # --- prompts and counts without measure
 
 
-@pytest.mark.parametrize("letters", ["ab ", "\u0416"])
-def test_a_prompt_far_too_long_takes_no_memory(
-    letters: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_prompt_far_too_long_takes_no_memory(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Peak memory, which a process only ever raises: so the prompt is large."""
-    (tmp_path / "long").write_text(letters * 8_000_000)
+    (tmp_path / "long").write_text("\u0416" * 8_000_000)
     families.save("llama", tmp_path / "model")
     common = ["generate", "--max-new-tokens", "1", "--model", str(tmp_path / "model")]
     assert say([*common, "x"], capsys)[0] == 0

@@ -365,14 +365,20 @@ def test_while_no_draft_is_wanted_most_rounds_are_not_read() -> None:
     for _ in range(4 * SELDOM):
         text.context.commit(2)
         seen = round_of(text, 1, [{2: 0.9}], [2], EMPTY)
+        drafter.read([seen])
         drafter.observe([seen])
-        read += seen.scores.seconds_top > 0
+        read += was_read(seen)
     assert read == 1 + (4 * SELDOM - 1) // SELDOM
     drafter.propose_one(text, Budget(4, 4))
     text.context.commit(2)
     seen = round_of(text, 1, [{2: 0.9}], [2], EMPTY)
+    drafter.read([seen])
     drafter.observe([seen])
-    assert seen.scores.seconds_top > 0
+    assert was_read(seen)
+
+
+def was_read(seen: Seen) -> bool:
+    return seen.scores._top is not None
 
 
 def test_of_texts_written_together_one_is_read_at_a_time_and_each_in_turn() -> None:
@@ -383,8 +389,9 @@ def test_of_texts_written_together_one_is_read_at_a_time_and_each_in_turn() -> N
         for text in texts:
             text.context.commit(2)
         seen = [round_of(text, 1, [{2: 0.9}], [2], EMPTY) for text in texts]
+        drafter.read(seen)
         drafter.observe(seen)
-        read.append([number for number, one in enumerate(seen) if one.scores.seconds_top > 0])
+        read.append([number for number, one in enumerate(seen) if was_read(one)])
     assert read[0] == [0, 1, 2]  # they were new
     assert sorted(number for numbers in read[1:] for number in numbers) == [0, 1, 2]
 
@@ -399,8 +406,9 @@ def test_what_a_private_text_learns_is_its_own_affair() -> None:
             for one in (text, *rest):
                 one.context.commit(2)
             seen = [round_of(one, 1, [{2: 0.9}], [2], EMPTY) for one in (text, *rest)]
+            drafter.read(seen)
             drafter.observe(seen)
-            found.append(seen[0].scores.seconds_top > 0)
+            found.append(was_read(seen[0]))
         return found
 
     drafter = fitted(store="private")

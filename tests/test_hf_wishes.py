@@ -12,6 +12,8 @@ from families import FAMILIES, VOCAB, build
 from paceline.law import log_normalizer
 from paceline.targets.base import Request, Scores, Want
 from paceline.targets.hf.target import HFTarget
+from paceline.targets.replay import ReplayTarget
+from paceline.targets.table import TableTarget, random_table
 from paceline.tree import ROOT, DraftTree
 from scoring import (
     CLOSE,
@@ -72,6 +74,25 @@ def test_an_early_exit_goes_through_the_models_own_norm_and_head(name: str, over
     with torch.no_grad():
         found = target.anatomy.unembed((last[0][0] if isinstance(last[0], tuple) else last[0])[0])
     assert apart(found, expected) < (5e-3 if target.anatomy.softcap else CLOSE)
+
+
+@every_family
+def test_a_drafter_may_use_the_models_embedding_and_head(name: str) -> None:
+    target = target_of(name)
+    want = Want(logits=True, hidden=frozenset({target.layers}))
+    scores = target.submit([Request.of_prompt(target.open(), TEXT, want)]).result()[0]
+    close = 5e-3 if target.anatomy.softcap else CLOSE
+    assert apart(target.unembed(scores.hidden(target.layers)), scores.logits) < close
+    states = target.embed(TEXT)
+    assert torch.equal(states, target.model.get_input_embeddings()(torch.from_numpy(TEXT)))
+    assert (states.dtype, states.device, states.requires_grad) == (target.dtype, target.device, False)
+
+
+def test_targets_without_a_model_say_that_they_show_none() -> None:
+    for target in (TableTarget(random_table(4), 4), ReplayTarget([[1, 2]], 4)):
+        for asked in (lambda t: t.layers, lambda t: t.embed(TEXT), lambda t: t.unembed(torch.zeros(1, 4))):
+            with pytest.raises(ValueError, match=f"^{target.name} shows no .*; choose a drafter that needs none$"):
+                asked(target)
 
 
 @one_of_each_mode

@@ -21,7 +21,7 @@ import paceline
 ROOT = Path(__file__).resolve().parent.parent
 SRC = ROOT / "src" / "paceline"
 
-# Top to bottom: a room imports only itself and rooms before it. `errors` is no room but stands above them.
+# Top to bottom: a room imports only itself and rooms before it.
 ROOMS = (
     *("errors", "files", "vocabulary", "translate", "law", "context", "tree", "verify", "dictionary", "targets"),
     *("drafters", "planning", "engine", "api", "integrations", "check", "bench", "train", "cli"),
@@ -40,6 +40,7 @@ EXPORTS = [
     "Drafter",
     "Generation",
     "LanguageModel",
+    "PacelineError",
     "Piece",
     "Sampling",
     "Scores",
@@ -47,6 +48,7 @@ EXPORTS = [
     "Settings",
     "TableTarget",
     "TextBatch",
+    "UnsupportedModel",
     "Want",
     "Writing",
     "custom_generate",

@@ -16,7 +16,8 @@ from transformers.models.llama import modeling_llama
 from transformers.models.llama.modeling_llama import LlamaAttention, LlamaMLP, LlamaRMSNorm
 
 from families import FAMILIES, LLAMA, VOCAB, WINDOW, build
-from paceline.targets.base import NOTHING, OnEarly, Request, Scores, Want
+from paceline.targets.base import NOTHING, Request, Scores, Want
+from paceline.targets.forwards import OnEarly
 from paceline.targets.hf import kinds
 from paceline.targets.hf import lean as lean_path
 from paceline.targets.hf.forward import Mode

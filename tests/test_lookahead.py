@@ -14,7 +14,8 @@ from paceline.context import Context, Ending
 from paceline.drafters import Budget, Drafter, Seen, make_drafter
 from paceline.drafters.compose import Union
 from paceline.drafters.indexing import build
-from paceline.drafters.lookahead import BEST, Lookahead, Window, foretold
+from paceline.drafters.lookahead import Lookahead, Window
+from paceline.drafters.noise import BEST, SharedNoise, choices
 from paceline.drafters.spectra import Memory, Spectra
 from paceline.engine.loop import Session
 from paceline.engine.serial import run
@@ -167,13 +168,13 @@ def test_what_is_foretold_is_what_the_target_would_choose() -> None:
         scores = target.submit([Request.of_tree(rows, PROMPT[-1], tree)]).result()[0]
         ahead = np.array([0, 1, 1, 2, 3])
         law, dice = Law(sampling, len(PROMPT)), KeyedDice(Noise(9, 0))
-        told = foretold(context, scores, np.arange(5), ahead, shared=True)
+        told = choices(scores, np.arange(5), SharedNoise(context), ahead)
         chosen = [
             dice.choose(len(PROMPT) + int(a), law.distribution(scores.row(n - 1), np.array([])))
             for n, a in enumerate(ahead)
         ]
         assert told.tolist() == chosen
-        assert foretold(context, scores, np.arange(5), ahead, shared=False).tolist() == scores.choices().tolist()
+        assert choices(scores, np.arange(5), None, ahead).tolist() == scores.choices().tolist()
     assert BEST >= SIZE
 
 

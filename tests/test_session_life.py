@@ -23,7 +23,8 @@ from paceline.engine.loop import Session
 from paceline.engine.serial import run
 from paceline.law import Sampling
 from paceline.planning.fixed import Fixed
-from paceline.targets.base import OnEarly, Pending, Request, Want
+from paceline.targets.base import Request, Want
+from paceline.targets.forwards import OnEarly, Pending
 from paceline.targets.table import TableTarget
 
 # --- a life cut short ---------------------------------------------------------------------------------------
@@ -140,7 +141,7 @@ class Counting(TableTarget):
     prompt_rows = 0
 
     def submit(self, requests: Sequence[Request], on_early: OnEarly | None = None) -> Pending:
-        self.prompt_rows += sum(len(request.tokens) for request in requests if request.prefill)
+        self.prompt_rows += sum(request.prompt for request in requests)
         return super().submit(requests, on_early)
 
 

@@ -13,8 +13,9 @@ from engine import PROMPT, SIZE, habitual, tabled, write, write_slowly
 from enumeration import Coins, FractionLaw, Tokens, World, output_law
 from paceline.context import Context, Ending
 from paceline.drafters import Budget, Drafter, Seen, make_drafter
+from paceline.drafters.noise import SharedNoise
 from paceline.drafters.recycling import LEVELS, WIDTH, Recycling, template
-from paceline.drafters.store import Store, foreseen
+from paceline.drafters.store import Store
 from paceline.drafters.unispec import Text, UniSpec
 from paceline.engine.loop import Session
 from paceline.engine.serial import run
@@ -380,7 +381,7 @@ def test_the_public_noise_is_worth_looking_at(method: str) -> None:
 def test_candidates_are_foreseen_as_the_clocks_will_ring() -> None:
     context = context_of([1, 2], temperature=1.0)
     ids, chances = np.array([[3, 8, 5], [2, 0, 9]]), np.array([[0.5, 0.3, 0.1], [1.0, 0.0, 0.0]])
-    found = foreseen(chances, ids, context, 2)
+    found = SharedNoise(context).wins(chances, ids, 2)
     clocks = context.exponentials(2, ids.ravel()).reshape(2, 3)
     speed = chances / clocks
     assert np.allclose(found[0], speed[0] / (speed[0].sum() + 0.1))

@@ -17,6 +17,7 @@ from paceline.drafters import Budget, Seen, make_drafter
 from paceline.drafters.endings import NONE, SIZES, Endings
 from paceline.drafters.lookup import Lookup
 from paceline.drafters.memory import Memory
+from paceline.drafters.noise import SharedNoise
 from paceline.drafters.reaching import Reaching
 from paceline.drafters.suffix import PLACES, Suffix
 from paceline.drafters.votes import LONGEST, TRUST, Vote, grow, ranked
@@ -135,11 +136,12 @@ def test_with_the_shared_noise_siblings_are_ranked_as_the_target_will_rank_them(
     votes = [Vote([1, 5], 3), Vote([2], 3), Vote([1, 6], 3)]
     asked: list[tuple[int, list[int]]] = []
 
-    def clocks(ahead: int, ids: Ints) -> Floats:
-        asked.append((ahead, ids.tolist()))
-        return np.where(ids == 2, 0.1, 4.0)
+    class Lucky(SharedNoise):
+        def exponentials(self, ahead: int, ids: Ints) -> Floats:
+            asked.append((ahead, ids.tolist()))
+            return np.where(ids == 2, 0.1, 4.0)
 
-    tree = grow(votes, 9, 9, "v", clocks)
+    tree = grow(votes, 9, 9, "v", Lucky(context_of([1])))
     assert asked == [(0, [1, 2]), (1, [5, 6])], "only where there is a choice"
     assert tree.tokens[:2].tolist() == [2, 1]
     trust = TRUST[3]

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from paceline.drafters import Budget as Budget
     from paceline.drafters import Drafter as Drafter
     from paceline.drafters import Seen as Seen
+    from paceline.errors import PacelineError as PacelineError
+    from paceline.errors import UnsupportedModel as UnsupportedModel
     from paceline.integrations.transformers import custom_generate as custom_generate
     from paceline.law import Distribution as Distribution
     from paceline.law import Sampling as Sampling
@@ -39,6 +41,7 @@ _HOME = {
     "Drafter": "paceline.drafters",
     "Generation": "paceline.api.writing",
     "LanguageModel": "paceline.api.model",
+    "PacelineError": "paceline.errors",
     "Piece": "paceline.api.writing",
     "Sampling": "paceline.law",
     "Scores": "paceline.targets.base",
@@ -46,6 +49,7 @@ _HOME = {
     "Settings": "paceline.api.settings",
     "TableTarget": "paceline.targets.table",
     "TextBatch": "paceline.api.batch",
+    "UnsupportedModel": "paceline.errors",
     "Want": "paceline.targets.base",
     "Writing": "paceline.api.writing",
     "custom_generate": "paceline.integrations.transformers",

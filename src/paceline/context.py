@@ -116,12 +116,11 @@ class Context:
         """The public noise of the position ``ahead`` places after the next token, for the given token ids."""
         return self.noise.gumbel(self._length + ahead, ids)
 
-    def exponentials(self, ahead: int, ids: Ints) -> NDArray[np.float64]:
-        """The same noise as clocks: the target chooses the token of least ``exponential / weight``."""
-        return self.noise.exponential(Stream.TARGET, self._length + ahead, ids)
-
-    def exponentials_each(self, ahead: Ints, ids: Ints) -> NDArray[np.float64]:
-        """`exponentials` of every token at a place of its own: a tree's or many rows' in one go."""
+    def exponentials(self, ahead: int | Ints, ids: Ints) -> NDArray[np.float64]:
+        """The same noise as exponentials: the target chooses the token of least ``exponential / weight``. Of all
+        tokens at one place, or of each at its own."""
+        if isinstance(ahead, int):
+            return self.noise.exponential(Stream.TARGET, self._length + ahead, ids)
         return self.noise.exponential_each(Stream.TARGET, self._length + ahead, ids)
 
     def draft_coins(self, ahead: int, ids: Ints) -> NDArray[np.float64]:

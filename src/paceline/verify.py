@@ -34,9 +34,10 @@ an earlier round correlates with a later decision.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import NamedTuple
 
 from paceline.law import Dice, Distribution
 from paceline.tree import ROOT, DraftTree, Ints
@@ -66,30 +67,63 @@ class Verdict:
     """Whether the last token is none of the children that the draft had for its place."""
 
 
+class Kind(StrEnum):
+    """What an emitted token is to the draft of its round."""
+
+    ACCEPTED = "accepted"
+    CORRECTED = "corrected"
+    """The model's own, in place of what it refused."""
+    BONUS = "bonus"
+    """The model's own, after a draft that was accepted to its end."""
+    PLAIN = "plain"
+    """The model's own in a round without a draft."""
+    UNTOLD = "untold"
+    """Written by something that does not tell."""
+
+    @classmethod
+    def of(cls, source: str, drafted: float, refused: float) -> Kind:
+        """Of a token with a source (or "") in a round that drafted so many and was refused or not."""
+        if source:
+            return cls.ACCEPTED
+        if not drafted:
+            return cls.PLAIN
+        return cls.CORRECTED if refused else cls.BONUS
+
+
+class Settled(NamedTuple):
+    """One token, the node that it follows, the node of the draft that carries it (if any), and what it is."""
+
+    token: int
+    node: int
+    child: int | None
+    kind: Kind
+
+
 def judge(
     tree: DraftTree,
-    law: Callable[[int], Distribution],
     rule: Rule,
     dice: Dice,
     *,
     index: int,
-    emit: Callable[[int, int], bool],
-) -> Verdict:
+    emit: Callable[[Settled], bool],
+) -> Generator[int, Distribution, Verdict]:
     """Walk the tree from the root and emit the target's tokens.
 
-    ``law(node)`` is asked for walked nodes only and directly before their token is settled, so processors
-    that keep state see plain decoding's sequence of calls. ``index`` is the sequence index of the first
-    token. ``emit(token, node)`` commits the token settled at ``node`` and says whether the sequence ends with
-    it.
+    Yields each node that it walks to and is sent the law there, directly before the token is settled: processors that
+    keep state see plain decoding's sequence of calls. ``index`` is the sequence index of the first token. ``emit``
+    commits a token and says whether the sequence ends with it.
     """
     node, path, tokens = ROOT, list[int](), list[int]()
     while True:
-        token = _settle(tree, node, law(node), rule, dice, index + len(tokens))
+        law = yield node
+        token = _settle(tree, node, law, rule, dice, index + len(tokens))
         tokens.append(token)
-        ended = emit(token, node)
         child = tree.child(node, token)
+        refused = child is None and len(tree.children(node)) > 0
+        kind = Kind.of("" if child is None else "draft", tree.drafted, refused)
+        ended = emit(Settled(token, node, child, kind))
         if child is None:
-            return Verdict(tuple(path), tuple(tokens), len(tokens) - 1, refused=len(tree.children(node)) > 0)
+            return Verdict(tuple(path), tuple(tokens), len(tokens) - 1, refused=refused)
         if ended:
             return Verdict(tuple(path), tuple(tokens), len(tokens))
         path.append(child)

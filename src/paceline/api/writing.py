@@ -11,13 +11,12 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from paceline.api.pictures.tokens import Kind
 from paceline.api.settings import Settings
 from paceline.context import Context, Ending
 from paceline.drafters import Drafter
-from paceline.engine.account import Totals
+from paceline.engine.account import Round, Totals
 from paceline.engine.explain import phases
-from paceline.engine.loop import Emission, Round, Session, TokenLogprobs, refuse_foreign
+from paceline.engine.loop import Emission, Session, TokenLogprobs, refuse_foreign
 from paceline.engine.serial import run
 from paceline.law import Sampling
 from paceline.planning.base import Planner
@@ -25,7 +24,7 @@ from paceline.targets.base import SPARE_ROWS, Rows, Target
 from paceline.targets.forked import use
 from paceline.targets.lending import KeptRows
 from paceline.tree import Ints
-from paceline.verify import Rule
+from paceline.verify import Kind, Rule
 from paceline.vocabulary import StopStrings, TextStream, Vocabulary
 
 Prompt = str | Sequence[int] | NDArray[np.int64]
@@ -174,16 +173,8 @@ class Writing:
     def _say(self, emission: Emission) -> Piece:
         said = "" if self._text is None else self._text.push(emission.token)
         place = emission.token, emission.source, emission.logprobs, emission.round
-        self._said.append(Piece(said, *place, self._kind(emission), emission.score))
+        self._said.append(Piece(said, *place, emission.kind, emission.score))
         return self._said[-1]
-
-    def _kind(self, emission: Emission) -> Kind:
-        """Tokens are handed out when their round is over; only of a round that failed is not known what it was."""
-        rounds = [] if self.session is None else self.session.rounds
-        if emission.round >= len(rounds):
-            return Kind.ACCEPTED if emission.source else Kind.UNTOLD
-        found = rounds[emission.round]
-        return Kind.of(emission.source, found.drafted, found.refused)
 
     def _rest(self) -> list[Piece]:
         """The text that might have begun a stop string, once nothing can follow it."""

@@ -8,8 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from paceline.dictionary import file
+from paceline.dictionary.entries import Entries, level
 from paceline.dictionary.statistics import LONGEST, NOWHERE
-from paceline.dictionary.table import Table, level
 from paceline.tree import Ints
 
 ENTRIES = 50_000
@@ -26,7 +26,7 @@ def write_dictionary(path: Path, text: Ints, vocabulary: int, tokenizer: str = "
     backwards, first = np.unique(rows[:, KEY - 1 :: -1], axis=0, return_index=True)
     texts, which = np.unique(rows[first, KEY:], axis=0, return_inverse=True)
     levels = level(random.uniform(0.3, 0.9, (2, len(first))))
-    table = Table(
+    entries = Entries(
         prefixes=_padded(backwards[:, ::-1], (LONGEST - KEY, 0)),
         completions=which.ravel().astype(np.int32),
         first=levels[0],
@@ -35,7 +35,7 @@ def write_dictionary(path: Path, text: Ints, vocabulary: int, tokenizer: str = "
     )
     file.write(
         path,
-        table,
+        entries,
         tokenizer=tokenizer,
         language="",
         order=1,

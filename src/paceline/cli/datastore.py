@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from paceline.cli.common import MODEL, Subparsers, add_json, add_trust, decode, inputs_of, print_json, progress
 from paceline.cli.streams import say
+from paceline.errors import InputError
 from paceline.files import check_output
 from paceline.files.reading import read_file
 
@@ -85,7 +86,7 @@ def _read(path: Path) -> str:
     try:
         return decode(read_file(path), str(path))
     except OSError as error:
-        raise ValueError(f"cannot read {path}: {error.strerror}") from None
+        raise InputError(f"cannot read {path}: {error.strerror}") from None
 
 
 def _encoded(texts: list[str], vocabulary: Vocabulary, advance: Callable[[str, int, int], None]) -> Iterator[Ids]:

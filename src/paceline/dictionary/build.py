@@ -1,4 +1,4 @@
-"""From text to a dictionary: count, spell, ask what usually follows, keep the most frequent, write."""
+"""From counts to a dictionary: spell the n-grams, find what usually follows, keep the most frequent, write."""
 
 from __future__ import annotations
 
@@ -9,76 +9,78 @@ from typing import Any
 
 from paceline.dictionary import file
 from paceline.dictionary.counting import Counts
+from paceline.dictionary.entries import chosen
+from paceline.dictionary.packing import MOST
 from paceline.dictionary.running import spelled
 from paceline.dictionary.statistics import LONGEST, statistics
-from paceline.dictionary.table import entries
+from paceline.errors import InputError
 from paceline.vocabulary import Vocabulary
 
 Advance = Callable[[str, int, int], None]
-"""What is being done, how much is done, and how much there is."""
+"""Called with the present step, how much of it is done, and how much there is."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Recipe:
+class DictionarySettings:
     """What a dictionary holds."""
 
     order: int = 3
     """Words of an n-gram at most."""
     entries: int = 200_000
     min_probability: float = 0.8
-    """How likely each proposed token must be after those before it."""
+    """The least probability of each proposed token after those before it."""
     longest_prefix: int = LONGEST
     longest_completion: int = LONGEST
 
     def __post_init__(self) -> None:
         if not 1 <= self.order <= 3:
-            raise ValueError(f"a dictionary is of n-grams of 1 to 3 words, not {self.order}")
-        if not 1 <= self.entries <= file.MOST:
-            raise ValueError(f"a dictionary has 1 to {file.MOST} entries, not {self.entries}")
+            raise InputError(f"a dictionary is of n-grams of 1 to 3 words, not {self.order}")
+        if not 1 <= self.entries <= MOST:
+            raise InputError(f"a dictionary has 1 to {MOST} entries, not {self.entries}")
         if not 0 < self.min_probability <= 1:
-            raise ValueError(f"a probability is above 0 and at most 1, not {self.min_probability}")
+            raise InputError(f"a probability is above 0 and at most 1, not {self.min_probability}")
         for name in ("longest_prefix", "longest_completion"):
             if not 1 <= (size := getattr(self, name)) <= LONGEST:
-                raise ValueError(f"the {name.replace('_', ' ')} of an entry is 1 to {LONGEST} tokens, not {size}")
+                raise InputError(f"the {name.replace('_', ' ')} of an entry is 1 to {LONGEST} tokens, not {size}")
 
 
 def build(
     out: Path,
     counts: Counts,
     vocabulary: Vocabulary,
-    recipe: Recipe,
+    settings: DictionarySettings,
     *,
     corpus: Mapping[str, Any],
     language: str = "",
     licence: str = "",
     tokenizer_name: str = "",
     advance: Advance = lambda *_: None,
-) -> file.Header:
-    """Write the dictionary of a counted corpus, all of it or nothing. ``corpus`` tells what was counted."""
+) -> file.DictionaryHeader:
+    """Write the dictionary of a counted corpus, all or nothing. ``corpus`` describes what was counted."""
     advance("spelling n-grams", 0, 0)
-    found = spelled(counts.grams, vocabulary)[: recipe.order]
-    advance("asking what follows", 0, 0)
-    table = entries(
-        statistics(found, recipe.longest_prefix),
-        count=recipe.entries,
-        min_probability=recipe.min_probability,
-        longest=recipe.longest_completion,
+    found = spelled(counts.grams, vocabulary)[: settings.order]
+    advance("finding what follows", 0, 0)
+    entries = chosen(
+        statistics(found, settings.longest_prefix),
+        count=settings.entries,
+        min_probability=settings.min_probability,
+        longest=settings.longest_completion,
     )
-    if not len(table):
-        raise ValueError(
-            f"nothing in this corpus goes on in one way with a probability of {recipe.min_probability}; "
+    if not len(entries):
+        raise InputError(
+            f"nothing in this corpus goes on in one way with a probability of {settings.min_probability}; "
             "give more text or a lower --min-prob"
         )
     return file.write(
         out,
-        table,
+        entries,
         tokenizer=vocabulary.fingerprint,
         tokenizer_name=tokenizer_name,
         language=language,
         licence=licence,
-        order=recipe.order,
-        min_probability=recipe.min_probability,
-        longest_prefix=recipe.longest_prefix,
-        longest_completion=recipe.longest_completion,
+        order=settings.order,
+        min_probability=settings.min_probability,
+        longest_prefix=settings.longest_prefix,
+        longest_completion=settings.longest_completion,
         corpus=dict(corpus),
     )

@@ -1,11 +1,11 @@
-"""A dictionary that is open for looking up: which entries end a text, the longest first.
+"""Looking up which entries of a dictionary end a text, the longest first.
 
 Keys are put into a MARISA trie backwards, so one walk down from the text's last token meets every key that the text
-ends with. The trie's library believes the bytes that it is given, and wrong ones make it read beyond them; so no file
-from elsewhere is ever given to it. The trie is built here, from the entries of a file that was read with every number
-checked, and kept in the user's cache folder under the digest of that file, where all processes map it into memory. It
-is made again whenever it is not there or not whole, and where nothing can be kept it is made for this process alone.
-Whoever writes one removes those that nobody has opened for long: a new version of a dictionary has an index of its own.
+ends with. The trie's library trusts the bytes that it is given, and wrong ones make it read beyond them; so no file
+from elsewhere is ever given to it. The trie is built here, from the checked entries of a file, and kept in the user's
+cache folder under the digest of that file, where all processes map it into memory. It is built again whenever it is
+missing or damaged, and where nothing can be kept it is built for this process alone. Writing one removes those that
+were not opened for long: a new version of a dictionary has an index of its own.
 
 A kept index, little-endian::
 
@@ -25,6 +25,7 @@ import struct
 import zlib
 from collections.abc import Iterable
 from contextlib import suppress
+from importlib.metadata import version
 from importlib.util import find_spec
 from math import log
 from pathlib import Path
@@ -36,21 +37,22 @@ import numpy as np
 from numpy.typing import NDArray
 
 from paceline.dictionary import file
+from paceline.dictionary.entries import LEVELS, Entries, probability
 from paceline.dictionary.statistics import LONGEST, NOWHERE
-from paceline.dictionary.table import LEVELS, Table, probability
+from paceline.errors import MissingPackage
 from paceline.files import folder, write_whole
 from paceline.files.reading import open_file
 from paceline.vocabulary import Vocabulary
 
 MAGIC = b"PACEDIDX"
 _HEADER = struct.Struct("<8sI16sIIIIQ12x")
-"""What it is, its CRC-32, MARISA's version, bytes of a token in keys, entries, completions, their tokens, bytes of the
-trie."""
+"""Magic, CRC-32, MARISA's version, bytes of a token in keys; numbers of entries, of completions, of their tokens and of
+the trie's bytes."""
 SIZE = _HEADER.size
 _NAME = re.compile(r"[0-9a-f]{32}\.index")
 DAY = 24 * 60 * 60
 UNUSED = 90 * DAY
-"""Seconds after which an index that nobody opened is removed."""
+"""Seconds after which an index that was not opened is removed."""
 LOGS = tuple(log(probability(level)) for level in range(LEVELS))
 
 
@@ -60,17 +62,17 @@ class Match(NamedTuple):
     length: int
     """Tokens of the text that it matched."""
     tokens: tuple[int, ...]
-    """What it proposes."""
+    """The tokens that it proposes."""
     first: float
-    """The log-probability of the first of them, coarsely."""
+    """The log-probability of the first of them, rounded to a level."""
     rest: float
     """That of each later one."""
 
 
 class Dictionary:
-    """A dictionary's file, open. Nothing in it changes, so one serves every text, thread and process."""
+    """A dictionary's file, open. It never changes, so one serves every text, thread and process."""
 
-    def __init__(self, path: str | Path, header: file.Header, image: Any) -> None:
+    def __init__(self, path: str | Path, header: file.DictionaryHeader, image: Any) -> None:
         import marisa_trie
 
         self.path = str(path)
@@ -82,15 +84,14 @@ class Dictionary:
         self._answers, self._starts = view[SIZE:texts].cast("I"), view[texts:start].cast("I")
         self._tokens = np.frombuffer(view, f"<u{width}", tokens, start)
         self._trie = marisa_trie.BinaryTrie()
-        start = -(-(start + width * tokens) // 8) * 8
+        start = _aligned(start + width * tokens)
         self._trie.map(view[start : start + trie])
         self._packers = [struct.Struct(f">{length}{'H' if width == 2 else 'I'}").pack for length in range(LONGEST + 1)]
         self._width = width
 
     @classmethod
     def open(cls, path: str | Path) -> Dictionary:
-        """Open a dictionary; one sentence says why it cannot be."""
-        header, image = _kept(path)
+        header, image = _header_and_index(path)
         return cls(path, header, image)
 
     def __len__(self) -> int:
@@ -101,27 +102,27 @@ class Dictionary:
         self.header.check(self.path, vocab_size, vocabulary)
 
     def match(self, ending: list[int]) -> Match | None:
-        """The longest ending of a text that is an entry. Ids must be those of the tokenizer."""
+        """The longest entry that a text ends with."""
         found = self.longest(ending)
-        return None if found is None else self._told(*found)
+        return None if found is None else self._match(*found)
 
     def matches(self, ending: list[int]) -> list[Match]:
-        """All of them, the longest first."""
-        return [self._told(*self._entry(key)) for key in reversed(self._prefixes(ending))]
+        """All entries that a text ends with, the longest first."""
+        return [self._match(*self._entry(key)) for key in reversed(self._prefixes(ending))]
 
     def longest(self, ending: list[int]) -> tuple[int, int] | None:
-        """The same as `match` for who is in a hurry: how many tokens matched, and the answer. Of this dictionary an
-        answer always means the same tokens with the same probabilities."""
+        """`match` in a hurry: how many tokens matched, and a number for the answer. Equal numbers of one dictionary
+        stand for the same tokens with the same probabilities."""
         found = self._prefixes(ending)
         return self._entry(found[-1]) if found else None
 
     def first(self, answer: int) -> int:
-        """The first token that an answer proposes."""
+        """The first token of an answer."""
         token: int = self._tokens.item(self._starts[answer & 0xFFFFFF])
         return token
 
     def proposed(self, answer: int) -> NDArray[Any]:
-        """All of them; they cannot be written to."""
+        """All tokens of an answer, read-only."""
         which = answer & 0xFFFFFF
         return self._tokens[self._starts[which] : self._starts[which + 1]]
 
@@ -129,14 +130,16 @@ class Dictionary:
         backwards = ending[: -LONGEST - 1 : -1]
         try:
             found: list[bytes] = self._trie.prefixes(self._packers[len(backwards)](*backwards))
-        except struct.error:  # an id that does not fit into the width of this dictionary's ids: nothing ends in it
-            return self._prefixes(_fitting(ending, 8 * self._width))
+        except struct.error:  # an id too high for this dictionary: no key holds it
+            last = ending[-LONGEST:]
+            high = max(place for place, token in enumerate(last) if token >> 8 * self._width)
+            return self._prefixes(last[high + 1 :])
         return found
 
     def _entry(self, key: bytes) -> tuple[int, int]:
         return len(key) // self._width, self._answers[self._trie[key]]
 
-    def _told(self, length: int, answer: int) -> Match:
+    def _match(self, length: int, answer: int) -> Match:
         return Match(length, tuple(self.proposed(answer).tolist()), *sureness(answer >> 24))
 
 
@@ -145,22 +148,15 @@ def sureness(levels: int) -> tuple[float, float]:
     return LOGS[levels >> 4], LOGS[levels & 15]
 
 
-def _fitting(ending: list[int], bits: int) -> list[int]:
-    """What stands behind the last id that is too high."""
-    for place in range(len(ending) - 1, -1, -1):
-        if ending[place] >> bits:
-            return ending[place + 1 :]
-    return ending
-
-
-def _kept(path: str | Path) -> tuple[file.Header, Any]:
-    """A file's header, and its index: the kept one, or a new one."""
+def _header_and_index(path: str | Path) -> tuple[file.DictionaryHeader, Any]:
     if find_spec("marisa_trie") is None:
-        raise ValueError("dictionaries need marisa-trie, which paceline brings along: pip install -U paceline")
+        raise MissingPackage("dictionaries need marisa-trie, which paceline brings along: pip install -U paceline")
     header, body, digest = file.read_header(path)
     place = _place(digest)
     if place is not None and (image := _mapped(place)) is not None:
-        _mark_used(place)
+        with suppress(OSError):  # its time tells that it is in use; once a day is enough
+            if abs(time() - place.stat().st_mtime) > DAY:
+                os.utime(place)
         return header, image
     pieces = _indexed(file.unpacked(path, header, body))
     if place is not None:
@@ -174,20 +170,13 @@ def _kept(path: str | Path) -> tuple[file.Header, Any]:
 
 
 def _place(digest: bytes) -> Path | None:
-    """Where the index of a file is kept; nowhere for a user who has no home."""
+    """The path of a file's index; None for a user without a home folder."""
     place = folder()
     return None if place is None else place / "dictionaries" / f"{digest.hex()[:32]}.index"  # `_NAME`
 
 
-def _mark_used(place: Path) -> None:
-    """Say that an index is in use, by its time and at most once a day."""
-    with suppress(OSError):
-        if abs(time() - place.stat().st_mtime) > DAY:
-            os.utime(place)
-
-
 def _remove_unused(kept: Path) -> None:
-    """Remove the indexes that nobody has opened for long. Whoever has one mapped goes on with it."""
+    """Remove old indexes. Processes that have one mapped go on with it."""
     for path in kept.iterdir():
         with suppress(OSError):  # another process was faster, or it may not be removed: then it stays
             found = path.lstat()
@@ -197,7 +186,7 @@ def _remove_unused(kept: Path) -> None:
 
 
 def _mapped(place: Path) -> Any:
-    """A kept index, if it is there and as it was written."""
+    """A kept index, if it is there and undamaged."""
     try:
         with open_file(place) as opened:
             image = mmap.mmap(opened.fileno(), 0, access=mmap.ACCESS_READ)
@@ -205,39 +194,44 @@ def _mapped(place: Path) -> Any:
         return None
     if len(image) < SIZE or image[:8] != MAGIC:
         return None
-    _, checksum, version, width, entries, completions, tokens, trie = _HEADER.unpack(image[:SIZE])
+    _, checksum, library, width, entries, completions, tokens, trie = _HEADER.unpack(image[:SIZE])
     body = SIZE + 4 * (entries + completions + 1) + width * tokens
-    whole = len(image) == -(-body // 8) * 8 + trie and version.rstrip(b"\0") == _version()
+    whole = len(image) == _aligned(body) + trie and library.rstrip(b"\0") == _version()
     return image if whole and zlib.crc32(memoryview(image)[12:]) == checksum else None
 
 
-def _indexed(table: Table) -> Iterable[bytes]:
+def _indexed(entries: Entries) -> Iterable[bytes]:
     """The bytes of an index."""
     import marisa_trie
 
-    width = 2 if table.highest < 2**16 else 4
-    keys = _keys(table, width)
+    width = 2 if entries.highest < 2**16 else 4
+    keys = _keys(entries, width)
     # frequent branches first, and one trie less within the trie: a fifth less time a walk, for 2 to 4 % more bytes
     trie = marisa_trie.BinaryTrie(keys, num_tries=2, order=marisa_trie.WEIGHT_ORDER)
     answers = np.zeros(len(keys), "<u4")
     numbers = np.fromiter((trie[key] for key in keys), np.int64, len(keys))
-    levels = table.first.astype(np.uint32) << 4 | table.rest
-    answers[numbers] = table.completions.astype(np.uint32) | levels << 24
-    lengths = (table.texts != NOWHERE).sum(axis=1)
+    levels = entries.first.astype(np.uint32) << 4 | entries.rest
+    answers[numbers] = entries.completions.astype(np.uint32) | levels << 24
+    lengths = (entries.texts != NOWHERE).sum(axis=1)
     starts = np.concatenate([[0], np.cumsum(lengths)]).astype("<u4")
-    tokens = table.texts[table.texts != NOWHERE].astype(f"<u{width}")
+    tokens = entries.texts[entries.texts != NOWHERE].astype(f"<u{width}")
     image = trie.tobytes()
     body = answers.tobytes() + starts.tobytes() + tokens.tobytes()
-    body += b"\0" * (-(SIZE + len(body)) % 8)
+    body = body.ljust(_aligned(SIZE + len(body)) - SIZE, b"\0")
     rest = (_version(), width, len(keys), len(lengths), len(tokens), len(image))
     header = _HEADER.pack(MAGIC, 0, *rest)
     checksum = zlib.crc32(image, zlib.crc32(body, zlib.crc32(header[12:])))
     return [_HEADER.pack(MAGIC, checksum, *rest), body, image]
 
 
-def _keys(table: Table, width: int) -> list[bytes]:
+def _aligned(size: int) -> int:
+    """The next multiple of 8: where a trie may begin."""
+    return -(-size // 8) * 8
+
+
+def _keys(entries: Entries, width: int) -> list[bytes]:
     """The keys of all entries backwards, each token in so many bytes, the highest byte first."""
-    backwards = table.prefixes[:, ::-1]
+    backwards = entries.prefixes[:, ::-1]
     sizes = ((backwards != NOWHERE).sum(axis=1) * width).tolist()
     packed = np.where(backwards >= 0, backwards, 0).astype(f">u{width}").tobytes()
     row = backwards.shape[1] * width
@@ -245,6 +239,5 @@ def _keys(table: Table, width: int) -> list[bytes]:
 
 
 def _version() -> bytes:
-    from importlib.metadata import version
-
+    """Of MARISA's library, which fixes its format."""
     return version("marisa-trie").encode()[:16]

@@ -1,19 +1,20 @@
 """Tokens of n-grams as they stand in running text.
 
-A word in the middle of a sentence has other tokens than the word by itself, and which ones is the tokenizer's secret:
-byte-level tokenizers take the space before it in, SentencePiece ones turn it into a mark of their own and add another
-mark where a text begins. So nothing is put before a word by rule: it is encoded behind other text, and the tokens of
-that text are taken off again.
+A word in the middle of a sentence has other tokens than the word by itself, and how they differ depends on the
+tokenizer: byte-level tokenizers take the space before a word in, SentencePiece ones turn it into a mark of their own
+and add another mark where a text begins. So no rule puts anything before a word. The word is encoded behind other text,
+and the tokens of that text are taken off again.
 
 Most tokenizers cut text at spaces before they do anything else, so the tokens of an n-gram are those of its units, one
-after the other, and a million n-grams are spelled from a hundred thousand units. Whether that is so is tried out for
-each gap that stands between words; behind a gap where it is not, n-grams are encoded whole.
+after the other, and a million n-grams are spelled from a hundred thousand units. Each gap between words is tested for
+that; n-grams with a gap that fails are encoded whole.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import chain, zip_longest
 from typing import Any
 
 import numpy as np
@@ -21,99 +22,76 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from paceline.dictionary.words import SPACELESS, TAB, compiled
+from paceline.dictionary.statistics import Indices, Tokens
+from paceline.dictionary.words import SPACELESS, TAB, word_pattern
 from paceline.vocabulary import Vocabulary
 
 BEFORE = {False: ("x", "a,", "1"), True: ("。", "x", "、")}
-"""What stands before a word that is encoded, tried in this order; words of scripts without spaces have their own."""
+"""Texts before a word that is encoded, tried in this order; words of scripts without spaces have their own."""
 TRIED = 32
-"""N-grams that a gap is tried on."""
+"""N-grams that a gap is tested on."""
 KNOWN_GAPS = 256
-"""Of the most frequent gaps so many are tried; n-grams with others are encoded whole."""
+"""The most frequent gaps, which are tested; n-grams with others are encoded whole."""
 LONGEST = 40
 """Tokens of an n-gram that are looked at."""
 FIRST_SPACELESS = chr(min(first for first, _ in SPACELESS))
-
 NEVER = LONGEST + 1
 """A place behind every token."""
 
-Tokens = NDArray[np.int32]
-Counted = NDArray[np.int64]
-_Row = tuple[list[int], int, int]
-_Rows = tuple[Tokens, NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]
-
 
 @dataclass(frozen=True)
-class Spelled:
+class SpelledNgrams:
     """N-grams of one number of words: their tokens, a row each, -1 behind the last."""
 
     tokens: Tokens
-    lengths: NDArray[np.int64]
-    starts: NDArray[np.int64]
+    lengths: Indices
+    starts: Indices
     """Where the tokens of the last word begin."""
-    repeated: NDArray[np.int64]
+    repeated: Indices
     """From where on the tokens are those of the n-gram without its first word, and counted with that."""
-    counts: Counted
+    counts: Indices
 
 
-def spelled(grams: pa.Table, vocabulary: Vocabulary) -> list[Spelled]:
-    """Counted n-grams by their number of words, each as it stands in running text. Words that melt into whatever is
-    before them are left out."""
+def spelled(grams: pa.Table, vocabulary: Vocabulary) -> list[SpelledNgrams]:
+    """Counted n-grams by their number of words, each as it stands in running text. Words that always share a token with
+    the text before them are left out."""
     words = pc.add(pc.count_substring(grams["gram"], TAB), 1).to_numpy()
     counts = grams["count"].to_numpy()
-    units = _Units(vocabulary)
-    found = list[Spelled]()
+    encoder = _Encoder(vocabulary)
+    found = list[SpelledNgrams]()
     for order in range(1, int(words.max(initial=0)) + 1):
         chosen = np.flatnonzero(words == order)
         if len(chosen):
-            found.append(_of_order(grams["gram"].take(chosen), counts[chosen], order, units))
+            found.append(_of_order(grams["gram"].take(chosen), counts[chosen], order, encoder))
     return found
 
 
-def _of_order(grams: pa.ChunkedArray, counts: Counted, order: int, spoken: _Units) -> Spelled:
-    texts = _array(grams)
+def _of_order(grams: pa.ChunkedArray, counts: Indices, order: int, encoder: _Encoder) -> SpelledNgrams:
+    texts = grams.combine_chunks() if isinstance(grams, pa.ChunkedArray) else grams
     units = pc.split_pattern(texts, TAB).flatten().dictionary_encode()
-    names: list[str] = units.dictionary.to_pylist()
     numbers = units.indices.to_numpy().reshape(-1, order)
-    book = _Book(names, numbers, spoken)
+    book = _Units(units.dictionary.to_pylist(), numbers, encoder)
     whole = book.unsafe(numbers, texts) if order > 1 else np.zeros(len(numbers), bool)
     composed = np.flatnonzero(~whole & book.known(numbers))
-    spelt = book.spell(numbers[composed])
-    aside = _encoded_whole(texts, np.flatnonzero(whole), spoken.vocabulary)
-    return _joined(spelt, counts[composed], aside, counts[whole])
+    found = book.spell(numbers[composed], counts[composed])
+    if not whole.any():
+        return found
+    aside = _encoded_whole(texts.filter(pa.array(whole)).to_pylist(), counts[whole], encoder.vocabulary)
+    width = max(part.tokens.shape[1] for part in (found, aside))
+    tokens = [np.pad(p.tokens, ((0, 0), (0, width - p.tokens.shape[1])), constant_values=-1) for p in (found, aside)]
+    rest = [(getattr(found, name), getattr(aside, name)) for name in ("lengths", "starts", "repeated", "counts")]
+    return SpelledNgrams(np.concatenate(tokens), *map(np.concatenate, rest))
 
 
-def _array(chunks: pa.ChunkedArray) -> pa.Array:
-    return chunks.combine_chunks() if isinstance(chunks, pa.ChunkedArray) else chunks
-
-
-@dataclass(frozen=True)
-class _Ragged:
-    """Rows of tokens, one behind the other."""
-
-    flat: Tokens
-    lengths: NDArray[np.int64]
-
-    @classmethod
-    def of(cls, rows: Sequence[Sequence[int]]) -> _Ragged:
-        lengths = np.fromiter(map(len, rows), np.int64, len(rows))
-        flat = np.fromiter((token for row in rows for token in row), np.int32, int(lengths.sum()))
-        return cls(flat, lengths)
-
-    @property
-    def starts(self) -> NDArray[np.int64]:
-        return np.cumsum(self.lengths) - self.lengths
-
-
-class _Units:
+class _Encoder:
     """The tokens of units, each encoded once for n-grams of all sizes."""
 
     def __init__(self, vocabulary: Vocabulary) -> None:
         self.vocabulary = vocabulary
         self._known: dict[bool, dict[str, list[int]]] = {True: {}, False: {}}
         self.crossed: set[str] = set()
-        """Gaps that tokens were seen to cross, in n-grams of fewer words; those that share an n-gram with one of them
-        are not to be blamed for it."""
+        """Gaps that tokens were seen to cross, in n-grams of fewer words; other gaps of the same n-gram are not to be
+        blamed for it."""
 
     def tokens(self, units: Sequence[str], *, first: bool) -> list[list[int]]:
         known = self._known[first]
@@ -122,15 +100,31 @@ class _Units:
         return [known[unit] for unit in units]
 
 
-class _Book:
-    """The tokens of every unit of some n-grams, as the first word of one and as a later one."""
+class _Column:
+    """Rows of tokens, one behind the other, found by their numbers; the row of any other number is empty."""
 
-    def __init__(self, names: list[str], numbers: NDArray[Any], spoken: _Units) -> None:
-        self._names, self._spoken = names, spoken
-        first, later = np.unique(numbers[:, 0]), np.unique(numbers[:, 1:])
-        self._first = _numbered(len(names), first, spoken.tokens([names[i] for i in first], first=True))
-        self._later = _numbered(len(names), later, spoken.tokens([names[i] for i in later], first=False))
-        self._leads = self._led(np.unique(numbers[:, 1:2]))
+    def __init__(self, size: int, numbers: NDArray[Any], rows: Sequence[Sequence[int]]) -> None:
+        self.lengths = np.zeros(size, np.int64)
+        self.lengths[numbers] = [len(row) for row in rows]
+        self.flat = np.fromiter(chain.from_iterable(rows), np.int32, int(self.lengths.sum()))
+        self.starts = np.cumsum(self.lengths) - self.lengths
+
+
+class _Units:
+    """The tokens of every unit of some n-grams, as their first word and as a later one."""
+
+    def __init__(self, names: list[str], numbers: NDArray[Any], encoder: _Encoder) -> None:
+        self._names, self._encoder = names, encoder
+        self._first, self._later = (
+            _Column(len(names), chosen, encoder.tokens([names[i] for i in chosen], first=first))
+            for chosen, first in ((np.unique(numbers[:, 0]), True), (np.unique(numbers[:, 1:]), False))
+        )
+        second = np.unique(numbers[:, 1:2])
+        bare = encoder.tokens([_bare(names[i]) for i in second], first=True)
+        full = encoder.tokens([names[i] for i in second], first=False)
+        self._leads = np.zeros(len(names), np.int64)
+        """For second units: how many of their tokens are others than where the word is the first."""
+        self._leads[second] = [len(later) - _common_end(later, first) for later, first in zip(full, bare, strict=True)]
 
     def known(self, numbers: NDArray[Any]) -> NDArray[np.bool_]:
         """Which n-grams have tokens for all their units."""
@@ -138,38 +132,28 @@ class _Book:
         there &= self._first.lengths[numbers[:, 0]] > 0
         return there
 
-    def _led(self, chosen: NDArray[Any]) -> NDArray[np.int64]:
-        """For second units: how many of their tokens are others than where the word is the first."""
-        leads = np.zeros(len(self._names), np.int64)
-        words = [_bare(self._names[i]) for i in chosen]
-        firsts = self._spoken.tokens(words, first=True)
-        laters = self._spoken.tokens([self._names[i] for i in chosen], first=False)
-        leads[chosen] = [len(later) - _ending(later, first) for later, first in zip(laters, firsts, strict=True)]
-        return leads
-
-    def spell(self, numbers: NDArray[Any]) -> _Rows:
-        """Rows of tokens, their lengths, where the last unit begins, and from where on they are another's."""
+    def spell(self, numbers: NDArray[Any], counts: Indices) -> SpelledNgrams:
         columns = [(self._first if place == 0 else self._later, numbers[:, place]) for place in range(numbers.shape[1])]
-        sizes = np.stack([book.lengths[column] for book, column in columns], axis=1)
+        sizes = np.stack([column.lengths[units] for column, units in columns], axis=1)
         lengths = np.minimum(sizes.sum(axis=1), LONGEST)
         rows = np.full((len(numbers), int(lengths.max(initial=0))), -1, np.int32)
         place = np.zeros(len(numbers), np.int64)
-        for (book, column), size in zip(columns, sizes.T, strict=True):
-            starts = book.starts[column]
+        for (column, units), size in zip(columns, sizes.T, strict=True):
+            starts = column.starts[units]
             for step in range(int(size.max(initial=0))):
                 here = np.flatnonzero((step < size) & (place + step < rows.shape[1]))
-                rows[here, place[here] + step] = book.flat[starts[here] + step]
+                rows[here, place[here] + step] = column.flat[starts[here] + step]
             place = place + size
-        begins = np.minimum(place - sizes[:, -1], LONGEST)
-        if numbers.shape[1] == 1:
-            return rows, lengths, begins, np.full(len(rows), NEVER)
-        return rows, lengths, begins, sizes[:, 0] + self._leads[numbers[:, 1]]
+        repeated = np.full(len(rows), NEVER)
+        if numbers.shape[1] > 1:
+            repeated = sizes[:, 0] + self._leads[numbers[:, 1]]
+        return SpelledNgrams(rows, lengths, np.minimum(place - sizes[:, -1], LONGEST), repeated, counts)
 
     def unsafe(self, numbers: NDArray[Any], texts: pa.Array) -> NDArray[np.bool_]:
-        """Which n-grams hold a gap behind which tokens depend on what stands before it."""
+        """Which n-grams hold a gap behind which tokens depend on the text before it."""
         kinds, kind_of = np.unique(np.array([_gap(name) for name in self._names]), return_inverse=True)
         held = kind_of[numbers[:, 1:]]
-        crossed = np.isin(kinds, list(self._spoken.crossed))
+        crossed = np.isin(kinds, list(self._encoder.crossed))
         known = np.repeat(self.known(numbers) & ~crossed[held].any(axis=1), held.shape[1])
         order = np.argsort(held.ravel(), kind="stable")
         order = order[known[order]]
@@ -179,82 +163,71 @@ class _Book:
         for kind in np.argsort(-uses, kind="stable")[:KNOWN_GAPS]:
             if uses[kind]:
                 among = order[ends[kind] - uses[kind] : ends[kind] : -(-uses[kind] // TRIED)] // held.shape[1]
-                unsafe[kind] = not self._adds_up(numbers, texts, among)
+                unsafe[kind] = not self._adds_up(numbers[among], texts.take(among).to_pylist())
                 if unsafe[kind]:
-                    self._spoken.crossed.add(str(kinds[kind]))
+                    self._encoder.crossed.add(str(kinds[kind]))
         found: NDArray[np.bool_] = unsafe[held].any(axis=1)
         return found
 
-    def _adds_up(self, numbers: NDArray[Any], texts: pa.Array, sample: NDArray[np.int64]) -> bool:
-        rows, lengths, _, _ = self.spell(numbers[sample])
-        wholes = behind(_plain(texts.take(sample)), self._spoken.vocabulary, first=True)
-        return all(
-            row[:length].tolist() == whole[:LONGEST]
-            for row, length, whole in zip(rows, lengths, wholes, strict=True)
-            if whole
-        )
-
-
-def _numbered(size: int, numbers: NDArray[Any], rows: Sequence[Sequence[int]]) -> _Ragged:
-    """Rows by their numbers; those that are not among them are empty."""
-    told = _Ragged.of(rows)
-    lengths = np.zeros(size, np.int64)
-    lengths[numbers] = told.lengths
-    return _Ragged(told.flat, lengths)
-
-
-def _plain(texts: pa.Array) -> list[str]:
-    return [text.replace(TAB, "") for text in texts.to_pylist()]
-
-
-def is_unspaced(letter: str) -> bool:
-    """Whether a character belongs to a script without spaces between words."""
-    return letter >= FIRST_SPACELESS and any(first <= ord(letter) <= last for first, last in SPACELESS)
-
-
-def _gap(unit: str) -> str:
-    """What stands before the word of a unit, and behind it what tells a script without spaces apart: a character that
-    no gap holds, and not NUL, for numpy drops that."""
-    found = compiled().word.search(unit)
-    if found is None:
-        return unit
-    return unit[: found.start()] + (TAB if is_unspaced(unit[found.start()]) else "")
+    def _adds_up(self, numbers: NDArray[Any], texts: list[str]) -> bool:
+        """Whether these n-grams, encoded whole, have the tokens of their units."""
+        found = self.spell(numbers, np.zeros(len(numbers), np.int64))
+        wholes = behind([text.replace(TAB, "") for text in texts], self._encoder.vocabulary, first=True)
+        pairs = zip(found.tokens, found.lengths, wholes, strict=True)
+        return all(row[:length].tolist() == whole[:LONGEST] for row, length, whole in pairs if whole)
 
 
 def behind(texts: Sequence[str], vocabulary: Vocabulary, *, first: bool) -> list[list[int]]:
     """The tokens of each text as it stands behind others. A ``first`` word has a space before it, where its script has
-    spaces. Empty where no text could be found that keeps to itself."""
+    spaces. Empty for a text that shares a token with every text before it."""
     found: list[list[int]] = [[] for _ in texts]
     for unspaced, anchors in BEFORE.items():
-        waiting = [number for number, text in enumerate(texts) if (text != "" and is_unspaced(text[0])) == unspaced]
+        waiting = [number for number, text in enumerate(texts) if (text != "" and _is_unspaced(text[0])) == unspaced]
         space = " " if first and not unspaced else ""
         for anchor in anchors:
             if not waiting:
                 break
             (before,) = vocabulary.encode_all([anchor])
-            told = vocabulary.encode_all([anchor + space + texts[number] for number in waiting])
-            for number, tokens in zip(waiting, told, strict=True):
+            both = vocabulary.encode_all([anchor + space + texts[number] for number in waiting])
+            for number, tokens in zip(waiting, both, strict=True):
                 if tokens[: len(before)] == before:
                     found[number] = tokens[len(before) :]
             waiting = [number for number in waiting if not found[number]]
     return found
 
 
-def _encoded_whole(texts: pa.Array, chosen: NDArray[np.int64], vocabulary: Vocabulary) -> list[_Row]:
-    """N-grams one by one: where the last word begins is where they part from what they are without it."""
-    taken: list[str] = texts.take(chosen).to_pylist()
-    wholes = behind([text.replace(TAB, "") for text in taken], vocabulary, first=True)
-    heads = behind([text.rpartition(TAB)[0].replace(TAB, "") for text in taken], vocabulary, first=True)
-    tails = behind([_bare(text.partition(TAB)[2].replace(TAB, "")) for text in taken], vocabulary, first=True)
-    return [
-        (whole[:LONGEST], _common(whole, head), len(whole) - _ending(whole, tail))
-        for whole, head, tail in zip(wholes, heads, tails, strict=True)
-    ]
+def _encoded_whole(texts: list[str], counts: Indices, vocabulary: Vocabulary) -> SpelledNgrams:
+    """N-grams one by one. The last word begins where they part from what they are without it."""
+    wholes = behind([text.replace(TAB, "") for text in texts], vocabulary, first=True)
+    heads = behind([text.rpartition(TAB)[0].replace(TAB, "") for text in texts], vocabulary, first=True)
+    tails = behind([_bare(text.partition(TAB)[2].replace(TAB, "")) for text in texts], vocabulary, first=True)
+    rows = [whole[:LONGEST] for whole in wholes]
+    return SpelledNgrams(
+        tokens=np.array([*zip_longest(*rows, fillvalue=-1)], np.int32).reshape(-1, len(rows)).T,
+        lengths=np.array([len(row) for row in rows]),
+        starts=np.array([_common(whole, head) for whole, head in zip(wholes, heads, strict=True)]),
+        repeated=np.array([len(whole) - _common_end(whole, tail) for whole, tail in zip(wholes, tails, strict=True)]),
+        counts=counts,
+    )
+
+
+def _is_unspaced(letter: str) -> bool:
+    """Whether a character belongs to a script without spaces between words."""
+    return letter >= FIRST_SPACELESS and any(first <= ord(letter) <= last for first, last in SPACELESS)
+
+
+def _gap(unit: str) -> str:
+    """The gap before the word of a unit, and behind it a mark for scripts without spaces: a character that no gap
+    holds, and not NUL, for numpy drops that."""
+    found = word_pattern().search(unit)
+    if found is None:
+        return unit
+    return unit[: found.start()] + (TAB if _is_unspaced(unit[found.start()]) else "")
 
 
 def _bare(unit: str) -> str:
-    """Without the gap before it."""
-    found = compiled().word.search(unit)
+    """A unit without the gap before it."""
+    found = word_pattern().search(unit)
     return unit if found is None else unit[found.start() :]
 
 
@@ -266,26 +239,5 @@ def _common(one: Sequence[int], other: Sequence[int]) -> int:
     return min(len(one), len(other))
 
 
-def _ending(one: list[int], other: list[int]) -> int:
-    """How many tokens both end with."""
+def _common_end(one: list[int], other: list[int]) -> int:
     return _common(one[::-1], other[::-1])
-
-
-def _joined(spelt: _Rows, counts: Counted, aside: list[_Row], aside_counts: Counted) -> Spelled:
-    """Both kinds of n-grams under each other."""
-    rows, lengths, starts, repeated = spelt
-    if not aside:
-        return Spelled(rows, lengths, starts, repeated, counts)
-    more = _Ragged.of([tokens for tokens, _, _ in aside])
-    width = max(rows.shape[1], int(more.lengths.max(initial=0)))
-    padded = np.full((len(rows) + len(aside), width), -1, np.int32)
-    padded[: len(rows), : rows.shape[1]] = rows
-    below = np.repeat(np.arange(len(aside)), more.lengths)
-    padded[len(rows) + below, np.arange(len(more.flat)) - more.starts[below]] = more.flat
-    return Spelled(
-        padded,
-        np.concatenate([lengths, more.lengths]),
-        np.concatenate([starts, np.fromiter((start for _, start, _ in aside), np.int64, len(aside))]),
-        np.concatenate([repeated, np.fromiter((place for _, _, place in aside), np.int64, len(aside))]),
-        np.concatenate([counts, aside_counts]),
-    )

@@ -3,15 +3,15 @@
 A **word** is a run of letters, marks and digits, with single apostrophes inside (``комп'ютер``, ``l'eau``). Scripts
 that put no spaces between words have no such runs: there a word is one character with its marks (``我``, ``ก็``).
 
-A **gap** is what stands between two words, at most 3 characters, none of them a control character or a line break. What
-is longer or has one breaks the line into **segments**, and no n-gram crosses a break.
+A **gap** is what stands between two words: at most 3 characters, none of them a control character or a line break. A
+longer gap, or one that has a break, ends a **segment** of the line, and no n-gram crosses segments.
 
 A segment is a list of **units**: its first word bare, and each later word with the gap before it. An n-gram is written
-as its units with a tab between them, and its first one is bare as well, wherever in the segment it stands::
+as its units with a tab between them; its first unit is bare as well, wherever in the segment it stands::
 
     Він сказав, що.     ["Він", " сказав", ", що"]     "Він"  "Він\\t сказав"  "сказав\\t, що"
 
-The counting engine cuts by RE2 and `segments` by Python's own expressions, both from the same tables of characters.
+The counting engine cuts by RE2 expressions, the tests check it by Python's; both come from the same tables here.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from __future__ import annotations
 import re
 import unicodedata
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
 from functools import cache
 from itertools import chain, groupby
+from typing import NamedTuple
 
 TAB = "\t"
 """Between the units of an n-gram: no gap holds one."""
@@ -46,62 +46,22 @@ SPACELESS = (
     (0x1AFF0, 0x1B16F),  # Kana, extended
     (0x20000, 0x33FFF),  # Han, extended
 )
-"""Where letters and digits are words by themselves."""
+"""Letters and digits in these ranges are words by themselves."""
 ASSIGNED = (range(0x34000), range(0xE0100, 0xE01F0))
 """Every letter, mark and digit is somewhere here: beyond are symbols, private characters and empty planes."""
 
 
-def segments(line: str) -> list[list[str]]:
-    """The units of each segment of a line."""
-    cut = compiled()
-    return [cut.unit.findall(segment) for segment in cut.segment.findall(line)]
-
-
-def words_of(units: list[str]) -> list[str]:
-    """The words of a segment, without the gaps before them."""
-    word = compiled().word
-    return [found[0] for unit in units if (found := word.search(unit))]
-
-
-def ngrams(line: str, order: int) -> Iterator[str]:
-    """Every n-gram of a line of up to so many words: what the engine counts."""
-    for units in segments(line):
-        for start, word in enumerate(words_of(units)):
-            for end in range(start + 1, min(start + order, len(units)) + 1):
-                yield TAB.join((word, *units[start + 1 : end]))
-
-
-@dataclass(frozen=True)
-class Patterns:
-    """Expressions for a segment of a line, for a unit within a segment, and for the word of a unit."""
+class Patterns(NamedTuple):
+    """Regular expressions for a segment of a line, for a unit within a segment, and for the word of a unit."""
 
     segment: str
     unit: str
     word: str
 
 
-@dataclass(frozen=True)
-class Compiled:
-    """The same for Python's own engine."""
-
-    segment: re.Pattern[str]
-    unit: re.Pattern[str]
-    word: re.Pattern[str]
-
-
 @cache
-def re2_patterns() -> Patterns:
-    """What the counting engine cuts by."""
-    return _patterns(lambda point: f"\\x{{{point:x}}}")
-
-
-@cache
-def compiled() -> Compiled:
-    cut = _patterns(lambda point: f"\\U{point:08x}")
-    return Compiled(re.compile(cut.segment), re.compile(cut.unit), re.compile(cut.word))
-
-
-def _patterns(escaped: Callable[[int], str]) -> Patterns:
+def patterns(escaped: Callable[[int], str]) -> Patterns:
+    """The expressions for an engine that writes a code point as ``escaped`` does."""
     runs, marks, alone = _tables()
     breaks = _members(BREAKS)
     letter, mark, lone, gap = (
@@ -111,6 +71,19 @@ def _patterns(escaped: Callable[[int], str]) -> Patterns:
     word = f"(?:[{lone}][{mark}]*|[{letter}]+(?:[{APOSTROPHES}][{letter}]+)*)"
     before = f"[^{gap}]{{0,{LONGEST_GAP}}}"
     return Patterns(segment=f"{word}(?:{before}{word})*", unit=f"{before}{word}", word=word)
+
+
+def in_re2(point: int) -> str:
+    return f"\\x{{{point:x}}}"
+
+
+def in_python(point: int) -> str:
+    return f"\\U{point:08x}"
+
+
+@cache
+def word_pattern() -> re.Pattern[str]:
+    return re.compile(patterns(in_python).word)
 
 
 @cache

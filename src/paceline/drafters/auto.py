@@ -10,14 +10,13 @@ finds that, beside the draft that is there already, it is worth its time.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 from paceline.dictionary.file import readable
 from paceline.dictionary.index import Dictionary
 from paceline.drafters.assistant import Assistant
 from paceline.drafters.assistant.drafter import Model
-from paceline.drafters.base import Ask, Budget, Drafter
-from paceline.drafters.compose import Union, best, joined
+from paceline.drafters.base import Ask, Budget, Drafter, Enrich
+from paceline.drafters.compose import Union, joined
 from paceline.drafters.dictionary import DictSpec, shipped_for
 from paceline.drafters.foresight import Foresight
 from paceline.drafters.suffix import Suffix
@@ -66,33 +65,27 @@ class Auto(Union):
         self.cheap: tuple[Drafter, ...] = (Suffix(noise=noise), Foresight(noise=noise, prefill=prefill))
         if dictionary != NONE:
             self.cheap += (AtHand(file=None if dictionary == SHIPPED else dictionary),)
-        self.dear: tuple[Drafter, ...] = () if model is None else (Assistant(model=model, noise=noise),)
-        super().__init__((*self.cheap, *self.dear))
+        self.expensive: tuple[Drafter, ...] = () if model is None else (Assistant(model=model, noise=noise),)
+        super().__init__((*self.cheap, *self.expensive))
+        self.enriches = bool(self.expensive)
 
     def _nodes(self, sizes: Sequence[int]) -> int:
         return NODES + sum(sizes[len(self.cheap) :])
 
     def propose(self, asks: Sequence[Ask]) -> list[DraftTree]:
-        trees = self._drafts(range(len(self.cheap)), asks)
-        if not self.dear:
-            return trees
-        dear = [
-            i
-            for i, (ask, tree) in enumerate(zip(asks, trees, strict=True))
-            if ask.budget.adviser is None or ask.budget.adviser.worth(ask.state.context, tree)
-        ]
-        if dear:
-            more = self._drafts(range(len(self.cheap), len(self.parts)), [asks[i] for i in dear])
-            for i, tree in zip(dear, more, strict=True):
-                trees[i] = best(joined([trees[i], tree]), asks[i])
-        return trees
+        return [joined(trees) for trees in self._drafts(range(len(self.cheap)), asks)]
 
-    def _drafts(self, numbers: range, asks: Sequence[Ask]) -> list[DraftTree]:
-        """The drafts of some of the parts, each no larger than suits it, as one tree per sequence."""
+    def enrich(self, asks: Sequence[Enrich]) -> list[DraftTree]:
+        own = [Ask(state, budget) for state, budget, _ in asks]
+        more = self._drafts(range(len(self.cheap), len(self.parts)), own)
+        return [joined([ask.draft, *trees]) for ask, trees in zip(asks, more, strict=True)]
+
+    def _drafts(self, numbers: range, asks: Sequence[Ask]) -> list[tuple[DraftTree, ...]]:
+        """The drafts of some of the parts for each sequence, each no larger than suits the part."""
         by_part: list[list[DraftTree]] = []
         for number in numbers:
             part = self.parts[number]
             budgets = [Budget(min(ask.budget.nodes, part.nodes), ask.budget.depth) for ask in asks]
-            own: list[Any] = [ask.state[number] for ask in asks]
-            by_part.append(part.propose([Ask(*pair) for pair in zip(own, budgets, strict=True)]))
-        return [best(joined(trees), ask) for ask, trees in zip(asks, zip(*by_part, strict=True), strict=True)]
+            states = [ask.state[number] for ask in asks]
+            by_part.append(part.propose([Ask(*pair) for pair in zip(states, budgets, strict=True)]))
+        return list(zip(*by_part, strict=True))

@@ -13,23 +13,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, NamedTuple, Protocol
+from typing import Any, ClassVar, NamedTuple
 
 from paceline.context import Context
 from paceline.targets.base import NOTHING, Scores, Target, Want
-from paceline.tree import DraftTree, Floats
+from paceline.tree import DraftTree
 from paceline.verify import Verdict
 from paceline.vocabulary import Vocabulary
-
-
-class Adviser(Protocol):
-    """Who knows what drafts have come to so far."""
-
-    def worth(self, context: Context, draft: DraftTree) -> bool:
-        """Whether, with this draft at hand already, a source that takes time is worth its time."""
-
-    def paths(self, context: Context, draft: DraftTree) -> Floats:
-        """How likely the text is to go through each node; less below a node than at it."""
 
 
 @dataclass(frozen=True)
@@ -38,9 +28,6 @@ class Budget:
 
     nodes: int
     depth: int
-    adviser: Adviser | None = None
-    """Asked by drafters of several sources: before the dear ones run, and which nodes to keep. Where there is none, all
-    sources run, and their own scores are believed."""
 
     def __post_init__(self) -> None:
         assert min(self.nodes, self.depth) >= 0, f"a budget is not negative: {self}"
@@ -55,6 +42,14 @@ class Ask(NamedTuple):
 
     state: Any
     budget: Budget
+
+
+class Enrich(NamedTuple):
+    """One sequence with the draft of the cheap part, waiting for that of the expensive part."""
+
+    state: Any
+    budget: Budget
+    draft: DraftTree
 
 
 class Seen(NamedTuple):
@@ -94,6 +89,9 @@ class Drafter:
     """Who sizes its drafts where nobody says, as a planner's spec."""
     needs: Want = NOTHING
     """What the target should compute for `observe` beyond tokens."""
+    enriches: bool = False
+    """Whether it has an expensive part: `propose` leaves it out, and `enrich` is called where the planner finds that,
+    beside the draft that is there, it is worth its time."""
 
     def fit(self, target: Target, vocabulary: Vocabulary | None = None) -> None:
         """Learn which model to draft for, before any `open`, perhaps again for the same one.
@@ -116,6 +114,20 @@ class Drafter:
     def propose_one(self, state: Any, budget: Budget) -> DraftTree:
         """The draft of one sequence."""
         raise TypeError(f"drafter {type(self).__name__} overrides neither propose nor propose_one")
+
+    def enrich(self, asks: Sequence[Enrich]) -> list[DraftTree]:
+        """Each draft joined with that of the expensive part; called only where `enriches` says so."""
+        return [ask.draft for ask in asks]
+
+    def read(self, seen: Sequence[Seen]) -> None:
+        """Read from the scores what `observe` will need: the best tokens of every row, where it `needs` any.
+
+        Called before every `observe`. It is apart since its time counts as the target's and not as drafting: on a
+        device that works ahead of the host it waits for the forward.
+        """
+        if self.needs.top:
+            for each in seen:
+                each.scores.read_top()
 
     def observe(self, seen: Sequence[Seen]) -> None:
         """Learn from a round. The context has its new tokens already."""

@@ -7,18 +7,10 @@ from contextlib import ExitStack
 from typing import Any
 
 from paceline.context import Context
-from paceline.drafters.base import Ask, Drafter, Seen
+from paceline.drafters.base import Ask, Drafter, Enrich, Seen
 from paceline.targets.base import NOTHING, Target, Want
 from paceline.tree import EMPTY, DraftTree, merge
 from paceline.vocabulary import Vocabulary
-
-
-class Opened(list[Any]):
-    """The states of a text's parts, and the text."""
-
-    def __init__(self, context: Context) -> None:
-        super().__init__()
-        self.context = context
 
 
 class Composed(Drafter):
@@ -31,6 +23,7 @@ class Composed(Drafter):
             needs = needs | part.needs
         self.needs = needs
         self.nodes = self._nodes([part.nodes for part in self.parts])
+        self.enriches = any(part.enriches for part in self.parts)
 
     def _nodes(self, sizes: Sequence[int]) -> int:
         """Of parts that take turns, the largest size."""
@@ -44,8 +37,8 @@ class Composed(Drafter):
         for part in self.parts:
             part.reset()
 
-    def open(self, context: Context) -> Opened:
-        states = Opened(context)
+    def open(self, context: Context) -> list[Any]:
+        states: list[Any] = []
         with ExitStack() as opened:
             for part in self.parts:
                 states.append(part.open(context))
@@ -53,14 +46,24 @@ class Composed(Drafter):
             opened.pop_all()
         return states
 
+    def read(self, seen: Sequence[Seen]) -> None:
+        for number, part in enumerate(self.parts):
+            part.read([entry._replace(state=entry.state[number]) for entry in seen])
+
     def observe(self, seen: Sequence[Seen]) -> None:
         for number, part in enumerate(self.parts):
             part.observe([entry._replace(state=entry.state[number]) for entry in seen])
 
-    def close(self, state: Opened) -> None:
+    def close(self, state: list[Any]) -> None:
         with ExitStack() as opened:  # also the others where one fails to close
             for part, own in zip(self.parts, state, strict=True):
                 opened.callback(part.close, own)
+
+
+class Turns(list[Any]):
+    """The states of parts that take turns, and the number of the part whose draft is the last one."""
+
+    spoke: int | None = None
 
 
 class Fallback(Composed):
@@ -68,8 +71,13 @@ class Fallback(Composed):
 
     name = "fallback"
 
+    def open(self, context: Context) -> Turns:
+        return Turns(super().open(context))
+
     def propose(self, asks: Sequence[Ask]) -> list[DraftTree]:
         drafts = [EMPTY] * len(asks)
+        for ask in asks:
+            ask.state.spoke = None
         for number, part in enumerate(self.parts):
             silent = [i for i, draft in enumerate(drafts) if len(draft) == 0]
             if not silent:
@@ -77,11 +85,26 @@ class Fallback(Composed):
             proposed = part.propose([Ask(asks[i].state[number], asks[i].budget) for i in silent])
             for i, draft in zip(silent, proposed, strict=True):
                 drafts[i] = draft
+                if len(draft):
+                    asks[i].state.spoke = number
+        return drafts
+
+    def enrich(self, asks: Sequence[Enrich]) -> list[DraftTree]:
+        """With the expensive part of the part that proposed; where none did, of the first that has one."""
+        drafts = [ask.draft for ask in asks]
+        first = next(number for number, part in enumerate(self.parts) if part.enriches)
+        speakers = [first if ask.state.spoke is None else ask.state.spoke for ask in asks]
+        for number, part in enumerate(self.parts):
+            turns = [i for i, speaker in enumerate(speakers) if speaker == number]
+            if turns and part.enriches:
+                own = [asks[i]._replace(state=asks[i].state[number]) for i in turns]
+                for i, draft in zip(turns, part.enrich(own), strict=True):
+                    drafts[i] = draft
         return drafts
 
 
 class Union(Composed):
-    """``a+b``: one tree of all parts with equal paths merged, of which the budget takes the `best`."""
+    """``a+b``: one tree of all parts with equal paths merged. It may be larger than the budget: the planner cuts it."""
 
     name = "union"
 
@@ -93,7 +116,16 @@ class Union(Composed):
             part.propose([Ask(state[number], budget) for state, budget in asks])
             for number, part in enumerate(self.parts)
         ]
-        return [best(united(trees), ask) for ask, trees in zip(asks, zip(*by_part, strict=True), strict=True)]
+        return [united(trees) for trees in zip(*by_part, strict=True)]
+
+    def enrich(self, asks: Sequence[Enrich]) -> list[DraftTree]:
+        drafts = [[ask.draft] for ask in asks]
+        for number, part in enumerate(self.parts):
+            if part.enriches:
+                own = [Enrich(ask.state[number], ask.budget, EMPTY) for ask in asks]
+                for trees, more in zip(drafts, part.enrich(own), strict=True):
+                    trees.append(more)
+        return [united(trees) for trees in drafts]
 
 
 def united(trees: Sequence[DraftTree]) -> DraftTree:
@@ -108,12 +140,3 @@ def joined(trees: Sequence[DraftTree]) -> DraftTree:
     again."""
     present = [tree for tree in trees if len(tree)]
     return merge(present) if len(present) > 1 else present[0] if present else EMPTY
-
-
-def best(tree: DraftTree, ask: Ask) -> DraftTree:
-    """As much of a draft as was asked for. Scores of several sources are hard to compare: one may boast where another
-    is modest. So whoever knows how often nodes of each came true is asked, where there is anybody."""
-    nodes, adviser = ask.budget.nodes, ask.budget.adviser
-    if adviser is None or len(tree) <= nodes:
-        return tree.top(nodes)
-    return tree.top(nodes, adviser.paths(ask.state.context, tree))

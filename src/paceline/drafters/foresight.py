@@ -1,9 +1,8 @@
-"""Foresight: the noise says which tokens are in luck at a place, a wide store says which of them could come there.
+"""Foresight ranks many candidates by probability / shared noise, so it needs a rough idea of many probabilities.
 
-A sampled token is the one whose clock rings first, each clock running at the speed of its token's probability, and the
-clocks are public. So a rough idea of the probabilities of many tokens is worth more than a good one of the likeliest:
-the token that the target will choose may well be its fiftieth, and its clock shows it. Hence rows of 64 candidates
-where the classic stores keep ten, and beside them what is likely anywhere, where little else is known.
+The token that the target will sample may well be its fiftieth likeliest, and the noise shows which (`noise`). Hence
+rows of 64 candidates where the classic stores keep ten, and beside them what is likely anywhere, where little else is
+known.
 
 The idea of the next token is a mixture of three, each of them a guess of the target's law there ::
 
@@ -26,8 +25,8 @@ import numpy as np
 
 from paceline.context import Context
 from paceline.drafters.base import Budget, Seen
-from paceline.drafters.lookahead import noise_option, shares_noise
-from paceline.drafters.store import Chances, Ids, Store, Storing, foreseen
+from paceline.drafters.noise import Chances, Ids, SharedNoise, wants_noise
+from paceline.drafters.store import Store, Storing
 from paceline.tree import EMPTY, ROOT, DraftTree, Floats, Ints
 
 SHARES = (0.5, 0.2, 0.3)
@@ -108,13 +107,15 @@ class Text:
     context: Context
     store: Store
     anywhere: Anywhere
-    shared: bool
-    """Whether candidates are ranked with the public noise."""
+    noise: SharedNoise | None
+    """By which candidates are ranked, if by any."""
     ids: Ids | None = None
     chances: Chances | None = None
     """Of the row that chose the root."""
     asked: bool = True
     """Whether a draft was wanted in this round."""
+    spared: bool = False
+    """Whether the rows of this round are left unread."""
 
 
 class Foresight(Storing):
@@ -148,7 +149,7 @@ class Foresight(Storing):
         super().__init__(width=k, store=store, prefill=prefill)
         self.beams, self.depth, self.threshold = beams, depth, threshold
         self._most = anywhere
-        self._noise = noise_option(self.name, noise)
+        self._noise = wants_noise(self.name, noise)
         self._anywhere = Anywhere(0, anywhere)
 
     def reset(self) -> None:
@@ -157,16 +158,21 @@ class Foresight(Storing):
 
     def open(self, context: Context) -> Text:
         own = self._anywhere if self._shared is not None else Anywhere(self._size, self._most)
-        return Text(context, self._store(), own, shares_noise(context, self._noise))
+        return Text(context, self._store(), own, SharedNoise.of(context, self._noise))
 
     # what is learnt
 
-    def observe(self, seen: Sequence[Seen]) -> None:
+    def read(self, seen: Sequence[Seen]) -> None:
         spared = _spared(seen)
         for number, one in enumerate(seen):
+            one.state.spared = number in spared
+        super().read([one for one in seen if not one.state.spared])
+
+    def observe(self, seen: Sequence[Seen]) -> None:
+        for one in seen:
             text: Text = one.state
             with text.store.lock:
-                if number in spared:
+                if text.spared:
                     text.ids = text.chances = None
                     continue
                 if one.verdict.tokens:
@@ -184,7 +190,8 @@ class Foresight(Storing):
         before = text.context.tokens[: -len(tokens)]
         ideas = self._ideas(text, int(before[-1]))
         shares = text.anywhere.shares
-        asked = shares if text.shared else shares[:-1]  # without noise `anywhere` is no use, and others may share it
+        # without noise `anywhere` is no use, and others may share it
+        asked = shares[:-1] if text.noise is None else shares
         found = asked * [_chance(ids, chances, tokens[0]) for ids, chances in ideas[: len(asked)]]
         if (total := found.sum()) > 0:
             whole = asked.sum()
@@ -194,12 +201,12 @@ class Foresight(Storing):
 
     def _ideas(self, text: Text, root: int) -> tuple[tuple[Ids, Chances], ...]:
         """After, beside and anywhere; an idea of nothing where there is none."""
-        store, most = text.store, None if text.shared else NARROW
+        store, most = text.store, NARROW if text.noise is None else None
         after = (store.tokens[root, :most], store.chances[root, :most]) if root < len(store) else (NO_IDS, NO_CHANCES)
         beside = (NO_IDS, NO_CHANCES)
         if text.ids is not None and text.chances is not None:
             beside = text.ids[:most], text.chances[:most]
-        anywhere = (text.anywhere.ids, text.anywhere.chances) if text.shared else (NO_IDS, NO_CHANCES)
+        anywhere = (NO_IDS, NO_CHANCES) if text.noise is None else (text.anywhere.ids, text.anywhere.chances)
         return after, beside, anywhere
 
     # what is drafted
@@ -221,9 +228,9 @@ class Foresight(Storing):
         tokens, mixed = _added(np.concatenate([ids for ids, _ in ideas]), np.concatenate(said))
         known = mixed > 0
         candidates, weights = tokens[known], mixed[known]
-        if not text.shared:
+        if text.noise is None:
             return candidates, weights / max(1.0, float(weights.sum()))
-        odds = foreseen(weights[None], candidates[None], text.context, 0)[0]
+        odds = text.noise.wins(weights[None], candidates[None], 0)[0]
         likely = odds > IMPOSSIBLE
         return candidates[likely], odds[likely]
 
@@ -258,10 +265,10 @@ class Foresight(Storing):
 
     def _below(self, text: Text, level: _Level, going: Ints, place: int, before: int) -> _Level:
         """The best children of those that go on, as likely as their rows say."""
-        most = None if text.shared else NARROW
+        most = NARROW if text.noise is None else None
         rows = level.tokens[going]
         ids, chances = text.store.tokens.take(rows, 0)[:, :most], text.store.chances.take(rows, 0)[:, :most]
-        odds = foreseen(chances, ids, text.context, place) if text.shared else chances.astype(np.float64)
+        odds = chances.astype(np.float64) if text.noise is None else text.noise.wins(chances, ids, place)
         if odds.shape[1] > BRANCHES:
             kept = (-odds).argpartition(BRANCHES - 1, axis=1)[:, :BRANCHES]
             kept += np.arange(0, odds.size, odds.shape[1])[:, None]

@@ -22,44 +22,12 @@ import numpy as np
 
 from paceline.context import Context
 from paceline.drafters.base import Budget, Drafter, Seen
+from paceline.drafters.noise import BEST, SharedNoise, choices, log_chances, wants_noise
 from paceline.targets.base import NOTHING, Scores, Want
-from paceline.tree import ROOT, DraftTree, Floats, Ints, merge
+from paceline.tree import ROOT, DraftTree, Ints, merge
 
-BEST = 8
-"""Of so many best tokens after a row the target's own sample is guessed."""
-COLDEST = 0.02
-"""Settings colder than this are foreseen as this: greedy in effect, and no number overflows."""
 ELSEWHERE = 1.0
 """What the newest n-gram weighs, too, is the weight of none of them being right."""
-
-
-def foretold(context: Context, scores: Scores, rows: Ints, ahead: Ints, *, shared: bool) -> Ints:
-    """What the target would say after each of the ``rows``; ``ahead`` are the places of the answers, counted from the
-    next token of the text. With ``shared`` noise its sample at that place, as far as the settings' temperature makes
-    it, else its likeliest token."""
-    found: Ints
-    if not shared:
-        found = scores.choices()[rows]
-        return found
-    top = scores.top(BEST)
-    ids = top.ids[rows]
-    favour = top.logits[rows] / max(context.sampling.temperature, COLDEST)
-    clocks = context.exponentials_each(np.repeat(ahead, ids.shape[1]), ids.ravel())
-    favour -= np.log(clocks).reshape(ids.shape)
-    found = ids[np.arange(len(rows)), favour.argmax(axis=1)]
-    return found
-
-
-def shares_noise(context: Context, wanted: bool) -> bool:
-    """Whether the target's choices can be foreseen by more than their likelihood."""
-    return wanted and context.foreseeable and not context.sampling.greedy
-
-
-def noise_option(name: str, noise: str) -> bool:
-    """The option ``noise`` of a method, as whether to share it."""
-    if noise not in ("shared", "none"):
-        raise ValueError(f"{name} takes noise=shared or noise=none, not {noise!r}")
-    return noise == "shared"
 
 
 MISSING = -2
@@ -150,7 +118,7 @@ class Ahead:
     context: Context
     window: Window
     pool: Pool
-    shared: bool
+    noise: SharedNoise | None
     pooled: int = 0
     """How much of the text is in the pool."""
 
@@ -185,14 +153,14 @@ class Lookahead(Drafter):
                 raise ValueError(f"lookahead needs {key} of at least {least}, not {value}")
         self.level, self.window, self.guesses = level, window, guesses
         self.pool_from_prompt = pool_from_prompt
-        self._noise = noise_option(self.name, noise)
+        self._noise = wants_noise(self.name, noise)
         self.nodes = guesses * (level - 1)
         if not self._noise:
             self.needs = NOTHING
 
     def open(self, context: Context) -> Ahead:
         window = Window.ahead_of(context.tokens, self.level, self.window)
-        state = Ahead(context, window, Pool(self.guesses), shares_noise(context, self._noise))
+        state = Ahead(context, window, Pool(self.guesses), SharedNoise.of(context, self._noise))
         if self.pool_from_prompt:
             state.learn_text(self.level)
         return state
@@ -200,7 +168,7 @@ class Lookahead(Drafter):
     def propose_one(self, state: Ahead, budget: Budget) -> DraftTree:
         guesses = state.pool.after(state.context.root)
         weights = [ELSEWHERE / (1 + age) for age in range(len(guesses))]
-        drafted = weighed(guesses, weights, budget, state.context, shared=state.shared, source=self.name)
+        drafted = weighed(guesses, weights, budget, state.noise, self.name)
         return merge([drafted, state.window.tree(self.name)])
 
     def observe(self, seen: Sequence[Seen]) -> None:
@@ -211,7 +179,7 @@ class Lookahead(Drafter):
             if rows is not None:
                 context = state.context
                 ahead = state.window.places() - len(verdict.tokens)
-                said = foretold(context, scores, rows, ahead, shared=state.shared).tolist()
+                said = choices(scores, rows, state.noise, ahead).tolist()
                 for first, *rest in state.window.move(int(scores.tokens[0]), said, context.tokens):
                     state.pool.put(first, tuple(rest))
             if self.pool_from_prompt:
@@ -222,13 +190,11 @@ def weighed(
     guesses: Iterable[Sequence[int]],
     weights: Sequence[float],
     budget: Budget,
-    context: Context,
-    *,
-    shared: bool,
+    noise: SharedNoise | None,
     source: str,
 ) -> DraftTree:
     """Guesses as one tree, cut to the budget. A node is as likely as the guesses through it weigh beside those through
-    its parent, `ELSEWHERE` among them; under ``shared`` noise a target that knew no better is foreseen by its clocks.
+    its parent, `ELSEWHERE` among them; with ``noise``, to win that race.
     """
     place: dict[tuple[int, int], int] = {}
     tokens, parents, weight, depths = list[int](), list[int](), list[float](), list[int]()
@@ -242,21 +208,6 @@ def weighed(
                 weight.append(0.0)
                 depths.append(depth)
             weight[node] += own
-    scores = _scores(np.array(tokens), np.array(parents), np.array(weight), np.array(depths), context, shared=shared)
+    groups, ahead, ids = (np.array(numbers, np.int64) for numbers in (parents, depths, tokens))
+    scores = log_chances(np.array(weight), ELSEWHERE, groups - ROOT, noise, ahead, ids)
     return DraftTree.build(tokens, parents, source=source, scores=scores).top(budget.nodes)
-
-
-def _scores(tokens: Ints, parents: Ints, weight: Floats, depths: Ints, context: Context, *, shared: bool) -> Floats:
-    """Log-probabilities of nodes by what they weigh."""
-    if not len(tokens):
-        return np.empty(0)
-    n = len(tokens)
-    places = np.where(parents == ROOT, n, parents)
-    siblings = np.bincount(places, weights=weight, minlength=n + 1)[places]
-    favour, tail = weight / (siblings + ELSEWHERE), ELSEWHERE / (siblings + ELSEWHERE)
-    if shared:
-        coolness = 1 / max(context.sampling.temperature, COLDEST)
-        favour, tail = favour**coolness / context.exponentials_each(depths, tokens), tail**coolness
-    rivals = np.bincount(places, weights=favour, minlength=n + 1)[places]
-    found: Floats = np.log(favour / (rivals + tail))
-    return found

@@ -18,8 +18,8 @@ import numpy as np
 
 from paceline.context import Context
 from paceline.drafters.base import Budget, Seen
-from paceline.drafters.lookahead import noise_option, shares_noise
-from paceline.drafters.store import Chances, Ids, Store, Storing, foreseen
+from paceline.drafters.noise import Chances, Ids, SharedNoise, wants_noise
+from paceline.drafters.store import Store, Storing
 from paceline.tree import EMPTY, ROOT, DraftTree, Floats, Ints
 
 WIDTH = 8
@@ -66,11 +66,11 @@ def template(nodes: int, depth: int) -> Template:
 
 @dataclass(eq=False)
 class Text:
-    """One sequence and its store; with ``shared`` noise the candidates of a row are ranked by it."""
+    """One sequence, its store, and the noise by which the candidates of a row are ranked, if by any."""
 
     context: Context
     store: Store
-    shared: bool
+    noise: SharedNoise | None
 
 
 class Recycling(Storing):
@@ -84,10 +84,10 @@ class Recycling(Storing):
 
     def __init__(self, *, noise: str = "shared", prefill: bool = False, store: str = "shared") -> None:
         super().__init__(width=WIDTH, store=store, prefill=prefill)
-        self._noise = noise_option(self.name, noise)
+        self._noise = wants_noise(self.name, noise)
 
     def open(self, context: Context) -> Text:
-        return Text(context, self._store(), shares_noise(context, self._noise))
+        return Text(context, self._store(), SharedNoise.of(context, self._noise))
 
     def observe(self, seen: Sequence[Seen]) -> None:
         for one in seen:
@@ -114,9 +114,9 @@ class Recycling(Storing):
         """Out of the rows of the tokens ``above``, in the order in which they are likeliest to be chosen, those of the
         given ``ranks``; ``among`` says of which row each."""
         ids, chances = text.store.tokens.take(above, 0), text.store.chances.take(above, 0)
-        if not text.shared:
+        if text.noise is None:
             return ids[among, ranks], chances[among, ranks]
-        likely = foreseen(chances, ids, text.context, place)
+        likely = text.noise.wins(chances, ids, place)
         chosen = (-likely).argsort(axis=1, kind="stable")[among, ranks]
         return ids[among, chosen], likely[among, chosen]
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from paceline.context import Context
 from paceline.drafters.base import Budget, Drafter
 from paceline.drafters.datastore import KEY, SHORTEST, Datastore
-from paceline.drafters.suffix import check_noise, clocks_of
+from paceline.drafters.noise import SharedNoise, wants_noise
 from paceline.drafters.votes import even, grow
 from paceline.targets.base import Target
 from paceline.tree import DraftTree
@@ -42,10 +42,10 @@ class Rest(Drafter):
             raise ValueError(f"rest takes its draft from at least one match, not {matches}")
         if length < 1:
             raise ValueError(f"rest drafts continuations of at least one token, not {length}")
-        check_noise(self.name, noise)
         self._store = Datastore(corpus)
         self._longest, self._shortest = longest, shortest
-        self._matches, self._length, self._noise = matches, length, noise
+        self._matches, self._length = matches, length
+        self._noise = wants_noise(self.name, noise)
 
     def fit(self, target: Target, vocabulary: Vocabulary | None = None) -> None:
         self._store.check(target.vocab_size, vocabulary)
@@ -56,4 +56,4 @@ class Rest(Drafter):
         found = self._store.following(
             ending, self._matches, min(depth, budget.nodes), longest=self._longest, shortest=self._shortest
         )
-        return grow(even(found), budget.nodes, depth, self.name, clocks_of(state, self._noise))
+        return grow(even(found), budget.nodes, depth, self.name, SharedNoise.of(state, self._noise))

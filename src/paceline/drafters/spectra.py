@@ -23,17 +23,8 @@ import numpy as np
 from paceline.context import Context
 from paceline.drafters.base import Budget, Drafter, Seen
 from paceline.drafters.datastore import KEY, Datastore
-from paceline.drafters.lookahead import (
-    BEST,
-    COLDEST,
-    ELSEWHERE,
-    Pool,
-    Window,
-    foretold,
-    noise_option,
-    shares_noise,
-    weighed,
-)
+from paceline.drafters.lookahead import ELSEWHERE, Pool, Window, weighed
+from paceline.drafters.noise import BEST, SharedNoise, choices, log_chances, wants_noise
 from paceline.targets.base import NOTHING, Scores, Target, Want
 from paceline.tree import ROOT, DraftTree, Floats, merge
 from paceline.verify import Verdict
@@ -104,8 +95,7 @@ class Memory:
 
     context: Context
     store: Store
-    shared: bool
-    """Whether the target's choices are foreseen by the public noise."""
+    noise: SharedNoise | None
     window: Window | None = None
     learnt: int = 0
     """How much of the text is in the store."""
@@ -155,7 +145,7 @@ class Spectra(Drafter):
             raise ValueError(f"spectra takes window=0 (none) or a window of at least 2, not {window}")
         self.level, self.guesses, self.window = level, guesses, window
         self.nodes = guesses * (level - 1)
-        self._noise = noise_option(self.name, noise)
+        self._noise = wants_noise(self.name, noise)
         if not self._noise:
             self.needs = NOTHING
         self._corpus = None if corpus is None else Datastore(corpus)
@@ -171,7 +161,7 @@ class Spectra(Drafter):
 
     def open(self, context: Context) -> Memory:
         store = self._common or Store(self.level, self.guesses)
-        state = Memory(context, store, shares_noise(context, self._noise))
+        state = Memory(context, store, SharedNoise.of(context, self._noise))
         if self.window:
             state.window = Window.ahead_of(context.tokens, self.level, self.window)
         with store.lock:
@@ -203,7 +193,7 @@ class Spectra(Drafter):
             tails.append((*tails[parent], token)[-keep:])
             depths.append(depths[parent] + 1)
         ahead = np.array(depths) - len(verdict.tokens)
-        said = foretold(context, scores, np.arange(len(tails)), ahead, shared=state.shared)
+        said = choices(scores, np.arange(len(tails)), state.noise, ahead)
         if state.window is not None and (newest := state.window.newest(scores)) is not None:
             state.window.move(int(scores.tokens[0]), said[newest].tolist(), context.tokens)
         for tail, token in zip(tails, said.tolist(), strict=True):
@@ -232,8 +222,7 @@ class Spectra(Drafter):
         found = corpus.following(ending, PLACES, 2 * (self.level - 1))
         weights = [size * ELSEWHERE / len(found) for _, size in found]
         guesses = [told for told, _ in found]
-        source = f"{self.name} corpus"
-        return weighed(guesses, weights, budget, state.context, shared=state.shared, source=source)
+        return weighed(guesses, weights, budget, state.noise, f"{self.name} corpus")
 
     def _level(self, state: Memory, sketch: Sketch, going: Sequence[Going], depth: int) -> list[Going]:
         """Hang the next level below the nodes that go on, and say which of it go on."""
@@ -268,19 +257,13 @@ def _votes(backward: Contexts, front: Going) -> dict[int, float]:
 
 
 def _believed(votes: Iterable[dict[int, float]], state: Memory, depth: int) -> Floats:
-    """Log-probabilities of all that is voted for, in order; with shared noise, as its clocks foresee."""
-    tokens, shares, rest, groups = list[int](), list[float](), list[float](), list[int]()
-    for group, weights in enumerate(votes):
-        whole = ELSEWHERE + sum(weights.values())
-        tokens += weights
-        shares += [weight / whole for weight in weights.values()]
-        rest.append(ELSEWHERE / whole)
-        groups += [group] * len(weights)
-    favour, elsewhere = np.array(shares), np.array(rest)
-    if state.shared and tokens:
-        coolness = 1 / max(state.context.sampling.temperature, COLDEST)
-        elsewhere = elsewhere**coolness
-        favour = favour**coolness / state.context.exponentials(depth, np.array(tokens))
-    rivals = np.bincount(np.array(groups, np.int64), weights=favour, minlength=len(rest)) + elsewhere
-    found: Floats = np.log(favour / rivals[groups])
-    return found
+    """Log-probabilities of all that is voted for, in order."""
+    tokens, weights, groups = list[int](), list[float](), list[int]()
+    for group, voted in enumerate(votes):
+        tokens += voted
+        weights += voted.values()
+        groups += [group] * len(voted)
+    ahead = np.full(len(tokens), depth)
+    return log_chances(
+        np.array(weights), ELSEWHERE, np.array(groups, np.int64), state.noise, ahead, np.array(tokens, np.int64)
+    )

@@ -8,26 +8,17 @@ draft made of such pairs needs one scored row per token and no search at all.
 from __future__ import annotations
 
 from threading import RLock
-from typing import Any
 from weakref import ReferenceType, ref
 
 import numpy as np
 from numpy.typing import NDArray
 
-from paceline.context import Context
 from paceline.drafters.base import Drafter, Seen
+from paceline.drafters.noise import Chances
 from paceline.targets.base import Target, Want
 from paceline.targets.reading import Top
-from paceline.tree import Floats, Ints
+from paceline.tree import Ints
 from paceline.vocabulary import Vocabulary
-
-Chances = NDArray[np.floating[Any]]
-Ids = NDArray[np.signedinteger[Any]]
-
-COLDEST = 0.02
-"""Settings colder than this are foreseen as this: greedy in effect, and no number overflows."""
-TINIEST = float(np.finfo(np.float64).tiny)
-"""Keeps a share of nothing from being no number."""
 
 
 class Store:
@@ -83,26 +74,6 @@ def likelihoods(top: Top) -> Chances:
     np.fmax(found, 0.0, out=found)
     np.fmin(found, 1.0, out=found)
     return found
-
-
-def foreseen(chances: Chances, ids: Ids, context: Context, place: int) -> Floats:
-    """How likely each candidate is to be what the target will choose by the public noise, ``place`` places after the
-    next token. ``[rows, candidates]``, a row for every parent.
-
-    Every clock runs at the speed of its token's weight, and the first to ring is chosen: a candidate is as likely as
-    its speed over its time is to the sum of all. What the row does not name counts as one token.
-    """
-    cooling = 1 / max(context.sampling.temperature, COLDEST)
-    weights = chances.astype(np.float64)
-    unnamed = np.fmax(1.0 - np.add.reduce(weights, 1, keepdims=True), 0.0)
-    if cooling != 1:
-        np.power(weights, cooling, out=weights)
-        np.power(unnamed, cooling, out=unnamed)
-    weights /= context.exponentials(place, ids.astype(np.int64).ravel()).reshape(ids.shape)
-    unnamed += TINIEST
-    unnamed += np.add.reduce(weights, 1, keepdims=True)
-    weights /= unnamed
-    return weights
 
 
 def kept_last(seen: Seen) -> Ints:

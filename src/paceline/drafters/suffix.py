@@ -20,7 +20,8 @@ from paceline.drafters.base import Budget, Drafter, Seen
 from paceline.drafters.datastore import Datastore
 from paceline.drafters.endings import Endings
 from paceline.drafters.memory import Memory
-from paceline.drafters.votes import LONGEST, Clocks, Vote, even, grow, ranked
+from paceline.drafters.noise import SharedNoise, wants_noise
+from paceline.drafters.votes import LONGEST, Vote, even, grow, ranked
 from paceline.targets.base import Target
 from paceline.tree import DraftTree
 from paceline.vocabulary import Vocabulary
@@ -32,25 +33,14 @@ FOREIGN = 1
 WEIGHTS = [ranked(rank) for rank in range(PLACES)]
 BEFORE = 8
 """How many tokens of a prompt are remembered with what was written behind it."""
-NOISES = ("shared", "none")
-
-
-def clocks_of(context: Context, noise: str) -> Clocks | None:
-    """The public noise, where the target chooses by it and candidates are to be ranked by it."""
-    chosen = noise == "shared" and context.foreseeable and not context.sampling.greedy
-    return context.exponentials if chosen else None
-
-
-def check_noise(name: str, noise: str) -> None:
-    if noise not in NOISES:
-        raise ValueError(f"{name} takes noise=shared or noise=none, not {noise!r}")
 
 
 @dataclass(eq=False)
 class Followed:
-    """One text, its places by their endings."""
+    """One text, its places by their endings, and the noise by which votes are ranked, if by any."""
 
     context: Context
+    noise: SharedNoise | None
     endings: Endings = field(default_factory=Endings)
 
     def catch_up(self) -> None:
@@ -88,12 +78,11 @@ class Suffix(Drafter):
     def __init__(
         self, *, noise: str = "shared", corpus: str | None = None, remember: int = 0, memory: str | None = None
     ) -> None:
-        check_noise(self.name, noise)
         if remember < 0:
             raise ValueError(f"suffix remembers 0 tokens (nothing) or more, not {remember}")
         if memory is not None and remember == 0:
             raise ValueError(f"suffix keeps its memory in {memory!r} but remembers nothing; give remember=N, too")
-        self._noise = noise
+        self._noise = wants_noise(self.name, noise)
         self._corpus = None if corpus is None else Datastore(corpus)
         self._memory = Memory(remember, memory) if remember else None
 
@@ -113,7 +102,7 @@ class Suffix(Drafter):
             self._memory.save()
 
     def open(self, context: Context) -> Followed:
-        state = Followed(context)
+        state = Followed(context, SharedNoise.of(context, self._noise))
         state.catch_up()
         return state
 
@@ -123,7 +112,7 @@ class Suffix(Drafter):
         votes = state.votes(PLACES, count)
         if self._memory is not None or self._corpus is not None:
             votes = self._joined(votes, state.endings.text[-LONGEST:], count)
-        return grow(votes, budget.nodes, budget.depth, self.name, clocks_of(state.context, self._noise))
+        return grow(votes, budget.nodes, budget.depth, self.name, state.noise)
 
     def _joined(self, votes: list[Vote], ending: list[int], count: int) -> list[Vote]:
         """The text's own votes, and those of other texts."""

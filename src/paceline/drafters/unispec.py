@@ -22,8 +22,8 @@ import numpy as np
 
 from paceline.context import Context
 from paceline.drafters.base import Budget, Seen
-from paceline.drafters.lookahead import noise_option, shares_noise
-from paceline.drafters.store import Chances, Ids, Store, Storing, foreseen
+from paceline.drafters.noise import Chances, Ids, SharedNoise, wants_noise
+from paceline.drafters.store import Store, Storing
 from paceline.tree import EMPTY, ROOT, DraftTree, Floats, Ints
 
 FADING = 0.5
@@ -38,8 +38,8 @@ class Text:
 
     context: Context
     store: Store
-    shared: bool
-    """Whether candidates are ranked with the public noise."""
+    noise: SharedNoise | None
+    """By which candidates are ranked, if by any."""
     others: Ids | None = None
     chances: Chances | None = None
 
@@ -103,14 +103,14 @@ class UniSpec(Storing):
         self.threshold = threshold if scores else 0.0
         self.by_path = confidence == "path"
         self.next = next
-        self._noise = noise_option(self.name, noise)
+        self._noise = wants_noise(self.name, noise)
         self._ranks = None if scores else FADING ** np.arange(1.0, k + 1)
         self._later = f"{self.name}-next"
         self._both = f"{self.name}+{self._later}"
 
     def open(self, context: Context) -> Text:
-        shared = self._ranks is None and shares_noise(context, self._noise)
-        return Text(context, self._store(), shared)
+        noise = SharedNoise.of(context, self._noise and self._ranks is None)
+        return Text(context, self._store(), noise)
 
     def observe(self, seen: Sequence[Seen]) -> None:
         for one in seen:
@@ -160,8 +160,8 @@ class UniSpec(Storing):
 
     def _believed(self, text: Text, chances: Chances, ids: Ids, place: int) -> Chances:
         """How likely each candidate is taken to be; 0 for the places of a row that hold none."""
-        if text.shared:
-            return foreseen(chances, ids, text.context, place)
+        if text.noise is not None:
+            return text.noise.wins(chances, ids, place)
         if self._ranks is not None:
             ranked: Chances = (chances > 0) * self._ranks[: chances.shape[1]]
             return ranked

@@ -9,7 +9,7 @@ paths grow first, until the draft is full.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import cache
 from heapq import heappop, heappush, heappushpop
 from math import log
@@ -17,7 +17,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from paceline.tree import EMPTY, ROOT, DraftTree, Floats, Ints
+from paceline.drafters.noise import SharedNoise
+from paceline.tree import EMPTY, ROOT, DraftTree
 
 TRUST_AT = {1: 0.12, 2: 0.35, 3: 0.72, 4: 1.0, 6: 2.05, 8: 3.7, 12: 7.1, 16: 13.3, 24: 37.0}
 """Weights of matches of some lengths, and below how fast they fade with a place's rank: fitted to novels, manuals and
@@ -34,9 +35,6 @@ def _between(known: dict[int, float]) -> list[float]:
 
 
 TRUST = _between(TRUST_AT)
-
-Clocks = Callable[[int, Ints], Floats]
-"""`Context.exponentials`, where candidates are to be ranked by it."""
 
 
 class Weight(NamedTuple):
@@ -79,9 +77,9 @@ def even(found: Sequence[tuple[list[int], int]], less: int = 0) -> list[Vote]:
     return [Vote(following, size - less, equal(len(found))) for following, size in found]
 
 
-def grow(votes: Sequence[Vote], nodes: int, depth: int, source: str, clocks: Clocks | None = None) -> DraftTree:
-    """The ``nodes`` likeliest continuations, none longer than ``depth``; with ``clocks``, likeliest to be what the
-    target will choose by the public noise, wherever there is a choice.
+def grow(votes: Sequence[Vote], nodes: int, depth: int, source: str, noise: SharedNoise | None = None) -> DraftTree:
+    """The ``nodes`` likeliest continuations, none longer than ``depth``; with ``noise``, likeliest to win its race
+    wherever there is a choice.
 
     What places vote for is text as it was sampled, temperature and all, so a vote is not sharpened again.
     """
@@ -97,7 +95,7 @@ def grow(votes: Sequence[Vote], nodes: int, depth: int, source: str, clocks: Clo
         best = None
         if step < depth:
             if len(group) > 1:
-                for token, score, agreeing in _split(group, step, clocks):
+                for token, score, agreeing in _split(group, step, noise):
                     order += 1
                     heappush(heap, (path - score, order, token, parent, score, agreeing, step + 1))
             else:
@@ -119,7 +117,7 @@ def grow(votes: Sequence[Vote], nodes: int, depth: int, source: str, clocks: Clo
     return DraftTree(np.array(tokens, np.int64), np.array(parents, np.int64), np.array(scores), (source,) * len(tokens))
 
 
-def _split(group: Sequence[Vote], step: int, clocks: Clocks | None) -> list[tuple[int, float, list[Vote]]]:
+def _split(group: Sequence[Vote], step: int, noise: SharedNoise | None) -> list[tuple[int, float, list[Vote]]]:
     """The tokens that a group votes for next, each with its score and those who voted for it."""
     weights: dict[int, float] = {}
     agreeing: dict[int, list[Vote]] = {}
@@ -137,9 +135,7 @@ def _split(group: Sequence[Vote], step: int, clocks: Clocks | None) -> list[tupl
         else:
             weights[token] = weight
             agreeing[token] = [vote]
-    if clocks is not None and len(weights) > 1:
-        rings = clocks(step, np.array(list(weights), np.int64)).tolist()
-        for token, ring in zip(weights, rings, strict=True):
-            weights[token] /= ring
+    if noise is not None and len(weights) > 1:
+        weights = noise.speeds(weights, step)
         total = 1.0 + sum(weights.values())
     return [(token, log(weight / total), agreeing[token]) for token, weight in weights.items()]

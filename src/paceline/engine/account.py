@@ -1,5 +1,6 @@
-"""What a run of rounds amounts to, in one set of words.
+"""Records of rounds, and what a run of rounds amounts to, in one set of words.
 
+tokens_per_second   emitted tokens / seconds, prefill apart: the first token of a text comes with its prompt
 tokens_per_round    emitted tokens / rounds, the target's own token included
 mean_accepted       accepted draft tokens / rounds
 accepted_per_draft  accepted draft tokens / rounds that drafted
@@ -12,7 +13,79 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 
-from paceline.engine.loop import Round
+from paceline.planning.base import Why
+
+
+@dataclass(frozen=True, kw_only=True)
+class Round:
+    """What one scored draft brought. ``position`` counts tokens before it, prompt included."""
+
+    position: int
+    drafted: int
+    depth: int
+    """How many levels the draft had."""
+    accepted: int
+    refused: bool
+    """Whether the draft went on where the target went another way; its last token then is a correction."""
+    emitted: int
+    seconds_draft: float
+    """What the method costs beside the target: planning, proposing, learning."""
+    seconds_score: float
+    seconds_read: float
+    """From logits to laws, and to what the drafter learns. On a device that works ahead of the host, the waiting for it
+    is part of this."""
+    seconds_judge: float
+    proposed: int = 0
+    """How many nodes the drafter proposed; those that the planner left out are not in ``drafted``."""
+    why: Why | None = None
+    """What the planner expected, where it says."""
+    rows: int = 0
+    """How many rows were scored: root, nodes and probes."""
+    prefill: bool = False
+    """Whether the root was scored with the end of the prompt: there was no draft, and the seconds are the prompt's."""
+
+
+@dataclass
+class Spent:
+    """Seconds by what they were spent on."""
+
+    draft: float = 0.0
+    score: float = 0.0
+    law: float = 0.0
+    top: float = 0.0
+    judge: float = 0.0
+
+    @property
+    def read(self) -> float:
+        """From logits to laws, and to what the drafter learns."""
+        return self.law + self.top
+
+    @property
+    def total(self) -> float:
+        return self.draft + self.score + self.read + self.judge
+
+
+ANSWERS = {"score": "score", "law": "law", "read": "top"}
+"""What an answer's seconds are spent on; those of other calls on the draft."""
+OWN = {"law": "judge", "read": "judge"}
+"""What the loop's own seconds before a call are spent on: judging and keeping; before other calls, on the draft."""
+
+
+class Ledger:
+    """The seconds of one round, or of the prompt, call by call."""
+
+    def __init__(self) -> None:
+        self.spent = Spent()
+
+    def note(self, verb: str, seconds: float, own: float) -> None:
+        """A call was answered: what the answer took, and what the loop had done before it."""
+        for account, part in ((ANSWERS.get(verb, "draft"), seconds), (OWN.get(verb, "draft"), own)):
+            setattr(self.spent, account, getattr(self.spent, account) + part)
+
+    def close(self) -> Spent:
+        """The seconds so far; the next ones count anew."""
+        spent, self.spent = self.spent, Spent()
+        return spent
 
 
 @dataclass(frozen=True)
@@ -29,6 +102,8 @@ class Totals:
     seconds_score: float
     seconds_read: float
     seconds_judge: float
+    tokens_of_prefill: int = 0
+    """Tokens that came with the end of a prompt: their seconds are the prompt's."""
 
     @classmethod
     def of(cls, rounds: Sequence[Round], seconds_prefill: float) -> Totals:
@@ -43,6 +118,7 @@ class Totals:
             seconds_score=sum(r.seconds_score for r in rounds),
             seconds_read=sum(r.seconds_read for r in rounds),
             seconds_judge=sum(r.seconds_judge for r in rounds),
+            tokens_of_prefill=sum(r.emitted for r in rounds if r.prefill),
         )
 
     @property
@@ -54,7 +130,7 @@ class Totals:
         """The sums and the ratios drawn from them; a ratio over nothing is 0."""
         return {
             **asdict(self),
-            "tokens_per_second": _ratio(self.tokens, self.seconds),
+            "tokens_per_second": _ratio(self.tokens - self.tokens_of_prefill, self.seconds),
             "tokens_per_round": _ratio(self.tokens, self.rounds),
             "mean_accepted": _ratio(self.accepted, self.rounds),
             "accepted_per_draft": _ratio(self.accepted, self.drafting_rounds),

@@ -1,25 +1,25 @@
 """The batch driver: many sequences written together, which may join and leave at any time.
 
-A step goes through the questions of a round in their order. Whatever several sequences ask of the same planner,
-drafter or model is asked once for all of them, so a step has one forward of the target, in which those that draft,
-those that do not and those that still read their prompt lie side by side. Each emits the tokens it would emit alone.
+A step goes through the calls of a round in their order. What several sequences ask of the same planner, drafter or
+target is answered once for all of them, so a step has one forward of the target: of sequences that draft, of those that
+do not, and of those that still read their prompt. Each emits the tokens it would emit alone.
 
-Sequences wait until there is a seat, and where another one is reading the beginning of the very same prompt until it
-has done so: rows of a common beginning are copied, not computed again.
+Sequences wait until there is a seat, and where another one is reading the beginning of the same prompt until it has
+done so: KV rows of a common beginning are copied, not computed again.
 """
 
 from __future__ import annotations
 
 import inspect
 import time
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, NamedTuple, Self
 
 import numpy as np
 
-from paceline.engine.calls import KINDS, Answer, Question, Score, addressee, answered
+from paceline.engine.calls import AFTER, BEFORE, Call, Flow, Timed, answers
 from paceline.engine.loop import Emission, Session
 from paceline.targets.base import Rows, Target
 from paceline.tree import Ints
@@ -42,26 +42,26 @@ class Turn(NamedTuple):
 
 @dataclass(eq=False)
 class Seat:
-    """One sequence being written, and the question it waits with; none once it has ended."""
+    """One sequence being written, and the call it waits with; none once it has ended."""
 
     session: Session
-    flow: Generator[Question, Any, None]
-    question: Question | None = None
+    timed: Timed
+    call: Call | None = None
     given: int = 0
     """How many of its tokens were handed out, those of an earlier stay included."""
     error: Exception | None = None
 
-    def send(self, answer: Answer) -> None:
-        """Go on to the next question. What goes wrong inside is this sequence's own affair."""
+    def send(self, answer: Any) -> None:
+        """Go on to the next call. An error inside ends this sequence alone."""
         try:
-            self.question = self.flow.send(answer)
+            self.call = self.timed.send(answer)
         except StopIteration:
-            self.question = None
+            self.call = None
         except Exception as error:
-            self.question, self.error = None, error
+            self.call, self.error = None, error
 
     def begin(self, lender: Rows, common: int) -> None:
-        """Come to the first question, with a copy of the rows that another sequence holds of the prompt already."""
+        """Come to the first call, with a copy of the KV rows that another sequence holds of the prompt already."""
         try:
             if lender is not self.session.rows:
                 self.session.rows.adopt(lender, common)
@@ -71,10 +71,10 @@ class Seat:
             self.send(None)
 
     def fail(self, error: Exception) -> None:
-        """End because whoever was asked could not answer."""
-        self.question, self.error = None, error
+        """End because a call could not be answered."""
+        self.call, self.error = None, error
         try:
-            self.flow.close()
+            self.timed.flow.close()
         except Exception as another:
             error.add_note(f"and then, closing the sequence: {another}")
 
@@ -82,19 +82,19 @@ class Seat:
         """What came since the last turn."""
         new = self.session.emissions[self.given :]
         self.given += len(new)
-        return Turn(self.session, new, self.question is None, self.error)
+        return Turn(self.session, new, self.call is None, self.error)
 
     @property
     def reading(self) -> bool:
         """Whether the prompt is still being read."""
-        return isinstance(self.question, Score) and self.question.request.prefill
+        return self.call is not None and self.call.verb == "score" and self.call.payload.prefill
 
 
 class Batch:
-    """Sequences of one target. Not for several threads: whoever owns it steps it.
+    """Sequences of one target. Not for several threads: its owner steps it.
 
-    An error belongs to whom it happened to: to one sequence if its own processors or criteria fail, to all who asked
-    together if a drafter or the model does. The others go on.
+    An error ends the sequences it concerns: one, if its own processors or criteria fail; all that were answered
+    together, if a drafter or the target fails. The others go on.
     """
 
     def __init__(self, target: Target, *, at_once: int | None = AT_ONCE, prompt_rows: int = PROMPT_ROWS) -> None:
@@ -137,25 +137,26 @@ class Batch:
             return
         for seat in self._seats:
             if seat.session is session:
-                if inspect.getgeneratorstate(seat.flow) == inspect.GEN_RUNNING:
+                if inspect.getgeneratorstate(seat.timed.flow) == inspect.GEN_RUNNING:
                     raise ValueError("a sequence cannot leave while it is asked itself; let its criterion end it")
                 self._seats.remove(seat)
-                seat.flow.close()
+                seat.timed.flow.close()
                 return
 
     def step(self) -> list[Turn]:
-        """One round of everybody; who reads a long prompt gets on by a piece of it. Tells of those to whom something
-        happened."""
+        """One round of every sequence, or one piece of its prompt. Returns those with new tokens or an end."""
         self.refuse_inside()
         away = time.perf_counter() - self._left
         for seat in self._seats:
-            seat.session.seconds_away += away
+            seat.timed.pause(away)
         self._stepping = True
         try:
             self._admit()
-            for kind in KINDS:
-                for group in self._groups(kind):
-                    self._answer(group)
+            for verb in BEFORE:
+                self._answer_all(verb)
+            while any(seat.call is not None and seat.call.verb in AFTER for seat in self._seats):
+                for verb in AFTER:
+                    self._answer_all(verb)
         except BaseException as error:
             for another in self._closed():
                 error.add_note(f"and then, closing the batch: {another}")
@@ -163,7 +164,7 @@ class Batch:
         finally:
             self._stepping = False
         turns = [seat.turn() for seat in self._seats]
-        self._seats = [seat for seat in self._seats if seat.question is not None]
+        self._seats = [seat for seat in self._seats if seat.call is not None]
         self._left = time.perf_counter()
         return [turn for turn in turns if turn.emissions or turn.ended]
 
@@ -181,7 +182,7 @@ class Batch:
     def _closed(self) -> list[Exception]:
         """What went wrong in closing, if anything did; all are closed in any case."""
         seats, self._seats, self._waiting = self._seats, [], []
-        return [error for seat in seats if (error := _closed(seat.flow)) is not None]
+        return [error for seat in seats if (error := _closed(seat.timed.flow)) is not None]
 
     def __enter__(self) -> Self:
         return self
@@ -189,23 +190,28 @@ class Batch:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
         self.close()
 
-    # who is asked what
+    # answering
 
-    def _groups(self, kind: type[Question]) -> Iterator[list[Seat]]:
-        """The seats whose questions of this kind can be answered together."""
-        due = [seat for seat in self._seats if isinstance(seat.question, kind)]
+    def _answer_all(self, verb: str) -> None:
+        """Answer the calls of a kind that are due."""
+        for group in self._groups(verb):
+            self._answer(group)
+
+    def _groups(self, verb: str) -> list[list[Seat]]:
+        """The seats whose calls can be answered together."""
+        due = [seat for seat in self._seats if seat.call is not None and seat.call.verb == verb]
         groups: dict[int, list[Seat]] = {}
-        for seat in self._within_reach(due) if kind is Score else due:
-            assert seat.question is not None, "it is of the kind that was asked for"
-            groups.setdefault(id(addressee(seat.question, self._target)), []).append(seat)
-        yield from groups.values()
+        for seat in self._within_reach(due) if verb == "score" else due:
+            assert seat.call is not None, "only seats with a call are due"
+            groups.setdefault(id(seat.call.of), []).append(seat)
+        return list(groups.values())
 
     def _within_reach(self, seats: Sequence[Seat]) -> list[Seat]:
-        """All drafts, and as many pieces of prompts as a forward takes; the first who reads is always served."""
+        """All drafts, and as many pieces of prompts as a forward takes; the first prompt is always served."""
         taken, rows = [], 0
         for seat in seats:
-            assert isinstance(seat.question, Score), "rows are asked for"
-            request = seat.question.request
+            assert seat.call is not None, "only seats with a call are due"
+            request = seat.call.payload
             if request.prefill and rows and rows + len(request.tokens) > self._prompt_rows:
                 continue
             rows += len(request.tokens) * request.prefill
@@ -214,18 +220,18 @@ class Batch:
 
     def _answer(self, group: Sequence[Seat]) -> None:
         try:
-            answers = answered([seat.question for seat in group if seat.question is not None], self._target)
+            found = answers([seat.call for seat in group if seat.call is not None])
         except Exception as error:
             for seat in group:
                 seat.fail(error)
             return
-        for seat, answer in zip(group, answers, strict=True):
+        for seat, answer in zip(group, found, strict=True):
             seat.send(answer)
 
     # who gets a seat
 
     def _admit(self) -> None:
-        """Seat those who wait, first come, first served, but for those who do better to wait."""
+        """Seat those that wait, first come, first served, but for those that spare more by waiting."""
         for session in self._waiting.copy():
             if self._at_once is not None and len(self._seats) >= self._at_once:
                 return
@@ -234,7 +240,7 @@ class Batch:
             if self._promised(session, prompt) >= common + WORTH_WAITING:
                 continue
             self._waiting.remove(session)
-            seat = Seat(session, session.flow(), given=len(session.emissions))
+            seat = Seat(session, Timed(session.flow()), given=len(session.emissions))
             self._seats.append(seat)
             seat.begin(lender, common)
 
@@ -260,7 +266,7 @@ def _common(one: Ints, other: Ints) -> int:
     return int(differ[0]) if len(differ) else n
 
 
-def _closed(flow: Generator[Question, Any, None]) -> Exception | None:
+def _closed(flow: Flow) -> Exception | None:
     """What went wrong in closing, if anything did."""
     try:
         flow.close()

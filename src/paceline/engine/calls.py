@@ -1,111 +1,134 @@
-"""What a sequence asks while it is written, and the plain answers to it.
+"""The calls of a round: one type, made by the loop and answered by a driver.
 
-Whoever is asked can be asked by several sequences at once: a planner for many sizes, a drafter for many drafts, a model
-for the rows of all. So a question names whom it is for, and `answered` takes any number of one kind for one addressee.
+A call names a method, `verb`, of the object that answers it, `of`. Such a method takes a list of payloads, one per
+sequence, and returns a list of answers, so a driver answers calls with the same verb and the same `of` together:
+
+=========  ==========  ==================  ====================  =================================================
+verb       of          payload             answer                asks
+=========  ==========  ==================  ====================  =================================================
+plan       planner     `Room`              `Budget`              how large may the next draft be?
+propose    drafter     `Ask`               `DraftTree`           a draft within this budget
+worth      planner     `Draft`             bool                  is the drafter's expensive part worth its time?
+enrich     drafter     `Enrich`            `DraftTree`           the draft together with that of the expensive part
+cut        planner     `Draft`             `Cut`                 which nodes of the draft are worth scoring?
+score      target      `Request`           `Scores`              one forward over the root and the draft
+law        `Reader`    `Row`               `Distribution`        the law of the next token after one scored row
+read       drafter     `Seen`              None                  read from the scores what `observe` needs
+observe    drafter     `Seen`              None                  learn from the round
+review     planner     `Outcome`           None                  learn from the round
+=========  ==========  ==================  ====================  =================================================
+
+The driver sends back a `Reply`: the answer, and the seconds that it and the loop took. The loop reads no clock.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any, cast
+import time
+from collections.abc import Generator, Sequence
+from typing import Any, NamedTuple
 
-from paceline.drafters.base import Ask, Budget, Drafter, Seen
-from paceline.planning.base import Cut, Draft, Outcome, Planner, Room
-from paceline.targets.base import Request, Scores, Target
-from paceline.tree import DraftTree
+from paceline.context import Context
+from paceline.law import Distribution, Law
+from paceline.targets.base import Scores
 
+BEFORE = ("plan", "propose", "worth", "enrich", "cut", "score")
+"""The calls of a round up to its forward, in their order; each is made once at most."""
+AFTER = ("law", "read", "observe", "review")
+"""The calls after the forward: a law per token, then what is learnt. A round is over, and its tokens can be handed out,
+once no such call is left."""
 
-@dataclass(frozen=True)
-class Plan:
-    """To a planner: how much may the next draft of this sequence hold?"""
-
-    planner: Planner
-    room: Room
-
-
-@dataclass(frozen=True)
-class Propose:
-    """To a drafter: a tree for this state within this budget."""
-
-    drafter: Drafter
-    state: Any
-    budget: Budget
+UNANSWERED = frozenset({"read", "observe", "review"})
+ROLES = {
+    **dict.fromkeys(("plan", "worth", "cut"), "planner"),
+    **dict.fromkeys(("propose", "enrich"), "drafter"),
+    **dict.fromkeys(("score", "law"), "model"),
+}
+"""Who is asked, in messages."""
 
 
-@dataclass(frozen=True)
-class Trim:
-    """To a planner: which part of this draft is worth scoring?"""
+class Call(NamedTuple):
+    """One question of one sequence."""
 
-    planner: Planner
-    draft: Draft
-
-
-@dataclass(frozen=True)
-class Score:
-    """To the target: what follows each of these rows?"""
-
-    request: Request
+    verb: str
+    of: Any
+    payload: Any
 
 
-@dataclass(frozen=True)
-class Learn:
-    """To a drafter: what became of its draft. There is nothing to answer."""
+class Reply(NamedTuple):
+    """An answer, and how long it took to come."""
 
-    drafter: Drafter
-    seen: Seen
-
-
-@dataclass(frozen=True)
-class Review:
-    """To a planner: what became of its plan. There is nothing to answer."""
-
-    planner: Planner
-    outcome: Outcome
+    answer: Any
+    seconds: float
+    """From the call to the answer. Of sequences that are written together, each waits for all."""
+    own: float
+    """How long the sequence itself had worked before it made the call."""
 
 
-Question = Plan | Propose | Trim | Score | Learn | Review
-Answer = Budget | DraftTree | Cut | Scores | None
-
-KINDS: tuple[type[Question], ...] = (Plan, Propose, Trim, Score, Learn, Review)
-"""In the order in which a round asks them."""
+Flow = Generator[Call, Reply, None]
 
 
-def addressee(question: Question, target: Target) -> Planner | Drafter | Target:
-    """Whom a question is for. Questions of one kind with one addressee can be answered together."""
-    match question:
-        case Plan(planner=planner) | Trim(planner=planner) | Review(planner=planner):
-            return planner
-        case Propose(drafter=drafter) | Learn(drafter=drafter):
-            return drafter
-        case Score():
-            return target
+def answers(calls: Sequence[Call]) -> list[Any]:
+    """The answers to calls with one verb and one addressee."""
+    verb, of, _ = calls[0]
+    found = getattr(of, verb)([call.payload for call in calls])
+    if verb in UNANSWERED:
+        return [None] * len(calls)
+    if len(found) != len(calls):
+        name = getattr(of, "name", "") or type(of).__name__
+        raise ValueError(
+            f"{ROLES[verb]} {name!r} was asked to {verb} for {len(calls)} sequences and answered for {len(found)}"
+        )
+    return list(found)
 
 
-def answered(questions: Sequence[Question], target: Target) -> list[Answer]:
-    """The answers to questions of one kind with one addressee, in one call to it."""
-    match questions[0]:
-        case Plan(planner=planner):
-            budgets = planner.plan([plan.room for plan in cast("Sequence[Plan]", questions)])
-            return _one_each(budgets, questions, f"planner {type(planner).__name__}")
-        case Propose(drafter=drafter):
-            asks = [Ask(ask.state, ask.budget) for ask in cast("Sequence[Propose]", questions)]
-            return _one_each(drafter.propose(asks), questions, f"drafter {drafter.name or type(drafter).__name__!r}")
-        case Trim(planner=planner):
-            cuts = planner.cut([trim.draft for trim in cast("Sequence[Trim]", questions)])
-            return _one_each(cuts, questions, f"planner {type(planner).__name__}")
-        case Review(planner=planner):
-            planner.review([review.outcome for review in cast("Sequence[Review]", questions)])
-            return [None] * len(questions)
-        case Learn(drafter=drafter):
-            drafter.observe([learn.seen for learn in cast("Sequence[Learn]", questions)])
-            return [None] * len(questions)
-        case Score():
-            requests = [score.request for score in cast("Sequence[Score]", questions)]
-            return _one_each(target.submit(requests).result(), questions, f"model {target.name}")
+class Timed:
+    """A sequence's flow, with the clock that its loop does not read."""
+
+    def __init__(self, flow: Flow) -> None:
+        self.flow = flow
+        self._asked = time.perf_counter()
+        self._own = 0.0
+        self._begun = False
+
+    def send(self, answer: Any) -> Call:
+        """Answer the last call; the next one. Raises StopIteration where the sequence has ended."""
+        now = time.perf_counter()
+        if self._begun:
+            call = self.flow.send(Reply(answer, now - self._asked, self._own))
+        else:
+            self._begun, call = True, next(self.flow)
+        self._asked = time.perf_counter()
+        self._own = self._asked - now
+        return call
+
+    def pause(self, seconds: float) -> None:
+        """Do not count this time, which the driver's caller took between two calls."""
+        self._asked += seconds
 
 
-def _one_each(answers: Sequence[Answer], questions: Sequence[Question], who: str) -> list[Answer]:
-    if len(answers) != len(questions):
-        raise ValueError(f"{who} was asked for {len(questions)} sequences and answered for {len(answers)}")
-    return list(answers)
+class Row(NamedTuple):
+    """A scored row: the one of the root, or of a node of the draft."""
+
+    scores: Scores
+    node: int
+
+
+class Reader:
+    """Turns the logits of one sequence's rows into laws. On a device that works ahead of the host this is where the
+    host waits, so it is a call of its own, with its own seconds."""
+
+    def __init__(self, law: Law, context: Context) -> None:
+        self._law = law
+        self._context = context
+
+    def law(self, rows: Sequence[Row]) -> list[Distribution]:
+        """The law of the next token after each row."""
+        return [self._read(row) for row in rows]
+
+    def _read(self, row: Row) -> Distribution:
+        scores, node = row
+        if not self._law.argmax_only:
+            return self._law.distribution(scores.row(node), self._context.tokens)
+        token = scores.choice(node)
+        self._law.check_peak(float(scores.row(node)[token]))
+        return Distribution.one_hot(token)

@@ -6,7 +6,8 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from paceline.engine.loop import Emission, Round
+from paceline.engine.account import Round
+from paceline.engine.loop import Emission
 
 SHORTEST = 5
 """Rounds that a phase has at least, or it belongs to the one before it."""

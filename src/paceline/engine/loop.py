@@ -1,28 +1,28 @@
-"""The decode loop of one sequence, as a generator that asks.
+"""The decode loop of one sequence: plan, draft, score, judge, keep, learn.
 
-A round asks four times: how large a draft may be (`Plan`), for the draft (`Propose`), what the target finds (`Score`),
-and lastly tells the drafter what became of it (`Learn`). Who answers, and when, and for how many sequences at once, is
-the driver's business; every driver therefore emits the same tokens.
+The loop is a generator. It yields calls (`calls.Call`) to the planner, the drafter and the target, and a driver sends
+the answers. Every driver therefore emits the same tokens, whether it answers one sequence at a time or many together.
 
-Between rounds one identity holds: the cache has a committed row for every token but the last, the root, which
-is scored together with the next draft.
+Between rounds one identity holds: the cache has a committed row for every token but the last. That token, the root, is
+scored together with the next draft.
 """
 
 from __future__ import annotations
 
-import time
 from collections.abc import Generator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 from paceline.context import Context
-from paceline.drafters.base import Budget, Drafter, Seen
-from paceline.engine.calls import Learn, Plan, Propose, Question, Review, Score, Trim
+from paceline.drafters.base import Ask, Budget, Drafter, Enrich, Seen
+from paceline.engine.account import Ledger, Round
+from paceline.engine.calls import Call, Flow, Reader, Reply, Row
 from paceline.law import Dice, Distribution, KeyedDice, Law
-from paceline.planning.base import Cut, Draft, Outcome, Planner, Room, Why
+from paceline.planning.base import Cut, Draft, Outcome, Planner, Room
 from paceline.targets.base import Request, Rows, Scores, Target
 from paceline.tree import EMPTY, DraftTree, Ints
-from paceline.verify import Rule, Verdict, judge
+from paceline.verify import Kind, Rule, Settled, Verdict, judge
 
 
 @dataclass(frozen=True)
@@ -41,36 +41,10 @@ class Emission:
     source: str
     logprobs: TokenLogprobs | None = None
     round: int = 0
-    """The number of the round that brought it."""
+    """The number of the round that emitted it."""
     score: float = 0.0
-    """The log-probability that its source gave it; 0 from a source without an opinion, and for the target's own."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Round:
-    """What one scored draft brought. ``position`` counts tokens before it, prompt included."""
-
-    position: int
-    drafted: int
-    depth: int
-    """How many levels the draft had."""
-    accepted: int
-    refused: bool
-    """Whether the draft went on where the target went another way; its last token then is a correction."""
-    emitted: int
-    seconds_draft: float
-    """What the method costs beside the target: planning, proposing, learning."""
-    seconds_score: float
-    seconds_read: float
-    """From logits to laws, and to what the drafter learns. On a device that works ahead of the host, the waiting for it
-    is part of this."""
-    seconds_judge: float
-    proposed: int = 0
-    """How many nodes the drafter proposed; those that the planner left out are not in ``drafted``."""
-    why: Why | None = None
-    """What the planner expected, where it says."""
-    rows: int = 0
-    """How many rows were scored: root, nodes and probes."""
+    """The log-probability that its source gave it; 0 from a source without scores, and for the target's own."""
+    kind: Kind = Kind.PLAIN
 
 
 @dataclass(eq=False)
@@ -92,108 +66,48 @@ class Session:
     emissions: list[Emission] = field(default_factory=list)
     rounds: list[Round] = field(default_factory=list)
     seconds_prefill: float = 0.0
-    """Reading the prompt: the target's part, and what the drafter does when it is opened."""
+    """Reading the prompt, the first token included: the target's part, and what the drafter does when it is opened."""
     reused: int = 0
-    """Prompt tokens whose rows were there already."""
-    _seconds_read: float = 0.0
-    """Of the round that is being judged."""
-    seconds_away: float = 0.0
-    """Spent by whoever the tokens were handed to; drivers keep count."""
+    """Prompt tokens whose KV rows were there already."""
 
     def __post_init__(self) -> None:
         refuse_foreign(self.context.tokens, self.target)
-        if self.law is None:
-            self.law = Law(self.context.sampling, self.context.prompt_length)
-        if self.dice is None:
-            self.dice = KeyedDice(self.context.noise)
+        self._law = self.law or Law(self.context.sampling, self.context.prompt_length)
+        self._dice = self.dice or KeyedDice(self.context.noise)
+        self._reader = Reader(self._law, self.context)
+        self._ledger = Ledger()
         self.context.foreseeable = self.rule is Rule.COUPLED
 
-    def _clock(self) -> float:
-        """Time, less what the driver's caller took while tokens were handed out."""
-        return time.perf_counter() - self.seconds_away
-
-    def flow(self) -> Generator[Question, Any, None]:
-        """Ask until the sequence ends. Closing the generator at any question closes the drafter's state."""
-        started = self._clock()
+    def flow(self) -> Flow:
+        """Make calls until the sequence ends. Closing the generator at any call closes the drafter's state."""
         state = self.drafter.open(self.context)
         try:
             yield from self._prefill(state)
-            self.seconds_prefill = self._clock() - started
             while self.context.finish is None:
                 yield from self._round(state)
         finally:
             self.drafter.close(state)
 
-    def _prefill(self, state: Any) -> Generator[Question, Any, None]:
-        """Read what the rows do not hold yet of all tokens but the root.
-
-        A drafter that needs more of the prompt than its tokens is shown all of it, so nothing is reused then.
-        """
-        prompt = self.context.tokens[:-1]
-        self.rows.rewind(self.rows.common_prefix(prompt) if not self.drafter.needs.of_prompt else 0)
-        self.reused = self.rows.committed
-        size = self.target.prefill_size(len(prompt))
-        for start in range(self.rows.committed, len(prompt), size):
-            piece = prompt[start : start + size]
-            scores = yield Score(Request.of_prompt(self.rows, piece, self.drafter.needs))
-            self._keep(range(len(piece)))
-            verdict = Verdict(path=tuple(range(len(piece) - 1)), tokens=(), accepted=0)
-            yield Learn(self.drafter, Seen(state, verdict, scores))
-
-    def _round(self, state: Any) -> Generator[Question, Any, None]:
-        """Draft, score, judge, keep, learn."""
-        started = self._clock()
-        proposed, cut = yield from self._draft(state)
-        tree = cut.tree
-        drafted = self._clock()
-        scores: Scores = yield Score(Request.of_tree(self.rows, self.context.root, tree, self.drafter.needs))
-        scored = self._clock()
+    def _round(self, state: Any) -> Flow:
+        """Plan, draft, score, judge, keep, learn."""
+        budget = yield from self._plan()
+        draft = yield from self._draft(state, budget)
+        scores = yield from self._score(state, draft.cut.tree)
         position = len(self.context)
-        self._seconds_read = 0.0
-        verdict = self._judge(tree, scores)
+        verdict = yield from self._judge(draft.cut.tree, scores)
         self._keep([0, *(node + 1 for node in verdict.path)])
-        assert self.rows.committed == len(self.context) - 1, "every token but the root has its row"
-        judged, read = self._clock(), self._seconds_read
-        yield Learn(self.drafter, Seen(state, verdict, scores))
-        learned, top = self._clock(), scores.seconds_top
-        drafting = drafted - started + learned - judged - top
-        outcome = Outcome(
-            context=self.context,
-            proposed=proposed,
-            sent=tree,
-            tokens=verdict.tokens,
-            seconds_draft=drafting,
-            seconds=judged - drafted + top,
-        )
-        yield Review(self.planner, outcome)
-        self.rounds.append(
-            Round(
-                position=position,
-                drafted=tree.drafted,
-                depth=tree.depth,
-                accepted=verdict.accepted,
-                refused=verdict.refused,
-                emitted=len(verdict.tokens),
-                seconds_draft=drafting + self._clock() - learned,
-                seconds_score=scored - drafted,
-                seconds_read=read + top,
-                seconds_judge=judged - scored - read,
-                proposed=proposed.drafted,
-                why=cut.why,
-                rows=1 + len(tree),
-            )
-        )
+        yield from self._learn(state, draft, scores, verdict)
+        self.rounds.append(self._record(position, draft, verdict))
 
-    def _draft(self, state: Any) -> Generator[Question, Any, tuple[DraftTree, Cut]]:
-        """What the drafter proposes within the planner's budget, and the part of it that is to be scored."""
-        room = Room(self.context, self._depth())
-        if room.depth <= 0:
-            return EMPTY, Cut(EMPTY)
-        budget: Budget = yield Plan(self.planner, room)
-        if budget.empty:
-            return EMPTY, Cut(EMPTY)
-        proposed = self._admit((yield Propose(self.drafter, state, budget)), budget)
-        return proposed, (yield Trim(self.planner, Draft(self.context, proposed)))
+    # plan
+
+    def _plan(self) -> Generator[Call, Reply, Budget]:
+        """How large the draft may be."""
+        depth = self._depth()
+        if depth <= 0:
+            return NO_BUDGET
+        budget: Budget = yield from self._call("plan", self.planner, Room(self.context, depth))
+        return budget
 
     def _depth(self) -> int:
         """How deep a draft may go: as the sequence has room and the target can score.
@@ -204,55 +118,187 @@ class Session:
         limit = self.target.reach(len(self.context) - 1).depth
         return depth if limit is None else min(depth, limit)
 
+    # draft
+
+    def _draft(self, state: Any, budget: Budget) -> Generator[Call, Reply, Drafted]:
+        """The drafter's tree within the budget, and the part of it that is worth scoring."""
+        if budget.empty:
+            return Drafted(EMPTY, Cut(EMPTY))
+        tree = self._admit((yield from self._call("propose", self.drafter, Ask(state, budget))), budget)
+        draft = Draft(self.context, tree, budget)
+        if self.drafter.enriches:
+            draft = yield from self._enrich(state, draft._replace(cheap=tree))
+        cut = yield from self._call("cut", self.planner, draft)
+        return Drafted(draft.tree, cut)
+
+    def _enrich(self, state: Any, draft: Draft) -> Generator[Call, Reply, Draft]:
+        """The draft with the expensive part of the drafter, where the planner finds that worth its time."""
+        if not (yield from self._call("worth", self.planner, draft)):
+            return draft
+        tree = yield from self._call("enrich", self.drafter, Enrich(state, draft.budget, draft.tree))
+        return draft._replace(tree=self._admit(tree, draft.budget), enriched=True)
+
     def _admit(self, tree: DraftTree, budget: Budget) -> DraftTree:
-        """A draft that keeps the rules: valid, within budget, of a shape the target can score."""
+        """A valid draft, no deeper than the budget, of a shape the target can score."""
         tree.check(self.target.vocab_size)
-        tree = tree.head(budget.nodes, depth=budget.depth)
+        tree = tree.head(len(tree), depth=budget.depth)
         return tree if self.target.reach(len(self.context) - 1).trees else tree.trunk()
 
-    def _judge(self, tree: DraftTree, scores: Scores) -> Verdict:
-        law, dice = self.law, self.dice
-        assert law is not None, "set when the session was made"
-        assert dice is not None, "set when the session was made"
+    # score
 
-        def node_law(node: int) -> Distribution:
-            started = self._clock()
-            if law.argmax_only:
-                token = scores.choice(node)
-                law.check_peak(float(scores.row(node)[token]))
-                found = Distribution.one_hot(token)
-            else:
-                found = law.distribution(scores.row(node), self.context.tokens)
-            self._seconds_read += self._clock() - started
-            return found
+    def _score(self, state: Any, tree: DraftTree) -> Generator[Call, Reply, Scores]:
+        """One forward over the root and the draft."""
+        request = Request.of_tree(self.rows, self.context.root, tree, self.drafter.needs)
+        scores: Scores = yield from self._call("score", self.target, request)
+        return scores
 
-        def emit(token: int, node: int) -> bool:
-            child = tree.child(node, token)
-            source = "" if child is None else tree.sources[child] or self.drafter.name
-            score = 0.0 if child is None else float(tree.scores[child])
-            logprobs = self._logprobs(scores, node, token)
-            self.emissions.append(Emission(token, source, logprobs, len(self.rounds), score))
-            return self.context.commit(token)
+    # judge
 
-        return judge(tree, node_law, self.rule, dice, index=len(self.context), emit=emit)
+    def _judge(self, tree: DraftTree, scores: Scores) -> Generator[Call, Reply, Verdict]:
+        """Walk the draft along the target's own choices, which are emitted."""
+        emit = partial(self._emit, tree, scores)
+        walk = judge(tree, self.rule, self._dice, index=len(self.context), emit=emit)
+        law: Distribution | None = None
+        while True:
+            try:
+                node = next(walk) if law is None else walk.send(law)
+            except StopIteration as end:
+                verdict: Verdict = end.value
+                return verdict
+            law = yield from self._call("law", self._reader, Row(scores, node))
+
+    def _emit(self, tree: DraftTree, scores: Scores, settled: Settled) -> bool:
+        token, node, child, kind = settled
+        source = "" if child is None else tree.sources[child] or self.drafter.name
+        score = 0.0 if child is None else float(tree.scores[child])
+        logprobs = self._logprobs(scores, node, token)
+        self.emissions.append(Emission(token, source, logprobs, len(self.rounds), score, kind))
+        return self.context.commit(token)
 
     def _logprobs(self, scores: Scores, node: int, token: int) -> TokenLogprobs | None:
         if self.top_logprobs is None:
             return None
-        assert self.law is not None, "set when the session was made"
-        row = self.law.log_probabilities(scores.row(node))
+        row = self._law.log_probabilities(scores.row(node))
         best = row.topk(min(self.top_logprobs, len(row)))
         top = zip(best.indices.tolist(), best.values.tolist(), strict=True)
         return TokenLogprobs(float(row[token]), tuple(top))
 
+    # keep
+
     def _keep(self, path: Sequence[int]) -> None:
+        """Commit the KV rows of the path, drop those of the rest of the draft."""
         self.rows.keep(path)
         if self.checked:
             self.rows.check()
 
+    # learn
+
+    def _learn(self, state: Any, draft: Drafted, scores: Scores, verdict: Verdict) -> Flow:
+        """Show the drafter and the planner what became of the round."""
+        assert self.rows.committed == len(self.context) - 1, "every token but the root has its row"
+        yield from self._observe(state, scores, verdict)
+        spent = self._ledger.spent
+        outcome = Outcome(
+            context=self.context,
+            proposed=draft.tree,
+            sent=draft.cut.tree,
+            tokens=verdict.tokens,
+            seconds_draft=spent.draft,
+            seconds=spent.score + spent.read + spent.judge,
+            seconds_top=spent.top,
+        )
+        yield from self._call("review", self.planner, outcome)
+
+    def _observe(self, state: Any, scores: Scores, verdict: Verdict) -> Flow:
+        seen = Seen(state, verdict, scores)
+        yield from self._call("read", self.drafter, seen)
+        yield from self._call("observe", self.drafter, seen)
+
+    def _record(self, position: int, draft: Drafted, verdict: Verdict) -> Round:
+        tree, spent = draft.cut.tree, self._ledger.close()
+        return Round(
+            position=position,
+            drafted=tree.drafted,
+            depth=tree.depth,
+            accepted=verdict.accepted,
+            refused=verdict.refused,
+            emitted=len(verdict.tokens),
+            seconds_draft=spent.draft,
+            seconds_score=spent.score,
+            seconds_read=spent.read,
+            seconds_judge=spent.judge,
+            proposed=draft.tree.drafted,
+            why=draft.cut.why,
+            rows=1 + len(tree),
+        )
+
+    # the prompt
+
+    def _prefill(self, state: Any) -> Flow:
+        """Read what the KV rows do not hold yet of the prompt. Its last forward brings the first token, too.
+
+        A drafter that needs more of the prompt than its tokens is shown all of it, so nothing is reused then.
+        """
+        prompt = self.context.tokens[:-1]
+        self.rows.rewind(self.rows.common_prefix(prompt) if not self.drafter.needs.of_prompt else 0)
+        self.reused = start = self.rows.committed
+        size = self.target.prefill_size(len(prompt))
+        while start < len(prompt):
+            stop = min(start + size, len(prompt))
+            if stop == len(prompt) and self.rule is Rule.COUPLED:
+                yield from self._first(state, self.context.tokens[start:])
+            else:
+                yield from self._read_piece(state, prompt[start:stop])
+            start = stop
+        self.seconds_prefill += self._ledger.close().total
+
+    def _read_piece(self, state: Any, piece: Ints) -> Flow:
+        request = Request.of_prompt(self.rows, piece, self.drafter.needs)
+        scores = yield from self._call("score", self.target, request)
+        self._keep(range(len(piece)))
+        yield from self._observe(state, scores, _read(len(piece)))
+
+    def _first(self, state: Any, piece: Ints) -> Flow:
+        """The last piece of the prompt with the root behind it: a round without a draft, whose forward is the prompt's.
+
+        Not under the rejection rule, where the text depends on the drafts, and they begin with the first token.
+        """
+        request = Request.of_prompt(self.rows, piece, self.drafter.needs, ends_prompt=True)
+        scores: Scores = yield from self._call("score", self.target, request)
+        assert scores.prompt is not None, "the request has rows before the root"
+        position = len(self.context)
+        verdict = yield from self._judge(EMPTY, scores)
+        self._keep(range(len(piece)))
+        yield from self._observe(state, scores.prompt, _read(len(piece) - 1))
+        yield from self._observe(state, scores, verdict)
+        self.seconds_prefill = self._ledger.close().total
+        self.rounds.append(replace(self._record(position, Drafted(EMPTY, Cut(EMPTY)), verdict), prefill=True))
+
+    def _call(self, verb: str, of: Any, payload: Any) -> Generator[Call, Reply, Any]:
+        """Make a call, note what it took."""
+        reply = yield Call(verb, of, payload)
+        self._ledger.note(verb, reply.seconds, reply.own)
+        return reply.answer
+
+
+@dataclass(frozen=True)
+class Drafted:
+    """What the drafter proposed, and the part of it that is scored."""
+
+    tree: DraftTree
+    cut: Cut
+
+
+NO_BUDGET = Budget(0, 0)
+
+
+def _read(count: int) -> Verdict:
+    """Prompt rows look like a chain that was accepted whole and emitted nothing."""
+    return Verdict(path=tuple(range(count - 1)), tokens=(), accepted=0)
+
 
 def refuse_foreign(tokens: Ints, target: Target) -> None:
-    """A prompt of another tokenizer is told before it is an index out of range."""
+    """Refuse a prompt of another tokenizer, before its ids are an index out of range."""
     if len(tokens) and (largest := tokens.max()) >= target.vocab_size:
         raise ValueError(
             f"the prompt holds token {largest}, outside the model's vocabulary of {target.vocab_size}; "

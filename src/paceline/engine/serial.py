@@ -1,4 +1,4 @@
-"""The serial driver: one sequence, each question answered at once. The slow twin of every faster driver."""
+"""The serial driver: one sequence, each call answered at once. The slow twin of every faster driver."""
 
 from __future__ import annotations
 
@@ -6,32 +6,32 @@ import time
 from collections.abc import Generator
 from contextlib import closing
 
-from paceline.engine.calls import Answer, Learn, Review, answered
+from paceline.engine.calls import AFTER, Call, Timed, answers
 from paceline.engine.loop import Emission, Session
 
 
 def run(session: Session) -> Generator[Emission, None, None]:
-    """Drive a session to its end, handing out tokens as rounds bring them.
+    """Drive a session to its end, handing out tokens as rounds emit them.
 
     Closing the iterator closes the session. Tokens that were settled before something failed are handed out first.
     """
     given = 0
     with closing(session.flow()) as flow:
-        answer: Answer = None
+        timed = Timed(flow)
+        call: Call | None = None
         while True:
             try:
-                question = flow.send(answer)
-                while isinstance(question, (Learn, Review)):  # the round is not over, nor are its tokens handed out
-                    question = flow.send(answered([question], session.target)[0])
+                call = timed.send(None if call is None else answers([call])[0])
+                while call.verb in AFTER:
+                    call = timed.send(answers([call])[0])
             except StopIteration:
-                question = None
+                call = None
             except Exception:
                 yield from session.emissions[given:]
                 raise
             handed = time.perf_counter()
             yield from session.emissions[given:]
-            session.seconds_away += time.perf_counter() - handed
+            timed.pause(time.perf_counter() - handed)
             given = len(session.emissions)
-            if question is None:
+            if call is None:
                 return
-            answer = answered([question], session.target)[0]

@@ -1,4 +1,4 @@
-"""Where what can be made again is kept."""
+"""The cache folder, for files that can be made again."""
 
 from __future__ import annotations
 
@@ -6,17 +6,19 @@ import os
 import sys
 from pathlib import Path
 
+from paceline.errors import InputError
+
 PLACE = "PACELINE_CACHE"
 """The environment variable that names another folder."""
 
 
 def folder() -> Path | None:
-    """$PACELINE_CACHE, or else where this system keeps what can be made again; None for a user who has no home."""
+    """$PACELINE_CACHE, or the system's usual place for caches; None for a user without a home folder."""
     if given := os.environ.get(PLACE):
         try:
             return Path(given).expanduser()
         except RuntimeError:
-            raise ValueError(f"${PLACE} is {given}, and there is no such user here; name another folder") from None
+            raise InputError(f"${PLACE} is {given}, and there is no such user here; name another folder") from None
     try:
         return _usual()
     except RuntimeError:  # neither $HOME nor an entry in the list of users

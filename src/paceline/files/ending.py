@@ -1,4 +1,4 @@
-"""SIGTERM ends a process as Ctrl-C does: what it was writing is removed."""
+"""SIGTERM ends a process as Ctrl-C does: unfinished files are removed."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from contextlib import contextmanager
 
 CODE = 128 + signal.SIGTERM
 AT_ONCE = 5.0
-"""Seconds in which a second signal is the first one again: some send it to the process and to its group."""
+"""Seconds within which a second signal is ignored: some programs signal both the process and its group."""
 
 
 class Terminated(SystemExit):
-    """Raised where the program was when SIGTERM came."""
+    """Raised at the current line when SIGTERM comes."""
 
 
 @contextmanager
 def terminable() -> Iterator[None]:
-    """`Terminated` is raised inside when SIGTERM comes. Who handles that signal already goes on handling it."""
+    """SIGTERM raises `Terminated` inside, unless the program handles that signal already."""
     here = threading.current_thread() is threading.main_thread()
     if not here or signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:
         yield

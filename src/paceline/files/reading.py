@@ -1,6 +1,6 @@
-"""Reading files that somebody else may have made: ordinary files of a size that is known before they are read.
+"""Reading files of others: only ordinary files, and never more than a stated number of bytes.
 
-A device may have no end and a pipe may have no writer, so neither is opened; a file that is larger than anything of its
+A device may have no end and a pipe may have no writer, so neither is opened. A file that is larger than anything of its
 kind is refused before it takes memory.
 """
 
@@ -15,6 +15,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO
+
+from paceline.errors import DamagedFile
 
 MOST = 4 << 30
 """Bytes of a text, or of what a program collects."""
@@ -33,8 +35,7 @@ KINDS = (
 
 
 def open_file(path: str | Path, most: int | None = None) -> BinaryIO:
-    """Open an ordinary file, of at most so many bytes, to read it. An OSError where it is none, as where it is not
-    there."""
+    """Open an ordinary file of at most so many bytes to read it; OSError where it is missing or of another kind."""
     found = os.stat(path)
     if stat.S_ISDIR(found.st_mode):
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
@@ -52,10 +53,10 @@ def read_file(path: str | Path, most: int = MOST) -> bytes:
 
 
 def read_pipe(path: Path, most: int) -> bytes:
-    """All bytes of an ordinary file, or of a pipe that some program writes into, as ``<(program)`` is."""
+    """All bytes of an ordinary file, or of a pipe that a program writes into, as ``<(program)`` is."""
     if not stat.S_ISFIFO(path.stat().st_mode):
         return read_file(path, most)
-    pipe = os.open(path, os.O_RDONLY | os.O_NONBLOCK)  # otherwise it would wait for a writer here, and for ever
+    pipe = os.open(path, os.O_RDONLY | os.O_NONBLOCK)  # a blocking open would wait for a writer without end
     with os.fdopen(pipe, "rb") as file:
         begun = _first_piece(pipe, path)
         os.set_blocking(pipe, True)
@@ -63,7 +64,7 @@ def read_pipe(path: Path, most: int) -> bytes:
 
 
 def _first_piece(pipe: int, path: Path) -> bytes:
-    """The first bytes of a pipe, or none yet where a program has opened it to write."""
+    """The first bytes of a pipe; empty where a program has opened it and not yet written."""
     ends = time.monotonic() + WAIT
     while time.monotonic() < ends:
         try:
@@ -76,7 +77,7 @@ def _first_piece(pipe: int, path: Path) -> bytes:
 
 
 def bounded(file: BinaryIO, name: object, most: int) -> bytes:
-    """The rest of an open file, unless that is more than so many bytes."""
+    """The rest of an open file; OSError where it has more than so many bytes."""
     found = bytearray()
     while piece := file.read(PIECE):  # one read of all would take the memory of the largest file for the smallest
         found += piece
@@ -90,7 +91,7 @@ def _too_large(name: object, said: str, most: int) -> OSError:
 
 
 def parse(text: bytes | str) -> Any:
-    """One JSON value. ValueError, in a few words, where it is none."""
+    """One JSON value; otherwise a ValueError that says in a few words why it is none, without naming the file."""
     try:
         return json.loads(text.decode() if isinstance(text, bytes) else text)
     except json.JSONDecodeError as error:
@@ -99,14 +100,14 @@ def parse(text: bytes | str) -> Any:
         raise ValueError(f"it is not UTF-8 text (offset {error.start})") from None
     except RecursionError:
         raise ValueError("it is nested too deep") from None
-    except ValueError:  # of Python's own limit
+    except ValueError:  # Python's own limit
         raise ValueError("it has a number of thousands of digits") from None
 
 
 @contextmanager
 def damaged(what: str, mend: str) -> Iterator[None]:
-    """Say of a ValueError where the value stands and what to do about it. To be put around parsing alone."""
+    """Turn a ValueError of parsing into a `DamagedFile` that says where the value stands and what to do."""
     try:
         yield
     except ValueError as error:
-        raise ValueError(f"{what} is damaged: {error}; {mend}") from None
+        raise DamagedFile(f"{what} is damaged: {error}; {mend}") from None

@@ -1,8 +1,8 @@
-"""Values of JSON made into what a type says: a dataclass, a tuple of numbers, a mapping.
+"""JSON values checked against a type and made into it: a dataclass, a tuple of numbers, a mapping.
 
-What does not fit is a ValueError that names the field, as in ``'timings[3].seconds' is 'x'``. So a damaged file is
-refused where it is read, and no later code meets a text in place of a number, a number that is none, or one so large
-that sums of it overflow.
+A value that does not fit is a ValueError that names the field, as in ``'timings[3].seconds' is 'x'``. So a damaged file
+is refused where it is read, and later code never meets a text in place of a number, a NaN, or a number so large that
+sums of it overflow.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from typing import Annotated, Any, Required, TypeVar, Union, cast, get_args, get
 T = TypeVar("T")
 
 LARGEST = 2**53
-"""Beyond it whole numbers are not exact as floats."""
+"""Larger whole numbers are not exact as floats."""
 DEEPEST = 32
-"""Values within values."""
+"""Levels of nesting."""
 SHOWN = 40
 """Characters of a wrong value that are shown."""
 PLAIN: dict[Any, frozenset[type]] = {
@@ -30,7 +30,7 @@ PLAIN: dict[Any, frozenset[type]] = {
     bool: frozenset({bool}),
     NoneType: frozenset({NoneType}),
 }
-"""A type -> what may stand for it: a whole number of seconds is written without its point, and yes and no count."""
+"""A type -> the types of values that count as it: a whole number of seconds is written without its point."""
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,7 @@ ANY = Within(-LARGEST)
 
 
 def shaped(kind: type[T], value: Any) -> T:
-    """The value as a ``kind``; ValueError where it is none."""
+    """The value as a ``kind``; ValueError where it does not fit."""
     return cast("T", _made(kind, value, ""))
 
 
@@ -89,7 +89,7 @@ def _made_container(hint: Any, value: Any, where: str) -> Any:
         return origin(_all_made(inner[0], value, lambda place: f"{where}[{place}]"))
     if origin is tuple:
         return _made_row(inner, value, where)
-    assert isinstance(origin, type) and issubclass(origin, Mapping), f"values of the type {hint} are read somehow"
+    assert isinstance(origin, type) and issubclass(origin, Mapping), f"{hint} is no type of a JSON value"
     if not isinstance(value, dict):
         raise _wrong(where, value)
     names = list(value)
@@ -99,14 +99,14 @@ def _made_container(hint: Any, value: Any, where: str) -> Any:
 
 
 def _made_row(kinds: Collection[Any], value: Any, where: str) -> tuple[Any, ...]:
-    """A list with a kind for each place."""
+    """A list with a type for each item."""
     if not isinstance(value, list) or len(value) != len(kinds):
         raise _wrong(where, value)
     return tuple(_made(*each, f"{where}[{place}]") for place, each in enumerate(zip(kinds, value, strict=True)))
 
 
 def _made_union(kinds: Iterable[Any], value: Any, where: str) -> Any:
-    """Of what may be None, or a text or a number. The kind that fits best says what is wrong."""
+    """None, or the first type that fits; the error is that of the last one."""
     if value is None and NoneType in kinds:
         return None
     *others, last = [kind for kind in kinds if kind is not NoneType]
@@ -140,7 +140,7 @@ def _hints(kind: Any) -> dict[str, Any]:
 
 
 def _check_known(kind: Any, value: Mapping[str, Any], where: str) -> None:
-    """Of an open object, what is known of it."""
+    """Check the declared fields of an object that may have others."""
     for name, hint in _hints(kind).items():
         required = get_origin(hint) is Required
         if name in value:
@@ -160,7 +160,7 @@ def _made_key(hint: Any, name: str, where: str) -> Any:
 
 
 def _all_made(hint: Any, values: list[Any], name: Callable[[int], str]) -> list[Any]:
-    """Lists of thousands of numbers are looked at once, not one by one."""
+    """Lists of thousands of numbers are checked at once, not one by one."""
     kind, bounds = get_args(hint) if get_origin(hint) is Annotated else (hint, ANY)
     if kind not in PLAIN or not isinstance(bounds, Within):
         return [_made(hint, value, name(place)) for place, value in enumerate(values)]
@@ -172,12 +172,12 @@ def _all_made(hint: Any, values: list[Any], name: Callable[[int], str]) -> list[
 
 
 def _check_plain(kind: Any, values: list[Any], bounds: Within, name: Callable[[int], str]) -> None:
-    """Numbers within their bounds, texts that can be written."""
+    """Numbers must be within their bounds, texts must be writable."""
     if kind is str and values:
         _check_texts(values, name(0))
     elif kind in (int, float) and values:
         ends = bounds.least <= min(values) and max(values) <= bounds.most
-        if not ends or math.isnan(sum(values)):  # min and max may pass over what is not a number
+        if not ends or math.isnan(sum(values)):  # min and max may pass over a NaN
             place = next(place for place, value in enumerate(values) if not bounds.least <= value <= bounds.most)
             raise _wrong(name(place), values[place])
 
@@ -191,7 +191,7 @@ def _check_texts(texts: Iterable[str], where: str) -> None:
 
 
 def _check_opaque(value: Any, where: str, depth: int) -> None:
-    """What is only shown: any value that is not nested too deep, of numbers and texts that can be shown."""
+    """A value that is only shown: not nested too deep, of numbers and texts that can be shown."""
     if depth > DEEPEST:
         raise ValueError(f"{where!r} is nested too deep")
     if isinstance(value, dict):

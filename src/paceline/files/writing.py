@@ -1,7 +1,7 @@
-"""Writing: all of a file or nothing, whatever ends the process.
+"""Writing files all or nothing, whatever ends the process, and writing into a folder by one process at a time.
 
-What is not finished stands in a folder beside its place, which has a name of ours and is locked as long as its process
-lives. So the next writer sees what a killed process left, and removes it.
+An unfinished file stands in a folder beside its place. That folder has a name of Paceline's and is locked as long as
+its process lives, so the next writer recognises what a killed process left, and removes it.
 """
 
 from __future__ import annotations
@@ -20,59 +20,49 @@ from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from paceline.files.locks import GUARD, locked
+from paceline.errors import InputError, UnwritableFile
+from paceline.files.locks import LOCK, LOCKS, Timeout, locked
 
 HOST = f"{zlib.crc32(platform.node().encode(errors='replace')):08x}"
-OURS = re.compile(rf"\.paceline-(?P<host>[0-9a-f]{{8}})-[0-9a-f]{{12}}\.partial|{GUARD}")
+UNFINISHED = re.compile(r"\.paceline-(?P<host>[0-9a-f]{8})-[0-9a-f]{12}\.partial")
 UNUSED = 7 * 24 * 3600.0
-"""Seconds after which a folder is left, too, whose lock says nothing: some drives know none, or none of other hosts."""
+"""Seconds after which an unfinished folder is removed without looking at its host, or before it was ever locked."""
 
-
-class Unwritable(OSError, ValueError):
-    """Something cannot be written; its text is a sentence that names it and says why."""
-
-    place: str | Path = ""
-
-    def __str__(self) -> str:
-        return f"cannot write {self.place}: {self.strerror}"
+TRIES = 100
+"""How often a folder is made that other processes remove in between."""
 
 
 @contextmanager
 def named(path: str | Path) -> Iterator[None]:
-    """Errors of writing name what was being written, which a full disk does not do; those of other files stay."""
+    """Errors of writing name this path, which a full disk does not do; errors at other files stay as they are."""
     try:
         yield
-    except Unwritable:
+    except UnwritableFile:
         raise
     except OSError as error:
         if error.filename is not None and not _belongs(Path(str(error.filename)), Path(path)):
             raise
-        named_error = Unwritable(error.errno, error.strerror or str(error))
-        named_error.place = path
-        raise named_error from None
+        raise UnwritableFile(error.errno, error.strerror or str(error), str(path)) from None
 
 
 @contextmanager
 def workplace(parent: Path | None = None) -> Iterator[Path]:
-    """A new folder in ``parent``, or among the system's temporary ones. It goes in the end, and after a kill when the
-    next one is made there."""
+    """A new folder in ``parent``, or in the system's temporary folder. It is removed at the end, and after a kill by
+    the next process that makes one there."""
     parent = Path(tempfile.gettempdir()) if parent is None else parent
     remove_left(parent)
     with ExitStack() as leaving:
-        while True:
-            made = parent / f".paceline-{HOST}-{secrets.token_hex(6)}.partial"
-            leaving.callback(shutil.rmtree, made, ignore_errors=True)
-            made.mkdir(mode=0o700)
-            with suppress(FileNotFoundError, BlockingIOError):  # somebody took it for one that was left
-                leaving.enter_context(locked(made))
-                break
+        made = parent / f".paceline-{HOST}-{secrets.token_hex(6)}.partial"
+        leaving.callback(shutil.rmtree, made, ignore_errors=True)
+        made.mkdir(mode=0o700)
+        leaving.enter_context(locked(made / LOCK, wait=True))  # another process may be looking whether it is left
         yield made
 
 
 @contextmanager
 def partial(path: str | Path, *, sync: bool = False) -> Iterator[Path]:
-    """An empty file to fill, which takes the place of ``path`` when all went well. A link stays one, and a file keeps
-    its permissions. With ``sync`` it outlives a power cut."""
+    """An empty file to fill, which replaces ``path`` when no error occurred. A link stays a link, and a file keeps its
+    permissions. With ``sync`` it survives a power cut."""
     place = Path(os.path.realpath(path))
     with named(path), workplace(place.parent) as work:
         fresh = work / place.name
@@ -93,32 +83,68 @@ def write_whole(path: str | Path, content: str | Iterable[Any], *, sync: bool = 
         file.writelines(pieces)
 
 
+@contextmanager
+def claimed(path: Path) -> Iterator[None]:
+    """Only this process writes into a folder meanwhile. Folders that this made and that are empty at the end are
+    removed, so a refused command leaves nothing behind; a folder that another process has claimed is not empty."""
+    place = Path(os.path.realpath(path))
+    if place.is_file():
+        raise InputError(f"cannot write into {path}: it is a file; name a folder")
+    with ExitStack() as leaving:
+        for folder in reversed([folder for folder in (place, *place.parents) if not folder.exists()]):
+            leaving.callback(_remove_empty, folder)
+        try:
+            _claim(place, leaving)
+        except Timeout:
+            raise InputError(
+                f"{path} is being written by another process; wait for it, or give another --out"
+            ) from None
+        remove_left(place)
+        yield
+
+
+def _claim(place: Path, leaving: ExitStack) -> None:
+    """Make a folder and lock it until ``leaving``."""
+    for _ in range(TRIES):
+        with suppress(FileNotFoundError, FileExistsError):  # the process that made the folder removed it in between
+            place.mkdir(parents=True, exist_ok=True)
+            leaving.enter_context(locked(place / LOCK))
+            return
+    raise InputError(f"{place} does not stay when it is made, as if another process removed it; give another --out")
+
+
 def remove_left(folder: Path) -> None:
     """Remove what dead processes left in a folder, and nothing else."""
     with suppress(OSError):
         for name in os.listdir(folder):
-            if (found := OURS.fullmatch(name)) is not None:
-                _remove(folder / name, nobodys=found["host"] in (HOST, None))
+            if is_left(name):
+                with suppress(OSError):  # locked by a living process, or removed by another one
+                    _remove(folder / name)
 
 
 def is_left(name: str) -> bool:
-    """Whether a file or folder of this name is one that somebody began to write."""
-    return OURS.fullmatch(name) is not None
+    """Whether a file or folder of this name is a lock or unfinished."""
+    return (UNFINISHED.fullmatch(name) or LOCKS.fullmatch(name)) is not None
 
 
-def _remove(path: Path, nobodys: bool) -> None:
-    """A free lock on one of this host says that no process writes it."""
+def _remove(path: Path) -> None:
+    """A lock that can be taken says that no process of this host writes here. One that is not there yet may be taken
+    at any moment."""
+    found = path.lstat()
+    if stat.S_ISREG(found.st_mode):
+        if LOCKS.fullmatch(path.name) and not found.st_size:
+            with locked(path):
+                pass
+    elif stat.S_ISDIR(found.st_mode):
+        here = path.name.startswith(f".paceline-{HOST}-") and (path / LOCK).exists()
+        if here or time.time() - found.st_mtime > UNUSED:
+            with locked(path / LOCK):
+                shutil.rmtree(path, ignore_errors=True)
+
+
+def _remove_empty(folder: Path) -> None:
     with suppress(OSError):
-        found = path.lstat()
-        old = time.time() - found.st_mtime > UNUSED
-        if nobodys or old:
-            with locked(path) as lock:
-                if lock is None and not old:
-                    return
-                if stat.S_ISDIR(found.st_mode):
-                    shutil.rmtree(path, ignore_errors=True)
-                elif stat.S_ISREG(found.st_mode) and not found.st_size:
-                    path.unlink()
+        folder.rmdir()
 
 
 def _belongs(other: Path, path: Path) -> bool:

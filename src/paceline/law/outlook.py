@@ -72,20 +72,3 @@ def _within(sampling: Sampling, size: int) -> Sampling:
         logit_bias={token: bias for token, bias in sampling.logit_bias.items() if token < size},
         banned=tuple(entry for entry in sampling.banned if entry[-1] < size),
     )
-
-
-def foremost(law: Distribution, count: int, exponentials: Floats | None = None) -> tuple[Ints, Floats]:
-    """The ``count`` tokens the target is likeliest to choose, best first, and the logarithm of how likely each is.
-
-    With the public ``exponentials`` of the place, one per survivor, the order is that in which their clocks ring, each
-    running at the speed of its weight: the target's own order if the drafter's law is the target's. How likely, if the
-    target's weights are the drafter's times errors that are independent and exponential themselves: as the weight over
-    the exponential is to the sum of all.
-    """
-    favour = law.weights if exponentials is None else law.weights / exponentials
-    if count < favour.size:
-        leading = np.argpartition(-favour, count - 1)[:count] if count > 1 else np.array([favour.argmax()])
-    else:
-        leading = np.arange(favour.size)
-    leading = leading[np.argsort(-favour[leading], kind="stable")]
-    return law.ids[leading], np.log(favour[leading] / favour.sum())

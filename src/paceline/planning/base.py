@@ -1,7 +1,8 @@
-"""Whether to draft, and how much.
+"""What a planner is: it decides whether to draft, and how much.
 
-A planner is asked twice in a round. Before anything is drafted it says how much may be, since a draft may cost more
-than it saves; once there is a draft it says which part of it is worth scoring. Afterwards it is told what came of it.
+Before the forward of a round a planner is called twice. `plan` comes before anything is drafted, since a draft may cost
+more than it saves; `cut` chooses the nodes of the draft that are worth scoring. Between the two, `worth` decides
+whether the expensive part of a drafter runs. `review` learns from the round.
 """
 
 from __future__ import annotations
@@ -12,21 +13,33 @@ from typing import NamedTuple
 
 from paceline.context import Context
 from paceline.drafters.base import Budget
-from paceline.tree import DraftTree
+from paceline.tree import DraftTree, Floats
 
 
 class Room(NamedTuple):
-    """A sequence about to draft, and how deep a draft of it may go."""
+    """A sequence about to draft, and how deep its draft may go."""
 
     context: Context
     depth: int
 
 
 class Draft(NamedTuple):
-    """A draft that is there, and the sequence that it is for."""
+    """A draft, the sequence that it is for, and the budget that it was made under, which it may exceed in nodes."""
 
     context: Context
     tree: DraftTree
+    budget: Budget
+    cheap: DraftTree | None = None
+    """The draft without the expensive part of the drafter; None where the drafter has no such part."""
+    enriched: bool = False
+    """Whether the expensive part ran."""
+
+    def within(self, paths: Floats | None = None) -> DraftTree:
+        """The best nodes of the draft that the budget has room for, by ``paths`` or by their own scores. Of a draft
+        with sampled nodes the first ones, so that no value decides."""
+        if self.tree.drawn:
+            return self.tree.head(self.budget.nodes)
+        return self.tree.top(self.budget.nodes, paths)
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +69,7 @@ class Cut(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class Outcome:
-    """What became of one sequence's round. Those of one forward are told together; their seconds are the same ones."""
+    """What became of one sequence's round. Sequences of one forward are reviewed together and share its seconds."""
 
     context: Context
     proposed: DraftTree
@@ -66,21 +79,29 @@ class Outcome:
     seconds_draft: float
     seconds: float
     """All of the round but the drafting."""
+    seconds_top: float = 0.0
+    """Of these, reading the most probable tokens for the drafter."""
 
 
 class Planner:
     """Sizes drafts. Under the rejection rule not by live timings, which the text would then depend on.
 
-    The base class lets every draft through whole, so that a planner which only sizes drafts overrides `plan` alone.
+    The base class scores as much of a draft as the budget has room for, so a planner that only sizes drafts overrides
+    `plan` alone.
     """
 
     def plan(self, rooms: Sequence[Room]) -> list[Budget]:
         """How much the next draft of each sequence may hold. They will be scored together."""
         raise TypeError(f"planner {type(self).__name__} does not override plan")
 
+    def worth(self, drafts: Sequence[Draft]) -> list[bool]:
+        """Whether, with this draft at hand, the expensive part of the drafter is worth its time. Changes nothing."""
+        return [True] * len(drafts)
+
     def cut(self, drafts: Sequence[Draft]) -> list[Cut]:
-        """The part of each draft that is worth scoring. They will be scored together, beside sequences without one."""
-        return [Cut(draft.tree) for draft in drafts]
+        """The part of each draft that is worth scoring, within its budget. They will be scored together, beside
+        sequences without a draft."""
+        return [Cut(draft.within()) for draft in drafts]
 
     def review(self, outcomes: Sequence[Outcome]) -> None:
         """Learn from a round of sequences that were scored together."""

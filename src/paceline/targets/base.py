@@ -7,9 +7,8 @@ asked for crosses to the host.
 
 from __future__ import annotations
 
-import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
@@ -17,6 +16,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
+from paceline.targets.forwards import OnEarly, Pending, Reach
 from paceline.targets.reading import RowBlocks, Top, by_blocks, read_plainly
 from paceline.tree import ROOT, DraftTree, Ints, ancestors, is_chain, offsets, rows_of
 
@@ -161,20 +161,34 @@ class Request:
     tokens: Ints
     parents: Ints
     want: Want = NOTHING
-    prefill: bool = False
-    """A piece of the prompt: no row of it is verified, so its logits are computed only if wanted."""
+    prompt: int = 0
+    """How many leading rows are prompt tokens before the root. None of them is judged, so their logits are computed
+    only if wanted. The root and its draft stand behind the last piece of a prompt; other pieces have no root."""
     held: int = 0
 
     def __post_init__(self) -> None:
         assert len(self.parents) == self.held + len(self.tokens), "held and fresh rows have one parent each"
+        assert not (self.held and self.prompt), "rows that are held are a draft's"
 
     @classmethod
     def of_tree(cls, rows: Rows, root: int, tree: DraftTree, want: Want = NOTHING) -> Request:
         return cls(rows, *rows_of(root, tree), want)
 
     @classmethod
-    def of_prompt(cls, rows: Rows, tokens: Ints, want: Want = NOTHING) -> Request:
-        return cls(rows, tokens.copy(), np.arange(-1, len(tokens) - 1), want, prefill=True)
+    def of_prompt(cls, rows: Rows, tokens: Ints, want: Want = NOTHING, *, ends_prompt: bool = False) -> Request:
+        """A piece of a prompt. With ``ends_prompt`` its last token is the root, which is scored as well."""
+        before_root = len(tokens) - ends_prompt
+        return cls(rows, tokens.copy(), np.arange(-1, len(tokens) - 1), want, prompt=before_root)
+
+    @property
+    def prefill(self) -> bool:
+        """Whether any row is a prompt token before the root."""
+        return self.prompt > 0
+
+    @property
+    def scored(self) -> slice:
+        """The fresh rows whose logits are computed."""
+        return slice(0 if self.want.logits else self.prompt, len(self.tokens))
 
     @cached_property
     def visible(self) -> NDArray[np.bool_]:
@@ -202,10 +216,14 @@ class Request:
 
 
 class Scores:
-    """What a target found for the rows of one request. Nodes are tree nodes; the root is ``-1``, the first row.
+    """What a target found for the root and the nodes of one request. The root is ``-1``, the first row.
 
-    ``logits`` is ``[rows, vocabulary]`` on the target's device, or None for a prefill that nobody wanted logits of.
+    Where the root was scored behind a piece of the prompt, `prompt` holds what was found for the rows of that piece. A
+    request without a root has its prompt's rows here.
     """
+
+    prompt: Scores | None = None
+    """What a request for the piece without the root would have brought; None for other requests."""
 
     def __init__(
         self,
@@ -214,16 +232,40 @@ class Scores:
         *,
         hidden: dict[int, torch.Tensor] | None = None,
         early: torch.Tensor | None = None,
+        rows: slice | None = None,
     ) -> None:
-        self.tokens = request.tokens
-        self.parents = request.parents[request.held :]
+        """``logits`` ``[rows, vocabulary]``, on the target's device, are None for a prompt whose logits are not wanted.
+        ``rows`` are these scores' share of the request's fresh rows, unless they are all."""
+        share = rows or slice(0, len(request.tokens))
+        self.tokens = request.tokens[share]
+        self.parents = request.parents[request.held :][share] - share.start
         self._logits = logits
         self._hidden = hidden or {}
         self._early = early
         self._most = request.want.top
         self._top: Top | None = None
-        self.seconds_top = 0.0
-        """What `top` took: it is the dear part of learning from a forward, and counted apart."""
+
+    @classmethod
+    def of(
+        cls,
+        request: Request,
+        logits: torch.Tensor | None,
+        hidden: dict[int, torch.Tensor] | None = None,
+        early: torch.Tensor | None = None,
+    ) -> Scores:
+        """Of the logits of `Request.scored` rows, and of states and early logits of all fresh rows."""
+        n, cut = len(request.tokens), request.prompt
+        if not 0 < cut < n:
+            return cls(request, logits, hidden=hidden, early=early)
+        assert logits is not None, "the root has logits"
+
+        def share(rows: slice, logits: torch.Tensor | None) -> Scores:
+            states = {layer: found[rows] for layer, found in (hidden or {}).items()}
+            return cls(request, logits, hidden=states, early=None if early is None else early[rows], rows=rows)
+
+        scores = share(slice(cut, n), logits[cut - request.scored.start :])
+        scores.prompt = share(slice(0, cut), logits[:cut] if request.want.logits else None)
+        return scores
 
     @property
     def logits(self) -> torch.Tensor:
@@ -243,10 +285,8 @@ class Scores:
 
     @cached_property
     def _choices(self) -> Ints:
-        if by_blocks(self.logits):
-            return self._blocks.choices()
-        chosen: Ints = self.logits.argmax(dim=-1).cpu().numpy()
-        return chosen
+        best: Ints = self._blocks.choices() if by_blocks(self.logits) else self.logits.argmax(dim=-1).cpu().numpy()
+        return best
 
     def choice(self, node: int) -> int:
         """The most probable token after a node, ties to the lowest id."""
@@ -263,10 +303,13 @@ class Scores:
         """
         k = min(k, self.logits.shape[-1])
         if self._top is None or self._top.ids.shape[1] < k:
-            started = time.perf_counter()
             self._top = self._read(min(max(k, self._most), self.logits.shape[-1]))
-            self.seconds_top += time.perf_counter() - started
         return Top(self._top.ids[:, :k], self._top.logits[:, :k], self._top.log_z)
+
+    def read_top(self) -> None:
+        """Read as many of the best tokens as the request wanted, now rather than when `top` asks."""
+        if self._most and self._logits is not None:
+            self.top(self._most)
 
     def _read(self, k: int) -> Top:
         if not by_blocks(self.logits):
@@ -286,39 +329,6 @@ class Scores:
         return self._early
 
 
-OnEarly = Callable[[int, "torch.Tensor"], None]
-"""Called in the middle of a forward: the number of the request, and its early-exit logits."""
-
-
-class Pending(ABC):
-    """A submitted forward. `result` waits for it: the serial driver at once, an overlapped one drafts meanwhile."""
-
-    @abstractmethod
-    def result(self) -> list[Scores]: ...
-
-
-class Done(Pending):
-    """A forward that was finished when `submit` returned."""
-
-    def __init__(self, scores: list[Scores]) -> None:
-        self._scores = scores
-
-    def result(self) -> list[Scores]:
-        return self._scores
-
-
-@dataclass(frozen=True, kw_only=True)
-class Reach:
-    """What drafts a target can score without one row depending on another (`Target.reach`)."""
-
-    trees: bool = True
-    """Whether siblings may be scored together; otherwise chains only."""
-    depth: int | None = None
-    """How many tokens a draft may reach past the root; None where nothing limits it."""
-    alone: bool = False
-    """Whether a forward may hold one sequence only."""
-
-
 class Target(ABC):
     """A model whose text must not change."""
 
@@ -328,6 +338,44 @@ class Target(ABC):
     eos: frozenset[int]
     prefill_chunk: int = 512
 
+    @property
+    @abstractmethod
+    def dtype(self) -> torch.dtype:
+        """Of its logits."""
+
+    @property
+    def dtype_name(self) -> str:
+        """As users write it: float32."""
+        return str(self.dtype).removeprefix("torch.")
+
+    @property
+    def device(self) -> torch.device:
+        """Where its logits are."""
+        import torch
+
+        return torch.device("cpu")
+
+    @property
+    def recorded(self) -> bool:
+        """Whether forwards are recorded once for all drafts of a shape."""
+        return False
+
+    @property
+    def layers(self) -> int:
+        """The number of layers, which is also that of the state that the head reads (`Want.hidden`)."""
+        raise self._has_none("layers")
+
+    def embed(self, tokens: Ints) -> torch.Tensor:
+        """The input embeddings ``[n, width]`` of token ids, before any scale that the model gives them."""
+        raise self._has_none("input embeddings")
+
+    def unembed(self, states: torch.Tensor) -> torch.Tensor:
+        """Logits ``[n, vocabulary]`` of states ``[n, width]`` behind the final norm: the output head."""
+        raise self._has_none("output head")
+
+    def _has_none(self, what: str) -> ValueError:
+        return ValueError(f"{self.name} shows no {what}; choose a drafter that needs none")
+
     @abstractmethod
     def open(self, capacity: int = 0) -> Rows:
         """Rows for one sequence, with memory for ``capacity`` tokens set aside."""
@@ -336,12 +384,16 @@ class Target(ABC):
     def submit(self, requests: Sequence[Request], on_early: OnEarly | None = None) -> Pending:
         """Score several requests, each of its own sequence, in as few forwards as the model allows."""
 
+    def score(self, requests: Sequence[Request]) -> list[Scores]:
+        """`submit`, and wait for the result."""
+        return self.submit(requests).result()
+
     def reach(self, position: int) -> Reach:
         """What may be drafted behind a root at ``position``: a row must not depend on what else is in the forward."""
         return Reach()
 
     def prefill_size(self, length: int) -> int:
-        """How many prompt tokens to score per forward, of a prompt of ``length``."""
+        """How many prompt tokens to score per forward, where ``length`` stand before the root."""
         return self.prefill_chunk
 
     def release(self) -> None:

@@ -22,7 +22,8 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from paceline.targets.base import Done, OnEarly, Pending, Request, Rows, Scores, Target
+from paceline.targets.base import Request, Rows, Scores, Target
+from paceline.targets.forwards import Done, OnEarly, Pending
 from paceline.targets.reading import Top
 from paceline.tree import DraftTree, Ints
 from paceline.vocabulary import Vocabulary
@@ -89,6 +90,10 @@ class ReplayTarget(Target):
                     f"{vocab_size} ids; encode it with this vocabulary's tokenizer"
                 )
 
+    @property
+    def dtype(self) -> torch.dtype:
+        return torch.float32
+
     def open(self, capacity: int = 0) -> ReplayRows:
         return ReplayRows()
 
@@ -108,8 +113,11 @@ class ReplayTarget(Target):
         if request.want.hidden or request.want.early_exit is not None:
             raise ValueError(f"{self.name} is a text and has no hidden states; drafters that read them need a model")
         rows.note(request.tokens, request.held)
-        text = self._text(rows)
-        return ReplayScores(request, self._said(rows, text, request.parents)[request.held :], self.vocab_size)
+        said = self._said(rows, self._text(rows), request.parents)[request.held :]
+        cut = request.prompt if request.prompt < len(said) else 0
+        scores = ReplayScores(request, said, self.vocab_size, slice(cut, len(said)))
+        scores.prompt = ReplayScores(request, said, self.vocab_size, slice(0, cut)) if cut else None
+        return scores
 
     def _text(self, rows: ReplayRows) -> Ints | None:
         """The text that the committed rows follow: still the same one, or the first that begins as they do."""
@@ -153,9 +161,9 @@ class ReplayScores(Scores):
     """One token per row. Rows of logits are made when somebody asks for them: 0 for the token, minus infinity for all
     others."""
 
-    def __init__(self, request: Request, said: Ints, vocab_size: int) -> None:
-        super().__init__(request, None)
-        self._said = said
+    def __init__(self, request: Request, said: Ints, vocab_size: int, rows: slice) -> None:
+        super().__init__(request, None, rows=rows)
+        self._said = said[rows]
         self._vocab_size = vocab_size
 
     @cached_property

@@ -73,20 +73,18 @@ def processor() -> str:
 
 
 def setup_of(target: Target) -> Setup:
-    """Of any target; one that is not computed with torch runs on the processor, in a type that nobody tells."""
+    """Of a target as it stands."""
     import torch
 
-    device: Any = getattr(target, "device", None)
-    kind = "cpu" if device is None else str(device.type)
-    name = torch.cuda.get_device_name(device) if kind == "cuda" else processor()
+    kind = target.device.type
     return Setup(
         model=target.name,
         fingerprint=target.fingerprint(),
         device=kind,
-        dtype=str(getattr(target, "dtype", "")).removeprefix("torch."),
+        dtype=target.dtype_name,
         threads=torch.get_num_threads() if kind == "cpu" else 0,
-        processor=name,
-        recorded=getattr(target, "fixed", None) is not None,
+        processor=torch.cuda.get_device_name(target.device) if kind == "cuda" else processor(),
+        recorded=target.recorded,
     )
 
 
@@ -94,11 +92,10 @@ def described(target: Target) -> dict[str, Any]:
     """What a reader of a measurement must know of the model it was made on."""
     import torch
 
-    like: Any = getattr(target, "like", None)
     return {
         "model": target.name,
-        "dtype": str(getattr(target, "dtype", "")).removeprefix("torch."),
+        "dtype": target.dtype_name,
         "fingerprint": target.fingerprint(),
-        "device": "cpu" if like is None else str(like.device),
+        "device": str(target.device),
         "threads": torch.get_num_threads(),
     }

@@ -23,7 +23,8 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import torch
 
-from paceline.targets.base import Done, OnEarly, Pending, Request, Rows, Scores, Target
+from paceline.targets.base import Request, Rows, Scores, Target
+from paceline.targets.forwards import Done, OnEarly, Pending
 from paceline.tree import DraftTree, Ints
 
 __all__ = ["DraftTree", "Request", "TableRows", "TableTarget", "random_table"]
@@ -77,9 +78,13 @@ class TableTarget(Target):
         self.vocab_size = vocab_size
         self.eos = eos
         self.context_length = context_length
-        self.dtype = dtype
+        self._dtype = dtype
         self.prefill_chunk = prefill_chunk
         self.forwards = 0
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return self._dtype
 
     def open(self, capacity: int = 0) -> TableRows:
         return TableRows(capacity)
@@ -94,9 +99,9 @@ class TableTarget(Target):
         rows.write(request.tokens, request.held)
         prefix = rows.cells[: rows.committed]
         tentative = rows.cells[rows.committed : request.end]
-        histories = [(*prefix.tolist(), *tentative[seen].tolist()) for seen in request.visible]
-        logits = [[weight * math.log(2) for weight in self.table(history)] for history in histories]
-        return Scores(request, torch.tensor(logits, dtype=self.dtype))
+        histories = [(*prefix.tolist(), *tentative[seen].tolist()) for seen in request.visible[request.scored]]
+        weights = torch.tensor([list(self.table(history)) for history in histories], dtype=torch.float64)
+        return Scores.of(request, (weights * math.log(2)).to(self._dtype) if histories else None)
 
     def fingerprint(self) -> str:
         probe = [list(self.table((token,))) for token in range(self.vocab_size)]

@@ -16,7 +16,7 @@ from pathlib import Path
 from paceline.bench.dictionaries.emulator import Dictionaries, Script
 from paceline.bench.dictionaries.tally import Tally
 from paceline.dictionary import file
-from paceline.dictionary.build import Recipe, build
+from paceline.dictionary.build import DictionarySettings, build
 from paceline.dictionary.corpus import Corpus
 from paceline.dictionary.counting import Counts, count
 from paceline.dictionary.index import Dictionary
@@ -29,7 +29,7 @@ from paceline.train.corpus import Text, read
 from paceline.vocabulary import Vocabulary
 
 MODEL = "pocket"
-RECIPE = Recipe(order=3, entries=50_000, min_probability=0.3)
+RECIPE = DictionarySettings(order=3, entries=50_000, min_probability=0.3)
 """All three together take 0.6 MB. Whoever drafts with them knows their scores and takes what is worth a row, so
 unlikely ones may stay in."""
 NGRAMS = 1_000_000
@@ -38,7 +38,9 @@ TRIED = 300_000
 CARD = "CARD.md"
 
 
-def make(texts: Sequence[Text], language: str, vocabulary: Vocabulary, out: Path) -> tuple[file.Header, Tally]:
+def make(
+    texts: Sequence[Text], language: str, vocabulary: Vocabulary, out: Path
+) -> tuple[file.DictionaryHeader, Tally]:
     """One dictionary, and what it brings on text that it was not counted on."""
     mine = [text for text in texts if text.source.language == language]
     corpus = Corpus.of_lines([line for text in mine for passage in text.training for line in passage.split("\n")])
@@ -70,7 +72,7 @@ def _tried(texts: Sequence[Text], counts: Counts, vocabulary: Vocabulary) -> Tal
     return tally
 
 
-def card(made: dict[Path, tuple[file.Header, Tally]], texts: Sequence[Text]) -> str:
+def card(made: dict[Path, tuple[file.DictionaryHeader, Tally]], texts: Sequence[Text]) -> str:
     """What they are, what they bring, and what they are made of."""
     rows = [
         f"| `{path.name}` | {header.language} | {header.entries:,} | {path.stat().st_size:,} | "

@@ -13,8 +13,9 @@ from html import escape
 from typing import Any
 
 from paceline.api.pictures.style import COLORS, STYLE
-from paceline.api.pictures.tokens import HALVES, WHY_OWN, Cell, Kind, Spelled, TokenPicture
+from paceline.api.pictures.tokens import HALVES, WHY_OWN, Cell, Spelled, TokenPicture
 from paceline.files.visible import CONTROLS
+from paceline.verify import Kind
 
 POLICY = "default-src 'none'; style-src 'unsafe-inline'"
 GENERATOR = "Paceline"

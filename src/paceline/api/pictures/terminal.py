@@ -8,8 +8,9 @@ from dataclasses import dataclass
 
 from rich.text import Text
 
-from paceline.api.pictures.tokens import HALVES, WHY_OWN, Cell, Kind, TokenPicture, summary
+from paceline.api.pictures.tokens import HALVES, WHY_OWN, Cell, TokenPicture, summary
 from paceline.files.visible import CONTROLS
+from paceline.verify import Kind
 
 ROUND = "·"
 END = "\u2403"

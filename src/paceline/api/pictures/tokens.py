@@ -11,11 +11,11 @@ import unicodedata
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from enum import StrEnum
 from functools import cached_property
 from typing import Any, Protocol
 
 from paceline.engine.account import Totals
+from paceline.verify import Kind
 
 JOINERS = frozenset("\u200c\u200d")
 """Characters that shape what stands on both sides of them: their neighbours belong into one cell."""
@@ -23,29 +23,6 @@ VIRAMA = 9
 """The combining class of the signs that join the consonants of an Indic script."""
 HALVES = dict.fromkeys(range(0xD800, 0xE000), "\ufffd")
 """Half characters, which no file can hold."""
-
-
-class Kind(StrEnum):
-    """What a token is to the draft of its round."""
-
-    ACCEPTED = "accepted"
-    CORRECTED = "corrected"
-    """The model's own, in place of what it refused."""
-    BONUS = "bonus"
-    """The model's own, after a draft that was accepted to its end."""
-    PLAIN = "plain"
-    """The model's own in a round without a draft."""
-    UNTOLD = "untold"
-    """Written by something that does not tell."""
-
-    @classmethod
-    def of(cls, source: str, drafted: float, refused: float) -> Kind:
-        """Of a token with a source (or "") in a round that drafted so many and was refused or not."""
-        if source:
-            return cls.ACCEPTED
-        if not drafted:
-            return cls.PLAIN
-        return cls.CORRECTED if refused else cls.BONUS
 
 
 WHY_OWN = {

@@ -18,7 +18,7 @@ import numpy as np
 
 from paceline.bench.race import Clock, Contestant, Race
 from paceline.context import Context, Ending, Ints
-from paceline.drafters.base import Budget, Drafter, Seen
+from paceline.drafters.base import Budget, Drafter
 from paceline.engine.batch import Batch
 from paceline.engine.loop import Session
 from paceline.law import Sampling
@@ -40,7 +40,7 @@ CHAINS = 3
 
 
 class Filler(Drafter):
-    """Drafts of exactly the size that it is asked for; reads the ``top`` best tokens of every row."""
+    """Drafts of exactly the size that it is asked for; the ``top`` best tokens of every row are read for it."""
 
     name = "filler"
 
@@ -49,21 +49,12 @@ class Filler(Drafter):
         self._chains = min(CHAINS, target.vocab_size) if target.reach(0).trees else 1
         self._random = np.random.default_rng(0)
         self.needs = Want(top=top)
-        self.reading = 0.0
-        """Seconds that reading took in the last round of all sequences."""
 
     def propose_one(self, state: Context, budget: Budget) -> DraftTree:
         parents = [node - self._chains if node >= self._chains else -1 for node in range(budget.nodes)]
         first = self._random.choice(self._vocabulary, size=min(self._chains, budget.nodes), replace=False)
         rest = self._random.integers(0, self._vocabulary, budget.nodes - len(first))
         return DraftTree.build([*first.tolist(), *rest.tolist()], parents, source=self.name)
-
-    def observe(self, seen: Sequence[Seen]) -> None:
-        self.reading = 0.0
-        for one in seen:
-            if self._top and one.verdict.tokens:
-                one.scores.top(self._top)
-                self.reading += one.scores.seconds_top
 
 
 class Took(NamedTuple):
@@ -88,7 +79,8 @@ class Rounds(Planner):
 
     def review(self, outcomes: Sequence[Outcome]) -> None:
         if len(outcomes) == self._sequences:
-            seconds, reading = max(outcome.seconds for outcome in outcomes), self._filler.reading
+            seconds = max(outcome.seconds for outcome in outcomes)
+            reading = max(outcome.seconds_top for outcome in outcomes)
             self._took = Took(max(seconds - reading, 0.0), reading)
 
     @property

@@ -36,7 +36,8 @@ class Walk:
 
     @property
     def emitted(self) -> int:
-        return len(self.tokens) - self.prompt_length
+        """Tokens that rounds emitted; the first token of a text comes with its prompt."""
+        return sum(trail.emitted for trail in self.trails)
 
 
 @dataclass(eq=False)
@@ -83,7 +84,8 @@ class Course:
         again, ends = list[Walk](), time.perf_counter() + seconds
         for walk in walks:
             started = time.perf_counter()
-            again.append(self._one(walk.tokens[: walk.prompt_length], nodes, walk.emitted, script=walk.tokens))
+            length = len(walk.tokens) - walk.prompt_length
+            again.append(self._one(walk.tokens[: walk.prompt_length], nodes, length, script=walk.tokens))
             if 2 * time.perf_counter() - started > ends:
                 break
         return again

@@ -9,7 +9,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from paceline.api.pictures import TokenPicture
-from paceline.api.pictures.tokens import Kind
 from paceline.bench.dictionaries.tally import Tally
 from paceline.bench.report.texts import Spelled
 from paceline.bench.run.contestant import Job
@@ -19,6 +18,7 @@ from paceline.engine.account import Totals
 from paceline.engine.loop import Session
 from paceline.engine.serial import run
 from paceline.law import Sampling
+from paceline.verify import Kind
 from paceline.vocabulary import TextStream, Vocabulary
 
 

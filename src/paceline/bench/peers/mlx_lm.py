@@ -105,7 +105,7 @@ def make(name: str, terms: Terms) -> TextContestant:
     sampling = terms.sampling
     if sampling.adjusts or (not sampling.greedy and (sampling.top_p < 1 or sampling.min_p > 0)):
         raise Missing("mlx-lm cuts by top-p and min-p before temperature, and penalises otherwise: another law")
-    if str(getattr(terms.weights.target, "dtype", "")) == "torch.float64":
+    if terms.weights.target.dtype_name == "float64":
         raise Missing("mlx-lm does not compute in float64; choose float32 or less")
     if name == "mlx-lm":
         return MlxLm(terms, None)

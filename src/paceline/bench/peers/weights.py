@@ -137,8 +137,7 @@ class Terms:
 def _loaded(name: str, beside: Target) -> Foreign:
     assert isinstance(beside, HFTarget), "asked for after the target was copied"
     try:
-        dtype = str(beside.dtype).removeprefix("torch.")
-        target, tokenizer = open_model(name, dtype=dtype, device=str(beside.device))
+        target, tokenizer = open_model(name, dtype=beside.dtype_name, device=str(beside.device))
     except ValueError as error:
         raise Missing(f"its draft model cannot be had: {error}") from None
     if tokenizer is None:

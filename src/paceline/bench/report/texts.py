@@ -9,13 +9,13 @@ from functools import lru_cache
 from itertools import zip_longest
 
 from paceline.api.pictures import TokenPicture
-from paceline.api.pictures.tokens import Kind
 from paceline.bench.report.blocks import Block, Cell, Quote, Row, Section, Table, Text, Tokens
 from paceline.bench.report.speed import written_entries
 from paceline.bench.report.words import NOTHING, counted, number, rate, share, times
 from paceline.bench.run.record import Record, Verdict
 from paceline.bench.summary import LOOPING, Summary, repeated, speed_up
 from paceline.engine.account import Totals
+from paceline.verify import Kind
 
 EXAMPLE_TOKENS = 160
 QUOTED = 900

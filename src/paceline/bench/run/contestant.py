@@ -9,7 +9,7 @@ from typing import Any, ClassVar, Self
 
 from paceline.bench.race import Clock, Contestant
 from paceline.context import Ints
-from paceline.engine.loop import Round
+from paceline.engine.account import Round
 from paceline.law import Sampling
 
 

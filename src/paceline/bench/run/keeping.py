@@ -11,7 +11,7 @@ from paceline.bench.run.contestant import Job, TextContestant, Work, Written, cu
 from paceline.bench.run.judge import Finding
 from paceline.bench.run.record import EXPECTED, NEW_COLUMNS, ROUND_COLUMNS, Record
 from paceline.bench.suites import Prompt
-from paceline.engine.loop import Round
+from paceline.engine.account import Round
 from paceline.vocabulary import Detokenizer, Vocabulary
 
 Spell = Callable[[Sequence[int], Sequence[int]], list[str]]

@@ -119,7 +119,7 @@ class Ours(TextContestant):
                     continue  # a further token of the same round, which came with the others
                 now = clock()
                 deliveries.append((len(session.emissions), now - started))
-                if job.until is not None and now > job.until:
+                if job.until is not None and now > job.until and not session.rounds[-1].prefill:
                     break
         finally:
             session.rows.close()

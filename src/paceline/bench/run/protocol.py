@@ -235,7 +235,7 @@ class Referee:
 
     @property
     def _on_cpu(self) -> bool:
-        return str(getattr(self.plain.target, "device", "cpu")).startswith("cpu")
+        return self.plain.target.device.type == "cpu"
 
     def _explain(self, partings: Sequence[Parted]) -> None:
         """Say of the texts of the warm-up why they are others. It may load a wider model, so it waits for the end."""

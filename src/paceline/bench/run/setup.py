@@ -28,8 +28,7 @@ from paceline.bench.run.judge import Judge
 from paceline.bench.run.keeping import pieces_of
 from paceline.bench.run.ours import Drafting, Ours, parted
 from paceline.bench.run.protocol import Conditions, Referee
-from paceline.bench.suites import Workload, open_suite
-from paceline.bench.suites.template import encode
+from paceline.bench.suites import Workload, encode, open_suite
 from paceline.drafters import make_drafter
 from paceline.drafters.assistant import DraftModel
 from paceline.files import claimed
@@ -104,7 +103,7 @@ class RunOptions:
     def conditions(self, target: Target, longest: int) -> Conditions:
         """How all write; ``longest`` is the length of a text where none is given."""
         sampling = Sampling(temperature=self.temperature, seed=self.seed)
-        follow = self.follow if self.follow is not None else getattr(target, "dtype", None) in HALF
+        follow = self.follow if self.follow is not None else target.dtype in HALF
         if self.rule == Rule.REJECTION and not sampling.greedy:
             if self.follow:
                 raise ValueError(
@@ -169,9 +168,8 @@ def opened(
         contestants += peers
         for who in contestants:
             leaving.callback(who.close)
-        device = getattr(target, "device", torch.device("cpu"))
-        gauges: dict[str, Gauge] = {"peak": Peak(device)}
-        meter, metering = _meter(energy, watts, str(device))
+        gauges: dict[str, Gauge] = {"peak": Peak(target.device)}
+        meter, metering = _meter(energy, watts, str(target.device))
         if meter is not None:
             leaving.callback(meter.close)
             gauges["joules"] = meter
@@ -190,7 +188,7 @@ def opened(
             race=Race(
                 contestants=contestants,
                 clock=time.perf_counter if replayed is None else stopped,
-                settle=partial(torch.cuda.synchronize, device) if device.type == "cuda" else lambda: None,
+                settle=partial(torch.cuda.synchronize, target.device) if target.device.type == "cuda" else lambda: None,
                 gauges=gauges,
                 progress=progress,
             ),

@@ -170,10 +170,10 @@ def _add_where(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     check(options)
-    from paceline.bench.doubts import doubts
     from paceline.bench.machine import hushed, threads
     from paceline.bench.run.record import Verdict
     from paceline.bench.summary import Summary
+    from paceline.bench.warnings import warnings
 
     started = time.monotonic()
     with threads(options.threads), hushed(), progress("loading") as advance, refereed(options, advance) as referee:
@@ -183,14 +183,15 @@ def run(options: argparse.Namespace) -> int:
         except (KeyboardInterrupt, Terminated):
             say(f"\n{_kept(referee.run)} The same command goes on.", file=sys.stderr)
             raise
-    summary, warnings = Summary(referee.run), doubts(Summary(referee.run))
+    summary = Summary(referee.run)
+    warned = warnings(summary)
     if written == len(referee.run.records):
         say(f"{referee.run.path} was finished before; to measure again, give another --out.\n")
-    say("\n".join(_lines(summary, warnings)))
+    say("\n".join(_lines(summary, warned)))
     say(f"\n{_kept(referee.run)} Next: paceline bench report {shlex.quote(str(referee.run.path))} --out report")
     if options.json:
         took = {"out": str(referee.run.path), "seconds": time.monotonic() - started}
-        print_json({**took, **summary.as_dict(), "warnings": warnings})
+        print_json({**took, **summary.as_dict(), "warnings": warned})
     warm_up = (found.get("verdict") for found in referee.run.about.warm_up.values())
     return int(Verdict.BUG in {*warm_up, *(record.verdict for record in referee.run.records)})
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from paceline.cli.common import MODEL, Subparsers, add_json, add_trust, inputs_of, print_json, progress, utf8
 from paceline.cli.dictionary.info import show, tell
 from paceline.cli.streams import say
+from paceline.errors import InputError, need
 from paceline.files import check_output
 
 if TYPE_CHECKING:
@@ -107,14 +108,12 @@ def _add_recipe(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Count, spell, keep the most frequent, write."""
-    from paceline.dictionary.corpus.needs import need
-
     need("pyarrow", "building a dictionary", "dict")
-    from paceline.dictionary.build import Recipe, build
+    from paceline.dictionary.build import DictionarySettings, build
     from paceline.dictionary.corpus import open_corpus
     from paceline.targets.replay import open_vocabulary
 
-    recipe = Recipe(
+    settings = DictionarySettings(
         order=options.order,
         entries=options.entries,
         min_probability=options.min_prob,
@@ -132,16 +131,22 @@ def run(options: argparse.Namespace) -> int:
             options.out,
             counts,
             vocabulary,
-            recipe,
-            corpus=_described(corpus, counts),
+            settings,
+            corpus={
+                "fingerprint": corpus.fingerprint,
+                "bytes": corpus.bytes,
+                "documents": corpus.documents,
+                "words": counts.words,
+                "different_ngrams": {str(words): number for words, number in counts.distinct.items()},
+            },
             language=options.language,
             licence=options.licence,
             tokenizer_name=Path(name).name.encode(errors="replace").decode(),
             advance=advance,
         )
     notes = list(corpus.notes)
-    if header.entries < recipe.entries:
-        notes.append(f"the corpus gives {header.entries} entries, fewer than the {recipe.entries} asked for")
+    if header.entries < settings.entries:
+        notes.append(f"the corpus gives {header.entries} entries, fewer than the {settings.entries} asked for")
     if options.json:
         print_json({**tell(options.out, header), "notes": notes})
         return 0
@@ -152,18 +157,18 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _check_counting(options: argparse.Namespace) -> None:
-    for flag, wish in (("--min-count", options.min_count), ("--ngrams", options.ngrams)):
-        if wish < 1:
-            raise ValueError(f"{flag} must be at least 1, not {wish}")
+    for flag, value in (("--min-count", options.min_count), ("--ngrams", options.ngrams)):
+        if value < 1:
+            raise InputError(f"{flag} must be at least 1, not {value}")
     if options.cluster is not None and options.threads is not None:
-        raise ValueError(
+        raise InputError(
             f"--threads {options.threads} is for counting without --cluster, whose tasks have one thread each; "
             "leave one of the two out"
         )
 
 
 def _counted(corpus: Corpus, options: argparse.Namespace, advance: Advance) -> Counts:
-    wishes = {
+    limits = {
         "order": options.order,
         "min_count": options.min_count,
         "limit": options.ngrams,
@@ -172,19 +177,9 @@ def _counted(corpus: Corpus, options: argparse.Namespace, advance: Advance) -> C
         "advance": advance,
     }
     if options.cluster is not None:
-        from paceline.dictionary.counting.cluster import count_on_cluster
+        from paceline.dictionary.cluster import count_on_cluster
 
-        return count_on_cluster(corpus, **wishes, address=options.cluster)
+        return count_on_cluster(corpus, **limits, address=options.cluster)
     from paceline.dictionary.counting import count
 
-    return count(corpus, **wishes, threads=options.threads)
-
-
-def _described(corpus: Corpus, counts: Counts) -> dict[str, Any]:
-    return {
-        "fingerprint": corpus.fingerprint,
-        "bytes": corpus.bytes,
-        "documents": corpus.documents,
-        "words": counts.words,
-        "different_ngrams": {str(words): number for words, number in counts.distinct.items()},
-    }
+    return count(corpus, **limits, threads=options.threads)

@@ -1,4 +1,4 @@
-"""``paceline dict info``: what a dictionary is made of."""
+"""``paceline dict info``: describe a dictionary."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from paceline.cli.streams import say
 from paceline.files.visible import one_line
 
 if TYPE_CHECKING:
-    from paceline.dictionary.file import Header
+    from paceline.dictionary.file import DictionaryHeader
 
 
 def add(actions: Subparsers) -> None:
@@ -27,13 +27,13 @@ def add(actions: Subparsers) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Describe a file that makes sense to its last entry."""
+    """Describe a file, read to its last entry."""
     from paceline.dictionary.file import read
 
-    header, table = read(options.file)
+    header, entries = read(options.file)
     said = tell(Path(options.file), header)
-    by_length = (table.prefixes >= 0).sum(axis=1)
-    proposed = (table.texts >= 0).sum(axis=1)[table.completions]
+    by_length = (entries.prefixes >= 0).sum(axis=1)
+    proposed = (entries.texts >= 0).sum(axis=1)[entries.completions]
     said["entries_by_prefix_length"] = {str(n): int((by_length == n).sum()) for n in sorted(set(by_length.tolist()))}
     said["mean_completion"] = round(float(proposed.mean()), 3) if len(proposed) else 0.0
     if options.json:
@@ -43,8 +43,8 @@ def run(options: argparse.Namespace) -> int:
     return 0
 
 
-def tell(path: Path, header: Header) -> dict[str, Any]:
-    """What a dictionary says of itself, and how large its file is."""
+def tell(path: Path, header: DictionaryHeader) -> dict[str, Any]:
+    """A dictionary's header, and the size of its file."""
     return {
         "file": str(path),
         "bytes": path.stat().st_size,
@@ -64,7 +64,7 @@ def tell(path: Path, header: Header) -> dict[str, Any]:
 
 
 def show(said: dict[str, Any]) -> None:
-    """Print it, a line for each, and nothing that a terminal would obey: the file says what it likes."""
+    """Print a line for each item, made safe for a terminal."""
     for name, value in said.items():
         say(f"{name.replace('_', ' '):25} {one_line(_in_words(value))}")
 

@@ -1,4 +1,4 @@
-"""``paceline dict lookup``: what a dictionary proposes behind a text."""
+"""``paceline dict lookup``: show what a dictionary proposes behind a text."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from paceline.cli.common import MODEL, Subparsers, add_json, add_trust, print_json, utf8
 from paceline.cli.dictionary.tokenizer import of_another, tokenizer_of
 from paceline.cli.streams import say
+from paceline.errors import InputError
 
 if TYPE_CHECKING:
     from paceline.dictionary.index import Dictionary, Match
@@ -48,7 +49,7 @@ def add(actions: Subparsers) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Look a text's end up in every dictionary."""
+    """Look the end of a text up in every dictionary."""
     from paceline.dictionary.index import Dictionary
     from paceline.dictionary.shipped import shipped
     from paceline.targets.replay import open_vocabulary
@@ -57,7 +58,7 @@ def run(options: argparse.Namespace) -> int:
     vocabulary = open_vocabulary(named)
     files = options.files or shipped(vocabulary.fingerprint)
     if not files:
-        raise ValueError(
+        raise InputError(
             f"no dictionary for the tokenizer of {named} comes with paceline; "
             "'paceline dict build' makes one, and --dict FILE names it"
         )
@@ -68,11 +69,11 @@ def run(options: argparse.Namespace) -> int:
         if dictionary.header.tokenizer != vocabulary.fingerprint:
             raise of_another(path, dictionary.header)
         dictionary.check(vocabulary.size, vocabulary)
-        found += [_told(dictionary, match, ids, vocabulary) for match in dictionary.matches(ids)]
+        found += [_as_dict(dictionary, match, ids, vocabulary) for match in dictionary.matches(ids)]
     if options.json:
-        print_json({"tokens": [_spelt([token], vocabulary) for token in ids], "matches": found})
+        print_json({"tokens": [_text_of([token], vocabulary) for token in ids], "matches": found})
         return 0
-    say("tokens: " + " ".join(f"[{_spelt([token], vocabulary)}]" for token in ids))
+    say("tokens: " + " ".join(f"[{_text_of([token], vocabulary)}]" for token in ids))
     if not found:
         say("nothing is proposed: no entry ends like this")
     for one in found:
@@ -84,7 +85,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _tokenizer(options: argparse.Namespace) -> str:
-    """Where the tokenizer is opened from."""
+    """The model or folder that the tokenizer is opened from."""
     from paceline.bench.suites.sources import Sources
 
     if options.tokenizer is None and options.files:
@@ -92,17 +93,17 @@ def _tokenizer(options: argparse.Namespace) -> str:
     return options.tokenizer or MODEL
 
 
-def _told(dictionary: Dictionary, match: Match, ids: list[int], vocabulary: Vocabulary) -> dict[str, Any]:
+def _as_dict(dictionary: Dictionary, match: Match, ids: list[int], vocabulary: Vocabulary) -> dict[str, Any]:
     return {
         "dictionary": Path(dictionary.path).name,
         "length": match.length,
-        "matched": _spelt(ids[len(ids) - match.length :], vocabulary),
-        "tokens": [_spelt([token], vocabulary) for token in match.tokens],
-        "completion": _spelt(list(match.tokens), vocabulary),
+        "matched": _text_of(ids[len(ids) - match.length :], vocabulary),
+        "tokens": [_text_of([token], vocabulary) for token in match.tokens],
+        "completion": _text_of(list(match.tokens), vocabulary),
         "first": round(exp(match.first), 3),
         "rest": round(exp(match.rest), 3),
     }
 
 
-def _spelt(ids: list[int], vocabulary: Vocabulary) -> str:
+def _text_of(ids: list[int], vocabulary: Vocabulary) -> str:
     return b"".join(map(vocabulary.token_bytes, ids)).decode(errors="replace")

@@ -126,7 +126,7 @@ def run(options: argparse.Namespace) -> int:
     from paceline.bench.dictionaries.findings import findings_of
     from paceline.bench.dictionaries.report import report
     from paceline.bench.dictionaries.sweep import sweep
-    from paceline.dictionary.counting.cores import cores
+    from paceline.dictionary.engine import cores
 
     workers = cores() if options.workers is None else options.workers
     if workers < 1:

@@ -1,8 +1,8 @@
-"""Which tokenizer a dictionary is opened with, where nobody says.
+"""The tokenizer of a dictionary, where the command does not name one.
 
-A dictionary's file tells a name, and whoever made the file chose it: opened as it stands, it could lead to any folder
-here or to a download. So it only picks among the tokenizers that are at hand anyway, and only where what it picks is
-the very tokenizer that the dictionary was built for.
+A dictionary's file holds the name of a tokenizer. The name comes from the file's author: opened as it stands, it could
+lead to any folder here or to a download. So it only chooses among the bundled models and the data folder, and only a
+tokenizer with the fingerprint in the file.
 """
 
 from __future__ import annotations
@@ -11,17 +11,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from paceline.cli.common import MODEL
+from paceline.errors import InputError
 
 if TYPE_CHECKING:
     from paceline.bench.suites.sources import Sources
-    from paceline.dictionary.file import Header
+    from paceline.dictionary.file import DictionaryHeader
 
 LONG = 80
-"""Letters of what a file says that a sentence has room for."""
+"""Letters of a file's own words in an error."""
 
 
 def tokenizer_of(path: str | Path, sources: Sources) -> str:
-    """Where the tokenizer of a dictionary is opened from: a bundled model's, or one of the data folder."""
+    """The model or folder that a dictionary's tokenizer is opened from."""
     from paceline.bench.fertility import tokenizers_in
     from paceline.dictionary.file import read_header
     from paceline.targets.pocket.names import NAMES
@@ -35,9 +36,9 @@ def tokenizer_of(path: str | Path, sources: Sources) -> str:
     return str(place)
 
 
-def of_another(path: str | Path, header: Header) -> ValueError:
-    """The sentence for a dictionary whose tokenizer is not the one at hand."""
+def of_another(path: str | Path, header: DictionaryHeader) -> InputError:
+    """The error for a dictionary that was built for another tokenizer."""
     name = header.tokenizer_name[:LONG] or "without a name"
-    return ValueError(
+    return InputError(
         f"{path} was built for the tokenizer {name} (fingerprint {header.tokenizer[:LONG]}): name it with --tokenizer"
     )

@@ -10,12 +10,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias, cast
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from paceline.context import Context
 from paceline.drafters.assistant.growth import Growth, Reading, Shape
 from paceline.drafters.assistant.model import DraftModel, Loaded
 from paceline.drafters.base import Ask, Drafter, Seen
+from paceline.drafters.noise import wants_noise
 from paceline.law import Outlook
 from paceline.targets.base import SPARE_ROWS, Request, Rows, Target
 from paceline.targets.lending import Tray
@@ -28,7 +29,6 @@ if TYPE_CHECKING:
 Model: TypeAlias = "str | Path | PreTrainedModel | DraftModel | Loaded | Target"
 """A draft model, by name, by path, or loaded in any way."""
 
-NOISE = ("shared", "none")
 LEVELS = 4
 """How deep drafts are where nobody says: every level costs a forward of the draft model, and few get further."""
 IN_PASSING = 16
@@ -58,11 +58,11 @@ class Assistant(Drafter):
         for name, value in (("beams", beams), ("top", top), ("length", 1 if length is None else length)):
             if value < 1:
                 raise ValueError(f"option {name!r} of method 'assistant' is at least 1, not {value}")
-        if noise not in NOISE:
-            raise ValueError(f"option 'noise' of method 'assistant' is {' or '.join(NOISE)}, not {noise!r}")
         if not 0 <= confidence < 1:
             raise ValueError(f"option 'confidence' of method 'assistant' is from 0 to below 1, not {confidence}")
-        self.shape = Shape(beams=beams, top=top, length=length, confidence=confidence, shared=noise == "shared")
+        self.shape = Shape(
+            beams=beams, top=top, length=length, confidence=confidence, shared=wants_noise(self.name, noise)
+        )
         self.nodes = (length or LEVELS) * max(beams, top)
         self._named: Any = model
         self._dtype = dtype
@@ -186,8 +186,8 @@ class Assistant(Drafter):
 
 def _loaded(model: Model) -> DraftModel | None:
     """The model if there is nothing left to load, None if there is; anything else is told."""
-    if isinstance(model, Target) or (hasattr(model, "target") and hasattr(model, "vocabulary")):
-        return DraftModel.of(cast("Loaded | Target", model))
+    if isinstance(model, (Target, Loaded)):
+        return DraftModel.of(model)
     if isinstance(model, str) and not model.strip():
         raise ValueError("the name of the draft model is empty; give a name or a folder, or leave it out")
     if not isinstance(model, (str, Path)) and not hasattr(model, "config"):

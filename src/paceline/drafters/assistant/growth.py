@@ -12,8 +12,8 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from paceline.context import Context
+from paceline.drafters.noise import SharedNoise, foremost, hides_noise
 from paceline.law import Distribution, Outlook
-from paceline.law.outlook import foremost
 from paceline.targets.base import Request, Rows, Scores
 from paceline.tree import ROOT, DraftTree, Floats, Ints
 
@@ -86,8 +86,8 @@ class Growth:
         self._reading, self._shape = reading, shape
         self._nodes, self._depth = nodes, depth
         context = reading.context
-        self._sampled = not context.foreseeable and not context.sampling.greedy and shape.beams == 1
-        self._shared = context.foreseeable and not context.sampling.greedy and shape.shared
+        self._sampled = hides_noise(context) and shape.beams == 1
+        self._noise = SharedNoise.of(context, shape.shared)
         self._tokens: list[int] = []
         self._parents: list[int] = []
         self._scores: list[float] = []
@@ -145,12 +145,12 @@ class Growth:
         context, shape = self._reading.context, self._shape
         if law.ids.size == 0:
             return
-        noise: Floats | None = None
-        if self._shared:
-            noise = context.exponentials(self._level, law.ids)
+        exponentials: Floats | None = None
+        if self._noise is not None:
+            exponentials = self._noise.exponentials(self._level, law.ids)
         elif self._sampled:
-            noise = context.draft_coins(self._level, law.ids)
-        ids, scores = foremost(law, max(shape.top, shape.beams), noise)
+            exponentials = context.draft_coins(self._level, law.ids)
+        ids, scores = foremost(law, max(shape.top, shape.beams), exponentials)
         if self._sampled:
             self._drawn[node] = law
             scores = np.log(law.probs[np.searchsorted(law.ids, ids)])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from paceline.targets.base import Target
 from paceline.vocabulary import Vocabulary
@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
 
+@runtime_checkable
 class Loaded(Protocol):
     """A model with its vocabulary, as `paceline.load` gives it."""
 
@@ -42,10 +43,7 @@ class DraftModel:
 
         if not isinstance(model, (str, Path)):
             return cls(open_model(model)[0])
-        place = getattr(beside, "device", None)
-        target, tokenizer = open_model(
-            model, dtype=dtype or _dtype(beside), device=None if place is None else str(place)
-        )
+        target, tokenizer = open_model(model, dtype=dtype or beside.dtype_name, device=str(beside.device))
         return cls(target, None if tokenizer is None else Vocabulary.of(tokenizer))
 
     def check_fit(self, target: Target, vocabulary: Vocabulary | None) -> None:
@@ -62,8 +60,3 @@ class DraftModel:
                 f"draft model {self.target.name} does not speak the tokens of {target.name} ({gap}); choose one with "
                 f"the same tokenizer{'' if known else ', and give it with its tokenizer, by name or by paceline.load'}"
             )
-
-
-def _dtype(target: Target) -> str | None:
-    dtype = getattr(target, "dtype", None)
-    return None if dtype is None else str(dtype).removeprefix("torch.")

@@ -58,6 +58,9 @@ class Within(Planner):
         left = [max(0, self._length - len(room.context)) for room in rooms]
         return [replace(budget, nodes=min(budget.nodes, most)) for budget, most in zip(granted, left, strict=True)]
 
+    def worth(self, drafts: Sequence[Draft]) -> list[bool]:
+        return self._planner.worth(drafts)
+
     def cut(self, drafts: Sequence[Draft]) -> list[Cut]:
         return self._planner.cut(drafts)
 

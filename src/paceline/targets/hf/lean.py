@@ -92,25 +92,21 @@ class Lean(Path):
             self._tap(number, states, asking, taps)
             cached = layer.attention.layer_idx  # its place, unless layers were taken out or moved
             query = _written(layer, cached, _normed(states, layer.before), turns, rows)
-            if number == last - 1 and not asking.logits and last not in asking.want.hidden:
+            ends = number == last - 1 and last not in asking.want.hidden
+            if ends and not asking.logits:
                 return Found(None, taps)  # of a prompt's last layer only keys and values are ever read
             asked = Asked(layer.attention.scaling, layer.window(layer.attention))
-            seen = rows.seen(cached, query, asked)
-            states = states + layer.out(seen.transpose(1, 2).reshape(1, states.shape[1], -1))
+            seen = rows.seen(cached, query, asked).transpose(1, 2)
+            if ends:
+                states, seen = _only(asking.logit_rows, states), _only(asking.logit_rows, seen)
+            states = states + layer.out(seen.reshape(1, states.shape[1], -1))
             states = states + _moved(layer, _normed(states, layer.between))
-        return self._finish(build, states, asking, taps)
-
-    def _finish(self, build: Build, states: torch.Tensor, asking: Asking, taps: Taps) -> Found:
-        """Through the last norm and the head, for the rows that are asked for."""
-        last, rows = len(build.layers), asking.logit_rows
-        if last in asking.want.hidden:
-            taps.hidden[last] = _normed(states, build.norm)[0]
+        if last not in asking.want.hidden:
+            return Found(build.head(_normed(states, build.norm))[0], taps)
+        taps.hidden[last] = _normed(states, build.norm)[0]
         if not asking.logits:
             return Found(None, taps)
-        if rows is not None:
-            states = states[:, rows.to(states.device)]
-        logits: torch.Tensor = build.head(_normed(states, build.norm))
-        return Found(logits[0], taps)
+        return Found(build.head(_only(asking.logit_rows, taps.hidden[last][None]))[0], taps)
 
     def _tap(self, number: int, states: torch.Tensor, asking: Asking, taps: Taps) -> None:
         """Show the states that are about to enter a layer."""
@@ -146,6 +142,11 @@ class Packed:
 
     def seen(self, layer: int, query: torch.Tensor, asked: Asked) -> torch.Tensor:
         return by_part(self._parts, layer, query, asked)
+
+
+def _only(rows: torch.Tensor | None, states: torch.Tensor) -> torch.Tensor:
+    """The packed rows of these numbers, or all."""
+    return states if rows is None else states[:, rows.to(states.device)]
 
 
 def _written(layer: Layer, cached: int, given: torch.Tensor, turns: Turns, rows: Cached) -> torch.Tensor:

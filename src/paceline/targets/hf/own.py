@@ -50,7 +50,7 @@ class OwnForward(Path):
             forward = self._begin(job.requests, stack)
             taps = stack.enter_context(tapped(self.anatomy, job.want, job.early))
             logits: torch.Tensor = self.model(**self._inputs(forward, job)).logits[0]
-        if not any(job.logits_of):
+        if not job.asking.logits:
             return Found(None, taps)
         if job.logit_rows is not None and not self._keeps_logits:
             logits = logits[job.logit_rows.to(logits.device)]

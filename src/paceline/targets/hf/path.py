@@ -14,7 +14,8 @@ from typing import Protocol
 
 import torch
 
-from paceline.targets.base import NOTHING, OnEarly, Request, Scores, Want
+from paceline.targets.base import NOTHING, Request, Scores, Want
+from paceline.targets.forwards import OnEarly
 
 OnExit = Callable[[torch.Tensor], None]
 """Called in the middle of a forward with the early logits ``[sum n, vocabulary]``."""
@@ -64,17 +65,17 @@ class Job:
         return spans
 
     @cached_property
-    def logits_of(self) -> list[bool]:
-        """Of which requests every row's logits are wanted; of the others none is."""
-        return [not request.prefill or request.want.logits for request in self.requests]
+    def scored(self) -> list[slice]:
+        """Each request's packed rows whose logits are wanted."""
+        starts = zip(self.requests, self.spans, strict=True)
+        return [slice(span.start + request.scored.start, span.stop) for request, span in starts]
 
     @cached_property
     def logit_rows(self) -> torch.Tensor | None:
         """Numbers of the packed rows whose logits are wanted, or None for all of them."""
-        if all(self.logits_of):
+        if self.scored == self.spans:
             return None
-        spans = [span for span, wanted in zip(self.spans, self.logits_of, strict=True) if wanted]
-        return torch.cat([torch.empty(0, dtype=torch.int64), *(torch.arange(s.start, s.stop) for s in spans)])
+        return torch.cat([torch.arange(rows.start, rows.stop) for rows in self.scored])
 
     @cached_property
     def asking(self) -> Asking:
@@ -107,17 +108,15 @@ class Found:
 
     def split(self, job: Job) -> list[Scores]:
         """Each request's share."""
-        scores, row = [], 0
-        for request, span, wanted in zip(job.requests, job.spans, job.logits_of, strict=True):
-            logits: torch.Tensor | None = None
-            if wanted:
-                assert self.logits is not None, "a path finds the logits that are wanted"
-                logits = self.logits[row : row + len(request.tokens)]
-                row += len(request.tokens)
+        scores, first = [], 0
+        for request, span, scored in zip(job.requests, job.spans, job.scored, strict=True):
+            end = first + scored.stop - scored.start
+            logits = None if self.logits is None or end == first else self.logits[first:end]
             hidden = {layer: self.taps.hidden[layer][span] for layer in request.want.hidden}
             exits = self.taps.early is not None and request.want.early_exit is not None
             early = self.taps.early[span] if self.taps.early is not None and exits else None
-            scores.append(Scores(request, logits, hidden=hidden, early=early))
+            scores.append(Scores.of(request, logits, hidden, early))
+            first = end
         return scores
 
 

@@ -67,8 +67,9 @@ class Switch:
 
 
 def standing(request: Request) -> int:
-    """The position as of which a request is rotated: its deepest, of a prompt the root's that follows it."""
-    return int(request.positions.max()) + request.prefill
+    """The position as of which a request is rotated: its deepest; of a piece of a prompt without the root, the root's
+    that follows it."""
+    return int(request.positions.max()) + (request.prompt == len(request.tokens))
 
 
 def stretched(config: Any) -> int | None:

@@ -67,8 +67,13 @@ class Anatomy:
 
     def unembed(self, states: torch.Tensor) -> torch.Tensor:
         """States of an inner layer through the final norm and the head: a guess at the logits, good for drafts only."""
-        assert self.norm is not None and self.head is not None
-        logits: torch.Tensor = self.head(self.norm(states)) * self.scale
+        assert self.norm is not None
+        return self.logits(self.norm(states))
+
+    def logits(self, states: torch.Tensor) -> torch.Tensor:
+        """States behind the final norm through the head, as the model scales and caps what comes of it."""
+        assert self.head is not None
+        logits: torch.Tensor = self.head(states) * self.scale
         return torch.tanh(logits / self.softcap) * self.softcap if self.softcap else logits
 
 

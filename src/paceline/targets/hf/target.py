@@ -11,9 +11,10 @@ from typing import Any
 import torch
 from transformers import PreTrainedModel
 
-from paceline.targets.base import Done, OnEarly, Pending, Reach, Request, Scores, Target
+from paceline.targets.base import Request, Scores, Target
 from paceline.targets.cache import CacheRows, lasting
 from paceline.targets.forked import use
+from paceline.targets.forwards import Done, OnEarly, Pending, Reach
 from paceline.targets.hf.fixed.replay import FixedPath
 from paceline.targets.hf.forward import Mode
 from paceline.targets.hf.kinds import join_layers
@@ -22,6 +23,7 @@ from paceline.targets.hf.packed import identities, pack
 from paceline.targets.hf.path import Job, Path
 from paceline.targets.hf.rope import Switch, TurningRows, regimes, stretched
 from paceline.targets.hf.taps import Anatomy
+from paceline.tree import Ints
 
 KNOWN_LAYERS = {"attention", "full_attention", "sliding_attention", "chunked_attention", "moe", "mlp"}
 RECURRENT_LAYERS = {"linear_attention", "conv", "hybrid", "hybrid_sliding", "mamba", "recurrent"}
@@ -86,9 +88,26 @@ class HFTarget(Target):
         return device
 
     @property
-    def like(self) -> torch.Tensor:
-        """An empty tensor of the model's type and place."""
-        return self.own.like
+    def recorded(self) -> bool:
+        return self.fixed is not None
+
+    @property
+    def layers(self) -> int:
+        if self.anatomy.layers is None:
+            raise self._has_none("layers")
+        return len(self.anatomy.layers)
+
+    def embed(self, tokens: Ints) -> torch.Tensor:
+        embedding = self.model.get_input_embeddings()
+        with lasting():
+            states: torch.Tensor = embedding(torch.from_numpy(tokens).to(self.device))
+        return states
+
+    def unembed(self, states: torch.Tensor) -> torch.Tensor:
+        if self.anatomy.head is None:
+            raise self._has_none("output head")
+        with lasting():
+            return self.anatomy.logits(states)
 
     def pack(self) -> HFTarget:
         """Arrange the weights for this machine's kernels, where that helps. From here on they cannot be changed."""
@@ -118,7 +137,7 @@ class HFTarget(Target):
 
     def prefill_size(self, length: int) -> int:
         whole = self.switch is not None and length >= self.switch.position
-        return length if whole else self.prefill_chunk
+        return length + 1 if whole else self.prefill_chunk  # the root goes with them
 
     def submit(self, requests: Sequence[Request], on_early: OnEarly | None = None) -> Pending:
         for request in requests:

@@ -12,7 +12,7 @@ from typing import Any
 from paceline.bench.dictionaries import paper
 from paceline.bench.dictionaries.emulator import BUDGET
 from paceline.dictionary.corpus import open_corpus
-from paceline.dictionary.corpus.sources import HUB
+from paceline.dictionary.sources import HUB
 
 FORMAT = 1
 DIGITS = 16

@@ -8,8 +8,9 @@ from paceline.bench.dictionaries.emulator import Dictionaries, Script
 from paceline.bench.dictionaries.sweep.cells import About, Cell
 from paceline.bench.dictionaries.sweep.folder import Folder, Known
 from paceline.bench.dictionaries.sweep.settings import Settings
-from paceline.dictionary.corpus import Advance, Corpus, open_corpus, split_by_document
+from paceline.dictionary.corpus import Corpus, open_corpus, split_by_document
 from paceline.dictionary.counting import count
+from paceline.dictionary.lines import Advance
 from paceline.vocabulary import Vocabulary
 
 

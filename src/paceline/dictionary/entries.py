@@ -1,4 +1,4 @@
-"""The entries of a dictionary: what is proposed behind which tokens, and how sure of it one is."""
+"""The entries of a dictionary: which tokens are proposed behind which, and how probable they are."""
 
 from __future__ import annotations
 
@@ -9,28 +9,28 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from paceline.dictionary.statistics import LONGEST, NOWHERE, Statistics
+from paceline.dictionary.statistics import LONGEST, NOWHERE, Indices, Statistics, Tokens
 
 LEVELS = 16
-"""Probabilities are kept as one of so many, evenly spaced in log odds between the lowest and the highest."""
+"""Probabilities are kept as one of so many levels, evenly spaced in log odds between the lowest and the highest."""
 LOWEST, HIGHEST = 0.05, 0.995
 _ODDS = (math.log(LOWEST / (1 - LOWEST)), math.log(HIGHEST / (1 - HIGHEST)))
 _STEP = (_ODDS[1] - _ODDS[0]) / (LEVELS - 1)
 
 
 @dataclass(frozen=True)
-class Table:
+class Entries:
     """Entries in the order of their keys read backwards, each key once; tokens in `LONGEST` columns."""
 
-    prefixes: NDArray[np.int32]
-    """Tokens, right-aligned, `NOWHERE` before the first."""
-    completions: NDArray[np.int32]
+    prefixes: Tokens
+    """Their keys, right-aligned, `NOWHERE` before the first token."""
+    completions: Tokens
     """Which of ``texts`` each of them proposes."""
     first: NDArray[np.uint8]
     """The level of the first token's probability."""
     rest: NDArray[np.uint8]
-    """That of each later token, on average."""
-    texts: NDArray[np.int32]
+    """The level of each later token's probability, on average."""
+    texts: Tokens
     """Different completions in ascending order, each proposed by an entry; left-aligned, `NOWHERE` behind the last
     token."""
 
@@ -50,17 +50,16 @@ def level(probability: NDArray[Any]) -> NDArray[np.uint8]:
 
 
 def probability(level: int) -> float:
-    """What a level stands for."""
     return 1 / (1 + math.exp(-(_ODDS[0] + _STEP * level)))
 
 
-def ascending(rows: NDArray[np.int32]) -> NDArray[np.int64]:
+def ascending(rows: Tokens) -> Indices:
     """The order in which rows of `LONGEST` tokens ascend, the first token deciding first. Two tokens are compared at
     once; NumPy's own sorting of rows compares them as records, which takes several times as long."""
     return np.lexsort(_pairs(rows).T[::-1])
 
 
-def different(rows: NDArray[np.int32]) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
+def different(rows: Tokens) -> tuple[Tokens, Tokens]:
     """Different rows of `LONGEST` tokens, ascending, and which of them each row is."""
     order = ascending(rows)
     pairs = _pairs(rows)[order]
@@ -71,31 +70,32 @@ def different(rows: NDArray[np.int32]) -> tuple[NDArray[np.int32], NDArray[np.in
     return rows[order[fresh]], which
 
 
-def _pairs(rows: NDArray[np.int32]) -> NDArray[np.uint64]:
+def _pairs(rows: Tokens) -> NDArray[np.uint64]:
     """Each two tokens as one number; `NOWHERE` is less than any token."""
     return (np.ascontiguousarray(rows) + np.int32(1)).astype(">u4").view(">u8").astype(np.uint64)
 
 
-def entries(found: Statistics, *, count: int, min_probability: float, longest: int) -> Table:
-    """The most frequent keys that have something to propose, and what: token by token, as long as each is at least so
-    likely after those before it, and no more than so many.
+def chosen(found: Statistics, *, count: int, min_probability: float, longest: int) -> Entries:
+    """The ``count`` most frequent keys that have a token to propose, and what is proposed: token by token, as long
+    as each is at least so probable after those before it, and at most ``longest``.
 
-    What is kept as a token's probability is lower than its share: who was seen n times with something is counted n of
-    n + 1 times, for of what was seen once the next time may differ.
+    The probability that is kept is lower than the token's share: of a key that was seen n times with the token it
+    is n of n + 1, because a key that was seen once may go on in another way the next time.
     """
     keys = found.candidates(min_probability)[:count]
-    tokens, likely = found.walk(keys, min_probability, longest, told=found.likely * found.counts / (found.counts + 1))
+    careful = found.likely * found.counts / (found.counts + 1)
+    tokens, likely = found.walk(keys, min_probability, longest, careful)
     prefixes = found.tokens(keys)
     order = ascending(prefixes[:, ::-1])
-    wide = np.pad(tokens, ((0, 0), (0, LONGEST - longest)), constant_values=NOWHERE)
-    texts, which = different(wide)
-    sizes = (tokens != NOWHERE).sum(axis=1)
+    texts, which = different(np.pad(tokens, ((0, 0), (0, LONGEST - longest)), constant_values=NOWHERE))
+    there = tokens != NOWHERE
+    more = there.sum(axis=1) - 1
     with np.errstate(divide="ignore"):
-        later = np.exp(np.where(tokens != NOWHERE, np.log(likely), 0.0)[:, 1:].sum(axis=1) / np.maximum(sizes - 1, 1))
-    return Table(
+        later = np.exp(np.where(there, np.log(likely), 0.0)[:, 1:].sum(axis=1) / np.maximum(more, 1))
+    return Entries(
         prefixes=prefixes[order],
         completions=which[order],
         first=level(likely[:, 0])[order],
-        rest=level(np.where(sizes > 1, later, likely[:, 0]))[order],
+        rest=level(np.where(more > 0, later, likely[:, 0]))[order],
         texts=texts,
     )

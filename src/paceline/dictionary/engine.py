@@ -1,12 +1,13 @@
-"""DuckDB, which counts within the memory it is given and spills what does not fit.
+"""DuckDB, which counts within the memory it is given and writes the rest to disk.
 
-The lines come as a stream that is read once. Statements run in a thread of their own, so that Ctrl-C reaches the main
+Lines come as a stream that is read once. Statements run in a thread of their own, so that Ctrl-C reaches the main
 thread at once. That thread lives as long as the engine, which waits for its end before it closes the connection: DuckDB
 refuses to close one that still runs a statement, and Ctrl-C may come at any line of the main thread.
 """
 
 from __future__ import annotations
 
+import os
 import re
 import threading
 from collections.abc import Callable, Iterator
@@ -17,8 +18,7 @@ from tempfile import gettempdir
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from paceline.dictionary.counting.cores import cores
-from paceline.dictionary.counting.statement import quoted
+from paceline.errors import InputError
 from paceline.files import workplace
 
 if TYPE_CHECKING:
@@ -30,31 +30,31 @@ UNITS = {"B": 1} | {
     prefix + unit: base**power for power, prefix in enumerate("KMGT", 1) for unit, base in (("B", 1000), ("IB", 1024))
 }
 FULL = ("max_temp_directory_size", "No space left", "quota exceeded", "File too large")
-"""What the engine says when the disk, or a user's share of it, is full."""
+"""What DuckDB says when the disk, or a user's share of it, is full."""
 AGAIN = 0.05
-"""Seconds after which a wait looks again: for Ctrl-C, and for an engine that was interrupted between two statements,
-where it ignores that."""
+"""Seconds between two looks while waiting: for Ctrl-C, and to interrupt again, for DuckDB ignores an interruption
+between two statements."""
 
 
 class Stopped(Exception):
-    """Raised into the stream when the count is given up."""
+    """Raised into the stream of lines when the count is given up."""
 
 
 class Engine(AbstractContextManager["Engine"]):
-    """One connection with its limits, and a folder for what it spills that goes when it does."""
+    """One connection with its limits, and a folder on disk that is removed with it."""
 
     def __init__(self, memory: str, threads: int | None, folder: Path | None) -> None:
         import duckdb
 
         self.memory = bytes_of("memory", memory)
         if threads is not None and threads < 1:
-            raise ValueError(f"counting needs at least 1 thread, not {threads}")
+            raise InputError(f"counting needs at least 1 thread, not {threads}")
         self._leaving = ExitStack()
         folder = folder or Path(gettempdir())
         try:
             self._place = self._leaving.enter_context(workplace(folder))
         except OSError as error:
-            raise ValueError(f"{folder} can't hold what counting spills ({error.strerror}); name a folder") from None
+            raise InputError(f"{folder} can't hold what counting spills ({error.strerror}); name a folder") from None
         config: dict[str, Any] = {
             "memory_limit": f"{self.memory}B",
             "temp_directory": str(self._place / "engine"),
@@ -84,26 +84,26 @@ class Engine(AbstractContextManager["Engine"]):
         self._connection.register(name, rows)
 
     def stream(self, batches: Iterator[pa.RecordBatch], schema: pa.Schema) -> pa.RecordBatchReader:
-        """A reader of the batches whose own errors are kept: the engine would tell them as its own."""
+        """A reader of the batches. Their own errors are kept, because DuckDB would report them as its own."""
         import pyarrow as pa
 
-        return pa.RecordBatchReader.from_batches(schema, self._watched(batches))
+        def watched() -> Iterator[pa.RecordBatch]:
+            try:
+                for batch in batches:
+                    if self._stopped:
+                        raise Stopped
+                    yield batch
+            except BaseException as error:
+                self._failure = error
+                raise
 
-    def _watched(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        try:
-            for batch in batches:
-                if self._stopped:
-                    raise Stopped
-                yield batch
-        except BaseException as error:
-            self._failure = error
-            raise
+        return pa.RecordBatchReader.from_batches(schema, watched())
 
     def run(self, statement: str) -> None:
-        self._apart(lambda: self._connection.execute(statement))
+        self._in_worker(lambda: self._connection.execute(statement))
 
     def write(self, statement: str, name: str, rows_together: int = 1 << 17) -> None:
-        """Put the answer into a file of the folder that goes with the engine."""
+        """Write the answer into a file of the engine's folder."""
         said = f"FORMAT parquet, COMPRESSION snappy, ROW_GROUP_SIZE {rows_together}"
         self.run(f"COPY ({statement}) TO {quoted(str(self._place / name))} ({said})")
 
@@ -112,13 +112,13 @@ class Engine(AbstractContextManager["Engine"]):
         return f"read_parquet({quoted(str(self._place / pattern))})"
 
     def rows(self, statement: str) -> list[tuple[Any, ...]]:
-        return self._apart(lambda: self._connection.execute(statement).fetchall())
+        return self._in_worker(lambda: self._connection.execute(statement).fetchall())
 
     def table(self, statement: str) -> pa.Table:
-        return self._apart(lambda: self._connection.sql(statement).to_arrow_table())
+        return self._in_worker(lambda: self._connection.sql(statement).to_arrow_table())
 
-    def _apart(self, work: Callable[[], T]) -> T:
-        """What the work gives, done in the worker's thread while this one stays open to a signal."""
+    def _in_worker(self, work: Callable[[], T]) -> T:
+        """The result of some work in the worker's thread, while this thread stays open to signals."""
         answer: SimpleQueue[tuple[T] | BaseException] = SimpleQueue()
 
         def task() -> None:
@@ -130,25 +130,25 @@ class Engine(AbstractContextManager["Engine"]):
         self._tasks.put(task)
         given: tuple[T] | BaseException | None = None
         while given is None:
-            with suppress(Empty):  # a signal that comes just before a wait does not end it, so no wait is long
+            with suppress(Empty):  # a signal just before a wait does not end it, so no wait is long
                 given = answer.get(timeout=AGAIN)
         if isinstance(given, BaseException):
-            raise self._told(given) from None
+            raise self._explained(given) from None
         return given[0]
 
-    def _told(self, error: BaseException) -> BaseException:
+    def _explained(self, error: BaseException) -> BaseException:
         import duckdb
 
         if self._failure is not None:
             return self._failure
         said = str(error)
         if any(reason in said for reason in FULL):
-            return ValueError(
+            return InputError(
                 f"{self._place.parent} has no room left for what counting spills; name another folder or give more "
                 "memory"
             )
         if isinstance(error, duckdb.OutOfMemoryException):
-            return ValueError(
+            return InputError(
                 f"counting does not get by with a memory of {self.memory / 1e9:g} GB; give more or use fewer threads"
             )
         return error
@@ -158,12 +158,24 @@ def _work_off(tasks: SimpleQueue[Callable[[], None] | None]) -> None:
     """Do one task after another until None comes."""
     while (task := tasks.get()) is not None:
         task()
-        del task  # and with it what the task gave
+        del task  # and with it the memory of its result
+
+
+def quoted(text: str) -> str:
+    """A text as a literal of SQL."""
+    return "'" + text.replace("'", "''") + "'"
+
+
+def cores() -> int:
+    """Processors that this process may use; macOS and Windows only know how many the machine has."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
 
 
 def bytes_of(option: str, size: str) -> int:
     """The number that 2GB or 500 MiB stands for."""
     found = SIZE.fullmatch(size)
     if found is None or (number := int(float(found[1]) * UNITS[found[2].upper()])) < 1:
-        raise ValueError(f"{option} is a size such as 2GB or 500MB, not {size!r}")
+        raise InputError(f"{option} is a size such as 2GB or 500MB, not {size!r}")
     return number

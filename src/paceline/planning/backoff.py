@@ -1,17 +1,17 @@
-"""What was seen of late: the rate of a text, the time that something takes, and whether a source is worth it."""
+"""When to draft again: back-off of what has not been worth its time, and the recent averages that it is judged by."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
 LONGEST = 128
-"""Rounds that a source sleeps at most: what was dear once need not stay so."""
+"""Rounds that a source is left out at most: what was expensive once need not stay so."""
 STALL = 3.0
 """Time is not believed to have grown more than so many times at once."""
-AWAKE = 8
-"""For how many rounds a drafter is tried before it is judged."""
+TRIED = 8
+"""For how many rounds a source is tried before it is judged."""
 BEARABLE = 0.3
-"""How many tokens it may cost before, if every round of it does."""
+"""How many tokens it may cost before, if every round of it costs some."""
 RUN = 0.97
 """What a round leaves of the weight of those before, in the running rate."""
 NOTED = 0.9
@@ -20,7 +20,7 @@ NOTED = 0.9
 
 @dataclass(eq=False)
 class Running:
-    """Tokens and seconds of late."""
+    """Recent tokens and seconds."""
 
     tokens: float = 0.0
     seconds: float = 0.0
@@ -31,12 +31,13 @@ class Running:
 
     @property
     def rate(self) -> float:
+        """Tokens per second."""
         return self.tokens / self.seconds if self.seconds > 0 else 0.0
 
 
 @dataclass(eq=False)
 class Steady:
-    """Seconds that something takes, whatever held it up once. Of the first two the shorter counts."""
+    """Seconds that something takes, stalls apart. Of the first two the shorter counts."""
 
     seconds: float = 0.0
     times: int = 0
@@ -50,29 +51,32 @@ class Steady:
 
 
 @dataclass(eq=False)
-class Wakefulness:
-    """Whether a source is worth its time: awake for some rounds, then judged by what they brought, in tokens."""
+class BackOff:
+    """Whether a source is worth its time: it is tried for some rounds, then judged by what they gained, in tokens, and
+    left out for longer the more it lost."""
 
     value: float = 0.0
-    """Of a waking round, of late."""
+    """Of a round with it, recently."""
     rounds: int = 0
     lost: float = 0.0
-    """By the waking rounds so far."""
-    asleep: int = 0
-    """Rounds left to sleep."""
+    """By the rounds with it so far."""
+    left: int = 0
+    """Rounds for which it is still left out."""
 
-    def sleeps(self) -> bool:
-        """Whether this round is slept through."""
-        if self.asleep == 0:
-            return False
-        self.asleep -= 1
-        return True
+    @property
+    def active(self) -> bool:
+        """Whether it is left out now."""
+        return self.left > 0
+
+    def passed(self) -> None:
+        """A round went by without it."""
+        self.left = max(0, self.left - 1)
 
     def judge(self, value: float, patience: float) -> None:
-        """A waking round was worth ``value`` tokens, its time deducted; ``patience`` is what a round may lose."""
+        """A round with it was worth ``value`` tokens, its time deducted; ``patience`` is what a round may lose."""
         self.value = value if self.rounds == 0 else NOTED * self.value + (1 - NOTED) * value
         self.rounds += 1
         self.lost = max(0.0, self.lost - value)
-        if self.value < 0 and (self.rounds >= AWAKE or self.lost > BEARABLE):
-            self.asleep = min(LONGEST, int(self.lost / patience))
+        if self.value < 0 and (self.rounds >= TRIED or self.lost > BEARABLE):
+            self.left = min(LONGEST, int(self.lost / patience))
             self.rounds, self.lost = 0, 0.0

@@ -1,0 +1,135 @@
+"""The shared noise, as drafters use it.
+
+The target samples by a race: of all tokens the one with the least exponential / weight is chosen, and the exponentials
+are public (`paceline.law.noise`). So a drafter runs the same race with weights of its own, in which a token's *speed*
+is weight / exponential. With the target's weights the target's own sample wins. With rougher ones a token wins with
+the probability speed / sum of all speeds, if the target's weights are the drafter's times errors that are independent
+and exponential themselves.
+
+There is no such race where the target decodes greedily, where the method is told ``noise=none``, or under the rejection
+rule, whose coins are hidden from drafts.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from paceline.context import Context
+from paceline.law import Distribution
+from paceline.targets.base import Scores
+from paceline.tree import Floats, Ints
+
+COLDEST = 0.02
+"""Lower temperatures count as this one: greedy in effect, and no number overflows."""
+BEST = 8
+"""The target's sample is sought among so many of its best tokens after a row."""
+TINIEST = float(np.finfo(np.float64).tiny)
+"""Added to sums that may be 0, by which is divided."""
+
+Chances = NDArray[np.floating[Any]]
+Ids = NDArray[np.signedinteger[Any]]
+
+
+def wants_noise(method: str, option: str) -> bool:
+    """The option ``noise`` of a method: whether it ranks candidates by the shared noise."""
+    if option not in ("shared", "none"):
+        raise ValueError(f"{method} takes noise=shared or noise=none, not {option!r}")
+    return option == "shared"
+
+
+def hides_noise(context: Context) -> bool:
+    """Whether the target samples with coins that no draft may see: a drafter then does best to sample, too."""
+    return not context.foreseeable and not context.sampling.greedy
+
+
+class SharedNoise:
+    """The noise ahead of one text. ``ahead`` counts places from the next token on, which is place 0."""
+
+    def __init__(self, context: Context) -> None:
+        self._context = context
+        self._sharpness = 1 / max(context.sampling.temperature, COLDEST)
+
+    @classmethod
+    def of(cls, context: Context, wanted: bool = True) -> SharedNoise | None:
+        """None where the target does not choose by it, or where it is not wanted."""
+        return cls(context) if wanted and context.foreseeable and not context.sampling.greedy else None
+
+    def exponentials(self, ahead: int, ids: Ints) -> Floats:
+        """Of several tokens at one place."""
+        return self._context.exponentials(ahead, ids)
+
+    def speeds(self, weights: dict[int, float], ahead: int) -> dict[int, float]:
+        """Of tokens at one place, weighed at the settings' temperature already."""
+        exponentials = self.exponentials(ahead, np.array(list(weights), np.int64)).tolist()
+        return {token: weight / time for (token, weight), time in zip(weights.items(), exponentials, strict=True)}
+
+    def wins(self, chances: Chances, ids: Ids, ahead: int) -> Floats:
+        """``[rows, candidates]``: how likely each candidate is to win the race of its row, all at one place.
+
+        ``chances`` are probabilities at temperature 1. What they leave of 1 counts as one token without noise.
+        """
+        speeds = chances.astype(np.float64)
+        unnamed = np.fmax(1.0 - np.add.reduce(speeds, 1, keepdims=True), 0.0)
+        if self._sharpness != 1:
+            np.power(speeds, self._sharpness, out=speeds)
+            np.power(unnamed, self._sharpness, out=unnamed)
+        speeds /= self.exponentials(ahead, ids.astype(np.int64).ravel()).reshape(ids.shape)
+        unnamed += TINIEST
+        unnamed += np.add.reduce(speeds, 1, keepdims=True)
+        speeds /= unnamed
+        return speeds
+
+    def sharpened(self, chances: Chances, unnamed: Chances, ahead: Ints, ids: Ints) -> tuple[Chances, Chances]:
+        """The speeds of tokens, each at its own place, and of what is unnamed beside them, without noise."""
+        speeds = chances**self._sharpness / self._context.exponentials(ahead, ids)
+        return speeds, unnamed**self._sharpness
+
+    def samples(self, scores: Scores, rows: Ints, ahead: Ints) -> Ints:
+        """The target's samples after each of the ``rows``, at the places ``ahead``, by its temperature alone."""
+        top = scores.top(BEST)
+        ids = top.ids[rows]
+        favour = top.logits[rows] / max(self._context.sampling.temperature, COLDEST)
+        favour -= np.log(self._context.exponentials(np.repeat(ahead, ids.shape[1]), ids.ravel())).reshape(ids.shape)
+        found: Ints = ids[np.arange(len(rows)), favour.argmax(axis=1)]
+        return found
+
+
+def choices(scores: Scores, rows: Ints, noise: SharedNoise | None, ahead: Ints) -> Ints:
+    """What the target would say after each of the ``rows``, at the places ``ahead``: without noise its likeliest."""
+    found: Ints = scores.choices()[rows] if noise is None else noise.samples(scores, rows, ahead)
+    return found
+
+
+def log_chances(
+    weights: Floats, others: float, groups: Ints, noise: SharedNoise | None, ahead: Ints, ids: Ints
+) -> Floats:
+    """Log-probabilities of candidates by what they weigh beside the rivals of their group and ``others`` unnamed, and
+    with noise of winning their race.
+
+    ``groups`` are numbered from 0 on; ``ahead`` and ``ids`` are each candidate's place and token.
+    """
+    if not len(ids):
+        return np.empty(0)
+    whole = np.bincount(groups, weights=weights)[groups] + others
+    favour: Chances = weights / whole
+    unnamed: Chances = others / whole
+    if noise is not None:
+        favour, unnamed = noise.sharpened(favour, unnamed, ahead, ids)
+    rivals = np.bincount(groups, weights=favour)[groups]
+    found: Floats = np.log(favour / (rivals + unnamed))
+    return found
+
+
+def foremost(law: Distribution, count: int, exponentials: Floats | None = None) -> tuple[Ints, Floats]:
+    """The ``count`` tokens that the target is likeliest to choose, best first, and log-probabilities of that; in the
+    order of the race where its ``exponentials`` are given, one for each token of the law."""
+    speeds = law.weights if exponentials is None else law.weights / exponentials
+    if count < speeds.size:
+        leading = np.argpartition(-speeds, count - 1)[:count] if count > 1 else np.array([speeds.argmax()])
+    else:
+        leading = np.arange(speeds.size)
+    leading = leading[np.argsort(-speeds[leading], kind="stable")]
+    return law.ids[leading], np.log(speeds[leading] / speeds.sum())
