@@ -34,8 +34,7 @@ from paceline.bench.run.memory import Peak
 from paceline.bench.run.ours import Drafting, Ours
 from paceline.bench.run.protocol import Referee
 from paceline.bench.run.telling import pieces_of
-from paceline.bench.suites import Prompt, Workload
-from paceline.bench.suites.template import encode
+from paceline.bench.suites import Prompt, Workload, encode
 from paceline.check.cases import PROMPTS
 from paceline.drafters import Drafter, make_drafter
 from paceline.law import Sampling

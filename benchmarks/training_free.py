@@ -33,8 +33,7 @@ from paceline.bench.run.protocol import Referee
 from paceline.bench.run.sitting import sitting
 from paceline.bench.run.telling import pieces_of
 from paceline.bench.statistics import Estimate, difference
-from paceline.bench.suites import Prompt, Workload, open_suite
-from paceline.bench.suites.template import encode
+from paceline.bench.suites import Prompt, Workload, encode, open_suite
 from paceline.bench.summary import Summary
 from paceline.context import Context, Ints
 from paceline.drafters import Budget, Drafter, make_drafter

@@ -1,7 +1,7 @@
 """Batches under test: what is asked of a sequence, and what must hold of it."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -45,7 +45,7 @@ class Spied(TableTarget):
     @property
     def prompt_rows(self) -> list[int]:
         """How many rows of prompts each forward scored."""
-        return [sum(len(request.tokens) for request in forward if request.prefill) for forward in self.seen]
+        return [sum(request.prompt for request in forward) for forward in self.seen]
 
 
 @dataclass(frozen=True)
@@ -114,9 +114,9 @@ def any_wish(random: np.random.Generator) -> Wish:
 
 
 def told(session: Session) -> Any:
-    """Everything a session found, but for how long it took."""
-    spent = {"seconds_draft": 0.0, "seconds_score": 0.0, "seconds_read": 0.0, "seconds_judge": 0.0}
-    return session.emissions, session.context.finish, [replace(round, **spent) for round in session.rounds]
+    """Everything a session found that does not depend on how long it took, or on who had read its prompt before: a
+    prompt whose rows are there already drafts for the first token, too."""
+    return [(emission.token, emission.logprobs) for emission in session.emissions], session.context.finish
 
 
 def finish(batch: Batch) -> list[Turn]:

@@ -1,11 +1,12 @@
-"""Small dictionaries made by hand, the same looked up without an index, and files that are whole but lie."""
+"""Small dictionaries made by hand, the same looked up without an index, files that lie, and n-grams."""
 
 import hashlib
 import json
 import random
+import re
 import struct
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ import numpy as np
 from paceline.dictionary import file
 from paceline.dictionary.entries import Entries as Table
 from paceline.dictionary.statistics import LONGEST, NOWHERE
+from paceline.dictionary.words import TAB, in_python, patterns
 
 Entries = dict[tuple[int, ...], tuple[tuple[int, ...], int, int]]
 """What is proposed behind some tokens, and the levels of the first one's probability and the rest's."""
@@ -119,3 +121,20 @@ def sealed_packed(described: bytes, packed: bytes) -> bytes:
     digest = hashlib.sha256(described + packed).digest()
     fields = struct.pack("<8sII32sQ4x", file.MAGIC, file.VERSION, len(described), digest, len(packed))
     return fields + struct.pack("<I", zlib.crc32(fields)) + described + packed
+
+
+SEGMENT, UNIT, WORD = map(re.compile, patterns(in_python))
+
+
+def segments(line: str) -> list[list[str]]:
+    """The units of each segment of a line."""
+    return [UNIT.findall(segment) for segment in SEGMENT.findall(line)]
+
+
+def ngrams(line: str, order: int) -> Iterator[str]:
+    """Every n-gram of a line of up to so many words."""
+    for units in segments(line):
+        for start in range(len(units)):
+            first = WORD.findall(units[start])[0]
+            for end in range(start + 1, min(start + order, len(units)) + 1):
+                yield TAB.join((first, *units[start + 1 : end]))

@@ -59,7 +59,8 @@ def test_sequences_are_those_of_the_serial_driver(method: str, shared: bool) -> 
         for session, wish in zip(sessions, wishes, strict=True):
             alone = wish.alone(target, METHODS[method]())
             written = given[session]
-            assert written == session.emissions == alone.emissions[: len(written)]
+            assert written == session.emissions
+            assert told(session)[0] == told(alone)[0][: len(written)]
             if session in ended:
                 assert told(session) == told(alone)
             else:
@@ -86,7 +87,6 @@ def test_so_it_is_with_models_of_every_attention(name: str) -> None:
     for session, wish in zip(sessions, wishes, strict=True):
         alone = wish.alone(target, drafter)
         assert session.context.emitted.tolist() == alone.context.emitted.tolist()
-        assert [round.accepted for round in session.rounds] == [round.accepted for round in alone.rounds]
     assert max(session.reused for session in sessions) > 20
 
 
@@ -99,7 +99,8 @@ def test_who_left_may_come_back_and_goes_on() -> None:
         batch.join(session)
         given += [emission for turn in batch.step() for emission in turn.emissions]
         batch.leave(session)
-    assert given == alone.emissions
+    assert given == session.emissions
+    assert told(session) == told(alone)
     assert drafter.opened == drafter.closed > 1
 
 
@@ -222,7 +223,8 @@ def test_readers_do_not_hold_up_writers_nor_each_other_for_ever(chunk: int, limi
                 break
             before = first.rows.committed
             batch.step()
-            assert first.rows.committed == min(before + chunk, 36)
+            read = min(before + chunk, 36)
+            assert first.rows.committed == read + (read == 36)  # the first token comes with the end of the prompt
             assert [len(session.emissions) for session in writers] == [step] * 3
     assert max(target.prompt_rows) == at_most
     assert sum(target.prompt_rows) == 4 * 36

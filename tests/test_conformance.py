@@ -13,24 +13,13 @@ import torch
 
 import families
 from paceline import verify
-from paceline.check import (
-    ADVERSARIES,
-    CHOOSING,
-    METHODS,
-    SIZES,
-    WITH_DICTIONARY,
-    Checker,
-    Report,
-    fixed,
-    walk,
-)
-from paceline.check.cases import LATE, Case, Plan, samplings
-from paceline.check.oracle import law_faults
-from paceline.check.planned import CHOSEN_FOR, by_default
-from paceline.check.record import Recording, record, teacher_forced
+from paceline.check import ADVERSARIES, CHOOSING, METHODS, SIZES, WITH_DICTIONARY, Checker, Report, fixed, walk
+from paceline.check import run as checking
+from paceline.check.adversaries import SAMPLED
+from paceline.check.cases import LATE, PILOTS, Case, Setting, aimed, by_default, samplings, settings
+from paceline.check.record import Recording, law_faults, record, teacher_forced
 from paceline.check.report import Result
 from paceline.check.rescore import Rescorer, Verdict, wider_twin
-from paceline.check.run import SAMPLED
 from paceline.check.walk import session_of
 from paceline.cli import main
 from paceline.context import Finish
@@ -40,10 +29,10 @@ from paceline.engine.follow import Flip
 from paceline.engine.loop import Session
 from paceline.engine.serial import run
 from paceline.law import Dice, Distribution, Law, Sampling
-from paceline.planning.base import Planner
 from paceline.planning.fixed import Fixed
 from paceline.targets import base
 from paceline.targets.cache import CacheRows
+from paceline.targets.forwards import Done
 from paceline.targets.hf.probe import prepare
 from paceline.targets.hf.target import HFTarget
 from paceline.targets.table import TableTarget, random_table
@@ -56,32 +45,37 @@ def target(dtype: torch.dtype = torch.float32, family: str = "llama") -> HFTarge
     return prepare(HFTarget(families.build(family, dtype=dtype), name=family))
 
 
-SOME = (*CHOSEN_FOR, "t=1 repetition 1.2")
-"""Settings enough to see a mistake in: one that is greedy, one that samples, both of which others are aimed with, and
-one whose law depends on the text before it."""
+SOME = (*PILOTS, "t=1 repetition 1.2")
+"""Settings enough to see a mistake in: a greedy pilot, a sampled pilot, and one whose law depends on the text before
+it."""
 
 
 @contextmanager
 def only_in(*names: str) -> Iterator[None]:
     """Checks in these settings, and in those that are aimed with them."""
-    every = Plan.settings
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Plan, "settings", lambda plan: [one for one in every(plan) if one.name in names])
+        patch.setattr(checking, "settings", lambda *of: [one for one in settings(*of) if one.name in names])
         yield
 
 
-def small_check(subject: HFTarget | TableTarget, *batches: int) -> Report:
-    """Two adversaries, one draft size: the smallest grid with power against every mistake below."""
-    methods = ("(oracle tree)", "(self, sampled)")
-    return Checker(
-        subject, methods=methods, planners=("fixed:8",), max_new_tokens=LATE + 2, batches=batches or (1,)
-    ).run()
+def greedy(subject: HFTarget | TableTarget, max_new_tokens: int = 64) -> Setting:
+    return settings(subject, None, max_new_tokens)[0]
 
 
-def smaller_check(subject: HFTarget, *batches: int) -> Report:
-    """The same in some settings: a mistake must show there already."""
+def recorded(subject: HFTarget | TableTarget, setting: Setting | None = None) -> Recording:
+    return record(setting or greedy(subject), subject, subject.open(256))
+
+
+def small_check(subject: HFTarget, *batches: int, methods: Sequence[str] = ("(oracle tree)", SAMPLED)) -> Report:
+    """Two adversaries, one draft size."""
+    checker = Checker(subject, None, methods, ("fixed:8",), max_new_tokens=LATE + 2, batches=batches or (1,))
+    return checker.run()
+
+
+def smallest_check(subject: HFTarget, *batches: int) -> Report:
+    """One adversary in some settings: the smallest grid with power against every mistake below."""
     with only_in(*SOME):
-        return small_check(subject, *batches)
+        return small_check(subject, *batches, methods=("(oracle tree)",))
 
 
 def test_a_method_that_does_not_fit_is_a_mistake_and_no_bug() -> None:
@@ -90,11 +84,25 @@ def test_a_method_that_does_not_fit_is_a_mistake_and_no_bug() -> None:
         Checker(target(), methods=("lookup", "assistant"), draft_model=stranger).run()
 
 
-def test_a_sound_engine_is_equal_everywhere() -> None:
-    report = small_check(target())
-    assert report.sentences() == []
-    assert report.summary()["cases"] == report.summary()["equal"] >= 60
-    assert report.control_tokens >= 13 * LATE
+@pytest.fixture(scope="module")
+def sound() -> Report:
+    return small_check(target(), 1, 3, 8)
+
+
+def test_a_sound_engine_is_equal_everywhere(sound: Report) -> None:
+    assert sound.sentences() == []
+    assert len([result for result in sound.results if result.case.batch == 1]) >= 60
+    assert sound.summary()["cases"] == sound.summary()["equal"] == len(sound.results)
+    assert sound.summary()["batch_sizes"] == (1, 3, 8)
+    assert sound.control_tokens >= 13 * LATE
+
+
+@pytest.mark.parametrize("size", [3, 8])
+def test_in_a_batch_some_leave_in_the_middle(size: int, sound: Report) -> None:
+    together = [result for result in sound.results if result.case.batch == size]
+    assert len(together) >= 30
+    left = [r for r in together if r.tokens < LATE]
+    assert 3 <= len(left) <= len(together) / 4
 
 
 def float64_grid(*methods: str, rules: Sequence[Rule] = tuple(Rule)) -> int:
@@ -130,58 +138,50 @@ def test_float64_has_no_difference_at_all_in_any_setting() -> None:
 
 def test_texts_are_long_and_mostly_sampled() -> None:
     rules = (Rule.COUPLED,)
-    report = Checker(target(), None, ("lookup",), ("fixed:4",), rules, batches=(1,)).run()
+    report = Checker(target(), None, (), ("fixed:4",), rules, batches=(1,)).run()
     assert min(result.tokens for result in report.results) >= LATE
     sampled = [r for r in report.results if not r.case.setting.sampling.greedy]
     assert len(sampled) >= len(report.results) / 2
 
 
 def test_every_method_meets_every_planner_and_every_size_without_trying_all_with_all() -> None:
-    settings = [setting.name for setting in Plan(target(), None).settings()]
-    assert set(CHOSEN_FOR) <= set(settings)
+    names = list(samplings(100, 0))
+    assert set(PILOTS) <= set(names)
     for method in (*METHODS, *WITH_DICTIONARY, *ADVERSARIES):
-        planned = {name: by_default(method, name, adversary=method in ADVERSARIES) for name in settings}
+        planned = {name: by_default(method, name) for name in names}
         assert {planner for planners in planned.values() for planner in planners} == {*fixed(SIZES), *CHOOSING}
-        assert sum(map(len, planned.values())) <= (2 if method in ADVERSARIES else 1) * len(settings) + 2 * 2
+        assert sum(map(len, planned.values())) <= (2 if method in ADVERSARIES else 1) * len(names) + 2 * 2
 
 
 @pytest.mark.parametrize("size", [1, 3])
 @pytest.mark.parametrize("planner", CHOOSING)
 def test_planners_that_choose_sizes_are_checked_with_drafts_that_are_sent(planner: str, size: int) -> None:
     """Under them, too, drafts reach the target and are accepted; and a batch shares its planner, as hosts do."""
-    made: list[Planner] = []
-    drafted = accepted = 0
+    made: list[Session] = []
 
     class Kept(Session):
-        def _judge(self, tree: DraftTree, scores: Any) -> Any:
-            nonlocal drafted, accepted
-            made.append(self.planner)
-            verdict = super()._judge(tree, scores)
-            drafted, accepted = drafted + len(tree), accepted + verdict.accepted
-            return verdict
+        def __post_init__(self) -> None:
+            super().__post_init__()
+            made.append(self)
 
-    with pytest.MonkeyPatch.context() as patch:
+    with pytest.MonkeyPatch.context() as patch, only_in("t=0.7", "t=1"):
         patch.setattr(walk, "Session", Kept)
-        settings = Plan.settings
-        patch.setattr(Plan, "settings", lambda self: settings(self)[3:6])
         methods, rules = ("(oracle tree)",), (Rule.COUPLED,)
-        checker = Checker(target(), None, methods, (planner,), rules, LATE + 2, batches=(size,))
-        report = checker.run()
+        report = Checker(target(), None, methods, (planner,), rules, LATE + 2, batches=(size,)).run()
     assert report.sentences() == []
     cases = sum(result.case.drafts for result in report.results)
     assert report.summary()["planners"] == {planner: cases}
-    assert drafted > accepted > 5
-    assert len(set(made)) == (cases if size == 1 else 1)
+    rounds = [each for session in made for each in session.rounds]
+    assert sum(each.drafted for each in rounds) > sum(each.accepted for each in rounds) > 5
+    assert len({session.planner for session in made}) == (cases if size == 1 else 1)
 
 
 def test_the_adversaries_are_accepted_at_depth() -> None:
     """A kit whose drafts are all refused would prove nothing."""
     subject = target()
-    checker = Checker(subject, methods=("(oracle tree)",))
-    setting = Plan(subject, None).settings()[4]
-    recording = record(setting, subject, subject.open(256))
-    case = Case("(oracle tree)", Rule.COUPLED, "fixed:12", setting)
-    session = session_of(case, subject, checker._drafter(case, recording), Fixed(12), subject.open(256))
+    recording = recorded(subject, settings(subject, None)[4])
+    case = Case("(oracle tree)", Rule.COUPLED, "fixed:12", recording.setting)
+    session = session_of(case, subject, ADVERSARIES[case.method](recording), Fixed(12), subject.open(256))
     list(run(session))
     accepted = [r.accepted for r in session.rounds]
     assert max(accepted) >= 3
@@ -265,14 +265,15 @@ MISTAKES = [
 def test_each_mistake_is_caught(mistake: Callable[[pytest.MonkeyPatch], None], monkeypatch: pytest.MonkeyPatch) -> None:
     subject = target()
     mistake(monkeypatch)
-    assert smaller_check(subject).bugs > 0
+    assert smallest_check(subject).bugs > 0
 
 
 def test_a_bias_of_acceptance_shows_in_many_tokens(monkeypatch: pytest.MonkeyPatch) -> None:
     """In no single text, but in those of all settings together."""
     accepts_with_p(monkeypatch)
     methods, rules = (SAMPLED,), (Rule.REJECTION,)
-    report = Checker(target(), None, methods, ("fixed:8",), rules, LATE + 2, batches=(1,)).run()
+    with only_in(*(name for name, sampling in samplings(97, 0).items() if not sampling.greedy)):
+        report = Checker(target(), None, methods, ("fixed:8",), rules, LATE + 2, batches=(1,)).run()
     assert any("tokens off the law" in sentence for sentence in report.sentences())
     assert report.bugs > 0
 
@@ -293,9 +294,9 @@ def test_a_mistake_that_spoils_the_control_is_caught_too(dtype: torch.dtype, mon
     """Near ties are measured against the model itself, not against forwards that share the mistake."""
     subject = target(dtype)
     next_row_visible(monkeypatch)
-    report = smaller_check(subject)
-    assert any("from the model's own" in fault for fault in report.sentences())
-    assert report.bugs >= len(SOME) + 1, "all settings and a text that is aimed"
+    report = small_check(subject, methods=())
+    assert all("from the model's own" in fault for fault in report.sentences())
+    assert report.bugs >= 12, "in every setting"
 
 
 def test_a_greedy_law_that_refuses_the_drafted_token_is_a_difference(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -308,10 +309,8 @@ def test_a_greedy_law_that_refuses_the_drafted_token_is_a_difference(monkeypatch
 
     subject = target()
     monkeypatch.setattr(verify, "_accept_sampled", wrong)
-    checker = Checker(subject, methods=("(self, sampled)",), planners=("fixed:8",), rules=(Rule.REJECTION,))
-    setting = Plan(subject, None).settings()[0]
-    recording = record(setting, subject, subject.open(256))
-    result = checker.compare(Case("(self, sampled)", Rule.REJECTION, "fixed:8", setting), recording)
+    recording = recorded(subject)
+    result = Checker(subject).compare(Case(SAMPLED, Rule.REJECTION, "fixed:8", recording.setting), recording)
     assert result.count(Verdict.BUG) > 3
     assert len({flip.index for flip, _ in result.flips}) == len(result.flips)
 
@@ -320,18 +319,20 @@ def test_a_greedy_law_that_refuses_the_drafted_token_is_a_difference(monkeypatch
 
 
 def test_bfloat16_differences_are_near_ties_within_the_control() -> None:
-    report = small_check(target(torch.bfloat16))
+    subject = target(torch.bfloat16)
+    report = small_check(subject, methods=("(oracle tree)",))
     assert report.bugs == 0, report.sentences()
     assert report.control_flips > 0
-    assert report.flips > 0
+    assert report.summary()["flips_per_1000"] > 0
+    with only_in("greedy", "t=1 top-p 0.9"):
+        assert small_check(subject, methods=(SAMPLED,)).bugs == 0
 
 
 def test_a_difference_far_from_a_tie_is_a_bug_in_any_type() -> None:
     """The same difference is judged a bug unless both tokens are on top within the measured error."""
     subject = target(torch.bfloat16)
-    setting = Plan(subject, None).settings()[0]
-    recording = record(setting, subject, subject.open(256))
-    index = len(setting.prompt) + 5
+    recording = recorded(subject)
+    index = recording.start + 5
     best = recording.narrow[5].topk(2)
     worst = int(recording.narrow[5].argmin())
     assert float(best.values[0] - recording.narrow[5][worst]) > 2
@@ -340,15 +341,11 @@ def test_a_difference_far_from_a_tie_is_a_bug_in_any_type() -> None:
 
 def test_float64_knows_no_near_ties_and_a_table_cannot_be_rescored() -> None:
     subject = target(torch.float64)
-    setting = Plan(subject, None).settings()[0]
-    recording = record(setting, subject, subject.open(256))
-    flip = Flip(len(setting.prompt), 1, int(recording.emitted[0]))
-    assert Rescorer(subject).judge(flip, recording) is Verdict.BUG
     table = TableTarget(random_table(5), 5, dtype=torch.float32)
-    setting = Plan(table, None, 4).settings()[0]
-    recording = record(setting, table, table.open())
-    flip = Flip(len(setting.prompt), 1, int(recording.emitted[0]))
-    assert Rescorer(table).judge(flip, recording) is Verdict.NOT_RESCORED
+    for model, verdict in ((subject, Verdict.BUG), (table, Verdict.NOT_RESCORED)):
+        recording = recorded(model, greedy(model, 4))
+        flip = Flip(recording.start, 1, int(recording.emitted[0]))
+        assert Rescorer(model).judge(flip, recording) is verdict
 
 
 @pytest.mark.parametrize("unknown", [False, True], ids=["too little memory", "memory unknown"])
@@ -364,8 +361,7 @@ def test_a_twin_is_made_where_there_is_room_or_nobody_knows(unknown: bool, monke
 
 def test_too_many_near_ties_are_a_bug() -> None:
     """A flip rate that the control does not explain is an error hiding among near ties."""
-    setting = Plan(TableTarget(random_table(5), 5), None, 4).settings()[0]
-    case = Case("lookup", Rule.COUPLED, "fixed:4", setting)
+    case = Case("lookup", Rule.COUPLED, "fixed:4", greedy(TableTarget(random_table(5), 5)))
     near = tuple((Flip(i, 1, 2), Verdict.NEAR_TIE) for i in range(30))
     report = Report("m", "bfloat16", "f", control_flips=2, control_tokens=1000)
     report.results.append(Result(case, 1000, near))
@@ -379,10 +375,9 @@ def test_too_many_near_ties_are_a_bug() -> None:
 
 def test_teacher_forced_rows_are_plain_decodings_rows() -> None:
     subject = target(torch.float64)
-    setting = Plan(subject, None, 20).settings()[0]
-    recording = record(setting, subject, subject.open(64))
+    recording = recorded(subject, greedy(subject, 20))
     for width in (1, 7, 16):
-        rows = list(teacher_forced(subject, recording.tokens, len(setting.prompt), width))
+        rows = list(teacher_forced(subject, recording.tokens, recording.start, width))
         assert len(rows) == len(recording.emitted)
         for ours, plain in zip(rows, recording.narrow, strict=True):
             torch.testing.assert_close(ours, plain, rtol=0, atol=1e-9)
@@ -391,7 +386,7 @@ def test_teacher_forced_rows_are_plain_decodings_rows() -> None:
 def test_ties_at_a_warps_border_are_no_difference_from_transformers() -> None:
     """Which of equal tokens stays in the nucleus is lowest id first with us; a wrong mass is still seen."""
     table = TableTarget(random_table(6), 6)
-    setting = replace(Plan(table, None, 1).settings()[0], sampling=Sampling(temperature=1.0, top_p=0.5))
+    setting = replace(greedy(table, 1), sampling=Sampling(temperature=1.0, top_p=0.5))
     row = torch.tensor([0.0, 2.0, 2.0, 2.0, 2.0, -1.0])
     tokens = np.append(setting.prompt, 1)
     recording = Recording(setting, table, tokens, Finish.LENGTH, [0.0], [row])
@@ -414,7 +409,7 @@ def answers_swapped(patch: pytest.MonkeyPatch) -> None:
         scores = right(self, requests, on_early).result()
         if len(scores) > 1 and len(requests[0].tokens) == len(requests[1].tokens):
             scores[0], scores[1] = scores[1], scores[0]
-        return base.Done(scores)
+        return Done(scores)
 
     patch.setattr(HFTarget, "submit", submit)
 
@@ -465,17 +460,6 @@ def states_left_open(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Batch, "leave", leave)
 
 
-@pytest.mark.parametrize("size", [3, 8])
-def test_a_sound_engine_is_equal_in_company(size: int) -> None:
-    report = small_check(target(), size)
-    assert report.sentences() == []
-    assert report.summary()["batch_sizes"] == (size,)
-    together = [result for result in report.results if result.case.batch == size]
-    assert len(together) >= 30
-    left = [r for r in together if r.tokens < LATE]
-    assert 3 <= len(left) <= len(together) / 4
-
-
 def test_a_state_that_is_never_closed_is_a_fault_of_its_method(monkeypatch: pytest.MonkeyPatch) -> None:
     states_left_open(monkeypatch)
     report = Checker(target(), methods=("lookup",), planners=("fixed:4",), batches=(3,), max_new_tokens=LATE).run()
@@ -488,7 +472,7 @@ def test_mistakes_among_sequences_show_in_company_only(
 ) -> None:
     subject = target()
     mistake(monkeypatch)
-    report = smaller_check(subject, 1, 3)
+    report = smallest_check(subject, 1, 3)
     assert report.bugs > 0
     assert {result.case.batch for result in report.results if result.buggy} == {3}
 
@@ -497,61 +481,39 @@ def test_mistakes_among_sequences_show_in_company_only(
 
 
 def test_aimed_settings_end_late_at_their_token_or_string() -> None:
-    subject = target(family="gpt2")
     vocabulary = Vocabulary.of(families.byte_tokenizer())
     subject = prepare(HFTarget(families.build("gpt2", vocab_size=vocabulary.size), name="gpt2"))
-    plan = Plan(subject, vocabulary)
-    pilot = plan.settings()[4]
-    text = record(pilot, subject, subject.open(256))
-    late, *strings = plan.aimed(pilot, text.emitted)
-    cut = record(late, subject, subject.open(256))
+    pilot = settings(subject, vocabulary)[4]
+    text = recorded(subject, pilot)
+    (late, stop), notes = aimed(pilot, text.emitted, vocabulary)
+    cut = recorded(subject, late)
     assert cut.finish == "eos"
+    assert len(cut.emitted) > LATE
     assert cut.emitted.tolist() == text.emitted[: len(cut.emitted)].tolist()
-    for stop in strings:
-        assert record(stop, subject, subject.open(256)).finish == "stop"
+    assert recorded(subject, stop).finish == "stop"
+    assert notes == []
+    assert "stop strings were not checked" in aimed(pilot, text.emitted, None)[1][0]
 
 
 def test_the_command_prints_its_counts_last(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     families.save("llama", tmp_path)
-    code = main(
-        [
-            "check",
-            "--model",
-            str(tmp_path),
-            "--methods",
-            "lookup",
-            "--rules",
-            "coupled",
-            "--sizes",
-            "6",
-            "--json",
-        ]
-    )
+    asked = ["--methods", "lookup", "--rules", "coupled", "--sizes", "6", "--json"]
+    with only_in(*SOME):
+        code = main(["check", "--model", str(tmp_path), *asked])
     last = json.loads(capsys.readouterr().out.splitlines()[-1])
     assert code == 0
     assert list(last)[:3] == ["cases", "equal", "near_ties"]
     assert last["bugs"] == 0
     assert last["cases"] == last["equal"]
+    assert last["batch_sizes"] == [1, 8]
 
 
 def test_the_command_exits_with_1_on_a_bug(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     families.save("llama", tmp_path)
     wrong_row_gathered(monkeypatch)
-    arguments = [
-        "check",
-        "--model",
-        str(tmp_path),
-        "--methods",
-        "(oracle tree)",
-        "--rules",
-        "coupled",
-        "--sizes",
-        "6",
-        "--batch",
-        "1",
-    ]
+    asked = ["--methods", "(oracle tree)", "--rules", "coupled", "--sizes", "6", "--batch", "1"]
     with only_in(*SOME):
-        assert main(arguments) == 1
+        assert main(["check", "--model", str(tmp_path), *asked]) == 1
 
 
 def test_settings_cover_every_field_of_sampling() -> None:

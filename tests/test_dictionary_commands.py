@@ -14,12 +14,11 @@ from typing import Any
 
 import pytest
 
-from dictionary_tables import made_up, sealed, taken_apart, write
+from dictionary_tables import made_up, write
 from paceline.cli import main
 from paceline.dictionary import build as build_module
-from paceline.dictionary import file
 from paceline.dictionary import corpus as corpus_module
-from paceline.dictionary import counting
+from paceline.dictionary import counting, file
 from paceline.dictionary.index import Dictionary
 from paceline.targets.replay import open_vocabulary
 from tokenizer_kinds import tokenizer_of
@@ -176,16 +175,6 @@ def test_the_same_text_gives_the_same_bytes(
     assert list((tmp_path / "spill").iterdir()) == []
 
 
-def test_a_dictionary_is_replaced_and_whoever_has_it_open_keeps_his(text: Path, out: Path, told: Any) -> None:
-    told("build", "--text", text, "--out", out, "--min-prob", 0.5)
-    opened = Dictionary.open(out)
-    endings = [row[row >= 0].tolist() for row in file.read(out)[1].prefixes]
-    before = [opened.match(ending) for ending in endings]
-    told("build", "--text", text, "--out", out, "--min-prob", 1, "--order", 1)
-    assert [opened.match(ending) for ending in endings] == before
-    assert len(Dictionary.open(out)) < len(opened)
-
-
 # --- mistakes -----------------------------------------------------------------------------------------------
 
 
@@ -224,14 +213,6 @@ def test_a_wish_that_cannot_be_met_is_told_before_anything_is_written(
     assert said in refusal(say("build", "--text", text, "--out", out, *wish))
     assert list(out.parent.iterdir()) == []
     assert list(text.parent.iterdir()) == [text]
-
-
-def test_a_text_is_not_replaced_by_its_dictionary(text: Path, out: Path, say: Any) -> None:
-    whole = text.read_bytes()
-    out.symlink_to(text)
-    for place in (text, out, text.parent / ".." / "text" / "a.txt"):
-        assert "would be replaced" in refusal(say("build", "--text", text, "--out", place))
-    assert text.read_bytes() == whole
 
 
 @pytest.mark.parametrize(
@@ -275,33 +256,6 @@ def test_one_giant_line_is_a_text_like_others(line: str, tmp_path: Path, out: Pa
     told("build", "--text", tmp_path / "a.txt", "--out", out, "--min-prob", 0.01)
     assert len(Dictionary.open(out)) > 0
     assert time.process_time() - started < 60, "a few seconds; work that grows with the square takes hours"
-
-
-@pytest.mark.slow
-def test_a_line_of_twenty_megabytes(tmp_path: Path, out: Path, told: Any) -> None:
-    words = [f"слово{number}" for number in range(3000)]
-    line = " ".join(random.Random(1).choices(words, k=1_300_000))
-    (tmp_path / "a.txt").write_text(line, encoding="utf8")
-    built = told("build", "--text", tmp_path / "a.txt", "--out", out, "--min-prob", 0.3)
-    assert built["corpus"]["bytes"] > 20_000_000
-    assert built["corpus"]["words"] >= 1_300_000
-
-
-def test_a_corpus_that_changes_while_it_is_read_is_no_corpus(
-    text: Path, out: Path, say: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    counting = local._counted_chunk
-
-    def and_it_grows(*given: Any) -> Any:
-        with text.open("ab") as opened:
-            opened.write(b" more")
-        return counting(*given)
-
-    text.write_bytes(text.read_bytes() * 200)
-    monkeypatch.setattr(corpus_module, "BATCH", 100)
-    monkeypatch.setattr(counting, "_counted_chunk", and_it_grows)
-    assert f"{text} changed while it was read" in refusal(say("build", "--text", text, "--out", out))
-    assert list(out.parent.iterdir()) == []
 
 
 def test_a_dictionary_for_another_tokenizer_is_refused(
@@ -367,20 +321,6 @@ def test_what_is_no_dictionary_is_told(action: str, text: Path, tmp_path: Path, 
     assert "is damaged" in ask(tmp_path / "a.dict")
 
 
-def test_what_a_dictionary_says_does_not_command_the_terminal(tmp_path: Path, say: Any, told: Any) -> None:
-    hostile = "\x1b[2J\x1b]0;title\x07\r\n\u202eCC0"
-    path = tmp_path / "a.dict"
-    write(path, made_up(1, 9, range(9)), licence=hostile, language="\x9b31m", corpus={hostile: [hostile]})
-    code, shown, _ = say("info", path)
-    assert code == 0
-    assert all(letter.isprintable() or letter == "\n" for letter in shown)
-    assert shown.count("\n") == len(told("info", path))
-    assert told("info", path)["licence"] == hostile, "JSON spells it out"
-    described, sections = taken_apart(path)
-    path.write_bytes(sealed({**described, "corpus": json.loads('{"a":' * 900 + "1" + "}" * 900)}, sections))
-    assert "its description cannot be read" in refusal(say("info", path))
-
-
 # --- interruptions ------------------------------------------------------------------------------------------
 
 
@@ -394,11 +334,11 @@ def interrupt(*_: Any, **__: Any) -> Iterator[bytes]:
 
 
 MOMENTS = [
-    (local, "_counted_chunk"),
-    (local, "selected"),
+    (counting, "_count_chunk"),
+    (counting, "most_frequent"),
     (build_module, "spelled"),
     (build_module, "statistics"),
-    (build_module, "entries"),
+    (build_module, "chosen"),
     (file, "pack"),
     (file, "write_whole"),
 ]
@@ -427,10 +367,9 @@ SERVANT = """
 import json, os, resource, signal, sys, time
 import duckdb, marisa_trie, pyarrow.compute, pyarrow.dataset, pyarrow.parquet
 from paceline.cli import main
-from paceline.dictionary import build, corpus, counting, words
-from paceline.dictionary.counting import engine, local, statement
+from paceline.dictionary import build, corpus, counting, engine, words
 from paceline.targets.replay import open_vocabulary
-open_vocabulary("pocket").fingerprint, words.compiled(), words.re2_patterns()
+open_vocabulary("pocket").fingerprint, words.word_pattern(), words.patterns(words.in_re2)
 for line in sys.stdin:
     limit, *arguments = json.loads(line)
     child = os.fork()

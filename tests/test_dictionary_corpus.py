@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
+from paceline.dictionary import corpus as corpus_module
+from paceline.dictionary import lines as lines_module
 from paceline.dictionary.corpus import Corpus, open_corpus, split_by_document
-from paceline.dictionary.corpus import corpus as corpus_module
-from paceline.dictionary.corpus import files as files_module
-from paceline.dictionary.corpus.lines import LONGEST, pieces
+from paceline.dictionary.lines import LONGEST, pieces
 
 pa = pytest.importorskip("pyarrow", reason="a corpus is read with pyarrow: pip install 'paceline[dict]'")
 import pyarrow.parquet as pq  # noqa: E402 (after the skip)
@@ -98,7 +98,7 @@ def test_blocks_and_batches_change_nothing(tmp_path: Path, monkeypatch: pytest.M
     path.write_bytes((TEXT * 50 + "я" * (LONGEST + 5) + "\n🙂 " * 300).encode() + b"\xff\xd0 end\xe2\x82")
     seen = set()
     for block in (1 << 20, 997, 7):
-        monkeypatch.setattr(files_module, "BLOCK", block)
+        monkeypatch.setattr(lines_module, "BLOCK", block)
         monkeypatch.setattr(corpus_module, "BATCH", block)
         corpus = open_corpus([path])
         seen.add(("\n".join(read(corpus)), corpus.fingerprint, corpus.bytes, *corpus.notes))

@@ -14,18 +14,20 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
-from shutil import which
 from types import FrameType
 from typing import Any
 
 import pytest
 
 from clock import comes_true
+from dictionary_tables import ngrams
+from paceline.dictionary import corpus as corpus_module
+from paceline.dictionary import counting
 from paceline.dictionary.corpus import Corpus, open_corpus
-from paceline.dictionary.corpus import corpus as corpus_module
-from paceline.dictionary.counting import Counts, count, local, statement
-from paceline.dictionary.counting.engine import Engine, bytes_of
-from paceline.dictionary.words import TAB, ngrams
+from paceline.dictionary.counting import Counts, count
+from paceline.dictionary.engine import Engine, bytes_of
+from paceline.dictionary.words import TAB
+from paceline.errors import InputError
 
 pa = pytest.importorskip("pyarrow", reason="counts are tables of pyarrow: pip install 'paceline[dict]'")
 duckdb = pytest.importorskip("duckdb", reason="duckdb counts: pip install 'paceline[dict]'")
@@ -64,10 +66,9 @@ def hostile(seed: int, number: int) -> list[str]:
 def chunks(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     """Both ways of counting: in one piece, and in chunks that are put on disk."""
     if request.param == "in parts":
-        monkeypatch.setattr(local, "TEXT_IN_MEMORY", 10**9)
+        monkeypatch.setattr(counting, "TEXT_IN_MEMORY", 10**9)
         monkeypatch.setattr(corpus_module, "BATCH", 15_000)
-        for module in (local, statement):
-            monkeypatch.setattr(module, "PARTS", 4)
+        monkeypatch.setattr(counting, "PARTS", 4)
     return str(request.param)
 
 
@@ -192,26 +193,6 @@ def test_a_full_disk_is_told_in_a_sentence(reason: str, tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-FULL = """
-mount -t tmpfs -o size=2m tmpfs "$1" && exec "$2" -c "
-import sys
-from pathlib import Path
-from paceline.dictionary.counting.engine import Engine
-with Engine('30MB', 1, Path(sys.argv[1])) as engine:
-    engine.run('CREATE TEMP TABLE t AS SELECT i, md5(i::VARCHAR) AS h FROM range(2000000) AS r(i)')
-" "$1"
-"""
-
-
-def test_a_disk_that_is_really_full_is_told_too(tmp_path: Path) -> None:
-    environment = {**os.environ, "PYTHONPATH": str(ROOT / "src")}
-    if which("unshare") is None or subprocess.run(["unshare", "-m", "mount", "-t", "tmpfs", "t", tmp_path]).returncode:
-        pytest.skip("needs the right to mount a small disk of its own")
-    command = ["unshare", "-m", "sh", "-c", FULL, "sh", str(tmp_path), sys.executable]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True)
-    assert done.stderr.splitlines()[-1].startswith(f"ValueError: {tmp_path} has no room left")
-
-
 def test_the_engine_spills_and_says_when_it_cant(tmp_path: Path) -> None:
     hashes = "SELECT i, md5(i::VARCHAR) AS h FROM range(1000000) AS r(i)"
     with Engine("20MB", 1, tmp_path) as engine:
@@ -225,9 +206,9 @@ def test_the_engine_spills_and_says_when_it_cant(tmp_path: Path) -> None:
 INTERRUPTED = """
 import sys, threading
 from pathlib import Path
-from paceline.dictionary.corpus import Corpus, corpus
-from paceline.dictionary.counting import count, local
-local.TEXT_IN_MEMORY = int(sys.argv[2])
+from paceline.dictionary import corpus, counting
+from paceline.dictionary.corpus import Corpus
+counting.TEXT_IN_MEMORY = int(sys.argv[2])
 corpus.BATCH = 10**5
 
 class Endless(Corpus):
@@ -240,7 +221,7 @@ class Endless(Corpus):
             yield [f"word{number * 1000 + i} and more of {i}" for i in range(1000)]
 
 try:
-    count(Endless([]), folder=Path(sys.argv[1]), memory="300MB", threads=2)
+    counting.count(Endless([]), folder=Path(sys.argv[1]), memory="300MB", threads=2)
 except KeyboardInterrupt:
     print("interrupted", threading.active_count(), flush=True)
 """
@@ -308,7 +289,7 @@ def test_ctrl_c_just_before_a_wait_is_noticed(tmp_path: Path) -> None:
 
 
 def test_a_missing_engine_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("paceline.dictionary.corpus.needs.find_spec", lambda name: None)
+    monkeypatch.setattr("paceline.errors.find_spec", lambda name: None)
     with pytest.raises(ValueError, match=r"counting needs duckdb: pip install 'paceline\[dict\]'"):
         count(Corpus.of_lines(["a"]))
 
@@ -322,7 +303,7 @@ def test_a_missing_engine_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_cluster_counts_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     import ray
 
-    from paceline.dictionary.counting import cluster
+    from paceline.dictionary import cluster
 
     monkeypatch.setattr(corpus_module, "BATCH", 20_000)
     monkeypatch.setattr(cluster, "TEXT_IN_MEMORY", 10**4)
@@ -338,7 +319,7 @@ def test_a_cluster_counts_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
             cluster.count_on_cluster(Corpus.of_lines([""]))
         with pytest.raises(ValueError, match=r"\Acounting does not get by with a memory of 0.001 GB[^\n]*\Z") as told:
             cluster.count_on_cluster(corpus, memory="1MB")
-        assert type(told.value) is ValueError, "and nothing of ray's"
+        assert type(told.value) is InputError, "and nothing of ray's"
     finally:
         ray.shutdown()
 

@@ -18,10 +18,10 @@ from paceline.check import run as checking
 from paceline.cli import main
 from paceline.context import Context, Ending
 from paceline.dictionary import file
-from paceline.dictionary.index import Dictionary, Match
-from paceline.dictionary.statistics import LONGEST, NOWHERE
 from paceline.dictionary.entries import Entries as Table
 from paceline.dictionary.entries import level, probability
+from paceline.dictionary.index import Dictionary, Match
+from paceline.dictionary.statistics import LONGEST, NOWHERE
 from paceline.drafters import Budget, Drafter, Seen, make_drafter
 from paceline.drafters import dictionary as module
 from paceline.drafters.auto import Auto

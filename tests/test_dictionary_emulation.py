@@ -14,9 +14,9 @@ from paceline.bench.dictionaries.tally import Tally, total
 from paceline.bench.run.emulation import Replay
 from paceline.cli import main
 from paceline.dictionary import file
-from paceline.dictionary.running import NEVER, Spelled, spelled
+from paceline.dictionary.entries import Entries, chosen
+from paceline.dictionary.running import NEVER, SpelledNgrams, spelled
 from paceline.dictionary.statistics import Statistics, statistics
-from paceline.dictionary.table import Table, entries
 from paceline.targets.replay import ReplayTarget
 from paceline.vocabulary import Vocabulary
 from papers.dictspec.numbers import BEST, Best
@@ -43,7 +43,7 @@ def plain(known: Known, text: Sequence[int], start: int, budget: int) -> Tally:
     return Tally(len(text) - start, steps, drafts, proposed, accepted)
 
 
-def known_of(table: Table) -> Known:
+def known_of(table: Entries) -> Known:
     """The entries of a table, by what they match."""
     texts = [tuple(int(token) for token in row if token >= 0) for row in table.texts]
     prefixes = (tuple(int(token) for token in row if token >= 0) for row in table.prefixes)
@@ -66,7 +66,7 @@ def language(seed: int) -> tuple[Statistics, list[list[int]]]:
     return statistics(told), texts
 
 
-def _spelled(chance: random.Random, lexicon: list[list[int]], grams: list[list[int]]) -> Spelled:
+def _spelled(chance: random.Random, lexicon: list[list[int]], grams: list[list[int]]) -> SpelledNgrams:
     rows = [[token for number in gram for token in lexicon[number]] for gram in grams]
     table = np.full((len(rows), max(map(len, rows))), -1, np.int32)
     for row, tokens in zip(table, rows, strict=True):
@@ -74,7 +74,7 @@ def _spelled(chance: random.Random, lexicon: list[list[int]], grams: list[list[i
     lengths = np.array([len(row) for row in rows])
     starts = lengths - [len(lexicon[gram[-1]]) for gram in grams]
     seconds = np.array([len(lexicon[gram[0]]) if len(gram) > 1 else NEVER for gram in grams])
-    return Spelled(table, lengths, starts, seconds, np.array([chance.randint(1, 9) for _ in rows]))
+    return SpelledNgrams(table, lengths, starts, seconds, np.array([chance.randint(1, 9) for _ in rows]))
 
 
 @pytest.mark.parametrize("seed", range(12))
@@ -86,7 +86,7 @@ def test_all_sizes_at_once_count_what_plain_lines_count(seed: int, budget: int) 
     drafted = 0
     for least in MIN_PROBABILITIES:
         for size, (held, tally) in zip(SIZES, tables.tallies(least, SIZES), strict=True):
-            table = entries(known, count=size, min_probability=least, longest=8)
+            table = chosen(known, count=size, min_probability=least, longest=8)
             each = [plain(known_of(table), text, start, budget) for text, start in zip(texts, starts, strict=True)]
             assert tally == total(each)
             assert held == len(table)
@@ -112,7 +112,7 @@ def test_no_text_takes_no_steps() -> None:
 
 def engine(
     tmp_path: Path,
-    table: Table,
+    table: Entries,
     vocabulary: Vocabulary,
     texts: Sequence[Sequence[int]],
     starts: Sequence[int],
@@ -138,7 +138,7 @@ def test_the_engine_counts_what_the_emulator_counts(tmp_path: Path, seed: int, b
     texts = [text for text in texts if len(text) > 20]
     starts = [12] * len(texts)
     least = MIN_PROBABILITIES[seed]
-    table = entries(known, count=60, min_probability=least, longest=8)
+    table = chosen(known, count=60, min_probability=least, longest=8)
     found = engine(tmp_path, table, Vocabulary(wrapped(byte_level())), texts, starts, budget)
     assert found == [plain(known_of(table), text, start, budget) for text, start in zip(texts, starts, strict=True)]
     ((_, tally),) = Dictionaries.over(Script(texts, starts), known, budget).tallies(least, [60])
@@ -171,7 +171,7 @@ def test_on_real_text_all_three_agree(tmp_path: Path, count: int) -> None:
     known = statistics(spelled(grams, vocabulary))
     texts = list(passages(vocabulary, lines[1500:], count))
     starts = [9] * len(texts)
-    table = entries(known, count=20_000, min_probability=0.5, longest=8)
+    table = chosen(known, count=20_000, min_probability=0.5, longest=8)
     by_engine = engine(tmp_path, table, vocabulary, texts, starts, 8)
     tuples = known_of(table)
     assert by_engine == [plain(tuples, text, 9, 8) for text in texts]

@@ -2,24 +2,21 @@
 
 import os
 import random
-import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from math import log
 from pathlib import Path
-from threading import Barrier, Event
 from typing import Any
 
 import pytest
 
-from dictionary_tables import LONGEST, Entries, longest_first, made_up, table_of, write
+from dictionary_tables import LONGEST, Entries, longest_first, made_up, write
 from paceline.dictionary import index
-from paceline.dictionary.index import Dictionary, Match
 from paceline.dictionary.entries import probability
-from paceline.files import write_whole
+from paceline.dictionary.index import Dictionary, Match
 
 pytest.importorskip("marisa_trie", reason="looking up needs marisa-trie: pip install 'paceline[dict]'")
 
@@ -292,19 +289,6 @@ def test_who_opens_an_index_keeps_it_and_says_so_once_a_day(written: tuple[Path,
     assert place.exists()
 
 
-def test_an_index_that_is_removed_still_serves_whoever_has_it_open(tmp_path: Path, cache: Path) -> None:
-    entries = made_up(1, 30, NARROW)
-    write(tmp_path / "a.dict", entries)
-    opened = works(tmp_path / "a.dict", entries)
-    place = kept(cache)
-    age(place, LONG)
-    opened_anew(tmp_path / "b.dict", 2)
-    assert place.exists() == (os.name == "nt"), "there nothing that is mapped can be removed"
-    assert agrees(opened, entries, [list(key) for key in entries]) == 30
-    works(tmp_path / "a.dict", entries)
-    assert place.exists()
-
-
 def test_what_cannot_be_marked_or_removed_harms_nothing(
     tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -363,15 +347,6 @@ def test_a_full_disk_keeps_nothing_and_hinders_nobody(
     monkeypatch.setattr(index, "write_whole", full)
     works(path, entries)
     assert list(cache.iterdir()) == []
-
-
-@pytest.mark.skipif(os.name == "nt" or os.geteuid() == 0, reason="root may read everything")
-def test_an_index_that_may_not_be_read_is_made_again(written: tuple[Path, Entries], cache: Path) -> None:
-    path, entries = written
-    works(path, entries)
-    kept(cache).chmod(0)
-    works(path, entries)
-    assert os.access(kept(cache), os.R_OK)
 
 
 def test_an_index_that_cannot_be_read_is_made_again(written: tuple[Path, Entries], cache: Path) -> None:
@@ -461,64 +436,3 @@ def test_threads_that_open_at_once_do_not_disturb_each_other(tmp_path: Path, cac
                 assert agrees(opened, entries, [list(key) for key in entries]) == 400
         for path in cache.iterdir():
             path.unlink()
-
-
-def test_two_threads_that_write_one_file_do_not_write_into_each_others(tmp_path: Path) -> None:
-    both, go = Barrier(3), Event()
-
-    def pieces() -> Iterator[bytes]:
-        yield b"first"
-        both.wait(60)
-        go.wait(60)
-        yield b" and last"
-
-    with ThreadPoolExecutor(2) as pool:
-        writing = [pool.submit(write_whole, tmp_path / "a", pieces()) for _ in range(2)]
-        both.wait(60)
-        begun = list(tmp_path.iterdir())
-        go.set()
-    assert [one.result() for one in writing] == [None, None]
-    assert len(begun) == 2
-    assert [path.read_bytes() for path in tmp_path.iterdir()] == [b"first and last"]
-
-
-SLOWLY = """
-import sys, time
-from pathlib import Path
-from paceline.files import write_whole
-
-def pieces():
-    yield b"begun"
-    print("begun", flush=True)
-    for _ in range(60_000):  # one long sleep goes on if the signal comes just before it
-        time.sleep(0.01)
-
-try:
-    write_whole(Path(sys.argv[1]), pieces())
-except KeyboardInterrupt:
-    print("interrupted", flush=True)
-"""
-
-
-def test_ctrl_c_between_two_pieces_of_a_file_leaves_what_was_there(tmp_path: Path) -> None:
-    (tmp_path / "a").write_bytes(b"old")
-    environment = {**os.environ, "PYTHONPATH": str(ROOT / "src")}
-    with subprocess.Popen(
-        [sys.executable, "-c", SLOWLY, str(tmp_path / "a")], env=environment, stdout=subprocess.PIPE, text=True
-    ) as process:
-        assert process.stdout is not None
-        assert process.stdout.readline() == "begun\n"
-        assert len(list(tmp_path.iterdir())) == 2
-        process.send_signal(signal.SIGINT)
-        assert process.communicate(timeout=60)[0] == "interrupted\n"
-    assert [path.name for path in tmp_path.iterdir()] == ["a"]
-    assert (tmp_path / "a").read_bytes() == b"old"
-    write_whole(tmp_path / "a", [b"n", b"ew"])
-    assert (tmp_path / "a").read_bytes() == b"new"
-
-
-def test_the_table_is_the_one_that_was_made() -> None:
-    """What the others here lean on: keys in the order of a file, each as long as it is."""
-    table = table_of({(1, 2): ((3,), 4, 5), (9, 1): ((3,), 4, 5)})
-    assert table.prefixes[:, -2:].tolist() == [[9, 1], [1, 2]]
-    assert index._keys(table, 2) == [b"\0\1\0\x09", b"\0\2\0\1"]

@@ -11,9 +11,9 @@ import pytest
 
 pytest.importorskip("pyarrow", reason="counts are tables of pyarrow: pip install 'paceline[dict]'")
 
-from paceline.dictionary.running import NEVER, Spelled
+from paceline.dictionary.entries import HIGHEST, LEVELS, LOWEST, Entries, chosen, level, probability
+from paceline.dictionary.running import NEVER, SpelledNgrams
 from paceline.dictionary.statistics import LONGEST, NOWHERE, Statistics, rolling, statistics
-from paceline.dictionary.table import HIGHEST, LEVELS, LOWEST, Table, entries, level, probability
 
 Key = tuple[int, ...]
 
@@ -52,7 +52,7 @@ def made_up(seed: int, size: int = 60, ids: int = 5, word: int = 6) -> list[Gram
     ]  # fmt: skip
 
 
-def spelled_of(grams: Sequence[Gram]) -> list[Spelled]:
+def spelled_of(grams: Sequence[Gram]) -> list[SpelledNgrams]:
     """As `running` tells them: by the number of words, in the order given."""
     found = []
     for order in (1, 2, 3):
@@ -66,7 +66,7 @@ def spelled_of(grams: Sequence[Gram]) -> list[Spelled]:
             np.array([getattr(gram, name) for gram in some], np.int64) for name in ("start", "repeated", "count")
         ]
         lengths = np.array([len(gram.tokens) for gram in some], np.int64)
-        found.append(Spelled(tokens, lengths, *numbers))
+        found.append(SpelledNgrams(tokens, lengths, *numbers))
     return found
 
 
@@ -151,19 +151,16 @@ def test_beginnings_are_counted_as_by_hand(seed: int, orders: tuple[int, ...], l
     keys = keys_of(found)
     assert dict(zip(keys, found.counts.tolist(), strict=True)) == hand.seen
     assert len(set(keys)) == len(keys)
+    ranks = list(zip((-found.counts).tolist(), found.hashes.tolist(), strict=True))
+    assert ranks == sorted(ranks)
     for number, key in enumerate(keys):
+        assert found.find(rolling(np.array(key), len(key))[-1:]).tolist() == [number]
         best = hand.best(key)
         assert (found.best[number], found.likely[number]) == (best or (NOWHERE, 0.0)), key
         if best is not None:
             assert keys[found.after[number]] == (*key, best[0])[-longest:]
         else:
             assert found.after[number] == NOWHERE
-
-
-def test_keys_are_told_by_how_often_they_were_seen() -> None:
-    found = statistics(spelled_of(made_up(9)))
-    ranks = list(zip((-found.counts).tolist(), found.hashes.tolist(), strict=True))
-    assert ranks == sorted(ranks)
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -175,7 +172,7 @@ def test_the_order_of_ngrams_changes_nothing(seed: int) -> None:
     for name in ("hashes", "counts", "best", "likely", "after"):
         assert np.array_equal(getattr(first, name), getattr(other, name)), name
     assert keys_of(first) == keys_of(other)
-    one, two = (entries(found, count=30, min_probability=0.3, longest=8) for found in (first, other))
+    one, two = (chosen(found, count=30, min_probability=0.3, longest=8) for found in (first, other))
     assert all(np.array_equal(getattr(one, name), getattr(two, name)) for name in vars(one))
 
 
@@ -230,7 +227,7 @@ def test_nothing_gives_nothing() -> None:
     found = statistics([])
     assert len(found) == 0
     assert found.find(np.array([5], np.uint64)).tolist() == [NOWHERE]
-    table = entries(found, count=5, min_probability=0.5, longest=8)
+    table = chosen(found, count=5, min_probability=0.5, longest=8)
     assert (len(table), len(table.texts), table.highest) == (0, 0, 0)
 
 
@@ -243,12 +240,6 @@ def test_hashes_roll() -> None:
     assert (
         len({int(rolling(np.array(key), len(key))[-1]) for key in ([0], [0, 0], [1, 0], [0, 1], [1], [0, 0, 0])}) == 6
     )
-
-
-def test_keys_are_found_by_their_hashes() -> None:
-    found = statistics(spelled_of(made_up(5)), 4)
-    for number, key in enumerate(keys_of(found)):
-        assert found.find(rolling(np.array(key), len(key))[-1:]).tolist() == [number]
 
 
 # --- walking ------------------------------------------------------------------------------------------------
@@ -264,8 +255,8 @@ def test_walks_are_those_by_hand(longest: int, least: float) -> None:
         for key, row, told in zip(keys_of(found), tokens, values, strict=True):
             wanted = [(token, likely) for token, likely, _ in hand.walk(key, least, longest)]
             assert steps(row, told) == wanted
-        chosen = {key for key in hand.seen if hand.walk(key, least, 1)}
-        assert {keys_of(found)[number] for number in found.candidates(least)} == chosen
+        proposing = {key for key in hand.seen if hand.walk(key, least, 1)}
+        assert {keys_of(found)[number] for number in found.candidates(least)} == proposing
 
 
 def test_a_walk_may_go_round_and_ends_all_the_same() -> None:
@@ -286,7 +277,7 @@ def test_walks_from_nowhere_propose_nothing() -> None:
 # --- entries ------------------------------------------------------------------------------------------------
 
 
-def told(table: Table) -> dict[Key, tuple[Key, int, int]]:
+def told(table: Entries) -> dict[Key, tuple[Key, int, int]]:
     return {
         tuple(row[row >= 0].tolist()): (
             tuple(t for t in table.texts[table.completions[number]].tolist() if t >= 0),
@@ -312,7 +303,7 @@ def odds(likely: float) -> float:
 def test_entries_are_those_by_hand(seed: int, least: float, longest: int, kept: int) -> None:
     grams = made_up(seed, size=120)
     hand, found = ByHand(grams, kept), statistics(spelled_of(grams), kept)
-    everything = told(entries(found, count=10**6, min_probability=least, longest=longest))
+    everything = told(chosen(found, count=10**6, min_probability=least, longest=longest))
     wanted = {key: walk for key in hand.seen if (walk := hand.walk(key, least, longest))}
     assert everything.keys() == wanted.keys()
     for key, (text, first, rest) in everything.items():
@@ -326,11 +317,11 @@ def test_entries_are_those_by_hand(seed: int, least: float, longest: int, kept: 
 def test_the_most_frequent_entries_are_kept() -> None:
     grams = made_up(4, size=200)
     hand, found = ByHand(grams), statistics(spelled_of(grams))
-    everything = told(entries(found, count=10**6, min_probability=0.3, longest=8))
+    everything = told(chosen(found, count=10**6, min_probability=0.3, longest=8))
     assert len(everything) > 60
     before: set[Key] = set()
     for count in (1, 2, 7, 30, len(everything)):
-        some = told(entries(found, count=count, min_probability=0.3, longest=8))
+        some = told(chosen(found, count=count, min_probability=0.3, longest=8))
         assert len(some) == count
         assert before <= some.keys()
         assert all(some[key] == everything[key] for key in some), "how many there are changes none of them"
@@ -340,7 +331,7 @@ def test_the_most_frequent_entries_are_kept() -> None:
 
 
 def test_entries_stand_in_the_order_of_their_keys_backwards_each_completion_once() -> None:
-    table = entries(statistics(spelled_of(made_up(6, 200))), count=10**6, min_probability=0.2, longest=5)
+    table = chosen(statistics(spelled_of(made_up(6, 200))), count=10**6, min_probability=0.2, longest=5)
     backwards = [row[::-1].tolist() for row in table.prefixes]
     assert backwards == sorted(backwards)
     assert len({tuple(row) for row in backwards}) == len(backwards)
@@ -356,7 +347,7 @@ def test_what_was_seen_once_is_believed_half() -> None:
     seen = [1, 2, 5, 20, 1000]
     firsts = []
     for times in seen:
-        table = entries(
+        table = chosen(
             statistics(spelled_of([Gram(1, (1, 2, 3), 0, times)])), count=9, min_probability=0.9, longest=8
         )  # fmt: skip
         assert {key: text for key, (text, _, _) in told(table).items()} == {(1,): (2, 3), (1, 2): (3,)}
@@ -382,7 +373,7 @@ def test_a_completion_is_as_long_as_it_may_be() -> None:
     word: Sequence[int] = range(1, 21)
     found = statistics(spelled_of([Gram(1, tuple(word), 0, 3)]))
     for longest in (1, 4, 8):
-        by_key = told(entries(found, count=99, min_probability=1.0, longest=longest))
+        by_key = told(chosen(found, count=99, min_probability=1.0, longest=longest))
         assert len(by_key) == 19
         assert max(map(len, by_key)) == LONGEST
         for key, (text, _, _) in by_key.items():

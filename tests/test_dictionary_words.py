@@ -5,8 +5,9 @@ import unicodedata
 
 import pytest
 
-from paceline.dictionary.counting.statement import quoted
-from paceline.dictionary.words import APOSTROPHES, BREAKS, LONGEST_GAP, SPACELESS, ngrams, re2_patterns, segments
+from dictionary_tables import ngrams, segments
+from paceline.dictionary.engine import quoted
+from paceline.dictionary.words import APOSTROPHES, BREAKS, LONGEST_GAP, SPACELESS, in_re2, patterns
 
 duckdb = pytest.importorskip("duckdb", reason="duckdb counts words by RE2: pip install 'paceline[dict]'")
 pyarrow = pytest.importorskip("pyarrow", reason="duckdb is given lines by pyarrow: pip install 'paceline[dict]'")
@@ -102,7 +103,7 @@ def hostile_lines(seed: int, number: int) -> list[str]:
 
 
 def by_the_engine(lines: list[str]) -> list[list[list[str]]]:
-    cut = re2_patterns()
+    cut = patterns(in_re2)
 
     def extracted(texts: list[str], pattern: str) -> list[list[str]]:
         connection.register("texts", pyarrow.table({"text": texts}))

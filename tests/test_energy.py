@@ -10,10 +10,10 @@ import pytest
 
 from clock import comes_true
 from paceline.bench.energy import Meter, Unmetered, open_meter, powermetrics
+from paceline.bench.energy.meter import Stated
 from paceline.bench.energy.nvml import PAUSE, Nvml
 from paceline.bench.energy.powermetrics import Powermetrics, powers
 from paceline.bench.energy.rapl import Rapl
-from paceline.bench.energy.stated import Stated
 
 # --- RAPL ---------------------------------------------------------------------------------------------------
 
@@ -223,7 +223,7 @@ def none_works(monkeypatch: pytest.MonkeyPatch) -> None:
         raise Unmetered("not here")
 
     for kind in ("Nvml", "Rapl", "Powermetrics"):
-        monkeypatch.setattr(f"paceline.bench.energy.choose.{kind}", refuse)
+        monkeypatch.setattr(f"paceline.bench.energy.{kind}", refuse)
 
 
 def test_an_estimate_is_the_last_resort_and_never_called_measured(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -239,8 +239,8 @@ def test_an_estimate_is_the_last_resort_and_never_called_measured(monkeypatch: p
 
 def test_a_processors_counter_is_not_taken_for_a_card(tree: Tree, monkeypatch: pytest.MonkeyPatch) -> None:
     none_works(monkeypatch)
-    monkeypatch.setattr("paceline.bench.energy.choose.Rapl", lambda: Rapl(tree.root))
-    monkeypatch.setattr("paceline.bench.energy.choose.sys", SimpleNamespace(platform="linux"))
+    monkeypatch.setattr("paceline.bench.energy.Rapl", lambda: Rapl(tree.root))
+    monkeypatch.setattr("paceline.bench.energy.sys", SimpleNamespace(platform="linux"))
     assert isinstance(open_meter(None, 30.0, "cpu")[0], Rapl)
     meter, why = open_meter(None, None, "cuda:0")
     assert meter is None

@@ -34,7 +34,7 @@ FOUND = [
 
 @pytest.mark.parametrize(("model_type", "variant", "verdict", "reason"), FOUND)
 def test_what_becomes_of_a_type(model_type: str, variant: str, verdict: Verdict, reason: str) -> None:
-    found = examine(model_type, variant, paceline.custom_generate)
+    found = examine(model_type, variant)
     assert found is not None
     assert found.verdict is verdict, found
     assert re.search(reason, found.reason)
@@ -77,7 +77,7 @@ def test_masks_that_count_keys_do_not_shorten_texts() -> None:
 def test_the_sweep_sees_rows_that_depend_on_other_sequences(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(probe, "_probe_further", lambda target, **_: None)
     monkeypatch.setattr(probe, "_counts_rows", lambda *_: False)
-    found = examine("llama4_text", "attention", paceline.custom_generate)
+    found = examine("llama4_text", "attention")
     assert found is not None
     assert found.verdict is Verdict.WRONG
     assert "plain in a batch" in found.reason

@@ -9,14 +9,14 @@ import sys
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from filelock import has_fcntl
 
-from paceline.bench.calibrate import Calibrator
-from paceline.cli import main, parser
+from paceline.cli import parser
 from paceline.cli.common import INPUTS
 from paceline.drafters.memory import Memory
 from paceline.errors import UnwritableFile
@@ -24,16 +24,17 @@ from paceline.files import (
     Terminated,
     alone,
     check_output,
+    remove_left,
     terminable,
     workplace,
     write_whole,
 )
 from paceline.files.writing import HOST, UNUSED
-from test_calibrate import QUICK as CALIBRATION
+from paceline.planning.stored import load, update
 from test_cli import say
+from test_profile import profile
 
 ROOT = Path(__file__).resolve().parent.parent
-QUICK = [word for word in CALIBRATION if word not in ("--method", "lookup")]
 TEXT = "".join(f"One line of words {n}.\nAnd another line {n} of many words.\n" for n in range(40))
 
 
@@ -57,7 +58,6 @@ READ_AND_WRITTEN = [
     "dict emulate --suite replay:{0} --out {1}",
     "dict emulate --text other --dict other {0} --out {1}",
     "bench suite prompts:{0} --out {1}",
-    "bench study curves --suite prompts:{0} --html {1}",
     "demo --methods plain rest:corpus={0} --html {1}",
 ]
 
@@ -115,8 +115,6 @@ def test_every_option_that_names_a_file_is_an_input_or_an_output() -> None:
     ("command", "file"),
     [
         ("bench run --suite prompts:asked.jsonl --model pocket --out mine", "prompts.jsonl"),
-        ("bench study curves --model pocket --out mine", "calibrated.json"),
-        ("bench study curves --model pocket --out mine", "notes.txt"),
     ],
 )
 def test_a_folder_of_somebody_else_is_left_as_it_is(
@@ -198,27 +196,32 @@ setattr(place, name, held)
 raise SystemExit(main(sys.argv[2:]))
 """
 MOMENTS = [
-    # where it is held, and what is told to end
-    ("pathlib/Path/chmod", "datastore build --text other --out kept/a.rest"),
-    ("paceline.dictionary.counting.local/totals", "dict build --text other --out kept/a"),
-    ("paceline.targets.pocket.kept/save_file", "generate Once --model pocket+ballast:12M"),
+    # where it is held, which command is ended, and how
+    ("pathlib/Path/chmod", "datastore build --text other --out kept/a.rest", signal.SIGTERM),
+    ("paceline.dictionary.counting/most_frequent", "dict build --text other --out kept/a", signal.SIGTERM),
+    ("paceline.targets.pocket.kept/save_file", "generate Once --model pocket+ballast:12M", signal.SIGKILL),
 ]
 
 
 @pytest.mark.skipif(not has_fcntl, reason="needs signals and locks of the system")
-@pytest.mark.parametrize(("moment", "command"), MOMENTS, ids=[command[:13] for _, command in MOMENTS])
-def test_a_command_that_is_told_to_end_leaves_nothing(moment: str, command: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("moment", "command", "number"), MOMENTS, ids=[m[1][:13] for m in MOMENTS])
+def test_a_command_that_is_ended_leaves_nothing(
+    moment: str, command: str, number: signal.Signals, tmp_path: Path
+) -> None:
     (kept := tmp_path / "kept").mkdir()
     (tmp_path / "other").write_text(TEXT)
-    there = {"PYTHONPATH": str(ROOT / "src"), "PACELINE_CACHE": str(kept), "TMPDIR": str(kept)}
+    there = {"PACELINE_CACHE": str(kept), "TMPDIR": str(kept)}
     with started("-c", STOPPED, moment, *command.split(), cwd=tmp_path, **there) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == "held\n", process.communicate()
-        process.send_signal(signal.SIGTERM)
+        process.send_signal(number)
         _, complaints = process.communicate(timeout=30)
-    assert (process.returncode, complaints.strip()) == (143, "paceline: terminated")
-    assert not contents(kept)
-    assert {path.name for path in tmp_path.iterdir()} <= {"kept", "other"}
+    if number == signal.SIGTERM:
+        assert (process.returncode, complaints.strip()) == (143, "paceline: terminated")
+    else:  # the next process tidies up
+        for folder in (kept, *(one for one in kept.rglob("*") if one.is_dir())):
+            remove_left(folder)
+    assert contents(kept) == {}
 
 
 def test_a_second_signal_at_once_does_not_disturb_the_cleaning() -> None:
@@ -282,21 +285,18 @@ def test_a_memory_never_replaces_what_is_none(tmp_path: Path) -> None:
     assert file.read_text() == "Dear"
 
 
-def test_two_calibrations_at_once_keep_both_methods(tmp_path: Path, monkeypatch: Any, capsys: Any) -> None:
-    """One ends while the other measures."""
+def test_updates_of_one_profile_at_once_keep_every_method(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PACELINE_CACHE", str(tmp_path))
-    run, inner = Calibrator.run, [True]
+    made, names = profile(), {f"method{number}" for number in range(12)}
 
-    def while_another(self: Calibrator, known: Any) -> Any:
-        made = run(self, known)
-        if inner and inner.pop():
-            assert main(["calibrate", *QUICK, "--method", "suffix"]) == 0
-        return made
+    def add(name: str) -> None:
+        update(made.setup, lambda known: (known or made).with_methods((replace(made.methods[0], method=name),)))
 
-    monkeypatch.setattr(Calibrator, "run", while_another)
-    assert main(["calibrate", *QUICK, "--method", "lookup", "--json"]) == 0
-    (file,) = (tmp_path / "profiles").iterdir()
-    assert [one["method"] for one in json.loads(file.read_bytes())["methods"]] == ["suffix", "lookup"]
+    with ThreadPoolExecutor(len(names)) as pool:
+        list(pool.map(add, names))
+    found = load(made.setup)
+    assert found is not None
+    assert names <= {one.method for one in found.methods}
 
 
 def test_who_wants_a_file_alone_waits(tmp_path: Path) -> None:
@@ -396,8 +396,9 @@ import json, resource, sys
 from pathlib import Path
 sys.path.insert(0, sys.argv[1])
 import numpy as np, pyarrow as pa, torch
-from paceline.dictionary.corpus import Corpus, corpus
-from paceline.dictionary.counting import Counts, count, local
+from paceline.dictionary import corpus, counting
+from paceline.dictionary.corpus import Corpus
+from paceline.dictionary.counting import Counts, count
 from paceline.drafters import indexing
 from paceline.drafters.memory import Memory
 from paceline.files import write_whole
@@ -406,7 +407,7 @@ from paceline.bench.run.directory import About, Run
 from paceline.planning import stored
 from paceline.targets.load import open_model
 import test_profile
-local.TEXT_IN_MEMORY, corpus.BATCH = 10**9, 10**5
+counting.TEXT_IN_MEMORY, corpus.BATCH = 10**9, 10**5
 memory = Memory(9999, "memory")
 memory.fit(99999, None)
 memory.learn(list(range(3000)))

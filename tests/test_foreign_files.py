@@ -104,7 +104,7 @@ def test_what_a_run_advises_works(tmp_path: Path, capsys: pytest.CaptureFixture[
     assert say(command, capsys)[0] == 0
     file = tmp_path / "run" / RECORDS
     lines = file.read_text().splitlines(keepends=True)
-    for number, damage in ((0, {"unit": 7}), (1, {"entry": "x"}), (2, {"turn": 3}), (3, {"tokens": [-1]})):
+    for number, damage in ((1, {"entry": "x"}), (3, {"tokens": [-1]})):
         damaged = json.dumps(json.loads(lines[number]) | damage) + "\n"
         file.write_text("".join([*lines[:number], damaged, *lines[number + 1 :]]))
         code, _, error = say(command, capsys)
@@ -235,12 +235,9 @@ def test_a_prompt_from_standard_input_by_either_name(monkeypatch: pytest.MonkeyP
 # --- prompts and counts without measure
 
 
-@pytest.mark.parametrize("letters", ["ab ", "\u0416"])
-def test_a_prompt_far_too_long_takes_no_memory(
-    letters: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_prompt_far_too_long_takes_no_memory(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Peak memory, which a process only ever raises: so the prompt is large."""
-    (tmp_path / "long").write_text(letters * 8_000_000)
+    (tmp_path / "long").write_text("\u0416" * 8_000_000)
     families.save("llama", tmp_path / "model")
     common = ["generate", "--max-new-tokens", "1", "--model", str(tmp_path / "model")]
     assert say([*common, "x"], capsys)[0] == 0
@@ -273,7 +270,7 @@ def numbers(of: argparse.ArgumentParser, name: str = "") -> Iterator[tuple[str, 
 
 NEEDS = {"datastore build": ["--text", "x", "--out", "x"], "dict build": ["--text", "x", "--out", "x"]}
 NEEDS |= {"dict emulate": ["--text", "x"], "bench report": ["x", "--out", "x"]}
-NEEDS |= {"export": ["vllm", "lookup"], "bench study": ["nodes"], "generate": ["x"]}
+NEEDS |= {"export": ["vllm", "lookup"], "generate": ["x"]}
 
 
 def test_no_count_asks_for_work_without_end(capsys: pytest.CaptureFixture[str]) -> None:

@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 from paceline.api.pictures.tokens import Kind
-from paceline.bench.doubts import doubts
+from paceline.bench.warnings import warnings
 from paceline.bench.report import charts, texts
 from paceline.bench.report.axes import fitted, nearest_line, round_steps, width_of
 from paceline.bench.report.page import STEPS, step_of
@@ -300,11 +300,11 @@ def test_numbers_of_both_forms_are_those_of_the_summary(run: Run) -> None:
             assert figures.speed_up is not None
             assert times(figures.speed_up.value) in page
             assert times(figures.speed_up.value) in pages[MARKDOWN]
-    for warning in doubts(summary):
+    for warning in warnings(summary):
         assert warning in page
     unescaped = html.unescape(pages[MARKDOWN].replace("\\", ""))
-    assert all(f"> - {warning}\n" in unescaped for warning in doubts(summary))
-    assert page.index(doubts(summary)[0]) < page.index("Speed-up by task")
+    assert all(f"> - {warning}\n" in unescaped for warning in warnings(summary))
+    assert page.index(warnings(summary)[0]) < page.index("Speed-up by task")
 
 
 def hostile(tmp_path: Path) -> Run:

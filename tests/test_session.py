@@ -21,7 +21,7 @@ from paceline.targets.base import Request
 from paceline.targets.forwards import OnEarly, Pending, Reach
 from paceline.targets.table import TableTarget
 from paceline.tree import DraftTree, Ints
-from paceline.verify import Rule
+from paceline.verify import Kind, Rule
 from paceline.vocabulary import Vocabulary
 from tokenizer_kinds import wrapped
 
@@ -94,7 +94,7 @@ def test_a_drafter_that_knows_the_target_and_the_public_noise_is_never_refused()
     for sample in range(5):
         sampling = Sampling(temperature=1.0, seed=7)
         session = write(tabled(), PROMPT, Clairvoyant(), sampling=sampling, sample=sample, nodes=4)
-        assert [round.accepted for round in session.rounds] == [4, 4, 4, 0]
+        assert [round.accepted for round in session.rounds] == [0, 4, 4, 4]  # the first token comes with the prompt
     rejecting = write(tabled(), PROMPT, Clairvoyant(), sampling=sampling, rule=Rule.REJECTION, nodes=4)
     assert len(rejecting.rounds) > 4
 
@@ -297,14 +297,24 @@ def test_the_record_describes_emitted_tokens_only(method: str, setting: str, eos
 def test_totals_are_sums_and_ratios_of_rounds() -> None:
     spent = {"seconds_draft": 1.0, "seconds_score": 2.0, "seconds_read": 0.5, "seconds_judge": 0.5}
     rounds = [
+        Round(
+            position=4,
+            drafted=0,
+            depth=0,
+            accepted=0,
+            refused=False,
+            emitted=1,
+            prefill=True,
+            **dict.fromkeys(spent, 0.0),
+        ),
         Round(position=5, drafted=4, depth=4, accepted=2, refused=True, emitted=3, **spent),
         Round(position=8, drafted=0, depth=0, accepted=0, refused=False, emitted=1, **spent),
         Round(position=9, drafted=6, depth=3, accepted=0, refused=True, emitted=1, **spent),
         Round(position=10, drafted=2, depth=2, accepted=2, refused=False, emitted=2, **spent),
     ]
     assert Totals.of(rounds, 0.5).as_dict() == {
-        "rounds": 4,
-        "tokens": 7,
+        "rounds": 5,
+        "tokens": 8,
         "drafted": 12,
         "accepted": 4,
         "drafting_rounds": 3,
@@ -313,12 +323,13 @@ def test_totals_are_sums_and_ratios_of_rounds() -> None:
         "seconds_score": 8.0,
         "seconds_read": 2.0,
         "seconds_judge": 2.0,
+        "tokens_of_prefill": 1,
         "tokens_per_second": 7 / 16,
-        "tokens_per_round": 7 / 4,
-        "mean_accepted": 1.0,
+        "tokens_per_round": 8 / 5,
+        "mean_accepted": 4 / 5,
         "accepted_per_draft": 4 / 3,
         "acceptance_rate": 1 / 3,
-        "coverage": 3 / 4,
+        "coverage": 3 / 5,
     }
     assert set(Totals.of([], 0.0).as_dict().values()) == {0}
 
@@ -334,11 +345,13 @@ class Known(Drafter):
 
 
 def test_every_token_names_the_sources_that_drafted_it() -> None:
-    text = write_slowly(tabled(), PROMPT, Sampling(), max_new_tokens=4).tokens
+    text = write_slowly(tabled(), PROMPT, Sampling(), max_new_tokens=5).tokens[1:]
     other = next(token for token in range(SIZE) if token != text[0])
     drafter = Union([Known("long", text[:3], other), Known("short", text[:1], other)])
-    session = write(tabled(), PROMPT, drafter, max_new_tokens=4, nodes=9)
-    assert [emission.source for emission in session.emissions] == ["long+short", "long", "long", ""]
+    session = write(tabled(), PROMPT, drafter, max_new_tokens=5, nodes=9)
+    assert [emission.source for emission in session.emissions] == ["", "long+short", "long", "long", ""]
+    kinds = [Kind.PLAIN, Kind.ACCEPTED, Kind.ACCEPTED, Kind.ACCEPTED, Kind.BONUS]
+    assert [emission.kind for emission in session.emissions] == kinds
 
 
 def round_spans(session: Session) -> Iterator[tuple[int, int]]:

@@ -141,7 +141,7 @@ class Counting(TableTarget):
     prompt_rows = 0
 
     def submit(self, requests: Sequence[Request], on_early: OnEarly | None = None) -> Pending:
-        self.prompt_rows += sum(len(request.tokens) for request in requests if request.prefill)
+        self.prompt_rows += sum(request.prompt for request in requests)
         return super().submit(requests, on_early)
 
 

@@ -1,21 +1,14 @@
 """Conformance: speculation must leave a model's text alone, and here is how to find out on any model.
 
-`run` holds the check, `cases` what is tried, `planned` who sizes drafts, `adversaries` drafts made to find mistakes,
-`walk` the way along plain decoding's text, alone and in company, `rescore` near tie or bug, `statistics` the rejection
-rule, `report` what was found.
+`run` holds the check, `cases` what is tried, `adversaries` drafts made to find mistakes, `record` plain decoding's text
+and its comparison with transformers, `walk` the way along it, `rescore` near tie or bug, `statistics` the rejection
+rule, `report` what was found. `families` checks transformers' model types on tiny models.
 """
 
-from paceline.check.planned import CHOOSING, SIZES, fixed
+from paceline.check.adversaries import ADVERSARIES
+from paceline.check.cases import CHOOSING, SIZES, fixed
 from paceline.check.report import Report
-from paceline.check.run import (
-    ADVERSARIES,
-    ASSISTED,
-    BATCHES,
-    METHODS,
-    WITH_DICTIONARY,
-    Checker,
-    completing,
-)
+from paceline.check.run import ASSISTED, BATCHES, METHODS, WITH_DICTIONARY, Checker, completing
 
 __all__ = [
     "ADVERSARIES",

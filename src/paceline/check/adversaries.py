@@ -1,29 +1,30 @@
 """Drafters made to find mistakes rather than to save time.
 
-A user's model accepts few tokens of a lookup draft, and a draft that is refused at once proves little. `Oracle` knows
-plain decoding's text and spoils it here and there, so drafts are accepted to every depth. `Recall` remembers what the
-model said after each token and looks at the public noise. `SelfDraft` samples from known laws for the rejection rule.
+A model accepts few tokens of a lookup draft, and a draft that is refused at once proves little. `Oracle` knows plain
+decoding's text and spoils some of it, so drafts are accepted to every depth. `Recall` remembers what the model said
+after each token and looks at the public noise. `SelfDraft` samples from known laws for the rejection rule.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
+from paceline.check.record import Recording
 from paceline.context import Context, Ints
-from paceline.drafters import Ask, Budget, Drafter, Seen
+from paceline.drafters import Budget, Drafter, Seen
 from paceline.law import Distribution, Law, Sampling
 from paceline.targets.base import Request, Rows, Target, Want
 from paceline.tree import EMPTY, ROOT, DraftTree
 
-SPOIL = 0.2
+SPOILED = 0.2
+"""The share of an oracle's tokens that are wrong on purpose."""
 
 
 class Oracle(Drafter):
-    """Plain's own text, a fifth of it spoiled; as a tree, every true token has a false sibling that goes on, too."""
+    """Plain's own text, a fifth of it spoiled; as a tree, every true token has a false sibling with a child."""
 
     name = "oracle"
 
@@ -31,15 +32,15 @@ class Oracle(Drafter):
         self._script = script
         self._vocab_size = vocab_size
         self._tree = tree
-        self._spoil = 0.0 if whole else SPOIL
+        self._spoiled = 0.0 if whole else SPOILED
 
     def propose_one(self, state: Context, budget: Budget) -> DraftTree:
         coins = np.random.default_rng(len(state))
         truth = self._script[len(state) :][: budget.depth]
-        spoiled = np.where(coins.random(len(truth)) < self._spoil, (truth + 1) % self._vocab_size, truth)
+        line = np.where(coins.random(len(truth)) < self._spoiled, (truth + 1) % self._vocab_size, truth)
         if not self._tree:
-            return DraftTree.chain(spoiled[: budget.nodes], source=self.name)
-        return self._bushy(spoiled, coins).head(budget.nodes)
+            return DraftTree.chain(line[: budget.nodes], source=self.name)
+        return self._bushy(line, coins).head(budget.nodes)
 
     def _bushy(self, line: Ints, coins: np.random.Generator) -> DraftTree:
         """Two siblings per level in random order: the line goes on below the true one, one node below the false."""
@@ -47,25 +48,16 @@ class Oracle(Drafter):
         parents: list[int] = []
         trunk, stray = ROOT, None
         for token in line.tolist():
-            pair = [(token, trunk), ((token + 2) % self._vocab_size, trunk)]
-            if coins.random() < 0.5:
-                pair.reverse()
-            if stray is not None:
-                pair.append((token, stray))
+            siblings = [token, (token + 2) % self._vocab_size]
+            false_first = bool(coins.random() < 0.5)
             start = len(tokens)
-            tokens += [t for t, _ in pair]
-            parents += [p for _, p in pair]
-            here = start + [t for t, _ in pair[:2]].index(token)
-            trunk, stray = here, 2 * start + 1 - here
+            tokens += siblings[::-1] if false_first else siblings
+            parents += [trunk, trunk]
+            if stray is not None:
+                tokens.append(token)
+                parents.append(stray)
+            trunk, stray = start + false_first, start + (not false_first)
         return DraftTree.build(tokens, parents, source=self.name)
-
-
-@dataclass(eq=False)
-class Memory:
-    """The best successors last seen after each token."""
-
-    context: Context
-    after: dict[int, tuple[Ints, Any]] = field(default_factory=dict)
 
 
 class Recall(Drafter):
@@ -75,30 +67,32 @@ class Recall(Drafter):
     needs = Want(logits=True)
     width, best = 2, 6
 
-    def open(self, context: Context) -> Memory:
-        return Memory(context)
+    def open(self, context: Context) -> tuple[Context, dict[int, tuple[Ints, Any]]]:
+        """The context, and the best successors last seen after each token, with their log-probabilities."""
+        return context, {}
 
     def observe(self, seen: Sequence[Seen]) -> None:
-        for memory, _, scores in seen:
+        for (_, after), _, scores in seen:
             top = scores.top(self.best)
             for row, token in enumerate(scores.tokens.tolist()):
-                memory.after[token] = (top.ids[row], (top.logits[row] - top.log_z[row]).astype(np.float64))
+                after[token] = (top.ids[row], (top.logits[row] - top.log_z[row]).astype(np.float64))
 
-    def propose_one(self, state: Memory, budget: Budget) -> DraftTree:
+    def propose_one(self, state: tuple[Context, dict[int, tuple[Ints, Any]]], budget: Budget) -> DraftTree:
+        context, after = state
         tokens: list[int] = []
         parents: list[int] = []
-        level = [(ROOT, state.context.root)]
+        level = [(ROOT, context.root)]
         for ahead in range(budget.depth):
             following: list[tuple[int, int]] = []
             for parent, token in level:
-                if token not in state.after or len(tokens) + self.width > budget.nodes:
+                if token not in after or len(tokens) + self.width > budget.nodes:
                     continue
-                ids, scores = state.after[token]
-                ranked = np.argsort(-(scores + state.context.gumbel(ahead, ids)), kind="stable")
-                for choice in ids[ranked[: self.width]].tolist():
-                    following.append((len(tokens), choice))
-                    tokens.append(choice)
-                    parents.append(parent)
+                ids, scores = after[token]
+                ranked = np.argsort(-(scores + context.gumbel(ahead, ids)), kind="stable")
+                children = ids[ranked[: self.width]].tolist()
+                following += enumerate(children, start=len(tokens))
+                tokens += children
+                parents += [parent] * len(children)
             level = following
         return DraftTree.build(tokens, parents, source=self.name)
 
@@ -150,25 +144,32 @@ class SelfDraft(Drafter):
         state[1].close()
 
 
-class Spy(Drafter):
-    """Passes everything on and keeps each draft by the length at which it was made, for the statistics of the
-    rejection rule."""
+SAMPLED = "(self, sampled)"
+ADVERSARIES: dict[str, Callable[[Recording], Drafter]] = {
+    "(oracle chain)": lambda plain: Oracle(plain.tokens, plain.target.vocab_size, tree=False),
+    "(oracle tree)": lambda plain: Oracle(plain.tokens, plain.target.vocab_size, tree=True),
+    "(whole oracle)": lambda plain: Oracle(plain.tokens, plain.target.vocab_size, tree=False, whole=True),
+    "(recall with shared noise)": lambda plain: Recall(),
+    SAMPLED: lambda plain: SelfDraft(plain.target),
+}
+"""The name in reports -> the drafter against a text of plain decoding."""
+
+
+class Counted:
+    """A drafter that counts its open states."""
 
     def __init__(self, inner: Drafter) -> None:
         self._inner = inner
-        self.needs, self.nodes = inner.needs, inner.nodes
-        self.trees: dict[int, DraftTree] = {}
+        self.open_states = 0
 
-    def open(self, context: Context) -> tuple[Context, Any]:
-        return context, self._inner.open(context)
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._inner, name)
 
-    def propose(self, asks: Sequence[Ask]) -> list[DraftTree]:
-        trees = self._inner.propose([Ask(state[1], budget) for state, budget in asks])
-        self.trees.update({len(ask.state[0]): tree for ask, tree in zip(asks, trees, strict=True)})
-        return trees
+    def open(self, context: Context) -> Any:
+        state = self._inner.open(context)
+        self.open_states += 1
+        return state
 
-    def observe(self, seen: Sequence[Seen]) -> None:
-        self._inner.observe([Seen(state[1], verdict, scores) for state, verdict, scores in seen])
-
-    def close(self, state: tuple[Context, Any]) -> None:
-        self._inner.close(state[1])
+    def close(self, state: Any) -> None:
+        self._inner.close(state)
+        self.open_states -= 1

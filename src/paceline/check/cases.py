@@ -1,15 +1,28 @@
-"""The cases of a conformance run: every method, rule, sampling setting and planner, each against plain decoding."""
+"""The cases of a check: methods, rules, sampling settings and planners, each compared with plain decoding.
+
+Draft sizes are planners (``fixed:n``). By default adversaries try every size in every setting, and a method takes the
+sizes in turn from setting to setting. Planners that choose sizes themselves plan for every method and adversary in one
+greedy and in one sampled setting (`PILOTS`).
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+from zlib import crc32
 
 import numpy as np
 
-from paceline.check.planned import NO_DRAFT
 from paceline.context import Context, Ending, Ints
+from paceline.drafters import Drafter
 from paceline.law import Sampling
+from paceline.planning.acceptance import Acceptance, Point
+from paceline.planning.base import Planner
+from paceline.planning.calibrated import Calibrated
+from paceline.planning.curve import Curves
+from paceline.planning.specs import make_planner
+from paceline.planning.timing import Timing
 from paceline.targets.base import Target
 from paceline.verify import Rule
 from paceline.vocabulary import StopStrings, Vocabulary
@@ -22,6 +35,12 @@ PROMPTS = (
 )
 LATE = 48
 """Texts that end early by design still hold this many tokens."""
+PILOTS = ("greedy presence 0.6 frequency 0.4", "t=1")
+"""Settings whose texts give others a token and a string to end at; planners that choose sizes plan for them."""
+SIZES = (4, 12)
+CHOOSING = ("adaptive", "calibrated")
+"""Planners that choose sizes themselves."""
+NO_DRAFT = "fixed:0"
 
 
 @dataclass(frozen=True)
@@ -33,7 +52,7 @@ class Setting:
     prompt: Ints
     ending: Ending
     aimed: bool = False
-    """Made to end where another setting's text is known to pass, under that setting's seed."""
+    """Made to end at a token or string of a pilot's text, under the pilot's seed."""
 
     def context(self, sample: int = 0) -> Context:
         return Context(self.prompt, self.sampling, self.ending, sample=sample)
@@ -46,14 +65,14 @@ class Case:
     method: str
     rule: Rule
     planner: str
-    """The spec of whoever sizes the drafts."""
+    """Its spec."""
     setting: Setting
     batch: int = 1
     """How many sequences are written at once."""
 
     @property
     def followed(self) -> bool:
-        """Whether plain's text can be walked: not where the rejection rule samples, whose text is its own."""
+        """Whether plain's text can be followed: not where the rejection rule samples, for it writes another text."""
         return self.rule is Rule.COUPLED or self.setting.sampling.greedy
 
     @property
@@ -63,116 +82,131 @@ class Case:
 
     @property
     def name(self) -> str:
-        company = f" / batch of {self.batch}" if self.batch > 1 else ""
-        return f"{self.method} / {self.rule} / {self.planner} / {self.setting.name}{company}"
+        batch = f" / batch of {self.batch}" if self.batch > 1 else ""
+        return f"{self.method} / {self.rule} / {self.planner} / {self.setting.name}{batch}"
+
+
+def cases(
+    methods: Sequence[str], setting: Setting, rules: Sequence[Rule], planners: Sequence[str], batch: int = 1
+) -> Iterator[Case]:
+    """The grid of a setting; without ``planners`` each method has its own. Texts that cannot be followed are judged by
+    statistics, which need neither a batch nor a special end."""
+    for method in methods:
+        for rule in rules:
+            for planner in planners or by_default(method, setting.name):
+                case = Case(method, rule, planner, setting, batch)
+                if case.followed or not (setting.aimed or batch > 1):
+                    yield case
 
 
 def samplings(vocab_size: int, seed: int) -> dict[str, Sampling]:
-    """Every setting that shapes the law, alone and together. At least half of them sample."""
+    """Every setting that shapes the law, alone and together. At least half of them sample, each with its own seed."""
     middle = vocab_size // 2
+    sampled: tuple[tuple[str, dict[str, Any]], ...] = (
+        ("t=0.7", {"temperature": 0.7}),
+        ("t=1", {}),
+        ("t=1 top-k 12", {"top_k": 12}),
+        ("t=1 top-p 0.9", {"top_p": 0.9}),
+        ("t=1 min-p 0.05", {"min_p": 0.05}),
+        ("t=0.8 top-k 40 top-p 0.95 min-p 0.02", {"temperature": 0.8, "top_k": 40, "top_p": 0.95, "min_p": 0.02}),
+        ("t=1 repetition 1.2", {"repetition_penalty": 1.2}),
+        ("t=0.9 presence 0.5 frequency 0.3", {"temperature": 0.9, "presence_penalty": 0.5, "frequency_penalty": 0.3}),
+        ("t=1 bias and bans", {"logit_bias": {middle: 1.5}, "banned": ((middle + 1,), (middle, middle - 1))}),
+    )
     return {
         "greedy": Sampling(),
         "greedy repetition 1.3": Sampling(repetition_penalty=1.3),
         "greedy presence 0.6 frequency 0.4": Sampling(presence_penalty=0.6, frequency_penalty=0.4),
-        "t=0.7": Sampling(temperature=0.7, seed=seed),
-        "t=1": Sampling(temperature=1.0, seed=seed + 1),
-        "t=1 top-k 12": Sampling(temperature=1.0, top_k=12, seed=seed + 2),
-        "t=1 top-p 0.9": Sampling(temperature=1.0, top_p=0.9, seed=seed + 3),
-        "t=1 min-p 0.05": Sampling(temperature=1.0, min_p=0.05, seed=seed + 4),
-        "t=0.8 top-k 40 top-p 0.95 min-p 0.02": Sampling(
-            temperature=0.8, top_k=40, top_p=0.95, min_p=0.02, seed=seed + 5
-        ),
-        "t=1 repetition 1.2": Sampling(temperature=1.0, repetition_penalty=1.2, seed=seed + 6),
-        "t=0.9 presence 0.5 frequency 0.3": Sampling(
-            temperature=0.9, presence_penalty=0.5, frequency_penalty=0.3, seed=seed + 7
-        ),
-        "t=1 bias and bans": Sampling(
-            temperature=1.0,
-            logit_bias={middle: 1.5},
-            banned=((middle + 1,), (middle, middle - 1)),
-            seed=seed + 8,
-        ),
+        **{name: Sampling(**{"temperature": 1.0, "seed": seed + i, **how}) for i, (name, how) in enumerate(sampled)},
     }
 
 
-@dataclass
-class Plan:
-    """Settings for one target; the ones that need a text to aim at are made from a pilot run of plain decoding."""
-
-    target: Target
-    vocabulary: Vocabulary | None
-    max_new_tokens: int = 64
-    seed: int = 0
-    notes: list[str] = field(default_factory=list)
-
-    def settings(self) -> list[Setting]:
-        """The settings that need no pilot."""
-        made = samplings(self.target.vocab_size, self.seed)
-        return [self._setting(name, sampling, i) for i, (name, sampling) in enumerate(made.items())]
-
-    def aimed(self, pilot: Setting, text: Ints) -> list[Setting]:
-        """End-of-text tokens and stop strings that a pilot's text is known to run into, late and inside a draft."""
-        endings: dict[str, Ending] = {}
-        if (token := _late(text)) is not None:
-            endings["eos"] = replace(pilot.ending, eos=frozenset([token]))
+def settings(target: Target, vocabulary: Vocabulary | None, max_new_tokens: int = 64, seed: int = 0) -> list[Setting]:
+    """The settings that need no pilot, each with the next of the prompts."""
+    limit = target.context_length
+    ending = Ending(max_new_tokens=max_new_tokens, context_length=limit)
+    made = []
+    for number, (name, sampling) in enumerate(samplings(target.vocab_size, seed).items()):
+        if vocabulary is None:
+            prompt = np.random.default_rng(number).integers(0, target.vocab_size, 24)
         else:
-            self._note(f"a pilot text came to no new token after {LATE}: no end-of-text token was checked there")
-        if (strings := self._late_string(text)) is not None:
-            endings["stop string"] = replace(pilot.ending, strings=strings)
-        return [replace(pilot, name=f"{pilot.name} {what}", ending=e, aimed=True) for what, e in endings.items()]
-
-    def _setting(self, name: str, sampling: Sampling, number: int) -> Setting:
-        ending = Ending(max_new_tokens=self.max_new_tokens, context_length=self.target.context_length)
-        return Setting(name, sampling, self._prompt(number), ending)
-
-    def _prompt(self, number: int) -> Ints:
-        """The end of a prompt, where a short context would not hold it together with the text."""
-        if self.vocabulary is None:
-            prompt = np.random.default_rng(number).integers(0, self.target.vocab_size, 24)
-        else:
-            prompt = self.vocabulary.encode(PROMPTS[number % len(PROMPTS)])
-        limit = self.target.context_length
-        return prompt if limit is None else prompt[-max(1, limit - self.max_new_tokens) :]
-
-    def _late_string(self, text: Ints) -> StopStrings | None:
-        """Two characters that straddle a token boundary at least `LATE` tokens into the text, and not before."""
-        if self.vocabulary is None:
-            self._note("no tokenizer beside the model: stop strings were not checked")
-            return None
-        for cut in range(LATE, len(text) - 1):
-            before, upto = self.vocabulary.text(text[:cut]), self.vocabulary.text(text[: cut + 1])
-            string = upto[len(before) - 1 : len(before) + 1]
-            if upto.startswith(before) and len(string) == 2 and "\ufffd" not in string and upto.count(string) == 1:
-                return StopStrings(self.vocabulary, (string,))
-        self._note("a pilot text held no string to stop at: stop strings were not checked there")
-        return None
-
-    def _note(self, note: str) -> None:
-        if note not in self.notes:
-            self.notes.append(note)
+            prompt = vocabulary.encode(PROMPTS[number % len(PROMPTS)])
+        if limit is not None:  # the end of it, where the context would not hold it together with the text
+            prompt = prompt[-max(1, limit - max_new_tokens) :]
+        made.append(Setting(name, sampling, prompt, ending))
+    return made
 
 
-def cases(
-    methods: Sequence[str],
-    settings: Sequence[Setting],
-    rules: Sequence[Rule],
-    planners: Callable[[str, str], Sequence[str]],
-) -> Iterator[Case]:
-    """The grid, a setting at a time, so that what is known of a setting's text can be dropped after it. ``planners``
-    are those of a method in a setting."""
-    for setting in settings:
-        for method in methods:
-            for rule in rules:
-                for planner in planners(method, setting.name):
-                    case = Case(method, rule, planner, setting)
-                    if case.followed or not setting.aimed:
-                        yield case
+def aimed(pilot: Setting, text: Ints, vocabulary: Vocabulary | None) -> tuple[list[Setting], list[str]]:
+    """The pilot with an end-of-text token and with a stop string that its text reaches late, inside a draft; and
+    sentences about what could not be found."""
+    endings, notes = dict[str, Ending](), list[str]()
+    if (token := _late_token(text)) is not None:
+        endings["eos"] = replace(pilot.ending, eos=frozenset([token]))
+    else:
+        notes.append(f"a pilot text came to no new token after {LATE}: no end-of-text token was checked there")
+    if vocabulary is None:
+        notes.append("no tokenizer beside the model: stop strings were not checked")
+    elif (string := _late_string(text, vocabulary)) is not None:
+        endings["stop string"] = replace(pilot.ending, strings=StopStrings(vocabulary, (string,)))
+    else:
+        notes.append("a pilot text held no string to stop at: stop strings were not checked there")
+    return [replace(pilot, name=f"{pilot.name} {what}", ending=e, aimed=True) for what, e in endings.items()], notes
 
 
-def _late(text: Ints) -> int | None:
+def _late_token(text: Ints) -> int | None:
     """The first token that occurs at or after `LATE` and nowhere before: as end of text it leaves a long text."""
     tokens = text.tolist()
-    return next(
-        (int(token) for place, token in enumerate(tokens) if place >= LATE and token not in tokens[:place]),
-        None,
+    return next((token for place, token in enumerate(tokens) if place >= LATE and token not in tokens[:place]), None)
+
+
+def _late_string(text: Ints, vocabulary: Vocabulary) -> str | None:
+    """Two characters that straddle a token boundary at least `LATE` tokens into the text, and not before."""
+    for cut in range(LATE, len(text) - 1):
+        before, upto = vocabulary.text(text[:cut]), vocabulary.text(text[: cut + 1])
+        string = upto[len(before) - 1 : len(before) + 1]
+        if upto.startswith(before) and len(string) == 2 and "\ufffd" not in string and upto.count(string) == 1:
+            return string
+    return None
+
+
+def fixed(sizes: Sequence[int]) -> tuple[str, ...]:
+    """The planners that stand for draft sizes."""
+    return tuple(f"fixed:{size}" for size in sizes)
+
+
+def by_default(method: str, setting: str) -> tuple[str, ...]:
+    """The planners of a method in a setting, where none are named. The names of adversaries stand in parentheses."""
+    sizes = fixed(SIZES)
+    if not method.startswith("("):
+        turn = crc32(f"{method} in {setting}".encode()) % len(sizes)
+        sizes = sizes[turn : turn + 1]
+    return (*sizes, *CHOOSING) if setting in PILOTS else sizes
+
+
+def planner_of(spec: str, drafter: Drafter, target: Target) -> Planner:
+    """The planner as other commands make it; ``calibrated`` from invented measurements, since none need be stored."""
+    return _invented(drafter) if spec == "calibrated" else make_planner(spec, drafter, target)
+
+
+def _invented(drafter: Drafter) -> Calibrated:
+    """Measurements by which rows cost a little, and larger drafts bring more tokens. No real machine behaves like that,
+    so the planner tries other sizes and changes its choice on the way."""
+    curves = Curves(
+        Timing(rows=rows, seconds=1e-3 * (1 + 0.004 * rows), length=0, sequences=sequences)
+        for sequences in (1, 8)
+        for rows in (1, 4, 16, 64, 160)
     )
+    known = Acceptance(
+        method=drafter.name,
+        draft="",
+        points=tuple(Point(nodes=n, tokens=1 + 0.4 * n**0.5, sent={n: 1.0}) for n in (0, 2, 4, 8, 12, 16)),
+        drafting=(),
+        top=0,
+        spot=None,
+        temperature=1.0,
+        prompts=(),
+        rounds=0,
+        emitted=0,
+    )
+    return Calibrated(replace(known, choices=tuple(known.choose(curves, n) for n in (1, 8))), curves)

@@ -1,6 +1,6 @@
 """Every causal LM of the installed transformers, tiny and random: does it write here what it writes there?
 
-transformers' own greedy text, one prompt at a time, is the reference. It is compared with plain decoding, with drafts
+Transformers' own greedy text, one prompt at a time, is the reference. It is compared with plain decoding, with drafts
 that know the text and give every true token false siblings, with all prompts in one batch, and with `custom_generate`.
 """
 
@@ -16,24 +16,25 @@ from typing import Any
 
 import numpy as np
 import torch
-from transformers import MODEL_FOR_CAUSAL_LM_MAPPING, PreTrainedConfig, PreTrainedModel
+from transformers import MODEL_FOR_CAUSAL_LM_MAPPING, PreTrainedConfig
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 from transformers.utils.logging import get_verbosity, set_verbosity
 
 from paceline.check.adversaries import Oracle
 from paceline.check.tiny import VARIANTS, VOCABULARY, build, configuration
 from paceline.context import Context, Ending, Ints
-from paceline.drafters import Drafter, Plain
+from paceline.drafters import Plain
 from paceline.engine.batch import Batch
 from paceline.engine.loop import Session
 from paceline.engine.serial import run
+from paceline.integrations.transformers import custom_generate
 from paceline.law import Sampling
 from paceline.planning.fixed import Fixed
 from paceline.targets.hf.load import load_target
 from paceline.targets.hf.target import HFTarget, refuse_recurrent
 
 PROMPTS = (3, 13, 21)
-"""Lengths: in front of the switches of a tiny model, between them, and behind some."""
+"""Lengths: before the positions where a tiny model starts to compute differently, between them, and past some."""
 NEW_TOKENS = 24
 NODES = 10
 SEEDS = 4
@@ -52,10 +53,10 @@ class Verdict(StrEnum):
     ALONE = "alone"
     """Exact, with one sequence per forward."""
     SHORT = "short"
-    """Exact up to a position, behind which the model is not used."""
+    """Exact up to a position, past which the model is not used."""
     DISAGREES = "transformers disagrees"
-    """What is written here is what the model's own forward finds over the whole text; `generate` finds something else,
-    for it keeps its cache in another way."""
+    """Our text is what the model's own forward over the whole text gives; `generate` gives another one, because it
+    keeps its cache in another way."""
     REFUSED = "refused"
     UNAVAILABLE = "not tried"
     """No tiny model of it could be built, or transformers fails to write with it."""
@@ -76,13 +77,7 @@ class Finding:
     reason: str = ""
 
 
-CustomGenerate = Callable[..., Any]
-"""`paceline.custom_generate`, which lives in a room below this one."""
-
-
-def sweep(
-    custom_generate: CustomGenerate, types: Sequence[str] = (), progress: Callable[[str, int, int], None] | None = None
-) -> Iterator[Finding]:
+def sweep(types: Sequence[str] = (), progress: Callable[[str, int, int], None] = lambda *_: None) -> Iterator[Finding]:
     """Try every variant of every type; all types that transformers knows unless some are named."""
     if unknown := sorted(set(types) - set(MODEL_FOR_CAUSAL_LM_MAPPING_NAMES)):
         raise ValueError(f"transformers has no causal language model of type {unknown[0]!r}")
@@ -92,15 +87,14 @@ def sweep(
     try:
         for number, name in enumerate(names):
             for variant in VARIANTS:
-                if progress is not None:
-                    progress(f"{name} {variant}", number, len(names))
-                if (found := examine(name, variant, custom_generate)) is not None:
+                progress(f"{name} {variant}", number, len(names))
+                if (found := examine(name, variant)) is not None:
                     yield found
     finally:
         set_verbosity(verbosity)
 
 
-def examine(model_type: str, variant: str, custom_generate: CustomGenerate) -> Finding | None:
+def examine(model_type: str, variant: str) -> Finding | None:
     """One variant of a type; None where the type has no such variant."""
     try:
         config = configuration(model_type, variant)
@@ -110,39 +104,31 @@ def examine(model_type: str, variant: str, custom_generate: CustomGenerate) -> F
         return None
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        return Finding(model_type, variant, *_verdict(config, custom_generate))
+        return Finding(model_type, variant, *_verdict(config))
 
 
-def _verdict(config: PreTrainedConfig, custom_generate: CustomGenerate) -> tuple[Verdict, str]:
+def _verdict(config: PreTrainedConfig) -> tuple[Verdict, str]:
     model_class: Any = MODEL_FOR_CAUSAL_LM_MAPPING[type(config)]
+    if_value_error, if_other = Verdict.REFUSED, Verdict.CRASH
     try:
         refuse_recurrent(config, model_class)
-    except ValueError as error:
-        return Verdict.REFUSED, _said(error)
-    try:
-        seed, references = _reference(config)
+        if_value_error = if_other = Verdict.UNAVAILABLE
+        seed, references = _references(config)
         model = build(config, seed)
-    except Exception as error:  # whatever a model may raise
-        return Verdict.UNAVAILABLE, _said(error)
-    try:
+        if_value_error, if_other = Verdict.REFUSED, Verdict.CRASH
         target = load_target(model)
-    except ValueError as error:
-        return Verdict.REFUSED, _said(error)
-    except Exception as error:
-        return Verdict.CRASH, _said(error)
-    limit = target.context_length
-    fitting = [each for each in references if limit is None or each.prompt < limit]
-    try:
-        texts = dict(_texts(target, fitting, custom_generate))
-    except Exception as error:
-        return Verdict.CRASH, _said(error)
+        if_value_error = Verdict.CRASH
+        fitting = [each for each in references if each.prompt < (target.context_length or np.inf)]
+        texts = dict(_texts(target, fitting))
+    except Exception as error:  # whatever a model may raise
+        return if_value_error if isinstance(error, ValueError) else if_other, _said(error)
     if differing := [way for way, written in texts.items() if not _equal(written, fitting)]:
         own = [_without_cache(config, seed, each) for each in fitting]
         agreed = all(_equal(written, own) for written in texts.values())
         return Verdict.DISAGREES if agreed else Verdict.WRONG, ", ".join(differing)
     how = f"{target.mode}{'' if target.limits.trees else ', chains'}"
-    if limit is not None and limit < len(references[-1].tokens):
-        return Verdict.SHORT, f"{how}, up to position {limit}"
+    if target.context_length is not None and target.context_length < len(references[-1].tokens):
+        return Verdict.SHORT, f"{how}, up to position {target.context_length}"
     if target.limits.alone:
         return Verdict.ALONE, how
     return (Verdict.EXACT if target.limits.trees else Verdict.CHAINS), how
@@ -157,32 +143,28 @@ class Reference:
     logits: torch.Tensor
 
 
-def _reference(config: PreTrainedConfig) -> tuple[int, list[Reference]]:
-    """A seed, and transformers' greedy texts; of weights whose texts do not repeat, if there are any."""
+def _references(config: PreTrainedConfig) -> tuple[int, list[Reference]]:
+    """A seed and transformers' greedy texts under it; a seed whose texts do not repeat, if there is one."""
     for seed in range(SEEDS):
-        # A rotary embedding may remember the longest text that a model has seen: each text gets a new model.
-        references = [_generated(build(config, seed), length) for length in PROMPTS]
+        references = [_generated(config, seed, length) for length in PROMPTS]
         if all(len(np.unique(each.tokens[each.prompt :])) >= VARIED for each in references):
             break
     return seed, references
 
 
-def _generated(model: PreTrainedModel, length: int) -> Reference:
+def _generated(config: PreTrainedConfig, seed: int, length: int) -> Reference:
+    """By a new model, since a rotary embedding may remember the longest text that it has seen."""
     prompt = np.random.default_rng(length).integers(2, VOCABULARY, length)
-    ids = torch.from_numpy(prompt)[None]
-    generate: Any = model.generate
-    found = generate(
-        ids,
-        attention_mask=torch.ones_like(ids),
-        max_new_tokens=NEW_TOKENS,
-        do_sample=False,
-        return_dict_in_generate=True,
-        output_logits=True,
-    )
+    found = _generate(build(config, seed), prompt, NEW_TOKENS, return_dict_in_generate=True, output_logits=True)
     logits = torch.cat(found.logits)
     if not logits.isfinite().any(dim=-1).all() or logits.isnan().any():
         raise ValueError("the tiny model's logits are not numbers")
     return Reference(found.sequences[0].numpy(), length, logits)
+
+
+def _generate(model: Any, prompt: Ints, count: int, **options: Any) -> Any:
+    ids = torch.from_numpy(prompt)[None]
+    return model.generate(ids, attention_mask=torch.ones_like(ids), max_new_tokens=count, do_sample=False, **options)
 
 
 def _without_cache(config: PreTrainedConfig, seed: int, reference: Reference) -> Reference:
@@ -197,12 +179,13 @@ def _without_cache(config: PreTrainedConfig, seed: int, reference: Reference) ->
     return Reference(tokens, reference.prompt, torch.cat(rows))
 
 
-def _texts(
-    target: HFTarget, references: Sequence[Reference], custom_generate: CustomGenerate
-) -> Iterator[tuple[str, list[Ints]]]:
-    """Every way of writing, with what it wrote."""
+def _texts(target: HFTarget, references: Sequence[Reference]) -> Iterator[tuple[str, list[Ints]]]:
+    """Every way of writing, with its texts."""
     for way, tree in (("plain", None), ("chains", False), ("trees", True)):
-        yield way, [_written(_session(target, each, tree)) for each in references]
+        sessions = [_session(target, each, tree) for each in references]
+        for session in sessions:
+            list(run(session))
+        yield way, [session.context.tokens for session in sessions]
         sessions = [_session(target, each, tree) for each in references]
         with Batch(target) as batch:
             for session in sessions:
@@ -210,40 +193,22 @@ def _texts(
             while len(batch):
                 batch.step()
         yield f"{way} in a batch", [session.context.tokens for session in sessions]
-    yield "inside generate", [_inside_generate(target, each, custom_generate) for each in references]
+    yield "inside generate", [_inside_generate(target, each) for each in references]
 
 
 def _session(target: HFTarget, reference: Reference, tree: bool | None) -> Session:
     """About to write a text, by drafts of it in trees or chains, or by none."""
     ending = Ending(max_new_tokens=NEW_TOKENS, context_length=target.context_length)
     context = Context(reference.tokens[: reference.prompt], Sampling(), ending)
-    drafter = Plain() if tree is None else _oracle(reference, tree)
-    planner = Fixed(0 if tree is None else NODES)
-    return Session(context, target, target.open(), drafter, planner, checked=True)
+    drafter = Plain() if tree is None else Oracle(reference.tokens, VOCABULARY, tree=tree)
+    return Session(context, target, target.open(), drafter, Fixed(0 if tree is None else NODES), checked=True)
 
 
-def _oracle(reference: Reference, tree: bool) -> Drafter:
-    return Oracle(reference.tokens, VOCABULARY, tree=tree)
-
-
-def _written(session: Session) -> Ints:
-    for _ in run(session):
-        pass
-    return session.context.tokens
-
-
-def _inside_generate(target: HFTarget, reference: Reference, custom_generate: CustomGenerate) -> Ints:
-    ids = torch.from_numpy(reference.tokens[: reference.prompt])[None]
+def _inside_generate(target: HFTarget, reference: Reference) -> Ints:
     room = NEW_TOKENS if target.trusted is None else target.trusted - reference.prompt
-    generate: Any = target.model.generate
-    text = generate(
-        ids,
-        attention_mask=torch.ones_like(ids),
-        max_new_tokens=min(NEW_TOKENS, room),
-        do_sample=False,
-        custom_generate=custom_generate(_oracle(reference, tree=True), planner=f"fixed:{NODES}"),
-    )
-    tokens: Ints = text[0].numpy()
+    ours = custom_generate(Oracle(reference.tokens, VOCABULARY, tree=True), planner=f"fixed:{NODES}")
+    prompt = reference.tokens[: reference.prompt]
+    tokens: Ints = _generate(target.model, prompt, min(NEW_TOKENS, room), custom_generate=ours)[0].numpy()
     return tokens
 
 
@@ -263,7 +228,6 @@ def _same(text: Ints, reference: Reference) -> bool:
 
 
 def _said(error: Exception) -> str:
-    lines = str(error).splitlines()
+    said = str(error).partition("\n")[0] or type(error).__name__
     where = traceback.extract_tb(error.__traceback__)[-1]
-    said = lines[0] if lines else type(error).__name__
     return said if isinstance(error, ValueError) else f"{type(error).__name__}: {said} ({where.name})"

@@ -1,7 +1,11 @@
-"""Plain decoding of one setting, written down: its tokens, its rows, and the same text scored sixteen rows at a time.
+"""Plain decoding of one setting, recorded and compared with transformers.
 
-The wide rows serve three ends: the control (how many of plain's own choices change when nothing but the number of
-rows in a forward does), the measured error of a row, and an independent law of every token for the statistics.
+The recorded text is scored again sixteen rows at a time. These wide rows give the control (how many of plain's own
+choices change when only the number of rows in a forward does) and the error of a row.
+
+A mistake in the law or in a row would change plain decoding and drafted decoding alike, so comparing the two cannot see
+it. Transformers' own processors give the law of every token again, and the model's own forward over the whole text
+every row.
 """
 
 from __future__ import annotations
@@ -12,6 +16,8 @@ from functools import cached_property
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
+from transformers.generation import logits_process as theirs
 
 from paceline.check.cases import Setting
 from paceline.context import Finish, Ints
@@ -19,11 +25,16 @@ from paceline.drafters import Plain, Seen
 from paceline.engine.follow import Flip
 from paceline.engine.loop import Session
 from paceline.engine.serial import run
-from paceline.law import KeyedDice, Law
+from paceline.law import KeyedDice, Law, Sampling
 from paceline.planning.fixed import Fixed
 from paceline.targets.base import Request, Rows, Target, Want
+from paceline.targets.hf.target import HFTarget
 
 WIDE = 16
+TOLERANCE = 1e-6
+"""In a probability."""
+ROUNDING = {torch.float64: 1e-6, torch.float32: 1e-3, torch.bfloat16: 0.2, torch.float16: 0.05}
+"""Of the logits' spread: what kernels may do to the middle row of a text."""
 
 
 class _Recorder(Plain):
@@ -38,7 +49,7 @@ class _Recorder(Plain):
 
 @dataclass(frozen=True, eq=False)
 class Recording:
-    """What plain decoding wrote under a setting. Rows are those before each emitted token."""
+    """What plain decoding wrote under a setting. Rows are the logits before each emitted token."""
 
     setting: Setting
     target: Target
@@ -48,51 +59,123 @@ class Recording:
     narrow: list[torch.Tensor]
 
     @property
+    def start(self) -> int:
+        """The index of the first emitted token."""
+        return len(self.setting.prompt)
+
+    @property
     def emitted(self) -> Ints:
-        return self.tokens[len(self.setting.prompt) :]
+        return self.tokens[self.start :]
 
     @cached_property
     def wide(self) -> list[torch.Tensor]:
         """The rows again, teacher-forced `WIDE` at a time."""
-        return list(teacher_forced(self.target, self.tokens, len(self.setting.prompt)))
+        return list(teacher_forced(self.target, self.tokens, self.start))
+
+    @cached_property
+    def scale(self) -> float:
+        """The spread of a row's logits, at least 1: the unit of tolerances on logits and log-probabilities."""
+        return max(1.0, float(np.median([float(row.float().std()) for row in self.narrow])))
 
     def control(self) -> list[Flip]:
         """Choices that change when the same text is scored wide: the noise floor of this target and type."""
-        sampling, prompt = self.setting.sampling, len(self.setting.prompt)
-        law, dice = Law(sampling, prompt), KeyedDice(self.setting.context().noise)
-        flips = []
-        for index, row in enumerate(self.wide, start=prompt):
-            chosen = dice.choose(index, law.distribution(row, self.tokens[:index]))
-            if chosen != self.tokens[index]:
-                flips.append(Flip(index, chosen, int(self.tokens[index])))
-        return flips
+        law, dice = Law(self.setting.sampling, self.start), KeyedDice(self.setting.context().noise)
+        chosen = [
+            dice.choose(index, law.distribution(row, self.tokens[:index]))
+            for index, row in enumerate(self.wide, start=self.start)
+        ]
+        pairs = enumerate(zip(chosen, self.emitted.tolist(), strict=True), start=self.start)
+        return [Flip(index, ours, plains) for index, (ours, plains) in pairs if ours != plains]
 
 
 def record(setting: Setting, target: Target, rows: Rows) -> Recording:
-    """Decode plainly and keep everything later questions may need."""
+    """Decode plainly and keep everything that later comparisons need."""
     context, drafter = setting.context(), _Recorder()
     session = Session(context, target, rows, drafter, Fixed(0), top_logprobs=0, checked=True)
-    emissions = list(run(session))
+    logprobs = [e.logprobs.logprob for e in run(session) if e.logprobs is not None]
     assert context.finish is not None, "a session runs until its sequence ends"
-    logprobs = [e.logprobs.logprob for e in emissions if e.logprobs is not None]
     return Recording(setting, target, context.tokens.copy(), context.finish, logprobs, drafter.rows)
 
 
 def teacher_forced(target: Target, tokens: Ints, first: int, width: int = WIDE) -> Iterator[torch.Tensor]:
     """The row before each of ``tokens[first:]``, scored on fresh rows, ``width`` at a time."""
     rows = target.open(len(tokens))
-    want = Want(logits=True)
     try:
         for start in range(0, len(tokens) - 1, width):
             piece = tokens[start : min(start + width, len(tokens) - 1)]
-            scores = target.submit([Request.of_prompt(rows, piece, want)]).result()[0]
+            scores = target.submit([Request.of_prompt(rows, piece, Want(logits=True))]).result()[0]
             rows.keep(range(len(piece)))
             yield from scores.logits[max(0, first - 1 - start) :]
     finally:
         rows.close()
 
 
-def logit_scale(recording: Recording) -> float:
-    """The spread of a row's logits, at least 1: what tolerances on logits and log-probabilities are measured in."""
-    spread = float(np.median([float(row.float().std()) for row in recording.narrow]))
-    return max(1.0, spread)
+def row_faults(recording: Recording) -> tuple[str, ...]:
+    """Where plain decoding's rows, or the wide ones that differences are measured by, are not the model's own."""
+    target = recording.target
+    if not isinstance(target, HFTarget) or target.switch is not None:
+        return ()
+    own = target.unassisted(torch.from_numpy(recording.tokens[:-1]))[recording.start - 1 :].double()
+    limit = ROUNDING.get(target.dtype, 0.2) * recording.scale
+    for name, rows in (("one at a time", recording.narrow), ("sixteen at a time", recording.wide)):
+        gap = float((torch.stack(rows).double() - own).abs().amax(dim=-1).median())
+        if not gap <= limit:
+            return (f"rows scored {name} are {gap:.2g} from the model's own, where {limit:.2g} is rounding",)
+    return ()
+
+
+def law_faults(recording: Recording) -> tuple[str, ...]:
+    """Where our law of a recorded text differs from transformers', the first place only."""
+    law = Law(recording.setting.sampling, recording.start)
+    for index, row in enumerate(recording.narrow, start=recording.start):
+        tokens, exact = recording.tokens[:index], row.double()
+        found = law.distribution(exact, tokens)
+        difference = -expected_law(exact, tokens, recording.start, recording.setting.sampling)
+        difference[found.ids] += found.probs
+        gap = _gap(difference, law.adjust(exact, tokens).cpu().numpy())
+        if gap > TOLERANCE:
+            return (f"the law at index {index} differs from transformers' by {gap:.2g} in a probability",)
+    return ()
+
+
+def _gap(difference: NDArray[np.float64], scores: NDArray[np.float64]) -> float:
+    """The largest difference in the probability of a score. Tokens that tie count together: half precision makes
+    many ties, and we keep the lowest id inside a warp's border, where transformers keeps what its sort puts first."""
+    _, tied = np.unique(scores, return_inverse=True)
+    return float(np.abs(np.bincount(tied, weights=difference)).max())
+
+
+def expected_law(row: torch.Tensor, tokens: Ints, prompt: int, sampling: Sampling) -> NDArray[np.float64]:
+    """Probabilities by transformers' processors, in its order; the two penalties it lacks come after repetition."""
+    processors: list[theirs.LogitsProcessor] = []
+    if sampling.logit_bias:
+        processors.append(theirs.SequenceBiasLogitsProcessor([[[t], b] for t, b in sampling.logit_bias.items()]))
+    if sampling.repetition_penalty != 1:
+        processors.append(theirs.RepetitionPenaltyLogitsProcessor(sampling.repetition_penalty))
+    processors.append(_Penalties(prompt, sampling))
+    if sampling.banned:
+        processors.append(theirs.NoBadWordsLogitsProcessor([list(words) for words in sampling.banned]))
+    if not sampling.greedy:
+        processors.append(theirs.TemperatureLogitsWarper(sampling.temperature))
+        processors += [theirs.TopKLogitsWarper(sampling.top_k)] if sampling.top_k else []
+        processors += [theirs.TopPLogitsWarper(sampling.top_p)] if sampling.top_p < 1 else []
+        processors += [theirs.MinPLogitsWarper(sampling.min_p)] if sampling.min_p > 0 else []
+    ids, scores = torch.from_numpy(tokens)[None], row.cpu()[None].clone()
+    for processor in processors:
+        scores = processor(ids, scores)
+    scores = scores[0]
+    if sampling.greedy:
+        scores = torch.where(torch.arange(len(scores)) == scores.argmax(), scores, float("-inf"))
+    probabilities: NDArray[np.float64] = Law(Sampling(), 0).log_probabilities(scores).exp().numpy()
+    return probabilities
+
+
+class _Penalties(theirs.LogitsProcessor):
+    """Presence and frequency, over emitted tokens."""
+
+    def __init__(self, prompt: int, sampling: Sampling) -> None:
+        self._prompt, self._presence, self._frequency = prompt, sampling.presence_penalty, sampling.frequency_penalty
+
+    def __call__(self, ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
+        seen = torch.bincount(ids[0, self._prompt :], minlength=scores.shape[-1])
+        return scores - self._presence * (seen > 0) - self._frequency * seen

@@ -1,4 +1,4 @@
-"""What a conformance run found, in numbers and in sentences."""
+"""What a check found, in numbers and in sentences."""
 
 from __future__ import annotations
 
@@ -22,16 +22,30 @@ class Result:
     flips: tuple[tuple[Flip, Verdict], ...] = ()
     faults: tuple[str, ...] = ()
 
-    @property
-    def equal(self) -> bool:
-        return not self.flips and not self.faults
-
     def count(self, verdict: Verdict) -> int:
         return sum(found is verdict for _, found in self.flips)
 
     @property
     def buggy(self) -> bool:
         return bool(self.faults) or self.count(Verdict.BUG) > 0
+
+    def counts(self) -> dict[str, int]:
+        """What it adds to the numbers of a report."""
+        return {
+            "cases": 1,
+            "equal": not self.flips and not self.faults,
+            "near_ties": self.count(Verdict.NEAR_TIE),
+            "not_rescored": self.count(Verdict.NOT_RESCORED),
+            "bugs": self.buggy,
+        }
+
+    def sentences(self) -> list[str]:
+        """Every bug, named."""
+        found = [f"{self.case.name}: {fault}" for fault in self.faults]
+        if bugs := [flip for flip, verdict in self.flips if verdict is Verdict.BUG]:
+            first = asdict(bugs[0])
+            found.append(f"{self.case.name}: {len(bugs)} tokens differ from plain decoding, the first {first}")
+        return found
 
 
 @dataclass
@@ -51,7 +65,8 @@ class Report:
     seconds: float = 0.0
 
     def close(self) -> None:
-        """Judge what no single case can show: near ties may not be commoner than this machine's arithmetic explains.
+        """Judge what no single case can show: near ties may not be more frequent than this machine's arithmetic
+        explains.
 
         The control says how often plain's own choices change with the width of a forward. A method may reach twice
         that rate; what goes beyond, and is not chance, is a bug that hides among near ties.
@@ -66,28 +81,25 @@ class Report:
                 self.faults.append(f"{method}: {flips} differences where the control explains {expected:.1f}")
 
     @property
-    def tokens(self) -> int:
-        """Tokens chosen along plain decoding's text."""
-        return sum(r.tokens for r in self.results if r.case.followed and r.case.drafts)
-
-    @property
-    def flips(self) -> int:
-        return sum(len(r.flips) for r in self.results)
-
-    @property
     def bugs(self) -> int:
         return sum(r.buggy for r in self.results) + len(self.faults)
 
+    def by_method(self) -> dict[str, Counter[str]]:
+        """Counts per method, in the order in which they ran."""
+        rows: dict[str, Counter[str]] = {}
+        for result in self.results:
+            rows.setdefault(result.case.method, Counter()).update(result.counts())
+        return rows
+
     def summary(self) -> dict[str, Any]:
         """The JSON line."""
+        counts = sum(self.by_method().values(), Counter[str]())
+        tokens = sum(r.tokens for r in self.results if r.case.followed and r.case.drafts)
         return {
-            "cases": len(self.results),
-            "equal": sum(r.equal for r in self.results),
-            "near_ties": sum(r.count(Verdict.NEAR_TIE) for r in self.results),
-            "not_rescored": sum(r.count(Verdict.NOT_RESCORED) for r in self.results),
+            **{name: counts[name] for name in ("cases", "equal", "near_ties", "not_rescored")},
             "bugs": self.bugs,
-            "tokens": self.tokens,
-            "flips_per_1000": _per_1000(self.flips, self.tokens),
+            "tokens": tokens,
+            "flips_per_1000": _per_1000(sum(len(r.flips) for r in self.results), tokens),
             "control_flips_per_1000": _per_1000(self.control_flips, self.control_tokens),
             "control_tokens": self.control_tokens,
             "model": self.target,
@@ -102,26 +114,7 @@ class Report:
 
     def sentences(self) -> list[str]:
         """Every bug, named."""
-        found = list(self.faults)
-        for result in self.results:
-            found += [f"{result.case.name}: {fault}" for fault in result.faults]
-            bugs = [flip for flip, verdict in result.flips if verdict is Verdict.BUG]
-            if bugs:
-                first = asdict(bugs[0])
-                found.append(f"{result.case.name}: {len(bugs)} tokens differ from plain decoding, the first {first}")
-        return found
-
-    def by_method(self) -> list[tuple[str, Counter[str]]]:
-        """Counts per method, in the order in which they ran."""
-        rows: dict[str, Counter[str]] = {}
-        for result in self.results:
-            row = rows.setdefault(result.case.method, Counter())
-            row["cases"] += 1
-            row["equal"] += result.equal
-            row["near ties"] += result.count(Verdict.NEAR_TIE)
-            row["not re-scored"] += result.count(Verdict.NOT_RESCORED)
-            row["bugs"] += result.buggy
-        return list(rows.items())
+        return [*self.faults, *(sentence for result in self.results for sentence in result.sentences())]
 
 
 def _per_1000(part: int, whole: int) -> float:

@@ -12,78 +12,59 @@ with what is emitted, and should be).
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Sequence
+from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from paceline.context import Ints
 from paceline.law import Distribution
 from paceline.tree import EMPTY, ROOT, DraftTree
 
 ALARM = 1e-6
-"""Below this a run is called a bug; a whole check asks a few hundred times."""
+"""Below this p-value a run is called a bug; a whole check asks a few hundred times."""
 
 
-@dataclass
-class Evidence:
-    """What a run, or several, say about a law."""
+class Evidence(NamedTuple):
+    """What one emitted token says about a law."""
 
-    places: list[float] = field(default_factory=list)
+    place: float | None
+    """In the law's distribution function; None for a token that the law rules out."""
     surplus: float = 0.0
+    """Its weight less the mean weight under the law."""
     variance: float = 0.0
-    impossible: int = 0
-    tokens: int = 0
 
-    def add(self, other: Evidence) -> None:
-        self.places += other.places
-        self.surplus += other.surplus
-        self.variance += other.variance
-        self.impossible += other.impossible
-        self.tokens += other.tokens
 
-    @property
-    def p_value(self) -> float:
-        """The smaller of the two tests' p-values, doubled since there are two."""
-        from scipy.stats import kstest
+def p_value(evidence: Sequence[Evidence]) -> float:
+    """The smaller of the two tests' p-values, doubled since there are two."""
+    from scipy.stats import kstest
 
-        uniform = float(kstest(self.places, "uniform").pvalue) if self.places else 1.0
-        drafted = 2 * math.exp(-(self.surplus**2) / (2 * (self.variance + abs(self.surplus) / 3) + 1e-9))
-        return min(1.0, 2 * min(uniform, drafted))
+    places = [each.place for each in evidence if each.place is not None]
+    uniform = float(kstest(places, "uniform").pvalue) if places else 1.0
+    surplus, variance = sum(each.surplus for each in evidence), sum(each.variance for each in evidence)
+    drafted = 2 * math.exp(-(surplus**2) / (2 * (variance + abs(surplus) / 3) + 1e-9))
+    return min(1.0, 2 * min(uniform, drafted))
 
 
 def gather(
-    emitted: Ints,
-    first: int,
-    laws: Iterable[Distribution],
-    trees: dict[int, DraftTree],
-    seed: tuple[int, int],
-) -> Evidence:
+    emitted: Ints, first: int, laws: Iterable[Distribution], trees: dict[int, DraftTree], seed: tuple[int, int]
+) -> Iterator[Evidence]:
     """Evidence of one text, which began at index ``first``; ``trees`` by the length at which they were drafted."""
     coins = np.random.default_rng(seed)
-    evidence = Evidence(tokens=len(emitted))
     tree, node = EMPTY, ROOT
     for index, (token, law) in enumerate(zip(emitted.tolist(), laws, strict=True), start=first):
         if index in trees:
             tree, node = trees[index], ROOT
-        probs = np.asarray(law.probs, np.float64)
-        at = int(np.searchsorted(law.ids, token))
-        if at == len(law.ids) or law.ids[at] != token:
-            evidence.impossible += 1
-        else:
-            evidence.places.append(float(probs[:at].sum() + coins.random() * probs[at]))
-            weights = _weights(tree, node, law.ids)
+        at = np.flatnonzero(law.ids == token)
+        if len(at):
+            probs = np.asarray(law.probs, np.float64)
+            q = tree.drawn.get(node)
+            weights = np.isin(law.ids, tree.tokens[tree.children(node)]) if q is None else q.probabilities(law.ids)
+            weights = np.asarray(weights, np.float64)
             mean = float(probs @ weights)
-            evidence.surplus += float(weights[at]) - mean
-            evidence.variance += float(probs @ (weights - mean) ** 2)
+            place = float(probs[: at[0]].sum() + coins.random() * probs[at[0]])
+            yield Evidence(place, float(weights[at[0]]) - mean, float(probs @ (weights - mean) ** 2))
+        else:
+            yield Evidence(None)
         child = tree.child(node, token)
         tree, node = (EMPTY, ROOT) if child is None else (tree, child)
-    return evidence
-
-
-def _weights(tree: DraftTree, node: int, ids: Ints) -> NDArray[np.float64]:
-    """What the second test weighs each token of a law by, at this node of its draft."""
-    if (q := tree.drawn.get(node)) is not None:
-        return np.asarray(q.probabilities(ids), np.float64)
-    return np.isin(ids, tree.tokens[tree.children(node)]).astype(np.float64)

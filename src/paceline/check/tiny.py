@@ -24,7 +24,7 @@ WINDOW = 8
 ORIGINAL = 16
 """The length that a scaled rotary embedding was trained for."""
 
-SIZES = {
+BY_SIZE = {
     64: "hidden_size d_model n_embd dim embed_dim embedding_size dim_model word_embed_proj_dim lru_width emb_dim",
     96: "intermediate_size ffn_dim n_inner ffn_hidden_size d_ff dim_ff decoder_ffn_dim encoder_ffn_dim block_ff_dim"
     " feed_forward_size ffn_intermediate_size",
@@ -46,17 +46,18 @@ SIZES = {
     VOCABULARY: "vocab_size decoder_vocab_size vocab_size_per_layer_input",
     POSITIONS: "max_position_embeddings n_positions n_ctx max_seq_len seq_length",
 }
+SIZES = {name: size for size, names in BY_SIZE.items() for name in names.split()}
 """What fields of these names become."""
 
-SWITCHES = {
+BY_SWITCH = {
     WINDOW: "sliding_window attention_window attention_chunk_size window_size chunk_size sliding_window_size"
     " attention_window_size local_attention local_attention_window_len rel_extent",
     ORIGINAL: "original_max_position_embeddings initial_context_length keep_window_size",
     4: "floor_scale log_scaling_n_floor",
 }
+SWITCHES = {name: size for size, names in BY_SWITCH.items() for name in names.split()}
 """What the fields become at which a model starts to compute differently."""
 
-ATTENTION_TYPES = frozenset({"full_attention", "attention"})
 ROPES: dict[str, dict[str, Any]] = {
     "dynamic": {"rope_type": "dynamic", "factor": 4.0},
     "longrope": {
@@ -68,27 +69,33 @@ ROPES: dict[str, dict[str, Any]] = {
     },
     "yarn": {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": ORIGINAL},
 }
-
-
-def _by_name(groups: dict[int, str]) -> dict[str, int]:
-    return {name: size for size, names in groups.items() for name in names.split()}
-
-
 VARIANTS = ("small", "switches", "attention", *ROPES)
 """Small sizes; then also small windows and floors; then also attention in every layer; small sizes and a scaled rotary
 embedding."""
+LAYER_COUNTS = ("num_hidden_layers", "n_layer", "n_layers", "num_layers", "decoder_layers")
+NEEDED = frozenset({"head_dim", "num_experts_per_tok", "n_routed_experts", "num_key_value_heads", "moe_topk"})
+"""Fields that some configurations leave open and their models need."""
+LATENT = {"head_dim": "qk_rope_head_dim", "num_key_value_heads": "num_attention_heads"}
+"""With latent attention, keys and values are expanded to all heads: these fields must equal those."""
+EXTRA: dict[str, dict[str, Any]] = {
+    **{name: {"mamba_n_heads": 8} for name in ("bamba", "falcon_h1", "granitemoehybrid")},
+    **{name: {"num_key_value_heads": 4} for name in ("dots3_note", "dots3_note_text")},
+    "gemma4_assistant": {"hidden_size_per_layer_input": 0},
+    "mamba2": {"num_heads": 8},
+    "xmod": {"default_language": "en_XX"},
+    "zaya": {"num_experts_per_tok": 1},
+}
+"""Fields of single types."""
 
 
 def configuration(model_type: str, variant: str) -> PreTrainedConfig | None:
     """A tiny configuration of a type; None where the variant changes nothing or means nothing to the type."""
     of_class = CONFIG_MAPPING[model_type]
     default = of_class()
-    small = _shrunk(default, "small")
-    if variant == "small":
-        return of_class(**small)
     fields = _shrunk(default, variant)
-    base = "switches" if variant == "attention" else "small"
-    return None if fields == _shrunk(default, base) else of_class(**fields)
+    if variant != "small" and fields == _shrunk(default, "switches" if variant == "attention" else "small"):
+        return None
+    return of_class(**fields)
 
 
 def _shrunk(default: PreTrainedConfig, variant: str) -> dict[str, Any]:
@@ -99,41 +106,24 @@ def _shrunk(default: PreTrainedConfig, variant: str) -> dict[str, Any]:
     for name, value in fields.items():
         if name in default.sub_configs and getattr(default, name) is not None:
             small[name] = _shrunk(getattr(default, name), variant)
-        elif name in BY_NAME and (type(value) is int or (value is None and name in NEEDED)):
-            small[name] = BY_NAME[name]
+        elif name in SIZES and (type(value) is int or (value is None and name in NEEDED)):
+            small[name] = SIZES[name]
         elif isinstance(value, list) and len(value) == layers:
             kinds = list({str(kind): kind for kind in value}.values())
-            small[name] = [BY_NAME.get(name, kinds[i % len(kinds)]) for i in range(LAYERS)]
-    if "qk_rope_head_dim" in small:  # latent attention: keys and values are expanded to all heads
+            small[name] = [SIZES.get(name, kinds[i % len(kinds)]) for i in range(LAYERS)]
+    if "qk_rope_head_dim" in small:
         small |= {name: small[of] for name, of in LATENT.items() if name in small and of in small}
     small |= {"is_decoder": True} if "is_decoder" in fields else {}
     small |= EXTRA.get(default.model_type, {})
-    if variant != "small":
-        small |= _switched(fields, small, variant)
-    return small
-
-
-LATENT = {"head_dim": "qk_rope_head_dim", "num_key_value_heads": "num_attention_heads"}
-NEEDED = frozenset({"head_dim", "num_experts_per_tok", "n_routed_experts", "num_key_value_heads", "moe_topk"})
-"""Fields that some configurations leave open and their models need."""
-MAMBA = {"mamba_n_heads": 8}
-EXTRA: dict[str, dict[str, Any]] = {
-    **dict.fromkeys(("bamba", "falcon_h1", "granitemoehybrid"), MAMBA),
-    "dots3_note": {"num_key_value_heads": 4},
-    "dots3_note_text": {"num_key_value_heads": 4},
-    "gemma4_assistant": {"hidden_size_per_layer_input": 0},
-    "mamba2": {"num_heads": 8},
-    "xmod": {"default_language": "en_XX"},
-    "zaya": {"num_experts_per_tok": 1},
-}
-"""What a type needs besides."""
+    return small | (_scaled if variant in ROPES else _switched)(fields, small, variant)
 
 
 def _switched(fields: dict[str, Any], small: dict[str, Any], variant: str) -> dict[str, Any]:
-    found: dict[str, Any] = {}
-    if variant not in ROPES:
-        found |= {name: size for name, size in AT.items() if name in fields}
-    if "use_sliding_window" in fields and variant not in ROPES:
+    """What sets windows and floors low, and in the variant ``attention`` puts attention into every layer."""
+    if variant == "small":
+        return {}
+    found: dict[str, Any] = {name: size for name, size in SWITCHES.items() if name in fields}
+    if "use_sliding_window" in fields:
         found |= {"use_sliding_window": True, "max_window_layers": 1}
     kinds = small.get("layer_types")
     if kinds is not None and set(kinds) <= {"full_attention"} and "sliding_window" in found:
@@ -142,19 +132,23 @@ def _switched(fields: dict[str, Any], small: dict[str, Any], variant: str) -> di
         found["attn_layer_indices"] = list(range(LAYERS))
     elif variant == "attention" and kinds is not None:
         found["layer_types"] = ["full_attention"] * LAYERS
-    rope = fields.get("rope_parameters")
-    if variant in ROPES and isinstance(rope, dict) and "rope_type" in rope:
-        found["rope_parameters"] = rope | ROPES[variant]
-        found["max_position_embeddings"] = ORIGINAL if variant == "dynamic" else POSITIONS
-        if variant == "longrope":
-            found["original_max_position_embeddings"] = ORIGINAL
-            width = int(small.get("head_dim", 16) * rope.get("partial_rotary_factor", 1.0)) // 2
-            found["rope_parameters"] |= {"short_factor": [1.0] * width, "long_factor": [1.5] * width}
     return found
 
 
-LAYER_COUNTS = ("num_hidden_layers", "n_layer", "n_layers", "num_layers", "decoder_layers")
-BY_NAME, AT = _by_name(SIZES), _by_name(SWITCHES)
+def _scaled(fields: dict[str, Any], small: dict[str, Any], variant: str) -> dict[str, Any]:
+    """What scales a rotary embedding, where the type has one."""
+    rope = fields.get("rope_parameters")
+    if not isinstance(rope, dict) or "rope_type" not in rope:
+        return {}
+    found: dict[str, Any] = {
+        "rope_parameters": rope | ROPES[variant],
+        "max_position_embeddings": ORIGINAL if variant == "dynamic" else POSITIONS,
+    }
+    if variant == "longrope":
+        found["original_max_position_embeddings"] = ORIGINAL
+        width = int(small.get("head_dim", 16) * rope.get("partial_rotary_factor", 1.0)) // 2
+        found["rope_parameters"] |= {"short_factor": [1.0] * width, "long_factor": [1.5] * width}
+    return found
 
 
 def build(config: PreTrainedConfig, seed: int = 0) -> PreTrainedModel:

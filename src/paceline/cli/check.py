@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
@@ -18,6 +17,7 @@ from paceline.cli.common import (
     progress,
 )
 from paceline.cli.streams import say
+from paceline.cli.tables import table
 
 if TYPE_CHECKING:
     from paceline.check import Report
@@ -76,25 +76,14 @@ def run(options: argparse.Namespace) -> int:
     from paceline.verify import Rule
 
     drafts = draft_model(options)
-    methods = _methods(options.methods, drafts)
-    if smallest := [size for size in options.sizes or () if size < 1]:
-        raise ValueError(f"a draft of {smallest[0]} tokens checks nothing; --sizes takes sizes of 1 and more")
-    if smallest := [size for size in options.batch or () if size < 1]:
-        raise ValueError(f"a batch of {smallest[0]} cases checks nothing; --batch takes sizes of 1 and more")
-    planners = (*fixed(options.sizes or ()), *_planners(options.planners or ()))
-    unknown = sorted(set(options.rules or ()) - set(Rule))
-    if unknown:
-        raise ValueError(f"unknown rule {unknown[0]!r}; choose from {', '.join(Rule)}")
-    rules = tuple(Rule(rule) for rule in options.rules or Rule)
+    methods = _refuse_mistakes(options, drafts)
     lm = load_model(options)
-    if not options.methods:
-        methods = (*completing(lm.vocabulary), *methods)
     checker = Checker(
         lm.target,
         lm.vocabulary,
-        methods,
-        planners,
-        rules,
+        methods if options.methods else (*completing(lm.vocabulary), *methods),
+        (*fixed(options.sizes or ()), *(options.planners or ())),
+        tuple(Rule(rule) for rule in options.rules or Rule),
         options.max_new_tokens,
         options.seed,
         batches=tuple(options.batch or BATCHES),
@@ -108,16 +97,54 @@ def run(options: argparse.Namespace) -> int:
     return 1 if report.bugs else 0
 
 
+def _refuse_mistakes(options: argparse.Namespace, drafts: str | None) -> tuple[str, ...]:
+    """The methods to check. What is misspelt or checks nothing is refused before a model is loaded."""
+    from paceline.check import ADVERSARIES, ASSISTED, METHODS
+    from paceline.drafters import Plain, make_drafter
+    from paceline.drafters.spec import plug_ins
+    from paceline.planning.specs import make_planner
+    from paceline.verify import Rule
+
+    assisted = () if drafts is None else ASSISTED
+    methods = tuple(options.methods or (*METHODS, *assisted, *plug_ins(), *ADVERSARIES))
+    for method in methods:
+        if method not in ADVERSARIES:
+            make_drafter(method, drafts, must_use=False)
+    if small := [size for size in options.sizes or () if size < 1]:
+        raise ValueError(f"a draft of {small[0]} tokens checks nothing; --sizes takes sizes of 1 and more")
+    if small := [size for size in options.batch or () if size < 1]:
+        raise ValueError(f"a batch of {small[0]} cases checks nothing; --batch takes sizes of 1 and more")
+    for planner in options.planners or ():
+        make_planner(planner, Plain())
+    if unknown := sorted(set(options.rules or ()) - set(Rule)):
+        raise ValueError(f"unknown rule {unknown[0]!r}; choose from {', '.join(Rule)}")
+    return methods
+
+
+def _print(report: Report) -> None:
+    found = report.summary()
+    sizes = ", ".join(map(str, report.batches))
+    say(f"{report.target}  {report.dtype}  weights {report.fingerprint}  sequences at once: {sizes}")
+    columns = ("cases", "equal", "near_ties", "not_rescored", "bugs")
+    titles = ("method", "cases", "equal", "near ties", "not re-scored", "bugs")
+    say(table(titles, [(name, *(counts[column] for column in columns)) for name, counts in report.by_method().items()]))
+    say(
+        f"{found['tokens']} tokens walked along plain decoding's text: {found['flips_per_1000']} flips per 1,000, "
+        f"control {found['control_flips_per_1000']}; {found['seconds']} s"
+    )
+    for line in (*(f"BUG  {fault}" for fault in found["faults"]), *(f"note {note}" for note in report.notes)):
+        say(line)
+
+
 def _families(options: argparse.Namespace) -> int:
     """Print a line per tiny model and the number of each verdict."""
     from collections import Counter
 
     from paceline.check.families import FAILURES, Finding, sweep
-    from paceline.integrations.transformers import custom_generate
 
     findings: list[Finding] = []
     with progress("tiny models") as advance:
-        for found in sweep(custom_generate, options.families, advance):
+        for found in sweep(options.families, advance):
             findings.append(found)
             say(f"{found.model_type:24} {found.variant:10} {found.verdict:24} {found.reason}".rstrip())
     counts = Counter(found.verdict for found in findings)
@@ -125,46 +152,3 @@ def _families(options: argparse.Namespace) -> int:
     if options.json:
         print_json({"counts": dict(counts), "configurations": [asdict(found) for found in findings]})
     return 1 if any(found.verdict in FAILURES for found in findings) else 0
-
-
-def _methods(asked: list[str] | None, drafts: str | None) -> tuple[str, ...]:
-    """What to check; a misspelt one is told here, before a model is loaded."""
-    from paceline.check import ADVERSARIES, ASSISTED, METHODS
-    from paceline.drafters import make_drafter
-    from paceline.drafters.spec import plug_ins
-
-    assisted = () if drafts is None else ASSISTED
-    methods = tuple(asked or (*METHODS, *assisted, *plug_ins(), *ADVERSARIES))
-    for method in methods:
-        if method not in ADVERSARIES:
-            make_drafter(method, drafts, must_use=False)
-    return methods
-
-
-def _planners(asked: Sequence[str]) -> Sequence[str]:
-    """Who is to size drafts; a misspelt one is told here, too."""
-    from paceline.drafters import Plain
-    from paceline.planning.specs import make_planner
-
-    for planner in asked:
-        make_planner(planner, Plain())
-    return asked
-
-
-def _print(report: Report) -> None:
-    found = report.summary()
-    sizes = ", ".join(map(str, report.batches))
-    say(f"{report.target}  {report.dtype}  weights {report.fingerprint}  sequences at once: {sizes}")
-    say(f"{'method':42} {'cases':>6} {'equal':>6} {'near ties':>10} {'not re-scored':>14} {'bugs':>5}")
-    for method, row in report.by_method():
-        counts = f"{row['cases']:6} {row['equal']:6} {row['near ties']:10} {row['not re-scored']:14} {row['bugs']:5}"
-        say(f"{method:42} {counts}")
-    say(
-        f"{found['tokens']} tokens walked along plain decoding's text: {found['flips_per_1000']} flips per 1,000, "
-        f"control {found['control_flips_per_1000']}; {found['seconds']} s"
-    )
-    for line in (
-        *(f"BUG  {fault}" for fault in report.sentences()),
-        *(f"note {note}" for note in report.notes),
-    ):
-        say(line)

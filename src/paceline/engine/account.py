@@ -1,5 +1,6 @@
 """Records of rounds, and what a run of rounds amounts to, in one set of words.
 
+tokens_per_second   emitted tokens / seconds, prefill apart: the first token of a text comes with its prompt
 tokens_per_round    emitted tokens / rounds, the target's own token included
 mean_accepted       accepted draft tokens / rounds
 accepted_per_draft  accepted draft tokens / rounds that drafted
@@ -40,6 +41,8 @@ class Round:
     """What the planner expected, where it says."""
     rows: int = 0
     """How many rows were scored: root, nodes and probes."""
+    prefill: bool = False
+    """Whether the root was scored with the end of the prompt: there was no draft, and the seconds are the prompt's."""
 
 
 @dataclass
@@ -99,6 +102,8 @@ class Totals:
     seconds_score: float
     seconds_read: float
     seconds_judge: float
+    tokens_of_prefill: int = 0
+    """Tokens that came with the end of a prompt: their seconds are the prompt's."""
 
     @classmethod
     def of(cls, rounds: Sequence[Round], seconds_prefill: float) -> Totals:
@@ -113,6 +118,7 @@ class Totals:
             seconds_score=sum(r.seconds_score for r in rounds),
             seconds_read=sum(r.seconds_read for r in rounds),
             seconds_judge=sum(r.seconds_judge for r in rounds),
+            tokens_of_prefill=sum(r.emitted for r in rounds if r.prefill),
         )
 
     @property
@@ -124,7 +130,7 @@ class Totals:
         """The sums and the ratios drawn from them; a ratio over nothing is 0."""
         return {
             **asdict(self),
-            "tokens_per_second": _ratio(self.tokens, self.seconds),
+            "tokens_per_second": _ratio(self.tokens - self.tokens_of_prefill, self.seconds),
             "tokens_per_round": _ratio(self.tokens, self.rounds),
             "mean_accepted": _ratio(self.accepted, self.rounds),
             "accepted_per_draft": _ratio(self.accepted, self.drafting_rounds),

@@ -19,7 +19,7 @@ from typing import Any, NamedTuple, Self
 
 import numpy as np
 
-from paceline.engine.calls import VERBS, Call, Flow, Timed, answers
+from paceline.engine.calls import AFTER, BEFORE, Call, Flow, Timed, answers
 from paceline.engine.loop import Emission, Session
 from paceline.targets.base import Rows, Target
 from paceline.tree import Ints
@@ -152,8 +152,11 @@ class Batch:
         self._stepping = True
         try:
             self._admit()
-            for verb in VERBS:
+            for verb in BEFORE:
                 self._answer_all(verb)
+            while any(seat.call is not None and seat.call.verb in AFTER for seat in self._seats):
+                for verb in AFTER:
+                    self._answer_all(verb)
         except BaseException as error:
             for another in self._closed():
                 error.add_note(f"and then, closing the batch: {another}")
@@ -190,12 +193,9 @@ class Batch:
     # answering
 
     def _answer_all(self, verb: str) -> None:
-        """Answer all calls of a kind. A law is called for once per token of a round, other calls are made once."""
-        groups = self._groups(verb)
-        while groups:
-            for group in groups:
-                self._answer(group)
-            groups = self._groups(verb) if verb == "law" else []
+        """Answer the calls of a kind that are due."""
+        for group in self._groups(verb):
+            self._answer(group)
 
     def _groups(self, verb: str) -> list[list[Seat]]:
         """The seats whose calls can be answered together."""

@@ -31,8 +31,11 @@ from paceline.context import Context
 from paceline.law import Distribution, Law
 from paceline.targets.base import Scores
 
-VERBS = ("plan", "propose", "worth", "enrich", "cut", "score", "law", "read", "observe", "review")
-"""In the order in which a round makes its calls. Only `law` is repeated: once per token of the round."""
+BEFORE = ("plan", "propose", "worth", "enrich", "cut", "score")
+"""The calls of a round up to its forward, in their order; each is made once at most."""
+AFTER = ("law", "read", "observe", "review")
+"""The calls after the forward: a law per token, then what is learnt. A round is over, and its tokens can be handed out,
+once no such call is left."""
 
 UNANSWERED = frozenset({"read", "observe", "review"})
 ROLES = {

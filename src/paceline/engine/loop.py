@@ -10,7 +10,7 @@ scored together with the next draft.
 from __future__ import annotations
 
 from collections.abc import Generator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
@@ -66,7 +66,7 @@ class Session:
     emissions: list[Emission] = field(default_factory=list)
     rounds: list[Round] = field(default_factory=list)
     seconds_prefill: float = 0.0
-    """Reading the prompt: the target's part, and what the drafter does when it is opened."""
+    """Reading the prompt, the first token included: the target's part, and what the drafter does when it is opened."""
     reused: int = 0
     """Prompt tokens whose KV rows were there already."""
 
@@ -235,21 +235,44 @@ class Session:
     # the prompt
 
     def _prefill(self, state: Any) -> Flow:
-        """Read what the KV rows do not hold yet of all tokens but the root.
+        """Read what the KV rows do not hold yet of the prompt. Its last forward brings the first token, too.
 
         A drafter that needs more of the prompt than its tokens is shown all of it, so nothing is reused then.
         """
         prompt = self.context.tokens[:-1]
         self.rows.rewind(self.rows.common_prefix(prompt) if not self.drafter.needs.of_prompt else 0)
-        self.reused = self.rows.committed
+        self.reused = start = self.rows.committed
         size = self.target.prefill_size(len(prompt))
-        for start in range(self.rows.committed, len(prompt), size):
-            piece = prompt[start : start + size]
-            request = Request.of_prompt(self.rows, piece, self.drafter.needs)
-            scores = yield from self._call("score", self.target, request)
-            self._keep(range(len(piece)))
-            yield from self._observe(state, scores, Verdict(path=tuple(range(len(piece) - 1)), tokens=(), accepted=0))
+        while start < len(prompt):
+            stop = min(start + size, len(prompt))
+            if stop == len(prompt) and self.rule is Rule.COUPLED:
+                yield from self._first(state, self.context.tokens[start:])
+            else:
+                yield from self._read_piece(state, prompt[start:stop])
+            start = stop
+        self.seconds_prefill += self._ledger.close().total
+
+    def _read_piece(self, state: Any, piece: Ints) -> Flow:
+        request = Request.of_prompt(self.rows, piece, self.drafter.needs)
+        scores = yield from self._call("score", self.target, request)
+        self._keep(range(len(piece)))
+        yield from self._observe(state, scores, _read(len(piece)))
+
+    def _first(self, state: Any, piece: Ints) -> Flow:
+        """The last piece of the prompt with the root behind it: a round without a draft, whose forward is the prompt's.
+
+        Not under the rejection rule, where the text depends on the drafts, and they begin with the first token.
+        """
+        request = Request.of_prompt(self.rows, piece, self.drafter.needs, ends_prompt=True)
+        scores: Scores = yield from self._call("score", self.target, request)
+        assert scores.prompt is not None, "the request has rows before the root"
+        position = len(self.context)
+        verdict = yield from self._judge(EMPTY, scores)
+        self._keep(range(len(piece)))
+        yield from self._observe(state, scores.prompt, _read(len(piece) - 1))
+        yield from self._observe(state, scores, verdict)
         self.seconds_prefill = self._ledger.close().total
+        self.rounds.append(replace(self._record(position, Drafted(EMPTY, Cut(EMPTY)), verdict), prefill=True))
 
     def _call(self, verb: str, of: Any, payload: Any) -> Generator[Call, Reply, Any]:
         """Make a call, note what it took."""
@@ -267,6 +290,11 @@ class Drafted:
 
 
 NO_BUDGET = Budget(0, 0)
+
+
+def _read(count: int) -> Verdict:
+    """Prompt rows look like a chain that was accepted whole and emitted nothing."""
+    return Verdict(path=tuple(range(count - 1)), tokens=(), accepted=0)
 
 
 def refuse_foreign(tokens: Ints, target: Target) -> None:

@@ -6,11 +6,8 @@ import time
 from collections.abc import Generator
 from contextlib import closing
 
-from paceline.engine.calls import Call, Timed, answers
+from paceline.engine.calls import AFTER, Call, Timed, answers
 from paceline.engine.loop import Emission, Session
-
-SETTLING = frozenset({"law", "read", "observe", "review"})
-"""Calls within a round that emits tokens: they are handed out once it is over."""
 
 
 def run(session: Session) -> Generator[Emission, None, None]:
@@ -25,7 +22,7 @@ def run(session: Session) -> Generator[Emission, None, None]:
         while True:
             try:
                 call = timed.send(None if call is None else answers([call])[0])
-                while call.verb in SETTLING:
+                while call.verb in AFTER:
                     call = timed.send(answers([call])[0])
             except StopIteration:
                 call = None

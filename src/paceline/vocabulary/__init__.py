@@ -1,11 +1,9 @@
 """Token ids on one side, bytes and text on the other: the only room in which the two meet.
 
-The engine speaks ids. Whoever needs text asks here:
-
-    Vocabulary      what each id spells, whichever kind of tokenizer it belongs to
-    Detokenizer     text out of ids as they arrive, never half a character, never taken back
-    StopStrings     stop strings, found across token boundaries
-    TextStream      both at once: the text a reader may see, cut before a stop string
+Vocabulary      what each id spells, for every kind of tokenizer
+Detokenizer     text from ids as they arrive: never half a character, never taken back
+StopStrings     stop strings, found across token boundaries
+TextStream      both at once: the text a reader may see, cut before a stop string
 """
 
 from paceline.vocabulary.detokenize import Detokenizer

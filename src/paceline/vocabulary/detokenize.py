@@ -1,22 +1,24 @@
-"""Text out of ids, one id at a time.
+"""Text from ids, one id at a time.
 
 Two promises, for every sequence of ids, sensible or not:
 
-- what has been returned is never taken back: it is a beginning of the tokenizer's own decode of whatever
-  sequence the ids turn out to be, and with `finish` it is all of it;
+- text that was returned is never taken back: it is a beginning of the tokenizer's own decode of the whole sequence, and
+  with `finish` it is all of it;
 - no half characters: bytes wait until they make a character, or until no continuation can make them one.
 
-What can be told early follows from how a tokenizer repairs bytes that are no text:
+How early text is certain follows from how a tokenizer repairs bytes that are no text:
 
-- byte-level decoders put one U+FFFD for each maximal invalid stretch and go on at the next possible
-  character, so every character is certain with its last byte;
-- byte-fallback decoders judge a *run* of byte tokens as a whole. If any byte of it is wrong, each byte of the
-  run becomes a U+FFFD, also those that were good characters. Hence a run that is valid so far stays untold
-  until a token of another kind ends it, and a run that has gone wrong is told at once, byte by byte.
-  `unsettled` shows the characters that wait for such a verdict.
+- byte-level decoders put one U+FFFD for each maximal invalid stretch and go on at the next possible character, so every
+  character is certain with its last byte;
+- byte-fallback decoders judge a *run* of byte tokens as a whole. If any byte of it is wrong, each byte of the run
+  becomes a U+FFFD, also those that were good characters. So a run that is valid so far waits until a token of another
+  kind ends it, and a run that has gone wrong is returned at once, byte by byte. `unsettled` shows the characters that
+  wait.
 
 An opaque decoder promises nothing of the kind, so with one both promises hold for ordinary text only.
 """
+
+from __future__ import annotations
 
 import copy
 from codecs import utf_8_decode
@@ -34,14 +36,14 @@ REPLACEMENT = "\ufffd"
 class Detokenizer:
     """The text of one growing sequence.
 
-    `prefix` is what the sequence already holds (a prompt): its text is not repeated, and what follows is
-    spelled as a continuation, so that the space before a first word survives. A character whose first bytes
-    are in the prefix is returned with the token that completes it.
+    `prefix` is the beginning of the sequence (a prompt): its text is not returned, and what follows is spelled as a
+    continuation, so that the space before a first word survives. A character whose first bytes are in the prefix is
+    returned with the token that completes it.
     """
 
     __slots__ = ("_text",)
 
-    def __init__(self, vocabulary: "Vocabulary", skip_special: bool = True, prefix: Iterable[int] = ()) -> None:
+    def __init__(self, vocabulary: Vocabulary, skip_special: bool = True, prefix: Iterable[int] = ()) -> None:
         table = vocabulary.table
         self._text: PieceText | OpaqueText
         if table is not None:
@@ -51,12 +53,12 @@ class Detokenizer:
         self._text.prime([int(token) for token in prefix])
 
     def push(self, token: int) -> str:
-        """The text that has become certain with `token`, which may be none."""
+        """The text that has become certain with `token`; it may be empty."""
         return self._text.push(token)
 
     def unsettled(self, since: int = 0) -> str:
-        """The characters, from number `since`, that are text if the sequence ends here and still may become
-        U+FFFD if it goes on. Changes nothing."""
+        """The characters, from number `since`, that are text if the sequence ends here and may become U+FFFD if it goes
+        on. Changes nothing."""
         return self._text.unsettled(since)
 
     def finish(self) -> str:
@@ -73,7 +75,7 @@ class Detokenizer:
 class PieceText:
     """The text of tokens that each have a piece of their own. No field is mutable, so copies are shallow."""
 
-    __slots__ = ("_broken", "_opens", "_pieces", "_run", "_strip", "_table", "_tail", "_untold")
+    __slots__ = ("_broken", "_opens", "_pieces", "_run", "_strip", "_table", "_tail", "_waiting")
 
     def __init__(self, table: PieceTable, skip_special: bool) -> None:
         self._table = table
@@ -82,8 +84,8 @@ class PieceText:
         self._strip = table.spelling.strip_count
         self._tail = b""  # the bytes of an unfinished character
         self._run = ""  # the finished characters of an open byte run
-        self._untold = 0  # bytes since the last told text
-        self._broken = False  # the open run is known to be invalid, and told so far
+        self._waiting = 0  # bytes since the last returned text
+        self._broken = False  # the open run is known to be invalid, and returned so far
 
     def push(self, token: int) -> str:
         piece = self._piece(token)
@@ -93,7 +95,7 @@ class PieceText:
             self._opens, piece = False, self._table.opening(token)
         if isinstance(piece, bytes):
             return self._run_on(piece) if self._table.spelling.byte_runs else self._decode(piece)
-        text = self._close() + piece if self._untold or self._broken else piece
+        text = self._close() + piece if self._waiting or self._broken else piece
         return self._without_lead(text) if self._strip else text
 
     def finish(self) -> str:
@@ -106,11 +108,11 @@ class PieceText:
         return copy.copy(self)
 
     def prime(self, prefix: Sequence[int]) -> None:
-        """Only the tokens since the last one that settles all before it can matter to what follows."""
+        """Read a prefix. Only the tokens since the last one that settles all before it can matter to what follows."""
         start = next((i for i in reversed(range(len(prefix))) if self._settles(prefix[i])), 0)
         for token in prefix[start:]:
             self.push(token)
-        self._run, self._untold = "", len(self._tail)
+        self._run, self._waiting = "", len(self._tail)
 
     def _settles(self, token: int) -> bool:
         """Whether a token surely ends any byte run and leaves nothing to strip."""
@@ -118,49 +120,44 @@ class PieceText:
         return isinstance(piece, str) and piece.strip(self._table.spelling.strip) != ""
 
     def _piece(self, token: int) -> Piece | None:
-        if not 0 <= token < len(self._pieces):
-            assert token >= 0, f"token ids are not negative, got {token}"
-            return None
-        return self._pieces[token]
+        assert token >= 0, f"token ids are not negative, got {token}"
+        return self._pieces[token] if token < len(self._pieces) else None
 
     def _decode(self, raw: bytes) -> str:
         """Byte-level: everything but an unfinished last character."""
         raw = self._tail + raw
         text, used = utf_8_decode(raw, "replace", False)
         self._tail = raw[used:]
-        self._untold = len(self._tail)
+        self._waiting = len(self._tail)
         return text
 
     def _run_on(self, raw: bytes) -> str:
         """Byte fallback: nothing while the run is valid; U+FFFD for all of its bytes once it is not."""
         if self._broken:
             return REPLACEMENT * len(raw)
-        self._untold += len(raw)
+        self._waiting += len(raw)
         raw = self._tail + raw
         try:
             text, used = utf_8_decode(raw, "strict", False)
         except UnicodeDecodeError:
-            return self._break_run()
+            text = REPLACEMENT * self._waiting
+            self._tail, self._run, self._waiting, self._broken, self._strip = b"", "", 0, True, 0
+            return text
         self._tail = raw[used:]
         self._run += self._without_lead(text)
         return ""
 
-    def _break_run(self) -> str:
-        text = REPLACEMENT * self._untold
-        self._tail, self._run, self._untold, self._broken, self._strip = b"", "", 0, True, 0
-        return text
-
     def _close(self) -> str:
-        """What is left of the bytes that waited, now that no byte of theirs can follow."""
+        """The text of the bytes that waited, now that no byte of theirs can follow."""
         text = self._run
         if self._tail:
             whole_run = self._table.spelling.byte_runs
-            text = REPLACEMENT * self._untold if whole_run else utf_8_decode(self._tail, "replace", True)[0]
-        self._tail, self._run, self._untold, self._broken = b"", "", 0, False
+            text = REPLACEMENT * self._waiting if whole_run else utf_8_decode(self._tail, "replace", True)[0]
+        self._tail, self._run, self._waiting, self._broken = b"", "", 0, False
         return text
 
     def _without_lead(self, text: str) -> str:
-        """Takes the strippable characters off the front of the text, if this is its front."""
+        """The text without the strippable characters at its front, if it is the front of the whole text."""
         if not self._strip or not text:
             return text
         bare = text.lstrip(self._table.spelling.strip)
@@ -170,54 +167,54 @@ class PieceText:
 
 
 class OpaqueText:
-    """The text of tokens whose decoder only speaks about sequences: differences of decodes.
+    """The text of tokens whose decoder only decodes sequences: differences of decodes.
 
-    Each step decodes a window that reaches back over the tokens of the last telling, so that the decoder sees
-    what joins old and new, and that starts where some telling ended, hence between two characters. `finish`
-    decodes everything once and returns what the steps have left: the whole is the decoder's own wherever its
-    text only ever grows at the end, and what else it may do cannot be known early.
+    Each step decodes a window that reaches back over the tokens of the last returned text, so that the decoder sees
+    what joins old and new, and that starts where a returned text ended, hence between two characters. `finish` decodes
+    everything once and returns what the steps have left: the whole is the decoder's own wherever its text only ever
+    grows at the end. What else a decoder may do cannot be known early.
     """
 
-    __slots__ = ("_decode", "_heard", "_ids", "_start", "_told", "_window_told")
+    __slots__ = ("_decode", "_ids", "_known", "_returned", "_start", "_window")
 
     def __init__(self, decode: Callable[[list[int]], str]) -> None:
         self._decode = decode
         self._ids: list[int] = []
         self._start = 0  # the first token of the window
-        self._heard = 0  # how many tokens the told text is made of
-        self._window_told = ""  # the told text of the window
-        self._told: list[str] = []
+        self._known = 0  # how many tokens the returned text is made of
+        self._window = ""  # the returned text of the window
+        self._returned: list[str] = []
 
     def push(self, token: int) -> str:
         self._ids.append(token)
         window = self._decode(self._ids[self._start :])
-        if window.endswith(REPLACEMENT) or not window.startswith(self._window_told):
+        if window.endswith(REPLACEMENT) or not window.startswith(self._window):
             return ""
-        fresh = window[len(self._window_told) :]
+        fresh = window[len(self._window) :]
         if fresh:
-            self._told.append(fresh)
-            self._start, self._heard = self._heard, len(self._ids)
-            self._window_told = self._decode(self._ids[self._start :])
+            self._returned.append(fresh)
+            self._start, self._known = self._known, len(self._ids)
+            self._window = self._decode(self._ids[self._start :])
         return fresh
 
     def finish(self) -> str:
-        told = "".join(self._told)
+        returned = "".join(self._returned)
         whole = self._decode(self._ids)
-        if whole.startswith(told):
-            return whole[len(told) :]
-        return self._decode(self._ids[self._start :])[len(self._window_told) :]
+        if whole.startswith(returned):
+            return whole[len(returned) :]
+        return self._decode(self._ids[self._start :])[len(self._window) :]
 
     def unsettled(self, since: int) -> str:
         return ""
 
     def copy(self) -> Self:
         twin = copy.copy(self)
-        twin._ids, twin._told = self._ids.copy(), self._told.copy()
+        twin._ids, twin._returned = self._ids.copy(), self._returned.copy()
         return twin
 
     def prime(self, prefix: Sequence[int]) -> None:
         self._ids = list(prefix)
         text = self._decode(self._ids)
-        self._window_told = text.rstrip(REPLACEMENT)
-        self._heard = len(prefix) if text == self._window_told else 0
-        self._told = [self._window_told]
+        self._window = text.rstrip(REPLACEMENT)
+        self._known = len(prefix) if text == self._window else 0
+        self._returned = [self._window]

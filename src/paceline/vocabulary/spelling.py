@@ -1,26 +1,29 @@
-"""What one token contributes to the text, read off the tokenizer's own decoder.
+"""What one token contributes to the text, read from the tokenizer's own decoder.
 
-A tokenizer's decoder maps a list of token strings to a text. Streaming needs that map to be a concatenation,
-so that a token's part is known when the token is. For nearly every tokenizer in use it is one, up to three
-irregularities, and a `Spelling` is a decoder written in those terms:
+A tokenizer's decoder maps a list of token strings to a text. Streaming needs that map to be a concatenation, so that a
+token's part is known when the token is. For nearly every tokenizer in use it is one, up to three irregularities, and a
+`Spelling` is a decoder written in those terms:
 
 - the token that opens the text may be spelled differently (Metaspace drops its marker, WordPiece its space);
-- bytes that make no character by themselves wait for their neighbours. Byte-level tokenizers repair invalid
-  bytes locally; byte-fallback tokenizers (`<0xNN>`) condemn the whole run of byte tokens;
-- the finished text may lose leading characters (SentencePiece strips the space it once prepended).
+- bytes that make no character by themselves wait for their neighbours. Byte-level tokenizers repair invalid bytes one
+  by one; byte-fallback tokenizers (`<0xNN>`) replace the whole run of byte tokens;
+- the finished text may lose leading characters (SentencePiece strips the space that it once prepended).
 
-A decoder that does anything else is *opaque*: its text is found by decoding, never token by token.
+A decoder that does anything else is *opaque*: its text is found by decoding sequences, never token by token.
 """
 
+from __future__ import annotations
+
 import json
+import re
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any, TypeAlias
+from typing import Any
 
-Piece: TypeAlias = str | bytes
+Piece = str | bytes
 """Whole characters as `str`; bytes that are no text by themselves as `bytes`."""
 
-Step: TypeAlias = Callable[[str, bool], str]
+Step = Callable[[str, bool], str]
 """One decoder applied to one token string; the flag says whether the token opens the text."""
 
 
@@ -36,7 +39,7 @@ class Spelling:
     """At most this many `strip` characters are taken off the front of the text."""
 
     def piece(self, token: str, opens: bool = False) -> Piece:
-        """What `token` spells inside a text, or at its very beginning if it `opens` one."""
+        """What `token` spells inside a text, or at the beginning of one."""
         if self.byte_level:
             return _as_text(_alphabet_bytes(token))
         for step in self.steps:
@@ -82,8 +85,8 @@ def read_decoder(decoder: dict[str, Any] | None) -> Spelling | None:
 def _read_steps(steps: list[dict[str, Any]]) -> Spelling | None:
     """Token-wise steps, then perhaps byte fallback, then perhaps one strip of the fused text; else `None`.
 
-    After byte fallback the tokens are no longer the tokenizer's, and after `Fuse` there is only one, so a
-    token-wise step in either place would look across token boundaries.
+    After byte fallback the tokens are no longer the tokenizer's, and after `Fuse` there is only one, so a token-wise
+    step in either place would look across token boundaries.
     """
     per_token: list[Step] = []
     byte_runs = fused = False
@@ -185,20 +188,24 @@ def _strip_leading(text: str, character: str, most: int) -> str:
 def _alphabet() -> dict[int, int]:
     """Code point -> byte of the byte-level alphabet, which gives every byte a printable character.
 
-    Printable Latin-1 stands for itself, the other bytes follow in order from U+0100. The code points of those
-    others are not in the alphabet; sending them beyond Latin-1 lets one `encode` notice them.
+    Printable Latin-1 stands for itself, the other bytes follow in order from U+0100. The code points of those others
+    are not in the alphabet; sending them beyond Latin-1 lets one `encode` notice them.
     """
     themselves = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
     others = [byte for byte in range(0x100) if byte not in themselves]
-    strangers = dict.fromkeys(others, 0xFFFF)
-    return strangers | {byte: byte for byte in themselves} | {0x100 + i: b for i, b in enumerate(others)}
+    return (
+        dict.fromkeys(others, 0xFFFF)
+        | dict(zip(themselves, themselves, strict=True))
+        | {0x100 + i: b for i, b in enumerate(others)}
+    )
 
 
 _BYTE_OF_CODE_POINT = _alphabet()
+_BYTE_TOKEN = re.compile("<0x([0-9a-fA-F]{2})>")
 
 
 def _alphabet_bytes(token: str) -> bytes:
-    """A token with any character outside of the alphabet (an added token, say) stands for its own UTF-8."""
+    """The bytes of a token. One with a character outside of the alphabet (an added token) is spelled as it stands."""
     try:
         return token.translate(_BYTE_OF_CODE_POINT).encode("latin-1")
     except UnicodeEncodeError:
@@ -213,9 +220,5 @@ def _as_text(raw: bytes) -> Piece:
 
 
 def _fallback_byte(token: str) -> bytes | None:
-    if len(token) != 6 or not (token.startswith("<0x") and token.endswith(">")):
-        return None
-    try:
-        return bytes.fromhex(token[3:5])
-    except ValueError:
-        return None
+    found = _BYTE_TOKEN.fullmatch(token)
+    return None if found is None else bytes.fromhex(found[1])

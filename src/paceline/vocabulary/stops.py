@@ -1,17 +1,20 @@
 """Stop strings over ids: found in the generated text, wherever the tokens cut it.
 
-A stop string ends a sequence with the first token after which the generated text contains it, exactly where
-decoding everything after every token would find it. Characters are compared, not bytes: UTF-8 synchronises
-itself, so whole characters are found at the same ends, and text that stands for invalid bytes is seen as the
-reader sees it. Text of the prompt and of skipped special tokens takes no part.
+A stop string ends a sequence with the first token after which the generated text contains it, exactly where decoding
+everything after every token would find it. Characters are compared, not bytes: UTF-8 synchronises itself, so whole
+characters are found at the same ends, and invalid bytes are seen as the reader sees them. Text of the prompt and of
+skipped special tokens does not count.
 
 Of several stop strings the one that ends first wins; of those that end together, the longest.
 """
+
+from __future__ import annotations
 
 import copy
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, NamedTuple, Self
 
+from paceline.errors import InputError
 from paceline.vocabulary.detokenize import Detokenizer
 
 if TYPE_CHECKING:
@@ -27,17 +30,17 @@ class StopHit(NamedTuple):
 
 
 class StopStrings:
-    """A set of stop strings as one automaton, shared by all sequences that watch for them.
+    """A set of stop strings as one automaton (Aho-Corasick), shared by all sequences.
 
-    A state is the longest end of the text read so far that begins some stop string. That makes the state of a
-    sequence one number, and its depth the number of characters that a reader must not see yet.
+    A state is the longest end of the text so far that begins a stop string. So a sequence needs one number, and the
+    state's depth is the number of characters that a reader must not see yet.
     """
 
-    def __init__(self, vocabulary: "Vocabulary", strings: str | Iterable[str], skip_special: bool = True) -> None:
+    def __init__(self, vocabulary: Vocabulary, strings: str | Iterable[str], skip_special: bool = True) -> None:
         self.strings = (strings,) if isinstance(strings, str) else tuple(strings)
         for i, string in enumerate(self.strings):
             if not isinstance(string, str) or not string:
-                raise ValueError(f"stop string {i} is {string!r}; give text of at least one character")
+                raise InputError(f"stop string {i} is {string!r}; give text of at least one character")
         self._vocabulary = vocabulary
         self._skip_special = skip_special
         self.depth: list[int] = [0]
@@ -46,8 +49,8 @@ class StopStrings:
         self._grow()
         self._complete()
 
-    def open(self, prefix: Iterable[int] = ()) -> "StopMatcher":
-        """Watches one sequence that continues `prefix`."""
+    def open(self, prefix: Iterable[int] = ()) -> StopMatcher:
+        """A matcher for one sequence that continues `prefix`."""
         return StopMatcher(self, Detokenizer(self._vocabulary, self._skip_special, prefix))
 
     def _grow(self) -> None:
@@ -64,10 +67,8 @@ class StopStrings:
             self.found[state] = string
 
     def _complete(self) -> None:
-        """Adds what happens when a beginning does not go on: the next longest one takes over (Aho-Corasick).
-
-        Level by level, since a state inherits from a shallower one; a character without entry leads to 0.
-        """
+        """Add the moves of beginnings that do not go on: the next longest beginning takes over. Level by level, because
+        a state inherits from a shallower one; a character without entry leads to 0."""
         level = [(child, 0) for child in self.next[0].values()]
         while level:
             deeper = []
@@ -99,13 +100,13 @@ class StopMatcher:
         return self.hit
 
     def feed(self, token: int) -> str:
-        """Reads one token and returns the text that has become certain with it, stop strings included."""
+        """Read one token; the text that has become certain with it, stop strings included."""
         text = self._text.push(token)
         self._read(text)
         return text
 
     def finish(self) -> str:
-        """The rest of the text, read for stop strings like all before."""
+        """The rest of the text, searched for stop strings as all before."""
         text = self._text.finish()
         self._read(text)
         return text
@@ -124,10 +125,10 @@ class StopMatcher:
         return twin
 
     def _read(self, text: str) -> None:
-        """Certain text first; then, from where it ends, the characters that still wait for their run to end.
+        """Search the certain text and then the characters that still wait for their byte run to end.
 
-        A sequence that stops ends its run, so a stop string among the waiting characters is text for good.
-        Where no stop comes of them they are read again once they are certain, or were U+FFFD all along.
+        A sequence that stops ends its run, so a stop string among the waiting characters is final. Where they bring no
+        stop they are read again once they are certain, or turn out to be U+FFFD.
         """
         if self.hit or not self._stops.strings:
             return
@@ -151,23 +152,21 @@ class StopMatcher:
 
 
 class TextStream:
-    """The text of a growing sequence as a reader may see it: certain, and cut right before a stop string.
+    """The text of a growing sequence as a reader may see it: certain, and cut right before a stop string. Text that may
+    turn out to begin a stop string is held back."""
 
-    Text that may turn out to be the beginning of a stop string is held back until it is not.
-    """
-
-    __slots__ = ("_held", "_matcher", "_told")
+    __slots__ = ("_held", "_matcher", "_returned")
 
     def __init__(
         self,
-        vocabulary: "Vocabulary",
+        vocabulary: Vocabulary,
         stops: str | Iterable[str] = (),
         prefix: Iterable[int] = (),
         skip_special: bool = True,
     ) -> None:
         self._matcher = StopStrings(vocabulary, stops, skip_special).open(prefix)
         self._held = ""  # certain text that may begin a stop string
-        self._told = 0  # characters returned so far
+        self._returned = 0  # characters returned so far
 
     @property
     def stopped(self) -> str | None:
@@ -196,9 +195,9 @@ class TextStream:
     def _release(self, undecided: int) -> str:
         hit = self._matcher.hit
         if hit:
-            text, end = self._held + self._matcher.unsettled(), hit.start - self._told
+            text, end = self._held + self._matcher.unsettled(), hit.start - self._returned
         else:
             text, end = self._held, len(self._held) - undecided
         self._held = text[end:]
-        self._told += end
+        self._returned += end
         return text[:end]

@@ -1,5 +1,7 @@
 """What the ids of one tokenizer spell."""
 
+from __future__ import annotations
+
 import hashlib
 import json
 from collections.abc import Iterable, Sequence
@@ -9,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from paceline.errors import InputError
 from paceline.vocabulary.detokenize import PieceText
 from paceline.vocabulary.spelling import PieceTable, canonical_rule, read_decoder
 
@@ -16,52 +19,52 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
 PIECE = 1 << 16
-"""Characters of a long text that are encoded at a time."""
+"""Characters of a long text that are encoded at once."""
 CUT = 64
-"""More tokens than a text has that two parts of it may have together, where it is cut within a word."""
+"""Tokens by which two parts of a text may exceed the whole, where it is cut within a word."""
 DENSEST = 8
-"""Bytes of a token in texts that are encoded at once, whatever they turn out to be."""
+"""Bytes for each token of the context: a text of so many is encoded without a check."""
 FEW = 1 << 20
 """Bytes that are encoded in any case: a tokenizer may drop some, and have one token for all that it does not know."""
 PROBES = 192
-"""How many ids of a vocabulary its tables are tried on before they are trusted."""
+"""Ids of a vocabulary that its tables are tested on."""
 
 
 class Vocabulary:
-    """Ids, bytes and text of a transformers tokenizer, in tables that are built when first asked for.
+    """Ids, bytes and text of a transformers tokenizer, in tables that are built on first use.
 
-    How ids spell is read from the tokenizer's decoder and then put to the proof: where the tables part from
-    the tokenizer's own `decode` on a sample of the vocabulary, the tokenizer's word stands and every text is
-    found by decoding. Tokens added to the tokenizer after the first question are not seen.
+    The tables are read from the tokenizer's decoder and then tested: where they differ from the tokenizer's own
+    `decode` on a sample of the vocabulary, they are not used and every text is found by decoding. Tokens that are added
+    to the tokenizer after the first use are not seen.
     """
 
-    def __init__(self, tokenizer: "PreTrainedTokenizerBase") -> None:
+    def __init__(self, tokenizer: PreTrainedTokenizerBase) -> None:
         self._tokenizer: Any = tokenizer
         self._backend: Any = getattr(tokenizer, "backend_tokenizer", None)
         if not hasattr(self._backend, "id_to_token"):
-            raise ValueError(
+            raise InputError(
                 f"{type(tokenizer).__name__} has no tokenizers backend to read a vocabulary from; "
                 f"load a fast tokenizer, one with a tokenizer.json"
             )
 
     @classmethod
-    def of(cls, tokenizer: "PreTrainedTokenizerBase") -> "Vocabulary":
+    def of(cls, tokenizer: PreTrainedTokenizerBase) -> Vocabulary:
         return cls(tokenizer)
 
     @property
-    def tokenizer(self) -> "PreTrainedTokenizerBase":
-        """The tokenizer itself, for those who speak to transformers."""
+    def tokenizer(self) -> PreTrainedTokenizerBase:
+        """The tokenizer itself, for calls of transformers."""
         tokenizer: PreTrainedTokenizerBase = self._tokenizer
         return tokenizer
 
     @property
     def _name(self) -> str:
-        """What the tokenizer is called in messages: where it was loaded from, if it was."""
+        """The tokenizer in messages: the place it was loaded from, or its class."""
         return str(getattr(self._tokenizer, "name_or_path", "") or type(self._tokenizer).__name__)
 
     @property
     def size(self) -> int:
-        """One more than the highest id. Ids below may be unused, and a model may have rows beyond."""
+        """One more than the highest id. Lower ids may be unused, and a model may have more rows."""
         return len(self._strings)
 
     @cached_property
@@ -78,7 +81,7 @@ class Vocabulary:
         return hashlib.sha256(identity.encode()).hexdigest()[:16]
 
     def token_bytes(self, token: int) -> bytes:
-        """What a token spells in the middle of a text; a special token its name, an unused id nothing."""
+        """The spelling of a token in the middle of a text; a special token's is its name, an unused id's is empty."""
         assert token >= 0, f"token ids are not negative, got {token}"
         if token >= self.size or self._strings[token] is None:
             return b""
@@ -92,29 +95,29 @@ class Vocabulary:
 
     def encode(self, text: str, add_special: bool = True) -> NDArray[np.int64]:
         try:
-            # not verbose: how long a text may be is the model's business
+            # not verbose: the model, not the tokenizer, limits the length of a text
             ids = self._tokenizer.encode(text, add_special_tokens=add_special, verbose=False)
         except Exception as error:
             if type(error) is not Exception:  # which is all that the tokenizers library raises
                 raise
-            raise ValueError(f"the tokenizer of {self._name} cannot encode this text: {error}") from None
+            raise InputError(f"the tokenizer of {self._name} cannot encode this text: {error}") from None
         return np.asarray(ids, dtype=np.int64)
 
     def refuse_beyond(self, text: str, limit: int) -> None:
-        """ValueError for a text that cannot be as few tokens as a context holds, before encoding takes 100 to 250 times
-        its bytes of memory. One that is only somewhat too long is left to whoever has its tokens."""
+        """Refuse a text that cannot be as few tokens as a context holds, before encoding takes 100 to 250 times its
+        bytes of memory. A text that is only somewhat too long is refused later, by its tokens."""
         size = len(text.encode(errors="surrogatepass"))
         if size <= max(PIECE, DENSEST * limit):
             return
         shorten = f"and the model's context holds {limit}; shorten the prompt so that at least one token can follow"
         if size > max(FEW, self._longest * limit):
-            raise ValueError(f"the prompt has {size} bytes, tokens have at most {self._longest} bytes, {shorten}")
+            raise InputError(f"the prompt has {size} bytes, tokens have at most {self._longest} bytes, {shorten}")
         tokens = 0
         for cuts, start in enumerate(range(0, len(text), PIECE)):
             tokens += len(self.encode(text[start : start + PIECE], add_special=False))
             if tokens > limit + CUT * cuts:
                 read = min(start + PIECE, len(text))
-                raise ValueError(f"the first {read} characters of the prompt are about {tokens} tokens, {shorten}")
+                raise InputError(f"the first {read} characters of the prompt are about {tokens} tokens, {shorten}")
 
     @cached_property
     def _longest(self) -> int:
@@ -122,27 +125,25 @@ class Vocabulary:
         return max((len(self.token_bytes(token)) for token in range(self.size)), default=1)
 
     def encode_all(self, texts: Sequence[str]) -> list[list[int]]:
-        """Many texts at once, without special tokens; more than twice as quick for short ones as one after the
-        other."""
-        self.encode("", add_special=False)  # takes off what cuts or pads, as it does for every text of its own
+        """Many texts at once, without special tokens: twice as fast for short texts as one by one."""
+        self.encode("", add_special=False)  # switches off truncation and padding, as it does for every text
         return [encoding.ids for encoding in self._backend.encode_batch_fast(list(texts), add_special_tokens=False)]
 
     def conversation(self, messages: list[dict[str, str]]) -> str | None:
-        """A conversation as the tokenizer's own chat template spells it, up to where the next reply begins; None where
-        it has no template."""
+        """A conversation in the tokenizer's chat template, up to where the next reply begins; None without one."""
         if not getattr(self._tokenizer, "chat_template", None):
             return None
         try:
             return str(self._tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True))
-        except Exception as error:  # a template is a program of its author's, and may refuse in any words
-            raise ValueError(
+        except Exception as error:  # a template is a program, and may raise anything
+            raise InputError(
                 f"the chat template of {self._name} (chat_template.jinja, or chat_template in tokenizer_config.json) "
                 f"does not take this conversation: {error}"
             ) from None
 
     @cached_property
     def table(self) -> PieceTable | None:
-        """What each token spells by itself; `None` if the decoder is opaque."""
+        """The spelling of each token by itself; `None` if the decoder is opaque."""
         spelling = read_decoder(self._decoder)
         table = spelling and PieceTable(spelling, self._strings, self.specials)
         return table if table and self._confirms(table) else None
@@ -154,7 +155,7 @@ class Vocabulary:
 
     @cached_property
     def _decoder(self) -> dict[str, Any] | None:
-        """The decoder's own serialised form, for that of the whole tokenizer takes a fifth of a second."""
+        """The decoder's serialised form; that of the whole tokenizer would take a fifth of a second."""
         decoder = self._backend.decoder
         if decoder is None:
             return None
@@ -164,19 +165,18 @@ class Vocabulary:
             return {"type": type(decoder).__name__}
 
     def _confirms(self, table: PieceTable) -> bool:
-        """Whether table and tokenizer tell the same text, on short sequences from all over the vocabulary."""
+        """Whether table and tokenizer give the same text, on short sequences from all over the vocabulary."""
         sample = [*range(0, self.size, max(1, self.size // PROBES)), *sorted(self.specials)[:PROBES]]
         for i in range(0, len(sample), 4):
             ids = sample[i : i + 8]
             for skip_special in (True, False):
                 text = PieceText(table, skip_special)
-                told = "".join(map(text.push, ids)) + text.finish()
-                if told != self.text(ids, skip_special=skip_special):
+                if "".join(map(text.push, ids)) + text.finish() != self.text(ids, skip_special=skip_special):
                     return False
         return True
 
     def _difference(self, token: int) -> str:
-        """What a token of an opaque decoder adds to an ordinary one before it, or says alone."""
+        """The text that a token of an opaque decoder adds to an ordinary one before it, or has alone."""
         before = self.text([self._anchor], skip_special=False)
         both = self.text([self._anchor, token], skip_special=False)
         return both[len(before) :] if both.startswith(before) else self.text([token], skip_special=False)

@@ -1,6 +1,6 @@
-"""A conversation as the text that a model writes on.
+"""A conversation as the text that a model continues.
 
-A tokenizer with a chat template spells it; any other is given a transcript
+A tokenizer with a chat template renders it; for any other it is a plain transcript
 
     SYSTEM
 
@@ -9,7 +9,7 @@ A tokenizer with a chat template spells it; any other is given a transcript
     User: ...
     Assistant:
 
-and has to be stopped before it writes the user's next turn itself.
+and the model has to be stopped before it writes the user's next turn itself.
 """
 
 from __future__ import annotations
@@ -21,26 +21,26 @@ from paceline.vocabulary.tokens import Vocabulary
 
 USER, ASSISTANT = "User", "Assistant"
 STOP = f"\n{USER}:"
-"""What ends a reply on a transcript."""
+"""Ends a reply on a transcript."""
 
 
 class Rendered(NamedTuple):
-    """The text up to where the next reply begins."""
+    """A text up to where the next reply begins."""
 
     text: str
     templated: bool
-    """Whether it is the tokenizer's own template, which spells the special tokens too; none are to be added then."""
+    """Whether it is the tokenizer's template, which spells the special tokens too; then none may be added."""
 
 
 def render(vocabulary: Vocabulary, messages: Sequence[dict[str, str]]) -> Rendered:
-    """A conversation by the tokenizer's chat template, or as a plain transcript where it has none."""
-    spelled = vocabulary.conversation(list(messages))
-    if spelled is not None:
-        return Rendered(spelled, True)
-    return Rendered("".join(map(_line, messages)) + f"{ASSISTANT}:", False)
+    """A conversation in the tokenizer's chat template, or as a plain transcript."""
+    templated = vocabulary.conversation(list(messages))
+    if templated is not None:
+        return Rendered(templated, True)
+    return Rendered("".join(map(_turn, messages)) + f"{ASSISTANT}:", False)
 
 
-def _line(message: dict[str, str]) -> str:
+def _turn(message: dict[str, str]) -> str:
     """One turn of a transcript. A reply stands as the model wrote it, with the space that it began with."""
     match message["role"]:
         case "system":

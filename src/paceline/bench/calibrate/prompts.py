@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from paceline.bench.suites import open_suite
-from paceline.bench.suites.picking import spread
-from paceline.bench.suites.prompts import Prompt
+from paceline.bench.suites import encode, open_suite
+from paceline.bench.suites.prompts import Prompt, spread
 from paceline.bench.suites.suites import is_here
-from paceline.bench.suites.template import encode
 from paceline.context import Ints
 from paceline.vocabulary import Vocabulary
 

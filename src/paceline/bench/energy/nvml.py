@@ -1,24 +1,22 @@
-"""What an NVIDIA card counts itself, by way of nvidia-ml-py. The card alone: processor and memory are not in it."""
+"""The energy counter of an NVIDIA card, by nvidia-ml-py. The card alone: processor and memory are not in it."""
 
 from __future__ import annotations
 
 import threading
 from importlib import import_module
-from typing import Any, ClassVar
+from typing import Any
 
-from paceline.bench.energy.meter import Meter, Unmetered
-from paceline.bench.energy.samples import Samples
+from paceline.bench.energy.meter import Meter, Samples, Unmetered
 
 MILLI = 1e-3
 PAUSE = 0.02
-"""Seconds between two looks at the power, where the card keeps no count of energy."""
+"""Seconds between two samples of the power, where the card does not count energy."""
 
 
 class Nvml(Meter):
-    """The card's own count of energy since the driver came up; of an older card, the mean of its power."""
+    """The card's count of energy since the driver was loaded; of an older card, the mean of its power."""
 
-    source: ClassVar[str] = "nvml"
-    measured: ClassVar[bool] = True
+    source = "nvml"
 
     def __init__(self, device: str) -> None:
         try:
@@ -33,7 +31,9 @@ class Nvml(Meter):
             try:
                 self._began = self._count()
             except self._nvml.NVMLError:
-                self._watch()
+                self._sample(samples := Samples())
+                self._samples = samples
+                threading.Thread(target=self._watch, args=[samples], name="paceline-nvml", daemon=True).start()
         except self._nvml.NVMLError as error:
             raise Unmetered(f"NVML does not answer: {error}") from None
 
@@ -45,8 +45,7 @@ class Nvml(Meter):
 
     def stop(self, seconds: float) -> float | None:
         if self._samples is not None:
-            watts = self._samples.mean()
-            return None if watts is None else watts * seconds
+            return self._samples.joules(seconds)
         moved = self._count() - self._began
         return moved * MILLI if moved > 0 else None
 
@@ -57,11 +56,18 @@ class Nvml(Meter):
     def _count(self) -> int:
         return int(self._nvml.nvmlDeviceGetTotalEnergyConsumption(self._card))
 
-    def _power(self) -> float:
-        return float(self._nvml.nvmlDeviceGetPowerUsage(self._card)) * MILLI
+    def _sample(self, samples: Samples) -> None:
+        samples.add(float(self._nvml.nvmlDeviceGetPowerUsage(self._card)) * MILLI)
+
+    def _watch(self, samples: Samples) -> None:
+        while not self._ended.wait(PAUSE):
+            try:
+                self._sample(samples)
+            except self._nvml.NVMLError:
+                return
 
     def _handle(self, device: str) -> Any:
-        """The card that torch calls by this name: which of them it sees, and in which order, can be set outside."""
+        """The card that torch calls by this name: the environment decides which cards torch sees, in which order."""
         import torch
 
         number = torch.device(device).index or 0
@@ -70,16 +76,3 @@ class Nvml(Meter):
         except (AttributeError, AssertionError, RuntimeError):
             return self._nvml.nvmlDeviceGetHandleByIndex(number)
         return self._nvml.nvmlDeviceGetHandleByUUID(name)
-
-    def _watch(self) -> None:
-        samples = self._samples = Samples()
-        samples.add(self._power())
-
-        def look() -> None:
-            while not self._ended.wait(PAUSE):
-                try:
-                    samples.add(self._power())
-                except self._nvml.NVMLError:
-                    return
-
-        threading.Thread(target=look, name="paceline-nvml", daemon=True).start()

@@ -1,4 +1,4 @@
-"""What macOS tells of the power of an Apple chip: its ``powermetrics`` runs beside and is listened to."""
+"""The power of an Apple chip, as reported by macOS's ``powermetrics``, which runs beside."""
 
 from __future__ import annotations
 
@@ -8,10 +8,8 @@ import subprocess
 import threading
 import time
 from collections.abc import Iterable, Iterator
-from typing import ClassVar
 
-from paceline.bench.energy.meter import Meter, Unmetered
-from paceline.bench.energy.samples import Samples
+from paceline.bench.energy.meter import Meter, Samples, Unmetered
 
 COMMAND = ("powermetrics", "--samplers", "cpu_power,gpu_power", "--sample-rate", "100", "--buffer-size", "0")
 PATIENCE = 5.0
@@ -23,28 +21,27 @@ PART = re.compile(r"(?:CPU|GPU|ANE) Power: *(\d+(?:\.\d+)?) *mW")
 
 
 def powers(lines: Iterable[str]) -> Iterator[float]:
-    """Watts of each sample: of processor, graphics and neural engine together. Where their sum is not told, the parts
+    """Watts of each sample: processor, graphics and neural engine together. Where their sum is not reported, the parts
     are added up when the next sample begins."""
-    parts, told = list[float](), False
+    parts, summed = list[float](), False
     for line in lines:
         if HEAD.search(line):
-            if parts and not told:
+            if parts and not summed:
                 yield sum(parts) * MILLI
-            parts, told = [], False
+            parts, summed = [], False
         elif found := COMBINED.search(line):
             yield float(found[1]) * MILLI
-            told = True
+            summed = True
         elif found := PART.match(line.strip()):
             parts.append(float(found[1]))
-    if parts and not told:
+    if parts and not summed:
         yield sum(parts) * MILLI
 
 
 class Powermetrics(Meter):
-    """The mean power of the samples that fell into a text, times its seconds. The chip alone, whoever uses it."""
+    """The mean power of the samples during a text, times its seconds. The chip alone; other programs count, too."""
 
-    source: ClassVar[str] = "powermetrics"
-    measured: ClassVar[bool] = True
+    source = "powermetrics"
 
     def __init__(self, command: tuple[str, ...] = COMMAND) -> None:
         if shutil.which(command[0]) is None:
@@ -53,6 +50,9 @@ class Powermetrics(Meter):
         self._child = subprocess.Popen(
             command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, bufsize=1
         )
+        assert self._child.stdout is not None, "opened above"
+        assert self._child.stderr is not None, "opened above"
+        self._stdout, self._stderr = self._child.stdout, self._child.stderr
         self._first = threading.Event()
         self._reader = threading.Thread(target=self._listen, name="paceline-powermetrics", daemon=True)
         self._reader.start()
@@ -62,30 +62,26 @@ class Powermetrics(Meter):
         self._samples.begin()
 
     def stop(self, seconds: float) -> float | None:
-        watts = self._samples.mean()
-        return None if watts is None else watts * seconds
+        return self._samples.joules(seconds)
 
     def close(self) -> None:
         self._child.terminate()
         self._child.wait()
         self._reader.join()
-        for pipe in (self._child.stdout, self._child.stderr):
-            assert pipe is not None, "opened above"
-            pipe.close()
+        self._stdout.close()
+        self._stderr.close()
 
     def _listen(self) -> None:
-        assert self._child.stdout is not None, "opened above"
-        for watts in powers(self._child.stdout):
+        for watts in powers(self._stdout):
             self._samples.add(watts)
             self._first.set()
 
     def _await_first(self) -> None:
-        """It wants root; a child that ends at once says so."""
+        """It needs root; a child that ends at once says so."""
         end = time.monotonic() + PATIENCE
         while not self._first.wait(0.02):
             if self._child.poll() is not None or time.monotonic() > end:
-                assert self._child.stderr is not None, "opened above"
                 self._child.terminate()
-                said = self._child.stderr.read().strip().splitlines()
+                said = self._stderr.read().strip().splitlines()
                 self.close()
-                raise Unmetered(said[0] if said else "powermetrics tells nothing; run as root, with sudo")
+                raise Unmetered(said[0] if said else "powermetrics reports nothing; run as root, with sudo")

@@ -1,24 +1,22 @@
-"""What Intel and AMD processors count themselves (RAPL), as Linux shows it under ``/sys/class/powercap``."""
+"""The energy counters of Intel and AMD processors (RAPL), as Linux shows them under ``/sys/class/powercap``."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar
 
 from paceline.bench.energy.meter import Meter, Unmetered
 
 POWERCAP = Path("/sys/class/powercap")
 COUNTED = ("package", "dram")
-"""Parts that do not hold one another: cores and graphics are in the package already, and psys holds everything."""
+"""Parts that do not contain one another: packages contain cores and graphics, and psys contains everything."""
 MICRO = 1e-6
 
 
 @dataclass
 class Zone:
-    """One counter of microjoules, which begins again at zero where it is full."""
+    """One counter of microjoules, which starts again at zero where it is full."""
 
-    name: str
     counter: Path
     full: int
     began: int = 0
@@ -28,15 +26,14 @@ class Zone:
 
     def moved(self) -> int:
         """Microjoules since it began. A counter that is full more than once in between counts short."""
-        now = self.read()
-        return now - self.began if now >= self.began else now - self.began + self.full
+        moved = self.read() - self.began
+        return moved if moved >= 0 else moved + self.full
 
 
 class Rapl(Meter):
-    """Processor packages and their memory, whoever uses them: other programs' work counts, too."""
+    """Processor packages and their memory; the work of other programs counts, too."""
 
-    source: ClassVar[str] = "rapl"
-    measured: ClassVar[bool] = True
+    source = "rapl"
 
     def __init__(self, root: Path = POWERCAP) -> None:
         self.zones = _zones(root)
@@ -57,16 +54,14 @@ def _zones(root: Path) -> list[Zone]:
     found = []
     for folder in sorted(root.glob("intel-rapl:*")):
         try:
-            name = (folder / "name").read_text().strip()
-            if not name.startswith(COUNTED):
-                continue
-            zone = Zone(name, folder / "energy_uj", int((folder / "max_energy_range_uj").read_text()))
-            zone.read()
+            if (folder / "name").read_text().strip().startswith(COUNTED):
+                zone = Zone(folder / "energy_uj", int((folder / "max_energy_range_uj").read_text()))
+                zone.read()
+                found.append(zone)
         except PermissionError:
             raise Unmetered(
                 f"{folder / 'energy_uj'} is for root only; 'sudo chmod a+r' on it, or on all of them, opens it"
             ) from None
         except (OSError, ValueError):
             continue
-        found.append(zone)
     return found

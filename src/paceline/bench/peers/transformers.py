@@ -11,8 +11,9 @@ import torch
 import transformers
 from transformers import PreTrainedModel
 
-from paceline.bench.peers.weights import Foreign, Terms, Weights
-from paceline.bench.run.contestant import Clock, Contestant, Job, Missing, Written
+from paceline.bench.peers.weights import Foreign, Terms
+from paceline.bench.race import Clock
+from paceline.bench.run.contestant import Job, Missing, TextContestant, Written, room_for
 from paceline.context import Ints
 from paceline.drafters.assistant.drafter import LEVELS
 from paceline.drafters.lookup import Lookup
@@ -23,7 +24,7 @@ Options: TypeAlias = dict[str, Any]
 
 
 @dataclass(frozen=True)
-class Drafting:
+class DraftSettings:
     """How many tokens a draft has, and the model for those ways of drafting that use one."""
 
     tokens: int
@@ -52,65 +53,41 @@ class Drafting:
         return {"tokenizer": self.tokenizer, **assistant}
 
 
-class Transformers(Contestant):
+class Transformers(TextContestant):
     """`generate` on an ordinary copy of the target."""
 
-    def __init__(self, terms: Terms, drafting: Drafting | None, options: Callable[[], Options]) -> None:
+    def __init__(self, terms: Terms, drafts: DraftSettings | None, options: Callable[[], Options]) -> None:
         self.name = terms.name
-        self._weights: Weights | None = terms.weights
-        self._model: PreTrainedModel | None = terms.weights.model
-        self._limit = terms.weights.target.context_length
-        self._drafting = drafting
-        self._options: Callable[[], Options] | None = options
+        self.weights, self.model = terms.weights, terms.weights.model
+        self._drafts, self._options = drafts, options
 
     def facts(self) -> dict[str, Any]:
-        model, drafting = self._running, self._drafting
         found = {
             "library": "transformers",
             "version": transformers.__version__,
             "model": self.weights.target.name,
-            "dtype": str(model.dtype).removeprefix("torch."),
-            "attention": model.config._attn_implementation,
+            "dtype": str(self.model.dtype).removeprefix("torch."),
+            "attention": self.model.config._attn_implementation,
             "cache": "dynamic",
-            "device": str(model.device),
+            "device": str(self.model.device),
             "threads": torch.get_num_threads(),
             "draft_model": None,
             "draft_tokens": None,
         }
-        if drafting is None:
+        if (drafts := self._drafts) is None:
             return found
-        draft = drafting.foreign.name if drafting.foreign else drafting.model and self.weights.same_tokens().target.name
-        ngram = {} if draft else {"max_ngram": drafting.ngram or "its own default"}
-        return {**found, "draft_model": draft, "draft_tokens": drafting.tokens, **ngram}
+        draft = drafts.foreign.name if drafts.foreign else drafts.model and self.weights.same_tokens().target.name
+        ngram = {} if draft else {"max_ngram": drafts.ngram or "its own default"}
+        return {**found, "draft_model": draft, "draft_tokens": drafts.tokens, **ngram}
 
     def write(self, job: Job, clock: Clock) -> Written:
         started = clock()
-        assert self._options is not None, "a peer that was closed writes no more"
-        model, watch = self._running, Watch(clock, started)
-        room = job.max_new_tokens if self._limit is None else min(job.max_new_tokens, self._limit - len(job.prompt))
+        watch = Watch(clock, started)
+        room = room_for(job, self.weights.target.context_length)
         settings = {**self._options(), **sampled(job.sampling), "streamer": watch}
-        with counted(model) as forwards, coins(job.sampling, model.device):
-            tokens = generated(model, job.prompt, room, job.eos, settings)
-        ended = bool(tokens) and tokens[-1] in job.eos
-        return Written(
-            tokens=tokens,
-            deliveries=watch.deliveries,
-            forwards=len(forwards),
-            finish="eos" if ended else "length" if room == job.max_new_tokens else "context",
-        )
-
-    def close(self) -> None:
-        self._weights = self._model = self._drafting = self._options = None
-
-    @property
-    def weights(self) -> Weights:
-        assert self._weights is not None, "a peer that was closed knows nothing"
-        return self._weights
-
-    @property
-    def _running(self) -> PreTrainedModel:
-        assert self._model is not None, "a peer that was closed writes no more"
-        return self._model
+        with counted(self.model) as forwards, coins(job.sampling, self.model.device):
+            tokens = generated(self.model, job.prompt, room, job.eos, settings)
+        return Written.of(job, tokens, watch.deliveries, room, len(forwards))
 
 
 class Watch:
@@ -133,24 +110,24 @@ class Watch:
         """There is nothing left to do."""
 
 
-def make(name: str, terms: Terms) -> Contestant:
+def make(name: str, terms: Terms) -> TextContestant:
     """The peer of that name. `Missing` where it cannot take part."""
     weights, tokens = terms.weights, terms.draft_tokens
     _refuse(terms.sampling)
     if name == "transformers":
         return Transformers(terms, None, dict)
     if name == "transformers-lookup":
-        lookup = Drafting(tokens or Lookup.nodes, ngram=_ngram(terms.options))
+        lookup = DraftSettings(tokens or Lookup.nodes, ngram=_ngram(terms.options))
         return Transformers(terms, lookup, lookup.lookup)
     if name == "transformers-assisted":
         weights.same_tokens()
-        assisted = Drafting(tokens or LEVELS, model=weights.draft_model)
+        assisted = DraftSettings(tokens or LEVELS, model=weights.draft_model)
         return Transformers(terms, assisted, assisted.assisted)
     assert name == "transformers-uag", f"no peer {name}"
     _refuse_foreign(terms)
     assert weights.vocabulary is not None, "refused otherwise"
     draft = weights.foreign(terms.options.get("draft"))
-    uag = Drafting(tokens or LEVELS, foreign=draft, tokenizer=weights.vocabulary.tokenizer)
+    uag = DraftSettings(tokens or LEVELS, foreign=draft, tokenizer=weights.vocabulary.tokenizer)
     return Transformers(terms, uag, uag.uag)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from paceline.bench.doubts import doubts
+from paceline.bench.warnings import warnings
 from paceline.bench.report.blocks import Part, Section, Warnings
 from paceline.bench.report.comparison import comparison
 from paceline.bench.report.costs import energy, latency
@@ -65,7 +65,7 @@ def _text_pages(summaries: Sequence[Summary], most: int) -> Iterator[TextPage]:
 
 def _of_run(number: int, summary: Summary, pages: Sequence[TextPage]) -> Part:
     """One run from headline to provenance."""
-    opening = Section("glance", "", [figures_at_a_glance(summary), Warnings(doubts(summary))])
+    opening = Section("glance", "", [figures_at_a_glance(summary), Warnings(warnings(summary))])
     if not summary.run.records:
         sections = [opening, provenance(summary)]
     else:

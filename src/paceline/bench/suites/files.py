@@ -1,13 +1,13 @@
 """Prompts from a user's own file, and to a file that reads back to the same prompts.
 
-A line is a JSON object, or a string, which is a text to go on from:
+A line is a JSON object, or a string, which is a text to continue:
 
-    {"prompt": "Once upon a time"}                                   a text to go on from
+    {"prompt": "Once upon a time"}                                   a text to continue
     {"turns": ["Write a poem.", "Now make it rhyme."]}               what a user says, through the chat template
     {"messages": [{"role": "user", "content": "Write a poem."}]}     the same, as chat programs keep it
 
-Besides: ``chat`` says otherwise which of the two it is; ``key`` (or ``id``, ``question_id``) names the prompt, ``task``
-(or ``category``) and ``language`` its cell; ``script`` (or ``text``) is how it goes on, where a text is replayed.
+``chat`` overrides which of the two it is. ``key`` (or ``id``, ``question_id``) names the prompt, ``task`` (or
+``category``) and ``language`` its cell. ``script`` (or ``text``) is how it goes on, where a text is replayed.
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
 
 from paceline.bench.suites.prompts import Prompt
 from paceline.bench.suites.sources import Row, Sources
@@ -47,18 +46,9 @@ def read_prompts(sources: Sources, path: Path, *, scripted: bool = False) -> lis
 
 def as_lines(prompts: Iterable[Prompt]) -> str:
     """Prompts as a file of lines that `read_prompts` reads back to the same ones."""
-    return "".join(json.dumps(_row(prompt), ensure_ascii=False) + "\n" for prompt in prompts)
-
-
-def _row(prompt: Prompt) -> dict[str, Any]:
-    row = {
-        "key": prompt.key,
-        "task": prompt.task,
-        "language": prompt.language,
-        "chat": prompt.chat,
-        "turns": list(prompt.turns),
-    }
-    return row if prompt.script is None else row | {"script": prompt.script}
+    names = ("key", "task", "language", "chat", "turns", "script")
+    rows = ({name: getattr(prompt, name) for name in names if getattr(prompt, name) is not None} for prompt in prompts)
+    return "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
 
 
 def _prompt(row: Row) -> Prompt:
@@ -68,7 +58,8 @@ def _prompt(row: Row) -> Prompt:
         raise ValueError(f"{row.where} is neither an object nor a text")
     kinds = [kind for kind in KINDS if kind in row.value]
     if len(kinds) != 1:
-        has = f", not {' and '.join(map(repr, kinds))}" if kinds else _odd(row)
+        odd = ", ".join(map(repr, sorted(set(row.value) - KNOWN)))  # perhaps misspelt
+        has = f", not {' and '.join(map(repr, kinds))}" if kinds else f", and has {odd}" if odd else ""
         raise ValueError(f"{row.where} needs one of 'prompt', 'turns' and 'messages'{has}")
     chat = row.get("chat", kinds != ["prompt"])
     if not isinstance(chat, bool):
@@ -94,13 +85,14 @@ def _turns(row: Row, kind: str) -> tuple[str, ...]:
     messages = row.get(kind)
     if not isinstance(messages, list) or not messages:
         raise ValueError(f"{row.where} has no 'messages': a list of role and content")
-    roles = [message.get("role") if isinstance(message, dict) else None for message in messages]
-    if set(roles) != {"user"}:
+    rows = [Row(message, row.number, row.where) for message in messages]
+    roles = dict.fromkeys(str(each.get("role")) for each in rows)
+    if list(roles) != ["user"]:
         raise ValueError(
-            f"{row.where} has messages of {', '.join(map(str, dict.fromkeys(roles)))}; give only the user's, for the "
-            f"model writes its answers itself"
+            f"{row.where} has messages of {', '.join(roles)}; give only the user's, for the model writes its answers "
+            "itself"
         )
-    return tuple(Row(message, row.number, row.where).text("content") for message in messages)
+    return tuple(each.text("content") for each in rows)
 
 
 def _name(row: Row, names: tuple[str, ...]) -> str | None:
@@ -114,9 +106,3 @@ def _name(row: Row, names: tuple[str, ...]) -> str | None:
     if not str(found).isprintable():
         raise ValueError(f"{row.where} has a {name!r} with characters that cannot be printed")
     return str(found)
-
-
-def _odd(row: Row) -> str:
-    """What may have been misspelt."""
-    odd = sorted(set(row.value) - KNOWN)
-    return f", and has {', '.join(map(repr, odd))}" if odd else ""

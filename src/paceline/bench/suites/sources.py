@@ -1,6 +1,6 @@
-"""Where the files of suites lie: in a folder that was named, in the usual places, or on the hub.
+"""The files of suites: in a folder that was named, in the usual places, or on the hub.
 
-Nothing of them is part of this package. What is read is remembered with its checksum, so that a run can say what its
+None of them is part of this package. Every file that is read is noted with its checksum, so that a run can say what its
 prompts were made of.
 """
 
@@ -12,7 +12,7 @@ import json
 import os
 import re
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from io import BytesIO
 from pathlib import Path
@@ -28,7 +28,7 @@ USUAL = Path("..") / "shared" / "data"
 TOKENIZERS = "tokenizers"
 """The folder of the data folder that holds tokenizers."""
 BELOW = ("", "bench")
-"""Files are looked for in the data folder and in this one of its folders."""
+"""Files are looked for in the data folder and in this folder below it."""
 CHECKOUT = Path(__file__).resolve().parents[4]
 HUB = {"alpaca_eval.json": "tatsu-lab/alpaca_eval"}
 """Files that their authors keep on the hub as text -> the dataset."""
@@ -38,7 +38,7 @@ SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
 
 @dataclass(frozen=True)
 class Row:
-    """One entry of a file, and how to speak of it."""
+    """One entry of a file, and how errors name it."""
 
     value: Any
     number: int
@@ -57,15 +57,18 @@ class Row:
     def texts(self, name: str) -> tuple[str, ...]:
         """A list of texts that it must have."""
         found = self.get(name)
-        texts = [text for text in found if isinstance(text, str) and text.strip()] if isinstance(found, list) else []
-        if not texts or texts != found:
+        if (
+            not isinstance(found, list)
+            or not found
+            or any(not isinstance(one, str) or not one.strip() for one in found)
+        ):
             raise ValueError(f"{self.where} has no {name!r}: a list of texts")
-        return tuple(texts)
+        return tuple(found)
 
 
 class Sources:
-    """The data folder, and which of its files were read. ``data`` is the only place where it is given; otherwise the
-    hub is asked for what the usual places lack."""
+    """The data folder, and which of its files were read. A folder given as ``data`` is the only place; otherwise files
+    that the usual places lack come from the hub."""
 
     def __init__(self, data: Path | None = None) -> None:
         self.folder = _folder(data)
@@ -76,14 +79,13 @@ class Sources:
     def find(self, *names: str) -> Path | None:
         """The first of these files or folders that is there."""
         if self.folder is not None:
-            for name in names:
-                for below in BELOW:
-                    if (place := self.folder / below / name).exists():
-                        return place
-        return next(filter(None, map(self._download, names)), None) if self._hub else None
+            for place in (self.folder / below / name for name in names for below in BELOW):
+                if place.exists():
+                    return place
+        return next(filter(None, map(_download, names)), None) if self._hub else None
 
     def need(self, what: str, *names: str) -> Path:
-        """`find`, or a sentence that says what is missing and how it is brought here."""
+        """`find`, or an error that says what is missing and where to put it."""
         found = self.find(*names)
         if found is not None:
             return found
@@ -95,17 +97,20 @@ class Sources:
     def text(self, path: Path) -> str:
         """A file as text, unpacked where it is packed."""
         try:
-            raw = read_file(path)
-            content = _unpacked(path, raw) if path.suffix == ".gz" else raw
-            told = content.decode("utf8").removeprefix("\ufeff")
+            raw = content = read_file(path)
+            if path.suffix == ".gz":
+                with gzip.open(BytesIO(raw)) as file:
+                    content = bounded(cast("BinaryIO", file), path, MOST)
+            decoded = content.decode("utf8").removeprefix("\ufeff")
         except UnicodeDecodeError as error:
-            raise ValueError(
-                f"{path} is not UTF-8 text (offset {error.start}); convert it, for example with iconv"
-            ) from None
+            at = f"offset {error.start}"
+            raise ValueError(f"{path} is not UTF-8 text ({at}); convert it, for example with iconv") from None
         except (OSError, EOFError, zlib.error) as error:
             raise ValueError(f"cannot read {path}: {getattr(error, 'strerror', None) or error}") from None
-        self.read[self._name(path)] = hashlib.sha256(raw).hexdigest()[:16]
-        return told
+        inside = self.folder is not None and path.is_relative_to(self.folder)
+        name = path.relative_to(self.folder).as_posix() if inside and self.folder is not None else path.name
+        self.read[name] = hashlib.sha256(raw).hexdigest()[:16]
+        return decoded
 
     def json(self, path: Path) -> Any:
         """A file that holds one JSON value."""
@@ -117,7 +122,7 @@ class Sources:
             raise ValueError(f"{path} cannot be read: {error}") from None
 
     def rows(self, path: Path) -> Iterator[Row]:
-        """A file of JSON lines, numbered as editors number them. Empty lines say nothing."""
+        """A file of JSON lines, numbered as editors number them. Empty lines are skipped."""
         for number, line in enumerate(self.text(path).split("\n"), start=1):
             if not line.strip():
                 continue
@@ -129,22 +134,18 @@ class Sources:
             except ValueError as error:
                 raise ValueError(f"{where} cannot be read: {error}") from None
 
-    def _name(self, path: Path) -> str:
-        """A file's name within the data folder."""
-        inside = self.folder is not None and path.is_relative_to(self.folder)
-        return path.relative_to(self.folder).as_posix() if inside and self.folder is not None else path.name
 
-    def _download(self, name: str) -> Path | None:
-        """A file from the hub, or what was downloaded of it before; None where neither can be had."""
-        if name not in HUB:
-            return None
-        from huggingface_hub import hf_hub_download
-        from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError
+def _download(name: str) -> Path | None:
+    """A file from the hub, or from its cache; None where neither has it."""
+    if name not in HUB:
+        return None
+    from huggingface_hub import hf_hub_download
+    from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError
 
-        try:
-            return Path(hf_hub_download(HUB[name], name, repo_type="dataset", local_files_only=not hub.answers()))
-        except (LocalEntryNotFoundError, HfHubHTTPError, OSError):
-            return None
+    try:
+        return Path(hf_hub_download(HUB[name], name, repo_type="dataset", local_files_only=not hub.answers()))
+    except (LocalEntryNotFoundError, HfHubHTTPError, OSError):
+        return None
 
 
 def tokenizers_in(sources: Sources) -> dict[str, Path]:
@@ -153,20 +154,13 @@ def tokenizers_in(sources: Sources) -> dict[str, Path]:
     return {place.name: place for place in sorted(folder.iterdir()) if place.is_dir()} if folder is not None else {}
 
 
-def _unpacked(path: Path, raw: bytes) -> bytes:
-    with gzip.open(BytesIO(raw)) as file:
-        return bounded(cast("BinaryIO", file), path, MOST)
-
-
 def _value(text: str) -> Any:
-    """JSON that can be taken at its word. JSONDecodeError where it is none, another ValueError where it is odd."""
+    """One unambiguous JSON value. JSONDecodeError where the text is not JSON, another ValueError where it is odd."""
     try:
         value = json.loads(text, object_pairs_hook=_object)
         if SURROGATE.search(text):
             json.dumps(value, ensure_ascii=False).encode()
         return value
-    except json.JSONDecodeError:
-        raise
     except UnicodeEncodeError:
         raise ValueError("it has half of a surrogate pair, which is no character") from None
     except RecursionError:
@@ -174,22 +168,19 @@ def _value(text: str) -> Any:
 
 
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """Of two values under one name, JSON's own reader would drop the first without a word."""
+    """JSON's own reader silently drops the first of two values under one name."""
     found = dict(pairs)
     if len(found) < len(pairs):
         names = [name for name, _ in pairs]
-        twice = next(name for name in names if names.count(name) > 1)
-        raise ValueError(f"it has {twice!r} twice")
+        raise ValueError(f"it has {next(name for name in names if names.count(name) > 1)!r} twice")
     return found
 
 
 def _folder(data: Path | None) -> Path | None:
     """The data folder. One that was named must be there."""
-    named = [(data, "--data"), (Path(os.environ[DATA]) if os.environ.get(DATA) else None, DATA)]
-    for path, how in named:
-        if path is not None:
-            if not path.is_dir():
+    for path, how in ((data, "--data"), (os.environ.get(DATA), DATA)):
+        if path:
+            if not Path(path).is_dir():
                 raise ValueError(f"there is no folder {path}, which {how} names as the data folder")
-            return path
-    places: Sequence[Path] = (USUAL, CHECKOUT / USUAL)
-    return next((place.resolve() for place in places if place.is_dir()), None)
+            return Path(path)
+    return next((place.resolve() for place in (USUAL, CHECKOUT / USUAL) if place.is_dir()), None)

@@ -1,8 +1,8 @@
-"""Suites by name: what a run writes.
+"""Suites by name.
 
-Everything about a suite is fixed by its name, its files and what is asked of it here; nothing is drawn. ``limit`` is
-prompts per cell, a task in a language, and takes them at equal distances from all over the cell (`picking.spread`):
-of MT-Bench's eight categories, eight prompts or more have every one.
+The name of a suite, its files and the options here decide its prompts; none is drawn at random. ``limit`` is a number
+of prompts per cell, a task in a language, and takes them at equal distances from all over the cell (`spread`): of
+MT-Bench's eight categories, eight prompts or more have every one.
 """
 
 from __future__ import annotations
@@ -10,14 +10,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+from paceline.bench.suites.dictspec import dictspec
 from paceline.bench.suites.files import read_prompts
-from paceline.bench.suites.longform import dictspec
-from paceline.bench.suites.multilingual import multi_spec_bench
-from paceline.bench.suites.picking import chosen, hint, thinned
-from paceline.bench.suites.prompts import Prompt, Workload
+from paceline.bench.suites.prompts import Prompt, Workload, chosen, hint, thinned
 from paceline.bench.suites.running import continuation, languages_of, replay
 from paceline.bench.suites.sources import Row, Sources
-from paceline.bench.suites.spec import FILES, TASKS, spec_bench
+from paceline.bench.suites.spec_bench import FILES, TASKS, multi_spec_bench, spec_bench
 
 SUITES = {
     "spec-bench": "480 English questions of six tasks, and 80 functions of HumanEval",
@@ -30,11 +28,13 @@ SUITES = {
 }
 """Name -> what it is, in one line."""
 OF_A_FILE = ("prompts", "replay")
-MULTI_FOLDERS = ("multi-spec-bench", "multilingual-mt-bench", "xquad", "mgsm", *FILES)
-"""Any of which makes a part of multi-spec-bench."""
 ALPACA = "alpaca_eval.json"
-
-Built = tuple[list[Prompt], list[str]]
+NEEDED = {
+    "spec-bench": FILES,
+    "multi-spec-bench": ("multi-spec-bench", "multilingual-mt-bench", "xquad", "mgsm", *FILES),
+    "alpaca-eval": (ALPACA,),
+}
+"""Suite -> files and folders, any of which makes a part of it."""
 
 
 def open_suite(
@@ -47,42 +47,6 @@ def open_suite(
 ) -> Workload:
     """The prompts of a suite: of all its tasks and languages unless some are named, and all of them unless limited."""
     name, _, argument = spec.partition(":")
-    _check(spec, name, argument, languages, tasks, limit)
-    sources = Sources(data)
-    prompts, notes = _built(name, argument, sources, languages, tasks, limit)
-    if not prompts:
-        raise ValueError(f"{spec} has no prompts of what was asked for{': ' if notes else ''}{'; '.join(notes)}")
-    return Workload(suite=spec, prompts=thinned(prompts, limit), notes=tuple(notes), sources=sources.read)
-
-
-def is_here(name: str, data: Path | None = None) -> bool:
-    """Whether the data of a suite is on this machine. Suites of a file have theirs with the file."""
-    sources = Sources(data)
-    if sources.folder is None:
-        return name in ("dictspec", *OF_A_FILE)
-    sources = Sources(sources.folder)  # whatever the hub has is not here
-    match name:
-        case "spec-bench":
-            return sources.find(*FILES) is not None
-        case "multi-spec-bench":
-            return sources.find(*MULTI_FOLDERS) is not None
-        case "continuation":
-            return bool(languages_of(sources))
-        case "alpaca-eval":
-            return sources.find(ALPACA) is not None
-        case _:
-            return True
-
-
-def _check(
-    spec: str,
-    name: str,
-    argument: str,
-    languages: Sequence[str] | None,
-    tasks: Sequence[str] | None,
-    limit: int | None,
-) -> None:
-    """What can be told without any file."""
     if name not in SUITES:
         raise ValueError(f"unknown suite {name!r}{hint(name, list(SUITES))}; there is {', '.join(SUITES)}")
     if name in OF_A_FILE and not argument:
@@ -94,6 +58,22 @@ def _check(
     for what, names in (("language", languages), ("task", tasks)):
         if names is not None and not all(names):
             raise ValueError(f"a {what} of {spec} is empty; name it, or leave it out")
+    sources = Sources(data)
+    prompts, notes = _built(name, argument, sources, languages, tasks, limit)
+    if not prompts:
+        raise ValueError(f"{spec} has no prompts of what was asked for{': ' if notes else ''}{'; '.join(notes)}")
+    return Workload(suite=spec, prompts=thinned(prompts, limit), notes=tuple(notes), sources=sources.read)
+
+
+def is_here(name: str, data: Path | None = None) -> bool:
+    """Whether the data of a suite is on this machine. Suites of a file have theirs with the file."""
+    folder = Sources(data).folder
+    if name in ("dictspec", *OF_A_FILE):
+        return True
+    if folder is None:
+        return False
+    sources = Sources(folder)  # asks no hub
+    return bool(languages_of(sources)) if name == "continuation" else sources.find(*NEEDED[name]) is not None
 
 
 def _built(
@@ -103,25 +83,25 @@ def _built(
     languages: Sequence[str] | None,
     tasks: Sequence[str] | None,
     limit: int | None,
-) -> Built:
+) -> tuple[list[Prompt], list[str]]:
+    """The prompts, and notes."""
+    if name in OF_A_FILE:
+        return _from_file(name, Path(argument), sources, languages, tasks), []
+    there = {"spec-bench": TASKS, "multi-spec-bench": TASKS, "alpaca-eval": ("alpaca_eval",)}.get(name, (name,))
+    if name in ("spec-bench", "alpaca-eval"):
+        chosen(name, "language", languages, ["en"])
+    wanted = chosen(name, "task", tasks, there)
     match name:
         case "spec-bench":
-            chosen(name, "language", languages, ["en"])
-            return spec_bench(sources, chosen(name, "task", tasks, TASKS))
+            return spec_bench(sources, wanted)
         case "multi-spec-bench":
-            return multi_spec_bench(sources, chosen(name, "task", tasks, TASKS), languages)
+            return multi_spec_bench(sources, wanted, languages)
         case "continuation":
-            chosen(name, "task", tasks, [name])
             return continuation(sources, argument, languages, limit)
         case "dictspec":
-            chosen(name, "task", tasks, [name])
             return dictspec(languages)
-        case "alpaca-eval":
-            chosen(name, "task", tasks, ["alpaca_eval"])
-            chosen(name, "language", languages, ["en"])
-            return _alpaca_eval(sources), []
         case _:
-            return _from_file(name, Path(argument), sources, languages, tasks), []
+            return _alpaca_eval(sources), []
 
 
 def _alpaca_eval(sources: Sources) -> list[Prompt]:
@@ -129,14 +109,10 @@ def _alpaca_eval(sources: Sources) -> list[Prompt]:
     rows = sources.json(path)
     if not isinstance(rows, list):
         raise ValueError(f"{path} is not AlpacaEval's: a list of instructions")
+    texts = [Row(row, at, f"{path}, entry {at},").text("instruction") for at, row in enumerate(rows, start=1)]
     return [
-        Prompt(
-            key=f"en-alpaca_eval-{number}",
-            task="alpaca_eval",
-            language="en",
-            turns=(Row(row, number, f"{path}, entry {number},").text("instruction"),),
-        )
-        for number, row in enumerate(rows, start=1)
+        Prompt(key=f"en-alpaca_eval-{at}", task="alpaca_eval", language="en", turns=(text,))
+        for at, text in enumerate(texts, start=1)
     ]
 
 
@@ -150,7 +126,6 @@ def _from_file(
     else:
         prompts = read_prompts(sources, path, scripted=name == "replay")
     for what, asked in (("task", tasks), ("language", languages)):
-        there = list(dict.fromkeys(getattr(prompt, what) for prompt in prompts))
-        wanted = chosen(str(path), what, asked, there)
+        wanted = chosen(str(path), what, asked, list(dict.fromkeys(getattr(prompt, what) for prompt in prompts)))
         prompts = [prompt for prompt in prompts if getattr(prompt, what) in wanted]
     return prompts

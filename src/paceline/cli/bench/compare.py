@@ -107,7 +107,7 @@ def _percents(found: Estimate) -> str:
 
 
 def _within(found: Within) -> Iterator[str]:
-    from paceline.bench.doubts import doubts
+    from paceline.bench.warnings import warnings
 
     summary = found.summary
     for columns in _blocks(summary.tasks):
@@ -115,7 +115,7 @@ def _within(found: Within) -> Iterator[str]:
         yield ""
     notes = [f"{BEST} the fastest of its column, and what is not told apart from it"]
     notes += [_told(one) for one in found.findings if one.task is None and summary.base not in (one.entry, one.other)]
-    yield from _wrapped([*notes, *doubts(summary)])
+    yield from _wrapped([*notes, *warnings(summary)])
 
 
 def _rows(found: Within, columns: Sequence[str | None]) -> Iterator[tuple[str, ...]]:

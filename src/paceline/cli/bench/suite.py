@@ -7,8 +7,9 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from paceline.cli.common import Subparsers, add_json, aligned, print_json
+from paceline.cli.common import Subparsers, add_json, print_json
 from paceline.cli.streams import say
+from paceline.cli.tables import table
 from paceline.files import check_output, write_whole
 
 if TYPE_CHECKING:
@@ -54,8 +55,7 @@ def names(given: str) -> list[str]:
 def run(options: argparse.Namespace) -> int:
     if options.suite is None:
         return _list(options)
-    from paceline.bench.suites import open_suite
-    from paceline.bench.suites.files import as_lines
+    from paceline.bench.suites import as_lines, open_suite
 
     check_output(options.out)  # what is there is never replaced
     workload = open_suite(
@@ -80,17 +80,16 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _list(options: argparse.Namespace) -> int:
-    from paceline.bench.suites import SUITES
-    from paceline.bench.suites.suites import is_here
+    from paceline.bench.suites import SUITES, is_here
 
     for flag in ("langs", "tasks", "limit", "out"):
         if getattr(options, flag) is not None:
             raise ValueError(f"--{flag} is of a suite: name one, as in 'paceline bench suite spec-bench --{flag} ...'")
     here = {name: is_here(name, options.data) for name in SUITES}
-    rows = [(name, "" if here[name] else "data not here", told) for name, told in SUITES.items()]
-    say("\n".join(line.rstrip() for line in aligned(rows)))
+    rows = [(name, "" if here[name] else "data not here", what) for name, what in SUITES.items()]
+    say(table(("", "", ""), rows, left=(0, 1, 2)))
     if options.json:
-        print_json({"suites": [{"name": name, "is": told, "here": here[name]} for name, told in SUITES.items()]})
+        print_json({"suites": [{"name": name, "is": what, "here": here[name]} for name, what in SUITES.items()]})
     return 0
 
 
@@ -98,21 +97,17 @@ def _show(workload: Workload) -> None:
     """Prompts per cell, tasks by languages."""
     cells = workload.cells
     languages = list(dict.fromkeys(language for counts in cells.values() for language in counts))
-    rows = [(workload.suite, *languages, "all")]
-    for task, counts in cells.items():
-        rows.append((task, *(str(counts.get(language, "-")) for language in languages), str(sum(counts.values()))))
+    rows = [
+        (task, *(counts.get(language, "-") for language in languages), sum(counts.values()))
+        for task, counts in cells.items()
+    ]
     sums = [sum(counts.get(language, 0) for counts in cells.values()) for language in languages]
-    rows.append(("all", *map(str, sums), str(sum(sums))))
-    say("\n".join(line.rstrip() for line in aligned(rows)))
+    say(table((workload.suite, *languages, "all"), [*rows, ("all", *sums, sum(sums))]))
     for note in workload.notes:
         say(f"\n{note}" if note == workload.notes[0] else note)
     if workload.sources:
         say("\nread, with the first digits of their SHA-256:")
-        say(
-            "\n".join(
-                line.rstrip() for line in aligned([(name, digits, "") for name, digits in workload.sources.items()])
-            )
-        )
+        say(table(("", ""), workload.sources.items(), left=(0, 1)))
 
 
 def _keep(path: Path, lines: str) -> str:

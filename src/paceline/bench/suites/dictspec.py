@@ -1,4 +1,4 @@
-"""Twenty requests for a long text in each of a few languages: prose that a dictionary of a language should know.
+"""Twenty requests for a long text in each of a few languages: prose that a language's dictionary should know.
 
 The setting is that of DictSpec's wall-clock runs (section 4.6 there: 20 prompts per language, up to 2,048 new tokens,
 batches of at most 5); the requests are our own. English, Polish and Ukrainian ask for the same twenty things. Crimean
@@ -9,8 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from paceline.bench.suites.picking import chosen
-from paceline.bench.suites.prompts import Prompt
+from paceline.bench.suites.prompts import Prompt, chosen
 
 FRAMED = "the Crimean Tatar requests are one frame with twenty topics and have been read by no native speaker"
 
@@ -103,7 +102,7 @@ REQUESTS: dict[str, Sequence[str]] = {
 
 
 def dictspec(languages: Sequence[str] | None) -> tuple[list[Prompt], list[str]]:
-    """The requests of these languages, or of all."""
+    """The requests of these languages, or of all, and notes."""
     wanted = chosen("dictspec", "language", languages, list(REQUESTS))
     prompts = [
         Prompt(key=f"{language}-dictspec-{number}", task="dictspec", language=language, turns=(request,))

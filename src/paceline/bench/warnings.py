@@ -1,77 +1,79 @@
-"""What must be known before the numbers of a run are believed: sentences, the gravest first.
+"""What to know before believing the numbers of a run: sentences, the most serious first.
 
-"Unstable" always stands with its reason: times of the same text that differ, a machine that got slower, rounds that
-stalled, an interval that is wide.
+"Unstable" always stands with its reason: times of the same text that differ, a machine that became slower, rounds that
+stalled, a wide interval.
 """
 
 from __future__ import annotations
 
 import math
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from paceline.bench.run.record import Record, Verdict
+from paceline.bench.run.record import Verdict
 from paceline.bench.statistics import difference
-from paceline.bench.summary import Summary
+from paceline.bench.summary import Summary, of_cell
 
 STABLE = 1.3
 """Ratio of slowest to fastest time for the same text up to which a measurement counts as stable."""
 DRIFT = 1.1
-"""Ratio of plain decoding's speeds at the two ends of a run, likewise."""
+"""The same for plain decoding's speeds at the two ends of a run."""
 WIDE = 0.1
-"""Half an interval, as a share of its speed-up, likewise."""
+"""The same for half an interval, as a share of its speed-up."""
 UNKNOWN = 1.0
-"""Likewise, from where an interval says nothing."""
+"""From this share on, an interval says nothing."""
 STALLED = 0.01
-"""Share of rounds that stalled, likewise."""
+"""Share of rounds that stalled up to which a measurement counts as stable."""
 WARM_UP = {
     Verdict.NEAR_TIE: "a near tie of the arithmetic",
     Verdict.BUG: "rounding does not explain it, so this is a bug",
     Verdict.DIFFERENT: "rounding does not explain it, so it writes another text",
     Verdict.NOT_RESCORED: "the place could not be scored again, so nobody can tell a near tie from a bug",
 }
-GRAVE = {
+SERIOUS = {
     Verdict.BUG: "and rounding does not explain it: this is a bug",
     Verdict.DIFFERENT: "and it is another library's, so nobody can tell a near tie from a mistake",
     Verdict.NOT_RESCORED: "and the place could not be scored again, so nobody can tell a near tie from a bug",
 }
 
 
-def doubts(summary: Summary) -> list[str]:
-    """All that there are."""
+def warnings(summary: Summary) -> list[str]:
+    """All warnings about a run."""
     if not summary.run.records:
         return ["not a single text is finished"]
-    findings = (_texts, _whole, _sittings, _stability, _stalls, _loops, _work, _energy)
-    return [told for finding in findings for told in finding(summary)]
+    kinds = (_texts, _whole, _sittings, _stability, _stalls, _loops, _work, _energy)
+    return [sentence for kind in kinds for sentence in kind(summary)]
 
 
 def _texts(summary: Summary) -> Iterator[str]:
     """Texts that are not plain decoding's."""
-    for verdict, meaning in GRAVE.items():
+    plain, texts = summary.entries[0], summary.texts
+    for verdict, meaning in SERIOUS.items():
         for entry in summary.entries:
-            found = [record for record in summary.records(entry) if record.verdict is verdict]
-            if found:
-                first, count = found[0], _counted(len(summary.records(entry)), "text")
+            odd = of_cell(texts[texts.verdict == verdict], entry)
+            if len(odd):
+                first = summary.run.records[odd.index[0]]
+                all_texts = _counted(len(of_cell(texts, entry)), "text")
                 where = "" if first.parts_at is None else f", from token {first.parts_at + 1} on"
                 yield (
-                    f"{entry} wrote another text than {summary.entries[0]} in {len(found)} of {count} (first "
+                    f"{entry} wrote another text than {plain} in {len(odd)} of {all_texts} (first "
                     f"{first.prompt}{where}), {meaning}"
                 )
     for entry in summary.entries:
-        ties = sum(record.verdict is Verdict.NEAR_TIE for record in summary.records(entry))
+        ties = len(of_cell(texts[texts.verdict == Verdict.NEAR_TIE], entry))
         if ties:
             yield (
-                f"{_counted(ties, 'text')} of {entry} part from {summary.entries[0]}'s at a near tie of the "
+                f"{_counted(ties, 'text')} of {entry} part from {plain}'s at a near tie of the "
                 "arithmetic, so not the same work was done"
             )
 
 
 def _whole(summary: Summary) -> Iterator[str]:
-    """What is not there."""
+    """What is missing."""
     about = summary.run.about
     if not about.finished:
-        done = len({(record.unit, record.repeat) for record in summary.run.records})
+        done = len(summary.texts[["unit", "repeat"]].drop_duplicates())
         yield f"not finished: {done} of {about.workload.get('units', '?')} units are written"
     for name, why in about.missing.items():
         yield f"{name} is missing: {why}"
@@ -81,7 +83,7 @@ def _whole(summary: Summary) -> Iterator[str]:
 
 
 def _sittings(summary: Summary) -> Iterator[str]:
-    """A run that went on somewhere else, or later with other software, or on a machine with other work."""
+    """A run that continued elsewhere, with other software, or on a machine that was busy."""
     sittings = summary.run.about.sittings
     for name, values in _facts(sittings).items():
         if len(values) > 1:
@@ -104,22 +106,20 @@ def _facts(sittings: Sequence[dict[str, Any]]) -> dict[str, list[str]]:
 
 
 def _timed(summary: Summary) -> bool:
-    """Whether there are times to doubt: a text that is replayed has none."""
-    return any(record.speed for record in summary.run.records)
+    """Whether there are times. A text that is replayed has none."""
+    return bool(summary.texts.speed.notna().any())
 
 
 def _stability(summary: Summary) -> Iterator[str]:
     if not _timed(summary):
         return
-    times = _times_of_texts(summary)
-    again = [max(found) / min(found) for found in times.values() if len(found) > 1]
-    if not again:
+    repeats = summary.texts.groupby(["entry", "prompt", "turn"]).speed.agg(["count", "min", "max"]).query("count > 1")
+    if repeats.empty:
         yield "every text was written once, so how steady the machine is is not known"
-    elif max(again) > STABLE:
-        apart = sum(ratio > STABLE for ratio in again)
+    elif ((spread := repeats["max"] / repeats["min"]) > STABLE).any():
         yield (
-            f"unstable: times of the same text differ by up to {max(again):.1f}x between repeats, of {apart} of "
-            f"{len(again)} by more than {STABLE:g}x"
+            f"unstable: times of the same text differ by up to {spread.max():.1f}x between repeats, of "
+            f"{(spread > STABLE).sum()} of {len(spread)} by more than {STABLE:g}x"
         )
     if (drift := _drift(summary)) is not None:
         change = f"{max(drift, 1 / drift):.2f}x {'slower' if drift < 1 else 'faster'}"
@@ -127,27 +127,14 @@ def _stability(summary: Summary) -> Iterator[str]:
     yield from _intervals(summary)
 
 
-def _times_of_texts(summary: Summary) -> dict[tuple[str, str, int], list[float]]:
-    """Seconds per token, by entry, prompt and turn."""
-    found: dict[tuple[str, str, int], list[float]] = defaultdict(list)
-    for record in summary.run.records:
-        if record.speed:
-            found[record.entry, record.prompt, record.turn].append(1 / record.speed)
-    return found
-
-
 def _drift(summary: Summary) -> float | None:
-    """Plain decoding's speed in the last third of a run over that in the first, where the two differ by more than
-    chance and than is tolerable. Thirds are taken task by task, since tasks differ in speed."""
-    cells: dict[tuple[str, str, int], list[Record]] = defaultdict(list)
-    for record in summary.records(summary.entries[0]):
-        if record.speed:
-            cells[record.task, record.language, record.turn].append(record)
+    """Plain decoding's speed in the last third of a run over that in the first, where they differ by more than chance
+    and than is tolerable. Thirds are taken task by task, since tasks differ in speed."""
+    plain = of_cell(summary.texts, summary.entries[0]).dropna(subset="speed")
     ratios = list[float]()
-    for texts in cells.values():
-        third = len(texts) // 3
-        early, late = texts[:third], texts[-third:] if third else []
-        ratios += [(last.speed or 1) / (first.speed or 1) for first, last in zip(early, late, strict=True)]
+    for _, speeds in plain.groupby(["task", "language", "turn"], sort=False).speed:
+        third = len(speeds) // 3
+        ratios += (speeds.to_numpy()[len(speeds) - third :] / speeds.to_numpy()[:third]).tolist()
     if len(ratios) < 2:
         return None
     found = difference(ratios).ratio
@@ -168,11 +155,11 @@ def _intervals(summary: Summary) -> Iterator[str]:
             yield (
                 f"unstable: the speed-up of {entry} is known to about {width:.0%} only; more prompts would narrow it"
             )
-    sizes = Counter((record.task, record.language) for record in summary.records(summary.entries[0]) if not record.turn)
-    repeats = 1 + max(record.repeat for record in summary.run.records)
-    lone = sum(size == repeats for size in sizes.values())
-    if 0 < lone < len(sizes) or (lone and len(sizes) > 1):
-        yield f"{lone} of {len(sizes)} cells have a single prompt, and no interval"
+    plain = of_cell(summary.texts, summary.entries[0])
+    prompts = plain[plain.turn == 0].groupby(["task", "language"]).size()
+    lone = int((prompts == 1 + summary.texts["repeat"].max()).sum())
+    if 0 < lone < len(prompts) or (lone and len(prompts) > 1):
+        yield f"{lone} of {len(prompts)} cells have a single prompt, and no interval"
 
 
 def _stalls(summary: Summary) -> Iterator[str]:
@@ -180,9 +167,9 @@ def _stalls(summary: Summary) -> Iterator[str]:
         figures = summary.figures(entry)
         if figures is None or not figures.rounds or not figures.stalls:
             continue
-        grave = figures.stalls > STALLED * figures.rounds
+        serious = figures.stalls > STALLED * figures.rounds
         yield (
-            f"{'unstable: ' if grave else ''}{figures.stalls} of {_counted(figures.rounds, 'round')} of {entry} took "
+            f"{'unstable: ' if serious else ''}{figures.stalls} of {_counted(figures.rounds, 'round')} of {entry} took "
             "more than five times the median round"
         )
 
@@ -197,7 +184,7 @@ def _loops(summary: Summary) -> Iterator[str]:
 
 
 def _work(summary: Summary) -> Iterator[str]:
-    """What methods brought along or did not have to do."""
+    """What methods had from earlier prompts, or did not have to do."""
     recipe = summary.run.about.recipe
     if recipe.get("warm"):
         yield "methods kept what they learnt from prompt to prompt; later prompts had the help of earlier ones"
@@ -208,13 +195,13 @@ def _work(summary: Summary) -> Iterator[str]:
         )
     if recipe.get("follow"):
         free = "" if all(entry.get("ours", True) for entry in summary.run.about.entries) else "; peers wrote freely"
-        told = f"methods walked plain decoding's recorded text, so that all did the same work{free}"
+        walked = f"methods walked plain decoding's recorded text, so that all did the same work{free}"
         rates = [
             f"{entry} {figures.flips_per_1000:.1f}"
             for entry in summary.entries
             if (figures := summary.figures(entry)) is not None and figures.flips_per_1000
         ]
-        yield told + (f"; per 1,000 tokens another would have been chosen: {', '.join(rates)}" if rates else "")
+        yield walked + (f"; per 1,000 tokens another would have been chosen: {', '.join(rates)}" if rates else "")
     for entry, found in summary.run.about.warm_up.items():
         if (verdict := found.get("verdict")) is not None:
             place = f"parted from {summary.entries[0]} at token {found['parts_at'] + 1} of the greedy warm-up"
