@@ -71,6 +71,7 @@ class Lab:
         script = f"{Path(sys.argv[0]).stem}--{options.model}".replace("/", "-").replace(":", "-")
         self.out: Path = options.out or Path("runs", "papers", script)
         self.missing: dict[str, str] = {}
+        self.runs: dict[str, Summary] = {}
         self._loaded: tuple[str, paceline.LanguageModel] | None = None
         self._file = self.out / "calibrated.json"
         kept = json.loads(self._file.read_text(encoding="utf8")) if self._file.exists() else {}
@@ -129,8 +130,9 @@ class Lab:
             usual["langs"] = listed(LANGUAGES)
         with self._trying(name, None):
             place = self.out / name.replace(" ", "-")
-            return race_methods(self.model(dtype), list(dict.fromkeys(methods)), out=place, **usual | options)
-        return None
+            found = race_methods(self.model(dtype), list(dict.fromkeys(methods)), out=place, **usual | options)
+            self.runs[name] = found
+        return self.runs.get(name)
 
     def races(self, stages: Mapping[str, Mapping[str, Any]]) -> dict[str, Summary]:
         """Several, by their names: those that could be made."""
@@ -162,7 +164,9 @@ class Lab:
     def show(self, report: common.Report) -> None:
         """Print a report, with what could not be made."""
         failed = [f"{name} could not be measured: {why}" for name, why in self.missing.items()]
-        data = {"out": str(self.out), "calibrated": {label: vars(one) for label, one in self.calibrated.items()}}
+        calibrated = {label: vars(one) for label, one in self.calibrated.items()}
+        runs = {name: run.as_dict() for name, run in self.runs.items()}
+        data = {"out": str(self.out), "calibrated": calibrated, "runs": runs}
         replace(report, notes=[*report.notes, *failed], data={**report.data, **data}).show(self.options)
 
 
