@@ -151,7 +151,7 @@ class Watched(Drafter):
         self, inner: Drafter, *, fails: str = "", after: int = 0, error: type[BaseException] = OSError
     ) -> None:
         self._inner = inner
-        self.needs = inner.needs
+        self.needs, self.prompt_needs = inner.needs, inner.prompt_needs
         self.opened = self.closed = 0
         self._fails, self._after, self._error = fails, after, error
 

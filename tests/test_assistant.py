@@ -16,7 +16,8 @@ from scipy import stats
 import paceline
 from engine import PROMPT, SIZE, habitual, tabled, write
 from families import build
-from paceline.api.model import KEPT_DRAFTERS, LanguageModel
+from paceline.api.drafters import KEPT
+from paceline.api.model import LanguageModel
 from paceline.api.settings import Settings, split_settings
 from paceline.context import Context, Ending
 from paceline.drafters import Ask, Budget, make_drafter
@@ -335,9 +336,9 @@ def test_a_method_may_ask_for_a_draft_model_of_another_type() -> None:
     texts = [lm.generate("Once", method=spec, **how) for spec in specs]
     plain = lm.generate("Once", method="plain", max_new_tokens=8, temperature=0.8)
     assert {tuple(text.tokens) for text in texts} == {tuple(plain.tokens)}
-    shared, also, other = (drafter.model for drafter, _ in lm._drafters.values() if isinstance(drafter, Assistant))
-    assert shared is also
-    assert (getattr(shared, "dtype", None), getattr(other, "dtype", None)) == (torch.float32, torch.bfloat16)
+    shared, also, other = (lm.lease(Settings(method=spec, draft_model="pocket-draft")).drafter.models for spec in specs)
+    assert shared == also != other
+    assert (shared[0].dtype, other[0].dtype) == (torch.float32, torch.bfloat16)
 
 
 def test_texts_of_one_prompt_have_it_read_once_by_the_draft_model() -> None:
@@ -597,16 +598,16 @@ def test_an_option_out_of_range_is_told(options: dict[str, Any], words: str) -> 
 def test_the_method_takes_the_draft_model_of_the_settings() -> None:
     lm = LanguageModel(tabled())
     settings, _ = split_settings({"draft_model": LanguageModel(alike()), "method": "assistant"})
-    drafter = lm.drafter(settings)
+    drafter = lm.lease(settings).drafter
     assert isinstance(drafter, Assistant)
-    assert lm.drafter(settings) is drafter
+    assert lm.lease(settings).drafter is drafter
     lm.forget()
-    assert lm.drafter(settings) is not drafter
+    assert lm.lease(settings).drafter is not drafter
     for top in range(1, 20):
-        lm.drafter(replace(settings, method=f"assistant:top={top}"))
-    assert len(lm._drafters) == KEPT_DRAFTERS
+        lm.lease(replace(settings, method=f"assistant:top={top}"))
+    assert len(lm._drafters) == KEPT
     both = split_settings({"draft_model": LanguageModel(alike()), "method": "lookup,assistant:top=2"})[0]
-    assert isinstance(lm.drafter(both), Fallback)
+    assert isinstance(lm.lease(both).drafter, Fallback)
 
 
 @pytest.mark.parametrize(
@@ -626,12 +627,11 @@ def test_a_draft_model_that_is_missing_or_unused_is_told(settings: dict[str, Any
 def test_a_draft_model_is_never_taken_for_another_that_came_after_it() -> None:
     """Kept drafters are found by the identity of a loaded model, which a new object may get from one that is gone."""
     lm = LanguageModel(tabled())
-    for number in range(2 * KEPT_DRAFTERS):
+    for number in range(2 * KEPT):
         draft = LanguageModel(TableTarget(habitual(seed=number), SIZE))
-        drafter = lm.drafter(Settings(draft_model=draft, method="assistant"))
-        assert isinstance(drafter, Assistant)
-        assert drafter.model is draft.target
-        assert lm.drafter(Settings(draft_model=draft, method="assistant")) is drafter
+        lease = lm.lease(Settings(draft_model=draft, method="assistant"))
+        assert lease.drafter.models == (draft.target,)
+        assert lm.lease(Settings(draft_model=draft, method="assistant")) is lease
 
 
 def test_a_quoted_value_may_hold_commas_and_pluses() -> None:

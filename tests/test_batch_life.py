@@ -267,7 +267,7 @@ def test_nobody_waits_for_a_reader_who_is_gone(how: str) -> None:
 class Shown(Plain):
     """Wants the logits of the whole prompt, and remembers which tokens it was shown, by sequence."""
 
-    needs = Want(logits=True)
+    prompt_needs = Want(logits=True)
 
     def __init__(self) -> None:
         self.shown: dict[Context, list[int]] = {}

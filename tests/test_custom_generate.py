@@ -36,12 +36,12 @@ from engine import Watched
 from families import VOCAB, build, byte_tokenizer
 from paceline.context import Context
 from paceline.drafters import Budget, Drafter, Plain
-from paceline.drafters.assistant import DraftModel
 from paceline.drafters.lookup import Lookup
 from paceline.integrations.transformers import CustomGenerate, custom_generate, targets
 from paceline.integrations.transformers.inputs import refuse
 from paceline.integrations.transformers.processors import RowProcessor, SplitProcessors, split_processors
 from paceline.law import Law, Sampling
+from paceline.targets import load as loading
 from paceline.targets.cache import CacheRows
 from paceline.targets.pocket.bundle import read_tokenizer
 from paceline.tree import DraftTree
@@ -859,8 +859,8 @@ def test_a_drafter_is_fitted_again_to_a_model_that_was_changed(monkeypatch: pyte
 
 
 def test_a_named_draft_model_is_loaded_once_for_all_models(monkeypatch: pytest.MonkeyPatch) -> None:
-    load, loaded = DraftModel.load, []
-    monkeypatch.setattr(DraftModel, "load", lambda *given: (loaded.append(given[0]), load(*given))[-1])
+    load, loaded = loading.open_model, list[str]()
+    monkeypatch.setattr(loading, "open_model", lambda name, **how: (loaded.append(name), load(name, **how))[-1])
     ours = custom_generate(draft_model="pocket-draft")
     model, _ = pocket()
     for each in (model, copy.deepcopy(model)):

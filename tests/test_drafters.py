@@ -21,7 +21,7 @@ from paceline.drafters.compose import Fallback, Union
 from paceline.drafters.lookup import Lookup
 from paceline.drafters.spec import GROUP
 from paceline.law import Sampling
-from paceline.targets.base import Request, Scores, Want
+from paceline.targets.base import NOTHING, Request, Scores, Want
 from paceline.targets.table import TableTarget
 from paceline.tree import EMPTY, DraftTree
 from paceline.verify import Verdict
@@ -148,15 +148,6 @@ def test_a_union_asks_all_and_merges_by_sequence() -> None:
     assert tree.sources == ("first+second", "first", "second")
 
 
-def test_a_union_over_budget_keeps_the_likeliest_and_of_equals_the_shallow() -> None:
-    unscored = Part("unscored", {1: chain("unscored", 1, 2, 3, 4)})
-    other = Part("other", {1: chain("other", 5, 6)})
-    assert proposals(Union([unscored, other]), [1], nodes=4) == [[1, 2, 5, 6]]
-    scored = DraftTree.chain([1, 2], scores=[-0.1, -0.2])
-    unlikely = DraftTree.chain([3, 4], scores=[-1.0, 0.0])
-    assert proposals(Union([Part("u", {1: unlikely}), Part("s", {1: scored})]), [1], nodes=3) == [[3, 1, 2]]
-
-
 def test_a_broken_tree_is_told_of_before_it_is_merged() -> None:
     broken = DraftTree.build([1, 2], [1, -1])
     with pytest.raises(ValueError, match="parents before children"):
@@ -165,9 +156,11 @@ def test_a_broken_tree_is_told_of_before_it_is_merged() -> None:
 
 @pytest.mark.parametrize("composed", [Fallback, Union])
 def test_parts_observe_with_their_own_state_and_their_needs_are_joined(composed: type[Fallback | Union]) -> None:
-    parts = [Part("a", {}, Want(hidden=frozenset({1}))), Part("b", {}, Want(logits=True, hidden=frozenset({2})))]
+    parts = [Part("a", {}, Want(hidden=frozenset({1}))), Part("b", {}, Want(top=3, hidden=frozenset({2})))]
     drafter = composed(parts)
-    assert drafter.needs == Want(logits=True, hidden=frozenset({1, 2}))
+    assert (drafter.needs, drafter.prompt_needs) == (Want(top=3, hidden=frozenset({1, 2})), NOTHING)
+    parts[0].prompt_needs, parts[1].needs = Want(logits=True), Want(top=5)  # as a part may say once it is fitted
+    assert (drafter.needs, drafter.prompt_needs) == (Want(top=5, hidden=frozenset({1})), Want(logits=True))
     target = TableTarget(habitual(), SIZE)
     seen = []
     for root in (1, 2):
@@ -185,7 +178,7 @@ def test_a_drafter_without_a_proposal_is_a_mistake_of_its_author() -> None:
 class Learner(Drafter):
     """Checks what a drafter is told: with its own record of the text, row by row."""
 
-    needs = Want(logits=True)
+    prompt_needs = Want(logits=True)
 
     def __init__(self) -> None:
         self.rows: list[int] = []

@@ -260,18 +260,17 @@ def test_a_draft_model_that_a_method_names_is_loaded_once_and_told() -> None:
     lm = paceline.load("pocket", dtype="float32")
     for spec in ("assistant:model=pocket-draft", "lookup,lookup:max_ngram=1+assistant:model=pocket-draft,top=2"):
         who = Ours(spec, lm.target, Drafting(vocabulary=lm.vocabulary))
-        before = drafting_models(who._drafter)
+        before = models_of(who)
         who.begin()
         who.forget()
-        assert drafting_models(who._drafter) == before != [], "another copy would be cold when the clock starts"
+        assert models_of(who) == before != (), "another copy would be cold when the clock starts"
         assert who.facts()["draft_model"] == "pocket-draft"
         assert who.facts()["draft_fingerprint"] == before[0].fingerprint()
 
 
-def drafting_models(drafter: Any) -> list[Target]:
-    if hasattr(drafter, "parts"):
-        return [model for part in drafter.parts for model in drafting_models(part)]
-    return [drafter.model] if hasattr(drafter, "model") else []
+def models_of(who: Ours) -> tuple[Target, ...]:
+    assert who._drafter is not None
+    return who._drafter.models
 
 
 # --- what one leaves undone

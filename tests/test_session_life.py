@@ -172,7 +172,7 @@ def test_a_prompt_that_begins_alike_is_read_from_where_it_parts(method: str) -> 
 class Reader(Plain):
     """Wants the logits of the whole prompt, and remembers which tokens it was shown."""
 
-    needs = Want(logits=True)
+    prompt_needs = Want(logits=True)
 
     def __init__(self) -> None:
         self.shown: list[int] = []

@@ -8,9 +8,11 @@ change the text.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from threading import Lock
 
 import numpy as np
 from numpy.typing import NDArray
@@ -81,6 +83,7 @@ class Context:
         self.prompt_length = len(tokens)
         self.finish: Finish | None = None
         self._turns: dict[int, int] = {}
+        self._scratch = _Scratch()
         self._length = len(tokens)
         self._buffer = _buffer(len(tokens) + max(1, ending.room(len(tokens), len(tokens))))
         self._buffer[: len(tokens)] = tokens
@@ -106,6 +109,10 @@ class Context:
     def root(self) -> int:
         """The last committed token: not in the cache yet, scored with the next draft."""
         return int(self._buffer[self._length - 1])
+
+    def extended(self, tokens: Sequence[int] | Ints) -> Hypothesis:
+        """This text as if these tokens followed: for a drafter that thinks ahead. Any number of them may exist."""
+        return Hypothesis(self, self._length, np.asarray(tokens, np.int64), self._scratch)
 
     @property
     def room(self) -> int:
@@ -161,6 +168,73 @@ class Context:
         """End the sequence where it is, which plain decoding would not."""
         if self.finish is None:
             self.finish = Finish.CANCELLED
+
+
+class Hypothesis(Context):
+    """A text with tokens behind it that were not emitted, and may never be. Making one copies no text, and no stop rule
+    sees its tokens; it stays the same when the text goes on.
+
+    A drafter may ask it whatever it asks a context. It takes no tokens; `extended` makes a longer one.
+    """
+
+    def __init__(self, text: Context, length: int, ahead: Ints, scratch: _Scratch) -> None:
+        """``length`` committed tokens of a text, and the tokens ``ahead`` of them."""
+        self.sampling, self.ending, self.noise = text.sampling, text.ending, text.noise
+        self.foreseeable, self.prompt_length, self.finish = text.foreseeable, text.prompt_length, None
+        self._text, self._committed, self._ahead, self._scratch = text, length, ahead, scratch
+        self._turns, self._buffer = text._turns, text._buffer
+        self._length = length + len(ahead)
+
+    @property
+    def tokens(self) -> Ints:
+        return self._scratch.view(self._buffer[: self._committed], self._ahead)
+
+    @property
+    def root(self) -> int:
+        return int(self._ahead[-1] if len(self._ahead) else self._buffer[self._committed - 1])
+
+    def extended(self, tokens: Sequence[int] | Ints) -> Hypothesis:
+        return Hypothesis(self._text, self._committed, np.append(self._ahead, tokens), self._scratch)
+
+    def commit(self, token: int) -> bool:
+        raise TypeError("a hypothesis takes no tokens; extend it")
+
+    def cancel(self) -> None:
+        raise TypeError("a hypothesis does not end")
+
+
+class _Scratch:
+    """Memory for the tokens of one text's hypotheses: a copy of the text, and behind it room for one of them.
+
+    The next hypothesis is written over the last one, unless anything still holds a view of that: then new memory is
+    taken. So a view never changes, and as a rule only the few tokens ahead are copied.
+    """
+
+    def __init__(self) -> None:
+        self._buffer: Ints = np.empty(0, np.int64)
+        self._known = 0
+        """How many tokens at its beginning are the text's."""
+        self._lock = Lock()
+
+    def view(self, text: Ints, ahead: Ints) -> Ints:
+        """The committed tokens and those ahead, in one."""
+        with self._lock:
+            length = len(text) + len(ahead)
+            if length > len(self._buffer) or self._references() > _ALONE:
+                self._buffer, self._known = np.empty(2 * length, np.int64), 0
+            self._buffer[self._known : len(text)] = text[self._known :]
+            self._buffer[len(text) : length] = ahead
+            self._known = len(text)
+            view = self._buffer[:length]
+            view.flags.writeable = False
+            return view
+
+    def _references(self) -> int:
+        return sys.getrefcount(self._buffer)  # numpy counts every view, also those of views, as one of its memory
+
+
+_ALONE = _Scratch()._references()
+"""To memory that nothing has a view of."""
 
 
 def _buffer(length: int) -> Ints:

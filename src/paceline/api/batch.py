@@ -61,6 +61,7 @@ class TextBatch:
         session = writing.session
         if writing in self._waiting:
             self._waiting.remove(writing)
+            writing.end()
         elif session is not None and session in self._writing:
             try:
                 self._batch.leave(session)
@@ -96,6 +97,8 @@ class TextBatch:
         """Stop writing all texts, and give their memory back."""
         self._batch.refuse_inside()
         self._closed = True
+        for writing in self._waiting:
+            writing.end()
         self._waiting.clear()
         self._untold.clear()
         try:

@@ -7,21 +7,18 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Generator, Iterable, Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-from weakref import WeakKeyDictionary
 
 import numpy as np
 from numpy.typing import NDArray
 
 from paceline.api.batch import TextBatch
+from paceline.api.drafters import Drafters, Lease
 from paceline.api.settings import Settings, split_settings
 from paceline.api.writing import Generation, Piece, Prompt, Writing
 from paceline.drafters import Drafter
-from paceline.drafters.assistant import DraftModel
 from paceline.engine.batch import AT_ONCE
 from paceline.law.settings import require_whole
 from paceline.planning.base import Planner
@@ -31,9 +28,6 @@ from paceline.vocabulary import Vocabulary
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
-
-KEPT_DRAFTERS = 8
-"""How many drafters a `LanguageModel` remembers; the oldest goes first."""
 
 
 class LanguageModel:
@@ -48,10 +42,7 @@ class LanguageModel:
         self.target = target
         self.vocabulary = vocabulary
         self.kept = KeptRows(target)
-        self._drafters: dict[tuple[str, Any], tuple[Drafter, Any]] = {}
-        self._draft_models: dict[str, DraftModel] = {}
-        self._planners: WeakKeyDictionary[Drafter, dict[str | None, Planner]] = WeakKeyDictionary()
-        self._fitting = threading.Lock()
+        self._drafters = Drafters()
 
     def generate(self, prompt: Prompt, **settings: Any) -> Generation:
         """One text. Settings are the fields of `Settings` and of `paceline.Sampling`."""
@@ -118,51 +109,19 @@ class LanguageModel:
         """Like `stream`, for those who want the `Generation` afterwards: read its `pieces`, then its `result`."""
         return Writing(self, prompt, 0, *split_settings(settings))
 
-    def drafter(self, settings: Settings) -> Drafter:
-        """The drafter that settings ask for, fitted to this model. One named by a spec is kept, with what it learns
-        across texts, and so is the draft model that settings name: specs share it."""
-        if isinstance(settings.method, Drafter):
-            settings.drafter.fit(self.target, self.vocabulary)
-            return settings.drafter
-        named = settings.draft_model
-        key = settings.spec, str(named) if isinstance(named, (str, Path)) else id(named)
-        with self._fitting:
-            if key not in self._drafters:
-                drafter = replace(settings, draft_model=self._draft_model(settings)).drafter
-                drafter.fit(self.target, self.vocabulary)
-                while len(self._drafters) >= KEPT_DRAFTERS:
-                    self._drafters.pop(next(iter(self._drafters)))
-                self._drafters[key] = drafter, named  # held, so that no other object comes by its identity
-            return self._drafters[key][0]
+    def lease(self, settings: Settings) -> Lease:
+        """The drafter that settings ask for, to be held while a text is written."""
+        return self._drafters.lease(settings, self.target, self.vocabulary)
 
     def planner(self, settings: Settings, drafter: Drafter) -> Planner:
-        """Who sizes the drafts that settings ask for. One named by a spec is shared by all texts of its drafter, asked
-        once for those that are written together, and keeps what it learns."""
-        if isinstance(settings.planner, Planner):
-            return settings.planner
-        with self._fitting:
-            known = self._planners.setdefault(drafter, {})
-            if settings.planner not in known:
-                known[settings.planner] = settings.planner_for(drafter, self.target)
-            return known[settings.planner]
-
-    def _draft_model(self, settings: Settings) -> Any:
-        """The draft model of the settings, loaded where they name it."""
-        if (named := settings.shared_draft_model) is None:
-            return settings.draft_model
-        _ = settings.drafter  # a mistake in the spec is told before a model is loaded
-        if str(named) not in self._draft_models:
-            self._draft_models[str(named)] = DraftModel.load(named, self.target)
-        return self._draft_models[str(named)]
+        """The planner that settings ask for."""
+        return self._drafters.planner(settings, drafter, self.target)
 
     def forget(self) -> None:
         """Give back the memory of the last text, that of the drafters with their models, and, while nothing is being
         written, what the target holds for texts to come."""
         self.kept.clear()
-        with self._fitting:
-            self._drafters.clear()
-            self._draft_models.clear()
-            self._planners.clear()
+        self._drafters.clear()
         self.target.release()
 
     def encode(self, prompt: Prompt) -> NDArray[np.int64]:

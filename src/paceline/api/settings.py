@@ -102,13 +102,6 @@ class Settings:
         """The method as written, or the default one."""
         return self.method if isinstance(self.method, str) else DEFAULT_METHOD
 
-    @property
-    def shared_draft_model(self) -> str | Path | None:
-        """The name of a draft model that may be loaded once for several drafters: none where the method asks for it in
-        a type of its own."""
-        named = self.draft_model
-        return named if isinstance(named, (str, Path)) and "dtype=" not in self.spec else None
-
     def planner_for(self, drafter: Drafter, target: Target | None = None) -> Planner:
         """Who sizes the drafts of this drafter. Without a target only the spec is judged."""
         return self.planner if isinstance(self.planner, Planner) else make_planner(self.planner, drafter, target)

@@ -11,6 +11,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from paceline.api.drafters import Lease
 from paceline.api.settings import Settings
 from paceline.context import Context, Ending
 from paceline.drafters import Drafter
@@ -91,7 +92,7 @@ class Writer(Protocol):
     kept: KeptRows
 
     def encode(self, prompt: Prompt) -> Ints: ...
-    def drafter(self, settings: Settings) -> Drafter: ...
+    def lease(self, settings: Settings) -> Lease: ...
     def planner(self, settings: Settings, drafter: Drafter) -> Planner: ...
 
 
@@ -117,7 +118,8 @@ class Writing:
         self.context = Context(self._prompt, sampling, ending, sample=number)
         refuse_foreign(self._prompt, lm.target)
         self._settings = settings
-        self._drafter = lm.drafter(settings)
+        self._lease: Lease | None = lm.lease(settings)
+        self._drafter = self._lease.drafter
         self._planner = lm.planner(settings, self._drafter)
         self._lent: tuple[KeptRows, Rows] | None = None
         self.session: Session | None = None
@@ -164,7 +166,8 @@ class Writing:
             self.feed(self.session.emissions[said:])
 
     def end(self) -> None:
-        """Give the rows back. A second call changes nothing."""
+        """Give the rows back, and the drafter. A second call changes nothing."""
+        self._lease = None
         lent, self._lent = self._lent, None
         if lent is not None:
             kept, rows = lent

@@ -64,7 +64,7 @@ class Recall(Drafter):
     """Trees of what the model last said after each token, two children per node, ranked with the public noise."""
 
     name = "recall"
-    needs = Want(logits=True)
+    prompt_needs = Want(logits=True)
     width, best = 2, 6
 
     def open(self, context: Context) -> tuple[Context, dict[int, tuple[Ints, Any]]]:

@@ -62,8 +62,9 @@ def _row(name: str, factory: Any) -> dict[str, Any]:
         return {**row, "summary": f"cannot be used: {error}"}
     options = inspect.signature(method).parameters.values()
     plain = name in BUILT_IN and all(option.default is not option.empty for option in options)
-    needs = getattr(method() if plain else method, "needs", NOTHING)
-    told = [getattr(method, "requires", ""), in_words(needs)]
+    made = method() if plain else method
+    needs, of_prompt = (getattr(made, wish, NOTHING) for wish in ("needs", "prompt_needs"))
+    told = [getattr(method, "requires", ""), in_words(needs), "every row of the prompt" if of_prompt != NOTHING else ""]
     return {
         **row,
         "summary": getattr(method, "summary", "") or "a plug-in",
@@ -82,7 +83,6 @@ def in_words(want: Want) -> str:
     """What a method reads of the model besides its tokens."""
     told = [
         f"the {want.top} best tokens after every scored row" if want.top else "",
-        "the rows of the prompt, too" if want.logits else "",
         f"hidden states of layers {', '.join(map(str, sorted(want.hidden)))}" if want.hidden else "",
         f"an early exit at layer {want.early_exit}" if want.early_exit is not None else "",
     ]

@@ -11,15 +11,19 @@ A draft can never be wrong, only useless: the target decides every token.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, NamedTuple
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 from paceline.context import Context
 from paceline.targets.base import NOTHING, Scores, Target, Want
 from paceline.tree import DraftTree
 from paceline.verify import Verdict
 from paceline.vocabulary import Vocabulary
+
+if TYPE_CHECKING:
+    import torch
 
 
 @dataclass(frozen=True)
@@ -85,13 +89,29 @@ class Drafter:
     """How many nodes a draft may hold where nobody says: as many as are worth their cost on most machines."""
     spec: str = ""
     """What it was made from, where it was: the name that measurements of it are kept under."""
+    options: Mapping[str, Any] = MappingProxyType({})
+    """The options of its method, defaults included, where it was made from a spec."""
+    parts: tuple[Drafter, ...] = ()
+    """The drafters that it is composed of."""
     planner: str = "fixed"
     """Who sizes its drafts where nobody says, as a planner's spec."""
     needs: Want = NOTHING
-    """What the target should compute for `observe` beyond tokens."""
+    """What `observe` needs beyond tokens of the rows of a draft, its root's among them; read after `fit`. Hidden states
+    come of the prompt's rows, too, but for those that are cached."""
+    prompt_needs: Want = NOTHING
+    """What it needs of every row of a prompt. Then no cached row of an earlier text can be reused."""
     enriches: bool = False
     """Whether it has an expensive part: `propose` leaves it out, and `enrich` is called where the planner finds that,
     beside the draft that is there, it is worth its time."""
+
+    @property
+    def models(self) -> tuple[Target, ...]:
+        """The models that it drafts with, those of its parts included."""
+        return tuple(model for part in self.parts for model in part.models)
+
+    def levels(self, nodes: int) -> int:
+        """How many levels a draft of so many nodes has at most."""
+        return nodes
 
     def fit(self, target: Target, vocabulary: Vocabulary | None = None) -> None:
         """Learn which model to draft for, before any `open`, perhaps again for the same one.
@@ -101,6 +121,10 @@ class Drafter:
 
     def reset(self) -> None:
         """Forget what was learnt from texts so far. Texts that are open go on."""
+
+    def dispose(self) -> None:
+        """Give back what it holds: processes, files, models. Called once, when no text uses the drafter any more, by
+        whoever made it."""
 
     def open(self, context: Context) -> Any:
         """Start a sequence; what is returned comes back as ``state``. Work that grows with the prompt is done here, or
@@ -131,6 +155,17 @@ class Drafter:
 
     def observe(self, seen: Sequence[Seen]) -> None:
         """Learn from a round. The context has its new tokens already."""
+
+    def on_early(self, state: Any, logits: torch.Tensor) -> None:
+        """Early-exit logits of the rows of a draft, the root's first, while the target's later layers still compute.
+
+        Called if `needs` names an early exit. It runs inside the target's forward, which waits for it.
+        """
+
+    @property
+    def hears_early(self) -> bool:
+        """Whether `on_early` is to be called."""
+        return type(self).on_early is not Drafter.on_early and self.needs.early_exit is not None
 
     def close(self, state: Any) -> None:
         """Forget a sequence: called exactly once for every `open`, also when a generation is cut short."""

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import ExitStack
-from typing import Any
+from functools import reduce
+from operator import or_
+from typing import TYPE_CHECKING, Any
 
 from paceline.context import Context
 from paceline.drafters.base import Ask, Drafter, Enrich, Seen
@@ -12,22 +14,29 @@ from paceline.targets.base import NOTHING, Target, Want
 from paceline.tree import EMPTY, DraftTree, merge
 from paceline.vocabulary import Vocabulary
 
+if TYPE_CHECKING:
+    import torch
+
 
 class Composed(Drafter):
     """Opens, informs and closes its parts together; each part has its own state for every sequence."""
 
     def __init__(self, parts: Sequence[Drafter]) -> None:
         self.parts = tuple(parts)
-        needs: Want = NOTHING
-        for part in self.parts:
-            needs = needs | part.needs
-        self.needs = needs
         self.nodes = self._nodes([part.nodes for part in self.parts])
         self.enriches = any(part.enriches for part in self.parts)
 
     def _nodes(self, sizes: Sequence[int]) -> int:
         """Of parts that take turns, the largest size."""
         return max(sizes)
+
+    @property
+    def needs(self) -> Want:  # type: ignore[override]
+        return _all_of(part.needs for part in self.parts)
+
+    @property
+    def prompt_needs(self) -> Want:  # type: ignore[override]
+        return _all_of(part.prompt_needs for part in self.parts)
 
     def fit(self, target: Target, vocabulary: Vocabulary | None = None) -> None:
         for part in self.parts:
@@ -36,6 +45,11 @@ class Composed(Drafter):
     def reset(self) -> None:
         for part in self.parts:
             part.reset()
+
+    def dispose(self) -> None:
+        with ExitStack() as disposed:  # also of the others where one fails
+            for part in self.parts:
+                disposed.callback(part.dispose)
 
     def open(self, context: Context) -> list[Any]:
         states: list[Any] = []
@@ -54,10 +68,25 @@ class Composed(Drafter):
         for number, part in enumerate(self.parts):
             part.observe([entry._replace(state=entry.state[number]) for entry in seen])
 
+    def on_early(self, state: list[Any], logits: torch.Tensor) -> None:
+        for part, own in zip(self.parts, state, strict=True):
+            if part.hears_early:
+                part.on_early(own, logits)
+
+    @property
+    def hears_early(self) -> bool:
+        return any(part.hears_early for part in self.parts)
+
     def close(self, state: list[Any]) -> None:
         with ExitStack() as opened:  # also the others where one fails to close
             for part, own in zip(self.parts, state, strict=True):
                 opened.callback(part.close, own)
+
+
+def _all_of(needs: Iterable[Want]) -> Want:
+    """Asked in every round, so nothing is joined with nothing."""
+    some = [need for need in needs if need is not NOTHING]
+    return reduce(or_, some) if some else NOTHING
 
 
 class Turns(list[Any]):

@@ -21,6 +21,7 @@ import mmap
 from bisect import bisect_left, bisect_right
 from hashlib import sha256
 
+from paceline.drafters.sharing import Shared, stamp
 from paceline.drafters.tokenfile import SIZE, read_header
 from paceline.files.reading import open_file
 from paceline.vocabulary import Vocabulary
@@ -60,6 +61,11 @@ class Datastore:
         self._tokens = whole[SIZE : SIZE + (self.header.tokens + KEY) * self.header.width].cast(self.header.code)
         self._order = whole[places:].cast("I")
         self._vocab_size = self.header.highest + 1
+
+    @classmethod
+    def shared(cls, path: str) -> Datastore:
+        """The datastore of a file, which all drafters share."""
+        return _datastores.get(stamp(path), lambda: cls(path))
 
     def __len__(self) -> int:
         return self.header.tokens
@@ -122,3 +128,6 @@ class Datastore:
             if not 0 <= token < self._vocab_size:
                 return ids[:i]
         return ids
+
+
+_datastores: Shared[Datastore] = Shared()

@@ -10,15 +10,13 @@ ever do is of another language, and says nothing until they do.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from math import exp, log
 from pathlib import Path
-from threading import Lock
 from types import MappingProxyType
-from weakref import WeakKeyDictionary, WeakValueDictionary
+from weakref import WeakKeyDictionary
 
 import numpy as np
 
@@ -29,6 +27,7 @@ from paceline.dictionary.statistics import LONGEST
 from paceline.drafters.base import Budget, Drafter, Seen
 from paceline.drafters.compose import Fallback
 from paceline.drafters.lookup import Lookup
+from paceline.drafters.sharing import Shared, stamp
 from paceline.law import Distribution
 from paceline.targets.base import Target
 from paceline.tree import EMPTY, ROOT, DraftTree, Floats, Ints
@@ -47,31 +46,16 @@ CHAINS = 2048
 """Drafts of a dictionary that are kept at most, at about half a kilobyte each."""
 
 
-class Opening:
-    """Dictionaries by their files: each is opened once in a process, however many drafters and texts use it."""
-
-    def __init__(self) -> None:
-        self._lock = Lock()
-        self._known: WeakValueDictionary[tuple[object, ...], Dictionary] = WeakValueDictionary()
-
-    def __call__(self, path: str | Path) -> Dictionary:
-        with self._lock:
-            try:
-                found = os.stat(path)
-            except OSError:  # whoever opens it has the words for that
-                return Dictionary.open(path)
-            key = str(path), found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns
-            known = self._known.get(key)
-            if known is None:
-                known = self._known[key] = Dictionary.open(path)
-            return known
-
-
-opened = Opening()
+_dictionaries: Shared[Dictionary] = Shared()
 
 _chains: WeakKeyDictionary[Dictionary, dict[tuple[int, int], DraftTree]] = WeakKeyDictionary()
 """What dictionaries proposed of late, by the answer and the most tokens. Every second draft was proposed before, and to
 make it takes as long as to look it up; so all texts share it, and nothing in it can be written to."""
+
+
+def opened(path: str | Path) -> Dictionary:
+    """The dictionary of a file, which all drafters share."""
+    return _dictionaries.get(stamp(path), lambda: Dictionary.open(path))
 
 
 def shipped_for(vocabulary: Vocabulary) -> tuple[Dictionary, ...]:

@@ -42,7 +42,7 @@ class Rest(Drafter):
             raise ValueError(f"rest takes its draft from at least one match, not {matches}")
         if length < 1:
             raise ValueError(f"rest drafts continuations of at least one token, not {length}")
-        self._store = Datastore(corpus)
+        self._store = Datastore.shared(corpus)
         self._longest, self._shortest = longest, shortest
         self._matches, self._length = matches, length
         self._noise = wants_noise(self.name, noise)

@@ -13,6 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
 from importlib.metadata import EntryPoint, entry_points
+from types import MappingProxyType
 from typing import Any
 
 from paceline.drafters.assistant import Assistant
@@ -156,7 +157,10 @@ def _single(text: str, spec: str, given: dict[str, Any], taken: list[str]) -> Dr
         raise ValueError(f"unknown method {name!r}; {hint}")
     options = _options(name, factory, rest, given)
     taken += given.keys() & options.keys()
-    return factory(**options)
+    made = factory(**options)
+    defaults = {key: parameter.default for key, parameter in (_parameters(factory) or {}).items()}
+    made.options = MappingProxyType({**defaults, **options})
+    return made
 
 
 def _options(name: str, factory: Factory, text: str, given: dict[str, Any]) -> dict[str, Any]:

@@ -148,7 +148,7 @@ class Spectra(Drafter):
         self._noise = wants_noise(self.name, noise)
         if not self._noise:
             self.needs = NOTHING
-        self._corpus = None if corpus is None else Datastore(corpus)
+        self._corpus = None if corpus is None else Datastore.shared(corpus)
         self._common = Store(level, guesses) if store == "shared" else None
 
     def fit(self, target: Target, vocabulary: Vocabulary | None = None) -> None:

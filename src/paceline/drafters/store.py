@@ -95,7 +95,9 @@ class Storing(Drafter):
     def __init__(self, *, width: int, store: str, prefill: bool) -> None:
         if store not in ("shared", "private"):
             raise ValueError(f"{self.name} takes store=shared or store=private, not {store!r}")
-        self.needs = Want(top=width, logits=prefill)
+        self.needs = Want(top=width)
+        if prefill:
+            self.prompt_needs = Want(top=width, logits=True)
         self._prefill = prefill
         self._shared = Store(width) if store == "shared" else None
         self._width = width

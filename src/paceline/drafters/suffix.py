@@ -83,7 +83,7 @@ class Suffix(Drafter):
         if memory is not None and remember == 0:
             raise ValueError(f"suffix keeps its memory in {memory!r} but remembers nothing; give remember=N, too")
         self._noise = wants_noise(self.name, noise)
-        self._corpus = None if corpus is None else Datastore(corpus)
+        self._corpus = None if corpus is None else Datastore.shared(corpus)
         self._memory = Memory(remember, memory) if remember else None
 
     def fit(self, target: Target, vocabulary: Vocabulary | None = None) -> None:

@@ -19,12 +19,15 @@ from typing import Any, NamedTuple, Self
 
 import numpy as np
 
-from paceline.engine.calls import AFTER, BEFORE, Call, Flow, Timed, answers
+from paceline.engine.calls import BEFORE, Call, Flow, Timed, answers
 from paceline.engine.loop import Emission, Session
 from paceline.targets.base import Rows, Target
 from paceline.tree import Ints
 
 AT_ONCE = 16
+AFTER_TOGETHER = (("law",), ("read", "observe"), ("review",))
+"""The calls after the forward, in groups that wait for one another: walks are of different lengths, and what is learnt
+from a forward is learnt from all of its sequences at once."""
 PROMPT_ROWS = 512
 """How many rows of prompts a forward takes besides those of drafts, so that who reads does not hold up who writes."""
 WORTH_WAITING = 16
@@ -154,9 +157,10 @@ class Batch:
             self._admit()
             for verb in BEFORE:
                 self._answer_all(verb)
-            while any(seat.call is not None and seat.call.verb in AFTER for seat in self._seats):
-                for verb in AFTER:
-                    self._answer_all(verb)
+            for verbs in AFTER_TOGETHER:
+                while any(seat.call is not None and seat.call.verb in verbs for seat in self._seats):
+                    for verb in verbs:
+                        self._answer_all(verb)
         except BaseException as error:
             for another in self._closed():
                 error.add_note(f"and then, closing the batch: {another}")
@@ -235,27 +239,21 @@ class Batch:
         for session in self._waiting.copy():
             if self._at_once is not None and len(self._seats) >= self._at_once:
                 return
-            prompt = session.context.tokens[:-1]
-            lender, common = self._lender(session, prompt)
-            if self._promised(session, prompt) >= common + WORTH_WAITING:
+            lender, common = self._lender(session)
+            if self._promised(session.reusable) >= common + WORTH_WAITING:
                 continue
             self._waiting.remove(session)
             seat = Seat(session, Timed(session.flow()), given=len(session.emissions))
             self._seats.append(seat)
             seat.begin(lender, common)
 
-    def _lender(self, session: Session, prompt: Ints) -> tuple[Rows, int]:
+    def _lender(self, session: Session) -> tuple[Rows, int]:
         """The rows that hold most of a prompt, and how much: the sequence's own unless another's hold more."""
-        own = session.rows, session.rows.common_prefix(prompt)
-        if session.drafter.needs.of_prompt:  # it is shown the whole prompt anyway
-            return own
-        others = ((seat.session.rows, seat.session.rows.common_prefix(prompt)) for seat in self._seats)
-        return max((own, *others), key=lambda held: held[1])
+        held = [session.rows, *(seat.session.rows for seat in self._seats)]
+        return max(((rows, rows.common_prefix(session.reusable)) for rows in held), key=lambda each: each[1])
 
-    def _promised(self, session: Session, prompt: Ints) -> int:
+    def _promised(self, prompt: Ints) -> int:
         """How much of a prompt will be held once those who are reading have read theirs."""
-        if session.drafter.needs.of_prompt:
-            return 0
         others = (seat.session.context.tokens[:-1] for seat in self._seats if seat.reading)
         return max((_common(prompt, other) for other in others), default=0)
 

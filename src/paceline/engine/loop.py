@@ -20,7 +20,7 @@ from paceline.engine.account import Ledger, Round
 from paceline.engine.calls import Call, Flow, Reader, Reply, Row
 from paceline.law import Dice, Distribution, KeyedDice, Law
 from paceline.planning.base import Cut, Draft, Outcome, Planner, Room
-from paceline.targets.base import Request, Rows, Scores, Target
+from paceline.targets.base import NOTHING, Request, Rows, Scores, Target, Want
 from paceline.tree import EMPTY, DraftTree, Ints
 from paceline.verify import Kind, Rule, Settled, Verdict, judge
 
@@ -148,7 +148,8 @@ class Session:
 
     def _score(self, state: Any, tree: DraftTree) -> Generator[Call, Reply, Scores]:
         """One forward over the root and the draft."""
-        request = Request.of_tree(self.rows, self.context.root, tree, self.drafter.needs)
+        on_early = partial(self.drafter.on_early, state) if self.drafter.hears_early else None
+        request = Request.of_tree(self.rows, self.context.root, tree, self.drafter.needs, on_early)
         scores: Scores = yield from self._call("score", self.target, request)
         return scores
 
@@ -234,13 +235,18 @@ class Session:
 
     # the prompt
 
+    @property
+    def reusable(self) -> Ints:
+        """The beginning of the prompt whose rows may come from a cache: none if the drafter needs to see all rows."""
+        return self.context.tokens[: 0 if self.drafter.prompt_needs != NOTHING else -1]
+
     def _prefill(self, state: Any) -> Flow:
         """Read what the KV rows do not hold yet of the prompt. Its last forward brings the first token, too.
 
-        A drafter that needs more of the prompt than its tokens is shown all of it, so nothing is reused then.
+        Of rows that are read anyway the drafter is shown the hidden states that it needs of a draft's.
         """
         prompt = self.context.tokens[:-1]
-        self.rows.rewind(self.rows.common_prefix(prompt) if not self.drafter.needs.of_prompt else 0)
+        self.rows.rewind(self.rows.common_prefix(self.reusable))
         self.reused = start = self.rows.committed
         size = self.target.prefill_size(len(prompt))
         while start < len(prompt):
@@ -253,7 +259,8 @@ class Session:
         self.seconds_prefill += self._ledger.close().total
 
     def _read_piece(self, state: Any, piece: Ints) -> Flow:
-        request = Request.of_prompt(self.rows, piece, self.drafter.needs)
+        want = self.drafter.prompt_needs | Want(hidden=self.drafter.needs.hidden)
+        request = Request.of_prompt(self.rows, piece, want)
         scores = yield from self._call("score", self.target, request)
         self._keep(range(len(piece)))
         yield from self._observe(state, scores, _read(len(piece)))
@@ -263,7 +270,8 @@ class Session:
 
         Not under the rejection rule, where the text depends on the drafts, and they begin with the first token.
         """
-        request = Request.of_prompt(self.rows, piece, self.drafter.needs, ends_prompt=True)
+        want = self.drafter.prompt_needs | replace(self.drafter.needs, logits=False)
+        request = Request.of_prompt(self.rows, piece, want, ends_prompt=True)
         scores: Scores = yield from self._call("score", self.target, request)
         assert scores.prompt is not None, "the request has rows before the root"
         position = len(self.context)

@@ -15,12 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from paceline.drafters import Drafter, make_drafter
-from paceline.drafters.assistant import Assistant
-from paceline.drafters.base import Plain
-from paceline.drafters.compose import Composed, Fallback
-from paceline.drafters.lookup import Lookup
-from paceline.drafters.spec import BUILT_IN
-from paceline.drafters.suffix import Suffix
+from paceline.drafters.spec import BUILT_IN, MODEL
 from paceline.targets.pocket.names import NAMES
 
 VERSIONS = {"vllm": "vLLM 0.33", "llama.cpp": "llama.cpp b11004", "transformers": "transformers 5.23"}
@@ -30,6 +25,9 @@ FOREIGN = "pocket-foreign"
 
 LIVE = ("adaptive", "calibrated")
 """Planners that choose sizes themselves."""
+
+TURNS = ("fallback", "hybrid")
+"""Methods whose parts take turns."""
 
 NO_COUPLING = (
     "draft and target share no coins there: at a temperature above 0 fewer tokens are accepted than here, and a seed "
@@ -63,9 +61,7 @@ class Wish:
     @property
     def tokens(self) -> int:
         """How long a draft is."""
-        if isinstance(self.drafter, Assistant):
-            return self.drafter.shape.depth(self.draft_tokens or self.drafter.nodes)
-        return self.draft_tokens or self.drafter.nodes
+        return self.drafter.levels(self.draft_tokens or self.drafter.nodes)
 
     @property
     def model(self) -> str:
@@ -143,24 +139,24 @@ def equivalents_of_run(engine: str, entries: Sequence[Mapping[str, Any]], origin
 
 def _vllm(wish: Wish) -> Equivalent:
     drafter, answer = wish.drafter, partial(wish.told, "vllm")
-    if isinstance(drafter, Plain):
+    if drafter.name == "plain":
         return answer(notes=("vLLM decodes plainly where --speculative-config is left out",))
-    if isinstance(drafter, Composed):
+    if drafter.parts:
         return answer(notes=("there is none: vLLM drafts by one method at a time",))
     refused = "requests with min_p or logit_bias are refused while it drafts"
-    if isinstance(drafter, Lookup):
+    if drafter.name == "lookup":
         settings = {
             "method": "ngram",
             "num_speculative_tokens": wish.tokens,
-            "prompt_lookup_min": drafter.sizes[0],
-            "prompt_lookup_max": drafter.sizes[-1],
+            "prompt_lookup_min": drafter.options["min_ngram"],
+            "prompt_lookup_max": drafter.options["max_ngram"],
         }
         earliest = "it goes on from the first place where the longest n-gram stands, where ours takes the last"
         return answer(_vllm_flags(settings), settings, (earliest, *_reaching(drafter), refused))
-    if isinstance(drafter, Suffix):
+    if drafter.name == "suffix":
         settings = {"method": "suffix", "num_speculative_tokens": wish.tokens}
         return answer(_vllm_flags(settings), settings, (*VLLM_SUFFIX, refused))
-    if not isinstance(drafter, Assistant):
+    if drafter.name != "assistant":
         return answer(notes=(_none(wish, "vLLM"),))
     settings = {"method": "draft_model", "model": wish.model, "num_speculative_tokens": wish.tokens}
     other = 'where the draft model has another tokenizer, add "use_heterogeneous_vocab": true, which drafts greedily'
@@ -178,16 +174,16 @@ def _vllm_flags(settings: dict[str, Any]) -> tuple[str, ...]:
 
 def _llama_cpp(wish: Wish) -> Equivalent:
     drafter, answer = wish.drafter, partial(wish.told, "llama.cpp")
-    if isinstance(drafter, Plain):
+    if drafter.name == "plain":
         return answer(notes=("llama.cpp decodes plainly where --spec-type is left out",))
-    if isinstance(drafter, Fallback):
+    if drafter.name in TURNS:
         return _llama_cpp_fallback(wish)
-    if isinstance(drafter, Composed):
+    if drafter.parts:
         return answer(notes=("there is none: llama.cpp scores no trees, so no two methods draft for one round",))
-    if isinstance(drafter, Lookup):
+    if drafter.name == "lookup":
         flags = _ngram_flags(drafter, wish.tokens)
         return answer((_joined({"--spec-type": "ngram-simple", **flags}),), flags, _ngram_notes(drafter))
-    if not isinstance(drafter, Assistant):
+    if drafter.name != "assistant":
         return answer(notes=(_none(wish, "llama.cpp"),))
     if wish.model == FOREIGN:
         return answer(notes=("there is none: llama.cpp wants a draft model with the target's vocabulary",))
@@ -198,39 +194,37 @@ def _llama_cpp(wish: Wish) -> Equivalent:
 def _llama_cpp_fallback(wish: Wish) -> Equivalent:
     """``lookup,assistant``: of those it is given it asks the ones without a model first. Each part of ours drafts as
     much as the largest of them would alone."""
-    assert isinstance(wish.drafter, Fallback), "asked for those only"
     answer = partial(wish.told, "llama.cpp")
-    match wish.drafter.parts:
-        case (Lookup() as lookup, Assistant() as assistant) if wish.model != FOREIGN:
-            pass
-        case _:
-            return answer(notes=("there is none: llama.cpp asks n-grams before draft models, one of each",))
+    if [part.name for part in wish.drafter.parts] != ["lookup", "assistant"] or wish.model == FOREIGN:
+        return answer(notes=("there is none: llama.cpp asks n-grams before draft models, one of each",))
+    lookup, assistant = wish.drafter.parts
     alone = Wish(spec="assistant", drafter=assistant, draft_model=wish.draft_model, draft_tokens=wish.tokens)
     flags = {**_ngram_flags(lookup, wish.tokens), **_draft_flags(alone, assistant)}
     notes = (*_ngram_notes(lookup), *_draft_notes(alone))
     return answer((_joined({"--spec-type": "ngram-simple,draft-simple", **flags}),), flags, notes)
 
 
-def _ngram_flags(drafter: Lookup, tokens: int) -> dict[str, Any]:
-    return {"--spec-ngram-simple-size-n": drafter.sizes[-1], "--spec-ngram-simple-size-m": tokens}
+def _ngram_flags(drafter: Drafter, tokens: int) -> dict[str, Any]:
+    return {"--spec-ngram-simple-size-n": drafter.options["max_ngram"], "--spec-ngram-simple-size-m": tokens}
 
 
-def _draft_flags(wish: Wish, drafter: Assistant) -> dict[str, Any]:
-    sure = {"--spec-draft-p-min": drafter.shape.confidence} if drafter.shape.confidence else {}
+def _draft_flags(wish: Wish, drafter: Drafter) -> dict[str, Any]:
+    sure = {"--spec-draft-p-min": confidence} if (confidence := drafter.options["confidence"]) else {}
     return {"--spec-draft-model": wish.model, "--spec-draft-n-max": wish.tokens, **sure}
 
 
-def _ngram_notes(drafter: Lookup) -> tuple[str, ...]:
-    if len(drafter.sizes) == 1:
+def _ngram_notes(drafter: Drafter) -> tuple[str, ...]:
+    longest, shortest = drafter.options["max_ngram"], drafter.options["min_ngram"]
+    if longest == shortest:
         return _reaching(drafter)
-    sizes = f"{drafter.sizes[-1]} down to {drafter.sizes[0]}"
+    sizes = f"{longest} down to {shortest}"
     single = f"it looks for n-grams of one length only, where ours tries {sizes}, so it drafts less often"
     return single, *_reaching(drafter)
 
 
-def _reaching(drafter: Lookup) -> tuple[str, ...]:
+def _reaching(drafter: Drafter) -> tuple[str, ...]:
     """Options of ours that change what is copied."""
-    options = [name for name, given in (("chain", drafter.chain), ("next", drafter.next)) if given]
+    options = [name for name in ("chain", "next") if drafter.options[name]]
     return (f"it has nothing like {' and '.join(options)}",) if options else ()
 
 
@@ -247,20 +241,20 @@ def _joined(flags: dict[str, Any]) -> str:
 def _transformers(wish: Wish) -> Equivalent:
     drafter, answer = wish.drafter, partial(wish.told, "transformers")
     ours = _custom_generate(wish)
-    if isinstance(drafter, Plain):
+    if drafter.name == "plain":
         return answer(("model.generate(**inputs)",), {}, ("nothing is to be added",))
-    if isinstance(drafter, Lookup):
-        settings = {"prompt_lookup_num_tokens": wish.tokens, "max_matching_ngram_size": drafter.sizes[-1]}
+    if drafter.name == "lookup":
+        settings = {"prompt_lookup_num_tokens": wish.tokens, "max_matching_ngram_size": drafter.options["max_ngram"]}
         first = "it goes on from the first place where the n-gram stands, where ours takes the last"
-        shortest = () if drafter.sizes[0] == 1 else ("it always goes down to n-grams of one token",)
+        shortest = () if drafter.options["min_ngram"] == 1 else ("it always goes down to n-grams of one token",)
         return answer((_generate(settings), *ours), settings, (first, *shortest, *_reaching(drafter)))
-    if isinstance(drafter, Assistant):
+    if drafter.name == "assistant":
         return answer((*_assisted(wish, drafter), *ours), _assistants(wish, drafter), _assisted_notes(wish))
-    own = "transformers itself has none" if isinstance(drafter, Composed) else _none(wish, "transformers")
+    own = "transformers itself has none" if drafter.parts else _none(wish, "transformers")
     return answer(ours, {}, (f"{own}; our loop runs inside its generate",))
 
 
-def _assisted(wish: Wish, drafter: Assistant) -> tuple[str, ...]:
+def _assisted(wish: Wish, drafter: Drafter) -> tuple[str, ...]:
     model = f"AutoModelForCausalLM.from_pretrained({wish.model!r})"
     arguments = "assistant_model=draft"
     tokenizers: tuple[str, ...] = ()
@@ -276,13 +270,13 @@ def _assisted(wish: Wish, drafter: Assistant) -> tuple[str, ...]:
     )
 
 
-def _assistants(wish: Wish, drafter: Assistant) -> dict[str, Any]:
+def _assistants(wish: Wish, drafter: Drafter) -> dict[str, Any]:
     """Of the draft model: transformers reads how to draft from its settings, not from the call's."""
     return {
         "assistant_model": wish.model,
         "num_assistant_tokens": wish.tokens,
         "num_assistant_tokens_schedule": "constant",
-        "assistant_confidence_threshold": drafter.shape.confidence,
+        "assistant_confidence_threshold": drafter.options["confidence"],
     }
 
 
@@ -310,16 +304,15 @@ def _generate(settings: dict[str, Any]) -> str:
 
 def _lost(wish: Wish) -> tuple[str, ...]:
     """What no other engine has of drafts by a model."""
-    assert isinstance(wish.drafter, Assistant), "others draft chains, by no law of their own"
-    shape = wish.drafter.shape
-    trees = [f"{name}={value}" for name, value in (("beams", shape.beams), ("top", shape.top)) if value > 1]
+    options = wish.drafter.options
+    trees = [f"{name}={options[name]}" for name in ("beams", "top") if options[name] > 1]
     lost = (NO_TREE.format(" and ".join(trees), wish.tokens),) if trees else ()
-    return (*lost, NO_COUPLING) if shape.shared else lost
+    return (*lost, NO_COUPLING) if options["noise"] == "shared" else lost
 
 
 def _unsure(drafter: Drafter, difference: str) -> tuple[str, ...]:
     """A sentence for drafts that end where the model is unsure."""
-    return (difference,) if isinstance(drafter, Assistant) and drafter.shape.confidence else ()
+    return (difference,) if drafter.options["confidence"] else ()
 
 
 def _boxed(wish: Wish) -> tuple[str, ...]:
@@ -337,9 +330,9 @@ def _none(wish: Wish, engine: str) -> str:
 
 def _named(drafter: Drafter) -> str | None:
     """The draft model that a spec names itself."""
-    if isinstance(drafter, Composed):
-        return next((name for part in drafter.parts if (name := _named(part)) is not None), None)
-    return drafter.named if isinstance(drafter, Assistant) else None
+    if isinstance(named := drafter.options.get(MODEL), (str, Path)):
+        return str(named)
+    return next((name for part in drafter.parts if (name := _named(part)) is not None), None)
 
 
 ANSWERS: dict[str, Callable[[Wish], Equivalent]] = {

@@ -24,7 +24,7 @@ from paceline.law.settings import Sampling
 from paceline.law.warp import warped
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable
 
 NEGLIGIBLE = 1e-5
 """Tokens less likely than this share of the best one are not drafted."""
@@ -46,8 +46,9 @@ class Outlook:
         self._sampling = settings
         self._adjustment = lru_cache(maxsize=1)(lambda size: Adjustment(_within(settings, size), prompt_length))
 
-    def laws(self, rows: torch.Tensor, texts: Sequence[Ints]) -> list[Distribution]:
-        """The law after each row ``[rows, vocabulary]``; ``texts`` are the tokens before each, read only if needed."""
+    def laws(self, rows: torch.Tensor, texts: Iterable[Ints]) -> list[Distribution]:
+        """The law after each row ``[rows, vocabulary]``; ``texts`` are the tokens before each, one read after the other
+        and only if needed."""
         rows = full_precision(rows.detach())
         if self._sampling.adjusts:
             adjustment = self._adjustment(rows.shape[1])

@@ -22,9 +22,7 @@ from threading import RLock
 import numpy as np
 
 from paceline.context import Context
-from paceline.drafters.assistant import Assistant
 from paceline.drafters.base import Budget, Drafter
-from paceline.drafters.compose import Composed
 from paceline.planning.acceptance import Acceptance
 from paceline.planning.base import Outcome, Planner, Room
 from paceline.planning.curve import Curves
@@ -178,15 +176,9 @@ def calibrated(drafter: Drafter, target: Target) -> Calibrated:
 
 def identity(drafter: Drafter) -> tuple[str, list[Target]]:
     """What measurements of a drafter are kept under: its spec, and the models that it drafts with."""
-    return drafter.spec or drafter.name, _models(drafter)
+    return drafter.spec or drafter.name, list(drafter.models)
 
 
 def draft_of(models: Sequence[Target]) -> str:
     """The fingerprints of draft models, in one word."""
     return "+".join(model.fingerprint() for model in models)
-
-
-def _models(drafter: Drafter) -> list[Target]:
-    if isinstance(drafter, Composed):
-        return [model for part in drafter.parts for model in _models(part)]
-    return [drafter.model] if isinstance(drafter, Assistant) and drafter.model is not None else []

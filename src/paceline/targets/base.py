@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from paceline.targets.forwards import OnEarly, Pending, Reach
+from paceline.targets.forwards import Heard, OnEarly, Pending, Reach, on_early_of
 from paceline.targets.reading import RowBlocks, Top, by_blocks, read_plainly
 from paceline.tree import ROOT, DraftTree, Ints, ancestors, is_chain, offsets, rows_of
 
@@ -33,18 +33,12 @@ class Want:
     """
 
     logits: bool = False
-    """Logits of every row in prefill, too (rows of a draft always have them)."""
+    """Logits of the rows of a prompt (rows of a draft always have them)."""
     hidden: frozenset[int] = frozenset()
     early_exit: int | None = None
     """A layer whose state, sent through the final norm and the head, gives early logits for every row."""
     top: int = 0
-    """How many of the best tokens after each row it will read (`Scores.top`): of a draft's rows, and of the prompt's
-    where `logits` asks for those."""
-
-    @property
-    def of_prompt(self) -> bool:
-        """Whether prompt rows must be computed for it, so that none that are cached already can be reused."""
-        return self.logits or bool(self.hidden) or self.early_exit is not None
+    """How many of the best tokens after each row it will read (`Scores.top`); of a prompt's rows beside `logits`."""
 
     def __or__(self, other: Want) -> Want:
         exits = {want.early_exit for want in (self, other)} - {None}
@@ -165,14 +159,16 @@ class Request:
     """How many leading rows are prompt tokens before the root. None of them is judged, so their logits are computed
     only if wanted. The root and its draft stand behind the last piece of a prompt; other pieces have no root."""
     held: int = 0
+    on_early: Heard = None
+    """Called by `Target.score` with the early-exit logits of the fresh rows while the forward goes on."""
 
     def __post_init__(self) -> None:
         assert len(self.parents) == self.held + len(self.tokens), "held and fresh rows have one parent each"
         assert not (self.held and self.prompt), "rows that are held are a draft's"
 
     @classmethod
-    def of_tree(cls, rows: Rows, root: int, tree: DraftTree, want: Want = NOTHING) -> Request:
-        return cls(rows, *rows_of(root, tree), want)
+    def of_tree(cls, rows: Rows, root: int, tree: DraftTree, want: Want = NOTHING, on_early: Heard = None) -> Request:
+        return cls(rows, *rows_of(root, tree), want, on_early=on_early)
 
     @classmethod
     def of_prompt(cls, rows: Rows, tokens: Ints, want: Want = NOTHING, *, ends_prompt: bool = False) -> Request:
@@ -386,7 +382,7 @@ class Target(ABC):
 
     def score(self, requests: Sequence[Request]) -> list[Scores]:
         """`submit`, and wait for the result."""
-        return self.submit(requests).result()
+        return self.submit(requests, on_early_of([request.on_early for request in requests])).result()
 
     def reach(self, position: int) -> Reach:
         """What may be drafted behind a root at ``position``: a row must not depend on what else is in the forward."""

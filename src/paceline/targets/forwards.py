@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -14,6 +14,21 @@ if TYPE_CHECKING:
 
 OnEarly = Callable[[int, "torch.Tensor"], None]
 """Called in the middle of a forward: the number of the request, and the early-exit logits of all its fresh rows."""
+
+Heard = Callable[["torch.Tensor"], None] | None
+"""Called with the early-exit logits of one request, if anything is."""
+
+
+def on_early_of(heard: Sequence[Heard]) -> OnEarly | None:
+    """Hands early-exit logits on to the requests that ask for them."""
+    if not any(heard):
+        return None
+
+    def on_early(number: int, logits: torch.Tensor) -> None:
+        if (hear := heard[number]) is not None:
+            hear(logits)
+
+    return on_early
 
 
 class Pending(ABC):

@@ -13,15 +13,13 @@ from paceline.bench.race import Clock
 from paceline.bench.run.contestant import Job, TextContestant, Work, Written
 from paceline.context import Context, Ending
 from paceline.drafters import Drafter, make_drafter
-from paceline.drafters.assistant import Assistant, DraftModel
-from paceline.drafters.compose import Composed
+from paceline.drafters.assistant import DraftModel
 from paceline.engine.batch import Batch
 from paceline.engine.follow import FollowingDice
 from paceline.engine.loop import Session
 from paceline.engine.serial import run
 from paceline.law import KeyedDice
 from paceline.planning.base import Planner
-from paceline.planning.calibrated import identity
 from paceline.planning.specs import make_planner
 from paceline.targets.base import SPARE_ROWS, Target
 from paceline.verify import Rule
@@ -66,13 +64,12 @@ class Ours(TextContestant):
             self.forget()
 
     def forget(self) -> None:
-        """Draft with a new drafter, but with the model that is loaded: another copy of it would be cold."""
+        """Draft with a new drafter. The old one is disposed of later, so that both share what is loaded: another copy
+        of a model would be cold."""
         old, self._drafter = self._drafter, self._how.make(self.spec, self._how.draft_model)
-        if old is not None:
-            for before, after in zip(_parts(old), _parts(self._drafter), strict=True):
-                if isinstance(before, Assistant) and isinstance(after, Assistant):
-                    after.share(before)
         self._drafter.fit(self.target, self._how.vocabulary)
+        if old is not None:
+            old.dispose()
         self._planner = self._how.planned(self.name, make_planner(self._planned, self._drafter, self.target))
 
     @property
@@ -81,7 +78,7 @@ class Ours(TextContestant):
         return self._drafter
 
     def facts(self) -> dict[str, Any]:
-        _, models = identity(self.drafter)
+        models = self.drafter.models
         planner = self._planned or self.drafter.planner
         return {
             "library": "paceline",
@@ -127,6 +124,9 @@ class Ours(TextContestant):
 
     def do(self, task: Work, clock: Clock) -> list[Written]:
         return super().do(task, clock) if task.at_once is None else Together(self, task.jobs, clock).write(task.at_once)
+
+    def close(self) -> None:
+        self.drafter.dispose()
 
 
 @dataclass(eq=False)
@@ -220,10 +220,3 @@ def written(session: Session, deliveries: list[tuple[int, float]]) -> Written:
         finish=str(session.context.finish or ""),
         flips=[(flip.index - first, flip.chosen) for flip in flips],
     )
-
-
-def _parts(drafter: Drafter) -> list[Drafter]:
-    """A drafter, or those that it is composed of."""
-    if not isinstance(drafter, Composed):
-        return [drafter]
-    return [own for part in drafter.parts for own in _parts(part)]

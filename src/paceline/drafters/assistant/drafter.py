@@ -82,14 +82,18 @@ class Assistant(Drafter):
             self._loaded.check_fit(target, vocabulary)
             self._vocab_size = target.vocab_size
 
-    def share(self, other: Assistant) -> None:
-        """Draft with the model that another drafter of the same spec has loaded."""
-        self._loaded = self._loaded or other._loaded
+    def dispose(self) -> None:
+        with self._tray.held():
+            rows, self._spare, self._loaded = self._spare, None, None
+        if rows is not None:
+            rows.close()
 
     @property
-    def named(self) -> str | None:
-        """The draft model's name or path, where it is given by one."""
-        return str(self._named) if isinstance(self._named, (str, Path)) else None
+    def models(self) -> tuple[Target, ...]:
+        return () if self._loaded is None else (self._loaded.target,)
+
+    def levels(self, nodes: int) -> int:
+        return self.shape.depth(nodes)
 
     @property
     def model(self) -> Target:

@@ -87,13 +87,14 @@ class Growth:
         self._nodes, self._depth = nodes, depth
         context = reading.context
         self._sampled = hides_noise(context) and shape.beams == 1
-        self._noise = SharedNoise.of(context, shape.shared)
+        self._shared = SharedNoise.of(context, shape.shared) is not None
         self._tokens: list[int] = []
         self._parents: list[int] = []
         self._scores: list[float] = []
         self._paths: list[float] = []
         self._drawn: dict[int, Distribution] = {}
         self._row_of: dict[int, int] = {ROOT: -1}  # tentative row of a node that was read; the root's is committed
+        self._texts: dict[int, Context] = {ROOT: context}  # up to each node that goes on
         self._frontier = [ROOT] if depth > 0 else []
         self._level = 0
 
@@ -123,33 +124,25 @@ class Growth:
                 self._row_of[node] = len(reading.parents) + number
             reading.parents = np.concatenate([reading.parents, scores.parents])
             rows = scores.logits
-        laws = reading.outlook.laws(rows[:, : reading.vocab_size], [self._text(node) for node in self._frontier])
+        texts = (self._texts[node].tokens for node in self._frontier)
+        laws = reading.outlook.laws(rows[:, : reading.vocab_size], texts)
         first = len(self._tokens)
         for node, law in zip(self._frontier, laws, strict=True):
             self._branch(node, law)
         self._level += 1
         self._frontier = self._going_on(first) if self._level < self._depth else []
-
-    def _text(self, node: int) -> Ints:
-        """All tokens up to a node; costs a copy, so only where a setting reads them."""
-        text = self._reading.context.tokens
-        if node == ROOT or not self._reading.context.sampling.adjusts:
-            return text
-        path = []
-        while node != ROOT:
-            path.append(self._tokens[node])
-            node = self._parents[node]
-        return np.concatenate([text, path[::-1]])
+        for node in self._frontier:
+            self._texts[node] = self._texts[self._parents[node]].extended([self._tokens[node]])
 
     def _branch(self, node: int, law: Distribution) -> None:
-        context, shape = self._reading.context, self._shape
+        text, shape = self._texts[node], self._shape
         if law.ids.size == 0:
             return
         exponentials: Floats | None = None
-        if self._noise is not None:
-            exponentials = self._noise.exponentials(self._level, law.ids)
+        if self._shared:
+            exponentials = text.exponentials(0, law.ids)
         elif self._sampled:
-            exponentials = context.draft_coins(self._level, law.ids)
+            exponentials = text.draft_coins(0, law.ids)
         ids, scores = foremost(law, max(shape.top, shape.beams), exponentials)
         if self._sampled:
             self._drawn[node] = law

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
+from paceline.drafters.sharing import Shared, stamp
 from paceline.targets.base import Target
 from paceline.vocabulary import Vocabulary
 
@@ -37,14 +38,19 @@ class DraftModel:
 
     @classmethod
     def load(cls, model: str | Path | PreTrainedModel, beside: Target, dtype: str | None = None) -> DraftModel:
-        """A model by name or path, placed beside the one it drafts for and in the same type; or a transformers one,
-        which stays as it is."""
+        """A model by name or path, placed beside the one it drafts for and in the same type, shared by all who load it
+        like that; or a transformers one, which stays as it is."""
         from paceline.targets.load import open_model
 
         if not isinstance(model, (str, Path)):
             return cls(open_model(model)[0])
-        target, tokenizer = open_model(model, dtype=dtype or beside.dtype_name, device=str(beside.device))
-        return cls(target, None if tokenizer is None else Vocabulary.of(tokenizer))
+        name, kind, device = model, dtype or beside.dtype_name, str(beside.device)
+
+        def read() -> DraftModel:
+            target, tokenizer = open_model(name, dtype=kind, device=device)
+            return cls(target, None if tokenizer is None else Vocabulary.of(tokenizer))
+
+        return _loaded.get((stamp(name), kind, device), read)
 
     def check_fit(self, target: Target, vocabulary: Vocabulary | None) -> None:
         """The two must mean the same by every token id. Without a tokenizer only the number of ids can be compared."""
@@ -60,3 +66,6 @@ class DraftModel:
                 f"draft model {self.target.name} does not speak the tokens of {target.name} ({gap}); choose one with "
                 f"the same tokenizer{'' if known else ', and give it with its tokenizer, by name or by paceline.load'}"
             )
+
+
+_loaded: Shared[DraftModel] = Shared()

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
@@ -13,6 +11,7 @@ import torch
 from transformers import GenerationConfig, PreTrainedModel, PreTrainedTokenizerBase
 from transformers.generation.stopping_criteria import StopStringCriteria
 
+from paceline.api.drafters import Drafters
 from paceline.api.settings import Settings
 from paceline.drafters import Drafter
 from paceline.drafters.assistant import DraftModel
@@ -73,10 +72,7 @@ class CustomGenerate:
         settings.planner_for(settings.drafter)  # a misspelt spec is told here, not in the middle of `generate`
         self._settings = settings
         self._vocabulary = vocabulary
-        self._drafters: WeakKeyDictionary[HFTarget, Drafter] = WeakKeyDictionary()
-        self._planners: WeakKeyDictionary[Drafter, Planner] = WeakKeyDictionary()
-        self._draft_models: dict[tuple[torch.dtype, torch.device], DraftModel] = {}
-        self._fitting = threading.Lock()
+        self._drafters: WeakKeyDictionary[HFTarget, Drafters] = WeakKeyDictionary()
         self.last: Totals | None = None
         """What the newest call that came to its end amounted to. Counts are sums over its rows; seconds are those of
         the clock, of all rows together, from the first forward to the last. Probing and loading are not among them."""
@@ -117,10 +113,13 @@ class CustomGenerate:
         rows = rows_of(model, input_ids, counts, split, criteria, generation_config)
         columns = Columns(streamer or withheld.streamer, rows, pad)
         with lasting(), borrowed(model) as target:
+            drafters = self._drafters.setdefault(target, Drafters())
+            lease = drafters.lease(self._settings, target, self._vocabulary)
+            planner = drafters.planner(self._settings, lease.drafter, target)
             decoding = Decoding(
                 target,
-                drafter := self._drafter(target),
-                self._planner(target, drafter, rows),
+                lease.drafter,
+                _within(planner, target, rows),
                 Rule(self._settings.rule),
                 Sampling(seed=seed, **split.fields),
             )
@@ -130,40 +129,17 @@ class CustomGenerate:
         found = sequences(input_ids, rows, pad)
         return record(found, rows, pad) if generation_config.return_dict_in_generate else found
 
-    def _planner(self, target: HFTarget, drafter: Drafter, rows: Sequence[Row]) -> Planner:
-        with self._fitting:
-            if (planner := self._planners.get(drafter)) is None:
-                planner = self._planners[drafter] = self._settings.planner_for(drafter, target)
-        limit = target.context_length
-        longest = max(row.padded.shape[1] - row.padding + row.ends.max_new_tokens for row in rows)
-        if target.trusted is not None and longest > target.trusted:
-            raise ValueError(
-                f"{target.name} is scored faithfully up to position {target.trusted} and may have to write up to "
-                f"{longest}; lower max_new_tokens, or generate without custom_generate"
-            )
-        return planner if limit is None or longest <= limit else Within(planner, limit)
 
-    def _drafter(self, target: HFTarget) -> Drafter:
-        """The drafter, fitted to the target; of a spec, one for each, which is made anew when the target is."""
-        if isinstance(self._settings.method, Drafter):
-            self._settings.method.fit(target, self._vocabulary)
-            return self._settings.method
-        with self._fitting:
-            if (known := self._drafters.get(target)) is None:
-                known = replace(self._settings, draft_model=self._draft_model(target)).drafter
-                known.fit(target, self._vocabulary)
-                self._drafters[target] = known
-            return known
-
-    def _draft_model(self, target: HFTarget) -> Any:
-        """The draft model of the settings; where they name it, loaded once for all targets of a type and place. A
-        method that asks for another type loads its own."""
-        if (named := self._settings.shared_draft_model) is None:
-            return self._settings.draft_model
-        key = target.dtype, target.device
-        if key not in self._draft_models:
-            self._draft_models[key] = DraftModel.load(named, target)
-        return self._draft_models[key]
+def _within(planner: Planner, target: HFTarget, rows: Sequence[Row]) -> Planner:
+    """The planner, held to the target's context; a target that is not exact so far is refused."""
+    limit = target.context_length
+    longest = max(row.padded.shape[1] - row.padding + row.ends.max_new_tokens for row in rows)
+    if target.trusted is not None and longest > target.trusted:
+        raise ValueError(
+            f"{target.name} is scored faithfully up to position {target.trusted} and may have to write up to "
+            f"{longest}; lower max_new_tokens, or generate without custom_generate"
+        )
+    return planner if limit is None or longest <= limit else Within(planner, limit)
 
 
 def _stops(strings: str | Sequence[str] | None, tokenizer: Any) -> list[StopStringCriteria]:

@@ -1,0 +1,37 @@
+"""What is expensive to open is opened once in a process, however many drafters and texts use it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable
+from pathlib import Path
+from threading import RLock
+from typing import Generic, TypeVar
+from weakref import WeakValueDictionary
+
+Thing = TypeVar("Thing")
+
+
+class Shared(Generic[Thing]):
+    """Things by their keys, as long as anything else holds them."""
+
+    def __init__(self) -> None:
+        self._lock = RLock()
+        self._known: WeakValueDictionary[Hashable, Thing] = WeakValueDictionary()
+
+    def get(self, key: Hashable, make: Callable[[], Thing]) -> Thing:
+        """The thing of this key, made if there is none. Others who want one wait meanwhile."""
+        with self._lock:
+            if (known := self._known.get(key)) is None:
+                known = self._known[key] = make()
+            return known
+
+
+def stamp(place: str | Path) -> Hashable:
+    """Changes when a file, or a file of a folder, is written anew. Of what is no path, the name alone."""
+    path = Path(place)
+    try:
+        files = sorted(path.iterdir()) if path.is_dir() else [path]
+        stats = [(file.name, file.stat()) for file in files]
+    except OSError:  # whoever opens it has the words for that
+        return str(place)
+    return str(place), tuple((name, s.st_dev, s.st_ino, s.st_size, s.st_mtime_ns) for name, s in stats)
