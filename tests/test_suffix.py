@@ -248,7 +248,7 @@ def test_a_memory_that_cannot_be_kept_does_not_lose_the_text(tmp_path: Path) -> 
     assert not folder.exists()
 
 
-# --- lookup token by token, and of the next token but one --------------------------------------------------------------------------------------
+# --- lookup by the token, and by guesses of the next one --------------------------------------------------------------
 
 
 def token_by_token(text: list[int], sizes: range, count: int) -> list[int]:
