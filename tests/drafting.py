@@ -6,14 +6,15 @@ from typing import Any
 
 import torch
 
+from engine import write
 from enumeration import Coins, FractionLaw, Tokens, World, output_law
 from paceline.context import Context, Ending
-from paceline.drafters import Ask, Budget, Drafter, Seen
+from paceline.drafters import Ask, Budget, Drafter, Plain, Seen
 from paceline.engine.loop import Session
 from paceline.engine.serial import run
 from paceline.law import Sampling
 from paceline.planning.fixed import Fixed
-from paceline.targets.base import Request, Scores
+from paceline.targets.base import Request, Scores, Target
 from paceline.targets.table import TableTarget
 from paceline.tree import EMPTY, DraftTree
 from paceline.verify import Rule, Verdict
@@ -30,6 +31,14 @@ def drafted(drafter: Drafter, tokens: Sequence[int], budget: Budget = PLENTY, **
     (tree,) = drafter.propose([Ask(drafter.open(context_of(tokens, **how)), budget)])
     tree.check()
     return tree
+
+
+def as_plain(target: Target, prompt: Sequence[int], drafter: Drafter, *, nodes: int = 6, **how: Any) -> Session:
+    """A text written with a drafter, which is the text of plain decoding."""
+    plain = write(target, prompt, Plain(), **how)
+    session = write(target, prompt, drafter, nodes=nodes, **how)
+    assert session.context.emitted.tolist() == plain.context.emitted.tolist()
+    return session
 
 
 def paths_of(tree: DraftTree) -> list[Tokens]:
