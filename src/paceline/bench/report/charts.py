@@ -214,7 +214,7 @@ def plot(title: str, told: str, series: Sequence[Series], scales: Scales, height
         axes.set_xlim(right[0] - margin, right[-1] + margin)
         axes.grid(visible=False, axis="x")
         axes.annotate(scales.words[0], (WIDTH - 8, 5), xycoords="figure points", ha="right", color=CODES["soft"])
-        axes.annotate(scales.words[1], (4, height - 12), xycoords="figure points", color=CODES["soft"])
+        axes.annotate(scales.words[1], (4, height - 15), xycoords="figure points", color=CODES["soft"])
 
     svg = _svg(title, told, draw, (WIDTH, height), (48, 20, 26, 42))
     return Chart(svg, caption, [(one.number, one.name) for one in series])
