@@ -1,6 +1,6 @@
 """The picture of a text in a terminal. With colours, a token that a drafter proposed stands on its drafter's colour;
-without, in its drafter's brackets. Colours are told apart by eyes of every kind (Okabe and Ito), and neighbours on
-one colour by two shades of it."""
+without, in its drafter's brackets. Colours are those that all eyes tell apart (Okabe and Ito), and neighbours on one
+colour have two shades of it."""
 
 from __future__ import annotations
 

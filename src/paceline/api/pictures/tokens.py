@@ -1,4 +1,4 @@
-"""The picture of a text as data: its tokens, who proposed each, and in which round.
+"""The picture of a text as data: its tokens, the source of each, and its round.
 
 What can be seen is a *cell*: usually one token, several where they make one character between them (the bytes of a
 letter, a letter and the accents on it) or where their text became certain together. Putting a box around half a letter
@@ -47,7 +47,7 @@ class Cell:
 
     @property
     def source(self) -> str:
-        """Who proposed the last token of it, the one that completed it; "" for the model itself."""
+        """The source of its last token, the one that completed it; "" for the model itself."""
         return self.pieces[-1].source
 
     @property

@@ -73,7 +73,9 @@ def _pictures(profile: Profile, method: Acceptance, choice: Choice, number: int)
         line = list(zip(places.tolist(), fit(places).tolist(), strict=True))
         told = f"{method.method}: {unit} by nodes drafted, from {values[0]:.4g} without to {values[-1]:.4g}"
         scales = Scales((NODES, unit), upright=choice.nodes, line=line, zero=True)
-        return plot(f"{title} of {method.method}", told, [Series(number, method.method, points, tips)], scales, 260).svg
+        return plot(
+            f"{title} of {method.method}", told, [Series(number, method.method, points, tips, 30.0)], scales, 260
+        ).svg
 
     return [
         drawn("Seconds", "ms per round", 1000 * seconds, lambda places: 1000 * choice.seconds(places)),

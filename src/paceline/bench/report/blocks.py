@@ -83,7 +83,7 @@ class Chart:
     """The legend: entries by number and name."""
     parts: Mapping[str, str] | None = None
     """The legend: parts of bars, and what they are."""
-    whose: tuple[int, str] | None = None
+    owner: tuple[int, str] | None = None
     """The entry that all of it belongs to."""
     kind: str = "chart"
 

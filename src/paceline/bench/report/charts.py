@@ -103,7 +103,7 @@ def intervals(title: str, told: str, rows: Sequence[Interval], caption: str) -> 
         _scale(axes, "x", steps)
 
     size = (WIDTH, 38 * len(rows) + 30)
-    return Chart(_svg(title, _listed(told, rows), draw, size, (14, 14, 0, 22)), caption)
+    return Chart(_svg(title, _listed(told, rows), draw, size, (18, 20, 0, 22)), caption)
 
 
 @dataclass(frozen=True)

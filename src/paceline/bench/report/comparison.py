@@ -46,7 +46,7 @@ def _headline(found: Sequence[Between]) -> str:
 
 
 def _told(between: Between) -> str:
-    """Whose speed-up moved in a run, over all tasks; nothing where none did."""
+    """Entries with another speed-up than before, over all tasks, in a sentence; empty where there is none."""
     moved = [
         f"{short(one.entry)} is {one.call} ({times(one.ratio.value)}, {interval(one.ratio)})"
         for one in between.findings

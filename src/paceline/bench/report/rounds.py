@@ -56,7 +56,7 @@ def per_round(summary: Summary) -> Iterator[Block]:
         said = f"{share(shares[entry][0])} of rounds brought a single token; the mean is {mean}."
         title, value = f"Tokens per round of {entry}", figures.tokens_per_round or 0.0
         svg = histogram(title, said, shares[entry], value, top, n, more)
-        return Chart(svg, f"mean {mean}, longest {max(figures.rounds_by_tokens)}", whose=(n, entry))
+        return Chart(svg, f"mean {mean}, longest {max(figures.rounds_by_tokens)}", owner=(n, entry))
 
     def cells(entry: str, figures: Figures) -> list[Cell | str]:
         return [number(figures.tokens_per_round), *(Cell(share(s) if s else "", bar=s) for s in shares[entry])]

@@ -24,7 +24,7 @@ def times(value: float | None) -> str:
 
 
 def interval(found: Estimate | None, digits: int = 2) -> str:
-    """The bounds; nothing where there are none, or of the base, whose speed-up is 1 by definition."""
+    """The bounds; empty where there are none, and for the base: its speed-up is 1 by definition."""
     if found is None or not found.bounded or found.low == found.high:
         return ""
     return f"{found.low:.{digits}f}–{found.high:.{digits}f}"

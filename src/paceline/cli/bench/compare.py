@@ -69,10 +69,11 @@ def run(options: argparse.Namespace) -> int:
         say("\n\n".join("\n".join(_between(between)) for between in betweens))
         found = {"base_run": runs[0].name, "runs": [between.as_dict() for between in betweens]}
     if options.oracle:
-        oracles = {one.name: Oracle(one, options.base) for one in runs}
-        for name, oracle in oracles.items():
-            say("", f"limits of {name}", *_limits(oracle), sep="\n")
-        found["oracle"] = {name: oracle.as_dict() for name, oracle in oracles.items()}
+        found["oracle"] = {}
+        for one in runs:
+            oracle = Oracle(one, options.base)
+            say("", f"limits of {one.name}", *_limits(oracle), sep="\n")
+            found["oracle"][one.name] = oracle.as_dict()
     if options.json:
         print_json(found)
     return 0
