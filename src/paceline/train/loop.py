@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from torch import nn
 from transformers import PreTrainedModel
 
+from paceline.errors import InputError
 from paceline.files import partial
 from paceline.train.corpus import windows
 
@@ -114,7 +115,7 @@ class Run:
             loss.backward()
             total += float(loss.detach())
         if not math.isfinite(total):
-            raise ValueError(f"the loss is {total} at step {self.step}; lower the learning rates")
+            raise InputError(f"the loss is {total} at step {self.step}; lower the learning rates")
         nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
         for optimizer, _ in self._optimizers:
             optimizer.step()
