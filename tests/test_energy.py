@@ -56,21 +56,20 @@ def test_packages_and_memory_count_and_nothing_counts_twice(tree: Tree) -> None:
     assert meter.stop(1.0) == pytest.approx(0.123)
 
 
-def test_a_counter_that_was_full_goes_on(tree: Tree) -> None:
+def test_a_counter_that_was_full_goes_on_and_one_that_stands_still_measured_nothing(tree: Tree) -> None:
     meter = Rapl(tree.root)
     tree.set("intel-rapl:0", FULL - 1000)
     meter.start()
+    assert meter.stop(1.0) is None
     tree.set("intel-rapl:0", 4000)
     assert meter.stop(1.0) == pytest.approx(0.005)
 
 
-def test_a_counter_that_stands_still_measured_nothing(tree: Tree) -> None:
-    meter = Rapl(tree.root)
-    meter.start()
-    assert meter.stop(1.0) is None
-
-
-def test_a_counter_for_root_only_is_told(tree: Tree, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_counter_for_root_only_is_told_and_none_at_all(
+    tree: Tree, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(Unmetered, match="no RAPL counter"):
+        Rapl(tmp_path)
     allowed = Path.read_text
 
     def read(path: Path, *args: Any, **kwargs: Any) -> str:
@@ -81,11 +80,6 @@ def test_a_counter_for_root_only_is_told(tree: Tree, monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(Path, "read_text", read)
     with pytest.raises(Unmetered, match="for root only"):
         Rapl(tree.root)
-
-
-def test_no_counter_is_told(tmp_path: Path) -> None:
-    with pytest.raises(Unmetered, match="no RAPL counter"):
-        Rapl(tmp_path)
 
 
 # --- NVML ---------------------------------------------------------------------------------------------------

@@ -1,9 +1,7 @@
 """Pictures of a text: nothing of it is lost, nothing of it is obeyed, and every token is there once."""
 
-import itertools
 import random
 import re
-import time
 import unicodedata
 from dataclasses import dataclass
 from html.parser import HTMLParser
@@ -18,8 +16,6 @@ from paceline.api.pictures import TokenPicture, cells
 from paceline.api.pictures.page import page, table_section, token_section
 from paceline.api.pictures.terminal import END, OWN, Painter, paint
 from paceline.api.pictures.tokens import HALVES, Kind
-from paceline.api.writing import Generation
-from paceline.bench.comparison import Comparison, compare
 from paceline.engine.account import Totals
 from paceline.files.visible import CONTROLS
 from paceline.vocabulary import Detokenizer
@@ -322,105 +318,3 @@ def test_a_terminal_is_shown_control_characters_and_not_sent_them(color: bool) -
     assert not set(map(chr, CONTROLS)) - {"\n", "\t"} & set(shown)
     assert "␛[2J" in shown
     assert "ok↵\n" in shown
-
-
-# --- methods side by side -----------------------------------------------------------------------------------
-
-
-def written(tokens: list[int], seconds: float = 1.0) -> Any:
-    totals = Totals(max(len(tokens) // 2, 1), len(tokens), 4, 2, 1, 9.0, 0.0, seconds, 0.0, 0.0)
-    return Generation("", tokens, "length", 1, 0, [], [], [], totals)
-
-
-def run(methods: dict[str, Any], prompts: list[str], passes: int = 1, **options: Any) -> Comparison:
-    return compare(methods, prompts, passes=passes, **{"warm_up": lambda _: None} | options)
-
-
-def test_a_text_that_differs_is_found_wherever_it_differs() -> None:
-    plain = {"a": [1, 2, 3], "b": [4, 5, 6]}
-    for prompt in ("a", "b"):
-        for place in range(3):
-            other = {name: list(tokens) for name, tokens in plain.items()}
-            other[prompt][place] += 1
-            found = run({"plain": lambda p: written(plain[p]), "x": lambda p, o=other: written(o[p])}, ["a", "b"])
-            parting = found.parting(found.entries[1])
-            assert parting is not None
-            assert (parting.prompt, parting.token) == ("ab".index(prompt), place)
-            assert found.rows()[1]["identical"] is False
-            assert str(parting) == f"parts at token {place + 1} of prompt {'ab'.index(prompt) + 1}"
-    short = run({"plain": lambda _: written([1, 2, 3]), "x": lambda _: written([1, 2])}, ["a"])
-    assert short.rows()[1]["parts_at"] == {"prompt": 0, "token": 2}
-
-
-def test_a_difference_in_a_later_pass_counts_too() -> None:
-    texts = iter([[1, 2], [1, 3]])
-    found = run({"plain": lambda _: written([1, 2]), "x": lambda _: written(next(texts))}, ["a"], passes=2)
-    assert [row["identical"] for row in found.rows()] == [True, False]
-
-
-def test_a_base_that_does_not_repeat_itself_is_found() -> None:
-    texts = iter([[1, 2], [1, 3]])
-    found = run({"plain": lambda _: written(next(texts)), "x": lambda _: written([1, 2])}, ["a"], passes=2)
-    assert str(found.parting(found.base)) == "parts at token 2 of prompt 1"
-    assert not found.same
-
-
-def test_speeds_are_medians_of_passes_and_ratios_within_them() -> None:
-    """A pass in which the whole machine is slow moves neither."""
-    slow = iter([1, 10, 1])
-    pace: dict[str, float] = {"now": 1}
-
-    def plain(_: str) -> Any:
-        pace["now"] = next(slow)
-        return written([1] * 10, 2 * pace["now"])
-
-    found = run({"plain": plain, "x": lambda _: written([1] * 10, 1 * pace["now"])}, ["a"], passes=3)
-    assert [row["tokens_per_second"] for row in found.rows()] == [5, 10]
-    assert found.rows()[1]["speed_up"] == 2
-    assert found.rows()[1]["tokens_per_round"] == 2
-    assert found.spread == 10
-
-
-def test_methods_take_turns_and_warm_up_once() -> None:
-    order: list[str] = []
-    told: list[tuple[int, int]] = []
-
-    def writer(name: str) -> Any:
-        return lambda prompt: order.append(name + prompt) or written([1])
-
-    run(
-        {"P": writer("P"), "X": writer("X")},
-        ["1", "2"],
-        passes=2,
-        warm_up=lambda name: order.append(f"{name} warms up"),
-        progress=lambda _, done, total: told.append((done, total)),
-    )
-    assert order == ["P warms up", "X warms up", "P1", "X1", "X2", "P2", "X1", "P1", "P2", "X2"]
-    assert told == [(done, 10) for done in range(10)]
-
-
-def test_time_that_is_used_up_ends_the_passes_but_never_the_first() -> None:
-    found = run({"plain": lambda _: written([1])}, ["a"], passes=7, seconds=0.0)
-    assert len(found.base.passes) == 1
-    assert found.spread is None, "one pass says nothing of how steady a machine is"
-    with pytest.raises(ValueError, match="at least one prompt"):
-        run({"plain": lambda _: written([1])}, [])
-
-
-def test_a_slow_machine_leaves_prompts_out_for_all_methods_alike(monkeypatch: pytest.MonkeyPatch) -> None:
-    clock = itertools.count()  # every look at it costs a second
-    monkeypatch.setattr(time, "monotonic", lambda: float(next(clock)))
-    texts = {"plain": [], "x": []}
-    methods = {name: lambda p, name=name: texts[name].append(p) or written([1]) for name in texts}
-    found = run(methods, list("abcdefgh"), passes=3, seconds=9.0)
-    assert 1 <= len(found.prompts) < 8
-    assert len(found.prompts) + found.left_out == 8
-    assert texts["plain"] == texts["x"] == list(found.prompts)
-    assert [len(entry.passes) for entry in found.entries] == [1, 1]
-    assert found.same
-
-
-def test_a_loop_is_seen() -> None:
-    assert run({"plain": lambda _: written([1, 2] * 40)}, ["a"]).repetition > 0.9
-    assert run({"plain": lambda _: written(list(range(80)))}, ["a"]).repetition == 0
-    assert run({"plain": lambda _: written([1])}, ["a"]).repetition == 0

@@ -12,7 +12,8 @@ import pytest
 from engine import habitual, tabled
 from paceline.bench.compare import Between, Within
 from paceline.bench.doubts import doubts
-from paceline.bench.run.contestant import Clock, Contestant, Job, Written
+from paceline.bench.race import Clock
+from paceline.bench.run.contestant import Job, TextContestant, Written
 from paceline.bench.run.directory import Run, read
 from paceline.bench.run.ours import Drafting, Ours
 from paceline.bench.run.record import Record, Verdict
@@ -209,7 +210,7 @@ class Elsewhere(Ours):
 
 def test_6_every_text_is_compared_and_a_wrong_one_is_the_first_thing_told(tmp_path: Path) -> None:
     target = tabled()
-    contestants: Sequence[Contestant] = [Ours("plain", target, Drafting()), Elsewhere("lookup", target, Drafting())]
+    contestants: Sequence[TextContestant] = [Ours("plain", target, Drafting()), Elsewhere("lookup", target, Drafting())]
     run = finished(refereed(tmp_path / "run", target=target, contestants=contestants))
     assert {record.verdict for record in texts(run, "lookup")} == {Verdict.BUG}
     assert {record.parts_at for record in texts(run, "lookup")} == {2}

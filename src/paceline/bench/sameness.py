@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from paceline.bench.comparison import first_parting
+from paceline.bench.parting import first_difference
 from paceline.bench.run.directory import Run
 from paceline.bench.run.record import Record
 
@@ -57,13 +57,7 @@ def same_text(old: Run, new: Run) -> bool:
 def _parting(one: list[int], two: list[int]) -> int | None:
     """The first token that differs, as far as both go."""
     length = min(len(one), len(two))
-    parting = first_parting([_Text(one[:length])], [_Text(two[:length])])
-    return None if parting is None else parting.token
-
-
-class _Text:
-    def __init__(self, tokens: list[int]) -> None:
-        self.tokens = tokens
+    return first_difference(one[:length], two[:length])
 
 
 def _settings(run: Run) -> dict[str, Any]:

@@ -99,11 +99,19 @@ def add_model(parser: argparse.ArgumentParser) -> None:
         metavar="MODEL",
         help=f"a bundled model, or folder or name of a transformers causal LM (default: {MODEL})",
     )
+    add_place(parser)
+    add_trust(parser)
+
+
+def add_place(parser: argparse.ArgumentParser, dtype: str | None = None) -> None:
+    """In which type, and on which device."""
     parser.add_argument(
-        "--dtype", metavar="TYPE", help="float64, float32, bfloat16 or float16 (default: the model's own)"
+        "--dtype",
+        default=dtype,
+        metavar="TYPE",
+        help=f"float64, float32, bfloat16 or float16 (default: {dtype or 'as the model has it'})",
     )
     parser.add_argument("--device", metavar="DEVICE", help="where to run it, e.g. cpu, cuda, mps (default: cpu)")
-    add_trust(parser)
 
 
 def add_trust(parser: argparse.ArgumentParser) -> None:
@@ -274,16 +282,9 @@ def aligned(rows: Sequence[tuple[str, ...]]) -> Iterator[str]:
 
 def describe(lm: LanguageModel) -> dict[str, Any]:
     """What a measurement must say of the model it was made on."""
-    import torch
+    from paceline.targets.setup import described
 
-    target = lm.target
-    return {
-        "model": target.name,
-        "dtype": target.dtype_name,
-        "fingerprint": target.fingerprint(),
-        "device": str(target.device),
-        "threads": torch.get_num_threads(),
-    }
+    return described(lm.target)
 
 
 def asked(how: Settings, sampling: Sampling) -> dict[str, Any]:

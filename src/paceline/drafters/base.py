@@ -89,7 +89,7 @@ class Drafter:
     """How many nodes a draft may hold where nobody says: as many as are worth their cost on most machines."""
     spec: str = ""
     """What it was made from, where it was: the name that measurements of it are kept under."""
-    options: Mapping[str, Any] = MappingProxyType({})
+    spec_options: Mapping[str, Any] = MappingProxyType({})
     """The options of its method, defaults included, where it was made from a spec."""
     parts: tuple[Drafter, ...] = ()
     """The drafters that it is composed of."""
@@ -159,7 +159,8 @@ class Drafter:
     def on_early(self, state: Any, logits: torch.Tensor) -> None:
         """Early-exit logits of the rows of a draft, the root's first, while the target's later layers still compute.
 
-        Called if `needs` names an early exit. It runs inside the target's forward, which waits for it.
+        Called if `needs` names an early exit; not in the first round of a text, which has no draft. It runs inside the
+        target's forward, which waits for it.
         """
 
     @property

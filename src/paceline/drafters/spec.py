@@ -159,7 +159,7 @@ def _single(text: str, spec: str, given: dict[str, Any], taken: list[str]) -> Dr
     taken += given.keys() & options.keys()
     made = factory(**options)
     defaults = {key: parameter.default for key, parameter in (_parameters(factory) or {}).items()}
-    made.options = MappingProxyType({**defaults, **options})
+    made.spec_options = MappingProxyType({**defaults, **options})
     return made
 
 

@@ -149,8 +149,8 @@ def _vllm(wish: Wish) -> Equivalent:
         settings = {
             "method": "ngram",
             "num_speculative_tokens": wish.tokens,
-            "prompt_lookup_min": drafter.options["min_ngram"],
-            "prompt_lookup_max": drafter.options["max_ngram"],
+            "prompt_lookup_min": drafter.spec_options["min_ngram"],
+            "prompt_lookup_max": drafter.spec_options["max_ngram"],
         }
         earliest = "it goes on from the first place where the longest n-gram stands, where ours takes the last"
         return answer(_vllm_flags(settings), settings, (earliest, *_reaching(drafter), refused))
@@ -206,16 +206,16 @@ def _llama_cpp_fallback(wish: Wish) -> Equivalent:
 
 
 def _ngram_flags(drafter: Drafter, tokens: int) -> dict[str, Any]:
-    return {"--spec-ngram-simple-size-n": drafter.options["max_ngram"], "--spec-ngram-simple-size-m": tokens}
+    return {"--spec-ngram-simple-size-n": drafter.spec_options["max_ngram"], "--spec-ngram-simple-size-m": tokens}
 
 
 def _draft_flags(wish: Wish, drafter: Drafter) -> dict[str, Any]:
-    sure = {"--spec-draft-p-min": confidence} if (confidence := drafter.options["confidence"]) else {}
+    sure = {"--spec-draft-p-min": confidence} if (confidence := drafter.spec_options["confidence"]) else {}
     return {"--spec-draft-model": wish.model, "--spec-draft-n-max": wish.tokens, **sure}
 
 
 def _ngram_notes(drafter: Drafter) -> tuple[str, ...]:
-    longest, shortest = drafter.options["max_ngram"], drafter.options["min_ngram"]
+    longest, shortest = drafter.spec_options["max_ngram"], drafter.spec_options["min_ngram"]
     if longest == shortest:
         return _reaching(drafter)
     sizes = f"{longest} down to {shortest}"
@@ -225,7 +225,7 @@ def _ngram_notes(drafter: Drafter) -> tuple[str, ...]:
 
 def _reaching(drafter: Drafter) -> tuple[str, ...]:
     """Options of ours that change what is copied."""
-    options = [name for name in ("chain", "next") if drafter.options[name]]
+    options = [name for name in ("chain", "next") if drafter.spec_options[name]]
     return (f"it has nothing like {' and '.join(options)}",) if options else ()
 
 
@@ -245,9 +245,12 @@ def _transformers(wish: Wish) -> Equivalent:
     if drafter.name == "plain":
         return answer(("model.generate(**inputs)",), {}, ("nothing is to be added",))
     if drafter.name == "lookup":
-        settings = {"prompt_lookup_num_tokens": wish.tokens, "max_matching_ngram_size": drafter.options["max_ngram"]}
+        settings = {
+            "prompt_lookup_num_tokens": wish.tokens,
+            "max_matching_ngram_size": drafter.spec_options["max_ngram"],
+        }
         first = "it goes on from the first place where the n-gram stands, where ours takes the last"
-        shortest = () if drafter.options["min_ngram"] == 1 else ("it always goes down to n-grams of one token",)
+        shortest = () if drafter.spec_options["min_ngram"] == 1 else ("it always goes down to n-grams of one token",)
         return answer((_generate(settings), *ours), settings, (first, *shortest, *_reaching(drafter)))
     if drafter.name == "assistant":
         return answer((*_assisted(wish, drafter), *ours), _assistants(wish, drafter), _assisted_notes(wish))
@@ -277,7 +280,7 @@ def _assistants(wish: Wish, drafter: Drafter) -> dict[str, Any]:
         "assistant_model": wish.model,
         "num_assistant_tokens": wish.tokens,
         "num_assistant_tokens_schedule": "constant",
-        "assistant_confidence_threshold": drafter.options["confidence"],
+        "assistant_confidence_threshold": drafter.spec_options["confidence"],
     }
 
 
@@ -305,7 +308,7 @@ def _generate(settings: dict[str, Any]) -> str:
 
 def _lost(wish: Wish) -> tuple[str, ...]:
     """What no other engine has of drafts by a model."""
-    options = wish.drafter.options
+    options = wish.drafter.spec_options
     trees = [f"{name}={options[name]}" for name in ("beams", "top") if options[name] > 1]
     lost = (NO_TREE.format(" and ".join(trees), wish.tokens),) if trees else ()
     return (*lost, NO_COUPLING) if options["noise"] == "shared" else lost
@@ -313,7 +316,7 @@ def _lost(wish: Wish) -> tuple[str, ...]:
 
 def _unsure(drafter: Drafter, difference: str) -> tuple[str, ...]:
     """A sentence for drafts that end where the model is unsure."""
-    return (difference,) if drafter.options["confidence"] else ()
+    return (difference,) if drafter.spec_options["confidence"] else ()
 
 
 def _boxed(wish: Wish) -> tuple[str, ...]:
@@ -331,7 +334,7 @@ def _none(wish: Wish, engine: str) -> str:
 
 def _named(drafter: Drafter) -> str | None:
     """The draft model that a spec names itself."""
-    if isinstance(named := drafter.options.get(MODEL), (str, Path)):
+    if isinstance(named := drafter.spec_options.get(MODEL), (str, Path)):
         return str(named)
     return next((name for part in drafter.parts if (name := _named(part)) is not None), None)
 

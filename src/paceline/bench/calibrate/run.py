@@ -17,7 +17,7 @@ from typing import Self
 import numpy as np
 
 from paceline.bench.calibrate.hindsight import corrected, sizes_to, told
-from paceline.bench.calibrate.seconds import DEAR, LEAST_REPEATS, ROWS, SPARSE, measured
+from paceline.bench.calibrate.seconds import EXPENSIVE, LEAST_REPEATS, ROWS, SPARSE, measured
 from paceline.bench.calibrate.texts import Course, Walk
 from paceline.context import Ints
 from paceline.drafters.base import Drafter
@@ -40,7 +40,7 @@ YIELD = 0.5
 size of rounds has to be seen a few times."""
 HIGHEST_SPOT, LEAST_SPOT = 16, 2
 FEW = 2
-"""Repeats of companies and lengths beyond the first."""
+"""Repeats of batch sizes and lengths beyond the first."""
 NEAR = 1.1
 """Sizes within this factor of the largest are not measured beside it."""
 
@@ -143,7 +143,7 @@ class Calibrator:
                 sequences=sequences,
                 top=top if number == 0 else 0,
                 seconds=share * self.plan.seconds,
-                cap=DEAR if self.plan.max_nodes is None else None,
+                cap=EXPENSIVE if self.plan.max_nodes is None else None,
                 repeats=LEAST_REPEATS if number == 0 else FEW,
                 sampling=self.plan.sampling,
                 advance=partial(self._advance, f"rounds of {_told(sequences, length)}"),

@@ -9,12 +9,22 @@ from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from paceline.cli.common import Subparsers, add_json, add_trust, aligned, describe, load_model, print_json
+from paceline.cli.common import (
+    Subparsers,
+    add_json,
+    add_place,
+    add_trust,
+    aligned,
+    describe,
+    load_model,
+    print_json,
+)
+from paceline.cli.measuring import check_counts, counted
 from paceline.cli.streams import say
 from paceline.files import workplace
 
 if TYPE_CHECKING:
-    from paceline.bench.draft_cost import Foretold
+    from paceline.bench.made_up import Foretold
     from paceline.drafters import Drafter
     from paceline.targets.base import Target
 
@@ -45,52 +55,48 @@ def add(commands: Subparsers) -> None:
     parser.add_argument("--rounds", type=int, default=ROUNDS, metavar="N", help=f"rounds timed (default: {ROUNDS})")
     parser.add_argument("--model", "-m", metavar="MODEL", help="time rounds of this model, too, named as elsewhere")
     add_trust(parser)
-    parser.add_argument(
-        "--dtype", metavar="TYPE", help="float64, float32, bfloat16 or float16 (default: the model's own)"
-    )
-    parser.add_argument("--device", metavar="DEVICE", help="where to run it, e.g. cpu, cuda, mps (default: cpu)")
+    add_place(parser)
     add_json(parser)
     parser.set_defaults(run=run)
 
 
 def run(options: argparse.Namespace) -> int:
-    if options.rounds < 1:
-        raise ValueError(f"--rounds must be at least 1, not {options.rounds}")
+    check_counts(options, "rounds")
     if options.model is None and (options.dtype or options.device):
         raise ValueError("--dtype and --device are of a model; name one with --model")
     import torch
 
-    from paceline.bench import draft_cost
+    from paceline.bench import draft_cost, made_up
 
     made = draft_cost.made_for(options.rounds)
     with _makers(made) as makers:
         found = draft_cost.costs(makers, sizes=SIZES, temperatures=TEMPERATURES, rounds=options.rounds, made=made)
     read = draft_cost.reading(ROWS, repeats=REPEATS)
-    first = found[TEMPERATURES[0]][SIZES[0]]
+    drafts = [
+        {
+            "method": name,
+            "temperature": temperature,
+            "budget": size,
+            "nodes": round(cost.nodes, 1),
+            "microseconds": round(1e6 * cost.draft, 1),
+            "microseconds_propose": round(1e6 * cost.propose, 1),
+            "microseconds_observe": round(1e6 * cost.observe, 1),
+        }
+        for temperature, by_size in found.items()
+        for size, by_method in by_size.items()
+        for name, cost in by_method.items()
+    ]
     result: dict[str, Any] = {
-        "microseconds": {name: round(cost.microseconds, 1) for name, cost in first.items()},
+        "microseconds": {one["method"]: one["microseconds"] for one in drafts[: len(METHODS)]},
         "read_top_k": {
             dtype: {str(rows): round(milliseconds, 3) for rows, milliseconds in by_rows.items()}
             for dtype, by_rows in read.items()
         },
-        "drafts": [
-            {
-                "method": name,
-                "temperature": temperature,
-                "budget": size,
-                "nodes": round(cost.nodes, 1),
-                "microseconds": round(cost.microseconds, 1),
-                "microseconds_propose": round(cost.propose, 1),
-                "microseconds_observe": round(cost.observe, 1),
-            }
-            for temperature, by_size in found.items()
-            for size, by_method in by_size.items()
-            for name, cost in by_method.items()
-        ],
-        "vocabulary": draft_cost.VOCABULARY,
+        "drafts": drafts,
+        "vocabulary": made_up.VOCABULARY,
         "context": draft_cost.CONTEXT,
-        "best": draft_cost.BEST,
-        "text": draft_cost.TEXT,
+        "best": made_up.BEST,
+        "text": made_up.TEXT,
         "rounds": options.rounds,
         "threads": torch.get_num_threads(),
     }
@@ -130,21 +136,21 @@ def _rounds(options: argparse.Namespace) -> dict[str, Any]:
                 drafter = make()
                 drafter.fit(lm.target, lm.vocabulary)
                 drafters[name] = drafter, _best_size(lm.target, name) or drafter.nodes
-        one, found = draft_cost.shares(lm.target, drafters, temperature=temperature, rounds=rounds, made=made)
-        plain[f"{temperature:g}"] = round(one, 3)
+        found = draft_cost.shares(lm.target, drafters, temperature=temperature, rounds=rounds, made=made)
+        plain[f"{temperature:g}"] = round(1e3 * found.pop(draft_cost.PLAIN).forward, 3)
         methods += [
             {
                 "method": name,
                 "temperature": temperature,
-                "budget": drafters[name][1],
+                "budget": size,
                 "calibrated": _best_size(lm.target, name) is not None,
-                "nodes": round(share.nodes, 1),
-                "milliseconds_forward": round(share.forward, 3),
-                "milliseconds_draft": round(share.draft, 3),
-                "milliseconds_read": round(share.read, 3),
-                "share": round(share.share, 4),
+                "nodes": round(found[name].nodes, 1),
+                "milliseconds_forward": round(1e3 * found[name].forward, 3),
+                "milliseconds_draft": round(1e3 * found[name].draft, 3),
+                "milliseconds_read": round(1e3 * found[name].read, 3),
+                "share": round(found[name].share, 4),
             }
-            for name, share in found.items()
+            for name, (_, size) in drafters.items()
         ]
     return {
         **describe(lm),
@@ -199,7 +205,7 @@ def _lines(result: Mapping[str, Any]) -> Iterator[str]:
     yield ""
     yield from textwrap.wrap(
         f"Milliseconds to read the {result['best']} best tokens and the normaliser of so many rows, "
-        f"{result['threads']} thread{'s'[: result['threads'] > 1]}:",
+        f"{counted(result['threads'], 'thread')}:",
         WIDTH,
     )
     yield ""

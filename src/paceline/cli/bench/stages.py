@@ -11,16 +11,17 @@ from pathlib import Path
 from typing import Any
 
 from paceline.api.model import LanguageModel
+from paceline.bench.machine import hushed, threads
 from paceline.bench.run.contestant import Missing
 from paceline.bench.studies.base import Calibrated, Found, Setting, Stage, Study, Wish
 from paceline.bench.studies.nodes import Nodes, onlookers
 from paceline.bench.suites.running import languages_of, passages
 from paceline.bench.suites.sources import Sources
 from paceline.bench.summary import Summary
-from paceline.cli.bench.run import options_of
-from paceline.cli.bench.run.stage import referee
-from paceline.cli.bench.surroundings import hushed, threads
+from paceline.cli import bench
+from paceline.cli.bench.run import check, refereed
 from paceline.cli.common import load_model
+from paceline.cli.measuring import temperature_of
 from paceline.files import check_folder, claimed, write_whole
 from paceline.files.reading import DESCRIPTION, damaged, parse, read_file
 from paceline.files.shape import shaped
@@ -132,17 +133,15 @@ class Maker:
         )
 
     def _temperature(self) -> float:
-        from paceline.cli.bench.run import BUNDLED_TEMPERATURE
-        from paceline.targets.pocket.open import is_bundled
-
-        if self.options.temperature is not None:
-            return float(self.options.temperature)
-        return BUNDLED_TEMPERATURE if is_bundled(self.options.model) else 0.0
+        return temperature_of(self.options)
 
     def run(self, stage: Stage, number: int, count: int) -> tuple[Summary, dict[str, Any]]:
         """One run, or what was kept of it; and what was noted of its nodes."""
         place: Path = self.options.out / stage.name.replace(" ", "-")
-        options = options_of(self._arguments(stage, place))
+        parser = argparse.ArgumentParser(allow_abbrev=False)
+        bench.run.add_options(parser)
+        options = parser.parse_args(self._arguments(stage, place))
+        check(options)
         options.draft_model = None
         noted: dict[str, Nodes] = {}
         kept = place.with_name(f"{place.name}.{NODES}")
@@ -157,7 +156,7 @@ class Maker:
         self._begin()
         lm = self.model(options.dtype)
         planned = {"planned": onlookers(noted)} if stage.nodes else {}
-        with threads(self.options.threads), hushed(), referee(options, advance, lm, **planned) as judge:
+        with threads(self.options.threads), hushed(), refereed(options, advance, lambda _: lm, **planned) as judge:
             noted.clear()
             judge.sit()
         if stage.nodes and not kept.exists():

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from paceline.cli.bench.suite import names
-from paceline.cli.bench.surroundings import add_threads
 from paceline.cli.common import Subparsers, add_json, add_trust, aligned, inputs_of, print_json, progress
+from paceline.cli.measuring import add_threads
 from paceline.cli.streams import say
 from paceline.files import check_output, write_whole
 

@@ -8,26 +8,54 @@ import os
 import re
 import shlex
 import sys
+import textwrap
 import time
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
+from dataclasses import astuple, fields
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from paceline.cli.bench.suite import add_choice
-from paceline.cli.bench.surroundings import add_threads, hushed, threads
-from paceline.cli.common import Subparsers, add_draft_model, add_json, add_model, draft_model, print_json, progress
+from paceline.cli.common import (
+    Subparsers,
+    add_draft_model,
+    add_json,
+    add_model,
+    aligned,
+    draft_model,
+    inputs_of,
+    load_model,
+    print_json,
+    progress,
+)
+from paceline.cli.measuring import (
+    add_draft_length,
+    add_length,
+    add_seed,
+    add_temperature,
+    add_threads,
+    check_counts,
+    counted,
+    interval,
+    temperature_of,
+)
 from paceline.cli.streams import say
-from paceline.files import Terminated
+from paceline.files import Terminated, check_apart
 
 if TYPE_CHECKING:
+    from paceline.api.model import LanguageModel
     from paceline.bench.run.directory import Run
+    from paceline.bench.run.protocol import Referee
+    from paceline.bench.summary import Figures, Summary
 
 SUITE = "continuation:en"
 RUNS = Path("runs")
 METHODS = ("plain", "lookup", "assistant", "auto")
 TOKENS = 128
 DICTSPEC_BATCH = 5
-BUNDLED_TEMPERATURE = 0.8
-"""The bundled models fall into loops when they are greedy, which flatters methods that look things up."""
+WIDTH = 110
+HEAD = ("", "tokens/s", "x plain [95%]", "ratio of means", "tokens/round", "accepted", "first token", "text")
 
 
 def add(commands: Subparsers) -> None:
@@ -42,20 +70,11 @@ def add(commands: Subparsers) -> None:
         ),
         allow_abbrev=False,
     )
-    _add_options(parser)
+    add_options(parser)
     parser.set_defaults(run=run)
 
 
-def options_of(arguments: list[str]) -> argparse.Namespace:
-    """What these arguments of the command say, filled in and found right."""
-    parser = argparse.ArgumentParser(prog="paceline bench run", allow_abbrev=False)
-    _add_options(parser)
-    options = parser.parse_args(arguments)
-    _check(options)
-    return options
-
-
-def _add_options(parser: argparse.ArgumentParser) -> None:
+def add_options(parser: argparse.ArgumentParser) -> None:
     _add_what(parser)
     _add_how(parser)
     _add_where(parser)
@@ -96,26 +115,17 @@ def _add_what(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_how(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--num-draft-tokens", type=int, metavar="K", help="draft tokens per round (default: as suits each method)"
-    )
+    add_draft_length(parser, None, "as suits each method")
     parser.add_argument(
         "--planner",
         metavar="P",
         help="how large drafts are, for methods that do not say (default: each method's own; see 'generate')",
     )
     parser.add_argument("--rule", default="coupled", metavar="RULE", help="coupled or rejection (default: coupled)")
-    parser.add_argument(
-        "--max-new-tokens", type=int, metavar="N", help=f"tokens per text (default: {TOKENS}; all of a text to replay)"
-    )
+    add_length(parser, None, f"{TOKENS}; all of a text to replay")
     parser.add_argument("--ignore-eos", action="store_true", help="go on past the end-of-text token")
-    parser.add_argument(
-        "--temperature",
-        type=float,
-        metavar="T",
-        help=f"0 is greedy (default: 0; {BUNDLED_TEMPERATURE:g} on the bundled models, which loop when greedy)",
-    )
-    parser.add_argument("--seed", type=int, default=0, metavar="S", help="same seed, same texts (default: 0)")
+    add_temperature(parser)
+    add_seed(parser)
     follow = parser.add_mutually_exclusive_group()
     follow.add_argument(
         "--follow",
@@ -159,19 +169,14 @@ def _add_where(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    _check(options)
+    check(options)
     from paceline.bench.doubts import doubts
+    from paceline.bench.machine import hushed, threads
     from paceline.bench.run.record import Verdict
     from paceline.bench.summary import Summary
-    from paceline.cli.bench.run import findings, stage
 
     started = time.monotonic()
-    with (
-        threads(options.threads),
-        hushed(),
-        progress("loading") as advance,
-        stage.referee(options, advance) as referee,
-    ):
+    with threads(options.threads), hushed(), progress("loading") as advance, refereed(options, advance) as referee:
         written = len(referee.run.records)
         try:
             referee.sit()
@@ -179,50 +184,59 @@ def run(options: argparse.Namespace) -> int:
             say(f"\n{_kept(referee.run)} The same command goes on.", file=sys.stderr)
             raise
     summary = Summary(referee.run)
+    warned = doubts(summary)
     if written == len(referee.run.records):
         say(f"{referee.run.path} was finished before; to measure again, give another --out.\n")
-    say(findings.told(summary))
+    say("\n".join(_lines(summary, warned)))
     say(f"\n{_kept(referee.run)} Next: paceline bench report {shlex.quote(str(referee.run.path))} --out report")
     if options.json:
         took = {"out": str(referee.run.path), "seconds": time.monotonic() - started}
-        print_json({**took, **summary.as_dict(), "warnings": doubts(summary)})
+        print_json({**took, **summary.as_dict(), "warnings": warned})
     warm_up = (found.get("verdict") for found in referee.run.about.warm_up.values())
     return int(Verdict.BUG in {*warm_up, *(record.verdict for record in referee.run.records)})
 
 
+def refereed(
+    options: argparse.Namespace,
+    advance: Callable[[str, int, int], None],
+    load: Callable[[argparse.Namespace], LanguageModel] | None = None,
+    **more: Any,
+) -> AbstractContextManager[Referee]:
+    """The run that options ask for; ``more`` is of `opened`."""
+    from paceline.bench.run.setup import RunOptions, opened
+
+    check_apart(options.out, inputs_of(options))
+    return opened(
+        RunOptions(**{field.name: getattr(options, field.name) for field in fields(RunOptions)}),
+        options.model,
+        lambda: (load or load_model)(options),
+        options.out,
+        data=options.data,
+        energy=options.energy,
+        watts=options.watts,
+        progress=advance,
+        **more,
+    )
+
+
 def _kept(run: Run) -> str:
     count = len(run.records)
-    return f"{count} {'text is' if count == 1 else 'texts are'} kept in {run.path}."
+    return f"{counted(count, 'text')} {'is' if count == 1 else 'are'} kept in {run.path}."
 
 
-def _check(options: argparse.Namespace) -> None:
+def check(options: argparse.Namespace) -> None:
     """Tell mistakes before a model is loaded, and fill in what follows from the rest."""
-    for name, least in (
-        ("limit", 1),
-        ("max_new_tokens", 1),
-        ("num_draft_tokens", 1),
-        ("repeat", 1),
-        ("batch", 1),
-        ("threads", 1),
-    ):
-        given = getattr(options, name)
-        if given is not None and given < least:
-            raise ValueError(f"--{name.replace('_', '-')} must be at least {least}, not {given}")
+    check_counts(options, "limit", "max_new_tokens", "num_draft_tokens", "repeat", "batch", "threads")
     for name in ("qps", "watts"):
         given = getattr(options, name)
         if given is not None and not 0 < given < math.inf:
             raise ValueError(f"--{name} must be more than 0 and finite, not {given:g}")
     if options.threads is not None and options.threads > (cores := os.cpu_count() or options.threads):
         raise ValueError(f"--threads must be at most {cores}, for so many processors are here, not {options.threads}")
-    if options.rule not in ("coupled", "rejection"):
-        raise ValueError(f"unknown rule {options.rule!r}; choose coupled or rejection")
     options.draft_model = draft_model(options)
     options.methods = _methods(options)
     options.peers = _listed(options.peers or [])
-    if options.temperature is None:
-        from paceline.targets.pocket.open import is_bundled
-
-        options.temperature = BUNDLED_TEMPERATURE if is_bundled(options.model) else 0.0
+    options.temperature = temperature_of(options)
     if options.max_new_tokens is None and not options.suite.startswith("replay:"):
         options.max_new_tokens = TOKENS
     if options.batch is None:
@@ -248,3 +262,37 @@ def _listed(given: list[str]) -> list[str]:
         elif piece.strip():
             found.append(piece.strip())
     return list(dict.fromkeys(found))
+
+
+def _lines(summary: Summary, warnings: list[str]) -> Iterator[str]:
+    """A table of all entries, and what must be known to read it."""
+    about = summary.run.about
+    model, recipe = about.model, about.recipe
+    yield f"{model['ballast'] or model['model']}  {model['dtype']}  weights {model['fingerprint']}"
+    how = "followed: all walk plain decoding's text" if recipe["follow"] else "free: each writes on its own"
+    place = f"{model['device']}, {counted(model['threads'], 'thread')}"
+    yield f"{recipe['suite']}, temperature {recipe['temperature']:g}, {place}; {how}"
+    yield ""
+    found = [figures for entry in summary.entries if (figures := summary.figures(entry)) is not None]
+    yield from aligned([HEAD, *map(_row, found)])
+    for warning in warnings:
+        yield from textwrap.wrap(f"- {warning}", WIDTH, subsequent_indent="  ")
+
+
+def _row(figures: Figures) -> tuple[str, ...]:
+    """No speeds where no time passed, as in a replay, or all tokens came at once."""
+    first, timed = figures.seconds_first, bool(figures.tokens_per_second)
+    ratios = (figures.speed_up, figures.speed_up_of_means)
+    return (
+        figures.entry,
+        _number(figures.tokens_per_second, ".1f") if timed else "",
+        *(interval(*astuple(ratio)) if timed and ratio is not None else "" for ratio in ratios),
+        _number(figures.tokens_per_round, ".2f"),
+        _number(figures.mean_accepted, ".2f"),
+        "" if first is None or not first.value else f"{1000 * first.value:.0f} ms",
+        ", ".join(f"{count} {verdict}" for verdict, count in figures.verdicts.items()),
+    )
+
+
+def _number(value: float | None, form: str) -> str:
+    return "" if value is None else format(value, form)
