@@ -18,10 +18,10 @@ from paceline.check import run as checking
 from paceline.cli import main
 from paceline.context import Context, Ending
 from paceline.dictionary import file
-from paceline.dictionary.index import Dictionary, Match
-from paceline.dictionary.statistics import LONGEST, NOWHERE
 from paceline.dictionary.entries import Entries as Table
 from paceline.dictionary.entries import level, probability
+from paceline.dictionary.index import Dictionary, Match
+from paceline.dictionary.statistics import LONGEST, NOWHERE
 from paceline.drafters import Budget, Drafter, Seen, make_drafter
 from paceline.drafters import dictionary as module
 from paceline.drafters.auto import Auto
@@ -31,7 +31,8 @@ from paceline.engine.loop import Session
 from paceline.engine.serial import run
 from paceline.law import Sampling
 from paceline.planning.specs import make_planner
-from paceline.targets.base import Request, Scores
+from paceline.targets.base import Request
+from paceline.targets.scores import Scores
 from paceline.targets.table import TableTarget
 from paceline.tree import EMPTY, ROOT, DraftTree
 from paceline.verify import Rule, Verdict

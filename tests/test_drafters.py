@@ -21,7 +21,8 @@ from paceline.drafters.compose import Fallback, Union
 from paceline.drafters.lookup import Lookup
 from paceline.drafters.spec import GROUP
 from paceline.law import Sampling
-from paceline.targets.base import Request, Scores, Want
+from paceline.targets.base import Request, Want
+from paceline.targets.scores import Scores
 from paceline.targets.table import TableTarget
 from paceline.tree import EMPTY, DraftTree
 from paceline.verify import Verdict

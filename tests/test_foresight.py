@@ -19,7 +19,8 @@ from paceline.engine.loop import Session
 from paceline.engine.serial import run
 from paceline.law import Sampling
 from paceline.planning.fixed import Fixed
-from paceline.targets.base import Request, Scores
+from paceline.targets.base import Request
+from paceline.targets.scores import Scores
 from paceline.targets.table import TableTarget
 from paceline.tree import EMPTY, ROOT, DraftTree
 from paceline.verify import Rule, Verdict

@@ -16,7 +16,8 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple
 
 from paceline.context import Context
-from paceline.targets.base import NOTHING, Scores, Target, Want
+from paceline.targets.base import NOTHING, Target, Want
+from paceline.targets.scores import Scores
 from paceline.tree import DraftTree
 from paceline.verify import Verdict
 from paceline.vocabulary import Vocabulary
