@@ -85,9 +85,10 @@ def _sketched(row: Row, peak: float, sampling: Sampling) -> Distribution | None:
     with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
         light = (row - np.float32(peak)) / np.float32(sampling.temperature)
     mass = float(np.exp(light, out=light).sum())
-    ids = np.flatnonzero(light >= 0.25 * (1 - sampling.top_p) * mass / row.size)
-    if not 0 < ids.size <= row.size // 8:
+    likely = light >= 0.25 * (1 - sampling.top_p) * mass / row.size
+    if not 0 < np.count_nonzero(likely) <= row.size // 8:
         return None
+    ids = np.flatnonzero(likely)
     weights = tempered(row[ids], peak, sampling.temperature)
     descending = _descending(weights)
     edges = sampling.top_p * mass * np.array([1 - SKETCH, 1 + SKETCH])
