@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from paceline.bench.suites.phrases import PHRASES, about_passage, with_code, with_text
 from paceline.bench.suites.prompts import CELL, Prompt, chosen, spread
+from paceline.bench.suites.requests import PHRASES
 from paceline.bench.suites.running import languages_of, passages
 from paceline.bench.suites.sources import Sources
 from paceline.errors import InputError, Unavailable
@@ -127,20 +127,20 @@ def _translation(sources: Sources, language: str) -> Found:
         if path is None:
             raise Absent(f"there is neither {WIKITEXT[0]} nor parallel/en.txt")
         lines, stands_in = _lines(sources, path), "NTREX-128's English news sentences stand in for wikitext"
-    return _items(lines, lambda line: with_text(request, line)), stands_in
+    return _items(lines, lambda line: f"{request}\n\n{line}"), stands_in
 
 
 def _summarization(sources: Sources, language: str) -> Found:
     request = PHRASES[language].summarize
     path = sources.find(f"wikipedia/{language}.jsonl")
     if path is not None:
-        return _items(_column(sources, path, "text"), lambda text: with_text(request, text)), ""
+        return _items(_column(sources, path, "text"), lambda text: f"{request}\n\n{text}"), ""
     found = passages(sources, language, CELL)
     if not found:
         raise Absent(f"there is neither wikipedia/{language}.jsonl nor text/{language}")
     *others, last = sorted({passage.file for passage in found})
     files = f"{', '.join(others)} and {last}" if others else last
-    items = [Item(f"{file}-{line}", (with_text(request, text),)) for text, file, line in found]
+    items = [Item(f"{file}-{line}", (f"{request}\n\n{text}",)) for text, file, line in found]
     return items, f"passages of {files} stand in for Wikipedia"
 
 
@@ -161,7 +161,7 @@ def _rag(sources: Sources, language: str) -> Found:
     if path is None:
         raise Absent(f"there is no {_squad_names(language)[0]}")
     asked, phrases = list(_squad(sources, path))[::2], PHRASES[language]
-    return _items([(name, about_passage(phrases, text, question)) for name, question, text in asked]), ""
+    return _items([(name, phrases.about_passage(text, question)) for name, question, text in asked]), ""
 
 
 def _math(sources: Sources, language: str) -> Found:
@@ -210,7 +210,7 @@ def _questions(sources: Sources, path: Path) -> Cells:
 def _functions(sources: Sources, path: Path, language: str) -> list[Item]:
     """Rows of HumanEval's form, asked for in a language."""
     rows = [(str(row.get("task_id", row.number)), row.text("prompt")) for row in sources.rows(path)]
-    return _items(rows, lambda code: with_code(PHRASES[language].complete, code))
+    return _items(rows, PHRASES[language].with_code)
 
 
 def _column(sources: Sources, path: Path, name: str) -> list[tuple[str, str]]:

@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from paceline.bench.suites.dictspec import dictspec
 from paceline.bench.suites.files import read_prompts
 from paceline.bench.suites.prompts import Prompt, Workload, chosen, hint, thinned
+from paceline.bench.suites.requests import dictspec
 from paceline.bench.suites.running import continuation, languages_of, replay
 from paceline.bench.suites.sources import Row, Sources
 from paceline.bench.suites.spec_bench import FILES, TASKS, multi_spec_bench, spec_bench
