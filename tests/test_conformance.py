@@ -21,7 +21,6 @@ from paceline.check.cases import LATE, PILOTS, Case, Setting, aimed, by_default,
 from paceline.check.record import Recording, law_faults, record, teacher_forced
 from paceline.check.report import Result
 from paceline.check.rescore import Rescorer, Verdict, wider_twin
-from paceline.check.walk import session_of
 from paceline.cli import main
 from paceline.context import Finish
 from paceline.drafters import Drafter, make_drafter
@@ -181,8 +180,8 @@ def test_the_adversaries_are_accepted_at_depth() -> None:
     """A kit whose drafts are all refused would prove nothing."""
     subject = target()
     recording = recorded(subject, settings(subject, None)[4])
-    case = Case("(oracle tree)", Rule.COUPLED, "fixed:12", recording.setting)
-    session = session_of(case, subject, ADVERSARIES[case.method](recording), Fixed(12), subject.open(256))
+    drafter = ADVERSARIES["(oracle tree)"](recording)
+    session = Session(recording.setting.context(), subject, subject.open(256), drafter, Fixed(12))
     list(run(session))
     accepted = [r.accepted for r in session.rounds]
     assert max(accepted) >= 3

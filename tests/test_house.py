@@ -70,7 +70,7 @@ MAP_HEADING = "## The house"
 MACHINE_WORDS = re.compile(
     r"(?<![\w.~])/(?:work|tmp|root|home|opt)/|pypi\.org|pythonhosted\.org|download\.pytorch\.org"
 )
-SPOKEN_PLACES = ("src", "docs", ".ci", "README.md", "Makefile", "pyproject.toml", "constraints.txt")
+SPOKEN_PLACES = ("src", "papers", "docs", ".ci", "README.md", "Makefile", "pyproject.toml", "constraints.txt")
 
 
 def source_files() -> list[Path]:
@@ -176,6 +176,39 @@ def test_a_downward_import_is_seen(path: str, source: str) -> None:
 )
 def test_an_upward_import_is_allowed(path: str, source: str) -> None:
     assert misdirected_imports(Path(path), source) == []
+
+
+PAPERS = ROOT / "papers"
+PUBLIC = ("__future__", "paceline", "paceline.bench", "papers")
+
+
+def private_imports(path: Path, source: str) -> list[str]:
+    """What scripts of papers take from within the package, past its doors."""
+    found = (
+        (node.lineno, name)
+        for node in ast.walk(ast.parse(source))
+        if isinstance(node, ast.Import | ast.ImportFrom)
+        for name in ([node.module or "."] if isinstance(node, ast.ImportFrom) else [one.name for one in node.names])
+    )
+    return [f"{path}:{n} imports {name}" for n, name in found if name.startswith("paceline.") and name not in PUBLIC]
+
+
+def test_scripts_of_papers_use_what_users_have() -> None:
+    files = sorted(PAPERS.rglob("*.py"))
+    assert files
+    assert [c for f in files for c in private_imports(f.relative_to(ROOT), f.read_text(encoding="utf8"))] == []
+    assert len(private_imports(Path("a.py"), "from paceline.bench.run.desk import Plan\nimport paceline.law")) == 2
+
+
+def test_every_script_of_papers_is_listed_and_every_item_has_its_line() -> None:
+    readme = (PAPERS / "README.md").read_text(encoding="utf8")
+    items = [line for line in readme.splitlines() if re.match(r"\| (Table|Figure) \d+ \|", line)]
+    assert len(items) == 67
+    for file in PAPERS.glob("*/*.py"):
+        if re.match(r"(table|figure)\d", file.stem):
+            assert any(f"`{file.parent.name}.{file.stem}" in line for line in items), file
+    named = {name for line in items for name in re.findall(r"`(\w+\.(?:table|figure)\d\w*)", line)}
+    assert [name for name in named if not (PAPERS / f"{name.replace('.', '/')}.py").exists()] == []
 
 
 # --- (b) what leaves the door, (d) how fast it opens -------------------------------------------------------
