@@ -13,13 +13,13 @@ import pytest
 import torch
 
 from engine import tabled
-from paceline.bench.run.contestant import Clock, Contestant, Job, Written
-from paceline.bench.run.desk import Plan
+from paceline.bench.machine import Peak
+from paceline.bench.race import Clock, Race
+from paceline.bench.run.contestant import Job, TextContestant, Written
 from paceline.bench.run.directory import About, Run, begin
 from paceline.bench.run.judge import Judge
-from paceline.bench.run.memory import Peak
 from paceline.bench.run.ours import Drafting, Ours
-from paceline.bench.run.protocol import Referee
+from paceline.bench.run.protocol import Conditions, Referee
 from paceline.bench.suites import Prompt, Workload
 from paceline.context import Ints
 from paceline.drafters import Drafter, make_drafter
@@ -56,7 +56,7 @@ def spell(prompt: Sequence[int], tokens: Sequence[int]) -> list[str]:
 
 
 @dataclass
-class Echo(Contestant):
+class Echo(TextContestant):
     """Another library, which writes what it is told to."""
 
     says: list[int]
@@ -77,14 +77,14 @@ def refereed(
     *,
     target: Target | None = None,
     methods: Sequence[str] = METHODS,
-    peers: Sequence[Contestant] = (),
+    peers: Sequence[TextContestant] = (),
     workload: Sequence[Prompt] | None = None,
     make: Any = None,
     rule: Rule = Rule.COUPLED,
     warm: bool = False,
     recipe: dict[str, Any] | None = None,
     energy: dict[str, Any] | None = None,
-    contestants: Sequence[Contestant] | None = None,
+    contestants: Sequence[TextContestant] | None = None,
     **plan: Any,
 ) -> Referee:
     """A run that is about to begin, or to go on."""
@@ -114,13 +114,13 @@ def refereed(
     )
     return Referee(
         run=begin(path, about, asked_for),
-        workload=Workload(suite="digits", prompts=asked_for),
+        race=Race(contestants=everybody, gauges={"peak": Peak(torch.device("cpu"))}),
         contestants=everybody,
-        plan=Plan(context_length=target.context_length, **asked),
+        conditions=Conditions(context_length=target.context_length, **asked),
+        workload=Workload(suite="digits", prompts=asked_for),
         encode=encode,
         text=spell,
         judge=Judge(target, rule),
-        peak=Peak(torch.device("cpu")),
     )
 
 

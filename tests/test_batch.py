@@ -209,6 +209,23 @@ def test_everyone_is_asked_once_a_step_for_all() -> None:
             assert [len(forward) for forward in target.seen] == [5] * step
 
 
+def test_what_a_forward_taught_is_told_of_all_its_sequences_at_once() -> None:
+    """Also where some accept more of their drafts than others, and so ask for more laws."""
+    everyone, emitted = Noted(Counter()), Counter[int]()
+    target = TableTarget(habitual(), SIZE)
+    with Batch(target) as batch:
+        for seed in range(5):
+            wish = Wish([1, seed], sampling={"temperature": 1.0, "seed": seed}, ending={"max_new_tokens": 99})
+            batch.join(wish.session(target, everyone, everyone))
+        while {turn.session for turn in batch.step()} < set(batch.sessions):
+            pass
+        everyone.asked.clear()
+        for _ in range(12):
+            emitted.update(len(turn.emissions) for turn in batch.step())
+        assert len(emitted) > 1
+        assert {(what, 5): 12 for what in ("plan", "propose", "cut", "observe", "review")} == everyone.asked
+
+
 @pytest.mark.parametrize(("chunk", "limit", "at_most"), [(4, 10, 8), (4, 4, 4), (9, 4, 9), (3, 99, 12)])
 def test_readers_do_not_hold_up_writers_nor_each_other_for_ever(chunk: int, limit: int, at_most: int) -> None:
     target = Spied(prefill_chunk=chunk)

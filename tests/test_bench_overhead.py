@@ -1,9 +1,9 @@
 """The overhead bench: ratios are what they say, both sides do the same work, and what differs is told."""
 
-import itertools
 import json
-from collections import Counter
+import time
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -12,47 +12,19 @@ import torch
 from transformers.utils import logging
 
 import paceline
-from paceline.bench.overhead import Contest, Side, Trial, Write, run, side, writing
-from paceline.bench.peers.transformers import Drafting
+from paceline.bench.overhead import INSIDE, NAMES, OURS, THEIRS, Contest, Inside, Ours, Text, Theirs, contests
+from paceline.bench.peers.transformers import assisted, looked_up
 from paceline.bench.peers.weights import ordinary
+from paceline.bench.race import Heat, Lap
 from paceline.bench.statistics import median_of, repeated_share
 from paceline.cli.bench.overhead import _short_names
-from paceline.cli.bench.overhead.sides import INSIDE, OURS, THEIRS, Task, contests
 from paceline.context import Ints
 from paceline.drafters.assistant import DraftModel
 from paceline.targets.hf.packed import PackedLinear
 from paceline.targets.hf.target import HFTarget
 from test_cli import say
 
-PROMPTS = [np.array([1, 2, 3]), np.array([4, 5])]
 DRAFT = 3
-
-
-class Clock:
-    """Time that passes only when somebody says so."""
-
-    def __init__(self) -> None:
-        self.now = 0.0
-        self.slow = 1.0
-
-    def __call__(self) -> float:
-        return self.now
-
-    def side(self, name: str, pace: float, said: list[str] | None = None, opening: float = 0.0) -> Side:
-        """Writes four tokens, `pace` seconds each where the machine is not slow."""
-
-        def write(prompt: Ints) -> list[int]:
-            self.now += 4 * pace * self.slow * len(prompt)
-            if said is not None:
-                said.append(name)
-            return [7] * 4
-
-        def opened() -> Write:
-            self.now += opening
-            return write
-
-        return Side(name, opened, lambda _: Trial([7] * 4, 2))
-
 
 # --- numbers ------------------------------------------------------------------------------------------------
 
@@ -91,73 +63,28 @@ def test_repetition_is_a_share_of_grams_within_a_text() -> None:
     assert repeated_share([[1] * 7]) == 0
 
 
-# --- turns --------------------------------------------------------------------------------------------------
+# --- figures ------------------------------------------------------------------------------------------------
+
+
+def heats(*seconds: tuple[int, float, float]) -> list[Heat[Text]]:
+    """Heats of a prompt each; the seconds of ours and theirs."""
+    text = Text([7] * 4, 2)
+    return [
+        Heat(prompt, turn, {OURS: Lap(text, ours), THEIRS: Lap(text, theirs), INSIDE: Lap(text, theirs)})
+        for turn, (prompt, ours, theirs) in enumerate(seconds)
+    ]
 
 
 def test_a_ratio_is_of_speeds_and_a_slow_machine_slows_all() -> None:
-    clock = Clock()
-    contest = Contest("plain", (clock.side("fast", 0.1), clock.side("slow", 0.25)))
-
-    def moved(doing: str, done: int, total: int) -> None:
-        clock.slow = 1.0 + done  # the machine gets slower from text to text; within a turn it must not
-
-    run([contest], PROMPTS, passes=3, clock=clock)
-    assert contest.ratio("fast", "slow").value == pytest.approx(2.5)
-    assert contest.ratio("slow", "fast").value == pytest.approx(0.4)
-    assert contest.ratio_of_totals("fast", "slow") == pytest.approx(2.5)
-    assert contest.speed("fast") == pytest.approx((1 / 0.3 + 1 / 0.2) / 2)
-    assert contest.spread == pytest.approx(1)
-    run([contest], PROMPTS, passes=1, clock=clock, progress=moved)
-    assert contest.spread is not None
-    assert contest.spread > 1
-
-
-def test_a_slow_turn_moves_no_ratio() -> None:
-    clock = Clock()
-    contest = Contest("plain", (clock.side("fast", 0.1), clock.side("slow", 0.25)))
-    for slow in (1.0, 5.0, 40.0):
-        clock.slow = slow
-        run([contest], PROMPTS, passes=1, clock=clock)
-    found = contest.ratio("fast", "slow")
-    assert (found.low, found.value, found.high) == pytest.approx((2.5, 2.5, 2.5))
+    """Also from text to text: ratios are taken within a heat."""
+    contest = Contest("plain", heats((0, 0.1, 0.25), (1, 0.5, 1.25), (0, 4.0, 10.0)))
+    for found, value in ((contest.ratio(OURS), 2.5), (contest.ratio(THEIRS, OURS), 0.4)):
+        assert (found.low, found.value, found.high) == pytest.approx((value, value, value))
+    assert contest.ratio_of_totals(OURS) == pytest.approx(2.5)
+    assert contest.speed(OURS) == pytest.approx(4 / 0.5)
+    assert contest.tokens_per_round(OURS) == 2
     assert contest.spread == pytest.approx(40)
-
-
-@pytest.mark.parametrize("count", [2, 3])
-def test_everybody_goes_first_as_often_with_every_prompt(count: int) -> None:
-    clock, said, names = Clock(), list[str](), "abc"[:count]
-    contest = Contest("plain", [clock.side(name, 1.0, said) for name in names])
-    prompts = [np.array([number]) for number in range(6)]  # whole cycles of the order
-    run([contest], prompts, passes=count, clock=clock)
-    turns = [tuple(said[start : start + count]) for start in range(0, len(said), count)]
-    assert [tuple(turn.calls) for turn in contest.turns] == turns
-    for prompt in range(6):
-        assert Counter(turn[0] for turn in turns[prompt::6]) == Counter(names)
-    assert set(turns) == set(itertools.permutations(names))
-    for pair in itertools.combinations(names, 2):
-        before = sum(turn.index(pair[0]) < turn.index(pair[1]) for turn in turns)
-        assert before == len(turns) / 2
-
-
-def test_sides_of_a_turn_follow_each_other() -> None:
-    """One prompt of one method by all sides, before anything else is written."""
-    clock, said = Clock(), list[str]()
-    rivals = [Contest(m, [clock.side(f"{m}-{name}", 1.0, said) for name in "ab"]) for m in ("plain", "lookup")]
-    run(rivals, PROMPTS, passes=2, clock=clock)
-    pairs = list(zip(said[::2], said[1::2], strict=True))
-    assert all(one.split("-")[0] == other.split("-")[0] and one != other for one, other in pairs)
-    assert [len(contest.turns) for contest in rivals] == [4, 4]
-
-
-def test_opening_and_trials_are_not_timed() -> None:
-    clock = Clock()
-    contest = Contest("plain", (clock.side("a", 1.0, opening=100.0), clock.side("b", 1.0)))
-    steps = list[tuple[int, int]]()
-    run([contest], PROMPTS, passes=2, clock=clock, progress=lambda _, done, total: steps.append((done, total)))
-    assert contest.ratio("a", "b").value == 1
-    assert contest.tokens_per_round("a") == 2
-    assert [len(contest.trials[name]) for name in "ab"] == [2, 2]
-    assert steps == [(number, 12) for number in range(12)]
+    assert Contest("plain", heats((0, 0.1, 0.25), (1, 0.1, 0.25))).spread is None
 
 
 # --- two sides, the same work -------------------------------------------------------------------------------
@@ -189,27 +116,33 @@ def test_a_copy_has_the_weights_and_nothing_is_packed(lm: paceline.LanguageModel
     assert lm.target.fingerprint() == before
 
 
+def theirs(model: Any, tokens: int, options: Callable[[], dict[str, Any]] = dict) -> Theirs:
+    return Theirs(model, tokens, options)
+
+
 def test_theirs_goes_past_the_end_of_a_text(lm: paceline.LanguageModel, prompt: Ints) -> None:
     copied: Any = ordinary(lm.target)
-    text = writing(copied, 12)(prompt)
+    text = theirs(copied, 12).do(prompt, time.perf_counter).tokens
     copied.generation_config.eos_token_id = text[2]
-    assert writing(copied, 12)(prompt) == text
+    assert theirs(copied, 12).do(prompt, time.perf_counter).tokens == text
     assert len(text) == 12
 
 
 def test_all_sides_write_the_same_with_drafts_of_the_same_length(
     lm: paceline.LanguageModel, draft: DraftModel, prompt: Ints
 ) -> None:
-    found = contests(lm, draft, ("plain", "lookup", "assistant"), Task(20, DRAFT))
+    how: dict[str, Any] = {"tokens": 20, "draft_tokens": DRAFT, "passes": 1, "progress": lambda *_: None}
+    found = list(contests(lm, draft, ("plain", "lookup", "assistant"), [prompt], **how))
     for contest in found:
-        trials = {side.name: side.trial(prompt) for side in contest.sides}
-        assert list(trials) == [OURS, THEIRS, INSIDE]
-        assert all(trial.tokens == trials[THEIRS].tokens for trial in trials.values())
-        assert [len(trial.tokens) for trial in trials.values()] == [20] * 3
-        assert trials[OURS].rounds == trials[INSIDE].rounds
+        (heat,) = contest.heats
+        assert sorted(heat.laps) == sorted(NAMES)
+        texts = {name: lap.result for name, lap in heat.laps.items()}
+        assert all(text.tokens == texts[THEIRS].tokens for text in texts.values())
+        assert contest.lengths == {20}
+        assert texts[OURS].rounds == texts[INSIDE].rounds
         if contest.method != "lookup":  # what is looked up, and where, differs
-            assert trials[OURS].rounds == trials[THEIRS].rounds
-    assert found[2].sides[0].trial(prompt).rounds < 20
+            assert texts[OURS].rounds == texts[THEIRS].rounds
+    assert found[2].texts(OURS)[0].rounds < 20
 
 
 def test_a_draft_is_as_long_there_as_here(lm: paceline.LanguageModel, draft: DraftModel, prompt: Ints) -> None:
@@ -218,14 +151,15 @@ def test_a_draft_is_as_long_there_as_here(lm: paceline.LanguageModel, draft: Dra
     forwards = list[str]()
     copied.register_forward_pre_hook(lambda *_: forwards.append("|"))
     small.register_forward_pre_hook(lambda *_: forwards.append("."))
-    side(THEIRS, "assistant", copied, 30, Drafting(DRAFT, small)).trial(prompt)
-    theirs = [len(dots) for dots in "".join(forwards).split("|")[:-1]]
+    theirs(copied, 30, partial(assisted, small, DRAFT)).do(prompt, time.perf_counter)
+    there = [len(dots) for dots in "".join(forwards).split("|")[:-1]]
     text = paceline.LanguageModel(lm.target).generate(
         prompt, method="assistant", draft_model=draft, planner=f"fixed:{DRAFT}", max_new_tokens=30, ignore_eos=True
     )
-    ours = [each.drafted for each in text.rounds]
-    assert ours == theirs
-    assert ours[:-2] == [DRAFT] * (len(ours) - 2)
+    first, *here = text.rounds
+    assert (first.prefill, first.drafted) == (True, 0), "the first token comes with the prompt"
+    for drafted in (there, [each.drafted for each in here]):
+        assert drafted[:-2] == [DRAFT] * (len(drafted) - 2)
 
 
 def test_a_lookup_is_as_long_there_as_here(lm: paceline.LanguageModel) -> None:
@@ -238,7 +172,7 @@ def test_a_lookup_is_as_long_there_as_here(lm: paceline.LanguageModel) -> None:
 
     copied.register_forward_pre_hook(saw, with_kwargs=True)
     prompt = lm.encode("one two three four five six " * 6)
-    side(THEIRS, "lookup", copied, 20, Drafting(DRAFT)).trial(prompt)
+    theirs(copied, 20, partial(looked_up, DRAFT)).do(prompt, time.perf_counter)
     text = paceline.LanguageModel(lm.target).generate(
         prompt, method="lookup", planner=f"fixed:{DRAFT}", max_new_tokens=20, ignore_eos=True
     )
@@ -260,10 +194,13 @@ def test_nothing_is_left_from_one_text_to_the_next(
         reused.append(session.reused)
 
     monkeypatch.setattr(Session, "_prefill", watched)
-    contest = contests(lm, draft, ("assistant",), Task(4, DRAFT))[0]
-    for each in (contest.sides[0], contest.sides[2]):
+    copied = ordinary(lm.target)
+    inner = DraftModel.load(ordinary(draft.target), lm.target)
+    method = {"method": "assistant", "planner": f"fixed:{DRAFT}"}
+    for each in (Ours(lm, 4, method | {"draft_model": draft}), Inside(copied, 4, method | {"draft_model": inner})):
         for _ in range(2):
-            each.open()(prompt)
+            each.begin()
+            each.do(prompt, time.perf_counter)
     assert reused == [0] * 4
 
 

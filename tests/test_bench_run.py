@@ -16,7 +16,7 @@ import torch
 from paceline.bench.run.directory import ABOUT, RECORDS, read
 from paceline.bench.run.record import Record, Verdict
 from paceline.cli.bench import run as bench_run
-from paceline.cli.bench.run import _listed, stage
+from paceline.cli.bench.run import _listed
 from test_cli import say
 
 TEXTS = ("The old house stood at", "Stary dom stał na", "Старий дім стояв", "In the morning the")
@@ -271,7 +271,7 @@ def test_what_can_be_told_without_a_model_waits_for_none(
     def load(*_: Any) -> None:
         raise AssertionError("a model was loaded for a run that cannot be")
 
-    monkeypatch.setattr(stage, "load_model", load)
+    monkeypatch.setattr(bench_run, "load_model", load)
     (tmp_path / "letter").write_text("Dear")
     (tmp_path / "full").mkdir()
     (tmp_path / "full" / "letter").write_text("Dear")
@@ -306,7 +306,7 @@ def test_a_terminal_is_told_whose_turn_it_is(
         out = tmp_path / f"run{prompts}"
         assert say(bench(suite, out, *FLOAT32, *flags, *more), capsys)[0] == 0
         turns = [step for step in told if step[0].startswith("tale/und, ")]
-        assert {(number, count) for _, number, count in turns} == {(n, prompts) for n in range(prompts)}
+        assert [(number, count) for _, number, count in turns] == [(n, 2 * prompts) for n in range(2 * prompts)]
         assert Counter(doing for doing, _, _ in turns) == {f"tale/und, {who}": prompts for who in ("plain", "lookup")}
 
 

@@ -3,8 +3,10 @@
 import dataclasses
 import json
 import math
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,8 +14,8 @@ import pytest
 from engine import PROMPT, SIZE, tabled, write
 from paceline.bench.calibrate import Calibrator, Method, Plan
 from paceline.bench.calibrate.hindsight import Trail, corrected, places, told
-from paceline.bench.calibrate.seconds import MOST_REPEATS, Filler, Turns, measured
-from paceline.bench.calibrate.texts import Course, Witness
+from paceline.bench.calibrate.seconds import MOST_REPEATS, Rounds, Took, measured
+from paceline.bench.calibrate.texts import Course, Walk
 from paceline.cli import main
 from paceline.context import Context, Ending
 from paceline.drafters import Budget, Drafter, Plain, make_drafter
@@ -129,7 +131,7 @@ def test_a_text_that_is_followed_is_the_same_text() -> None:
     assert course.follow(deep, 2, -1.0)[0].tokens.tolist() == deep[0].tokens.tolist()
     hurried = course.walk([np.array(PROMPT)] * 2, 12, -1.0)
     assert [len(walk.trails) for walk in hurried] == [1, 1], "every prompt has a round"
-    assert all(len(walk.tokens) == walk.prompt_length + walk.trails[0].emitted for walk in hurried)
+    assert all(len(walk.tokens) == len(walk.prompt) + 1 + walk.trails[0].emitted for walk in hurried)
 
 
 # --- seconds ---
@@ -144,6 +146,25 @@ def test_every_size_is_timed_and_reading_is_apart(sequences: int) -> None:
     assert {(timing.sequences, timing.length) for timing in found} == {(sequences, 20)}
     assert all(timing.seconds > 0 for timing in found)
     assert [(reading.top, reading.rows) for reading in readings] == [(2, row * sequences) for row in (1, 3, 6)]
+
+
+def test_rounds_are_repeated_while_there_is_time_and_expensive_sizes_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[int] = []
+    step = Rounds.step
+
+    def watched(rounds: Rounds, nodes: int) -> Took | None:
+        asked.append(nodes)
+        took = step(rounds, nodes)
+        return took if took is None else Took(1.0 + nodes, 0.0)
+
+    monkeypatch.setattr(Rounds, "step", watched)
+    how: dict[str, Any] = {"rows": (1, 3, 6, 9), "length": 20, "cap": 3.5}
+    for seconds, repeats, passes in ((0.0, 3, 3), (1000.0, 2, MOST_REPEATS)):
+        asked.clear()
+        found, _ = measured(tabled(), np.array(PROMPT), seconds=seconds, repeats=repeats, **how)
+        assert [(timing.rows, timing.seconds) for timing in found] == [(1, 1.0), (3, 3.0), (6, 6.0)]
+        timed = asked[asked.index(5) + 1 :]
+        assert Counter(timed) == dict.fromkeys((0, 2, 5), passes), "all but the reading of the prompt and one pass"
 
 
 def test_a_context_that_is_too_short_is_told() -> None:
@@ -294,18 +315,6 @@ def test_texts_make_up_for_what_rounds_took_and_keep_half_of_their_seconds() -> 
         assert planned * calibrator._left_to_texts(spent) == pytest.approx(left)
 
 
-def test_the_first_pass_counts_among_the_seconds_of_rounds() -> None:
-    def repeats(seconds: float) -> int:
-        turns = Turns(Filler(tabled(), 0), (0, 1), 1, seconds, None, 2, lambda: None)
-        turns._started -= 10.0
-        while not turns.done:
-            turns._repeated()
-        return turns._repeats
-
-    assert repeats(5.0) == 2, "they are over, and the least is done"
-    assert repeats(1000.0) == MOST_REPEATS
-
-
 def test_what_a_known_method_reads_is_timed_again() -> None:
     target = tabled()
     plan = Plan(max_nodes=3, lengths=(16,), sequences=(1,), max_new_tokens=8, seconds=0.1)
@@ -333,13 +342,13 @@ def test_a_plan_of_nothing_is_told() -> None:
             Plan(**wrong)  # type: ignore[arg-type]
 
 
-def test_a_witness_sees_every_round() -> None:
-    witness = Witness(3)
+def test_a_text_knows_every_round_of_its_own() -> None:
+    seen: list[int] = []
+    walk = Walk(3, np.array(PROMPT), lambda: seen.append(1))
     tree = DraftTree.chain([1, 2])
-    witness.review(
-        [Outcome(context=context(), proposed=tree, sent=tree, tokens=(1,), seconds_draft=0.5, seconds=1.0)] * 2
-    )
-    assert (len(witness.trails), witness.seconds_draft) == (2, 1.0)
+    outcome = Outcome(context=context(), proposed=tree, sent=tree, tokens=(1,), seconds_draft=0.5, seconds=1.0)
+    walk.review([outcome] * 2)
+    assert (len(walk.trails), walk.seconds_draft, walk.emitted, seen) == (2, 1.0, 2, [1])
 
 
 # --- the command ---

@@ -12,8 +12,10 @@ import families
 import paceline
 from paceline.api.model import LanguageModel
 from paceline.api.writing import Generation
-from paceline.bench.comparison import Comparison, Entry
+from paceline.bench.demo import Asked, Method, Shown
+from paceline.bench.race import Heat, Lap
 from paceline.cli import common, demo
+from paceline.drafters import Plain
 from paceline.engine.account import Totals
 from test_cli import say
 
@@ -152,16 +154,64 @@ def test_the_demo_tells_a_twin_that_it_left_out(
     assert f"{model}+ballast:20M is left out: there is not enough memory" in out
 
 
+def written(tokens: list[int], seconds: float = 1.0, rounds: int | None = None) -> Generation:
+    rounds = max(len(tokens) // 2, 1) if rounds is None else rounds
+    totals = Totals(rounds, len(tokens), 12, len(tokens) - rounds, rounds, 9.0, 0.0, seconds, 0.0, 0.0)
+    return Generation("", tokens, "length", 1, 0, [], [], [], totals)
+
+
+def seen(*passes: tuple[Generation, Generation]) -> Shown:
+    """Passes over a prompt by plain decoding and another method."""
+    heats = [Heat(0, n, {"plain": Lap(one, 0.0), "x": Lap(other, 0.0)}) for n, (one, other) in enumerate(passes)]
+    return Shown(["a"], 0, ["plain", "x"], heats)
+
+
+def test_speeds_are_medians_of_passes_and_ratios_within_them() -> None:
+    """A pass in which the whole machine is slow moves neither."""
+    found = seen(*((written([1] * 10, 2 * slow), written([1] * 10, 1 * slow)) for slow in (1, 10, 1)))
+    assert [row["tokens_per_second"] for row in found.rows()] == [5, 10]
+    assert [row["slowest_pass"] for row in found.rows()] == [0.5, 1]
+    assert found.rows()[1]["speed_up"] == 2
+    assert found.rows()[1]["tokens_per_round"] == 2
+    assert found.rows()[1]["mean_accepted"] == 1
+    assert found.spread == 10
+    assert seen((written([1]), written([1]))).spread is None, "one pass says nothing of how steady a machine is"
+
+
+def test_a_difference_in_any_pass_counts_and_so_does_a_base_that_does_not_repeat_itself() -> None:
+    one, other = written([1, 2]), written([1, 3])
+    for passes, same in ((((one, one), (one, one)), [True, True]), (((one, one), (one, other)), [True, False])):
+        assert [row["identical"] for row in seen(*passes).rows()] == same
+    wavering = seen((one, one), (other, one))
+    assert [row["identical"] for row in wavering.rows()] == [False, True]
+    assert str(wavering.parting("plain")) == "parts at token 2 of prompt 1"
+    assert not wavering.same
+
+
+def test_a_loop_is_seen() -> None:
+    assert seen((written([1, 2] * 40), written([]))).repetition > 0.9
+    assert seen((written(list(range(80))), written([]))).repetition == 0
+
+
+def test_a_method_forgets_before_a_prompt_and_writes_as_long_as_it_is_asked(model: str) -> None:
+    resets: list[int] = []
+
+    class Forgetful(Plain):
+        def reset(self) -> None:
+            resets.append(1)
+
+    method = Method("plain", paceline.load(model), {"method": Forgetful(), "max_new_tokens": 99, "ignore_eos": True})
+    for count in (1, 2):
+        method.begin()
+        assert len(method.do(Asked("a", 5), lambda: 0.0).tokens) == 5
+        assert len(resets) == count
+
+
 def test_the_demo_claims_only_what_it_saw() -> None:
     """That drafts save rounds is said where they do; a single pass is told to be one."""
 
     def part(rounds: int, passes: int) -> demo.Part:
-        def texts(rounds: int) -> list[Any]:
-            totals = Totals(rounds, 12, 12, 12 - rounds, rounds, 0.0, 0.0, 1.0, 0.0, 0.0)
-            return [Generation("", [1] * 12, "length", 1, 0, [], [], [], totals)]
-
-        entries = [Entry(name, [texts(n)] * passes) for name, n in (("plain", 12), ("lookup", rounds))]
-        return demo.Part({}, ["a"], Comparison(["a"], entries), "")
+        return demo.Part({}, ["a"], seen(*[(written([1] * 12, rounds=12), written([1] * 12, rounds=rounds))] * passes))
 
     assert demo._moral(part(4, 1)).startswith("Drafts save rounds here but no time")
     assert demo._moral(part(12, 1)).startswith("Drafts save hardly any rounds here")

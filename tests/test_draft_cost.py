@@ -5,31 +5,31 @@ import time
 from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 import paceline
-from paceline.bench import draft_cost, made_up
+from paceline.bench import draft_cost, forwards, made_up
+from paceline.bench.law_cost import law_costs
 from paceline.cli import main
 from paceline.cli.bench import draft_cost as command
-from paceline.context import Context, Ending
+from paceline.context import Context
 from paceline.dictionary.index import Dictionary
 from paceline.drafters import make_drafter
 from paceline.drafters.base import Budget, Drafter, Seen
 from paceline.drafters.dictionary import DictSpec
 from paceline.drafters.store import Storing
-from paceline.law import Sampling
-from paceline.targets.base import Request, Target, Want
-from paceline.targets.forwards import OnEarly, Pending
+from paceline.targets.base import OnEarly, Pending, Request, Target, Want
 from paceline.tree import DraftTree
 
 VOCABULARY = 3000
 
 
 @pytest.fixture(scope="module")
-def foretold() -> draft_cost.Foretold:
-    return draft_cost.Foretold.made(draft_cost.CONTEXT + 3000, vocabulary=VOCABULARY)
+def foretold() -> made_up.Foretold:
+    return made_up.Foretold.made(draft_cost.CONTEXT + 3000, vocabulary=VOCABULARY)
 
 
 @pytest.fixture(scope="module")
@@ -37,9 +37,9 @@ def pocket() -> Target:
     return paceline.load("pocket", dtype="float32").target
 
 
-def test_the_made_up_model_names_different_tokens_and_the_texts_own_first(foretold: draft_cost.Foretold) -> None:
+def test_the_made_up_model_names_different_tokens_and_the_texts_own_first(foretold: made_up.Foretold) -> None:
     text = foretold.text.tolist()
-    assert all(len(set(row)) == draft_cost.BEST for row in foretold.ids.tolist())
+    assert all(len(set(row)) == made_up.BEST for row in foretold.ids.tolist())
     assert 0 <= foretold.ids.min() <= foretold.ids.max() < VOCABULARY
     last = dict(pairwise(text))
     assert all(foretold.ids[before, 0] == after for before, after in last.items())
@@ -50,56 +50,61 @@ def test_the_made_up_model_names_different_tokens_and_the_texts_own_first(foreto
 
 
 def test_wider_rows_begin_as_the_narrow_ones_and_name_different_tokens_ever_less_likely(
-    foretold: draft_cost.Foretold,
+    foretold: made_up.Foretold,
 ) -> None:
     wide = foretold.wide(64)
-    assert (wide.ids[:, : draft_cost.BEST] == foretold.ids).all()
+    assert (wide.ids[:, : made_up.BEST] == foretold.ids).all()
     assert all(len(set(row)) == 64 for row in wide.ids.tolist())
     assert 0 <= wide.ids.min() <= wide.ids.max() < VOCABULARY
     shares = np.exp(wide.logits)
     assert (np.diff(shares, axis=1) <= 0).all()
     assert (shares.sum(axis=1) < 1 + 1e-6).all()
-    assert foretold.wide(draft_cost.BEST) is foretold
+    assert foretold.wide(made_up.BEST) is foretold
 
 
-def test_a_method_that_reads_more_is_told_more(monkeypatch: pytest.MonkeyPatch) -> None:
+def timed(drafter: Drafter, text: made_up.Foretold, temperature: float = 0.0, rounds: int = 20) -> draft_cost.Cost:
+    found = draft_cost.costs({"x": lambda: drafter}, sizes=[60], temperatures=[temperature], rounds=rounds, made=text)
+    return found[temperature][60]["x"]
+
+
+def test_a_method_that_reads_more_is_told_more(foretold: made_up.Foretold, monkeypatch: pytest.MonkeyPatch) -> None:
     told: dict[str, int] = {}
+    proper = draft_cost.Rider.__init__
 
-    def spy(drafter: Drafter, foretold: draft_cost.Foretold, **_: object) -> draft_cost.Cost:
-        told[drafter.name] = foretold.ids.shape[1]
-        return draft_cost.Cost(1.0, 1.0, 0.0, 1.0)
+    def spy(rider: Any, name: str, drafter: Drafter, size: int, made: made_up.Foretold, *more: Any) -> None:
+        told[drafter.name] = made.ids.shape[1]
+        proper(rider, name, drafter, size, made, *more)
 
-    made = draft_cost.Foretold.made
-    monkeypatch.setattr(draft_cost.Foretold, "made", lambda length: made(length, vocabulary=VOCABULARY))
-    monkeypatch.setattr(draft_cost, "cost", spy)
-    makers = {name: (lambda name=name: make_drafter(name)) for name in ("lookup", "unispec", "foresight")}
-    draft_cost.costs(makers, sizes=[8], temperatures=[0.0], rounds=1)
-    assert told == {"lookup": draft_cost.BEST, "unispec": draft_cost.BEST, "foresight": 64}
+    monkeypatch.setattr(draft_cost.Rider, "__init__", spy)
+    for name in ("lookup", "unispec", "foresight"):
+        timed(make_drafter(name), foretold, rounds=1)
+    assert told == {"lookup": made_up.BEST, "unispec": made_up.BEST, "foresight": 64}
 
 
 @pytest.mark.parametrize("method", ["unispec", "recycling", "suffix", "lookup", "foresight", "auto"])
 @pytest.mark.parametrize("temperature", [0.0, 0.8])
-def test_rounds_are_real_ones(foretold: draft_cost.Foretold, method: str, temperature: float) -> None:
-    cost = draft_cost.cost(make_drafter(method), foretold, nodes=60, temperature=temperature, rounds=20, warm=5)
+def test_rounds_are_real_ones(foretold: made_up.Foretold, method: str, temperature: float) -> None:
+    cost = timed(make_drafter(method), foretold, temperature)
     assert 0 < cost.nodes <= 60
-    assert cost.microseconds >= max(cost.propose, cost.observe) > 0
+    assert cost.draft >= max(cost.propose, cost.observe) > 0
+    assert cost.forward == cost.read == 0
     if method in ("unispec", "recycling"):
         assert cost.nodes > 50
 
 
 @pytest.mark.parametrize("method", ["unispec", "foresight"])
-def test_a_method_that_learns_from_rows_has_seen_all_of_them(foretold: draft_cost.Foretold, method: str) -> None:
+def test_a_method_that_learns_from_rows_has_seen_all_of_them(foretold: made_up.Foretold, method: str) -> None:
     drafter = make_drafter(method)
-    state = drafter.open(Context([1, 2], Sampling(), Ending(max_new_tokens=10)))
-    draft_cost._teach(drafter, state, foretold.wide(drafter.needs.top))
+    rider = draft_cost.Rider("x", drafter, 60, foretold.wide(drafter.needs.top), 100, 0.0)
     assert isinstance(drafter, Storing)
     assert drafter._shared is not None
     assert len(drafter._shared.chances) == VOCABULARY
     assert (drafter._shared.chances > 0).any(axis=1).all()
+    rider.close()
 
 
 def test_the_dictionary_of_a_made_up_text_has_something_to_say_about_it(
-    foretold: draft_cost.Foretold, tmp_path: Path
+    foretold: made_up.Foretold, tmp_path: Path
 ) -> None:
     path = tmp_path / "a.dict"
     made_up.write_dictionary(path, foretold.text, VOCABULARY, "of nobody")
@@ -112,7 +117,7 @@ def test_the_dictionary_of_a_made_up_text_has_something_to_say_about_it(
         for place in range(8, 1997)
     )
     assert right > 0.8 * 1989
-    cost = draft_cost.cost(DictSpec(file=str(path)), foretold, nodes=60, temperature=0.0, rounds=20, warm=5)
+    cost = timed(DictSpec(file=str(path)), foretold)
     assert 0.5 < cost.nodes <= 3
 
 
@@ -125,8 +130,8 @@ def test_rows_are_read_by_number_and_dtype() -> None:
 def test_the_command_prints_a_table_and_one_object(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    made = draft_cost.Foretold.made
-    monkeypatch.setattr(draft_cost.Foretold, "made", lambda length: made(length, vocabulary=VOCABULARY))
+    made = made_up.Foretold.made
+    monkeypatch.setattr(made_up.Foretold, "made", lambda length: made(length, vocabulary=VOCABULARY))
     for name, value in {"ROWS": (1, 2), "SIZES": (8,), "REPEATS": 1}.items():
         monkeypatch.setattr(command, name, value)
     assert main(["bench", "draft-cost", "--rounds", "4", "--json"]) == 0
@@ -175,16 +180,16 @@ def test_shares_are_of_rounds_of_the_model_at_every_methods_size(pocket: Target)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(pocket, "submit", spy)
         drafters: dict[str, tuple[Drafter, int]] = {"watched": (watched, 5), "lookup": (make_drafter("lookup"), 4)}
-        plain, found = draft_cost.shares(pocket, drafters, temperature=0.8, rounds=3, warm=1)
+        found = draft_cost.shares(pocket, drafters, temperature=0.8, rounds=3, warm=1)
     before = draft_cost.behind(pocket) - 1
     assert {committed for committed, _, _ in asked} == {before}
-    assert asked.count((before, 1, 0)) >= 4
+    assert asked.count((before, 1, 0)) >= 4, "plain's, and lookup's where it found nothing"
     assert asked.count((before, 6, 3)) == 4
     assert len(asked) == 4 * 3
     own = found["watched"]
     assert own.nodes == 5
-    assert min(plain, own.forward, own.read) > 0
-    assert own.draft >= 2
+    assert min(found[draft_cost.PLAIN].forward, own.forward, own.read) > 0
+    assert own.draft >= 0.002
     assert own.share == pytest.approx((own.draft + own.read) / (own.draft + own.read + own.forward))
     assert found["lookup"].read == 0
     assert watched.closed == 1
@@ -194,9 +199,9 @@ def test_the_command_tells_the_shares_of_a_named_model(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     monkeypatch.setenv("PACELINE_CACHE", str(tmp_path))
-    made = draft_cost.Foretold.made
+    made = made_up.Foretold.made
     monkeypatch.setattr(
-        draft_cost.Foretold, "made", lambda length, *, vocabulary=VOCABULARY: made(length, vocabulary=vocabulary)
+        made_up.Foretold, "made", lambda length, *, vocabulary=VOCABULARY: made(length, vocabulary=vocabulary)
     )
     for name, value in {"ROWS": (1,), "SIZES": (8,), "REPEATS": 1, "METHODS": ("unispec", "suffix")}.items():
         monkeypatch.setattr(command, name, value)
@@ -213,6 +218,50 @@ def test_the_command_tells_the_shares_of_a_named_model(
         assert one["share"] == pytest.approx(beside / (beside + one["milliseconds_forward"]), abs=2e-3)
         assert one["calibrated"] is False
     assert sum(line.startswith("unispec") and line.endswith("%  ms") for line in lines) == 2
+
+
+def test_forwards_are_timed_along_every_path(pocket: Target) -> None:
+    found = list(forwards.forwards(pocket, contexts=[20], sequences=[1, 2], rows=[1, 6], repeats=1))
+    assert [(one.path, one.sequences, one.rows) for one in found] == [
+        *(("own", 1, 1), ("lean", 1, 1), ("transformers", 1, 1), ("own", 1, 6), ("lean", 1, 6)),
+        *(("own", 2, 1), ("lean", 2, 1), ("own", 2, 6), ("lean", 2, 6)),
+    ]
+    assert all(one.milliseconds > 0 and one.apart < 1e-4 for one in found)
+    assert type(pocket.paths[0]).__name__ == "Lean", "the target goes on as before"
+
+
+def test_forwards_of_a_random_model_are_told_beside_the_memorys_bandwidth(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(forwards, "bandwidth", lambda device: 1e9)
+    command = ["bench", "draft-cost", "--forwards", "--model", "random:tiny", "--dtype", "float32", "--rounds", "1"]
+    assert main([*command, "--contexts", "8", "--rows", "1", "4", "--json"]) == 0
+    *lines, last = capsys.readouterr().out.splitlines()
+    said = json.loads(last)
+    config = forwards.SHAPES["tiny"]
+    weights = forwards.random_target("tiny", "float32", "cpu").model.num_parameters() - 512 * config["hidden_size"]
+    assert said["bytes_of_token"] == 4 * (weights + 8 * 2 * 2 * 2 * 16)
+    assert {one["rows"] for one in said["forwards"]} == {1, 4}
+    assert any(line.startswith("own ") and "(1.00x)" in line for line in lines)
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        (["--forwards"], "--forwards needs a --model"),
+        (["--forwards", "--model", "random:7b"], "unknown shape '7b'; choose 8b, 1b, tiny"),
+        (["--forwards", "--model", "pocket", "--rows", "0"], "--rows must be at least 1, not 0"),
+    ],
+)
+def test_what_forwards_cannot_be_of_is_told(given: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["bench", "draft-cost", *given]) == 2
+    assert said in capsys.readouterr().err
+
+
+def test_the_law_is_timed_for_rows_of_every_certainty() -> None:
+    found = law_costs(300, 2)
+    assert {len(row) for row in found.values()} == {4}
+    assert min(value for row in found.values() for value in row.values()) > 0
 
 
 def test_a_type_without_a_model_is_refused(capsys: pytest.CaptureFixture[str]) -> None:

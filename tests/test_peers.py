@@ -17,7 +17,7 @@ import torch
 
 import paceline
 from paceline.bench.peers import PEERS, Weights, check_peer, make_peer
-from paceline.bench.run.contestant import Contestant, Job, Missing, Written
+from paceline.bench.run.contestant import Job, Missing, TextContestant, Written
 from paceline.context import Ints
 from paceline.drafters.assistant import DraftModel
 from paceline.law import Sampling
@@ -31,7 +31,7 @@ DRAFT = 3
 TOKENS = 24
 PROMPTS = ("The old man sat down by the fire and began to tell", "one two three four five six " * 4, "A")
 
-Make = Callable[..., Contestant]
+Make = Callable[..., TextContestant]
 
 
 @pytest.fixture(scope="module")
@@ -49,10 +49,10 @@ def make(lm: paceline.LanguageModel, draft: DraftModel) -> Make:
     """Makes peers that share their weights; those of packages that are not installed are skipped."""
     weights = Weights(lm.target, lm.vocabulary, draft)
 
-    def made(spec: str, **settings: Any) -> Contestant:
+    def made(spec: str, **settings: Any) -> TextContestant:
         if (package := OPTIONAL.get(spec.partition(":")[0])) is not None:
             pytest.importorskip(package)
-        return make_peer(spec, target=lm.target, **{"draft_tokens": DRAFT, "weights": weights, **settings})
+        return make_peer(spec, weights, **{"draft_tokens": DRAFT, **settings})
 
     return made
 
@@ -70,7 +70,7 @@ def job(prompt: Ints, **settings: Any) -> Job:
     return Job(**{"prompt": prompt, "sampling": Sampling(), "max_new_tokens": TOKENS, "eos": frozenset(), **settings})
 
 
-def written(peer: Contestant, what: Job) -> Written:
+def written(peer: TextContestant, what: Job) -> Written:
     peer.begin()
     return peer.write(what, time.perf_counter)
 
@@ -161,7 +161,7 @@ def test_a_checkpoints_own_settings_of_generation_stay_out(lm: paceline.Language
     target.model.generation_config.update(do_sample=True, temperature=0.1, repetition_penalty=9.0, top_k=3)
     prompt = lm.encode(PROMPTS[1])
     greedy = lm.generate(prompt, method="plain", max_new_tokens=TOKENS, ignore_eos=True).tokens
-    assert written(make_peer("transformers", target=target), job(prompt)).tokens == greedy
+    assert written(make_peer("transformers", Weights(target)), job(prompt)).tokens == greedy
 
 
 # --- drafts -------------------------------------------------------------------------------------------------
@@ -191,13 +191,11 @@ def test_nobody_says_how_long_drafts_are(make: Make) -> None:
 
 def test_peers_share_one_copy_of_each_model(lm: paceline.LanguageModel, draft: DraftModel) -> None:
     weights = Weights(lm.target, lm.vocabulary, draft)
-    peers = [make_peer(name, target=lm.target, weights=weights) for name in NEEDED]
-    models = {id(peer._model) for peer in peers}  # type: ignore[attr-defined]
+    peers = [make_peer(name, weights) for name in NEEDED]
+    models = {id(peer.model) for peer in peers}  # type: ignore[attr-defined]
     assert models == {id(weights.model)}
     held = [weakref.ref(weights.model), weakref.ref(weights.draft_model)]
-    for peer in peers:
-        peer.close()
-    del weights
+    del peers, weights
     gc.collect()
     assert [each() for each in held] == [None, None]
 
@@ -206,7 +204,7 @@ def test_peers_share_one_copy_of_each_model(lm: paceline.LanguageModel, draft: D
 def test_converted_copies_do_not_stay(name: str, lm: paceline.LanguageModel) -> None:
     pytest.importorskip(OPTIONAL[name])
     weights = Weights(lm.target, lm.vocabulary)
-    make_peer(name, target=lm.target, weights=weights).close()
+    make_peer(name, weights).close()
     folder = weights.disk
     assert any(folder.iterdir())
     del weights
@@ -278,7 +276,7 @@ def test_llama_cpp_takes_no_part_where_it_would_leave_a_cut_out(
         monkeypatch.setitem(sys.modules, package, types.ModuleType(package))
     sampling = Sampling(temperature=temperature, **cut)
     with pytest.raises(Missing, match="another law"):
-        make_peer("llama-cpp", target=lm.target, sampling=sampling)
+        make_peer("llama-cpp", Weights(lm.target), sampling=sampling)
 
 
 def test_nothing_is_left_out_of_the_law_that_was_not_asked_for(make: Make, lm: paceline.LanguageModel) -> None:
@@ -291,22 +289,22 @@ def test_nothing_is_left_out_of_the_law_that_was_not_asked_for(make: Make, lm: p
 
 def test_a_draft_model_that_is_not_there_or_does_not_fit_is_told(lm: paceline.LanguageModel) -> None:
     with pytest.raises(Missing, match="needs a draft model with the target's tokenizer, and none is given"):
-        make_peer("transformers-assisted", target=lm.target, vocabulary=lm.vocabulary)
+        make_peer("transformers-assisted", Weights(lm.target, lm.vocabulary))
     foreign = DraftModel.load("pocket-foreign", lm.target)
     with pytest.raises(Missing, match="does not speak the tokens of pocket"):
-        make_peer("transformers-assisted", target=lm.target, vocabulary=lm.vocabulary, draft=foreign)
+        make_peer("transformers-assisted", Weights(lm.target, lm.vocabulary, foreign))
     with pytest.raises(Missing, match="came without its tokenizer"):
-        make_peer("transformers-uag", target=lm.target)
+        make_peer("transformers-uag", Weights(lm.target))
     named_otherwise: Any = paceline.load("pocket", dtype="float32").target
     named_otherwise.name = "somebody/else"
     with pytest.raises(Missing, match="write transformers-uag:draft=NAME"):
-        make_peer("transformers-uag", target=named_otherwise, vocabulary=lm.vocabulary)
+        make_peer("transformers-uag", Weights(named_otherwise, lm.vocabulary))
 
 
 def test_a_target_that_is_no_model_of_transformers_stays_among_us() -> None:
     table = paceline.TableTarget(lambda _: [0.0] * 4, vocab_size=4)
     with pytest.raises(Missing, match="is no model of transformers"):
-        make_peer("transformers", target=table)
+        make_peer("transformers", Weights(table))
 
 
 @pytest.mark.parametrize(("name", "package"), OPTIONAL.items())
@@ -315,4 +313,4 @@ def test_a_library_that_is_not_installed_is_told(
 ) -> None:
     monkeypatch.setitem(__import__("sys").modules, package, None)
     with pytest.raises(Missing, match="is not installed; 'pip install"):
-        make_peer(name, target=lm.target, vocabulary=lm.vocabulary)
+        make_peer(name, Weights(lm.target, lm.vocabulary))

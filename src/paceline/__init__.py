@@ -11,9 +11,9 @@ if TYPE_CHECKING:
     from paceline.api.batch import TextBatch as TextBatch
     from paceline.api.model import LanguageModel as LanguageModel
     from paceline.api.model import load as load
+    from paceline.api.piece import Piece as Piece
     from paceline.api.settings import Settings as Settings
     from paceline.api.writing import Generation as Generation
-    from paceline.api.writing import Piece as Piece
     from paceline.api.writing import Writing as Writing
     from paceline.context import Context as Context
     from paceline.drafters import Ask as Ask
@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     from paceline.integrations.transformers import custom_generate as custom_generate
     from paceline.law import Distribution as Distribution
     from paceline.law import Sampling as Sampling
-    from paceline.targets.base import Scores as Scores
     from paceline.targets.base import Want as Want
+    from paceline.targets.scores import Scores as Scores
     from paceline.targets.table import TableTarget as TableTarget
     from paceline.tree import DraftTree as DraftTree
 
@@ -42,9 +42,9 @@ _HOME = {
     "Generation": "paceline.api.writing",
     "LanguageModel": "paceline.api.model",
     "PacelineError": "paceline.errors",
-    "Piece": "paceline.api.writing",
+    "Piece": "paceline.api.piece",
     "Sampling": "paceline.law",
-    "Scores": "paceline.targets.base",
+    "Scores": "paceline.targets.scores",
     "Seen": "paceline.drafters",
     "Settings": "paceline.api.settings",
     "TableTarget": "paceline.targets.table",

@@ -8,8 +8,15 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from paceline.cli.bench.surroundings import add_threads, threads
 from paceline.cli.common import Subparsers, add_json, add_model, aligned, inputs_of, load_model, print_json, progress
+from paceline.cli.measuring import (
+    add_length,
+    add_temperature,
+    add_threads,
+    check_counts,
+    counted,
+    temperature_of,
+)
 from paceline.cli.streams import say
 from paceline.files import check_output, write_whole
 
@@ -19,8 +26,6 @@ if TYPE_CHECKING:
     from paceline.planning.acceptance import Acceptance
     from paceline.planning.stored import Profile
 
-BUNDLED_TEMPERATURE = 0.8
-"""The bundled models fall into loops when they are greedy, which flatters methods that look things up."""
 SHOWN = (0, 1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256)
 """Sizes of the table."""
 
@@ -58,13 +63,8 @@ def add(commands: Subparsers) -> None:
     parser.add_argument(
         "--batches", nargs="+", type=int, metavar="B", help="time rounds of B texts written together (default: 1 4)"
     )
-    parser.add_argument(
-        "--temperature",
-        type=float,
-        metavar="T",
-        help=f"0 is greedy (default: 0; {BUNDLED_TEMPERATURE:g} on the bundled models, which loop when greedy)",
-    )
-    parser.add_argument("--max-new-tokens", type=int, metavar="N", help="tokens per text at most (default: 128)")
+    add_temperature(parser)
+    add_length(parser, None, 128)
     parser.add_argument(
         "--seconds", type=float, metavar="S", help="how long to measure one method, loading apart (default: 36)"
     )
@@ -77,6 +77,7 @@ def add(commands: Subparsers) -> None:
 def run(options: argparse.Namespace) -> int:
     from paceline.bench.calibrate import Calibrator
     from paceline.bench.calibrate.prompts import SAMPLES, prompts_of
+    from paceline.bench.machine import threads
     from paceline.planning.stored import Unreadable, load, path_of, update
     from paceline.targets.setup import setup_of
 
@@ -127,15 +128,8 @@ def _specs(options: argparse.Namespace) -> list[str]:
 def _plan(options: argparse.Namespace) -> Plan:
     from paceline.bench.calibrate import Plan
     from paceline.law import Sampling
-    from paceline.targets.pocket.open import is_bundled
 
-    for name in ("max_new_tokens", "samples", "threads"):
-        given = getattr(options, name)
-        if given is not None and given < 1:
-            raise ValueError(f"--{name.replace('_', '-')} must be at least 1, not {given}")
-    temperature = options.temperature
-    if temperature is None:
-        temperature = BUNDLED_TEMPERATURE if is_bundled(options.model) else 0.0
+    check_counts(options, "max_new_tokens", "samples", "threads")
     given = {
         "max_nodes": options.max_nodes,
         "lengths": None if options.lengths is None else tuple(dict.fromkeys(options.lengths)),
@@ -144,7 +138,7 @@ def _plan(options: argparse.Namespace) -> Plan:
         "seconds": options.seconds,
     }
     return Plan(
-        sampling=Sampling(temperature=temperature),
+        sampling=Sampling(temperature=temperature_of(options)),
         **{name: value for name, value in given.items() if value is not None},
     )
 
@@ -196,7 +190,7 @@ def _sizes(profile: Profile, method: Acceptance) -> Iterator[tuple[str, ...]]:
             continue
         speed = choice.sequences * point.tokens / took
         mark = "*" if point.nodes == choice.nodes else ""
-        yield _counted(point.nodes, "node"), f"{1000 * took:.1f}", f"{point.tokens:.2f}", f"{speed:.1f}", mark
+        yield counted(point.nodes, "node"), f"{1000 * took:.1f}", f"{point.tokens:.2f}", f"{speed:.1f}", mark
 
 
 def _choices(method: Acceptance) -> Iterator[tuple[str, ...]]:
@@ -215,21 +209,17 @@ def _choices(method: Acceptance) -> Iterator[tuple[str, ...]]:
 
 
 def _notes(method: Acceptance) -> Iterator[str]:
-    texts = _counted(len(method.prompts), "prompt")
+    texts = counted(len(method.prompts), "prompt")
     yield (
-        f"{_counted(method.emitted, 'token')} of {texts} in {_counted(method.rounds, 'round')} "
+        f"{counted(method.emitted, 'token')} of {texts} in {counted(method.rounds, 'round')} "
         f"at temperature {method.temperature:g}"
     )
     if method.spot is not None:
         spot = method.spot
         yield (
-            f"drafts of {_counted(spot.nodes, 'node')} brought {spot.found:.2f} tokens per round where the large ones "
+            f"drafts of {counted(spot.nodes, 'node')} brought {spot.found:.2f} tokens per round where the large ones "
             f"foretold {spot.foretold:.2f}; sizes below the largest are corrected by that"
         )
-
-
-def _counted(count: int, noun: str) -> str:
-    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
 
 
 def _json(profile: Profile, methods: list[Acceptance], path: Path, took: float) -> dict[str, Any]:

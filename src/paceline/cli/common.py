@@ -30,13 +30,13 @@ Subparsers = Any
 
 
 MOST = {
-    **dict.fromkeys(("batch", "batches", "threads", "workers"), 1024),
-    **dict.fromkeys(("num_draft_tokens", "max_nodes", "budget"), 4096),
+    **dict.fromkeys(("batch", "batches", "sequences", "threads"), 1024),
+    **dict.fromkeys(("num_draft_tokens", "max_nodes", "budget", "rows"), 4096),
     **dict.fromkeys(("repeat", "passes", "samples"), 10_000),
     **dict.fromkeys(("limit", "rounds", "logprobs", "texts"), 1_000_000),
-    **dict.fromkeys(("max_new_tokens", "lengths"), 10_000_000),
-    **dict.fromkeys(("top_k", "min_count", "ngrams", "test_words", "tokens"), 1 << 31),
-    **dict.fromkeys(("sizes", "entries", "orders", "order"), 1 << 31),  # and closer where they are used
+    **dict.fromkeys(("max_new_tokens", "lengths", "contexts"), 10_000_000),
+    **dict.fromkeys(("top_k", "min_count", "ngrams"), 1 << 31),
+    **dict.fromkeys(("sizes", "entries", "order"), 1 << 31),  # and closer where they are used
     **dict.fromkeys(("max_prefix", "max_completion"), 1 << 31),
     **dict.fromkeys(("seconds", "calibration_seconds"), 7 * 24 * 60 * 60),
     "seed": (1 << 64) - 1,
@@ -99,11 +99,19 @@ def add_model(parser: argparse.ArgumentParser) -> None:
         metavar="MODEL",
         help=f"a bundled model, or folder or name of a transformers causal LM (default: {MODEL})",
     )
+    add_place(parser)
+    add_trust(parser)
+
+
+def add_place(parser: argparse.ArgumentParser, dtype: str | None = None) -> None:
+    """In which type, and on which device."""
     parser.add_argument(
-        "--dtype", metavar="TYPE", help="float64, float32, bfloat16 or float16 (default: the model's own)"
+        "--dtype",
+        default=dtype,
+        metavar="TYPE",
+        help=f"float64, float32, bfloat16 or float16 (default: {dtype or 'as the model has it'})",
     )
     parser.add_argument("--device", metavar="DEVICE", help="where to run it, e.g. cpu, cuda, mps (default: cpu)")
-    add_trust(parser)
 
 
 def add_trust(parser: argparse.ArgumentParser) -> None:
@@ -274,16 +282,9 @@ def aligned(rows: Sequence[tuple[str, ...]]) -> Iterator[str]:
 
 def describe(lm: LanguageModel) -> dict[str, Any]:
     """What a measurement must say of the model it was made on."""
-    import torch
+    from paceline.targets.setup import described
 
-    target = lm.target
-    return {
-        "model": target.name,
-        "dtype": target.dtype_name,
-        "fingerprint": target.fingerprint(),
-        "device": str(target.device),
-        "threads": torch.get_num_threads(),
-    }
+    return described(lm.target)
 
 
 def asked(how: Settings, sampling: Sampling) -> dict[str, Any]:
@@ -329,8 +330,8 @@ def load_model(options: argparse.Namespace) -> LanguageModel:
 
 
 INPUTS = (
-    *("model", "draft_model", "tokenizer", "tokenizers", "method", "methods", "peers", "prompt_file", "prompts"),
-    *("suite", "text", "texts", "dict", "data", "runs"),
+    *("model", "draft_model", "tokenizer", "method", "methods", "peers", "prompt_file", "prompts"),
+    *("suite", "text", "dict", "data", "runs"),
 )
 """Options that name something to read, alone or within a spec."""
 

@@ -26,42 +26,37 @@ from paceline.cli.common import (
     print_json,
     progress,
     show,
-    utf8,
     wants_color,
 )
 from paceline.cli.failures import sentence
+from paceline.cli.measuring import (
+    DRAFT,
+    LOOPING,
+    STABLE,
+    add_draft_length,
+    add_length,
+    add_prompts,
+    add_seed,
+    counted,
+    prompts_of,
+)
 from paceline.cli.streams import say
 from paceline.files import check_output, write_whole
 
 if TYPE_CHECKING:
-    from paceline.api.model import LanguageModel
     from paceline.api.pictures import TokenPicture
-    from paceline.api.writing import Generation
-    from paceline.bench.comparison import Comparison, Entry, Parting, Write
+    from paceline.bench.demo import Shown
+    from paceline.bench.parting import Parting
 
 METHODS = ("plain", "assistant", "auto")
 BALLASTED = "+ballast"
 BALLAST = "500M"
 DTYPE = "float32"
-PROMPTS = {
-    "English": "The old man sat down by the fire and began to tell the story of",
-    "Polish": "Stary człowiek usiadł przy ogniu i zaczął opowiadać o tym, jak",
-    "Ukrainian": "Старий чоловік сів біля вогню і почав розповідати про те, як",
-}
-DRAFT = 4
-"""Draft tokens per round: in float32 on a CPU every further row of a forward costs, and few are accepted so far out."""
-PASSES = 5
 SECONDS, SECONDS_WITH_BALLAST = 8.0, 36.0
 """Time for a model: no further pass is begun that would end later."""
-WARM_UP = 8
-"""Tokens that each method writes before it is timed."""
 NARROW, WIDE = 60, 110
-LOOPING = 0.2
-"""Share of repeated 8-grams from which a text counts as a loop."""
 GAIN = 1.1
 """Speed-up from which a method counts as faster."""
-STABLE = 1.3
-"""Ratio of fastest to slowest pass up to which a measurement counts as stable."""
 
 WHAT_BALLAST_IS = (
     "Ballast: parameters that are computed with and change nothing. The words stay the small model's, "
@@ -96,23 +91,11 @@ def add(commands: Subparsers) -> None:
         metavar="SPEC",
         help=f"methods to show; plain always comes first (default: {' '.join(METHODS)})",
     )
-    parser.add_argument(
-        "--prompt",
-        type=utf8,
-        action="append",
-        metavar="TEXT",
-        help="write on from this, not from the built-in ones; may repeat",
-    )
-    parser.add_argument("--max-new-tokens", type=int, default=48, metavar="N", help="tokens per text (default: 48)")
-    parser.add_argument(
-        "--num-draft-tokens",
-        type=int,
-        default=DRAFT,
-        metavar="K",
-        help=f"draft tokens per round of methods that have no planner of their own (default: {DRAFT})",
-    )
+    add_prompts(parser)
+    add_length(parser, 48)
+    add_draft_length(parser, DRAFT, of=" of methods that have no planner of their own")
     parser.add_argument("--temperature", type=float, default=0.8, metavar="T", help="0 is greedy (default: 0.8)")
-    parser.add_argument("--seed", type=int, default=0, metavar="S", help="same seed, same texts (default: 0)")
+    add_seed(parser)
     weight = parser.add_mutually_exclusive_group()
     weight.add_argument(
         "--ballast", metavar="SIZE", help=f"size of the slow twin of a bundled model, e.g. 250M (default: {BALLAST})"
@@ -127,7 +110,7 @@ def add(commands: Subparsers) -> None:
 def run(options: argparse.Namespace) -> int:
     started = time.monotonic()
     check_output(options.html, inputs_of(options))
-    prompts = _prompts(options.prompt)
+    prompts = prompts_of(options)
     methods = _methods(options)
     models = _models(options)
     sampled = f"at temperature {options.temperature:g} with seed {options.seed}"
@@ -172,70 +155,37 @@ class Part:
     facts: dict[str, Any]
     names: list[str]
     """Of the prompts: their languages, or their numbers."""
-    found: Comparison
-    ballast: str
+    found: Shown
+    ballast: str = ""
     """The name of a slow twin with its size and shape; otherwise empty."""
-
     twin_of: Part | None = None
-    """Whose slow twin it is."""
+    """The part of the model that this slow twin belongs to."""
 
     @property
     def claim(self) -> Parting | None:
         """Where a slow twin's texts part from its model's; None where they do not, as they must not."""
-        from paceline.bench.comparison import first_parting
+        from paceline.bench.parting import parting
 
-        if self.twin_of is None:
-            return None
-        return first_parting(self.found.base.texts, self.twin_of.found.base.texts)
+        return None if self.twin_of is None else parting(enumerate(self.found.plain), self.twin_of.found.plain)
 
     @property
     def same(self) -> bool:
         """Whether every method wrote the text of plain decoding, and a slow twin that of its model."""
         return self.found.same and self.claim is None
 
-    @property
-    def gains(self) -> bool:
-        """Whether any method is clearly faster than plain decoding."""
-        return any(self.found.speed_up(entry) > GAIN for entry in self.found.entries)
-
-    @property
-    def saves(self) -> bool:
-        """Whether any method takes clearly fewer rounds than tokens."""
-        return self.best.per_round(lambda totals: totals.tokens) > GAIN
-
-    @property
-    def best(self) -> Entry:
-        """The method whose tokens are shown: the one with the most tokens per round."""
-        drafting = self.found.entries[1:] or self.found.entries
-        return max(drafting, key=lambda entry: entry.per_round(lambda totals: totals.tokens))
-
     def picture(self, number: int) -> TokenPicture:
-        from paceline.api.pictures import TokenPicture
-
-        text: Any = self.best.texts[number]
-        title = f"{self.names[number]}, drafts by {self.best.method}"
-        return TokenPicture(self.found.prompts[number], tuple(text.pieces), text.totals, {}, title)
+        return self.found.picture(number, self.names[number])
 
     def as_dict(self) -> dict[str, Any]:
-        texts: list[Any] = list(self.found.base.texts)
         return {
             **self.facts,
             "ballast": self.ballast or None,
             "parts_from_the_model_at": None if self.claim is None else self.claim.as_dict(),
-            "texts": [text.text for text in texts],
+            "texts": [text.text for text in self.found.plain],
             "repeated_8grams": self.found.repetition,
             "prompts_left_out": self.found.left_out,
             "methods": self.found.rows(),
         }
-
-
-def _prompts(given: list[str] | None) -> dict[str, str]:
-    """Prompts by name."""
-    if given is None:
-        return PROMPTS
-    if not all(given):
-        raise ValueError("a --prompt is empty; give it at least a word to go on from")
-    return {f"prompt {number}": prompt for number, prompt in enumerate(given, start=1)}
 
 
 def _models(options: argparse.Namespace) -> list[str]:
@@ -273,41 +223,27 @@ def _part(
     options: argparse.Namespace,
     twin_of: Part | None,
 ) -> Part:
-    from paceline.bench.comparison import compare
+    from paceline.bench.demo import shown
 
     options.model = model
+    slow = BALLASTED in model
     with progress(f"loading {model}") as advance:
         lm = load_model(options)
-
-        def moved(doing: str, done: int, total: int) -> None:
-            advance(f"{model}: {doing}", done, total)
-
-        writers = {method: _writer(lm, settings) for method, settings in methods.items()}
-        first = next(iter(prompts.values()))
-        found = compare(
-            writers,
+        found = shown(
+            lm,
+            methods,
             list(prompts.values()),
-            passes=PASSES,
-            warm_up=lambda method: lm.generate(first, **methods[method] | {"max_new_tokens": WARM_UP}),
-            seconds=SECONDS_WITH_BALLAST if BALLASTED in model else SECONDS,
-            progress=moved,
+            options.max_new_tokens,
+            seconds=SECONDS_WITH_BALLAST if slow else SECONDS,
+            progress=lambda doing, done, total: advance(f"{model}: {doing}", done, total),
         )
-    names = list(prompts)[: len(found.prompts)]
-    return Part(describe(lm), names, found, _shape(model) if BALLASTED in model else "", twin_of)
+    return Part(describe(lm), list(prompts)[: len(found.prompts)], found, _shape(model) if slow else "", twin_of)
 
 
 def _shape(model: str) -> str:
     from paceline.targets.pocket.open import describe
 
     return describe(model)
-
-
-def _writer(lm: LanguageModel, settings: dict[str, Any]) -> Write:
-    def write(prompt: str) -> Generation:
-        settings["method"].reset()  # a text that was written before is no secret to those who learn from texts
-        return lm.generate(prompt, **settings)
-
-    return write
 
 
 def _print(part: Part, color: bool) -> None:
@@ -330,26 +266,28 @@ def _print(part: Part, color: bool) -> None:
 
 def _moral(part: Part) -> str:
     """What a small model that gained nothing shows, before its slow twin comes."""
-    if part.gains:
+    found = part.found
+    if any(found.speed_up(method) > GAIN for method in found.methods):
         return ""
-    return f"{WHAT_SMALL_MODELS_GAIN if part.saves else DRAFTS_FAIL} Now a slow one:\n\n"
+    return f"{WHAT_SMALL_MODELS_GAIN if found.per_round(found.best) > GAIN else DRAFTS_FAIL} Now a slow one:\n\n"
 
 
 def _facts(part: Part) -> Iterator[str]:
     facts = part.facts
     yield from (part.ballast or facts["model"], facts["dtype"], f"weights {facts['fingerprint']}")
-    yield f"{facts['device']}, {facts['threads']} {'thread' if facts['threads'] == 1 else 'threads'}"
+    yield f"{facts['device']}, {counted(facts['threads'], 'thread')}"
 
 
-def _rows(found: Comparison) -> Iterator[tuple[str, ...]]:
-    for entry, row in zip(found.entries, found.rows(), strict=True):
+def _rows(found: Shown) -> Iterator[tuple[str, ...]]:
+    for row in found.rows():
+        method = row["method"]
         yield (
-            entry.method,
+            method,
             f"{row['tokens_per_second']:.1f}",
             f"{row['speed_up']:.2f}x",
             f"{row['tokens_per_round']:.2f}",
             f"{row['mean_accepted']:.2f}",
-            _verdict(entry is found.base, found.parting(entry)),
+            _verdict(method == found.methods[0], found.parting(method)),
         )
 
 
@@ -362,9 +300,8 @@ def _verdict(base: bool, parting: Parting | None) -> str:
 
 def _notes(part: Part) -> Iterator[str]:
     found = part.found
-    passes, prompts = len(found.base.passes), len(found.prompts)
-    tokens = sum(len(text.tokens) for text in found.base.texts)
-    yield f"{tokens} tokens from {prompts} {'prompt' if prompts == 1 else 'prompts'}"
+    passes = len(found.speeds(found.methods[0]))
+    yield f"{sum(len(text.tokens) for text in found.plain)} tokens from {counted(len(found.prompts), 'prompt')}"
     if found.left_out:
         yield f"{found.left_out} left out for lack of time: this machine is slow or busy"
     if passes > 1:

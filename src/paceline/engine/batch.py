@@ -19,12 +19,15 @@ from typing import Any, NamedTuple, Self
 
 import numpy as np
 
-from paceline.engine.calls import AFTER, BEFORE, Call, Flow, Timed, answers
+from paceline.engine.calls import BEFORE, Call, Flow, Timed, answers
 from paceline.engine.loop import Emission, Session
 from paceline.targets.base import Rows, Target
 from paceline.tree import Ints
 
 AT_ONCE = 16
+AFTER_TOGETHER = (("law",), ("read", "observe"), ("review",))
+"""The calls after the forward, in groups that wait for one another: walks are of different lengths, and what is learnt
+from a forward is learnt from all of its sequences at once."""
 PROMPT_ROWS = 512
 """How many rows of prompts a forward takes besides those of drafts, so that who reads does not hold up who writes."""
 WORTH_WAITING = 16
@@ -154,9 +157,10 @@ class Batch:
             self._admit()
             for verb in BEFORE:
                 self._answer_all(verb)
-            while any(seat.call is not None and seat.call.verb in AFTER for seat in self._seats):
-                for verb in AFTER:
-                    self._answer_all(verb)
+            for verbs in AFTER_TOGETHER:
+                while any(seat.call is not None and seat.call.verb in verbs for seat in self._seats):
+                    for verb in verbs:
+                        self._answer_all(verb)
         except BaseException as error:
             for another in self._closed():
                 error.add_note(f"and then, closing the batch: {another}")

@@ -9,6 +9,7 @@ from dataclasses import asdict, dataclass
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
+from typing import Any
 
 from paceline import __version__
 from paceline.files.shape import Count
@@ -85,3 +86,16 @@ def setup_of(target: Target) -> Setup:
         processor=torch.cuda.get_device_name(target.device) if kind == "cuda" else processor(),
         recorded=target.recorded,
     )
+
+
+def described(target: Target) -> dict[str, Any]:
+    """What a reader of a measurement must know of the model it was made on."""
+    import torch
+
+    return {
+        "model": target.name,
+        "dtype": target.dtype_name,
+        "fingerprint": target.fingerprint(),
+        "device": str(target.device),
+        "threads": torch.get_num_threads(),
+    }

@@ -1,8 +1,8 @@
-"""Seconds of a round by the number of nodes, measured directly: real rounds of a session with drafts of that size.
+"""Seconds of a round by the number of nodes, measured directly: real rounds of a batch with drafts of that size.
 
-Sizes take turns in an order drawn anew for every repeat, so that a slow moment of the machine slows all of them alike;
-the median of the repeats counts. The drafts are chains from the root with tokens drawn at random, which are hardly ever
-accepted: what a round takes depends on its rows and not on what they say.
+Sizes race (`bench/race`): every pass has a round of each, and the median of the passes counts. The drafts are chains
+from the root with tokens drawn at random, which are hardly ever accepted: what a round takes depends on its rows and
+not on what they say.
 """
 
 from __future__ import annotations
@@ -10,11 +10,13 @@ from __future__ import annotations
 import statistics
 import time
 from collections import defaultdict
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import NamedTuple
 
 import numpy as np
 
+from paceline.bench.race import Clock, Contestant, Race
 from paceline.context import Context, Ending, Ints
 from paceline.drafters.base import Budget, Drafter
 from paceline.engine.batch import Batch
@@ -29,16 +31,16 @@ from paceline.tree import DraftTree
 ROWS = (1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 16, 20, 24, 32, 40, 48, 64, 80, 96, 128, 160, 192, 256)
 """Rounds that are measured, by the rows of each sequence: close together where drafts are small."""
 SPARSE = (1, 2, 4, 8, 16, 32, 64, 128, 256)
-"""The same for companies and lengths beyond the first, whose curves have the same bends."""
+"""The same for batch sizes and lengths beyond the first, whose curves have the same bends."""
 LEAST_REPEATS, MOST_REPEATS = 3, 9
-DEAR = 6.0
+EXPENSIVE = 6.0
 """A draft whose round takes so many plain rounds would have to bring as many tokens; larger ones are not measured,
 unless a number of nodes is asked for."""
 CHAINS = 3
 
 
 class Filler(Drafter):
-    """Drafts of exactly the size that it is asked for, and reads as many best tokens as it is told to."""
+    """Drafts of exactly the size that it is asked for; the ``top`` best tokens of every row are read for it."""
 
     name = "filler"
 
@@ -55,62 +57,52 @@ class Filler(Drafter):
         return DraftTree.build([*first.tolist(), *rest.tolist()], parents, source=self.name)
 
 
-@dataclass(eq=False)
-class Turns(Planner):
-    """Asks for every size in turn and notes what the rounds took, until it has seen enough."""
+class Took(NamedTuple):
+    """Seconds of a round, and of the reading of best tokens beside it."""
 
-    filler: Filler
-    sizes: Sequence[int]
-    sequences: int
-    seconds: float
-    """For how long it goes on after so many ``repeats``, the reading of the prompt and the first pass among it."""
-    cap: float | None
-    repeats: int
-    advance: Callable[[], None]
-    taken: dict[int, list[float]] = field(default_factory=lambda: defaultdict(list))
-    read: dict[int, list[float]] = field(default_factory=lambda: defaultdict(list))
-    done: bool = False
-    _order: list[int] = field(default_factory=list)
-    _repeats: int = -1
-    _size: int | None = None
-    _random: np.random.Generator = field(default_factory=lambda: np.random.default_rng(0))
-    _started: float = field(default_factory=time.perf_counter)
-    _first: float = 0.0
+    round: float
+    reading: float
+
+
+class Rounds(Planner):
+    """A batch of texts that is written round by round, with drafts of the size that is being timed."""
+
+    def __init__(self, batch: Batch, filler: Filler, sequences: int) -> None:
+        self._batch, self._filler, self._sequences = batch, filler, sequences
+        self._nodes = 0
+        self._took: Took | None = None
 
     def plan(self, rooms: Sequence[Room]) -> list[Budget]:
-        """No draft as long as a sequence still reads its prompt: it would be part of what is timed."""
-        self._size = self._next() if len(rooms) == self.sequences and not self.done else None
-        return [Budget(self._size or 0, max(1, room.depth)) for room in rooms]
-
-    def _next(self) -> int:
-        if not self._order:
-            self._order = list(self.sizes)[::-1]  # the first pass ascends, warms every shape and is not counted
-            if self._repeats >= 0:
-                self._random.shuffle(self._order)
-        return self._order.pop()
+        """No draft while a sequence still reads its prompt, which would be part of what is timed."""
+        nodes = self._nodes if len(rooms) == self._sequences else 0
+        return [Budget(nodes, max(1, room.depth)) for room in rooms]
 
     def review(self, outcomes: Sequence[Outcome]) -> None:
-        if self._size is None or len(outcomes) < self.sequences:
-            return
-        took = max(outcome.seconds for outcome in outcomes)
-        if self._repeats >= 0:
+        if len(outcomes) == self._sequences:
+            seconds = max(outcome.seconds for outcome in outcomes)
             reading = max(outcome.seconds_top for outcome in outcomes)
-            self.taken[self._size].append(took - reading)
-            self.read[self._size].append(reading)
-        elif self._size == self.sizes[0]:
-            self._first = took
-        elif self.cap is not None and self._order and took > self.cap * self._first:
-            self.sizes = self.sizes[: self.sizes.index(self._size) + 1]
-            self._order = []
-        if not self._order:
-            self._repeated()
+            self._took = Took(max(seconds - reading, 0.0), reading)
 
-    def _repeated(self) -> None:
-        self._repeats += 1
-        self.advance()
-        spent = time.perf_counter() - self._started
-        enough = self._repeats >= self.repeats and spent * (1 + 1 / (self._repeats + 1)) > self.seconds
-        self.done = enough or self._repeats >= MOST_REPEATS
+    @property
+    def going(self) -> bool:
+        """Whether all texts are being written still."""
+        return len(self._batch) == self._sequences
+
+    def step(self, nodes: int) -> Took | None:
+        """One round with drafts of that size; None where a text reads its prompt still, or has ended."""
+        self._nodes, self._took = nodes, None
+        self._batch.step()
+        return self._took
+
+
+class Size(Contestant[None, "Took | None"]):
+    """Rounds with drafts of one size."""
+
+    def __init__(self, nodes: int, rounds: Rounds) -> None:
+        self.name, self._nodes, self._rounds = str(nodes), nodes, rounds
+
+    def do(self, task: None, clock: Clock) -> Took | None:
+        return self._rounds.step(self._nodes)
 
 
 def measured(
@@ -122,49 +114,78 @@ def measured(
     sequences: int = 1,
     top: int = 0,
     seconds: float = 5.0,
-    cap: float | None = DEAR,
+    cap: float | None = EXPENSIVE,
     repeats: int = LEAST_REPEATS,
     sampling: Sampling | None = None,
     advance: Callable[[], None] = lambda: None,
 ) -> tuple[list[Timing], list[Reading]]:
     """Rounds of ``sequences`` texts that hold about ``length`` tokens, each with so many ``rows``, and what reading the
-    ``top`` best tokens took beside them. Sizes that take more than ``cap`` times a plain round are left out."""
-    filler = Filler(target, top)
-    sizes = sorted({count - 1 for count in rows})
-    turns = Turns(filler, sizes, sequences, seconds, cap, repeats, advance)
-    most = len(sizes) * (MOST_REPEATS + 1) * 4
-    limit = target.context_length
-    with Batch(target, at_once=None) as batch:
-        prompt = np.resize(text, length)
-        for number in range(sequences):  # of one prompt, which then is read once for all of them
-            ending = Ending(max_new_tokens=most, context_length=limit)
-            context = Context(prompt, sampling or Sampling(), ending, sample=number)
-            held = target.open(len(prompt) + min(most, context.room) + max(rows) + SPARE_ROWS)
-            batch.join(Session(context, target, held, filler, turns))
-        sessions = batch.sessions
-        try:
-            while not turns.done and len(batch) == sequences:
-                batch.step()
-        finally:
-            batch.close()
-            for session in sessions:
-                session.rows.close()
-    counted = {size: took for size, took in turns.taken.items() if len(took) >= repeats}
+    ``top`` best tokens took beside them. After so many ``repeats`` it goes on while the ``seconds`` last. Sizes that
+    take more than ``cap`` times a plain round are left out."""
+    started = time.monotonic()
+    sizes: Sequence[int] = sorted({count - 1 for count in rows})
+    taken: dict[int, list[Took]] = defaultdict(list)
+    with _rounds(target, np.resize(text, length), sequences, sizes, top, sampling or Sampling()) as rounds:
+        sizes = _warmed(rounds, sizes, cap)
+        race = Race(contestants=[Size(size, rounds) for size in sizes], tidy=False)
+        left = seconds - (time.monotonic() - started)
+        for heat in race.run([None], passes=MOST_REPEATS, least=repeats, seconds=left):
+            for name, lap in heat.laps.items():
+                if lap.result is not None:
+                    taken[int(name)].append(lap.result)
+            advance()
+            if not rounds.going:
+                break
+    counted = {size: taken[size] for size in sizes if len(taken[size]) >= repeats}
     if not counted:
         raise ValueError(
             f"a text of {length} tokens leaves too little of the model's context to time rounds in; "
             "give smaller --lengths"
         )
+    medians = {size: Took(*map(statistics.median, zip(*took, strict=True))) for size, took in counted.items()}
     timings = [
-        Timing(
-            rows=sequences * (1 + size),
-            seconds=statistics.median(counted[size]),
-            length=length,
-            sequences=sequences,
-        )
-        for size in sorted(counted)
+        Timing(rows=sequences * (1 + size), seconds=took.round, length=length, sequences=sequences)
+        for size, took in medians.items()
     ]
-    readings = [
-        Reading(top, sequences * (1 + size), statistics.median(turns.read[size])) for size in sorted(counted) if top
-    ]
-    return timings, readings
+    return timings, [Reading(top, sequences * (1 + size), took.reading) for size, took in medians.items() if top]
+
+
+@contextmanager
+def _rounds(
+    target: Target, prompt: Ints, sequences: int, sizes: Sequence[int], top: int, sampling: Sampling
+) -> Iterator[Rounds]:
+    """Texts that have read their prompt; it is the same one, which then is read once for all of them."""
+    filler = Filler(target, top)
+    most = len(sizes) * (MOST_REPEATS + 1) * 4
+    ending = Ending(max_new_tokens=most, context_length=target.context_length)
+    sessions = list[Session]()
+    with Batch(target, at_once=None) as batch:
+        rounds = Rounds(batch, filler, sequences)
+        try:
+            for number in range(sequences):
+                context = Context(prompt, sampling, ending, sample=number)
+                held = target.open(len(prompt) + min(most, context.room) + max(sizes) + 1 + SPARE_ROWS)
+                sessions.append(Session(context, target, held, filler, rounds))
+                batch.join(sessions[-1])
+            while rounds.going and rounds.step(0) is None:
+                pass
+            yield rounds
+        finally:
+            batch.close()
+            for session in sessions:
+                session.rows.close()
+
+
+def _warmed(rounds: Rounds, sizes: Sequence[int], cap: float | None) -> Sequence[int]:
+    """The sizes to measure, after a round of each that warms its shape and is not counted: up to the first that takes
+    more than ``cap`` times the smallest."""
+    smallest = 0.0
+    for place, size in enumerate(sizes):
+        took = rounds.step(size)
+        if took is None:
+            break
+        if place == 0:
+            smallest = sum(took)
+        elif cap is not None and sum(took) > cap * smallest:
+            return sizes[: place + 1]
+    return sizes

@@ -1,57 +1,48 @@
-"""Runs of a method on calibration prompts: a deep one that is told again for smaller sizes, and one to hold against it.
+"""Texts of a method on calibration prompts: written once with large drafts, which tell of smaller ones too, and once
+with small drafts to hold against that.
 
-Under the coupled rule the text of the deep run is plain decoding's own, so it needs no run of its own; the other run
-follows it, so that both do the same work. Each method forgets before every prompt, as it does in benchmarks.
+Under the coupled rule the first text is plain decoding's own, so that needs no run of its own; the second run follows
+it, so that both do the same work. Each method forgets before every prompt, as it does in benchmarks.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+
+import numpy as np
 
 from paceline.bench.calibrate.hindsight import Trail
-from paceline.context import Context, Ending, Ints
+from paceline.bench.run.contestant import Job
+from paceline.bench.run.ours import Drafting, Ours
+from paceline.context import Ints
 from paceline.drafters.base import Drafter
-from paceline.engine.follow import FollowingDice
-from paceline.engine.loop import Session
-from paceline.engine.serial import run
-from paceline.law import Dice, KeyedDice, Sampling
+from paceline.law import Sampling
 from paceline.planning.base import Outcome
 from paceline.planning.fixed import Fixed
-from paceline.targets.base import SPARE_ROWS, Target
+from paceline.targets.base import Target
 
 
-@dataclass(frozen=True, eq=False)
-class Walk:
-    """One text of a run."""
+class Walk(Fixed):
+    """One text with drafts of one size: its planner, which remembers what became of the drafts."""
 
-    tokens: Ints
-    """All of it, prompt included."""
-    prompt_length: int
-    trails: tuple[Trail, ...]
-    seconds_draft: float
-
-    @property
-    def emitted(self) -> int:
-        return len(self.tokens) - self.prompt_length
-
-
-@dataclass(eq=False)
-class Witness(Fixed):
-    """Drafts of one size, of which it remembers what became."""
-
-    nodes: int
-    trails: list[Trail] = field(default_factory=list)
-    seconds_draft: float = 0.0
-
-    def __post_init__(self) -> None:
-        super().__init__(self.nodes)
+    def __init__(self, nodes: int, prompt: Ints, advance: Callable[[], None]) -> None:
+        super().__init__(nodes)
+        self.tokens, self.prompt, self._advance = prompt, prompt, advance
+        self.trails: list[Trail] = []
+        self.seconds_draft = 0.0
 
     def review(self, outcomes: Sequence[Outcome]) -> None:
         for outcome in outcomes:
             self.trails.append(Trail.of(outcome.sent, outcome.tokens))
             self.seconds_draft += outcome.seconds_draft
+        self._advance()
+
+    @property
+    def emitted(self) -> int:
+        """Tokens that rounds emitted; the first token of a text comes with its prompt."""
+        return sum(trail.emitted for trail in self.trails)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,7 +61,7 @@ class Course:
         walks, ends = list[Walk](), time.perf_counter() + seconds
         for number, prompt in enumerate(prompts):
             share = (ends - time.perf_counter()) / (len(prompts) - number)
-            walks.append(self._one(prompt, nodes, time.perf_counter() + share))
+            walks.append(self._one(prompt, nodes, self.max_new_tokens, until=time.perf_counter() + share))
         return walks
 
     def follow(self, walks: Sequence[Walk], nodes: int, seconds: float) -> list[Walk]:
@@ -79,37 +70,19 @@ class Course:
         again, ends = list[Walk](), time.perf_counter() + seconds
         for walk in walks:
             started = time.perf_counter()
-            again.append(self._one(walk.tokens[: walk.prompt_length], nodes, None, walk.tokens))
+            again.append(self._one(walk.prompt, nodes, len(walk.tokens) - len(walk.prompt), script=walk.tokens))
             if 2 * time.perf_counter() - started > ends:
                 break
         return again
 
-    def _one(self, prompt: Ints, nodes: int, ends: float | None, script: Ints | None = None) -> Walk:
+    def _one(
+        self, prompt: Ints, nodes: int, length: int, *, until: float | None = None, script: Ints | None = None
+    ) -> Walk:
+        walk, eos = Walk(nodes, prompt, self.advance), self.target.eos
         self.drafter.reset()
-        witness = Witness(nodes)
-        limit = self.max_new_tokens if script is None else len(script) - len(prompt)
-        ending = Ending(max_new_tokens=limit, eos=self.target.eos, context_length=self.target.context_length)
-        context = Context(prompt, self.sampling, ending)
-        dice: Dice = KeyedDice(context.noise)
-        session = Session(
-            context,
-            self.target,
-            self.target.open(len(context) + context.room + SPARE_ROWS),
-            self.drafter,
-            witness,
-            dice=dice if script is None else FollowingDice(dice, script),
-        )
-        try:
-            rounds = 0
-            for _ in run(session):
-                if ends is not None and len(witness.trails) > rounds:
-                    rounds = len(witness.trails)
-                    self.advance()
-                    if time.perf_counter() > ends:
-                        break
-        finally:
-            session.rows.close()
-        written = context.prompt_length + sum(trail.emitted for trail in witness.trails)
-        return Walk(
-            context.tokens[:written].copy(), context.prompt_length, tuple(witness.trails), witness.seconds_draft
-        )
+        how = Drafting(planner="fixed:0", make=lambda *_: self.drafter, planned=lambda *_: walk)
+        ours = Ours(self.drafter.spec or self.drafter.name, self.target, how)
+        job = Job(prompt=prompt, sampling=self.sampling, max_new_tokens=length, eos=eos, script=script, until=until)
+        written = ours.write(job, time.perf_counter)
+        walk.tokens = np.concatenate([prompt, np.asarray(written.tokens, np.int64)])
+        return walk

@@ -14,15 +14,16 @@ import numpy as np
 import torch
 from transformers import PreTrainedModel
 
-from paceline.bench.peers.weights import Terms, Weights
-from paceline.bench.run.contestant import Clock, Contestant, Job, Missing, Written
+from paceline.bench.peers.weights import Terms
+from paceline.bench.race import Clock
+from paceline.bench.run.contestant import Job, Missing, TextContestant, Written, room_for
 
 CONTEXT = 4096
 """The most that it reads: unlike others it has rows for all of a context from the start."""
 TYPES = {torch.float32: "F32", torch.float16: "F16", torch.bfloat16: "BF16"}
 
 
-class LlamaCpp(Contestant):
+class LlamaCpp(TextContestant):
     """`Llama.generate`, a token per forward."""
 
     def __init__(self, terms: Terms) -> None:
@@ -30,10 +31,9 @@ class LlamaCpp(Contestant):
         import llama_cpp
 
         self.name = terms.name
-        self._weights: Weights | None = terms.weights
         model = terms.weights.borrowed()
         file = converted(model, terms.weights.disk / "target.gguf")
-        self._dtype = str(model.dtype).removeprefix("torch.")
+        self._weights, self._dtype = terms.weights, str(model.dtype).removeprefix("torch.")
         rows = gguf.GGMLQuantizationType[TYPES[model.dtype]].value
         self._version = llama_cpp.__version__
         self._room = min(terms.weights.target.context_length or CONTEXT, CONTEXT)
@@ -42,7 +42,6 @@ class LlamaCpp(Contestant):
         self._llama: Any = llama_cpp.Llama(str(file), verbose=False, **how)
 
     def facts(self) -> dict[str, Any]:
-        assert self._weights is not None, "a peer that was closed knows nothing"
         return {
             "library": "llama.cpp",
             "version": f"llama-cpp-python {self._version}",
@@ -59,7 +58,7 @@ class LlamaCpp(Contestant):
     def write(self, job: Job, clock: Clock) -> Written:
         started = clock()
         llama, sampling = self._llama, job.sampling
-        room = min(job.max_new_tokens, self._room - len(job.prompt))
+        room = room_for(job, self._room)
         llama.reset()  # or rows of the text before would spare it the reading of this one
         llama.set_seed(sampling.seed % 2**32)
         how = {"temp": sampling.temperature, "top_k": sampling.top_k, "top_p": 1.0, "min_p": 0.0, "repeat_penalty": 1.0}
@@ -70,21 +69,13 @@ class LlamaCpp(Contestant):
                 deliveries.append((len(tokens), clock() - started))
                 if token in job.eos:
                     break
-        ended = bool(tokens) and tokens[-1] in job.eos
-        return Written(
-            tokens=tokens,
-            deliveries=deliveries,
-            forwards=len(tokens),
-            finish="eos" if ended else "length" if room == job.max_new_tokens else "context",
-        )
+        return Written.of(job, tokens, deliveries, room, len(tokens))
 
     def close(self) -> None:
-        if self._llama is not None:
-            self._llama.close()
-        self._weights = self._llama = None
+        self._llama.close()
 
 
-def make(name: str, terms: Terms) -> Contestant:
+def make(name: str, terms: Terms) -> TextContestant:
     """The peer of that name. `Missing` where it cannot take part."""
     assert name == "llama-cpp", f"no peer {name}"
     try:

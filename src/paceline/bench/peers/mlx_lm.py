@@ -8,12 +8,13 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from paceline.bench.peers.weights import Terms, Weights
-from paceline.bench.run.contestant import Clock, Contestant, Job, Missing, Written
+from paceline.bench.peers.weights import Terms
+from paceline.bench.race import Clock
+from paceline.bench.run.contestant import Job, Missing, TextContestant, Written, room_for
 from paceline.drafters.assistant.drafter import LEVELS
 
 
-class MlxLm(Contestant):
+class MlxLm(TextContestant):
     """mlx-lm's step functions, which take token ids and give token ids."""
 
     def __init__(self, terms: Terms, tokens: int | None) -> None:
@@ -21,12 +22,11 @@ class MlxLm(Contestant):
         import mlx_lm
 
         self.name = terms.name
-        self._weights: Weights | None = terms.weights
+        self._weights = terms.weights
         self._mx, self._lm = mx, mlx_lm
         self._tokens = tokens
         self._model: Any = self._load(terms.weights.folder)
         self._draft: Any = None if tokens is None else self._load(terms.weights.draft_folder)
-        self._limit = terms.weights.target.context_length
 
     def _load(self, folder: Path) -> Any:
         """The model in a folder that we wrote. Its configuration is the one that the model came with, whose model_file
@@ -38,7 +38,6 @@ class MlxLm(Contestant):
             raise Missing(": ".join(["mlx-lm cannot load the model", *str(error).splitlines()[:1]])) from None
 
     def facts(self) -> dict[str, Any]:
-        assert self._weights is not None, "a peer that was closed knows nothing"
         from mlx.utils import tree_flatten
 
         drafts = None if self._tokens is None else self._weights.same_tokens().target.name
@@ -57,7 +56,7 @@ class MlxLm(Contestant):
 
     def write(self, job: Job, clock: Clock) -> Written:
         started = clock()
-        room = job.max_new_tokens if self._limit is None else min(job.max_new_tokens, self._limit - len(job.prompt))
+        room = room_for(job, self._weights.target.context_length)
         tokens, deliveries, within = list[int](), list[tuple[int, float]](), False
         steps = self._steps(job, room)
         for token, drafted in islice(steps, max(room, 0)):
@@ -68,14 +67,8 @@ class MlxLm(Contestant):
             if token in job.eos:
                 break
         steps.close()
-        self._mx.synchronize()  # a step ahead is under way, which must not run on in another's time
-        ended = bool(tokens) and tokens[-1] in job.eos
-        return Written(
-            tokens=tokens,
-            deliveries=deliveries,
-            forwards=len(deliveries),
-            finish="eos" if ended else "length" if room == job.max_new_tokens else "context",
-        )
+        self._mx.synchronize()  # a step ahead is under way, which must not run on in the time of the next
+        return Written.of(job, tokens, deliveries, room, len(deliveries))
 
     def _steps(self, job: Job, room: int) -> Any:
         """Tokens, and whether the draft model proposed them."""
@@ -97,11 +90,11 @@ class MlxLm(Contestant):
         return steps()
 
     def close(self) -> None:
-        self._weights = self._model = self._draft = None
+        self._model = self._draft = None
         self._mx.clear_cache()
 
 
-def make(name: str, terms: Terms) -> Contestant:
+def make(name: str, terms: Terms) -> TextContestant:
     """The peer of that name. `Missing` where it cannot take part."""
     try:
         import mlx_lm  # noqa: F401

@@ -1,4 +1,4 @@
-"""Peers by name. A peer's file, and with it the library it runs, is imported when somebody asks for it."""
+"""Peers by name. A peer's file, and with it the library it runs, is imported when the peer is asked for."""
 
 from __future__ import annotations
 
@@ -6,11 +6,8 @@ import difflib
 from importlib import import_module
 
 from paceline.bench.peers.weights import Terms, Weights
-from paceline.bench.run.contestant import Contestant
-from paceline.drafters.assistant import DraftModel
+from paceline.bench.run.contestant import TextContestant
 from paceline.law import Sampling
-from paceline.targets.base import Target
-from paceline.vocabulary import Vocabulary
 
 PEERS = {
     "transformers": "transformers' generate, a token per forward",
@@ -46,28 +43,21 @@ def check_peer(spec: str) -> tuple[str, dict[str, str]]:
 
 
 def make_peer(
-    spec: str,
-    *,
-    target: Target,
-    vocabulary: Vocabulary | None = None,
-    draft: DraftModel | None = None,
-    draft_tokens: int | None = None,
-    sampling: Sampling | None = None,
-    weights: Weights | None = None,
-) -> Contestant:
-    """The peer a spec names, ready to write.
+    spec: str, weights: Weights, *, draft_tokens: int | None = None, sampling: Sampling | None = None
+) -> TextContestant:
+    """The peer a spec names, ready to write; peers of one run share ``weights``.
 
-    ``draft_tokens`` is how long its drafts are; None for as long as our method's of the same kind. Peers of one run
-    share ``weights``. ValueError where there is no such peer, `Missing` where it cannot take part here.
+    ``draft_tokens`` is how long its drafts are; None for as long as our method's of the same kind. ValueError where
+    there is no such peer, `Missing` where it cannot take part here.
     """
     name, options = check_peer(spec)
     terms = Terms(
         name=spec.strip(),
         options=options,
-        weights=weights or Weights(target, vocabulary, draft),
+        weights=weights,
         draft_tokens=draft_tokens,
         sampling=sampling or Sampling(),
     )
     home = HOMES[name.partition("-")[0]]
-    peer: Contestant = import_module(f"paceline.bench.peers.{home}").make(name, terms)
+    peer: TextContestant = import_module(f"paceline.bench.peers.{home}").make(name, terms)
     return peer

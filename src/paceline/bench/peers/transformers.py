@@ -4,113 +4,74 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from functools import partial
 from typing import Any, TypeAlias
 
 import torch
 import transformers
 from transformers import PreTrainedModel
 
-from paceline.bench.peers.weights import Foreign, Terms, Weights
-from paceline.bench.run.contestant import Clock, Contestant, Job, Missing, Written
+from paceline.bench.peers.weights import Terms
+from paceline.bench.race import Clock
+from paceline.bench.run.contestant import Job, Missing, TextContestant, Written, room_for
 from paceline.context import Ints
 from paceline.drafters.assistant.drafter import LEVELS
 from paceline.drafters.lookup import Lookup
 from paceline.law import Sampling
+from paceline.vocabulary import Vocabulary
 
 Options: TypeAlias = dict[str, Any]
 """Arguments of `generate`."""
 
 
-@dataclass(frozen=True)
-class Drafting:
-    """How many tokens a draft has, and the model for those ways of drafting that use one."""
-
-    tokens: int
-    model: PreTrainedModel | None = None
-    foreign: Foreign | None = None
-    """Instead of `model`, one with another tokenizer; ``tokenizer`` is then the target's."""
-    tokenizer: Any = None
-    ngram: int | None = None
-
-    def plain(self) -> Options:
-        return {}
-
-    def lookup(self) -> Options:
-        ngram = {} if self.ngram is None else {"max_matching_ngram_size": self.ngram}
-        return {"prompt_lookup_num_tokens": self.tokens, **ngram}
-
-    def assisted(self) -> Options:
-        assert self.model is not None, "who asks for drafts of a model brings it"
-        _draft_always(self.model, self.tokens)
-        return {"assistant_model": self.model}
-
-    def uag(self) -> Options:
-        assert self.foreign is not None, "who asks for drafts in another tokenizer brings a model that has one"
-        _draft_always(self.foreign.model, self.tokens)
-        assistant = {"assistant_model": self.foreign.model, "assistant_tokenizer": self.foreign.tokenizer}
-        return {"tokenizer": self.tokenizer, **assistant}
+def looked_up(tokens: int, ngram: int | None = None) -> Options:
+    """Drafts of so many tokens by prompt lookup."""
+    longest = {} if ngram is None else {"max_matching_ngram_size": ngram}
+    return {"prompt_lookup_num_tokens": tokens, **longest}
 
 
-class Transformers(Contestant):
-    """`generate` on an ordinary copy of the target."""
+def assisted(model: PreTrainedModel, tokens: int, **tokenizers: Any) -> Options:
+    """Drafts of so many tokens by a model, always. Transformers reads this from the draft model's own settings, where a
+    confidence that is not set means 0.4 and would end drafts early; 0 turns it off."""
+    settings: Any = model.generation_config
+    settings.num_assistant_tokens = tokens
+    settings.num_assistant_tokens_schedule = "constant"
+    settings.assistant_confidence_threshold = 0.0
+    return {"assistant_model": model, **tokenizers}
 
-    def __init__(self, terms: Terms, drafting: Drafting | None, options: Callable[[], Options]) -> None:
+
+class Transformers(TextContestant):
+    """`generate` on an ordinary copy of the target; ``drafts`` are facts, ``options`` make its arguments."""
+
+    def __init__(self, terms: Terms, drafts: dict[str, Any], options: Callable[[], Options]) -> None:
         self.name = terms.name
-        self._weights: Weights | None = terms.weights
-        self._model: PreTrainedModel | None = terms.weights.model
-        self._limit = terms.weights.target.context_length
-        self._drafting = drafting
-        self._options: Callable[[], Options] | None = options
+        self.model = terms.weights.model
+        self._target = terms.weights.target
+        self._drafts, self._options = drafts, options
 
     def facts(self) -> dict[str, Any]:
-        model, drafting = self._running, self._drafting
-        found = {
+        return {
             "library": "transformers",
             "version": transformers.__version__,
-            "model": self.weights.target.name,
-            "dtype": str(model.dtype).removeprefix("torch."),
-            "attention": model.config._attn_implementation,
+            "model": self._target.name,
+            "dtype": str(self.model.dtype).removeprefix("torch."),
+            "attention": self.model.config._attn_implementation,
             "cache": "dynamic",
-            "device": str(model.device),
+            "device": str(self.model.device),
             "threads": torch.get_num_threads(),
             "draft_model": None,
             "draft_tokens": None,
+            **self._drafts,
         }
-        if drafting is None:
-            return found
-        draft = drafting.foreign.name if drafting.foreign else drafting.model and self.weights.same_tokens().target.name
-        ngram = {} if draft else {"max_ngram": drafting.ngram or "its own default"}
-        return {**found, "draft_model": draft, "draft_tokens": drafting.tokens, **ngram}
 
     def write(self, job: Job, clock: Clock) -> Written:
         started = clock()
-        assert self._options is not None, "a peer that was closed writes no more"
-        model, watch = self._running, Watch(clock, started)
-        room = job.max_new_tokens if self._limit is None else min(job.max_new_tokens, self._limit - len(job.prompt))
+        watch = Watch(clock, started)
+        room = room_for(job, self._target.context_length)
         settings = {**self._options(), **sampled(job.sampling), "streamer": watch}
-        with counted(model) as forwards, coins(job.sampling, model.device):
-            tokens = generated(model, job.prompt, room, job.eos, settings)
-        ended = bool(tokens) and tokens[-1] in job.eos
-        return Written(
-            tokens=tokens,
-            deliveries=watch.deliveries,
-            forwards=len(forwards),
-            finish="eos" if ended else "length" if room == job.max_new_tokens else "context",
-        )
-
-    def close(self) -> None:
-        self._weights = self._model = self._drafting = self._options = None
-
-    @property
-    def weights(self) -> Weights:
-        assert self._weights is not None, "a peer that was closed knows nothing"
-        return self._weights
-
-    @property
-    def _running(self) -> PreTrainedModel:
-        assert self._model is not None, "a peer that was closed writes no more"
-        return self._model
+        with counted(self.model) as forwards, coins(job.sampling, self.model.device):
+            tokens = generated(self.model, job.prompt, room, job.eos, settings)
+        return Written.of(job, tokens, watch.deliveries, room, len(forwards))
 
 
 class Watch:
@@ -133,25 +94,27 @@ class Watch:
         """There is nothing left to do."""
 
 
-def make(name: str, terms: Terms) -> Contestant:
+def make(name: str, terms: Terms) -> TextContestant:
     """The peer of that name. `Missing` where it cannot take part."""
-    weights, tokens = terms.weights, terms.draft_tokens
-    _refuse(terms.sampling)
+    weights = terms.weights
+    unknown = ("presence_penalty", "frequency_penalty", "processors")
+    if asked := [setting for setting in unknown if getattr(terms.sampling, setting)]:
+        raise Missing(f"transformers' generate has no {' and no '.join(asked)}, so it would write by another law")
     if name == "transformers":
-        return Transformers(terms, None, dict)
+        return Transformers(terms, {}, dict)
     if name == "transformers-lookup":
-        lookup = Drafting(tokens or Lookup.nodes, ngram=_ngram(terms.options))
-        return Transformers(terms, lookup, lookup.lookup)
+        tokens, ngram = terms.draft_tokens or Lookup.nodes, _ngram(terms.options)
+        facts = {"draft_tokens": tokens, "max_ngram": ngram or "its own default"}
+        return Transformers(terms, facts, partial(looked_up, tokens, ngram))
+    tokens = terms.draft_tokens or LEVELS
     if name == "transformers-assisted":
-        weights.same_tokens()
-        assisted = Drafting(tokens or LEVELS, model=weights.draft_model)
-        return Transformers(terms, assisted, assisted.assisted)
-    assert name == "transformers-uag", f"no peer {name}"
-    _refuse_foreign(terms)
-    assert weights.vocabulary is not None, "refused otherwise"
-    draft = weights.foreign(terms.options.get("draft"))
-    uag = Drafting(tokens or LEVELS, foreign=draft, tokenizer=weights.vocabulary.tokenizer)
-    return Transformers(terms, uag, uag.uag)
+        draft, options = weights.same_tokens().target.name, partial(assisted, weights.draft_model, tokens)
+    else:
+        vocabulary = _checked_for_uag(terms)
+        draft, model, tokenizer = weights.foreign(terms.options.get("draft"))
+        tokenizers = {"tokenizer": vocabulary.tokenizer, "assistant_tokenizer": tokenizer}
+        options = partial(assisted, model, tokens, **tokenizers)
+    return Transformers(terms, {"draft_model": draft, "draft_tokens": tokens}, options)
 
 
 def generated(
@@ -213,26 +176,11 @@ def counted(model: torch.nn.Module) -> Iterator[list[None]]:
         hook.remove()
 
 
-def _draft_always(draft: PreTrainedModel, tokens: int) -> None:
-    """Let a draft be as long as asked, always. Transformers reads this from the draft model's own settings, where
-    a confidence that is not set means 0.4 and would end drafts early; 0 turns it off."""
-    settings: Any = draft.generation_config
-    settings.num_assistant_tokens = tokens
-    settings.num_assistant_tokens_schedule = "constant"
-    settings.assistant_confidence_threshold = 0.0
-
-
-def _refuse(sampling: Sampling) -> None:
-    """Settings that `generate` has no argument for."""
-    unknown = ("presence_penalty", "frequency_penalty", "processors")
-    if asked := [name for name in unknown if getattr(sampling, name)]:
-        raise Missing(f"transformers' generate has no {' and no '.join(asked)}, so it would write by another law")
-
-
-def _refuse_foreign(terms: Terms) -> None:
-    weights = terms.weights
-    if weights.vocabulary is None:
-        raise Missing(f"{weights.target.name} came without its tokenizer, which drafts are translated with")
+def _checked_for_uag(terms: Terms) -> Vocabulary:
+    """The target's vocabulary. `Missing` where drafts in another tokenizer cannot be read."""
+    vocabulary, target = terms.weights.vocabulary, terms.weights.target
+    if vocabulary is None:
+        raise Missing(f"{target.name} came without its tokenizer, which drafts are translated with")
     if not terms.sampling.greedy:
         raise Missing(
             "at a temperature above 0 transformers 5.23 holds the draft's probabilities against the wrong tokens and "
@@ -240,6 +188,7 @@ def _refuse_foreign(terms: Terms) -> None:
         )
     if terms.sampling.adjusts:
         raise Missing("it applies the target's penalties and biases to the ids of another tokenizer")
+    return vocabulary
 
 
 def _ngram(options: dict[str, str]) -> int | None:

@@ -21,7 +21,6 @@ from paceline.files import workplace
 from paceline.law import Sampling
 from paceline.targets.base import Target
 from paceline.targets.hf.target import HFTarget
-from paceline.targets.load import open_model
 from paceline.targets.pocket.names import NAMES
 from paceline.targets.pocket.shape import MARK
 from paceline.vocabulary import Vocabulary
@@ -42,15 +41,6 @@ def ordinary(target: Target) -> PreTrainedModel:
     return model
 
 
-@dataclass(frozen=True)
-class Foreign:
-    """A draft model with a tokenizer of its own."""
-
-    name: str
-    model: PreTrainedModel
-    tokenizer: PreTrainedTokenizerBase
-
-
 class Weights:
     """Copies that are made when the first peer asks for them, and live as long as the last one holds this."""
 
@@ -58,7 +48,7 @@ class Weights:
         self.target = target
         self.vocabulary = vocabulary
         self.draft = draft
-        self._foreign: dict[str, Foreign] = {}
+        self._foreign: dict[str, tuple[PreTrainedModel, PreTrainedTokenizerBase]] = {}
 
     @cached_property
     def model(self) -> PreTrainedModel:
@@ -85,15 +75,20 @@ class Weights:
             raise Missing(str(error)) from None
         return self.draft
 
-    def foreign(self, name: str | None) -> Foreign:
+    def foreign(self, name: str | None) -> tuple[str, PreTrainedModel, PreTrainedTokenizerBase]:
         """The draft model of another tokenizer: by name, or the bundled one where the target is a bundled model."""
-        bundled = self.target.name.partition(MARK)[0] in NAMES
-        if name is None and not bundled:
+        if name is None and self.target.name.partition(MARK)[0] not in NAMES:
             raise Missing("it needs a draft model with another tokenizer: write transformers-uag:draft=NAME")
         name = name or FOREIGN
         if name not in self._foreign:
-            self._foreign[name] = _loaded(name, self.target)
-        return self._foreign[name]
+            try:
+                draft = DraftModel.load(name, self.target)
+            except ValueError as error:
+                raise Missing(f"its draft model cannot be had: {error}") from None
+            if draft.vocabulary is None:
+                raise Missing(f"draft model {name} has no tokenizer, and without one its drafts cannot be read")
+            self._foreign[name] = ordinary(draft.target), draft.vocabulary.tokenizer
+        return name, *self._foreign[name]
 
     @cached_property
     def folder(self) -> Path:
@@ -132,14 +127,3 @@ class Terms:
     weights: Weights
     draft_tokens: int | None
     sampling: Sampling
-
-
-def _loaded(name: str, beside: Target) -> Foreign:
-    assert isinstance(beside, HFTarget), "asked for after the target was copied"
-    try:
-        target, tokenizer = open_model(name, dtype=beside.dtype_name, device=str(beside.device))
-    except ValueError as error:
-        raise Missing(f"its draft model cannot be had: {error}") from None
-    if tokenizer is None:
-        raise Missing(f"draft model {name} has no tokenizer, and without one its drafts cannot be read")
-    return Foreign(name, ordinary(target), tokenizer)

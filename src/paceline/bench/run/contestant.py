@@ -1,12 +1,13 @@
-"""Who takes part in a run: one of our methods, or another library on the same weights."""
+"""Contestants that write texts: one of our methods, or another library on the same weights."""
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from abc import abstractmethod
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
+from paceline.bench.race import Clock, Contestant
 from paceline.context import Ints
 from paceline.engine.account import Round
 from paceline.law import Sampling
@@ -26,7 +27,19 @@ class Job:
     eos: frozenset[int]
     """Tokens that end the text; the one that did is part of it."""
     script: Ints | None = None
-    """All tokens of plain decoding's text, prompt included, where it is to be walked."""
+    """All tokens of plain decoding's text, prompt included, where it is to be followed."""
+    arrives: float = 0.0
+    """Of texts that are written together: seconds after the beginning."""
+    until: float | None = None
+    """When the clock has passed this, no further round begins."""
+
+
+@dataclass(frozen=True)
+class Work:
+    """Texts to write, and how many at once; None for a single text that is written alone."""
+
+    jobs: Sequence[Job]
+    at_once: int | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,50 +47,62 @@ class Written:
     """A text as a contestant wrote it."""
 
     tokens: list[int]
-    """Without the prompt. What lies behind an end-of-text token or the limit is cut by the run, for everybody."""
+    """Without the prompt. Tokens after the end of text or the limit are cut by the run, for every contestant."""
     deliveries: list[tuple[int, float]]
-    """Each time tokens were there: how many had come so far in all, and the seconds since the call began. Empty where
+    """Each time tokens were there: how many had come so far in all, and the seconds since the beginning. Empty where
     not one came."""
     rounds: list[Round] | None = None
-    """Of a contestant that tells them."""
+    """Of a contestant that reports them."""
     forwards: int | None = None
     """How often the model that writes was called, where that is known."""
     sources: list[str] = field(default_factory=list)
     scores: list[float] = field(default_factory=list)
     seconds_prefill: float | None = None
-    """Reading the prompt, where it is told apart from the first token."""
+    """Reading the prompt, where it is known apart from the first token."""
     finish: str = ""
     flips: list[tuple[int, int]] = field(default_factory=list)
-    """Of a text that was walked: index in it (the prompt not counted), and the token that would have been chosen."""
+    """Of a text that was followed: index in it (the prompt not counted), and the token that would have been chosen."""
+    joined: float = 0.0
+    """Of texts that were written together: the seconds after which this one had a seat,"""
+    busy: float = 0.0
+    """and for how long the batch was at work."""
+
+    @classmethod
+    def of(cls, job: Job, tokens: list[int], deliveries: list[tuple[int, float]], room: int, forwards: int) -> Self:
+        """Of another library, which had ``room`` for so many tokens."""
+        ended = bool(tokens) and tokens[-1] in job.eos
+        finish = "eos" if ended else "length" if room == job.max_new_tokens else "context"
+        return cls(tokens=tokens, deliveries=deliveries, forwards=forwards, finish=finish)
 
 
-Clock = Callable[[], float]
+def room_for(job: Job, context_length: int | None) -> int:
+    """How many tokens another library can write; 0 or less where the prompt fills its context."""
+    return job.max_new_tokens if context_length is None else min(job.max_new_tokens, context_length - len(job.prompt))
 
 
-class Contestant(ABC):
-    """One way to write. It keeps nothing from one text to the next but what ``begin`` leaves standing."""
+class TextContestant(Contestant[Work, list[Written]]):
+    """One way to write texts. It keeps nothing from one text to the next but what `begin` leaves standing."""
 
-    name: str
-    """As tables call it: a method's spec, or a peer's name."""
     ours: ClassVar[bool] = False
-    """Whether it can walk a given text and tells its rounds."""
+    """Whether it can follow a given text and reports its rounds."""
     remembers: bool = False
     """Whether it keeps what it learns from prompt to prompt."""
 
     @abstractmethod
     def facts(self) -> dict[str, Any]:
-        """What must be known of it: library and version, model, dtype, draft model, settings."""
-
-    def begin(self) -> None:
-        """A new prompt is next: forget what was learnt. Not timed."""
+        """What a reader must know of it: library and version, model, dtype, draft model, settings."""
 
     def forget(self) -> None:
         """A new pass over the prompts is next: forget also what `begin` leaves standing. Not timed."""
         self.begin()
 
+    def do(self, task: Work, clock: Clock) -> list[Written]:
+        assert task.at_once is None, "only our methods write several texts together"
+        return [self.write(job, clock) for job in task.jobs]
+
     @abstractmethod
     def write(self, job: Job, clock: Clock) -> Written:
-        """Write one text. Everything in here is timed; ``clock`` tells seconds."""
+        """Write one text."""
 
     def close(self) -> None:
         """Give the memory back."""

@@ -1,12 +1,12 @@
-"""How a text of a run compares with plain decoding's. A difference is looked at as `paceline check` looks at it: the
-place is scored again in a wider type, and only what that explains is called a near tie."""
+"""How a text of a run compares with plain decoding's. A difference is judged as `paceline check` does: the place is
+scored again in a wider type, and only a difference that this explains is a near tie."""
 
 from __future__ import annotations
 
 from typing import NamedTuple
 
-from paceline.bench.comparison import first_parting
-from paceline.bench.run.contestant import Contestant, Job, Written, cut
+from paceline.bench.parting import first_difference
+from paceline.bench.run.contestant import Job, TextContestant, Written, cut
 from paceline.bench.run.record import Verdict
 from paceline.check.cases import Setting
 from paceline.check.record import record
@@ -32,34 +32,30 @@ class Finding(NamedTuple):
 
 
 class Judge:
-    """Knows plain decoding's text of each job, and says of every other text what it is."""
+    """Compares texts of a target with plain decoding's."""
 
     def __init__(self, target: Target, rule: Rule) -> None:
         self._target = target
         self._rule = rule
         self._rescorer = Rescorer(target)
 
-    def find(self, who: Contestant, written: Written, job: Job, plain: list[int]) -> Finding:
-        """``plain`` is plain decoding's text."""
+    def find(self, who: TextContestant, written: Written, job: Job, plain: list[int]) -> Finding:
+        """What a text is; ``plain`` is plain decoding's."""
         if job.script is not None and who.ours:
-            parting = first_parting([_Text(written.tokens)], [_Text(job.script[len(job.prompt) :].tolist())])
-            if parting is None:
-                return Finding(Verdict.FOLLOWED, flips=len(written.flips))
-            return Finding(Verdict.BUG, parting.token, len(written.flips))
+            place = first_difference(written.tokens, job.script[len(job.prompt) :].tolist())
+            return Finding(Verdict.FOLLOWED if place is None else Verdict.BUG, place, len(written.flips))
         if not self._comparable(who, job.sampling):
             return Finding(Verdict.OWN)
         tokens = cut(written.tokens, job)
-        parting = first_parting([_Text(tokens)], [_Text(plain)])
-        if parting is None:
-            return Finding(Verdict.EQUAL)
-        return Finding(self._explain(who, tokens, job, plain, parting.token), parting.token)
+        place = first_difference(tokens, plain)
+        return Finding(Verdict.EQUAL if place is None else self._explain(who, tokens, job, plain, place), place)
 
-    def _comparable(self, who: Contestant, sampling: Sampling) -> bool:
-        """Whether a text is meant to be plain decoding's: always where nothing is drawn by lot, and with ours also
-        where it is, since the same seed gives the same text under the coupled rule."""
+    def _comparable(self, who: TextContestant, sampling: Sampling) -> bool:
+        """Whether a text must be plain decoding's: always where it is greedy, and with ours also where it is sampled,
+        since the same seed gives the same text under the coupled rule."""
         return sampling.greedy or (who.ours and self._rule is Rule.COUPLED)
 
-    def _explain(self, who: Contestant, tokens: list[int], job: Job, plain: list[int], place: int) -> Verdict:
+    def _explain(self, who: TextContestant, tokens: list[int], job: Job, plain: list[int], place: int) -> Verdict:
         if place >= min(len(tokens), len(plain)):  # one ends where the other goes on, which no rounding explains
             return Verdict.BUG if who.ours else Verdict.DIFFERENT
         ending = Ending(max_new_tokens=place + 1, eos=job.eos, context_length=self._target.context_length)
@@ -73,7 +69,3 @@ class Judge:
         flip = Flip(len(job.prompt) + place, tokens[place], plain[place])
         found = VERDICTS[self._rescorer.judge(flip, recording)]
         return Verdict.DIFFERENT if found is Verdict.BUG and not who.ours else found
-
-
-class _Text(NamedTuple):
-    tokens: list[int]

@@ -1,16 +1,20 @@
-"""Our methods as contestants: the engine's own session, timed around whatever it does for a text."""
+"""Our methods as contestants: the engine's own session, timed around all that it does for a text."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
-from paceline.bench.run.contestant import Clock, Contestant, Job, Written
+from paceline.bench.race import Clock
+from paceline.bench.run.contestant import Job, TextContestant, Work, Written
 from paceline.context import Context, Ending
 from paceline.drafters import Drafter, make_drafter
 from paceline.drafters.assistant import DraftModel
+from paceline.engine.batch import Batch
 from paceline.engine.follow import FollowingDice
 from paceline.engine.loop import Session
 from paceline.engine.serial import run
@@ -29,7 +33,7 @@ class Drafting:
     vocabulary: Vocabulary | None = None
     draft_model: DraftModel | None = None
     planner: str | None = None
-    """Who sizes the drafts of methods that name no planner themselves; None for each method's own."""
+    """The planner of methods that name none themselves; None for each method's own."""
     rule: Rule = Rule.COUPLED
     warm: bool = False
     """Drafters keep what they learnt from prompt to prompt."""
@@ -40,7 +44,7 @@ class Drafting:
     )
 
 
-class Ours(Contestant):
+class Ours(TextContestant):
     """One of our methods, ``SPEC`` or ``SPEC@PLANNER``."""
 
     ours: ClassVar[bool] = True
@@ -68,37 +72,26 @@ class Ours(Contestant):
             old.dispose()
         self._planner = self._how.planned(self.name, make_planner(self._planned, self._drafter, self.target))
 
-    def facts(self) -> dict[str, Any]:
+    @property
+    def drafter(self) -> Drafter:
         assert self._drafter is not None, "made at the beginning"
-        draft = self._draft_model
-        planner = self._planned or self._drafter.planner
-        size = f"fixed:{self._drafter.nodes}" if planner == "fixed" else planner
+        return self._drafter
+
+    def facts(self) -> dict[str, Any]:
+        models = self.drafter.models
+        planner = self._planned or self.drafter.planner
         return {
             "library": "paceline",
             "method": self.spec,
-            "planner": size,
+            "planner": f"fixed:{self.drafter.nodes}" if planner == "fixed" else planner,
             "rule": str(self._how.rule),
-            "draft_model": None if draft is None else draft.name,
-            "draft_fingerprint": None if draft is None else draft.fingerprint(),
+            "draft_model": models[0].name if models else None,
+            "draft_fingerprint": models[0].fingerprint() if models else None,
             "learning": "kept from prompt to prompt" if self.remembers else "reset before every prompt",
         }
 
-    @property
-    def _draft_model(self) -> Target | None:
-        """The model that this method drafts with: one that it names, or the one that is there for all."""
-        assert self._drafter is not None, "made at the beginning"
-        own = next(iter(self._drafter.models), None)
-        if own is not None or self._how.draft_model is None:
-            return own
-        try:
-            make_drafter(self.spec, self._how.draft_model)
-        except ValueError:  # it takes none
-            return None
-        return self._how.draft_model.target
-
     def session(self, job: Job) -> Session:
         """A text about to be written, on rows of its own."""
-        assert self._drafter is not None, "made at the beginning"
         limit = self.target.context_length
         ending = Ending(max_new_tokens=job.max_new_tokens, eos=job.eos, context_length=limit)
         context = Context(job.prompt, job.sampling, ending)
@@ -106,7 +99,7 @@ class Ours(Contestant):
             context=context,
             target=self.target,
             rows=self.target.open(len(context) + context.room + SPARE_ROWS),
-            drafter=self._drafter,
+            drafter=self.drafter,
             planner=self._planner,
             rule=self._how.rule,
             dice=None if job.script is None else FollowingDice(KeyedDice(context.noise), job.script),
@@ -118,14 +111,83 @@ class Ours(Contestant):
         opened = clock() - started
         deliveries: list[tuple[int, float]] = []
         try:
-            for count, emission in enumerate(run(session), start=1):
-                if emission.round == len(deliveries):
-                    deliveries.append((count, clock() - started))
-                else:  # a further token of the same round, which came with the others
-                    deliveries[-1] = count, deliveries[-1][1]
+            for emission in run(session):
+                if emission.round < len(deliveries):
+                    continue  # a further token of the same round, which came with the others
+                now = clock()
+                deliveries.append((len(session.emissions), now - started))
+                if job.until is not None and now > job.until and not session.rounds[-1].prefill:
+                    break
         finally:
             session.rows.close()
-        return replace(told(session, deliveries), seconds_prefill=opened + session.seconds_prefill)
+        return replace(written(session, deliveries), seconds_prefill=opened + session.seconds_prefill)
+
+    def do(self, task: Work, clock: Clock) -> list[Written]:
+        return super().do(task, clock) if task.at_once is None else Together(self, task.jobs, clock).write(task.at_once)
+
+    def close(self) -> None:
+        self.drafter.dispose()
+
+
+@dataclass(eq=False)
+class Guest:
+    """One text of those that are written together; times are seconds since the beginning."""
+
+    job: Job
+    session: Session | None = None
+    joined: float = 0.0
+    deliveries: list[tuple[int, float]] = field(default_factory=list)
+
+
+class Together:
+    """Texts that are written together: in a batch, or as their prompts arrive."""
+
+    def __init__(self, who: Ours, jobs: Sequence[Job], clock: Clock) -> None:
+        self._who, self._clock = who, clock
+        self._guests = [Guest(job) for job in jobs]
+        self._seated: dict[Session, Guest] = {}
+
+    def write(self, at_once: int) -> list[Written]:
+        """Write each text from its arrival on, as soon as there is a seat."""
+        coming, started, busy = deque(self._guests), self._clock(), 0.0
+        try:
+            with Batch(self._who.target, at_once=at_once) as batch:
+                while coming or self._seated:
+                    now = self._clock() - started
+                    while coming and coming[0].job.arrives <= now and len(self._seated) < at_once:
+                        batch.join(self._seat(coming.popleft(), now))
+                    if not self._seated:
+                        time.sleep(max(0.0, coming[0].job.arrives - now))
+                        continue
+                    began = self._clock()
+                    turns = batch.step()
+                    busy += self._clock() - began
+                    for turn in turns:
+                        if turn.error is not None:
+                            raise turn.error
+                        self._note(turn.session, bool(turn.emissions), turn.ended, self._clock() - started)
+        finally:
+            for session in self._seated:
+                session.rows.close()
+        return [self._written(guest, busy) for guest in self._guests]
+
+    def _seat(self, guest: Guest, now: float) -> Session:
+        guest.joined, guest.session = now, self._who.session(guest.job)
+        self._seated[guest.session] = guest
+        return guest.session
+
+    def _note(self, session: Session, emitted: bool, ended: bool, now: float) -> None:
+        guest = self._seated[session]
+        if emitted:
+            guest.deliveries.append((len(session.emissions), now))
+        if ended:
+            del self._seated[session]
+            session.rows.close()
+
+    @staticmethod
+    def _written(guest: Guest, busy: float) -> Written:
+        assert guest.session is not None, "all texts are written"
+        return replace(written(guest.session, guest.deliveries), joined=guest.joined, busy=busy)
 
 
 def parted(name: str) -> tuple[str, str | None]:
@@ -143,8 +205,8 @@ def parted(name: str) -> tuple[str, str | None]:
     return spec, planner
 
 
-def told(session: Session, deliveries: list[tuple[int, float]]) -> Written:
-    """What a finished session knows of its text."""
+def written(session: Session, deliveries: list[tuple[int, float]]) -> Written:
+    """What a session knows of its text."""
     dice, first = session.dice, session.context.prompt_length
     flips = dice.flips if isinstance(dice, FollowingDice) else []
     return Written(
@@ -155,6 +217,6 @@ def told(session: Session, deliveries: list[tuple[int, float]]) -> Written:
         sources=[emission.source for emission in session.emissions],
         scores=[round(emission.score, 4) for emission in session.emissions],
         seconds_prefill=session.seconds_prefill,
-        finish=str(session.context.finish),
+        finish=str(session.context.finish or ""),
         flips=[(flip.index - first, flip.chosen) for flip in flips],
     )

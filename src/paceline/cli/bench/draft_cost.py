@@ -9,12 +9,23 @@ from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from paceline.cli.common import Subparsers, add_json, add_trust, aligned, describe, load_model, print_json
+from paceline.cli.bench.forwards import add_forwards, time_forwards
+from paceline.cli.common import (
+    Subparsers,
+    add_json,
+    add_place,
+    add_trust,
+    aligned,
+    describe,
+    load_model,
+    print_json,
+)
+from paceline.cli.measuring import check_counts, counted
 from paceline.cli.streams import say
 from paceline.files import workplace
 
 if TYPE_CHECKING:
-    from paceline.bench.draft_cost import Foretold
+    from paceline.bench.made_up import Foretold
     from paceline.drafters import Drafter
     from paceline.targets.base import Target
 
@@ -26,6 +37,7 @@ ROWS = (1, 9, 17, 33, 64)
 REPEATS = 7
 FORWARDS = 15
 """Rounds of a model at most; a forward takes a thousand drafts' time."""
+LAW_REPEATS = 40
 WIDTH = 100
 
 
@@ -38,59 +50,61 @@ def add(commands: Subparsers) -> None:
             "drafting and learning of each method, at temperature 0 and with the public noise at 0.8, and reading the "
             "best tokens out of rows of logits. Medians; no model runs, unless one is named: then its own forwards are "
             "timed between the drafts, a plain row and drafts of each method's size, and drafting and reading are told "
-            "as a share of the round."
+            "as a share of the round. With --forwards only forwards of the model are timed, over one row and over "
+            "drafts, along every path, beside transformers' own and the bandwidth of the memory."
         ),
         allow_abbrev=False,
     )
     parser.add_argument("--rounds", type=int, default=ROUNDS, metavar="N", help=f"rounds timed (default: {ROUNDS})")
     parser.add_argument("--model", "-m", metavar="MODEL", help="time rounds of this model, too, named as elsewhere")
     add_trust(parser)
-    parser.add_argument(
-        "--dtype", metavar="TYPE", help="float64, float32, bfloat16 or float16 (default: the model's own)"
-    )
-    parser.add_argument("--device", metavar="DEVICE", help="where to run it, e.g. cpu, cuda, mps (default: cpu)")
+    add_place(parser)
+    add_forwards(parser)
     add_json(parser)
     parser.set_defaults(run=run)
 
 
 def run(options: argparse.Namespace) -> int:
-    if options.rounds < 1:
-        raise ValueError(f"--rounds must be at least 1, not {options.rounds}")
+    check_counts(options, "rounds")
     if options.model is None and (options.dtype or options.device):
         raise ValueError("--dtype and --device are of a model; name one with --model")
+    if options.forwards:
+        return time_forwards(options)
     import torch
 
-    from paceline.bench import draft_cost
+    from paceline.bench import draft_cost, made_up
+    from paceline.bench.law_cost import law_costs
 
     made = draft_cost.made_for(options.rounds)
     with _makers(made) as makers:
         found = draft_cost.costs(makers, sizes=SIZES, temperatures=TEMPERATURES, rounds=options.rounds, made=made)
     read = draft_cost.reading(ROWS, repeats=REPEATS)
-    first = found[TEMPERATURES[0]][SIZES[0]]
+    drafts = [
+        {
+            "method": name,
+            "temperature": temperature,
+            "budget": size,
+            "nodes": round(cost.nodes, 1),
+            "microseconds": round(1e6 * cost.draft, 1),
+            "microseconds_propose": round(1e6 * cost.propose, 1),
+            "microseconds_observe": round(1e6 * cost.observe, 1),
+        }
+        for temperature, by_size in found.items()
+        for size, by_method in by_size.items()
+        for name, cost in by_method.items()
+    ]
     result: dict[str, Any] = {
-        "microseconds": {name: round(cost.microseconds, 1) for name, cost in first.items()},
+        "microseconds": {one["method"]: one["microseconds"] for one in drafts[: len(METHODS)]},
         "read_top_k": {
             dtype: {str(rows): round(milliseconds, 3) for rows, milliseconds in by_rows.items()}
             for dtype, by_rows in read.items()
         },
-        "drafts": [
-            {
-                "method": name,
-                "temperature": temperature,
-                "budget": size,
-                "nodes": round(cost.nodes, 1),
-                "microseconds": round(cost.microseconds, 1),
-                "microseconds_propose": round(cost.propose, 1),
-                "microseconds_observe": round(cost.observe, 1),
-            }
-            for temperature, by_size in found.items()
-            for size, by_method in by_size.items()
-            for name, cost in by_method.items()
-        ],
-        "vocabulary": draft_cost.VOCABULARY,
+        "drafts": drafts,
+        "law": law_costs(made_up.VOCABULARY, LAW_REPEATS),
+        "vocabulary": made_up.VOCABULARY,
         "context": draft_cost.CONTEXT,
-        "best": draft_cost.BEST,
-        "text": draft_cost.TEXT,
+        "best": made_up.BEST,
+        "text": made_up.TEXT,
         "rounds": options.rounds,
         "threads": torch.get_num_threads(),
     }
@@ -130,21 +144,21 @@ def _rounds(options: argparse.Namespace) -> dict[str, Any]:
                 drafter = make()
                 drafter.fit(lm.target, lm.vocabulary)
                 drafters[name] = drafter, _best_size(lm.target, name) or drafter.nodes
-        one, found = draft_cost.shares(lm.target, drafters, temperature=temperature, rounds=rounds, made=made)
-        plain[f"{temperature:g}"] = round(one, 3)
+        found = draft_cost.shares(lm.target, drafters, temperature=temperature, rounds=rounds, made=made)
+        plain[f"{temperature:g}"] = round(1e3 * found.pop(draft_cost.PLAIN).forward, 3)
         methods += [
             {
                 "method": name,
                 "temperature": temperature,
-                "budget": drafters[name][1],
+                "budget": size,
                 "calibrated": _best_size(lm.target, name) is not None,
-                "nodes": round(share.nodes, 1),
-                "milliseconds_forward": round(share.forward, 3),
-                "milliseconds_draft": round(share.draft, 3),
-                "milliseconds_read": round(share.read, 3),
-                "share": round(share.share, 4),
+                "nodes": round(found[name].nodes, 1),
+                "milliseconds_forward": round(1e3 * found[name].forward, 3),
+                "milliseconds_draft": round(1e3 * found[name].draft, 3),
+                "milliseconds_read": round(1e3 * found[name].read, 3),
+                "share": round(found[name].share, 4),
             }
-            for name, share in found.items()
+            for name, (_, size) in drafters.items()
         ]
     return {
         **describe(lm),
@@ -199,11 +213,20 @@ def _lines(result: Mapping[str, Any]) -> Iterator[str]:
     yield ""
     yield from textwrap.wrap(
         f"Milliseconds to read the {result['best']} best tokens and the normaliser of so many rows, "
-        f"{result['threads']} thread{'s'[: result['threads'] > 1]}:",
+        f"{counted(result['threads'], 'thread')}:",
         WIDTH,
     )
     yield ""
     yield from aligned(list(_read_rows(result["read_top_k"])))
+    yield ""
+    yield "Milliseconds of the law and the choice of a token, by how certain the row is:"
+    yield ""
+    kinds = list(next(iter(result["law"].values())))
+    yield from aligned([("", *kinds, "")] + [(name, *_hundredths(row), "ms") for name, row in result["law"].items()])
+
+
+def _hundredths(row: Mapping[str, float]) -> list[str]:
+    return [f"{value:.2f}" for value in row.values()]
 
 
 def _draft_rows(drafts: list[dict[str, Any]]) -> Iterator[tuple[str, ...]]:

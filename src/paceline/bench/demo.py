@@ -1,0 +1,152 @@
+"""The race of the demo: methods write the same prompts on one model, and only decoding is timed, prefill apart."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from statistics import median
+from typing import Any, NamedTuple
+
+from paceline.api.model import LanguageModel
+from paceline.api.pictures import TokenPicture
+from paceline.api.writing import Generation
+from paceline.bench.parting import Parting, parting, texts_of
+from paceline.bench.race import Clock, Contestant, Heat, Progress, Race
+from paceline.bench.statistics import repeated_share
+from paceline.engine.account import Totals
+
+PASSES = 5
+WARM_UP = 8
+"""Tokens that each method writes before it is timed."""
+
+
+class Asked(NamedTuple):
+    """A prompt to go on from, and how many tokens to write."""
+
+    prompt: str
+    tokens: int
+
+
+class Method(Contestant[Asked, Generation]):
+    """A method on a model; its settings hold the drafter itself."""
+
+    def __init__(self, name: str, lm: LanguageModel, settings: Mapping[str, Any]) -> None:
+        self.name, self._lm, self._settings = name, lm, settings
+
+    def begin(self) -> None:
+        self._settings["method"].reset()
+
+    def do(self, task: Asked, clock: Clock) -> Generation:
+        return self._lm.generate(task.prompt, **{**self._settings, "max_new_tokens": task.tokens})
+
+
+@dataclass(frozen=True)
+class Shown:
+    """What a race of methods showed. The first method is plain decoding."""
+
+    prompts: list[str]
+    """Those that there was time for."""
+    left_out: int
+    """The number of the others."""
+    methods: list[str]
+    heats: list[Heat[Generation]]
+
+    def passes(self, method: str) -> list[list[Generation]]:
+        """The texts of a method, pass by pass."""
+        count = len(self.prompts)
+        texts = [heat.laps[method].result for heat in self.heats]
+        return [texts[start : start + count] for start in range(0, len(texts), count)]
+
+    def texts(self, method: str) -> list[Generation]:
+        """The texts of the first pass, one per prompt."""
+        return self.passes(method)[0]
+
+    @property
+    def plain(self) -> list[Generation]:
+        """Plain decoding's texts of the first pass."""
+        return self.texts(self.methods[0])
+
+    def speeds(self, method: str) -> list[float]:
+        """Tokens per second of each pass, all prompts together."""
+        return [
+            sum(len(text.tokens) for text in texts) / max(sum(text.totals.seconds for text in texts), 1e-9)
+            for texts in self.passes(method)
+        ]
+
+    def speed_up(self, method: str) -> float:
+        """The median of what each pass found, against plain decoding in the same pass."""
+        pairs = zip(self.speeds(method), self.speeds(self.methods[0]), strict=True)
+        return median(mine / plain for mine, plain in pairs)
+
+    def per_round(self, method: str, count: Callable[[Totals], int] = lambda totals: totals.tokens) -> float:
+        """A count per round, over all texts of a pass."""
+        totals = [text.totals for text in self.texts(method)]
+        return sum(map(count, totals)) / max(sum(one.rounds for one in totals), 1)
+
+    def parting(self, method: str) -> Parting | None:
+        """The first place where a text of a method, in any pass, is not plain decoding's; None where there is none."""
+        return parting(texts_of(self.heats, method), self.plain)
+
+    @property
+    def same(self) -> bool:
+        """Whether every method wrote plain decoding's texts in every pass, plain decoding itself too."""
+        return all(self.parting(method) is None for method in self.methods)
+
+    @property
+    def spread(self) -> float | None:
+        """The largest ratio of a method's fastest pass to its slowest: how far the machine can be trusted. None where
+        there is a single pass, which says nothing of it."""
+        speeds = [self.speeds(method) for method in self.methods]
+        return max(max(found) / min(found) for found in speeds) if len(speeds[0]) > 1 else None
+
+    @property
+    def repetition(self) -> float:
+        """The share of repeated 8-grams in plain decoding's texts."""
+        return repeated_share([text.tokens for text in self.plain])
+
+    @property
+    def best(self) -> str:
+        """The drafting method with the most tokens per round."""
+        return max(self.methods[1:] or self.methods, key=self.per_round)
+
+    def picture(self, number: int, name: str) -> TokenPicture:
+        """The tokens of the best method's text of a prompt, by who proposed them."""
+        text = self.texts(self.best)[number]
+        title = f"{name}, drafts by {self.best}"
+        return TokenPicture(self.prompts[number], tuple(text.pieces), text.totals, {}, title)
+
+    def rows(self) -> list[dict[str, Any]]:
+        """Plain data, a row per method."""
+        return [self._row(method) for method in self.methods]
+
+    def _row(self, method: str) -> dict[str, Any]:
+        speeds, place = self.speeds(method), self.parting(method)
+        return {
+            "method": method,
+            "tokens_per_second": median(speeds),
+            "slowest_pass": min(speeds),
+            "fastest_pass": max(speeds),
+            "passes": len(speeds),
+            "speed_up": self.speed_up(method),
+            "tokens_per_round": self.per_round(method),
+            "mean_accepted": self.per_round(method, lambda totals: totals.accepted),
+            "identical": place is None,
+            "parts_at": None if place is None else place.as_dict(),
+        }
+
+
+def shown(
+    lm: LanguageModel,
+    methods: Mapping[str, Mapping[str, Any]],
+    prompts: list[str],
+    tokens: int,
+    *,
+    seconds: float,
+    progress: Progress,
+) -> Shown:
+    """Race methods, by their settings, on all prompts, as often as there is time for."""
+    race = Race(contestants=[Method(name, lm, settings) for name, settings in methods.items()], progress=progress)
+    tasks, warm_up = [Asked(prompt, tokens) for prompt in prompts], [Asked(prompts[0], WARM_UP)]
+    heats = list(race.run(tasks, passes=PASSES, seconds=seconds, warm_up=warm_up))
+    written = 1 + max(heat.task for heat in heats)
+    return Shown(prompts[:written], len(prompts) - written, list(methods), heats)

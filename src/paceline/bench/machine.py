@@ -1,0 +1,126 @@
+"""The machine that measures: its threads, its memory, and what a reader must know of it to believe a number."""
+
+from __future__ import annotations
+
+import os
+import platform
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from importlib.metadata import PackageNotFoundError, version
+from logging import ERROR, getLogger
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from paceline import __version__
+from paceline.targets.setup import processor
+
+LIBRARIES = ("torch", "transformers", "numpy")
+STATUS, CLEAR = Path("/proc/self/status"), Path("/proc/self/clear_refs")
+RESET_PEAK = "5"
+
+
+@contextmanager
+def threads(number: int | None) -> Iterator[None]:
+    """Torch with so many threads meanwhile; None for as many as it chose."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(number or before)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+@contextmanager
+def hushed() -> Iterator[None]:
+    """Without the warnings of transformers about its own calls to itself, and the hub's about every attempt."""
+    from transformers.utils import logging
+
+    hub = getLogger("huggingface_hub")
+    before, level = logging.get_verbosity(), hub.level
+    logging.set_verbosity_error()
+    hub.setLevel(ERROR)
+    try:
+        yield
+    finally:
+        logging.set_verbosity(before)
+        hub.setLevel(level)
+
+
+class Peak:
+    """The most memory in use between start and stop: a device's, or this process's own where the model runs on the CPU.
+    That is resident memory with everything that is loaded, so compare contestants and not the sum."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+
+    def start(self) -> None:
+        if self._device.type == "cuda":
+            torch.cuda.reset_peak_memory_stats(self._device)
+            return
+        try:
+            CLEAR.write_text(RESET_PEAK)
+        except OSError:
+            self._device = torch.device("meta")  # nothing here can be asked again for every text
+
+    def stop(self, seconds: float) -> int | None:
+        """Bytes; None where the system does not say."""
+        if self._device.type == "cuda":
+            return int(torch.cuda.max_memory_allocated(self._device))
+        if self._device.type != "cpu":
+            return None
+        try:
+            lines = STATUS.read_text().splitlines()
+        except OSError:
+            return None
+        marks = (line.split()[1] for line in lines if line.startswith("VmHWM:"))
+        return next((1024 * int(mark) for mark in marks), None)
+
+
+def sitting(command: str | None = None) -> dict[str, Any]:
+    """Time, versions, machine, threads, load and the state of the source tree, now."""
+    return {
+        "started": datetime.now(UTC).isoformat(timespec="seconds"),
+        "command": command,
+        "versions": {"paceline": __version__, "python": platform.python_version(), **_versions()},
+        "machine": {
+            "system": f"{platform.system()} {platform.release()}",
+            "architecture": platform.machine(),
+            "processor": processor(),
+            "cores": os.cpu_count(),
+            "accelerator": torch.cuda.get_device_name() if torch.cuda.is_available() else None,
+        },
+        "threads": torch.get_num_threads(),
+        "load": round(os.getloadavg()[0], 2) if hasattr(os, "getloadavg") else None,
+        "git": _git(),
+    }
+
+
+def _versions() -> dict[str, str]:
+    found = {}
+    for library in LIBRARIES:
+        try:
+            found[library] = version(library)
+        except PackageNotFoundError:
+            continue
+    return found
+
+
+def _git() -> dict[str, Any] | None:
+    """Commit of the source tree this runs from, and whether it was changed since; None where it is no checkout."""
+    here = Path(__file__).resolve().parent
+
+    def ask(*words: str) -> str | None:
+        try:
+            found = subprocess.run(["git", *words], cwd=here, capture_output=True, text=True, timeout=10, check=False)
+        except (OSError, subprocess.TimeoutExpired):
+            return None
+        return found.stdout.strip() if found.returncode == 0 else None
+
+    tracked = ask("ls-files", "--error-unmatch", Path(__file__).name)
+    if tracked is None:
+        return None
+    return {"commit": ask("rev-parse", "--short=12", "HEAD"), "changed": bool(ask("status", "--porcelain", "-uno"))}

@@ -1,0 +1,311 @@
+"""``paceline bench run``: a suite written by several methods and other libraries in turns, kept in a run directory."""
+
+from __future__ import annotations
+
+import argparse
+import math
+import os
+import re
+import shlex
+import sys
+import textwrap
+import time
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
+from dataclasses import astuple, fields
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from paceline.cli.bench.suite import add_choice
+from paceline.cli.common import (
+    Subparsers,
+    add_draft_model,
+    add_json,
+    add_model,
+    aligned,
+    draft_model,
+    inputs_of,
+    load_model,
+    print_json,
+    progress,
+)
+from paceline.cli.measuring import (
+    add_draft_length,
+    add_length,
+    add_seed,
+    add_temperature,
+    add_threads,
+    check_counts,
+    counted,
+    interval,
+    temperature_of,
+)
+from paceline.cli.streams import say
+from paceline.errors import MissingPackage, need
+from paceline.files import Terminated, check_apart
+
+if TYPE_CHECKING:
+    from paceline.api.model import LanguageModel
+    from paceline.bench.run.directory import Run
+    from paceline.bench.run.protocol import Referee
+    from paceline.bench.summary import Figures, Summary
+
+SUITE = "continuation:en"
+RUNS = Path("runs")
+METHODS = ("plain", "lookup", "assistant", "auto")
+TOKENS = 128
+DICTSPEC_BATCH = 5
+WIDTH = 110
+HEAD = ("", "tokens/s", "x plain [95%]", "ratio of means", "tokens/round", "accepted", "first token", "text")
+
+
+def add(commands: Subparsers) -> None:
+    parser = commands.add_parser(
+        "run",
+        help="write a suite with several methods in turns and keep everything that happened",
+        description=(
+            "Writes the prompts of a suite with every method and every other library that is asked for, in turns, and "
+            "keeps each text with its rounds and times in a run directory. The same command goes on with a run that "
+            "was interrupted. 'bench report' makes a page of it, 'bench compare' holds runs against each other. Exit "
+            "code 1 means that a text differs from plain decoding where it must not."
+        ),
+        allow_abbrev=False,
+    )
+    add_options(parser)
+    parser.set_defaults(run=run)
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    _add_what(parser)
+    _add_how(parser)
+    _add_where(parser)
+
+
+def _add_what(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--suite",
+        default=SUITE,
+        metavar="SUITE",
+        help=(
+            "spec-bench, multi-spec-bench, continuation:LANG, dictspec, alpaca-eval, prompts:FILE.jsonl or "
+            f"replay:FILE; 'paceline bench suite' lists them (default: {SUITE})"
+        ),
+    )
+    add_choice(parser)
+    add_model(parser)
+    add_draft_model(parser)
+    parser.add_argument(
+        "--methods",
+        nargs="+",
+        metavar="SPEC",
+        help=(
+            "methods to measure, with commas between them or each as an argument of its own; plain always comes first "
+            f"(default: {','.join(METHODS)}; without a draft model no assistant). SPEC@PLANNER gives one "
+            "a planner of its own, as in lookup@fixed:8"
+        ),
+    )
+    parser.add_argument(
+        "--peers",
+        nargs="+",
+        metavar="PEER",
+        help=(
+            "other libraries on the same weights: transformers, transformers-lookup, transformers-assisted, "
+            "transformers-uag, and mlx-lm, mlx-lm-assisted, llama-cpp where they are installed (default: none)"
+        ),
+    )
+
+
+def _add_how(parser: argparse.ArgumentParser) -> None:
+    add_draft_length(parser, None, "as suits each method")
+    parser.add_argument(
+        "--planner",
+        metavar="P",
+        help="how large drafts are, for methods that do not say (default: each method's own; see 'generate')",
+    )
+    parser.add_argument("--rule", default="coupled", metavar="RULE", help="coupled or rejection (default: coupled)")
+    add_length(parser, None, f"{TOKENS}; all of a text to replay")
+    parser.add_argument("--ignore-eos", action="store_true", help="go on past the end-of-text token")
+    add_temperature(parser)
+    add_seed(parser)
+    follow = parser.add_mutually_exclusive_group()
+    follow.add_argument(
+        "--follow",
+        action="store_true",
+        default=None,
+        help="all methods walk plain decoding's text, so that all do the same work (default in half precision)",
+    )
+    follow.add_argument(
+        "--free",
+        dest="follow",
+        action="store_false",
+        help="each writes on its own and is compared with plain decoding (default otherwise)",
+    )
+    parser.add_argument("--repeat", type=int, default=1, metavar="N", help="write everything N times (default: 1)")
+    parser.add_argument(
+        "--warm", action="store_true", help="methods keep what they learn from prompt to prompt (default: they forget)"
+    )
+    parser.add_argument(
+        "--batch", type=int, metavar="N", help=f"write N texts at once (default: 1; {DICTSPEC_BATCH} for dictspec)"
+    )
+    parser.add_argument(
+        "--qps",
+        type=float,
+        metavar="R",
+        help="let R prompts a second arrive at random moments, and measure how long each waits for its tokens",
+    )
+    add_threads(parser)
+
+
+def _add_where(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--energy",
+        metavar="METER",
+        help="nvml, rapl, powermetrics, stated or none (default: the first that works here)",
+    )
+    parser.add_argument(
+        "--watts", type=float, metavar="W", help="the power to estimate energy from where there is no meter"
+    )
+    parser.add_argument("--out", type=Path, metavar="DIR", help=f"the run's directory (default: {RUNS}/SUITE--MODEL)")
+    add_json(parser)
+
+
+def run(options: argparse.Namespace) -> int:
+    check(options)
+    from paceline.bench.machine import hushed, threads
+    from paceline.bench.run.record import Verdict
+
+    started = time.monotonic()
+    with threads(options.threads), hushed(), progress("loading") as advance, refereed(options, advance) as referee:
+        written = len(referee.run.records)
+        try:
+            referee.sit()
+        except (KeyboardInterrupt, Terminated):
+            say(f"\n{_kept(referee.run)} The same command goes on.", file=sys.stderr)
+            raise
+    if written == len(referee.run.records):
+        say(f"{referee.run.path} was finished before; to measure again, give another --out.\n")
+    found: dict[str, Any] = {"out": str(referee.run.path), "seconds": time.monotonic() - started}
+    found |= _summary(referee.run)
+    say(f"\n{_kept(referee.run)} Next: paceline bench report {shlex.quote(str(referee.run.path))} --out report")
+    if options.json:
+        print_json(found)
+    warm_up = (found.get("verdict") for found in referee.run.about.warm_up.values())
+    return int(Verdict.BUG in {*warm_up, *(record.verdict for record in referee.run.records)})
+
+
+def refereed(
+    options: argparse.Namespace,
+    advance: Callable[[str, int, int], None],
+    load: Callable[[argparse.Namespace], LanguageModel] | None = None,
+    **more: Any,
+) -> AbstractContextManager[Referee]:
+    """The run that options ask for; ``more`` is of `opened`."""
+    from paceline.bench.run.setup import RunOptions, opened
+
+    check_apart(options.out, inputs_of(options))
+    return opened(
+        RunOptions(**{field.name: getattr(options, field.name) for field in fields(RunOptions)}),
+        options.model,
+        lambda: (load or load_model)(options),
+        options.out,
+        data=options.data,
+        energy=options.energy,
+        watts=options.watts,
+        progress=advance,
+        **more,
+    )
+
+
+def _summary(run: Run) -> dict[str, Any]:
+    """Print what the run found, and return it as plain data. Measuring works without the packages that read runs."""
+    try:
+        need("pandas", "a summary", "bench")
+    except MissingPackage as lacking:
+        say(f"{lacking}; then: paceline bench compare {shlex.quote(str(run.path))}")
+        return {}
+    from paceline.bench.summary import Summary
+    from paceline.bench.warnings import warnings
+
+    summary = Summary(run)
+    warned = warnings(summary)
+    say("\n".join(_lines(summary, warned)))
+    return {**summary.as_dict(), "warnings": warned}
+
+
+def _kept(run: Run) -> str:
+    count = len(run.records)
+    return f"{counted(count, 'text')} {'is' if count == 1 else 'are'} kept in {run.path}."
+
+
+def check(options: argparse.Namespace) -> None:
+    """Tell mistakes before a model is loaded, and fill in what follows from the rest."""
+    check_counts(options, "limit", "max_new_tokens", "num_draft_tokens", "repeat", "batch", "threads")
+    for name in ("qps", "watts"):
+        given = getattr(options, name)
+        if given is not None and not 0 < given < math.inf:
+            raise ValueError(f"--{name} must be more than 0 and finite, not {given:g}")
+    if options.threads is not None and options.threads > (cores := os.cpu_count() or options.threads):
+        raise ValueError(f"--threads must be at most {cores}, for so many processors are here, not {options.threads}")
+    options.draft_model = draft_model(options)
+    options.methods = _methods(options)
+    options.peers = _listed(options.peers or [])
+    options.temperature = temperature_of(options)
+    if options.max_new_tokens is None and not options.suite.startswith("replay:"):
+        options.max_new_tokens = TOKENS
+    if options.batch is None:
+        options.batch = DICTSPEC_BATCH if options.suite == "dictspec" else 1
+    if options.out is None:
+        options.out = RUNS / re.sub(r"[^\w.+-]+", "-", f"{options.suite}--{options.model}").strip("-")
+
+
+def _methods(options: argparse.Namespace) -> list[str]:
+    asked = _listed(options.methods or [",".join(m for m in METHODS if m != "assistant" or options.draft_model)])
+    return list(dict.fromkeys(["plain", *asked]))
+
+
+def _listed(given: list[str]) -> list[str]:
+    """One argument is a list with commas, in which ``key=value`` belongs to what stands before it; several arguments
+    are a spec each, so that one may be a fallback ``a,b``."""
+    if len(given) != 1:
+        return list(dict.fromkeys(given))
+    found: list[str] = []
+    for piece in given[0].split(","):
+        if found and re.match(r"\s*\w+\s*=", piece):
+            found[-1] += f",{piece}"
+        elif piece.strip():
+            found.append(piece.strip())
+    return list(dict.fromkeys(found))
+
+
+def _lines(summary: Summary, warnings: list[str]) -> Iterator[str]:
+    """A table of all entries, and what must be known to read it."""
+    about = summary.run.about
+    model, recipe = about.model, about.recipe
+    yield f"{model['ballast'] or model['model']}  {model['dtype']}  weights {model['fingerprint']}"
+    how = "followed: all walk plain decoding's text" if recipe["follow"] else "free: each writes on its own"
+    place = f"{model['device']}, {counted(model['threads'], 'thread')}"
+    yield f"{recipe['suite']}, temperature {recipe['temperature']:g}, {place}; {how}"
+    yield ""
+    found = [figures for entry in summary.entries if (figures := summary.figures(entry)) is not None]
+    yield from aligned([HEAD, *map(_row, found)])
+    for warning in warnings:
+        yield from textwrap.wrap(f"- {warning}", WIDTH, subsequent_indent="  ")
+
+
+def _row(figures: Figures) -> tuple[str, ...]:
+    """No speeds where no time passed, as in a replay, or all tokens came at once."""
+    first, timed = figures.seconds_first, bool(figures.tokens_per_second)
+    ratios = (figures.speed_up, figures.speed_up_of_means)
+    return (
+        figures.entry,
+        _number(figures.tokens_per_second, ".1f") if timed else "",
+        *(interval(*astuple(ratio)) if timed and ratio is not None else "" for ratio in ratios),
+        _number(figures.tokens_per_round, ".2f"),
+        _number(figures.mean_accepted, ".2f"),
+        "" if first is None or not first.value else f"{1000 * first.value:.0f} ms",
+        ", ".join(f"{count} {verdict}" for verdict, count in figures.verdicts.items()),
+    )
+
+
+def _number(value: float | None, form: str) -> str:
+    return "" if value is None else format(value, form)
