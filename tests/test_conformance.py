@@ -32,10 +32,11 @@ from paceline.engine.serial import run
 from paceline.law import Dice, Distribution, Law, Sampling
 from paceline.planning.fixed import Fixed
 from paceline.targets import base
+from paceline.targets.base import Done
 from paceline.targets.cache import CacheRows
-from paceline.targets.forwards import Done
 from paceline.targets.hf.probe import prepare
 from paceline.targets.hf.target import HFTarget
+from paceline.targets.scores import Scores
 from paceline.targets.table import TableTarget, random_table
 from paceline.tree import DraftTree, Ints
 from paceline.verify import Rule
@@ -193,8 +194,8 @@ def test_the_adversaries_are_accepted_at_depth() -> None:
 
 def bonus_off_by_one(patch: pytest.MonkeyPatch) -> None:
     """The token after a path is read from the row before the path's last node."""
-    patch.setattr(base.Scores, "row", lambda self, node: self.logits[max(node, 0)])
-    patch.setattr(base.Scores, "choice", lambda self, node: int(self._choices[max(node, 0)]))
+    patch.setattr(Scores, "row", lambda self, node: self.logits[max(node, 0)])
+    patch.setattr(Scores, "choice", lambda self, node: int(self._best[0][max(node, 0)]))
 
 
 def wrong_row_gathered(patch: pytest.MonkeyPatch) -> None:

@@ -61,7 +61,7 @@ SOFTMAX_ELSEWHERE = {
     "targets/hf/attention.py": "attention weights: a softmax over keys, not over the vocabulary",
 }
 
-HEAVY = ("torch", "transformers", "numpy", "scipy", "rich")
+HEAVY = ("torch", "transformers", "numpy", "scipy", "rich", "pandas", "matplotlib", "jinja2")
 IMPORT_SECONDS = 0.5
 FILE_LINES = 400
 FUNCTION_LINES = 80
@@ -247,10 +247,16 @@ def test_a_heavy_import_would_be_seen() -> None:
     assert fresh_import("import paceline; time.sleep(0.2)")[0] >= 0.2
 
 
-EXTRAS = ("duckdb", "pyarrow", "ray", "datasets")
+EXTRAS = ("duckdb", "pyarrow", "ray", "datasets", "pandas", "matplotlib")
+READING = re.compile(r"^\s*(?:import|from) (?:pandas|matplotlib)\b", re.MULTILINE)
 
 
-def test_drafting_needs_no_package_that_only_building_needs() -> None:
+def test_only_bench_reads_with_the_packages_of_its_extra() -> None:
+    readers = {room_of(file.relative_to(SRC)) for file in source_files() if READING.search(file.read_text("utf8"))}
+    assert readers == {"bench"}
+
+
+def test_drafting_needs_no_package_of_an_extra() -> None:
     absent = f"import sys; sys.modules.update(dict.fromkeys({EXTRAS}))"
     drafting = "from paceline.drafters import make_drafter; make_drafter('auto'); make_drafter('dictionary')"
     commands = "from paceline.cli import parser; parser()"

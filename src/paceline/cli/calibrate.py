@@ -18,6 +18,7 @@ from paceline.cli.measuring import (
     temperature_of,
 )
 from paceline.cli.streams import say
+from paceline.errors import need
 from paceline.files import check_output, write_whole
 
 if TYPE_CHECKING:
@@ -82,6 +83,8 @@ def run(options: argparse.Namespace) -> int:
     from paceline.targets.setup import setup_of
 
     started = time.monotonic()
+    if options.html is not None:
+        need("matplotlib", "--html", "bench")
     specs, plan = _specs(options), _plan(options)
     check_output(options.html, inputs_of(options))
     with threads(options.threads), progress(f"loading {options.model}") as advance:

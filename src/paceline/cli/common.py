@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from paceline.cli.streams import speaks_unicode
+from paceline.errors import InputError
 from paceline.files.reading import bounded, read_pipe
 from paceline.files.visible import LINE, one_line, visible
 
@@ -74,7 +75,7 @@ def refuse_beyond(options: argparse.Namespace) -> None:
         given = getattr(options, name, None)
         for one in given if isinstance(given, (list, tuple)) else [given]:
             if isinstance(one, (int, float)) and not one <= most:
-                raise ValueError(f"--{name.replace('_', '-')} must be at most {most}, not {one}")
+                raise InputError(f"--{name.replace('_', '-')} must be at most {most}, not {one}")
 
 
 def utf8(given: str) -> str:
@@ -183,7 +184,7 @@ def writing_settings(options: argparse.Namespace) -> dict[str, Any]:
     settings = {name: value for name in names if (value := getattr(options, name)) is not None}
     if options.num_draft_tokens is not None:
         if options.planner is not None:
-            raise ValueError("--num-draft-tokens K is short for --planner fixed:K; give one of the two")
+            raise InputError("--num-draft-tokens K is short for --planner fixed:K; give one of the two")
         settings["planner"] = f"fixed:{options.num_draft_tokens}"
     if options.stop:
         settings["stop"] = tuple(options.stop)
@@ -351,7 +352,7 @@ def inputs_of(options: argparse.Namespace) -> list[Path]:
 def read_prompt(argument: str | None, file: Path | None) -> str:
     """The prompt from the command line, from a file, or from standard input where it is ``-``."""
     if (argument is None) == (file is None):
-        raise ValueError("give a prompt or --prompt-file FILE, one of the two")
+        raise InputError("give a prompt or --prompt-file FILE, one of the two")
     if argument is not None and argument != "-":
         return argument
     try:
@@ -359,7 +360,7 @@ def read_prompt(argument: str | None, file: Path | None) -> str:
             return decode(bounded(sys.stdin.buffer, "standard input", PROMPT), "standard input")
         return decode(read_pipe(file, PROMPT), str(file))
     except OSError as error:
-        raise ValueError(f"cannot read {error.filename or file}: {error.strerror}") from None
+        raise InputError(f"cannot read {error.filename or file}: {error.strerror}") from None
 
 
 def decode(raw: bytes, where: str) -> str:
@@ -368,6 +369,6 @@ def decode(raw: bytes, where: str) -> str:
         return raw.decode()
     except UnicodeDecodeError as error:
         byte = raw[error.start]
-        raise ValueError(
+        raise InputError(
             f"{where} is not UTF-8 text (byte 0x{byte:02x} at offset {error.start}); convert it, for example with iconv"
         ) from None

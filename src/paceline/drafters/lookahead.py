@@ -24,7 +24,8 @@ import numpy as np
 from paceline.context import Context
 from paceline.drafters.base import Budget, Drafter, Seen
 from paceline.drafters.noise import BEST, SharedNoise, choices, log_chances, wants_noise
-from paceline.targets.base import NOTHING, Scores, Want
+from paceline.targets.base import NOTHING, Want
+from paceline.targets.scores import Scores
 from paceline.tree import ROOT, DraftTree, Ints, merge
 
 ELSEWHERE = 1.0
