@@ -45,7 +45,7 @@ TIE = 1e-4
 """Of the logits' deviation: two best tokens this close may change places between kernels."""
 
 
-class Verdict(StrEnum):
+class Support(StrEnum):
     """What became of a configuration, best first."""
 
     EXACT = "exact"
@@ -65,20 +65,20 @@ class Verdict(StrEnum):
     CRASH = "crash"
 
 
-FAILURES = frozenset({Verdict.WRONG, Verdict.CRASH})
+FAILURES = frozenset({Support.WRONG, Support.CRASH})
 
 
 @dataclass(frozen=True)
-class Finding:
+class Examined:
     """One configuration and what became of it."""
 
     model_type: str
     variant: str
-    verdict: Verdict
+    verdict: Support
     reason: str = ""
 
 
-def sweep(types: Sequence[str] = (), progress: Callable[[str, int, int], None] = lambda *_: None) -> Iterator[Finding]:
+def sweep(types: Sequence[str] = (), progress: Callable[[str, int, int], None] = lambda *_: None) -> Iterator[Examined]:
     """Try every variant of every type; all types that transformers knows unless some are named."""
     if unknown := sorted(set(types) - set(MODEL_FOR_CAUSAL_LM_MAPPING_NAMES)):
         raise InputError(f"transformers has no causal language model of type {unknown[0]!r}")
@@ -95,30 +95,30 @@ def sweep(types: Sequence[str] = (), progress: Callable[[str, int, int], None] =
         set_verbosity(verbosity)
 
 
-def examine(model_type: str, variant: str) -> Finding | None:
+def examine(model_type: str, variant: str) -> Examined | None:
     """One variant of a type; None where the type has no such variant."""
     try:
         config = configuration(model_type, variant)
     except Exception as error:  # whatever a configuration class may raise
-        return Finding(model_type, variant, Verdict.UNAVAILABLE, _said(error))
+        return Examined(model_type, variant, Support.UNAVAILABLE, _said(error))
     if config is None:
         return None
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        return Finding(model_type, variant, *_verdict(config))
+        return Examined(model_type, variant, *_verdict(config))
 
 
-def _verdict(config: PreTrainedConfig) -> tuple[Verdict, str]:
+def _verdict(config: PreTrainedConfig) -> tuple[Support, str]:
     model_class: Any = MODEL_FOR_CAUSAL_LM_MAPPING[type(config)]
-    if_value_error, if_other = Verdict.REFUSED, Verdict.CRASH
+    if_value_error, if_other = Support.REFUSED, Support.CRASH
     try:
         refuse_recurrent(config, model_class)
-        if_value_error = if_other = Verdict.UNAVAILABLE
+        if_value_error = if_other = Support.UNAVAILABLE
         seed, references = _references(config)
         model = build(config, seed)
-        if_value_error, if_other = Verdict.REFUSED, Verdict.CRASH
+        if_value_error, if_other = Support.REFUSED, Support.CRASH
         target = load_target(model)
-        if_value_error = Verdict.CRASH
+        if_value_error = Support.CRASH
         fitting = [each for each in references if each.prompt < (target.context_length or np.inf)]
         texts = dict(_texts(target, fitting))
     except Exception as error:  # whatever a model may raise
@@ -126,13 +126,13 @@ def _verdict(config: PreTrainedConfig) -> tuple[Verdict, str]:
     if differing := [way for way, written in texts.items() if not _equal(written, fitting)]:
         own = [_without_cache(config, seed, each) for each in fitting]
         agreed = all(_equal(written, own) for written in texts.values())
-        return Verdict.DISAGREES if agreed else Verdict.WRONG, ", ".join(differing)
+        return Support.DISAGREES if agreed else Support.WRONG, ", ".join(differing)
     how = f"{target.mode}{'' if target.limits.trees else ', chains'}"
     if target.context_length is not None and target.context_length < len(references[-1].tokens):
-        return Verdict.SHORT, f"{how}, up to position {target.context_length}"
+        return Support.SHORT, f"{how}, up to position {target.context_length}"
     if target.limits.alone:
-        return Verdict.ALONE, how
-    return (Verdict.EXACT if target.limits.trees else Verdict.CHAINS), how
+        return Support.ALONE, how
+    return (Support.EXACT if target.limits.trees else Support.CHAINS), how
 
 
 @dataclass(frozen=True)

@@ -141,9 +141,9 @@ def _families(options: argparse.Namespace) -> int:
     """Print a line per tiny model and the number of each verdict."""
     from collections import Counter
 
-    from paceline.check.families import FAILURES, Finding, sweep
+    from paceline.check.families import FAILURES, Examined, sweep
 
-    findings: list[Finding] = []
+    findings: list[Examined] = []
     with progress("tiny models") as advance:
         for found in sweep(options.families, advance):
             findings.append(found)

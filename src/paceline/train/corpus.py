@@ -45,7 +45,7 @@ SOURCES = (
 
 
 @dataclass(frozen=True)
-class Text:
+class CorpusText:
     """One source, read and divided."""
 
     source: Source
@@ -53,13 +53,13 @@ class Text:
     held_out: list[str]
 
 
-def read(folder: Path) -> list[Text]:
+def read(folder: Path) -> list[CorpusText]:
     """Every source below ``folder``, as passages."""
     texts = []
     for source in SOURCES:
         passages = list(_passages(folder / source.file))
         kept = max(1, round(len(passages) * HELD_OUT_SHARE))
-        texts.append(Text(source, passages[:-kept], passages[-kept:]))
+        texts.append(CorpusText(source, passages[:-kept], passages[-kept:]))
     return texts
 
 
@@ -78,7 +78,7 @@ def _passages(path: Path) -> Iterator[str]:
         yield "\n".join(gathered)
 
 
-def sample_for_tokenizer(texts: Sequence[Text], characters: int) -> list[str]:
+def sample_for_tokenizer(texts: Sequence[CorpusText], characters: int) -> list[str]:
     """Passages from all over the sources, about ``characters`` per language, so that no language rules the merges."""
     chosen: list[str] = []
     for language in sorted({text.source.language for text in texts}):

@@ -17,7 +17,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from paceline.bench.suites.prompts import Prompt
-from paceline.bench.suites.sources import Row, Sources
+from paceline.bench.suites.sources import Entry, Sources
 from paceline.errors import InputError
 
 TASK, LANGUAGE = "prompts", "und"
@@ -52,9 +52,9 @@ def as_lines(prompts: Iterable[Prompt]) -> str:
     return "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
 
 
-def _prompt(row: Row) -> Prompt:
+def _prompt(row: Entry) -> Prompt:
     if isinstance(row.value, str):
-        row = Row({"prompt": row.value}, row.number, row.where)
+        row = Entry({"prompt": row.value}, row.number, row.where)
     if not isinstance(row.value, dict):
         raise InputError(f"{row.where} is neither an object nor a text")
     kinds = [kind for kind in KINDS if kind in row.value]
@@ -78,7 +78,7 @@ def _prompt(row: Row) -> Prompt:
     )
 
 
-def _turns(row: Row, kind: str) -> tuple[str, ...]:
+def _turns(row: Entry, kind: str) -> tuple[str, ...]:
     if kind == "prompt":
         return (row.text(kind),)
     if kind == "turns":
@@ -86,7 +86,7 @@ def _turns(row: Row, kind: str) -> tuple[str, ...]:
     messages = row.get(kind)
     if not isinstance(messages, list) or not messages:
         raise InputError(f"{row.where} has no 'messages': a list of role and content")
-    rows = [Row(message, row.number, row.where) for message in messages]
+    rows = [Entry(message, row.number, row.where) for message in messages]
     roles = dict.fromkeys(str(each.get("role")) for each in rows)
     if list(roles) != ["user"]:
         raise InputError(
@@ -96,7 +96,7 @@ def _turns(row: Row, kind: str) -> tuple[str, ...]:
     return tuple(each.text("content") for each in rows)
 
 
-def _name(row: Row, names: tuple[str, ...]) -> str | None:
+def _name(row: Entry, names: tuple[str, ...]) -> str | None:
     """A word or a number under the first of these names that the row has."""
     name = next((name for name in names if name in row.value), None)
     if name is None:

@@ -14,7 +14,7 @@ from paceline.bench.suites.files import read_prompts
 from paceline.bench.suites.prompts import Prompt, Workload, chosen, hint, thinned
 from paceline.bench.suites.requests import dictspec
 from paceline.bench.suites.running import continuation, languages_of, replay
-from paceline.bench.suites.sources import Row, Sources
+from paceline.bench.suites.sources import Entry, Sources
 from paceline.bench.suites.spec_bench import FILES, TASKS, multi_spec_bench, spec_bench
 from paceline.errors import InputError
 
@@ -110,7 +110,7 @@ def _alpaca_eval(sources: Sources) -> list[Prompt]:
     rows = sources.json(path)
     if not isinstance(rows, list):
         raise InputError(f"{path} is not AlpacaEval's: a list of instructions")
-    texts = [Row(row, at, f"{path}, entry {at},").text("instruction") for at, row in enumerate(rows, start=1)]
+    texts = [Entry(row, at, f"{path}, entry {at},").text("instruction") for at, row in enumerate(rows, start=1)]
     return [
         Prompt(key=f"en-alpaca_eval-{at}", task="alpaca_eval", language="en", turns=(text,))
         for at, text in enumerate(texts, start=1)
