@@ -15,7 +15,7 @@ from engine import PROMPT, SIZE, tabled, write
 from paceline.bench.calibrate import Calibrator, Method, Plan
 from paceline.bench.calibrate.hindsight import Trail, corrected, places, told
 from paceline.bench.calibrate.seconds import MOST_REPEATS, Rounds, Took, measured
-from paceline.bench.calibrate.texts import Course, Witness
+from paceline.bench.calibrate.texts import Course, Walk
 from paceline.cli import main
 from paceline.context import Context, Ending
 from paceline.drafters import Budget, Drafter, Plain, make_drafter
@@ -131,7 +131,7 @@ def test_a_text_that_is_followed_is_the_same_text() -> None:
     assert course.follow(deep, 2, -1.0)[0].tokens.tolist() == deep[0].tokens.tolist()
     hurried = course.walk([np.array(PROMPT)] * 2, 12, -1.0)
     assert [len(walk.trails) for walk in hurried] == [1, 1], "every prompt has a round"
-    assert all(len(walk.tokens) == walk.prompt_length + 1 + walk.trails[0].emitted for walk in hurried)
+    assert all(len(walk.tokens) == len(walk.prompt) + 1 + walk.trails[0].emitted for walk in hurried)
 
 
 # --- seconds ---
@@ -342,13 +342,13 @@ def test_a_plan_of_nothing_is_told() -> None:
             Plan(**wrong)  # type: ignore[arg-type]
 
 
-def test_a_witness_sees_every_round() -> None:
-    witness = Witness(3)
+def test_a_text_knows_every_round_of_its_own() -> None:
+    seen: list[int] = []
+    walk = Walk(3, np.array(PROMPT), lambda: seen.append(1))
     tree = DraftTree.chain([1, 2])
-    witness.review(
-        [Outcome(context=context(), proposed=tree, sent=tree, tokens=(1,), seconds_draft=0.5, seconds=1.0)] * 2
-    )
-    assert (len(witness.trails), witness.seconds_draft) == (2, 1.0)
+    outcome = Outcome(context=context(), proposed=tree, sent=tree, tokens=(1,), seconds_draft=0.5, seconds=1.0)
+    walk.review([outcome] * 2)
+    assert (len(walk.trails), walk.seconds_draft, walk.emitted, seen) == (2, 1.0, 2, [1])
 
 
 # --- the command ---

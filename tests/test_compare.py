@@ -213,7 +213,7 @@ def test_the_command_shows_a_run(tmp_path: Path, capsys: pytest.CaptureFixture[s
     found = json.loads(last)
     assert found["best"]["all"] == ["assistant"]
     value = found["overall"]["assistant"]["speed_up"]["value"]
-    assert f"{value:.2f}*" in out
+    assert f"*{value:.2f}" in out
     assert all(word in shown[0] for word in ("x plain", "mt_bench", "qa", "all", "tokens/round", "text"))
     assert any("54 equal" in line for line in shown)
     assert any(line.startswith("- assistant is") and line.endswith("faster") for line in shown)

@@ -21,7 +21,6 @@ from paceline.check.cases import LATE, PILOTS, Case, Setting, aimed, by_default,
 from paceline.check.record import Recording, law_faults, record, teacher_forced
 from paceline.check.report import Result
 from paceline.check.rescore import Rescorer, Verdict, wider_twin
-from paceline.check.walk import session_of
 from paceline.cli import main
 from paceline.context import Finish
 from paceline.drafters import Drafter, make_drafter
@@ -33,10 +32,11 @@ from paceline.engine.serial import run
 from paceline.law import Dice, Distribution, Law, Sampling
 from paceline.planning.fixed import Fixed
 from paceline.targets import base
+from paceline.targets.base import Done
 from paceline.targets.cache import CacheRows
-from paceline.targets.forwards import Done
 from paceline.targets.hf.probe import prepare
 from paceline.targets.hf.target import HFTarget
+from paceline.targets.scores import Scores
 from paceline.targets.table import TableTarget, random_table
 from paceline.tree import DraftTree, Ints
 from paceline.verify import Rule
@@ -181,8 +181,8 @@ def test_the_adversaries_are_accepted_at_depth() -> None:
     """A kit whose drafts are all refused would prove nothing."""
     subject = target()
     recording = recorded(subject, settings(subject, None)[4])
-    case = Case("(oracle tree)", Rule.COUPLED, "fixed:12", recording.setting)
-    session = session_of(case, subject, ADVERSARIES[case.method](recording), Fixed(12), subject.open(256))
+    drafter = ADVERSARIES["(oracle tree)"](recording)
+    session = Session(recording.setting.context(), subject, subject.open(256), drafter, Fixed(12))
     list(run(session))
     accepted = [r.accepted for r in session.rounds]
     assert max(accepted) >= 3
@@ -194,8 +194,8 @@ def test_the_adversaries_are_accepted_at_depth() -> None:
 
 def bonus_off_by_one(patch: pytest.MonkeyPatch) -> None:
     """The token after a path is read from the row before the path's last node."""
-    patch.setattr(base.Scores, "row", lambda self, node: self.logits[max(node, 0)])
-    patch.setattr(base.Scores, "choice", lambda self, node: int(self._choices[max(node, 0)]))
+    patch.setattr(Scores, "row", lambda self, node: self.logits[max(node, 0)])
+    patch.setattr(Scores, "choice", lambda self, node: int(self._best[0][max(node, 0)]))
 
 
 def wrong_row_gathered(patch: pytest.MonkeyPatch) -> None:

@@ -15,24 +15,21 @@ import numpy as np
 import pytest
 
 import paceline
+from drafting import context_of
 from engine import PROMPT, SIZE, Erratic, habitual, tabled, write
 from paceline.api.model import LanguageModel
-from paceline.context import Context, Ending
+from paceline.context import Context
 from paceline.drafters import Ask, Budget, Drafter, Plain, Seen, available, make_drafter
 from paceline.drafters.compose import Fallback, Union
 from paceline.drafters.lookup import Lookup
 from paceline.drafters.spec import GROUP
-from paceline.law import Sampling
-from paceline.targets.base import NOTHING, Request, Scores, Want
+from paceline.targets.base import NOTHING, Request, Want
+from paceline.targets.scores import Scores
 from paceline.targets.table import TableTarget
 from paceline.tree import EMPTY, DraftTree
 from paceline.verify import Verdict
 
 EXAMPLES = Path(__file__).resolve().parent.parent / "examples"
-
-
-def context_of(tokens: Sequence[int], room: int = 1000) -> Context:
-    return Context(tokens, Sampling(), Ending(max_new_tokens=room))
 
 
 # --- lookup -------------------------------------------------------------------------------------------------

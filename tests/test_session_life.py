@@ -24,8 +24,7 @@ from paceline.engine.loop import Session
 from paceline.engine.serial import run
 from paceline.law import Sampling
 from paceline.planning.fixed import Fixed
-from paceline.targets.base import Request, Want
-from paceline.targets.forwards import OnEarly, Pending
+from paceline.targets.base import OnEarly, Pending, Request, Want
 from paceline.targets.table import TableTarget
 
 # --- a life cut short ---------------------------------------------------------------------------------------

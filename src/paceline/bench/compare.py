@@ -144,7 +144,7 @@ class Between:
     def _findings(self, *, relative: bool) -> Iterator[Finding]:
         """The speed-up of each entry over that in the base run, or the same of its speed."""
         new, old = (_logs(one, relative=relative) for one in (self.run, self.base))
-        both = new.join(old, rsuffix="_base", how="inner").reset_index()
+        both = new.merge(old, on=TEXT, suffixes=("", "_base"))
         both["ratio"] = np.exp(both["log"] - both.log_base)
         for entry in self.entries:
             for task in (None, *self.tasks) if entry != self.run.base or not relative else ():
@@ -189,7 +189,7 @@ def _logs(summary: Summary, *, relative: bool) -> pd.DataFrame:
     """The mean logarithm, over repeats, of the speed-up or else the speed of each text."""
     table = summary.beside(summary.base) if relative else summary.texts.dropna(subset="speed")
     table = table.assign(log=np.log(table.ratio if relative else table.speed))
-    return table.groupby(TEXT, sort=False).agg({"log": "mean", "task": "first", "unit": "first"})
+    return table.groupby(TEXT, sort=False, as_index=False).agg({"log": "mean", "task": "first", "unit": "first"})
 
 
 def across(runs: Sequence[Run], plain: str | None = None) -> list[Between]:

@@ -28,8 +28,9 @@ from paceline.bench.race import Clock, Contestant, Race
 from paceline.context import Context, Ending
 from paceline.drafters.base import Ask, Budget, Drafter, Seen
 from paceline.law import Sampling
-from paceline.targets.base import SPARE_ROWS, Request, Rows, Scores, Target, Want
+from paceline.targets.base import SPARE_ROWS, Request, Rows, Target, Want
 from paceline.targets.reading import Top
+from paceline.targets.scores import Scores
 from paceline.tree import EMPTY, ROOT, DraftTree, Ints
 from paceline.verify import Verdict
 

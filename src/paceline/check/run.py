@@ -19,11 +19,12 @@ from paceline.check.record import Recording, law_faults, record, row_faults, tea
 from paceline.check.report import Report, Result
 from paceline.check.rescore import Rescorer
 from paceline.check.statistics import ALARM, Evidence, gather, p_value
-from paceline.check.walk import ROOM, Walk, exact_at_borders, fault, session_of, together
+from paceline.check.walk import ROOM, Walk, exact_at_borders, fault, together
 from paceline.dictionary.shipped import shipped
 from paceline.drafters import Drafter, Plain, make_drafter
 from paceline.drafters.assistant import DraftModel
 from paceline.drafters.spec import BUILT_IN
+from paceline.engine.loop import Session
 from paceline.engine.serial import run
 from paceline.law import Law
 from paceline.planning.base import Outcome, Planner
@@ -199,13 +200,14 @@ class Checker:
 
     def _evidence(self, case: Case, drafter: Drafter, sample: int) -> Iterator[Evidence]:
         planner: Any = _Noting(planner_of(case.planner, drafter, self.target))
-        session = session_of(case, self.target, drafter, planner, self._rows, sample=sample)
+        context = case.setting.context(sample)
+        session = Session(context, self.target, self._rows, drafter, planner, case.rule, checked=True)
         list(run(session))
-        tokens, first = session.context.tokens, session.context.prompt_length
-        law = Law(session.context.sampling, first)
+        tokens, first = context.tokens, context.prompt_length
+        law = Law(context.sampling, first)
         rows = teacher_forced(self.target, tokens, first)
         laws = (law.distribution(row, tokens[:index]) for index, row in enumerate(rows, start=first))
-        return gather(tokens[first:], first, laws, planner.sent, seed=(session.context.sampling.seed, sample))
+        return gather(tokens[first:], first, laws, planner.sent, seed=(context.sampling.seed, sample))
 
     def _judge_pooled(self) -> None:
         """Evidence of all settings together shows a small bias that no single text betrays."""

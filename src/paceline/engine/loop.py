@@ -17,10 +17,11 @@ from typing import Any
 from paceline.context import Context
 from paceline.drafters.base import Ask, Budget, Drafter, Enrich, Seen
 from paceline.engine.account import Ledger, Round
-from paceline.engine.calls import Call, Flow, Reader, Reply, Row
+from paceline.engine.calls import READER, Call, Flow, Reply, Row
 from paceline.law import Dice, Distribution, KeyedDice, Law
 from paceline.planning.base import Cut, Draft, Outcome, Planner, Room
-from paceline.targets.base import NOTHING, Request, Rows, Scores, Target, Want
+from paceline.targets.base import NOTHING, Request, Rows, Target, Want
+from paceline.targets.scores import Scores
 from paceline.tree import EMPTY, DraftTree, Ints
 from paceline.verify import Kind, Rule, Settled, Verdict, judge
 
@@ -74,7 +75,7 @@ class Session:
         refuse_foreign(self.context.tokens, self.target)
         self._law = self.law or Law(self.context.sampling, self.context.prompt_length)
         self._dice = self.dice or KeyedDice(self.context.noise)
-        self._reader = Reader(self._law, self.context)
+        self._public = self._dice.public if self.rule is Rule.COUPLED else None
         self._ledger = Ledger()
         self.context.foreseeable = self.rule is Rule.COUPLED
 
@@ -166,7 +167,11 @@ class Session:
             except StopIteration as end:
                 verdict: Verdict = end.value
                 return verdict
-            law = yield from self._call("law", self._reader, Row(scores, node))
+            row = Row(scores, node, self._law, self.context, self._public)
+            found: Distribution | Exception = yield from self._call("law", READER, row)
+            if isinstance(found, Exception):
+                raise found
+            law = found
 
     def _emit(self, tree: DraftTree, scores: Scores, settled: Settled) -> bool:
         token, node, child, kind = settled

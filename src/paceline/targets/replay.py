@@ -22,9 +22,9 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from paceline.targets.base import Request, Rows, Scores, Target
-from paceline.targets.forwards import Done, OnEarly, Pending
-from paceline.targets.reading import Top
+from paceline.targets.base import Done, OnEarly, Pending, Request, Rows, Target
+from paceline.targets.reading import Floats, Top
+from paceline.targets.scores import Scores
 from paceline.tree import DraftTree, Ints
 from paceline.vocabulary import Vocabulary
 
@@ -167,8 +167,8 @@ class ReplayScores(Scores):
         self._vocab_size = vocab_size
 
     @cached_property
-    def _choices(self) -> Ints:
-        return self._said
+    def _best(self) -> tuple[Ints, Floats]:
+        return self._said, np.zeros(len(self._said), np.float32)
 
     @property
     def logits(self) -> torch.Tensor:

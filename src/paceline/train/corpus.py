@@ -9,6 +9,8 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from paceline.errors import InputError
+
 PASSAGE_CHARACTERS = 5000
 """Lines are gathered into passages of about this length; an end-of-text token stands between passages."""
 HELD_OUT_SHARE = 0.02
@@ -63,7 +65,7 @@ def read(folder: Path) -> list[Text]:
 
 def _passages(path: Path) -> Iterator[str]:
     if not path.is_file():
-        raise ValueError(f"no text at {path}; give --text the folder that holds {', '.join(s.file for s in SOURCES)}")
+        raise InputError(f"no text at {path}; give --text the folder that holds {', '.join(s.file for s in SOURCES)}")
     gathered, characters = list[str](), 0
     for line in path.read_text(encoding="utf8").splitlines():
         if line.strip():

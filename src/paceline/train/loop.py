@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from torch import nn
 from transformers import PreTrainedModel
 
+from paceline.errors import InputError
 from paceline.files import partial
 from paceline.train.corpus import windows
 from paceline.train.plans import Recipe
@@ -81,7 +82,7 @@ class Run:
             loss.backward()
             total += float(loss.detach())
         if not math.isfinite(total):
-            raise ValueError(f"the loss is {total} at step {self.step}; lower the learning rates")
+            raise InputError(f"the loss is {total} at step {self.step}; lower the learning rates")
         nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
         for optimizer, _ in self._optimizers:
             optimizer.step()

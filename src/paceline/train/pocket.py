@@ -22,6 +22,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from transformers import AutoTokenizer, LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerBase
 
+from paceline.errors import InputError
 from paceline.files import partial, terminable, workplace
 from paceline.targets.pocket import bundle
 from paceline.train import corpus, tokenizers
@@ -80,7 +81,7 @@ class Workshop:
         file = self.checkpoint(name)
         state: dict[str, Any] = torch.load(file, weights_only=True) if file.exists() else {"step": 0}
         if state["step"] < plan.recipe.steps:
-            raise ValueError(f"{name} stands at step {state['step']} of {plan.recipe.steps}; train it to the end first")
+            raise InputError(f"{name} stands at step {state['step']} of {plan.recipe.steps}; train it to the end first")
         model.load_state_dict(state["model"])
         model.train(False)
         return model

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from paceline.planning.acceptance import Point, Spot
-from paceline.tree import ROOT, DraftTree, Ints
+from paceline.tree import ROOT, DraftTree, Ints, ancestors
 
 SIZES = (*range(17), 18, 20, 22, 24, 28, 32, 40, 48, 56, 64, 80, 96, 112, 128, 160, 192, 224, 256)
 
@@ -50,12 +50,12 @@ class Trail:
                 break
             path.append(child)
             node = child
-        order = places(tree)
+        order, below = places(tree), ancestors(tree.parents) & ~np.eye(len(tree), dtype=np.bool_)
         probes = np.zeros(len(tree), np.bool_) if tree.probes is None else tree.probes
         ranks = []
         for start in range(len(path)):
-            below = order[_below(tree, path[start - 1] if start else ROOT) & ~probes]
-            ranks.append(tuple(int((below < order[later]).sum()) for later in path[start:]))
+            nodes = order[~probes & (below[:, path[start - 1]] if start else True)]
+            ranks.append(tuple(int((nodes < order[later]).sum()) for later in path[start:]))
         return cls(tuple(ranks), len(tree) - int(probes.sum()), int(probes.sum()), len(tokens))
 
     def rounds(self, size: int) -> int:
@@ -83,17 +83,6 @@ def places(tree: DraftTree) -> Ints:
     found = np.empty(len(tree), np.int64)
     found[np.lexsort((index, tree.depths(), -tree.path_scores()))] = index
     return found
-
-
-def _below(tree: DraftTree, node: int) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
-    """Which nodes hang from a node, however far."""
-    if node == ROOT:
-        return np.ones(len(tree), np.bool_)
-    below = np.zeros(len(tree), np.bool_)
-    for later in range(node + 1, len(tree)):
-        parent = tree.parents[later]
-        below[later] = parent == node or (parent != ROOT and below[parent])
-    return below
 
 
 def told(trails: Sequence[Trail], size: int) -> Point:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Self
@@ -19,6 +19,7 @@ import numpy as np
 from paceline.bench.calibrate.hindsight import corrected, sizes_to, told
 from paceline.bench.calibrate.seconds import EXPENSIVE, LEAST_REPEATS, ROWS, SPARSE, measured
 from paceline.bench.calibrate.texts import Course, Walk
+from paceline.bench.race import Progress, silent
 from paceline.context import Ints
 from paceline.drafters.base import Drafter
 from paceline.law import Sampling
@@ -34,17 +35,15 @@ NODES, LENGTHS, SEQUENCES = 128, (256, 1024), (1, 4)
 SECONDS = 36.0
 """For the measuring of a method and of the rounds, the loading of the model apart."""
 SHARES = {"first": 0.25, "others": 0.1, "deep": 0.4, "spot": 0.2}
-"""Of those seconds: rounds of the first company and length, and of all others together, the deep run, the other."""
+"""Of those seconds: rounds of the first batch size and length, and of all others together, the deep run, the other."""
 YIELD = 0.5
 """The share of their seconds that texts give up at most where rounds took more than theirs: machines differ, and every
-size of rounds has to be seen a few times."""
+size of rounds has to be measured a few times."""
 HIGHEST_SPOT, LEAST_SPOT = 16, 2
 FEW = 2
 """Repeats of batch sizes and lengths beyond the first."""
 NEAR = 1.1
 """Sizes within this factor of the largest are not measured beside it."""
-
-Advance = Callable[[str, int, int], None]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,7 +67,7 @@ class Plan:
     """What to measure."""
 
     max_nodes: int | None = None
-    """None for `NODES`, or fewer where larger drafts are too dear to be worth it."""
+    """None for `NODES`, or fewer where larger drafts are too expensive to be worth it."""
     lengths: tuple[int, ...] = LENGTHS
     sequences: tuple[int, ...] = SEQUENCES
     sampling: Sampling = field(default_factory=lambda: Sampling(temperature=0.8))
@@ -84,33 +83,34 @@ class Plan:
             )
         if not self.sequences or min(self.sequences) < 1:
             raise ValueError(f"a batch holds at least 1 text, not {min(self.sequences, default='none')}")
-        if self.max_new_tokens < 1:
-            raise ValueError(f"a text to write is at least 1 token, not {self.max_new_tokens}")
+        if self.max_new_tokens < 2:
+            raise ValueError(
+                f"a text to write is at least 2 tokens, for the first comes with its prompt, not {self.max_new_tokens}"
+            )
         if not 0 < self.seconds < math.inf:
             raise ValueError(f"the seconds to measure for must be at least a little, not {self.seconds:g}")
 
 
 @dataclass(kw_only=True)
 class Calibrator:
-    """Measures what a plan says. Nothing is stored: whoever runs it does that in the end."""
+    """Measures what a plan says, and stores nothing."""
 
     target: Target
     methods: Sequence[Method]
     prompts: Sequence[tuple[str, Ints]]
     """What to write, by name."""
     plan: Plan
-    progress: Advance = lambda doing, done, total: None
+    progress: Progress = silent
     _texts: float = field(default=1.0, init=False)
     """The share of their seconds that texts have."""
     _started: float = field(default_factory=time.perf_counter)
 
     def run(self, known: Profile | None = None) -> Profile:
         """A new profile. What is ``known`` of other methods stays, and their sizes are chosen anew."""
-        setup = setup_of(self.target)
         kept = known.methods if known else ()
         timings, readings = self._seconds(max((method.top for method in kept), default=0))
         self._texts = self._left_to_texts(time.perf_counter() - self._started)
-        profile = Profile.now(setup, timings, readings)
+        profile = Profile.now(setup_of(self.target), tuple(timings), tuple(readings))
         most = max(t.rows for t in timings if (t.sequences, t.length) == _first(timings)) - 1
         found = tuple(self._method(method, profile, most) for method in self.methods)
         return _sized(replace(profile, methods=kept).with_methods(found))
@@ -124,33 +124,33 @@ class Calibrator:
         profile = replace(profile, readings=(*profile.readings, *more))
         return _sized(profile.with_methods(others).with_methods(tuple(one for one in own if one is not None)))
 
-    def _seconds(self, top: int) -> tuple[tuple[Timing, ...], tuple[Reading, ...]]:
-        """Of every company and length; best tokens are read in the first of them: as many as any method reads, the
+    def _seconds(self, top: int) -> tuple[list[Timing], list[Reading]]:
+        """Of every batch size and length; best tokens are read in the first of them: as many as any method reads, the
         ``top`` of those that are known already among them."""
         timings, readings = list[Timing](), list[Reading]()
         text = np.concatenate([prompt for _, prompt in self.prompts])
         top = max([top, *(method.drafter.needs.top for method in self.methods)])
-        limit = self.plan.max_nodes
-        cells = self._cells()
+        limit, cells = self.plan.max_nodes, self._cells()
         for number, (sequences, length) in enumerate(cells):
-            share = SHARES["first"] if number == 0 else SHARES["others"] / (len(cells) - 1)
-            rows = _rows(ROWS if number == 0 else SPARSE, limit, sequences)
+            first = number == 0
+            share = SHARES["first"] if first else SHARES["others"] / (len(cells) - 1)
+            texts = "text" if sequences == 1 else "texts"
             took, read = measured(
                 self.target,
                 text,
-                rows=rows,
+                rows=_rows(ROWS if first else SPARSE, limit, sequences),
                 length=length,
                 sequences=sequences,
-                top=top if number == 0 else 0,
+                top=top if first else 0,
                 seconds=share * self.plan.seconds,
-                cap=EXPENSIVE if self.plan.max_nodes is None else None,
-                repeats=LEAST_REPEATS if number == 0 else FEW,
+                cap=EXPENSIVE if limit is None else None,
+                repeats=LEAST_REPEATS if first else FEW,
                 sampling=self.plan.sampling,
-                advance=partial(self._advance, f"rounds of {_told(sequences, length)}"),
+                advance=partial(self._advance, f"rounds of {sequences} {texts} of {length} tokens"),
             )
             timings += took
             readings += read
-        return tuple(timings), tuple(readings)
+        return timings, readings
 
     def _left_to_texts(self, spent: float) -> float:
         over = spent / self.plan.seconds - SHARES["first"] - SHARES["others"]
@@ -158,14 +158,11 @@ class Calibrator:
         return min(1.0, max(YIELD, 1 - over / planned)) if planned else 1.0
 
     def _cells(self) -> list[tuple[int, int]]:
-        """The first company at every length, and every other one at the first length."""
-        companies, lengths = self.plan.sequences, self._lengths()
-        return [*((companies[0], length) for length in lengths), *((many, lengths[0]) for many in companies[1:])]
-
-    def _lengths(self) -> list[int]:
-        """Those that the model's context has room for, the shortest in any case."""
-        fitting = [length for length in self.plan.lengths if fits(length, self.target.context_length)]
-        return fitting or [min(self.plan.lengths)]
+        """The first batch size at every length that the model's context has room for, the shortest in any case, and
+        every other batch size at the first length."""
+        (first, *others), limit = self.plan.sequences, self.target.context_length
+        lengths = [length for length in self.plan.lengths if fits(length, limit)] or [min(self.plan.lengths)]
+        return [*((first, length) for length in lengths), *((many, lengths[0]) for many in others)]
 
     def _method(self, method: Method, profile: Profile, most: int) -> Acceptance:
         course = Course(
@@ -176,18 +173,20 @@ class Calibrator:
             advance=partial(self._advance, f"{method.spec}, drafts of {most} nodes"),
         )
         names, prompts = zip(*self.prompts, strict=True)
-        walks = course.walk(prompts, most, SHARES["deep"] * self._texts * self.plan.seconds)
+        texts = course.walk(prompts, most, SHARES["deep"] * self._texts * self.plan.seconds)
+        walks = [walk for walk in texts if walk.trails]  # a text may end with its first token
+        if not walks:
+            raise ValueError(
+                "the first token of every text ends it, so there are no rounds to measure; give other prompts"
+            )
         acceptance = self._told(method, names, walks, most)
         best = acceptance.choose(profile.curves(acceptance.top), *_first(profile.timings))
         small = min(max(best.nodes, LEAST_SPOT), HIGHEST_SPOT, most)
         self._advance(f"{method.spec}, drafts of {small} nodes")
         again = course.follow(walks, small, SHARES["spot"] * self._texts * self.plan.seconds)
-        deep = [trail for walk in walks[: len(again)] for trail in walk.trails]
-        spot = Spot(
-            nodes=small,
-            foretold=told(deep, small).tokens,
-            found=sum(walk.emitted for walk in again) / sum(len(walk.trails) for walk in again),
-        )
+        foretold = told([trail for walk in walks[: len(again)] for trail in walk.trails], small).tokens
+        found = sum(walk.emitted for walk in again) / sum(len(walk.trails) for walk in again)
+        spot = Spot(nodes=small, foretold=foretold, found=found)
         return replace(
             acceptance,
             points=corrected(acceptance.points, spot),
@@ -218,14 +217,13 @@ class Calibrator:
 
 
 def _sized(profile: Profile) -> Profile:
-    """A profile whose methods all have the sizes that are best by its timings."""
-    return replace(profile, methods=tuple(chosen(method, profile) for method in profile.methods))
+    """A profile whose methods all have the sizes that are best by its timings, for every batch size and length."""
 
+    def chosen(method: Acceptance) -> Acceptance:
+        curves = profile.curves(method.top)
+        return replace(method, choices=tuple(method.choose(curves, *key) for key in curves.keys))
 
-def chosen(method: Acceptance, profile: Profile) -> Acceptance:
-    """A method with its best size for every company and length of a profile."""
-    curves = profile.curves(method.top)
-    return replace(method, choices=tuple(method.choose(curves, *key) for key in curves.keys))
+    return replace(profile, methods=tuple(map(chosen, profile.methods)))
 
 
 def fits(length: int, context_length: int | None) -> bool:
@@ -234,7 +232,7 @@ def fits(length: int, context_length: int | None) -> bool:
 
 
 def _first(timings: Sequence[Timing]) -> tuple[int, int]:
-    """The company and length that was measured first, and most closely."""
+    """The batch size and length that was measured first, and most closely."""
     return timings[0].sequences, timings[0].length
 
 
@@ -247,7 +245,3 @@ def _rows(rows: Sequence[int], nodes: int | None, sequences: int) -> list[int]:
     most = 1 + (NODES if nodes is None else nodes)
     bound = max(2, most // sequences)
     return sorted({row for row in rows if row <= bound / NEAR} | {bound if sequences == 1 else 2, 1})
-
-
-def _told(sequences: int, length: int) -> str:
-    return f"{sequences} {'text' if sequences == 1 else 'texts'} of {length} tokens"

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -24,39 +24,25 @@ from paceline.planning.fixed import Fixed
 from paceline.targets.base import Target
 
 
-@dataclass(frozen=True, eq=False)
-class Walk:
-    """One text of a run."""
+class Walk(Fixed):
+    """One text with drafts of one size: its planner, which remembers what became of the drafts."""
 
-    tokens: Ints
-    """All of it, prompt included."""
-    prompt_length: int
-    trails: tuple[Trail, ...]
-    seconds_draft: float
-
-    @property
-    def emitted(self) -> int:
-        """Tokens that rounds emitted; the first token of a text comes with its prompt."""
-        return sum(trail.emitted for trail in self.trails)
-
-
-@dataclass(eq=False)
-class Witness(Fixed):
-    """Drafts of one size; it remembers what became of them."""
-
-    nodes: int
-    advance: Callable[[], None] = lambda: None
-    trails: list[Trail] = field(default_factory=list)
-    seconds_draft: float = 0.0
-
-    def __post_init__(self) -> None:
-        super().__init__(self.nodes)
+    def __init__(self, nodes: int, prompt: Ints, advance: Callable[[], None]) -> None:
+        super().__init__(nodes)
+        self.tokens, self.prompt, self._advance = prompt, prompt, advance
+        self.trails: list[Trail] = []
+        self.seconds_draft = 0.0
 
     def review(self, outcomes: Sequence[Outcome]) -> None:
         for outcome in outcomes:
             self.trails.append(Trail.of(outcome.sent, outcome.tokens))
             self.seconds_draft += outcome.seconds_draft
-        self.advance()
+        self._advance()
+
+    @property
+    def emitted(self) -> int:
+        """Tokens that rounds emitted; the first token of a text comes with its prompt."""
+        return sum(trail.emitted for trail in self.trails)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -84,8 +70,7 @@ class Course:
         again, ends = list[Walk](), time.perf_counter() + seconds
         for walk in walks:
             started = time.perf_counter()
-            length = len(walk.tokens) - walk.prompt_length
-            again.append(self._one(walk.tokens[: walk.prompt_length], nodes, length, script=walk.tokens))
+            again.append(self._one(walk.prompt, nodes, len(walk.tokens) - len(walk.prompt), script=walk.tokens))
             if 2 * time.perf_counter() - started > ends:
                 break
         return again
@@ -93,17 +78,11 @@ class Course:
     def _one(
         self, prompt: Ints, nodes: int, length: int, *, until: float | None = None, script: Ints | None = None
     ) -> Walk:
-        witness = Witness(nodes, self.advance)
+        walk, eos = Walk(nodes, prompt, self.advance), self.target.eos
         self.drafter.reset()
-        how = Drafting(planner="fixed:0", make=lambda *_: self.drafter, planned=lambda *_: witness)
-        job = Job(
-            prompt=prompt,
-            sampling=self.sampling,
-            max_new_tokens=length,
-            eos=self.target.eos,
-            script=script,
-            until=until,
-        )
-        written = Ours(self.drafter.spec or self.drafter.name, self.target, how).write(job, time.perf_counter)
-        tokens = np.concatenate([prompt, np.asarray(written.tokens, np.int64)])
-        return Walk(tokens, len(prompt), tuple(witness.trails), witness.seconds_draft)
+        how = Drafting(planner="fixed:0", make=lambda *_: self.drafter, planned=lambda *_: walk)
+        ours = Ours(self.drafter.spec or self.drafter.name, self.target, how)
+        job = Job(prompt=prompt, sampling=self.sampling, max_new_tokens=length, eos=eos, script=script, until=until)
+        written = ours.write(job, time.perf_counter)
+        walk.tokens = np.concatenate([prompt, np.asarray(written.tokens, np.int64)])
+        return walk

@@ -55,6 +55,7 @@ DASHED: dict[str, Any] = {"color": INK, "linewidth": 1.25, "linestyle": (0, (3, 
 OUTLINE: dict[str, Any] = {"linewidth": 0.75, "edgecolor": PAPER}
 UNWANTED = {"transform", "clip-path"}
 """Attributes: nothing is turned, nothing reaches beyond the chart."""
+CLEAR = SHOWN | {10: " "}
 TIP, NEXT = "tip:", "\u241e"
 Points = Sequence[tuple[float, float]]
 Margins = tuple[float, float, float, float]
@@ -93,7 +94,9 @@ def intervals(title: str, told: str, rows: Sequence[Interval], caption: str) -> 
         for row, (left, right), y in zip(rows, bounds, _rows(axes, rows, 38), strict=True):
             color, value = CODES[look(row.number)], row.found.value
             spread = [[value - left], [min(right, steps[-1]) - value]]
-            axes.errorbar(value, y, xerr=spread, fmt="none", ecolor=color, elinewidth=2, capsize=4, capthick=2)
+            axes.errorbar(
+                value, y, xerr=spread, fmt="none", color=color, ecolor=color, elinewidth=2, capsize=4, capthick=2
+            )
             axes.scatter(value, y, 70, color, marker=_marker(row.number), zorder=3, **OUTLINE)
             if right > steps[-1]:
                 axes.scatter(steps[-1], y, 70, color, marker=">")
@@ -211,7 +214,7 @@ def plot(title: str, told: str, series: Sequence[Series], scales: Scales, height
         axes.set_xlim(right[0] - margin, right[-1] + margin)
         axes.grid(visible=False, axis="x")
         axes.annotate(scales.words[0], (WIDTH - 8, 5), xycoords="figure points", ha="right", color=CODES["soft"])
-        axes.annotate(scales.words[1], (4, height - 12), xycoords="figure points", color=CODES["soft"])
+        axes.annotate(scales.words[1], (4, height - 15), xycoords="figure points", color=CODES["soft"])
 
     svg = _svg(title, told, draw, (WIDTH, height), (48, 20, 26, 42))
     return Chart(svg, caption, [(one.number, one.name) for one in series])
@@ -245,14 +248,14 @@ def _rows(axes: Axes, rows: Sequence[Interval | Bar], each: int) -> list[int]:
     axes.set_yticks([])
     for place, row in enumerate(rows):
         y, room = height + 14 - each * place, LETTERS - cell_len(row.label)
-        axes.annotate(short(row.name, room), (8, y), xycoords="figure points", weight="bold")
+        axes.annotate(short(row.name.translate(CLEAR), room), (8, y), xycoords="figure points", weight="bold")
         axes.annotate(row.label, (WIDTH - 8, y), xycoords="figure points", ha="right")
     return [each * place + 30 for place in range(len(rows))]
 
 
 def _tips(*words: str) -> str:
     """The name of a group of marks, for `_svg` to put a sentence at each."""
-    return TIP + NEXT.join(words).translate(SHOWN | {10: " "})
+    return TIP + NEXT.join(words).translate(CLEAR)
 
 
 def _svg(
@@ -261,7 +264,7 @@ def _svg(
     """A whole SVG, with its name and what it shows in words."""
     (width, height), (left, right, top, bottom) = size, margins
     written = StringIO()
-    with mpl.rc_context({**STYLE, "svg.hashsalt": title}), warnings.catch_warnings():
+    with mpl.rc_context({**STYLE, "svg.hashsalt": title.translate(CLEAR)}), warnings.catch_warnings():
         warnings.filterwarnings("ignore", "Glyph")  # a browser has more fonts
         figure = Figure((width / 72, height / 72), frameon=False)
         inside = (width - left - right) / width, (height - top - bottom) / height
@@ -271,7 +274,7 @@ def _svg(
     root = ElementTree.fromstring(written.getvalue())
     found = ElementTree.Element("svg", {"class": f"chart {kind}", "viewBox": f"0 0 {width} {height}", "role": "img"})
     for name, words in (("title", title), ("desc", told)):
-        ElementTree.SubElement(found, name).text = words.translate(SHOWN)
+        ElementTree.SubElement(found, name).text = words.translate(CLEAR)
     found.extend(root.findall("{*}g"))
     _clean(found)
     text = ElementTree.tostring(found, encoding="unicode")

@@ -22,7 +22,7 @@ import numpy as np
 
 from paceline.bench.race import Race
 from paceline.bench.run.contestant import Job, TextContestant, Work, Written, cut
-from paceline.bench.run.directory import Run, add, drop_torn, go_on, write_about
+from paceline.bench.run.directory import Run, add, go_on, keep_whole, write_about
 from paceline.bench.run.judge import Judge
 from paceline.bench.run.keeping import Spell, kept, times
 from paceline.bench.run.ours import Ours
@@ -102,7 +102,7 @@ class Referee:
         """Write all units that are not there yet."""
         units = list(self.units())
         turns = [sum(len(prompt.turns) for prompt in unit) for unit in units]
-        drop_torn(self.run, lambda unit: len(self.contestants) * (turns[unit] if unit < len(turns) else 0))
+        keep_whole(self.run, lambda unit: len(self.contestants) * (turns[unit] if unit < len(turns) else 0))
         done = {(record.unit, record.repeat) for record in self.run.records}
         todo = [(repeat, unit) for repeat in range(self.conditions.repeat) for unit in range(len(units))]
         missing = [(repeat, unit) for repeat, unit in todo if (unit, repeat) not in done]
