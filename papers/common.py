@@ -56,7 +56,7 @@ class Claim:
         if way is Way.LEVEL:
             return cls(claim, paper, ours, abs(ratio.value - 1) <= LEVEL, ratio=ratio)
         chance = " (chance alone could show this)" if ratio.bounded else " (without an interval)"
-        agrees = (ratio.value > 1) is (way is Way.ABOVE)
+        agrees = ratio.value > 1 if way is Way.ABOVE else ratio.value < 1
         return cls(claim, paper, ours, agrees, "" if ratio.excludes(1) else chance, ratio)
 
     @property
