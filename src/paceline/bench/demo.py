@@ -57,30 +57,22 @@ class Shown:
         texts = [heat.laps[method].result for heat in self.heats]
         return [texts[start : start + count] for start in range(0, len(texts), count)]
 
-    def texts(self, method: str) -> list[Generation]:
-        """The texts of the first pass, one per prompt."""
-        return self.passes(method)[0]
-
     @property
     def plain(self) -> list[Generation]:
         """Plain decoding's texts of the first pass."""
-        return self.texts(self.methods[0])
+        return self.passes(self.methods[0])[0]
 
     def speeds(self, method: str) -> list[float]:
-        """Tokens per second of each pass, all prompts together."""
+        """Tokens per second of each pass, all prompts together; first tokens come with their prompts."""
+        totals = [[text.totals for text in texts] for texts in self.passes(method)]
         return [
-            sum(len(text.tokens) for text in texts) / max(sum(text.totals.seconds for text in texts), 1e-9)
-            for texts in self.passes(method)
+            sum(one.tokens - one.tokens_of_prefill for one in found) / max(sum(one.seconds for one in found), 1e-9)
+            for found in totals
         ]
-
-    def speed_up(self, method: str) -> float:
-        """The median of what each pass found, against plain decoding in the same pass."""
-        pairs = zip(self.speeds(method), self.speeds(self.methods[0]), strict=True)
-        return median(mine / plain for mine, plain in pairs)
 
     def per_round(self, method: str, count: Callable[[Totals], int] = lambda totals: totals.tokens) -> float:
         """A count per round, over all texts of a pass."""
-        totals = [text.totals for text in self.texts(method)]
+        totals = [text.totals for text in self.passes(method)[0]]
         return sum(map(count, totals)) / max(sum(one.rounds for one in totals), 1)
 
     def parting(self, method: str) -> Parting | None:
@@ -111,7 +103,7 @@ class Shown:
 
     def picture(self, number: int, name: str) -> TokenPicture:
         """The tokens of the best method's text of a prompt, by who proposed them."""
-        text = self.texts(self.best)[number]
+        text = self.passes(self.best)[0][number]
         title = f"{name}, drafts by {self.best}"
         return TokenPicture(self.prompts[number], tuple(text.pieces), text.totals, {}, title)
 
@@ -121,13 +113,14 @@ class Shown:
 
     def _row(self, method: str) -> dict[str, Any]:
         speeds, place = self.speeds(method), self.parting(method)
+        in_the_same_pass = zip(speeds, self.speeds(self.methods[0]), strict=True)
         return {
             "method": method,
             "tokens_per_second": median(speeds),
             "slowest_pass": min(speeds),
             "fastest_pass": max(speeds),
             "passes": len(speeds),
-            "speed_up": self.speed_up(method),
+            "speed_up": median(mine / plain for mine, plain in in_the_same_pass),
             "tokens_per_round": self.per_round(method),
             "mean_accepted": self.per_round(method, lambda totals: totals.accepted),
             "identical": place is None,
