@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from paceline.bench.parting import first_difference
 from paceline.bench.run.directory import Run
 from paceline.bench.run.record import Record
+from paceline.bench.texts import first_difference
 
 WHO = ("methods", "peers", "limit", "tasks", "langs", "repeat")
 """What of a recipe says which texts there are, not what is in them."""

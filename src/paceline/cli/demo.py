@@ -45,7 +45,7 @@ from paceline.files import check_output, write_whole
 
 if TYPE_CHECKING:
     from paceline.bench.demo import Shown
-    from paceline.bench.parting import Parting
+    from paceline.bench.texts import Parting
 
 METHODS = ("plain", "assistant", "auto")
 BALLASTED = "+ballast"
@@ -162,21 +162,20 @@ class Part:
     @property
     def claim(self) -> Parting | None:
         """Where a slow twin's texts part from its model's; None where they do not, as they must not."""
-        from paceline.bench.parting import parting
-
-        return None if self.twin_of is None else parting(enumerate(self.found.plain), self.twin_of.found.plain)
+        found = self.found
+        return None if self.twin_of is None else found.parting(found.base, self.twin_of.found)
 
     @property
     def same(self) -> bool:
         """Whether every method wrote the text of plain decoding, and a slow twin that of its model."""
-        return self.found.same and self.claim is None
+        return self.claim is None and not any(self.found.parting(method) for method in self.found.methods)
 
     def as_dict(self) -> dict[str, Any]:
         return {
             **self.facts,
             "ballast": self.ballast or None,
-            "parts_from_the_model_at": None if self.claim is None else self.claim.as_dict(),
-            "texts": [text.text for text in self.found.plain],
+            "parts_from_the_model_at": None if self.claim is None else self.claim._asdict(),
+            "texts": [text.text for text in self.found.passes(self.found.base)[0]],
             "repeated_8grams": self.found.repetition,
             "prompts_left_out": self.found.left_out,
             "methods": self.found.rows(),
@@ -270,7 +269,7 @@ def _facts(part: Part) -> Iterator[str]:
 def _rows(found: Shown) -> Iterator[tuple[str, ...]]:
     for row in found.rows():
         place = found.parting(row["method"])
-        if row["method"] == found.methods[0]:
+        if row["method"] == found.base:
             text = "(plain decoding)" if place is None else f"not reproducible: {place}"
         else:
             text = "identical" if place is None else str(place)
@@ -286,12 +285,12 @@ def _rows(found: Shown) -> Iterator[tuple[str, ...]]:
 
 def _notes(part: Part) -> Iterator[str]:
     found = part.found
-    passes = len(found.speeds(found.methods[0]))
-    yield f"{sum(len(text.tokens) for text in found.plain)} tokens from {counted(len(found.prompts), 'prompt')}"
+    first, *more = found.passes(found.base)
+    yield f"{sum(len(text.tokens) for text in first)} tokens from {counted(len(found.prompts), 'prompt')}"
     if found.left_out:
         yield f"{found.left_out} left out for lack of time: this machine is slow or busy"
-    if passes > 1:
-        yield f"medians of {passes} passes, methods taking turns"
+    if more:
+        yield f"medians of {1 + len(more)} passes, methods taking turns"
     yield "decoding time only, prefill apart"
     yield f"repeated 8-grams {found.repetition:.0%}"
     if found.repetition > LOOPING:
