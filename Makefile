@@ -27,7 +27,7 @@ test: $(READY)
 check: $(READY)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(BIN)/mypy --strict src
+	$(BIN)/mypy --strict src papers
 	$(BIN)/python -m pytest -q tests/test_house.py
 
 # The stamp is removed first and written last, so an interrupted installation starts again. torch goes in

@@ -105,15 +105,17 @@ def made_run(
     run = begin(path, _about(making, dict(recipe or {}), dict(model or {}), dict(missing or {}), joules), asked)
     units = [(task, language, number) for task, language in making.cells for number in range(prompts)]
     machine = Machine(np.random.default_rng(seed), noise, drift, len(units) * repeats * len(making.entries))
+    written = list[Record]()
     for repeat in range(repeats):
         for unit, (task, language, number) in enumerate(units):
-            texts = []
+            texts = list[Record]()
             for turn in range(2 if task == "mt_bench" else 1):
                 loops = degenerate and unit == 0
                 texts += _unit(making, machine, task, language, number, unit, turn, repeat, loops, joules)
             if stall and unit == repeat == 0:
                 _stall(texts)
-            add(run, texts)
+            written += texts
+    add(run, written)  # at once: every writing waits for the disk
     run.about.finished = finished
     write_about(run)
     return run

@@ -4,6 +4,7 @@ from collections.abc import Callable, Sequence
 
 import pytest
 
+from drafting import context_of
 from engine import PROMPT, SIZE, habitual, write, write_slowly
 from paceline.context import Context, Ending
 from paceline.drafters import Budget, Drafter, Seen, make_drafter
@@ -19,10 +20,6 @@ from paceline.planning.specs import make_planner
 from paceline.targets.table import TableTarget
 from paceline.tree import DraftTree
 from paceline.verify import Rule
-
-
-def context_of(tokens: Sequence[int]) -> Context:
-    return Context(tokens, Sampling(), Ending(max_new_tokens=1000))
 
 
 class Part(Drafter):

@@ -163,36 +163,6 @@ bench report
   --out  Path  required
   --texts  int  = 50
   --json
-bench study
-  <NAME>  str ?
-  --model -m  str  = pocket+ballast:500M
-  --trust-remote-code
-  --dtype  str
-  --device  str
-  --method  str  = unispec
-  --suite  str  = continuation
-  --tasks  names
-  --langs  names
-  --limit  int  = 2
-  --data  Path
-  --max-new-tokens  int  = 64
-  --temperature  float
-  --seed  int  = 0
-  --repeat  int  = 1
-  --threads  int
-  --sizes  names
-  --calibration-seconds  float  = 20.0
-  --out  Path
-  --html  Path
-  --json
-bench energy
-  --watts  float
-  --tokens-per-second  float
-  --texts  int  = 50
-  --tokens  int  = 128
-  --table  str
-  --device  str  = cpu
-  --json
 bench overhead
   --models  str +  = pocket pocket+ballast:300M
   --draft-model -md  str
@@ -212,6 +182,10 @@ bench draft-cost
   --trust-remote-code
   --dtype  str
   --device  str
+  --forwards
+  --contexts  int +  = (256, 1024)
+  --sequences  int +  = (1,)
+  --rows  int +  = (1, 2, 4, 8, 16, 32, 64)
   --json
 datastore
 datastore build
@@ -254,12 +228,6 @@ dict lookup
   --tokenizer --model -m  str
   --trust-remote-code
   --json
-dict fertility
-  --tokenizers  utf8 +
-  --trust-remote-code
-  --texts  named_text +
-  --data  Path
-  --json
 dict emulate
   --dict  Path +
   --text  Path
@@ -273,21 +241,6 @@ dict emulate
   --show  str  tokens
   --color  str  auto|always|never  = auto
   --out  Path
-  --json
-dict sweep
-  --out  Path  required
-  --tokenizers  utf8 +
-  --trust-remote-code
-  --texts  named_text +
-  --orders  int +  = (1, 2, 3)
-  --sizes  int +  = (10000, 50000, 100000, 200000, 500000, 1000000)
-  --min-probs  float +  = (0.2, 0.5, 0.8, 0.9, 1.0)
-  --test-words  int  = 100000
-  --ngrams  int  = 2000000
-  --budget  int  = 8
-  --workers  int
-  --data  Path
-  --show  str  cells
   --json
 export
   <ENGINE>  str  vllm|llama.cpp|transformers

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from drafting import PLENTY, context_of, drafted, paths_of, seen_of
 from engine import PROMPT, SIZE, habitual, tabled, write, write_slowly
 from families import byte_tokenizer
 from paceline.check import METHODS, WITH_DICTIONARY, Checker, completing
@@ -22,7 +23,7 @@ from paceline.dictionary.entries import Entries as Table
 from paceline.dictionary.entries import level, probability
 from paceline.dictionary.index import Dictionary, Match
 from paceline.dictionary.statistics import LONGEST, NOWHERE
-from paceline.drafters import Budget, Drafter, Seen, make_drafter
+from paceline.drafters import Budget, Drafter, make_drafter
 from paceline.drafters import dictionary as module
 from paceline.drafters.auto import Auto
 from paceline.drafters.base import Ask
@@ -31,17 +32,15 @@ from paceline.engine.loop import Session
 from paceline.engine.serial import run
 from paceline.law import Sampling
 from paceline.planning.specs import make_planner
-from paceline.targets.base import Request, Scores
 from paceline.targets.table import TableTarget
 from paceline.tree import EMPTY, ROOT, DraftTree
-from paceline.verify import Rule, Verdict
+from paceline.verify import Rule
 from paceline.vocabulary import Vocabulary
 
 Ids = tuple[int, ...]
 Entry = tuple[Ids, float, float]
 """What is proposed, how likely its first token is, and how likely each later one."""
 FINGERPRINT = "of no tokenizer"
-BUDGET = Budget(99, 99)
 
 
 def dictionary(path: Path, entries: Mapping[Ids, Entry | Ids], tokenizer: str = FINGERPRINT) -> str:
@@ -68,21 +67,6 @@ def random_entries(random: np.random.Generator, size: int = 4, count: int = 40) 
     return {tokens(4): (tokens(5), *random.uniform(0.1, 0.99, 2).tolist()) for _ in range(count)}
 
 
-def context_of(tokens: Sequence[int], **sampling: Any) -> Context:
-    return Context(tokens, Sampling(**sampling), Ending(max_new_tokens=1000))
-
-
-def drafted(drafter: Drafter, tokens: Sequence[int], budget: Budget = BUDGET) -> DraftTree:
-    (tree,) = drafter.propose([Ask(drafter.open(context_of(tokens)), budget)])
-    tree.check()
-    return tree
-
-
-def words(tree: DraftTree) -> list[Ids]:
-    """The path to every node."""
-    return [tuple(int(tree.tokens[i]) for i in tree.path(node)) for node in range(len(tree))]
-
-
 def coarse(chance: float) -> float:
     """A probability as a dictionary keeps it."""
     return probability(int(level(np.array(chance))))
@@ -97,8 +81,7 @@ def suffixes(tokens: Sequence[int], entries: Mapping[Ids, Any]) -> list[Ids]:
 def followed(drafter: Drafter, state: Any, context: Context, token: int) -> None:
     """The text goes on, and the drafter is told."""
     context.commit(token)
-    request = Request.of_tree(tabled().open(), 0, EMPTY)
-    drafter.observe([Seen(state, Verdict((), (token,), 0), Scores(request, None))])
+    drafter.observe([seen_of(state, 0, tokens=(token,))])
 
 
 # --- one dictionary ---------------------------------------------------------------------------------------------------
@@ -139,7 +122,7 @@ def test_one_dictionary_says_the_same_however_often_it_was_wrong(tmp_path: Path)
     context = context_of([1] * 50)
     state = drafter.open(context)
     for _ in range(50):
-        (tree,) = drafter.propose([Ask(state, BUDGET)])
+        (tree,) = drafter.propose([Ask(state, PLENTY)])
         assert tree.tokens.tolist() == [2, 3]
         followed(drafter, state, context, 1)
 
@@ -233,7 +216,7 @@ def test_branches_are_what_shorter_endings_propose_besides(tmp_path: Path, seed:
         tokens = random.integers(0, 4, random.integers(1, 14)).tolist()
         depth = int(random.integers(1, 7))
         tree = drafted(drafter, tokens, Budget(99, depth))
-        paths = words(tree)
+        paths = paths_of(tree)
         assert len(paths) == len(set(paths))
         proposals = [entries[ending][0][:depth] for ending in suffixes(tokens, entries)]
         assert all(any(told[: len(path)] == path for told in proposals) for path in paths)
@@ -247,14 +230,14 @@ def test_branches_are_what_shorter_endings_propose_besides(tmp_path: Path, seed:
         for parent in range(ROOT, len(tree)):
             assert np.exp(tree.scores[tree.children(parent)]).sum() <= 1 + 1e-9
         small = drafted(drafter, tokens, Budget(3, depth))
-        assert set(words(small)) == set(words(tree.top(3)))
+        assert set(paths_of(small)) == set(paths_of(tree.top(3)))
         wide += len(ends) > 1
     assert wide > 20
 
 
 def room(tree: DraftTree, path: Ids) -> float:
     """What the children of a node leave of its certainty."""
-    node = words(tree).index(path) if path else ROOT
+    node = paths_of(tree).index(path) if path else ROOT
     return 1 - float(np.exp(tree.scores[tree.children(node)]).sum())
 
 
@@ -267,14 +250,14 @@ def test_a_shorter_match_has_what_the_longer_ones_leave() -> None:
         Match(1, (5,), half, half),
         Match(1, (6,), half, half),
     ]
-    tree = branched(found, 3, BUDGET)
-    chances = dict(zip(words(tree), np.exp(tree.scores).tolist(), strict=True))
+    tree = branched(found, 3, PLENTY)
+    chances = dict(zip(paths_of(tree), np.exp(tree.scores).tolist(), strict=True))
     expected = {(1,): 0.8, (1, 2): 0.5, (1, 3): 0.25, (1, 3, 4): 0.5, (5,): 0.1}
     assert chances == pytest.approx(expected)
-    assert words(branched(found, 1, BUDGET)) == [(1,), (1, 2)]
+    assert paths_of(branched(found, 1, PLENTY)) == [(1,), (1, 2)]
     sure = [Match(2, (1,), np.log(0.985), 0.0), Match(1, (2,), half, half)]
     assert LEAST > 0.015 * 0.5
-    assert words(branched(sure, 2, BUDGET)) == [(1,)]
+    assert paths_of(branched(sure, 2, PLENTY)) == [(1,)]
 
 
 # --- several dictionaries ---------------------------------------------------------------------------------------------
@@ -306,7 +289,7 @@ def test_the_longest_match_proposes_and_of_equals_who_was_right_more_often(tmp_p
     by_share = silent = 0
     for _ in range(250):
         tokens = context.tokens.tolist()
-        (tree,) = drafter.propose([Ask(state, BUDGET)])
+        (tree,) = drafter.propose([Ask(state, PLENTY)])
         known = [(which, suffixes(tokens, entries)) for which, entries in enumerate(several)]
         heard = [(len(keys[0]), share(which), -which) for which, keys in known if keys and share(which) >= HOPELESS]
         silent += len(heard) < sum(bool(keys) for _, keys in known)
@@ -337,15 +320,14 @@ def test_who_was_asked_and_is_not_told_learns_nothing(tmp_path: Path) -> None:
     drafter = DictSpec(file=",".join(names))
     context = context_of([1])
     state = drafter.open(context)
-    request = Request.of_tree(tabled().open(), 0, EMPTY)
     for _ in range(3):
-        assert drafter.propose_one(state, BUDGET).tokens.tolist() == [2], "of equals the one that is named first"
-        drafter.observe([Seen(state, Verdict((), (), 0), Scores(request, None))])
-    assert [record.said for record in state.records] == [0, 0]
+        assert drafter.propose_one(state, PLENTY).tokens.tolist() == [2], "of equals the one that is named first"
+        drafter.observe([seen_of(state, 0, tokens=())])
+    assert [record.tried for record in state.records] == [0, 0]
     followed(drafter, state, context, 3)
     followed(drafter, state, context, 1)
-    assert [(record.said, record.true) for record in state.records] == [(1, 0), (1, 1)]
-    assert drafter.propose_one(state, BUDGET).tokens.tolist() == [3]
+    assert [(record.tried, record.true) for record in state.records] == [(1, 0), (1, 1)]
+    assert drafter.propose_one(state, PLENTY).tokens.tolist() == [3]
 
 
 # --- with others ------------------------------------------------------------------------------------------------------
@@ -442,7 +424,7 @@ def coming(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tokenizers: tuple[Vo
 
 def proposed(drafter: Drafter, tokens: Sequence[int]) -> list[tuple[Ids, str]]:
     tree = drafted(drafter, tokens)
-    return sorted(zip(words(tree), tree.sources, strict=True))
+    return sorted(zip(paths_of(tree), tree.sources, strict=True))
 
 
 @pytest.mark.usefixtures("coming")
@@ -454,11 +436,11 @@ def test_auto_takes_up_dictionaries_when_it_learns_the_tokenizer(tokenizers: tup
     early = auto.open(context_of(text))
     auto.fit(target, tokenizers[0])
     assert proposed(auto, text) == completion
-    assert len(auto.propose([Ask(early, BUDGET)])[0]) == 0
+    assert len(auto.propose([Ask(early, PLENTY)])[0]) == 0
     late = auto.open(context_of(text))
     auto.fit(target, tokenizers[1])
     assert proposed(auto, text) == []
-    assert len(auto.propose([Ask(late, BUDGET)])[0]) == 2
+    assert len(auto.propose([Ask(late, PLENTY)])[0]) == 2
     for state in (early, late):
         auto.close(state)
     auto.fit(target, tokenizers[0])

@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 
 from paceline.bench.dictionaries.emulator import Dictionaries, Script
-from paceline.bench.dictionaries.paper import TABLE_4, Best
 from paceline.bench.dictionaries.replaying import replayed
 from paceline.bench.dictionaries.tally import Tally, total
 from paceline.bench.run.emulation import Replay
@@ -20,6 +19,7 @@ from paceline.dictionary.running import NEVER, SpelledNgrams, spelled
 from paceline.dictionary.statistics import Statistics, statistics
 from paceline.targets.replay import ReplayTarget
 from paceline.vocabulary import Vocabulary
+from papers.dictspec.numbers import BEST, Best
 from tokenizer_kinds import REAL, byte_level, tokenizer_of, wrapped
 
 DATA = Path(__file__).resolve().parents[2] / "shared" / "data" / "text"
@@ -192,7 +192,7 @@ def test_a_step_writes_what_it_accepts_and_one_token_more(seed: int) -> None:
         assert tally.speed_up == pytest.approx(1 + tally.coverage * tally.accepted_per_draft, rel=1e-12)
 
 
-@pytest.mark.parametrize(("pair", "row"), TABLE_4.items(), ids=lambda part: " ".join(part) if len(part) == 2 else "")
+@pytest.mark.parametrize(("pair", "row"), BEST.items(), ids=lambda part: " ".join(part) if len(part) == 2 else "")
 def test_the_identity_holds_for_the_papers_table(pair: tuple[str, str], row: Best) -> None:
     """Within what rounding to two digits hides."""
     rounding = 0.005
@@ -201,8 +201,8 @@ def test_the_identity_holds_for_the_papers_table(pair: tuple[str, str], row: Bes
 
 
 def test_the_table_has_every_tokenizer_in_every_language() -> None:
-    assert len(TABLE_4) == 15
-    assert len({name for name, _ in TABLE_4}) == 5
+    assert len(BEST) == 15
+    assert len({name for name, _ in BEST}) == 5
 
 
 # --- the command ------------------------------------------------------------------------------------------------

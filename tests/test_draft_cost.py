@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 
 import paceline
-from paceline.bench import draft_cost, made_up
+from paceline.bench import draft_cost, forwards, made_up
+from paceline.bench.law_cost import law_costs
 from paceline.cli import main
 from paceline.cli.bench import draft_cost as command
 from paceline.context import Context
@@ -218,6 +219,50 @@ def test_the_command_tells_the_shares_of_a_named_model(
         assert one["share"] == pytest.approx(beside / (beside + one["milliseconds_forward"]), abs=2e-3)
         assert one["calibrated"] is False
     assert sum(line.startswith("unispec") and line.endswith("%  ms") for line in lines) == 2
+
+
+def test_forwards_are_timed_along_every_path(pocket: Target) -> None:
+    found = list(forwards.forwards(pocket, contexts=[20], sequences=[1, 2], rows=[1, 6], repeats=1))
+    assert [(one.path, one.sequences, one.rows) for one in found] == [
+        *(("own", 1, 1), ("lean", 1, 1), ("transformers", 1, 1), ("own", 1, 6), ("lean", 1, 6)),
+        *(("own", 2, 1), ("lean", 2, 1), ("own", 2, 6), ("lean", 2, 6)),
+    ]
+    assert all(one.milliseconds > 0 and one.apart < 1e-4 for one in found)
+    assert type(pocket.paths[0]).__name__ == "Lean", "the target goes on as before"
+
+
+def test_forwards_of_a_random_model_are_told_beside_the_memorys_bandwidth(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(forwards, "bandwidth", lambda device: 1e9)
+    command = ["bench", "draft-cost", "--forwards", "--model", "random:tiny", "--dtype", "float32", "--rounds", "1"]
+    assert main([*command, "--contexts", "8", "--rows", "1", "4", "--json"]) == 0
+    *lines, last = capsys.readouterr().out.splitlines()
+    said = json.loads(last)
+    config = forwards.SHAPES["tiny"]
+    weights = forwards.random_target("tiny", "float32", "cpu").model.num_parameters() - 512 * config["hidden_size"]
+    assert said["bytes_of_token"] == 4 * (weights + 8 * 2 * 2 * 2 * 16)
+    assert {one["rows"] for one in said["forwards"]} == {1, 4}
+    assert any(line.startswith("own ") and "(1.00x)" in line for line in lines)
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        (["--forwards"], "--forwards needs a --model"),
+        (["--forwards", "--model", "random:7b"], "unknown shape '7b'; choose 8b, 1b, tiny"),
+        (["--forwards", "--model", "pocket", "--rows", "0"], "--rows must be at least 1, not 0"),
+    ],
+)
+def test_what_forwards_cannot_be_of_is_told(given: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["bench", "draft-cost", *given]) == 2
+    assert said in capsys.readouterr().err
+
+
+def test_the_law_is_timed_for_rows_of_every_certainty() -> None:
+    found = law_costs(300, 2)
+    assert {len(row) for row in found.values()} == {4}
+    assert min(value for row in found.values() for value in row.values()) > 0
 
 
 def test_a_type_without_a_model_is_refused(capsys: pytest.CaptureFixture[str]) -> None:

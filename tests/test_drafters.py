@@ -7,30 +7,28 @@ import sys
 import tomllib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from engine import PROMPT, SIZE, Erratic, habitual, tabled, write, write_slowly
+import paceline
+from drafting import context_of
+from engine import PROMPT, SIZE, Erratic, habitual, tabled, write
 from paceline.api.model import LanguageModel
-from paceline.context import Context, Ending
+from paceline.context import Context
 from paceline.drafters import Ask, Budget, Drafter, Plain, Seen, available, make_drafter
 from paceline.drafters.compose import Fallback, Union
 from paceline.drafters.lookup import Lookup
 from paceline.drafters.spec import GROUP
-from paceline.law import Sampling
 from paceline.targets.base import NOTHING, Request, Scores, Want
 from paceline.targets.table import TableTarget
 from paceline.tree import EMPTY, DraftTree
 from paceline.verify import Verdict
 
-EXAMPLE = Path(__file__).resolve().parent.parent / "examples" / "markov_drafter"
-
-
-def context_of(tokens: Sequence[int], room: int = 1000) -> Context:
-    return Context(tokens, Sampling(), Ending(max_new_tokens=room))
+EXAMPLES = Path(__file__).resolve().parent.parent / "examples"
 
 
 # --- lookup -------------------------------------------------------------------------------------------------
@@ -334,67 +332,79 @@ def test_a_plug_in_cannot_replace_a_built_in_method_nor_break_another() -> None:
     assert set(PLUGINS) | {"plain"} <= set(available())
 
 
-# --- the tutorial's drafter ---------------------------------------------------------------------------------
+# --- the drafters of the tutorial ---------------------------------------------------------------------------
 
 
-@pytest.fixture
-def markov(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """The example as if it were installed, by the entry point that its own pyproject names."""
-    project = tomllib.loads((EXAMPLE / "pyproject.toml").read_text(encoding="utf8"))["project"]
+@pytest.fixture(params=["markov", "nearest"])
+def example(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """One of them as if it were installed, by the entry point that its own pyproject names."""
+    folder = EXAMPLES / f"{request.param}_drafter"
+    project = tomllib.loads((folder / "pyproject.toml").read_text(encoding="utf8"))["project"]
     install(tmp_path, monkeypatch, project["entry-points"][GROUP])
-    monkeypatch.syspath_prepend(EXAMPLE)
-    yield
+    monkeypatch.syspath_prepend(folder)
+    yield request.param
     available.cache_clear()
-    sys.modules.pop("markov_drafter", None)
+    sys.modules.pop(folder.name, None)
 
 
-@pytest.mark.usefixtures("markov")
+only_markov = pytest.mark.parametrize("example", ["markov"], indirect=True)
+
+
+@only_markov
+@pytest.mark.usefixtures("example")
 def test_the_tutorials_drafter_proposes_what_followed_last() -> None:
     drafter = make_drafter("markov:longest=4")
-    assert available()["markov"] is not None
     for tokens, line in [([1, 2, 1, 3, 1], [3, 1, 3, 1]), ([4, 4], [4] * 4), ([1, 2, 3, 2], [3, 2, 3, 2]), ([7], [])]:
         tree = drafter.propose_one(context_of(tokens), Budget(9, 9))
         assert tree.tokens.tolist() == line
         assert drafter.propose_one(context_of(tokens), Budget(9, 1)).tokens.tolist() == line[:1]
 
 
-@pytest.mark.usefixtures("markov")
 @pytest.mark.parametrize("temperature", [0.0, 0.6])
-def test_the_tutorials_drafter_writes_plains_text(temperature: float) -> None:
-    target, accepted = TableTarget(habitual(), SIZE), 0
-    for seed in range(5):
-        sampling = Sampling(temperature=temperature, seed=seed)
-        session = write(target, [1, 2, 3], make_drafter("markov"), sampling=sampling, max_new_tokens=30)
-        slow = write_slowly(target, [1, 2, 3], sampling, max_new_tokens=30)
-        assert session.context.emitted.tolist() == slow.tokens
-        accepted += sum(round.accepted for round in session.rounds)
-    assert accepted > 10
+def test_the_tutorials_drafters_write_plains_text(example: str, temperature: float) -> None:
+    lm = paceline.load("pocket", dtype="float32")
+    story = "Once upon a time there was a little girl named Lily. Lily had a red ball. One day Lily and her red ball"
+    settings: dict[str, Any] = {"temperature": temperature, "seed": 1, "max_new_tokens": 60}
+    found = lm.generate(story, method=example, **settings)
+    assert found.tokens == lm.generate(story, method="plain", **settings).tokens
+    assert found.totals.accepted > (20 if temperature == 0 else 0)
+    again = lm.generate(story + found.text, method=example, **settings)
+    assert again.cached_tokens > 60
 
 
-def test_the_tutorial_is_short() -> None:
-    assert len((EXAMPLE / "markov_drafter.py").read_text(encoding="utf8").splitlines()) <= 25
+def test_of_equal_words_the_one_in_the_similar_state_is_continued(monkeypatch: pytest.MonkeyPatch) -> None:
+    """State space decides, not recency: the two places of a token differ in what stands before them."""
+    monkeypatch.syspath_prepend(EXAMPLES / "nearest_drafter")
+    nearest: Any = import_module("nearest_drafter").Nearest(places=1)
+    text = nearest.open(context_of([7, 1, 2, 8, 1, 3, 7, 1]))
+    text.states = np.array([[1, 0], [0, 1], [0, 0.5], [-1, 0], [0, 1], [0, 0.5], [0.9, 0.1], [0, 0]], np.float32)
+    text.count = 7
+    assert nearest.propose_one(text, Budget(9, 2)).tokens.tolist() == [2, 8]
+    text.states[6] = [-0.9, 0.1]
+    assert nearest.propose_one(text, Budget(9, 2)).tokens.tolist() == [3, 7]
+
+
+def test_the_tutorial_shows_the_drafters_that_are_tested() -> None:
+    page = (EXAMPLES.parent / "docs" / "writing-a-drafter.md").read_text(encoding="utf8")
+    for name, lines in (("markov", 25), ("nearest", 60)):
+        source = (EXAMPLES / f"{name}_drafter" / f"{name}_drafter.py").read_text(encoding="utf8").strip()
+        assert source in page
+        assert len(source.splitlines()) < lines
 
 
 @pytest.mark.slow
 def test_the_tutorials_package_installs_and_brings_its_method(tmp_path: Path) -> None:
     pytest.importorskip("setuptools", minversion="70.1", reason="the example's build backend")
     source, site = tmp_path / "source", tmp_path / "site"
-    shutil.copytree(EXAMPLE, source, ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copytree(EXAMPLES / "markov_drafter", source, ignore=shutil.ignore_patterns("__pycache__"))
     pip = [sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
     options = ["--no-deps", "--no-build-isolation", "--target", str(site), str(source)]
     subprocess.run([*pip, *options], check=True, capture_output=True)
     program = "from paceline.drafters import make_drafter; print(make_drafter('markov:longest=3').longest)"
-    path = os.pathsep.join([str(EXAMPLE.parent.parent / "src"), str(site)])
+    path = os.pathsep.join([str(EXAMPLES.parent / "src"), str(site)])
     environment = {**os.environ, "PYTHONPATH": path}
     done = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=True)
     assert done.stdout == "3\n"
-
-
-def test_the_tutorial_shows_the_drafter_that_is_tested() -> None:
-    root = Path(__file__).parent.parent
-    source = (root / "examples" / "markov_drafter" / "markov_drafter.py").read_text(encoding="utf8")
-    assert source.strip() in (root / "docs" / "writing-a-drafter.md").read_text(encoding="utf8")
-    assert len(source.strip().splitlines()) < 25
 
 
 def test_a_draft_is_as_large_as_suits_its_method_unless_somebody_says() -> None:

@@ -1,6 +1,5 @@
 """Energy: counters are read as they are meant, an estimate is called one, and published figures are computed."""
 
-import json
 import sys
 import time
 from pathlib import Path
@@ -10,13 +9,11 @@ from typing import Any
 import pytest
 
 from clock import comes_true
-from paceline.bench.energy import Meter, Unmetered, open_meter, powermetrics, working
+from paceline.bench.energy import Meter, Unmetered, open_meter, powermetrics
 from paceline.bench.energy.meter import Stated
 from paceline.bench.energy.nvml import PAUSE, Nvml
 from paceline.bench.energy.powermetrics import Powermetrics, powers
 from paceline.bench.energy.rapl import Rapl
-from paceline.bench.energy.recipes import BIELIK, joules, joules_per_token, watt_hours
-from test_cli import say
 
 # --- RAPL ---------------------------------------------------------------------------------------------------
 
@@ -56,21 +53,20 @@ def test_packages_and_memory_count_and_nothing_counts_twice(tree: Tree) -> None:
     assert meter.stop(1.0) == pytest.approx(0.123)
 
 
-def test_a_counter_that_was_full_goes_on(tree: Tree) -> None:
+def test_a_counter_that_was_full_goes_on_and_one_that_stands_still_measured_nothing(tree: Tree) -> None:
     meter = Rapl(tree.root)
     tree.set("intel-rapl:0", FULL - 1000)
     meter.start()
+    assert meter.stop(1.0) is None
     tree.set("intel-rapl:0", 4000)
     assert meter.stop(1.0) == pytest.approx(0.005)
 
 
-def test_a_counter_that_stands_still_measured_nothing(tree: Tree) -> None:
-    meter = Rapl(tree.root)
-    meter.start()
-    assert meter.stop(1.0) is None
-
-
-def test_a_counter_for_root_only_is_told(tree: Tree, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_counter_for_root_only_is_told_and_none_at_all(
+    tree: Tree, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(Unmetered, match="no RAPL counter"):
+        Rapl(tmp_path)
     allowed = Path.read_text
 
     def read(path: Path, *args: Any, **kwargs: Any) -> str:
@@ -81,11 +77,6 @@ def test_a_counter_for_root_only_is_told(tree: Tree, monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(Path, "read_text", read)
     with pytest.raises(Unmetered, match="for root only"):
         Rapl(tree.root)
-
-
-def test_no_counter_is_told(tmp_path: Path) -> None:
-    with pytest.raises(Unmetered, match="no RAPL counter"):
-        Rapl(tmp_path)
 
 
 # --- NVML ---------------------------------------------------------------------------------------------------
@@ -248,7 +239,6 @@ def test_a_processors_counter_is_not_taken_for_a_card(tree: Tree, monkeypatch: p
     meter, why = open_meter(None, None, "cuda:0")
     assert meter is None
     assert why == "nvml: not here"
-    assert working("cpu") == {"nvml": "not here", "rapl": None, "powermetrics": "not here"}
 
 
 @pytest.mark.parametrize(
@@ -264,77 +254,3 @@ def test_what_cannot_be_had_is_told(kind: str, watts: float | None, told: str, m
     none_works(monkeypatch)
     with pytest.raises(ValueError, match=told):
         open_meter(kind, watts, "cpu")
-
-
-# --- published figures --------------------------------------------------------------------------------------
-
-
-def test_the_arithmetic_of_the_bielik_paper() -> None:
-    """Its section 6.6: 30 W at 15 tokens/s, and 50 prompts of 128 tokens."""
-    assert joules_per_token(30, 15) == 2.0
-    assert joules(30, 15, texts=50, tokens=128) == 12_800
-    assert watt_hours(12_800) == pytest.approx(3.6, abs=0.05)
-    assert watt_hours(90 * 12_800) == pytest.approx(320)
-    assert joules_per_token(40, 15) == pytest.approx(2.7, abs=0.05)
-
-
-def test_its_table_follows_from_its_own_watts_and_speeds() -> None:
-    assert [row.name for row in BIELIK if not row.agrees] == []
-    assert [f"{row.joules_per_token:.1f}" for row in BIELIK] == ["2.0", "2.7", "3.3", "2.3", "5.6", "7.5"]
-    assert [row.measured for row in BIELIK] == [True, True, False, False, False, False]
-
-
-def test_where_its_text_does_not_follow_from_its_table_is_told() -> None:
-    chip, system, l4, _, _, rtx = BIELIK
-    assert l4.joules_per_token / chip.joules_per_token == pytest.approx(1.64, abs=0.01)
-    assert l4.watts / chip.watts == 2.4
-    hours = {row.name: watt_hours(90 * joules(row.watts, row.tokens_per_second, 50, 128)) for row in (system, rtx)}
-    assert hours[rtx.name] == pytest.approx(1200)
-    assert hours[system.name] == pytest.approx(427, abs=0.5)
-
-
-# --- the command --------------------------------------------------------------------------------------------
-
-
-def test_the_command_computes_and_says_what_is_estimated(capsys: pytest.CaptureFixture[str]) -> None:
-    asked = ["--watts", "30", "--tokens-per-second", "15", "--texts", "50", "--tokens", "128", "--table", "bielik"]
-    code, out, error = say(["bench", "energy", *asked, "--json"], capsys)
-    assert (code, error) == (0, "")
-    *shown, last = out.splitlines()
-    found = json.loads(last)
-    assert found["joules_per_token"] == 2.0
-    assert found["joules"] == 12_800
-    assert found["measured"] is False
-    assert [row["joules_per_token"] for row in found["table"]["rows"]][:2] == [2.0, pytest.approx(2.667, abs=0.001)]
-    assert set(found["meters"]) == {"nvml", "rapl", "powermetrics"}
-    text = "\n".join(shown)
-    assert "30 W / 15 tokens/s = 2 J/token" in text
-    assert "12.8 kJ" in text
-    assert "estimate" in text
-    assert max(map(len, shown)) <= 110
-    assert any(line.startswith("this machine") for line in shown)
-
-
-def test_the_command_without_numbers_tells_the_meters(capsys: pytest.CaptureFixture[str]) -> None:
-    code, out, _ = say(["bench", "energy"], capsys)
-    assert code == 0
-    assert all(kind in out for kind in ("nvml", "rapl", "powermetrics"))
-
-
-@pytest.mark.parametrize(
-    ("asked", "told"),
-    [
-        (["--watts", "30"], "--tokens-per-second"),
-        (["--tokens-per-second", "15"], "--watts"),
-        (["--watts", "0", "--tokens-per-second", "15"], "--watts must be more than 0, not 0"),
-        (["--watts", "nan", "--tokens-per-second", "15"], "--watts must be more than 0, not nan"),
-        (["--watts", "30", "--tokens-per-second", "-1"], "--tokens-per-second must be more than 0, not -1"),
-        (["--watts", "30", "--tokens-per-second", "15", "--texts", "0"], "--texts must be at least 1, not 0"),
-        (["--table", "bjelik"], "unknown table 'bjelik'; choose bielik"),
-    ],
-)
-def test_bad_numbers_are_told(asked: list[str], told: str, capsys: pytest.CaptureFixture[str]) -> None:
-    code, _, error = say(["bench", "energy", *asked], capsys)
-    assert code == 2
-    assert told in error
-    assert "Traceback" not in error

@@ -58,7 +58,6 @@ READ_AND_WRITTEN = [
     "dict emulate --suite replay:{0} --out {1}",
     "dict emulate --text other --dict other {0} --out {1}",
     "bench suite prompts:{0} --out {1}",
-    "bench study curves --suite prompts:{0} --html {1}",
     "demo --methods plain rest:corpus={0} --html {1}",
 ]
 
@@ -116,8 +115,6 @@ def test_every_option_that_names_a_file_is_an_input_or_an_output() -> None:
     ("command", "file"),
     [
         ("bench run --suite prompts:asked.jsonl --model pocket --out mine", "prompts.jsonl"),
-        ("bench study curves --model pocket --out mine", "calibrated.json"),
-        ("bench study curves --model pocket --out mine", "notes.txt"),
     ],
 )
 def test_a_folder_of_somebody_else_is_left_as_it_is(

@@ -269,8 +269,8 @@ def numbers(of: argparse.ArgumentParser, name: str = "") -> Iterator[tuple[str, 
 
 
 NEEDS = {"datastore build": ["--text", "x", "--out", "x"], "dict build": ["--text", "x", "--out", "x"]}
-NEEDS |= {"dict sweep": ["--out", "x"], "dict emulate": ["--text", "x"], "bench report": ["x", "--out", "x"]}
-NEEDS |= {"export": ["vllm", "lookup"], "bench study": ["nodes"], "generate": ["x"]}
+NEEDS |= {"dict emulate": ["--text", "x"], "bench report": ["x", "--out", "x"]}
+NEEDS |= {"export": ["vllm", "lookup"], "generate": ["x"]}
 
 
 def test_no_count_asks_for_work_without_end(capsys: pytest.CaptureFixture[str]) -> None:

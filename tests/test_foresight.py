@@ -1,51 +1,19 @@
-"""What is in luck, here and anywhere: `foresight`, and `auto`'s text, which it drafts for."""
+"""`foresight`: shares of its estimates, trees by the noise, and rounds that are not read."""
 
-import math
 import warnings
-from collections.abc import Sequence
-from threading import Thread
 from typing import Any
 
 import numpy as np
 import pytest
-import torch
 
-from engine import PROMPT, SIZE, habitual, tabled, write, write_slowly
-from enumeration import Coins, FractionLaw, Tokens, World, output_law
-from paceline.context import Context, Ending
-from paceline.drafters import Budget, Seen, make_drafter
-from paceline.drafters.foresight import LEAST, SELDOM, SHARES, Anywhere, Foresight, Text
-from paceline.engine.loop import Session
-from paceline.engine.serial import run
-from paceline.law import Sampling
-from paceline.planning.fixed import Fixed
-from paceline.targets.base import Request, Scores
+from drafting import context_of, round_of
+from engine import PROMPT, tabled, write
+from paceline.drafters import Budget, Seen
+from paceline.drafters.foresight import LEAST, SELDOM, SHARES, Anywhere, Foresight, Mixed
 from paceline.targets.table import TableTarget
-from paceline.tree import EMPTY, ROOT, DraftTree
-from paceline.verify import Rule, Verdict
+from paceline.tree import ROOT
 
 VOCABULARY = 300
-
-
-def context_of(tokens: Sequence[int], *, eos: Sequence[int] = (), temperature: float = 1.0, seed: int = 0) -> Context:
-    sampling = Sampling(temperature=temperature, seed=seed)
-    return Context(tokens, sampling, Ending(max_new_tokens=1000, eos=frozenset(eos)))
-
-
-def round_of(state: Any, root: int, rows: Sequence[dict[int, float]], tokens: Sequence[int], tree: DraftTree) -> Seen:
-    """A round whose rows give the named tokens those probabilities, and which wrote ``tokens``: the last one freely."""
-    logits = torch.full((len(rows), VOCABULARY), -math.inf)
-    for row, law in enumerate(rows):
-        for token, chance in law.items():
-            logits[row, token] = math.log(chance)
-    target = TableTarget(lambda _: [0.0] * VOCABULARY, VOCABULARY)
-    path, node = list[int](), ROOT
-    for token in tokens[:-1]:
-        child = tree.child(node, token)
-        assert child is not None
-        path.append(node := child)
-    scores = Scores(Request.of_tree(target.open(), root, tree), logits)
-    return Seen(state, Verdict(tuple(path), tuple(tokens), len(path)), scores)
 
 
 def fitted(**options: Any) -> Foresight:
@@ -54,11 +22,11 @@ def fitted(**options: Any) -> Foresight:
     return drafter
 
 
-def say(drafter: Foresight, text: Text, law: dict[int, float], token: int) -> None:
+def say(drafter: Foresight, text: Mixed, law: dict[int, float], token: int) -> None:
     """The root's row says this, and the token was written."""
     root, text.asked = text.context.root, True
     text.context.commit(token)
-    drafter.observe([round_of(text, root, [law], [token], EMPTY)])
+    drafter.observe([round_of(text, root, [law], last=token, size=VOCABULARY)])
 
 
 # --- what the idea of the next token is made of ----------------------------------------------------------------
@@ -67,7 +35,7 @@ def say(drafter: Foresight, text: Text, law: dict[int, float], token: int) -> No
 def test_shares_stay_a_distribution_and_move_to_the_idea_that_was_right() -> None:
     """The row of a place names what comes one place later, what the root's own row said never comes."""
     drafter, random = fitted(), np.random.default_rng(0)
-    text = drafter.open(context_of([0]))
+    text = drafter.open(context_of([0], temperature=1.0))
     later = int(random.integers(100, 200))
     for _ in range(300):
         now, later = later, int(random.integers(100, 200))
@@ -81,7 +49,7 @@ def test_shares_stay_a_distribution_and_move_to_the_idea_that_was_right() -> Non
 
 def test_where_the_same_follows_the_same_the_share_of_after_grows() -> None:
     drafter = fitted()
-    text = drafter.open(context_of([0]))
+    text = drafter.open(context_of([0], temperature=1.0))
     for number in range(300):
         token = (number + 1) % 50
         say(drafter, text, {token: 0.7, 299: 0.3}, token)
@@ -103,7 +71,7 @@ def test_a_greedy_text_has_no_say_on_what_only_sampled_ones_use() -> None:
 
 def test_no_idea_is_given_credit_for_what_none_of_them_named() -> None:
     drafter = fitted()
-    text = drafter.open(context_of([0]))
+    text = drafter.open(context_of([0], temperature=1.0))
     for number in range(20):
         say(drafter, text, {250: 0.5, 251: 0.5}, number + 1)
     assert text.anywhere.shares.tolist() == list(SHARES)
@@ -138,10 +106,10 @@ def test_a_token_that_was_only_ever_likely_elsewhere_is_drafted_when_it_is_in_lu
     hits = 0
     for seed in range(20):
         drafter = fitted(store="shared")
-        teacher = drafter.open(context_of([1], seed=99))
+        teacher = drafter.open(context_of([1], temperature=1.0, seed=99))
         for _ in range(9):
             say(drafter, teacher, dict.fromkeys(range(100, 120), 0.05), 1)
-        context = context_of([50, 51], seed=seed)
+        context = context_of([50, 51], temperature=1.0, seed=seed)
         clocks = context.exponentials(0, np.arange(100, 120))
         tree = drafter.propose_one(drafter.open(context), Budget(3, 1))
         assert set(tree.tokens.tolist()) == {100 + int(place) for place in np.argsort(clocks)[:3]}
@@ -154,7 +122,7 @@ def test_a_token_that_was_only_ever_likely_elsewhere_is_drafted_when_it_is_in_lu
 # --- the tree --------------------------------------------------------------------------------------------------
 
 
-def stored(text: Text, random: np.random.Generator, *, sharp: float) -> None:
+def stored(text: Mixed, random: np.random.Generator, *, sharp: float) -> None:
     """Random rows for most tokens, a row for the root's place, and some tokens likely anywhere."""
     width = text.store.width
     for token in range(len(text.store)):
@@ -195,7 +163,7 @@ def test_trees_of_random_stores_are_whole(temperature: float) -> None:
 def test_the_worthiest_nodes_are_kept() -> None:
     random = np.random.default_rng(4)
     drafter = fitted()
-    text = drafter.open(context_of([1, 2], seed=5))
+    text = drafter.open(context_of([1, 2], temperature=1.0, seed=5))
     stored(text, random, sharp=3.0)
     large = drafter.propose_one(text, Budget(150, 8))
     small = drafter.propose_one(text, Budget(20, 8))
@@ -205,22 +173,9 @@ def test_the_worthiest_nodes_are_kept() -> None:
 
 def test_an_empty_budget_and_an_empty_store_are_no_draft() -> None:
     drafter = fitted()
-    text = drafter.open(context_of([1]))
+    text = drafter.open(context_of([1], temperature=1.0))
     for budget in (Budget(0, 5), Budget(5, 0), Budget(5, 5)):
         assert len(drafter.propose_one(text, budget)) == 0
-
-
-def test_rows_that_say_nothing_teach_nothing() -> None:
-    drafter = fitted()
-    for value in (-math.inf, math.nan):
-        text = drafter.open(context_of([7]))
-        text.context.commit(7)
-        request = Request.of_tree(tabled().open(), 7, EMPTY)
-        scores = Scores(request, torch.full((1, 50), value))
-        with warnings.catch_warnings():
-            warnings.simplefilter("error")
-            drafter.observe([Seen(text, Verdict((), (7,), 0), scores)])
-        assert len(drafter.propose_one(text, Budget(9, 9))) == 0
 
 
 # --- noise -----------------------------------------------------------------------------------------------------
@@ -241,70 +196,11 @@ def test_where_the_noise_is_not_public_or_not_wanted_none_is_used(how: str) -> N
     assert drafts[0] == drafts[1] == drafts[2]
 
 
-def test_public_noise_is_used_and_worth_it() -> None:
-    accepted = {}
-    for noise in ("shared", "none"):
-        drafter, rounds = make_drafter(f"foresight:noise={noise}"), []
-        for seed in range(4):
-            target = TableTarget(habitual(24, memory=1), 24)
-            sampling = Sampling(temperature=1.0, seed=seed)
-            rounds += write(target, PROMPT, drafter, sampling=sampling, max_new_tokens=40, nodes=4).rounds
-        accepted[noise] = sum(round.accepted for round in rounds) / len(rounds)
-    assert accepted["shared"] > 1.2 * accepted["none"] > 0
-
-
-# --- what it does not do to the text ---------------------------------------------------------------------------
-
-VARIANTS = [
-    "foresight",
-    "foresight:noise=none,prefill=true",
-    "foresight:k=2,anywhere=0,beams=1,threshold=0,store=private",
-    "auto",
-    "auto:noise=none,prefill=true",
-]
-
-
-@pytest.mark.parametrize("spec", VARIANTS)
-@pytest.mark.parametrize("temperature", [0.0, 0.7, 1e-3])
-def test_the_text_is_plains(spec: str, temperature: float) -> None:
-    accepted = 0
-    for eos in (frozenset[int](), frozenset({4})):
-        target = TableTarget(habitual(memory=1), SIZE, eos=eos)
-        drafter = make_drafter(spec)
-        drafter.fit(target)
-        for seed in range(2):
-            sampling = Sampling(temperature=temperature, seed=seed)
-            for prompt in (PROMPT, [2]):
-                session = write(target, prompt, drafter, sampling=sampling, max_new_tokens=24, nodes=12)
-                slow = write_slowly(target, prompt, sampling, max_new_tokens=24)
-                assert session.context.emitted.tolist() == slow.tokens
-                accepted += sum(round.accepted for round in session.rounds)
-    assert accepted > 0
-
-
-@pytest.mark.parametrize("rule", list(Rule))
-@pytest.mark.parametrize("spec", ["foresight:prefill=true", "foresight:prefill=true,noise=none", "auto:prefill=true"])
-def test_the_law_of_the_text_is_plains(rule: Rule, spec: str) -> None:
-    world = World(prompt=(0, 2, 1, 0, 2), length=3, eos=frozenset({1}))
-
-    def play(coins: Coins) -> tuple[Tokens, str]:
-        context = Context(world.prompt, world.sampling, world.ending)
-        law = FractionLaw(world.sampling, len(world.prompt))
-        drafter = make_drafter(spec)
-        drafter.fit(world.target)
-        rows = world.target.open()
-        session = Session(context, world.target, rows, drafter, Fixed(5), rule, law, coins, checked=True)
-        emitted = tuple(emission.token for emission in run(session))
-        return emitted, str(context.finish)
-
-    assert output_law(play) == world.plain()
-
-
 def test_another_model_and_a_reset_begin_anew_and_the_same_model_goes_on() -> None:
     target, drafter = tabled(), Foresight()
     drafter.fit(target)
     write(target, PROMPT, drafter, max_new_tokens=16)
-    context = Context(PROMPT, Sampling(), Ending(max_new_tokens=9))
+    context = context_of(PROMPT)
 
     def drafted() -> int:
         return len(drafter.propose_one(drafter.open(context), Budget(9, 9)))
@@ -326,52 +222,27 @@ def test_private_stores_keep_shares_and_likely_tokens_to_themselves() -> None:
     drafter = Foresight(store="private")
     drafter.fit(tabled())
     write(tabled(), PROMPT, drafter, max_new_tokens=16)
-    fresh = drafter.open(Context(PROMPT, Sampling(), Ending(max_new_tokens=9)))
+    fresh = drafter.open(context_of(PROMPT))
     assert fresh.anywhere.shares.tolist() == list(SHARES)
     assert fresh.anywhere.ids.size == 0
     assert len(drafter.propose_one(fresh, Budget(9, 9))) == 0
 
 
-def test_texts_in_several_threads_share_what_is_known() -> None:
-    drafter, target, sampling = Foresight(), tabled(), Sampling(temperature=0.9, seed=2)
-    drafter.fit(target)
-    expected = write_slowly(target, PROMPT, sampling, max_new_tokens=40).tokens
-    texts: list[list[int]] = []
-
-    def one() -> None:
-        texts.append(write(target, PROMPT, drafter, sampling=sampling, max_new_tokens=40).context.emitted.tolist())
-
-    threads = [Thread(target=one) for _ in range(3)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert texts == [expected] * 3
-
-
-@pytest.mark.parametrize(
-    "option", ["k=0", "depth=0", "beams=0", "anywhere=-1", "threshold=2", "store=lent", "noise=loud"]
-)
-def test_an_option_that_cannot_be_is_told(option: str) -> None:
-    with pytest.raises(ValueError, match=f"foresight .*{option.split('=')[0]}"):
-        make_drafter(f"foresight:{option}")
-
-
 def test_while_no_draft_is_wanted_most_rounds_are_not_read() -> None:
     """Reading rows is what a drafter costs that nobody asks; it goes on to learn, but seldom."""
     drafter = fitted()
-    text = drafter.open(context_of([1]))
+    text = drafter.open(context_of([1], temperature=1.0))
     read = 0
     for _ in range(4 * SELDOM):
         text.context.commit(2)
-        seen = round_of(text, 1, [{2: 0.9}], [2], EMPTY)
+        seen = round_of(text, 1, [{2: 0.9}], last=2, size=VOCABULARY)
         drafter.read([seen])
         drafter.observe([seen])
         read += was_read(seen)
     assert read == 1 + (4 * SELDOM - 1) // SELDOM
     drafter.propose_one(text, Budget(4, 4))
     text.context.commit(2)
-    seen = round_of(text, 1, [{2: 0.9}], [2], EMPTY)
+    seen = round_of(text, 1, [{2: 0.9}], last=2, size=VOCABULARY)
     drafter.read([seen])
     drafter.observe([seen])
     assert was_read(seen)
@@ -383,12 +254,12 @@ def was_read(seen: Seen) -> bool:
 
 def test_of_texts_written_together_one_is_read_at_a_time_and_each_in_turn() -> None:
     drafter = fitted()
-    texts = [drafter.open(context_of([1])) for _ in range(3)]
+    texts = [drafter.open(context_of([1], temperature=1.0)) for _ in range(3)]
     read = []
     for _ in range(1 + 3 * SELDOM):
         for text in texts:
             text.context.commit(2)
-        seen = [round_of(text, 1, [{2: 0.9}], [2], EMPTY) for text in texts]
+        seen = [round_of(text, 1, [{2: 0.9}], last=2, size=VOCABULARY) for text in texts]
         drafter.read(seen)
         drafter.observe(seen)
         read.append([number for number, one in enumerate(seen) if was_read(one)])
@@ -400,12 +271,12 @@ def test_what_a_private_text_learns_is_its_own_affair() -> None:
     """The same rounds teach it the same, whoever else writes and wrote before."""
 
     def read(drafter: Foresight, others: int) -> list[bool]:
-        text, *rest = (drafter.open(context_of([1])) for _ in range(1 + others))
+        text, *rest = (drafter.open(context_of([1], temperature=1.0)) for _ in range(1 + others))
         found = []
         for _ in range(3 * SELDOM):
             for one in (text, *rest):
                 one.context.commit(2)
-            seen = [round_of(one, 1, [{2: 0.9}], [2], EMPTY) for one in (text, *rest)]
+            seen = [round_of(one, 1, [{2: 0.9}], last=2, size=VOCABULARY) for one in (text, *rest)]
             drafter.read(seen)
             drafter.observe(seen)
             found.append(was_read(seen[0]))

@@ -70,7 +70,7 @@ MAP_HEADING = "## The house"
 MACHINE_WORDS = re.compile(
     r"(?<![\w.~])/(?:work|tmp|root|home|opt)/|pypi\.org|pythonhosted\.org|download\.pytorch\.org"
 )
-SPOKEN_PLACES = ("src", "docs", ".ci", "README.md", "Makefile", "pyproject.toml", "constraints.txt")
+SPOKEN_PLACES = ("src", "papers", "docs", ".ci", "README.md", "Makefile", "pyproject.toml", "constraints.txt")
 
 
 def source_files() -> list[Path]:
@@ -176,6 +176,39 @@ def test_a_downward_import_is_seen(path: str, source: str) -> None:
 )
 def test_an_upward_import_is_allowed(path: str, source: str) -> None:
     assert misdirected_imports(Path(path), source) == []
+
+
+PAPERS = ROOT / "papers"
+PUBLIC = ("__future__", "paceline", "paceline.bench", "papers")
+
+
+def private_imports(path: Path, source: str) -> list[str]:
+    """What scripts of papers take from within the package, past its doors."""
+    found = (
+        (node.lineno, name)
+        for node in ast.walk(ast.parse(source))
+        if isinstance(node, ast.Import | ast.ImportFrom)
+        for name in ([node.module or "."] if isinstance(node, ast.ImportFrom) else [one.name for one in node.names])
+    )
+    return [f"{path}:{n} imports {name}" for n, name in found if name.startswith("paceline.") and name not in PUBLIC]
+
+
+def test_scripts_of_papers_use_what_users_have() -> None:
+    files = sorted(PAPERS.rglob("*.py"))
+    assert files
+    assert [c for f in files for c in private_imports(f.relative_to(ROOT), f.read_text(encoding="utf8"))] == []
+    assert len(private_imports(Path("a.py"), "from paceline.bench.run.desk import Plan\nimport paceline.law")) == 2
+
+
+def test_every_script_of_papers_is_listed_and_every_item_has_its_line() -> None:
+    readme = (PAPERS / "README.md").read_text(encoding="utf8")
+    items = [line for line in readme.splitlines() if re.match(r"\| (Table|Figure) \d+ \|", line)]
+    assert len(items) == 67
+    for file in PAPERS.glob("*/*.py"):
+        if re.match(r"(table|figure)\d", file.stem):
+            assert any(f"`{file.parent.name}.{file.stem}" in line for line in items), file
+    named = {name for line in items for name in re.findall(r"`(\w+\.(?:table|figure)\d\w*)", line)}
+    assert [name for name in named if not (PAPERS / f"{name.replace('.', '/')}.py").exists()] == []
 
 
 # --- (b) what leaves the door, (d) how fast it opens -------------------------------------------------------
@@ -399,3 +432,34 @@ def test_a_loader_that_would_ask_is_seen() -> None:
     for bad in ("AutoConfig.from_pretrained(n)", "A.from_config(c, **asked)", "partial(A.from_pretrained, n)"):
         assert len(open_questions(Path("f.py"), bad)) == 1
     assert open_questions(Path("f.py"), "A.from_pretrained(n, trust_remote_code=t, **asked)") == []
+
+
+# --- (i) sources of docs are as wide as code ---------------------------------------------------------------
+
+LINE = 120
+FENCE = "```"
+
+
+def wide_lines(name: str, text: str) -> list[str]:
+    """Lines that an editor would wrap, but for tables, code blocks and the addresses of links."""
+    complaints, fenced = [], False
+    for number, line in enumerate(text.splitlines(), start=1):
+        bare = line.lstrip()
+        if bare.startswith(FENCE):
+            fenced = not fenced
+        elif not fenced and not bare.startswith("|") and len(re.sub(r"\]\([^)]*\)", "]", line)) > LINE:
+            complaints.append(f"{name}:{number} has {len(line)} characters, over {LINE}")
+    return complaints
+
+
+def test_sources_of_docs_are_not_wide() -> None:
+    files = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")), *sorted((ROOT / "papers").rglob("*.md"))]
+    assert len(files) > 5
+    assert [c for file in files for c in wide_lines(file.name, file.read_text(encoding="utf8"))] == []
+
+
+def test_a_wide_line_is_seen() -> None:
+    word = "word " * 30
+    assert wide_lines("f", f"fine\n{word}") == ["f:2 has 150 characters, over 120"]
+    for good in (f"| {word} |", f"{FENCE}\n{word}\n{FENCE}", f"a [link](https://{'x' * 150})", "word " * 24):
+        assert wide_lines("f", good) == []

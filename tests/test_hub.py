@@ -155,7 +155,7 @@ def test_a_name_is_told_at_once_where_no_hub_answers(
     text = tmp_path / "uk.txt"
     text.write_text("слово за словом\n", encoding="utf8")
     for command in (
-        ["dict", "fertility", "--texts", f"uk={text}", "--tokenizers", "no/such"],
+        ["datastore", "build", "--text", str(text), "--out", str(tmp_path / "x"), "--tokenizer", "no/such"],
         ["generate", "Hello", "--model", "no/such"],
     ):
         assert main(command) == 2

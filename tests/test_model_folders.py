@@ -267,7 +267,6 @@ DOORS: dict[str, tuple[Damage, tuple[str, ...]]] = {
     "a draft model": (OWN_MODEL, (*DRAFTED, "MODEL")),
     "a method's model": (OWN_MODEL, (*GENERATE, "WHOLE", "--method", "assistant:model=MODEL")),
     "datastore": (OWN_TOKENIZER, (*STORE, "MODEL")),
-    "dict fertility": (OWN_TOKENIZER, ("dict", "fertility", "--texts", "en=TEXT", "--tokenizers", "MODEL")),
 }
 
 

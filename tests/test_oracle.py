@@ -118,7 +118,7 @@ def test_a_curve_never_falls_and_a_stall_does_not_move_it() -> None:
 def test_cells_are_told_apart(tmp_path: Path) -> None:
     run = made_run(tmp_path / "made", noise=0.01)
     oracle = Oracle(run)
-    shares = oracle.shares()
+    shares = list(oracle.shares())
     assert {(one.task, one.language) for one in shares} == {*oracle.summary.cells(), (None, None)}
     assert {one.entry for one in shares} == {"plain", "lookup", "assistant"}, "another library does not tell its rounds"
     for one in shares:

@@ -3,7 +3,6 @@
 import random
 import re
 import unicodedata
-from dataclasses import dataclass
 from html.parser import HTMLParser
 from typing import Any
 
@@ -13,23 +12,18 @@ import families
 import paceline
 from paceline.api.model import LanguageModel
 from paceline.api.pictures import TokenPicture, cells
-from paceline.api.pictures.page import page, table_section, token_section
-from paceline.api.pictures.terminal import END, OWN, Painter, paint
+from paceline.api.pictures.page import COLORS, STYLE, page, table_section, token_section
+from paceline.api.pictures.terminal import END, MARKS, OWN, Painter, paint
 from paceline.api.pictures.tokens import HALVES, Kind
+from paceline.api.piece import Piece
 from paceline.engine.account import Totals
 from paceline.files.visible import CONTROLS
 from paceline.vocabulary import Detokenizer
 from tokenizer_kinds import STREAMABLE, vocabulary_of
 
 
-@dataclass(frozen=True)
-class Spelled:
-    text: str
-    token: int | None = 1
-    source: str = ""
-    round: int = 0
-    kind: str = Kind.UNTOLD
-    score: float = 0.0
+def spelled(text: str, token: int | None = 1, source: str = "", round: int = 0, *more: Any) -> Piece:
+    return Piece(text, token, source, None, round, *more)
 
 
 NO_TOTALS = Totals(0, 0, 0, 0, 0, 0.0, 0.0, 0.0, 0.0, 0.0)
@@ -50,7 +44,7 @@ HOSTILE = [
 
 
 def picture(texts: list[str], prompt: str = "", sources: tuple[str, ...] = ("", "lookup")) -> TokenPicture:
-    pieces = [Spelled(text, number, sources[number % len(sources)], number // 3) for number, text in enumerate(texts)]
+    pieces = [spelled(text, number, sources[number % len(sources)], number // 3) for number, text in enumerate(texts)]
     return TokenPicture(prompt, tuple(pieces), NO_TOTALS)
 
 
@@ -65,7 +59,7 @@ def lm(tmp_path_factory: pytest.TempPathFactory) -> LanguageModel:
 
 
 def test_a_character_of_several_tokens_is_one_cell() -> None:
-    pieces = [Spelled("a"), Spelled("", 2), Spelled("", 3, "lookup"), Spelled("ż", 4, "lookup"), Spelled("b")]
+    pieces = [spelled("a"), spelled("", 2), spelled("", 3, "lookup"), spelled("ż", 4, "lookup"), spelled("b")]
     found = list(cells(pieces))
     assert [cell.text for cell in found] == ["a", "ż", "b"]
     assert [piece.token for piece in found[1].pieces] == [2, 3, 4]
@@ -84,18 +78,18 @@ def test_a_character_of_several_tokens_is_one_cell() -> None:
     ],
 )
 def test_what_is_drawn_together_shares_a_cell(tokens: str, drawn: str) -> None:
-    assert [cell.text for cell in cells(map(Spelled, tokens.split("|")))] == drawn.split("|")
+    assert [cell.text for cell in cells(map(spelled, tokens.split("|")))] == drawn.split("|")
 
 
 def test_a_mark_whose_bytes_come_in_two_tokens_joins_too() -> None:
-    found = list(cells([Spelled("e", 1), Spelled("", 2), Spelled("\u0301", 3), Spelled("x", 4)]))
+    found = list(cells([spelled("e", 1), spelled("", 2), spelled("\u0301", 3), spelled("x", 4)]))
     assert [(cell.text, len(cell.pieces)) for cell in found] == [("e\u0301", 3), ("x", 1)]
 
 
 def test_what_ends_a_text_without_a_word_is_a_cell_of_its_own() -> None:
-    found = list(cells([Spelled("a", 1), Spelled("", 2, "lookup")]))
+    found = list(cells([spelled("a", 1), spelled("", 2, "lookup")]))
     assert [cell.text for cell in found] == ["a", ""]
-    late = list(cells([Spelled("a", 1), Spelled("", 2), Spelled("\ufffd", None)]))
+    late = list(cells([spelled("a", 1), spelled("", 2), spelled("\ufffd", None)]))
     assert [(cell.text, len(cell.pieces)) for cell in late] == [("a", 1), ("\ufffd", 1)]
     assert list(cells([])) == []
 
@@ -106,7 +100,7 @@ def test_cells_hold_every_token_once_and_the_whole_text(kind: str) -> None:
     for seed in range(20):
         ids = random.Random(seed).choices(range(vocabulary.size), k=40)
         stream = Detokenizer(vocabulary)
-        pieces = [Spelled(stream.push(token), token) for token in ids] + [Spelled(stream.finish(), None)]
+        pieces = [spelled(stream.push(token), token) for token in ids] + [spelled(stream.finish(), None)]
         found = list(cells(pieces))
         assert [piece.token for cell in found for piece in cell.pieces] == ids
         assert "".join(cell.text for cell in found) == vocabulary.text(ids)
@@ -224,14 +218,14 @@ def test_nothing_of_a_text_is_obeyed() -> None:
 def test_a_page_needs_nothing_from_elsewhere() -> None:
     document = page("t", [token_section(picture(["a", "b"]))])
     assert not re.search(r"https?:|url\(|@import|src=|href=", document)
-    assert "prefers-color-scheme:dark" in document
+    assert "color-scheme: light dark" in document
 
 
 def test_a_token_tells_its_id_source_round_and_text() -> None:
     pieces = (
-        *(Spelled("ab", 17, "lookup", 4, Kind.ACCEPTED, -0.405), Spelled("", 3, "", 5)),
-        *(Spelled("c", 5, "", 6, Kind.CORRECTED), Spelled("d", 6, "", 7, Kind.BONUS)),
-        Spelled("e", 7, "", 8, Kind.PLAIN),
+        *(spelled("ab", 17, "lookup", 4, Kind.ACCEPTED, -0.405), spelled("", 3, "", 5)),
+        *(spelled("c", 5, "", 6, Kind.CORRECTED), spelled("d", 6, "", 7, Kind.BONUS)),
+        spelled("e", 7, "", 8, Kind.PLAIN),
     )
     assert read(TokenPicture("", pieces, NO_TOTALS)).titles == [
         "'ab' · token 17 · accepted from lookup · log-probability −0.41 · round 5",
@@ -261,16 +255,26 @@ def contrast(one: str, other: str) -> float:
     return (high + 0.05) / (low + 0.05)
 
 
-def test_text_can_be_read_on_every_color() -> None:
-    from paceline.api.pictures.style import COLORS, STYLE
-    from paceline.api.pictures.terminal import MARKS
+def shades(style: str = STYLE.read_text(encoding="utf8")) -> dict[str, tuple[str, str]]:
+    """The colours of a style sheet in light and dark, by name."""
+    found = re.findall(r"--([\w-]+): light-dark\((#\w+), (#\w+)\)", style)
+    return {name: (full(light), full(dark)) for name, light, dark in found}
 
-    light, dark = re.findall(r"--ink:(#\w{6});\\?\s*--soft:(#\w{6});--paper:#\w+;--card:(#\w{6})", STYLE)
-    refused = re.findall(r"--refused:(#\w{6})", STYLE)
-    for shade, (ink, soft, card) in enumerate((light, dark)):
+
+def full(color: str) -> str:
+    """Three digits stand for six."""
+    return color if len(color) == 7 else "#" + "".join(2 * digit for digit in color[1:])
+
+
+def test_text_can_be_read_on_every_color() -> None:
+    names = shades()
+    sources = [shade for name, shade in names.items() if re.fullmatch(r"s\d", name)]
+    assert len(sources) == COLORS
+    for shade in (0, 1):
+        ink, soft, card, refused = (names[name][shade] for name in ("ink", "soft", "card", "refused"))
         assert contrast(soft, card) >= 4.5
-        assert all(contrast(ink, color[shade]) >= 7 for color in COLORS)
-        assert contrast(refused[shade], card) >= 4.5
+        assert contrast(refused, card) >= 4.5
+        assert all(contrast(ink, source[shade]) >= 7 for source in sources)
     assert all(contrast("#000000", style[-7:]) >= 7 for mark in MARKS for style in mark.shades)
 
 
@@ -279,8 +283,8 @@ def test_text_can_be_read_on_every_color() -> None:
 
 def test_without_colors_brackets_tell_the_source() -> None:
     pieces = (
-        *(Spelled("a", 1, "lookup", 0), Spelled("b", 2, "lookup", 0), Spelled("c", 3, "", 0)),
-        *(Spelled("d", 4, "", 1), Spelled("e", 5, "other", 2), Spelled("f", 6, "lookup", 2), Spelled("", 7, "", 2)),
+        *(spelled("a", 1, "lookup", 0), spelled("b", 2, "lookup", 0), spelled("c", 3, "", 0)),
+        *(spelled("d", 4, "", 1), spelled("e", 5, "other", 2), spelled("f", 6, "lookup", 2), spelled("", 7, "", 2)),
     )
     shown = paint(TokenPicture("p", pieces, NO_TOTALS), color=False).plain
     assert shown.startswith(f"p[ab]c·d{{e}}[f]{END}\n")
@@ -289,8 +293,8 @@ def test_without_colors_brackets_tell_the_source() -> None:
 
 def test_the_models_own_tokens_say_why_they_are_its_own() -> None:
     pieces = (
-        *(Spelled("a", 1, "lookup", 0, Kind.ACCEPTED), Spelled("b", 2, "", 0, Kind.BONUS)),
-        *(Spelled("c", 3, "", 1, Kind.CORRECTED), Spelled("d", 4, "", 2, Kind.PLAIN)),
+        *(spelled("a", 1, "lookup", 0, Kind.ACCEPTED), spelled("b", 2, "", 0, Kind.BONUS)),
+        *(spelled("c", 3, "", 1, Kind.CORRECTED), spelled("d", 4, "", 2, Kind.PLAIN)),
     )
     drawn = TokenPicture("p", pieces, NO_TOTALS)
     assert drawn.own == {Kind.CORRECTED: 1, Kind.BONUS: 1, Kind.PLAIN: 1}

@@ -2,7 +2,6 @@
 
 import html
 import json
-import math
 import re
 import unicodedata
 import xml.etree.ElementTree as ET
@@ -14,29 +13,29 @@ from typing import Any
 
 import numpy as np
 import pytest
+from rich.cells import cell_len
 
-from paceline.api.pictures.tokens import Kind
-from paceline.bench.doubts import doubts
 from paceline.bench.report import charts, texts
-from paceline.bench.report.axes import fitted, nearest_line, round_steps, width_of
-from paceline.bench.report.page import STEPS, step_of
-from paceline.bench.report.style import ENTRIES, HEAT
+from paceline.bench.report.forms import STEPS, TEMPLATES, step_of
 from paceline.bench.report.whole import MARK, MARKDOWN, PAGE, files
-from paceline.bench.report.words import headline, second_sentences, times
+from paceline.bench.report.words import headline, second_sentences, short, times
 from paceline.bench.run.directory import Run
 from paceline.bench.run.record import Verdict
+from paceline.bench.statistics import Estimate
 from paceline.bench.summary import Summary
+from paceline.bench.warnings import warnings
 from paceline.cli import main
-from paceline.cli.folders import write_folder
+from paceline.cli.bench.report import write_report
+from paceline.verify import Kind
 from runs import made_run
-from test_pictures import HOSTILE, contrast
+from test_pictures import HOSTILE, contrast, shades
 
-PAPER = ("#ffffff", "#0d1117")
 SECTIONS = (
     *("speed", "heat", "rounds", "positions", "time", "fit", "latency", "energy", "equality", "texts", "provenance"),
 )
-NOT_TOLD = {"heat", "fit"}
+LEFT_OUT = {"heat", "fit"}
 """Sections that are left out where there is nothing to say in them."""
+STYLE = (TEMPLATES / "report.css").read_text(encoding="utf8")
 
 
 @pytest.fixture(scope="module")
@@ -44,110 +43,95 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
     return made_run(tmp_path_factory.mktemp("runs") / "made")
 
 
+@pytest.fixture(scope="module")
+def pages(run: Run) -> dict[str, str]:
+    return report(run)
+
+
 def report(*runs: Run, texts: int = 50) -> dict[str, str]:
     return dict(files([Summary(run) for run in runs], texts=texts))
 
 
-# --- numbers and their places -------------------------------------------------------------------------------
-
-
-def test_round_steps_hold_what_they_are_for() -> None:
-    rng = np.random.default_rng(0)
-    for _ in range(300):
-        low = float(rng.normal() * 10.0 ** rng.integers(-3, 4))
-        high = low + float(abs(rng.normal()) * 10.0 ** rng.integers(-3, 4))
-        steps = round_steps(low, high, 5)
-        widths = np.diff(steps)
-        assert steps[0] <= low + 1e-6 * abs(low)
-        assert steps[-1] >= high - 1e-6 * abs(high)
-        assert np.allclose(widths, widths[0])
-        assert 2 <= len(steps) <= 9
-    assert round_steps(0.9, 2.1, 4) == [0.5, 1.0, 1.5, 2.0, 2.5]
+# --- charts and colours -------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
     "text", ["lookup", "assistant:draft_model=some/where,beams=4" * 3, "日本語" * 20, "", "😀" * 30]
 )
 def test_a_name_is_made_to_fit(text: str) -> None:
-    shown = fitted(text, 120, 12)
-    assert width_of(shown, 12) <= 120 or len(shown) <= 3
+    shown = short(text, 18)
+    assert cell_len(shown) <= 18
     assert shown == text or "…" in shown
     assert shown[:1] == text[:1]
 
 
-def test_the_line_is_the_one_of_least_squares() -> None:
-    rng = np.random.default_rng(1)
-    x = rng.uniform(1, 4, 50)
-    y = 0.6 * x + 0.3 + rng.normal(0, 0.2, 50)
-    found = nearest_line(list(zip(x.tolist(), y.tolist(), strict=True)))
-    assert found is not None
-    assert np.allclose((found.slope, found.height), np.polyfit(x, y, 1))
-    assert math.isclose(found.r2, np.corrcoef(x, y)[0, 1] ** 2)
-    assert str(nearest_line([(0, -1), (1, 1), (2, 3)])) == "y = 2.00 x − 1.00"
-    assert nearest_line([(1, 1), (2, 2)]) is None, "two points lie on every line"
-    assert nearest_line([(1, 1), (1, 2), (1, 3)]) is None
+ODD = "<b>&\"'$x$\ud83d老\x00"
 
 
-def drawn() -> Iterator[str]:
-    odd = "<b>&\"'"
+def drawn() -> Iterator[charts.Chart]:
     for count in (0, 1, 9):
-        rows = [charts.Interval(f"{odd}{n}" * 9, 1 + n, 0.9, 2.0 + n, n, "1.00×") for n in range(count)]
-        yield charts.intervals(odd, odd, rows, 1.0)
-        yield charts.bars(odd, odd, [charts.Bar(odd, [("p-draft", 0.0, odd), ("p-rest", 2.0, odd)], "2")] * count, "ms")
-        yield charts.lines(odd, odd, [charts.Series(odd, n, [0.9, 0.2], [1.0, 0.5]) for n in range(count)], (odd, odd))
-        dots = [charts.Dot(1 + n, 0.1 * n, n, odd) for n in range(count)]
-        yield charts.curve(odd, odd, dots, [(d.x, d.y / 2) for d in dots], 1.0, (odd, odd))
-        yield charts.scatter(odd, odd, dots, nearest_line([(d.x, d.y) for d in dots]), 1.0, (odd, odd))
-    yield charts.lines("t", "d", [charts.Series("one", 1, [0.5], [1.0])], ("x", "y"))
-    yield charts.histogram("t", "d", {1: 0.5, 2: 0.25, 40: 0.25}, 11.0, 0.5, 12, 3)
-    yield charts.histogram("t", "d", {1: 1.0}, 1.0, 1.0, 2, 0)
+        found = [Estimate(1.0 + n, 0.9, 9.0 * (n + 1)) for n in range(count)]
+        rows = [charts.Interval(n, f"{ODD}{n}" * 9, one, "1.00×") for n, one in enumerate(found)]
+        yield charts.intervals(ODD, ODD, rows, ODD)
+        bar = charts.Bar(ODD, [("draft", 0.0, ODD), ("rest", 2.0, ODD)], "2")
+        yield charts.bars(ODD, ODD, [bar] * count, " ms", ODD)
+        points = [(1.0 + n, 0.1 * n) for n in range(count)]
+        series = [charts.Series(n, ODD, [point], [ODD]) for n, point in enumerate(points)]
+        scales = charts.Scales(("x", "y"), level=1.0, upright=2.0, line=points, zero=True)
+        yield charts.plot(ODD, ODD, series, scales, 300)
+    series = [charts.Series(n, ODD, [(1, 0.9), (2, 0.2)], [ODD] * 2, [100.0, 30.0], joined=True) for n in range(3)]
+    yield charts.plot("t", "d", series, charts.Scales(("x", "y"), places=[1, 2], percent=True), 260)
+    for heights, more in (([0.5, 0.25, *[0.0] * 9, 0.25], True), ([1.0, 0.0], False)):
+        yield charts.Chart(charts.histogram("t", "d", heights, 1.5, 0.5, 3, more))
 
 
-@pytest.mark.parametrize("svg", list(drawn()))
-def test_a_picture_is_whole_named_and_within_its_frame(svg: str) -> None:
-    root = ET.fromstring(svg)
+@pytest.mark.parametrize("chart", list(drawn()))
+def test_a_chart_is_whole_named_within_its_frame_and_in_the_colours_of_the_page(chart: charts.Chart) -> None:
+    root = ET.fromstring(chart.svg)
     width, height = (float(value) for value in root.attrib["viewBox"].split()[2:])
     assert root.attrib["role"] == "img"
     assert [child.tag for child in root][:2] == ["title", "desc"]
-    numbers = {"x", "x1", "x2", "cx", "y", "y1", "y2", "cy"}
+    assert not re.search(r"url\(|xmlns|<style|font-family", chart.svg)
+    assert set(re.findall(r"(?:fill|stroke): ([^;\"]+)", chart.svg)) <= {"none"} | {f"var(--{r})" for r in charts.ROLES}
     for element in root.iter():
-        for name, value in element.attrib.items():
-            if name in numbers:
-                assert 0 <= float(value) <= (width if "x" in name else height), (element.tag, name, value)
-        if element.tag == "rect":
-            assert float(element.attrib["x"]) + float(element.attrib["width"]) <= width + 0.1
-        if element.tag == "text":
-            half = {"start": 0.0, "middle": 0.5, "end": 1.0}[element.attrib["text-anchor"]]
-            left = float(element.attrib["x"]) - half * width_of(element.text or "", charts.SMALL)
-            assert left >= -0.6
-            assert left + width_of(element.text or "", charts.SMALL) <= width + 0.6
+        assert set(element.attrib) <= {"class", "viewBox", "role", "style", "d", "x", "y", "id", "href"}
+        assert 0 <= float(element.get("x", 0)) <= width
+        assert -1 <= float(element.get("y", 0)) <= height
+        if element.tag == "path" and element.get("style", "").startswith("fill: var(--p-"):
+            places = [float(number) for number in re.findall(r"[\d.]+", element.attrib["d"])]
+            assert max(places[::2]) <= width
+        assert element.tag != "text" or element.text
+
+
+def test_every_mark_says_its_numbers() -> None:
+    tips = [f"point {n}" for n in range(40)]
+    series = charts.Series(1, "one", [(n, n % 7) for n in range(40)], tips)
+    root = ET.fromstring(charts.plot("t", "d", [series], charts.Scales(("x", "y")), 300).svg)
+    assert [mark.findtext("title") for mark in root.iter("use") if mark.find("title") is not None] == tips
 
 
 def test_entries_differ_in_color_or_in_shape() -> None:
-    looks = {(charts.look(n), charts.shape(n, 0, 0, 1)) for n in range(24)}
-    assert len(looks) == 24
-
-
-# --- colours ------------------------------------------------------------------------------------------------
+    assert len({(charts.look(n), charts.MARKERS[n % len(charts.MARKERS)]) for n in range(24)}) == 24
 
 
 def test_the_heat_map_can_be_read_and_is_even_around_one() -> None:
-    for background, ink, dark, dark_ink in HEAT:
-        assert contrast(background, ink) >= 4.5
-        assert contrast(dark, dark_ink) >= 4.5
-    assert len(HEAT) == len(STEPS) + 1
+    grounds = re.findall(r"\.h\d+ { background: light-dark\((.*?)\); color: light-dark\((.*?)\) }", STYLE)
+    assert len(grounds) == len(STEPS) + 1
+    for ground, ink in grounds:
+        assert all(contrast(*pair) >= 4.5 for pair in zip(ground.split(", "), ink.split(", "), strict=True))
     assert step_of(1.0) == len(STEPS) // 2
-    values = np.geomspace(0.2, 5, 200)
-    steps = [step_of(value) for value in values]
+    steps = [step_of(value) for value in np.geomspace(0.2, 5, 200)]
     assert steps == sorted(steps)
     assert {steps[0], steps[-1]} == {0, len(STEPS)}
-    for value in (1.05, 1.15, 1.3, 1.7, 2.5):
-        assert abs(step_of(value) + step_of(1 / value) - len(STEPS)) <= 0, value
+    assert all(step_of(value) + step_of(1 / value) == len(STEPS) for value in (1.05, 1.15, 1.3, 1.7, 2.5))
 
 
 def test_every_entry_stands_out_from_the_page() -> None:
-    for shade, paper in enumerate(PAPER):
-        assert all(contrast(colors[shade], paper) >= 3 for colors in ENTRIES)
+    paper = shades()["paper"]
+    entries = [colors for name, colors in shades(STYLE).items() if re.fullmatch(r"e\d", name)]
+    assert len(entries) == charts.COLORS
+    assert all(contrast(color, ground) >= 3 for colors in entries for color, ground in zip(colors, paper, strict=True))
+    assert set(charts.ROLES) <= {*shades(STYLE), *shades()}
 
 
 # --- honest words -------------------------------------------------------------------------------------------
@@ -158,33 +142,29 @@ def told(path: Path, **made: Any) -> str:
     return headline(summary) + " " + second_sentences(summary)
 
 
-def test_good_news_comes_with_its_interval(tmp_path: Path) -> None:
-    assert re.match(
-        r"On pocket, assistant writes \d\.\d\d× as fast as plain decoding \(95% interval \d\.\d\d–\d\.\d\d\)\. ",
-        told(tmp_path, prompts=8),
-    )
-
-
-def test_bad_news_is_told_as_plainly(tmp_path: Path) -> None:
-    slow = {"lookup": 4.0, "assistant": 5.0}
-    assert re.match(
-        r"On pocket, no method was faster than plain decoding: the best, assistant, ran at 0\.\d\d× \(95%",
-        told(tmp_path, prompts=8, slow=slow),
-    )
-
-
-def test_what_may_be_chance_is_called_so(tmp_path: Path) -> None:
-    said = told(tmp_path, prompts=4, methods=("plain", "lookup"), slow={"lookup": 1.15}, noise=0.6, seed=3)
-    assert "was not faster than plain decoding" in said or "as fast as" not in said
-
-
-def test_one_prompt_has_no_interval(tmp_path: Path) -> None:
-    assert "(one prompt: no interval)" in told(tmp_path, prompts=1, degenerate=False)
-
-
-def test_a_faster_library_is_not_kept_quiet(tmp_path: Path) -> None:
-    said = told(tmp_path, prompts=6, slow={"lookup": 9.0, "assistant": 9.0})
-    assert "Another library was faster: transformers ran at" in said
+@pytest.mark.parametrize(
+    ("how", "words"),
+    [
+        ({"prompts": 8}, r"On pocket, assistant writes \d\.\d\d× as fast as plain decoding \(95% interval \d\.\d\d–\d"),
+        (
+            {"prompts": 8, "slow": {"lookup": 4.0, "assistant": 5.0}},
+            r"On pocket, no method was faster than plain decoding: the best, assistant, ran at 0\.\d\d× \(95%",
+        ),
+        (
+            {"prompts": 4, "methods": ("plain", "lookup"), "slow": {"lookup": 1.15}, "noise": 0.6, "seed": 3},
+            "On pocket, lookup was not faster than plain decoding",
+        ),
+        ({"prompts": 1, "degenerate": False}, r".*\(one prompt: no interval\)"),
+        (
+            {"prompts": 6, "slow": {"lookup": 9.0, "assistant": 9.0}},
+            ".*Another library was faster: transformers ran at",
+        ),
+        ({"methods": ["plain"]}, ".*no method was held against it"),
+    ],
+)
+def test_news_is_told_as_it_is(how: dict[str, Any], words: str, tmp_path: Path) -> None:
+    """Good news comes with its interval, bad news as plainly, and chance is called so."""
+    assert re.match(words, told(tmp_path, **how))
 
 
 def test_what_chance_may_do_wears_no_star(tmp_path: Path) -> None:
@@ -200,12 +180,9 @@ def test_what_chance_may_do_wears_no_star(tmp_path: Path) -> None:
     assert '<td class="best' in report(clear)[PAGE]
 
 
-def test_without_methods_and_without_texts_there_is_no_claim(tmp_path: Path) -> None:
-    assert "no method was held against it" in told(tmp_path / "a", methods=["plain"])
-    empty = made_run(tmp_path / "b", prompts=0)
-    assert headline(Summary(empty)) == "Nothing has been written yet on pocket."
-    pages = report(empty)
-    assert "Nothing has been written yet" in pages[PAGE]
+def test_without_texts_there_is_no_claim(tmp_path: Path) -> None:
+    pages = report(made_run(tmp_path / "b", prompts=0))
+    assert "<h1>Nothing has been written yet on pocket.</h1>" in pages[PAGE]
     assert set(pages) == {PAGE, MARKDOWN}
 
 
@@ -244,7 +221,7 @@ class Reader(HTMLParser):
         named = dict(attrs)
         self.tags.add(tag)
         self.attributes |= set(named)
-        self.links += [named["href"] or ""] if "href" in named else []
+        self.links += [named["href"] or ""] if tag == "a" else []
         self.sections += [named["id"] or ""] if tag == "section" else []
         if tag not in ("meta",):
             self.open.append(tag)
@@ -281,7 +258,7 @@ def test_every_shape_of_a_run_has_its_sections(shape: str, tmp_path: Path) -> No
     found = read(pages[PAGE])
     told = [name.removeprefix("run1-") for name in found.sections]
     assert [name for name in SECTIONS if name in told] == told, "in their order"
-    assert set(SECTIONS) - set(told) <= NOT_TOLD
+    assert set(SECTIONS) - set(told) <= LEFT_OUT
     inner = {link for link in found.links if link.startswith("#")}
     assert {f"#{name}" for name in found.sections} == inner
     assert set(found.links) - inner <= set(pages)
@@ -290,9 +267,8 @@ def test_every_shape_of_a_run_has_its_sections(shape: str, tmp_path: Path) -> No
         assert outer <= set(pages)
 
 
-def test_numbers_of_both_forms_are_those_of_the_summary(run: Run) -> None:
-    summary, pages = Summary(run), report(run)
-    page = read(pages[PAGE]).text
+def test_numbers_of_both_forms_are_those_of_the_summary(run: Run, pages: dict[str, str]) -> None:
+    summary, page = Summary(run), read(pages[PAGE]).text
     for entry in summary.entries[1:]:
         for task in (None, *summary.tasks):
             figures = summary.figures(entry, task)
@@ -300,11 +276,11 @@ def test_numbers_of_both_forms_are_those_of_the_summary(run: Run) -> None:
             assert figures.speed_up is not None
             assert times(figures.speed_up.value) in page
             assert times(figures.speed_up.value) in pages[MARKDOWN]
-    for warning in doubts(summary):
+    for warning in warnings(summary):
         assert warning in page
     unescaped = html.unescape(pages[MARKDOWN].replace("\\", ""))
-    assert all(f"> - {warning}\n" in unescaped for warning in doubts(summary))
-    assert page.index(doubts(summary)[0]) < page.index("Speed-up by task")
+    assert all(f"> - {warning}\n" in unescaped for warning in warnings(summary))
+    assert page.index(warnings(summary)[0]) < page.index("Speed-up by task")
 
 
 def hostile(tmp_path: Path) -> Run:
@@ -321,9 +297,7 @@ def hostile(tmp_path: Path) -> Run:
     )
     evil = [*HOSTILE, "\ud83d", "| a | b |\n|---|", "]]>", "\u2028"]
     records = [
-        replace(
-            record, pieces=[evil[i % len(evil)] for i in range(len(record.tokens))], prompt=f"{record.prompt}\udc00<i>"
-        )
+        replace(record, pieces=[evil[i % len(evil)] for i in range(len(record.tokens))], prompt=f"{record.prompt}<i>")
         for record in made.records
     ]
     made.about.workload["notes"] = [*names, "\ud800"]
@@ -394,7 +368,7 @@ def test_a_pictured_record_has_each_token_once_and_says_what_it_is(run: Run) -> 
             continue
         kinds = [p.kind for p in picture.pieces]
         drafted, refused = record.rounds["drafted"], record.rounds["refused"]
-        assert kinds.count(Kind.ACCEPTED) == sum(record.rounds["accepted"]) == picture.totals.accepted
+        assert kinds.count(Kind.ACCEPTED) == sum(record.rounds["accepted"])
         assert kinds.count(Kind.PLAIN) == sum(not d for d in drafted)
         assert kinds.count(Kind.CORRECTED) == sum(bool(d and r) for d, r in zip(drafted, refused, strict=True))
         counts = np.bincount([p.round for p in picture.pieces], minlength=len(drafted))
@@ -411,9 +385,9 @@ def test_a_long_text_is_cut_where_a_round_ends(run: Run) -> None:
         assert most <= kept < most + 5
 
 
-def test_nobody_is_shown_at_their_best(run: Run) -> None:
-    """The telling text is not a loop, it is the same for all, and of every method that drafts."""
-    found = texts.telling(Summary(run))
+def test_no_method_is_shown_at_its_best(run: Run) -> None:
+    """The typical text is not a loop, it is the same for all, and of every method that drafts."""
+    found = [run.records[text] for text in texts.typical(Summary(run))]
     assert {r.entry for r in found} == {"lookup", "assistant"}
     assert len({(r.prompt, r.turn) for r in found}) == 1
     assert found[0].prompt != "mt_bench/en/0", "that one loops"
@@ -431,23 +405,21 @@ def test_a_source_has_one_color_on_all_pages(run: Run) -> None:
     assert looks == {"lookup": {"t s1"}, "assistant": {"t s2"}}
 
 
-def test_a_library_that_tells_nothing_is_not_given_sources(run: Run) -> None:
-    page = report(run)["texts/1.html"]
+def test_a_library_that_tells_nothing_is_not_given_sources(pages: dict[str, str]) -> None:
+    page = pages["texts/1.html"]
     theirs = page[page.index("<bdi>transformers</bdi>") :]
     assert "It does not tell where its tokens come from." in theirs
     assert "the model itself" not in theirs
 
 
-def test_prompts_are_quoted_turn_by_turn(run: Run) -> None:
-    written = dict(files([Summary(run)], texts=50))
-    page = next(text for name, text in written.items() if "mt_bench, pl: mt_bench/pl/0" in text and name != PAGE)
+def test_prompts_are_quoted_turn_by_turn(run: Run, pages: dict[str, str]) -> None:
+    page = next(text for name, text in pages.items() if "mt_bench, pl: mt_bench/pl/0" in text and name != PAGE)
     quotes = [html.unescape(found) for found in re.findall(r"<blockquote[^>]*>(.*?)</blockquote>", page, re.S)]
     assert quotes == list(run.prompts["mt_bench/pl/0"].turns)
-    assert "<blockquote" in written[PAGE]
-    shown = texts.telling(Summary(run))[0]
-    assert run.prompts[shown.prompt].turns[shown.turn].replace("<b>", "").split("?")[0] in written[MARKDOWN]
-    unknown = replace(run, prompts={})
-    assert "<blockquote" not in dict(files([Summary(unknown)], texts=50))[PAGE]
+    assert "<blockquote" in pages[PAGE]
+    shown = run.records[texts.typical(Summary(run))[0]]
+    assert run.prompts[shown.prompt].turns[shown.turn].replace("<b>", "").split("?")[0] in pages[MARKDOWN]
+    assert "<blockquote" not in report(replace(run, prompts={}), texts=0)[PAGE]
 
 
 def test_pages_are_spread_over_the_run(tmp_path: Path) -> None:
@@ -481,19 +453,18 @@ def shown(folder: Path) -> dict[str, str]:
 
 def test_a_folder_is_written_whole_or_not_at_all(tmp_path: Path) -> None:
     def breaking() -> Iterator[tuple[str, str]]:
-        yield "a.html", "mark new"
+        yield "a.html", MARK
         raise RuntimeError
 
+    (tmp_path / "old").mkdir()
+    (tmp_path / "old" / "a.html").write_text(f"{MARK}, an earlier one")
+    (tmp_path / "old" / "theirs.txt").write_text("x")
+    before = shown(tmp_path)
     for folder in (tmp_path / "new", tmp_path / "old"):
-        if folder.name == "old":
-            folder.mkdir()
-            (folder / "a.html").write_text("mark old")
-            (folder / "theirs.txt").write_text("x")
-        before = shown(folder)
         with pytest.raises(RuntimeError):
-            write_folder(folder, breaking(), mark="mark", pages="texts")
-        assert shown(folder) == before
-        assert folder.exists() == (folder.name == "old")
+            write_report(folder, breaking())
+    assert shown(tmp_path) == before
+    assert not (tmp_path / "new").exists()
 
 
 def test_what_is_not_ours_is_not_replaced(tmp_path: Path) -> None:
@@ -501,18 +472,14 @@ def test_what_is_not_ours_is_not_replaced(tmp_path: Path) -> None:
     (folder / "texts").mkdir(parents=True)
     (folder / "b.html").write_text("somebody's")
     with pytest.raises(ValueError, match=r"b\.html is there and is no earlier report"):
-        write_folder(folder, [("a.html", "mark"), ("b.html", "mark")], mark="mark", pages="texts")
+        write_report(folder, [("a.html", MARK), ("b.html", MARK)])
     assert shown(folder) == {"b.html": "somebody's"}
-    (folder / "b.html").write_text("mark, an earlier one")
-    (folder / "texts" / "7.html").write_text("mark")
+    (folder / "b.html").write_text(f"{MARK}, an earlier one")
+    (folder / "texts" / "7.html").write_text(MARK)
     (folder / "texts" / "8.html").write_text("somebody's")
-    names = write_folder(
-        folder, [("a.html", "mark"), ("b.html", "mark"), ("texts/1.html", "mark")], mark="mark", pages="texts"
-    )
-    assert names == ["a.html", "b.html", "texts/1.html"]
-    assert set(shown(folder)) == {"a.html", "b.html", "texts/1.html", "texts/8.html"}
-    with pytest.raises(ValueError, match="it is a file; name a folder"):
-        write_folder(folder / "a.html", [], mark="mark", pages="texts")
+    names = ["a.html", "b.html", "texts/1.html"]
+    assert write_report(folder, [(name, MARK) for name in names]) == names
+    assert set(shown(folder)) == {*names, "texts/8.html"}
 
 
 def test_the_command_writes_and_tells(run: Run, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -543,4 +510,15 @@ def test_mistakes_are_told_in_a_sentence(
     error = capsys.readouterr().err
     assert said in error
     assert "Traceback" not in error
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("command", [["report", "RUN", "--out", "out"], ["compare", "RUN"]])
+def test_without_the_extra_the_command_says_what_to_install(
+    command: list[str], run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("paceline.errors.find_spec", lambda package: None)
+    assert main(["bench", *(word.replace("RUN", str(run.path)) for word in command)]) == 2
+    assert capsys.readouterr().err.endswith("needs pandas: pip install 'paceline[bench]'\n")
     assert not (tmp_path / "out").exists()

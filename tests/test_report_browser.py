@@ -171,7 +171,7 @@ def test_a_pictured_text_is_the_text_of_the_record(pages: dict[str, tuple[Run, P
     summary = Summary(run)
     window.open(folder / PAGE)
     shown = window.run("return [...document.querySelectorAll('.tokens .text')].map(one => one.textContent)")
-    wanted = [texts.pictured(record, most=texts.EXAMPLE_TOKENS) for record in texts.telling(summary)]
+    wanted = [texts.pictured(run.records[text], most=texts.EXAMPLE_TOKENS) for text in texts.typical(summary)]
     assert shown == ["".join(cell.text for cell in picture.cells) for picture in wanted]
     window.open(folder / "texts" / "1.html")
     prompt = texts.prompts_to_show(summary, 2)[0]

@@ -11,18 +11,16 @@ from typing import Any
 import numpy as np
 import pytest
 
-from engine import PROMPT, SIZE, tabled, write
+from drafting import context_of, drafted, paths_of
+from engine import tabled
 from paceline.cli import main
-from paceline.context import Context, Ending
 from paceline.drafters import Budget, make_drafter
 from paceline.drafters.datastore import KEY, Datastore
 from paceline.drafters.indexing import build, pieces_of, sorted_places
 from paceline.drafters.rest import Rest
 from paceline.drafters.suffix import Suffix
 from paceline.drafters.tokenfile import WIDEST
-from paceline.law import Sampling
 from paceline.targets.pocket.bundle import read_tokenizer
-from paceline.verify import Rule
 from paceline.vocabulary import Vocabulary
 
 FINGERPRINT = "0123456789abcdef"
@@ -31,10 +29,6 @@ FINGERPRINT = "0123456789abcdef"
 def store_of(path: Path, *texts: Sequence[int]) -> Datastore:
     build(path, [np.array(text, np.int64) for text in texts], FINGERPRINT)
     return Datastore(str(path))
-
-
-def context_of(tokens: Sequence[int]) -> Context:
-    return Context(tokens, Sampling(), Ending(max_new_tokens=100))
 
 
 # --- the order and what is found by it --------------------------------------------------------------------------------
@@ -170,63 +164,27 @@ def test_another_tokenizer_or_a_smaller_vocabulary_is_refused(tmp_path: Path) ->
             drafter.fit(tabled(), Vocabulary.of(read_tokenizer("pocket")))
 
 
-@pytest.mark.parametrize(
-    ("options", "said"),
-    [
-        ("", "write rest:corpus=value"),
-        (":corpus=nowhere.rest", "cannot read the datastore nowhere.rest"),
-        (":corpus={},longest=17", "longest <= 16, not 2 and 17"),
-        (":corpus={},shortest=0", "1 <= shortest"),
-        (":corpus={},matches=0", "not 0"),
-        (":corpus={},length=0", "not 0"),
-        (":corpus={},noise=soft", "not 'soft'"),
-    ],
-)
-def test_a_wrong_option_is_told(tmp_path: Path, options: str, said: str) -> None:
-    path = tmp_path / "x.rest"
-    store_of(path, [1, 2])
-    with pytest.raises(ValueError, match=said):
-        make_drafter("rest" + options.format(path))
-
-
 # --- drafts -----------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("rule", list(Rule))
-@pytest.mark.parametrize("method", ["rest:corpus={}", "rest:corpus={},noise=none,matches=2", "suffix:corpus={}"])
-def test_the_text_is_plain_decodings(tmp_path: Path, method: str, rule: Rule) -> None:
-    path = tmp_path / "x.rest"
-    random = np.random.default_rng(1)
-    store_of(path, *random.integers(0, SIZE, (3, 200)).tolist())
-    drafter = make_drafter(method.format(path))
-    drafter.fit(tabled())
-    for sampling in (Sampling(), Sampling(temperature=1.0, seed=2)):
-        same = write(tabled(), PROMPT, make_drafter("plain"), sampling=sampling, rule=rule, max_new_tokens=40)
-        session = write(tabled(), PROMPT, drafter, nodes=9, sampling=sampling, rule=rule, max_new_tokens=40)
-        assert session.context.emitted.tolist() == same.context.emitted.tolist()
-        assert sum(round_.drafted for round_ in session.rounds) > 0
 
 
 def test_what_the_corpus_holds_is_drafted_likeliest_first(tmp_path: Path) -> None:
     path = tmp_path / "x.rest"
     store_of(path, [1, 2, 3, 4, 5], [1, 2, 3, 4, 6], [1, 2, 7], [2, 3, 4, 5])
-    tree = Rest(corpus=str(path)).propose_one(context_of([9, 1, 2]), Budget(9, 9))
-    paths = [tree.tokens[tree.path(node)].tolist() for node in range(len(tree))]
-    assert paths[0] == [3]
-    assert sorted(paths) == [[3], [3, 4], [3, 4, 5], [3, 4, 6], [7]]
+    tree = drafted(Rest(corpus=str(path)), [9, 1, 2])
+    assert paths_of(tree)[0] == (3,)
+    assert sorted(paths_of(tree)) == [(3,), (3, 4), (3, 4, 5), (3, 4, 6), (7,)]
     assert set(tree.sources) == {"rest"}
-    assert len(Rest(corpus=str(path)).propose_one(context_of([9, 2, 1]), Budget(9, 9))) == 0
-    assert Rest(corpus=str(path), length=1).propose_one(context_of([1, 2]), Budget(9, 9)).depth == 1
+    assert len(drafted(Rest(corpus=str(path)), [9, 2, 1])) == 0
+    assert drafted(Rest(corpus=str(path), length=1), [1, 2]).depth == 1
 
 
 def test_suffix_prefers_the_corpus_only_where_it_matches_more(tmp_path: Path) -> None:
     path = tmp_path / "x.rest"
     store_of(path, [*range(10, 22), 30], [5, 6, 40])
     drafter = Suffix(corpus=str(path))
-    own = drafter.propose_one(drafter.open(context_of([5, 6, 7, 5, 6])), Budget(9, 1))
+    own = drafted(drafter, [5, 6, 7, 5, 6], Budget(9, 1))
     assert own.tokens.tolist() == [7, 40], "of equal matches that of the text itself comes first"
-    text = [20, 21, 8, *range(10, 22)]
-    both = drafter.propose_one(drafter.open(context_of(text)), Budget(9, 1))
+    both = drafted(drafter, [20, 21, 8, *range(10, 22)], Budget(9, 1))
     assert both.tokens.tolist() == [30, 8]
 
 

@@ -14,8 +14,9 @@ import paceline
 from clock import MadeClock
 from engine import METHODS, PROMPT, SIZE, Erratic, Watched, habitual, tabled, write, write_slowly
 from paceline.api.model import LanguageModel
+from paceline.api.piece import Piece
 from paceline.api.settings import split_settings
-from paceline.api.writing import Piece, Writing
+from paceline.api.writing import Writing
 from paceline.context import Context, Ending, Ints
 from paceline.drafters import Plain, Seen, make_drafter
 from paceline.drafters.compose import Fallback, Union

@@ -5,31 +5,22 @@ from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
 from threading import Thread
-from typing import Any
 
 import numpy as np
 import pytest
 
-from engine import PROMPT, SIZE, tabled, write, write_slowly
-from enumeration import World, law_of
-from paceline.context import Context, Ending
+from drafting import context_of, drafted, paths_of
+from engine import PROMPT, SIZE, tabled, write
 from paceline.drafters import Budget, Seen, make_drafter
 from paceline.drafters.endings import NONE, SIZES, Endings
 from paceline.drafters.lookup import Lookup
 from paceline.drafters.memory import Memory
 from paceline.drafters.noise import SharedNoise
-from paceline.drafters.reaching import Reaching
 from paceline.drafters.suffix import PLACES, Suffix
 from paceline.drafters.votes import LONGEST, TRUST, Vote, grow, ranked
-from paceline.law import Sampling
-from paceline.tree import ROOT, DraftTree, Floats, Ints
-from paceline.verify import Rule
+from paceline.tree import ROOT, Floats, Ints
 
 EVERYTHING = 10**6
-
-
-def context_of(tokens: Sequence[int], sampling: Sampling | None = None, room: int = 1000) -> Context:
-    return Context(tokens, sampling or Sampling(), Ending(max_new_tokens=room))
 
 
 # --- endings ----------------------------------------------------------------------------------------------------------
@@ -103,10 +94,6 @@ def random_votes(seed: int) -> list[Vote]:
     ]
 
 
-def paths_of(tree: DraftTree) -> list[tuple[int, ...]]:
-    return [tuple(tree.tokens[tree.path(node)].tolist()) for node in range(len(tree))]
-
-
 @pytest.mark.parametrize("seed", range(20))
 def test_the_tree_holds_the_likeliest_paths_with_their_probabilities(seed: int) -> None:
     votes = random_votes(seed)
@@ -168,67 +155,11 @@ def test_a_repetitive_text_is_accepted_whole() -> None:
     assert all(round_.accepted == round_.drafted for round_ in session.rounds)
 
 
-@pytest.mark.parametrize("rule", list(Rule))
-@pytest.mark.parametrize("sampling", [Sampling(), Sampling(temperature=1.0, seed=5)], ids=["greedy", "warm"])
-@pytest.mark.parametrize(
-    "method", ["suffix", "suffix:noise=none", "suffix:remember=40", "lookup:chain=true", "lookup:chain=true,next=3"]
-)
-def test_the_text_is_plain_decodings(method: str, sampling: Sampling, rule: Rule) -> None:
-    target = tabled()
-    drafter = make_drafter(method)
-    drafter.fit(target)
-    same = write(target, PROMPT, make_drafter("plain"), sampling=sampling, rule=rule, max_new_tokens=40)
-    for nodes in (1, 12):
-        session = write(target, PROMPT, drafter, nodes=nodes, sampling=sampling, rule=rule, max_new_tokens=40)
-        assert session.context.emitted.tolist() == same.context.emitted.tolist()
-    if rule is Rule.COUPLED:
-        assert same.context.emitted.tolist() == write_slowly(target, PROMPT, sampling, max_new_tokens=40).tokens
-
-
-@pytest.mark.parametrize("rule", list(Rule))
-def test_the_law_of_the_text_is_exact(rule: Rule) -> None:
-    drafter = Suffix(noise="none")
-    world = World(prompt=(0, 2, 0, 1, 0, 2), length=3)
-    assert law_of(world, rule, lambda sight: drafter.propose_one(drafter.open(sight.context), Budget(5, 3))) == (
-        world.plain()
-    )
-
-
-@pytest.mark.parametrize("method", ["suffix", "suffix:remember=64", "lookup:chain=true", "lookup:next=2"])
-def test_odd_texts_and_budgets_are_no_trouble(method: str) -> None:
-    drafter = make_drafter(method)
-    drafter.fit(tabled())
-    for tokens in ([5], [5, 5], [2**31 - 3] * 4, list(range(300))):
-        state = drafter.open(context_of(tokens))
-        for budget in (Budget(0, 5), Budget(5, 0), Budget(1, 1), Budget(200, 3)):
-            tree = drafter.propose_one(state, budget)
-            tree.check()
-            assert len(tree) <= budget.nodes
-            assert tree.depth <= budget.depth
-        drafter.close(state)
-
-
 def test_places_vote_up_to_a_number() -> None:
     drafter = Suffix()
     tokens = [token for i in range(3 * PLACES) for token in (1, i + 2)] + [1]
     tree = drafter.propose_one(drafter.open(context_of(tokens)), Budget(999, 1))
     assert tree.tokens.tolist() == list(range(3 * PLACES + 1, 2 * PLACES + 1, -1)), "the latest, of equals"
-
-
-@pytest.mark.parametrize(
-    ("spec", "said"),
-    [
-        ("suffix:noise=loud", "noise=shared or noise=none, not 'loud'"),
-        ("suffix:remember=-1", "not -1"),
-        ("suffix:memory=here.memo", "give remember=N"),
-        ("suffix:remember=9,memory=no/where/x.memo", "there is no folder"),
-        ("suffix:corpus=nowhere.rest", "cannot read the datastore nowhere.rest"),
-        ("lookup:next=-1", "not -1"),
-    ],
-)
-def test_a_wrong_option_is_told(spec: str, said: str) -> None:
-    with pytest.raises(ValueError, match=said):
-        make_drafter(spec)
 
 
 # --- memory -----------------------------------------------------------------------------------------------------------
@@ -317,7 +248,7 @@ def test_a_memory_that_cannot_be_kept_does_not_lose_the_text(tmp_path: Path) -> 
     assert not folder.exists()
 
 
-# --- lookup that reaches further --------------------------------------------------------------------------------------
+# --- lookup by the token, and by guesses of the next one --------------------------------------------------------------
 
 
 def token_by_token(text: list[int], sizes: range, count: int) -> list[int]:
@@ -340,37 +271,33 @@ def token_by_token(text: list[int], sizes: range, count: int) -> list[int]:
 def test_a_chain_is_looked_up_token_by_token(seed: int, sizes: range) -> None:
     random = np.random.default_rng(seed)
     text = random.integers(0, 3, random.integers(1, 40)).tolist()
-    reaching = Reaching(context_of(text), sizes, True, 0)
-    tree = reaching.draft(Budget(12, 12), "lookup")
+    lookup = Lookup(min_ngram=sizes.start, max_ngram=sizes.stop - 1, chain=True)
+    tree = drafted(lookup, text, Budget(12, 12))
     assert tree.tokens.tolist() == token_by_token(text, sizes, 12)
 
 
 def test_the_next_token_but_one_extends_the_text() -> None:
-    reaching = Reaching(context_of([1, 2, 3, 4, 9, 7, 7, 5]), range(1, 4), False, 2)
-    assert len(reaching.draft(Budget(9, 9), "lookup")) == 0
-    reaching.guessed = [(3, -0.2), (6, -1.0)]
-    tree = reaching.draft(Budget(9, 3), "lookup")
+    lookup = Lookup(next=2)
+    text = lookup.open(context_of([1, 2, 3, 4, 9, 7, 7, 5]))
+    assert len(lookup.propose_one(text, Budget(9, 9))) == 0
+    text.guesses = [(3, -0.2), (6, -1.0)]
+    tree = lookup.propose_one(text, Budget(9, 3))
     assert paths_of(tree) == [(3,), (6,), (3, 4), (3, 4, 9)]
     assert set(tree.sources) == {"lookup-next"}
-    assert reaching.draft(Budget(2, 9), "lookup").tokens.tolist() == [3, 4]
+    assert lookup.propose_one(text, Budget(2, 9)).tokens.tolist() == [3, 4]
 
 
 def test_the_guessed_tokens_are_those_of_the_row_that_chose_the_last() -> None:
     target = tabled()
-    states: list[Reaching] = []
     guessed: list[int] = []
 
     class Watched(Lookup):
-        def open(self, context: Context) -> Any:
-            states.append(Reaching(context, self.sizes, False, 3))
-            return states[-1]
-
         def observe(self, seen: Sequence[Seen]) -> None:
             super().observe(seen)
-            if states[-1].guessed:
-                row = np.array(target.table(tuple(states[-1].context.tokens[:-1].tolist())))
-                ids = [token for token, _ in states[-1].guessed]
-                assert row[ids] == pytest.approx(np.sort(row)[::-1][:3])
+            for text, _, _ in seen:
+                row = np.array(target.table(tuple(text.context.tokens[:-1].tolist())))
+                ids = [token for token, _ in text.guesses]
+                assert row[ids] == pytest.approx(np.sort(row)[::-1][: len(ids)])
                 guessed.extend(ids)
 
     drafter = Watched(next=3)

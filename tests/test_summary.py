@@ -10,11 +10,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from paceline.bench.doubts import doubts
 from paceline.bench.run.directory import Run, read
 from paceline.bench.run.record import SPLIT, Verdict
 from paceline.bench.statistics import Estimate
 from paceline.bench.summary import Figures, Summary
+from paceline.bench.warnings import warnings
 from runs import made_run
 
 
@@ -184,14 +184,14 @@ def test_everything_is_plain_data(run: Run) -> None:
     assert set(found["overall"]) == set(run.entries)
     assert found["overall"]["lookup"]["speed_up"]["low"] < 1.1
     assert [cell["task"] for cell in found["cells"]] == ["mt_bench"] * 3 + ["qa"] * 3
-    assert all(isinstance(sentence, str) for sentence in doubts(Summary(run)))
+    assert all(isinstance(sentence, str) for sentence in warnings(Summary(run)))
 
 
 # --- doubts -------------------------------------------------------------------------------------------------
 
 
 def told(run: Run, words: str) -> list[str]:
-    return [sentence for sentence in doubts(Summary(run)) if words in sentence]
+    return [sentence for sentence in warnings(Summary(run)) if words in sentence]
 
 
 @pytest.fixture
@@ -201,7 +201,7 @@ def calm(tmp_path: Path) -> Run:
 
 
 def test_a_calm_run_is_not_doubted(calm: Run) -> None:
-    assert doubts(Summary(calm)) == []
+    assert warnings(Summary(calm)) == []
 
 
 def test_times_that_differ_make_a_run_unstable(calm: Run) -> None:
@@ -245,7 +245,7 @@ def test_texts_that_are_not_plain_decodings_are_told(calm: Run) -> None:
     changed(calm, "transformers", verdict=Verdict.DIFFERENT, parts_at=0)
     changed(calm, "assistant", verdict=Verdict.NEAR_TIE, parts_at=3)
     changed(calm, "assistant", 1, verdict=Verdict.NOT_RESCORED, parts_at=3)
-    bug, *rest = doubts(Summary(calm))
+    bug, *rest = warnings(Summary(calm))
     assert "lookup wrote another text than plain in 1 of 144 texts" in bug
     assert "from token 7 on" in bug
     assert "this is a bug" in bug
@@ -272,10 +272,10 @@ def test_sittings_that_differ_are_told(calm: Run) -> None:
     first = calm.about.sittings[0]
     again = {**first, "threads": 4, "versions": {**first["versions"], "torch": "2.10.0"}, "load": 3.5}
     calm.about.sittings.append({**again, "git": {"commit": "1234567", "changed": True}})
-    warnings = doubts(Summary(calm))
+    found = warnings(Summary(calm))
     for words in ("differ in torch: 2.9.0 and 2.10.0", "differ in threads: 2 and 4", "(commit): abcdef0 and 1234567"):
-        assert any(words in sentence for sentence in warnings)
-    assert any("load 3.5 on 2 cores" in sentence for sentence in warnings)
+        assert any(words in sentence for sentence in found)
+    assert any("load 3.5 on 2 cores" in sentence for sentence in found)
 
 
 def test_arrivals_are_told_to_hold_idle_time(calm: Run) -> None:
@@ -306,6 +306,6 @@ def test_a_run_without_texts_is_told(tmp_path: Path) -> None:
     run = made_run(tmp_path / "run", prompts=1)
     run.records.clear()
     summary = Summary(run)
-    assert doubts(summary) == ["not a single text is finished"]
+    assert warnings(summary) == ["not a single text is finished"]
     assert summary.figures("plain") is None
     assert summary.cells() == []

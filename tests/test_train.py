@@ -16,8 +16,9 @@ from paceline.targets.pocket.bundle import WEIGHTS
 from paceline.targets.pocket.names import NAMES
 from paceline.train import corpus, export, pocket, tokenizers
 from paceline.train.corpus import SOURCES, windows
-from paceline.train.loop import Recipe, Run, held_out_loss
-from paceline.train.pocket import PLANS, Plan, Workshop
+from paceline.train.loop import Run, held_out_loss
+from paceline.train.plans import PLANS, Plan, Recipe
+from paceline.train.pocket import Workshop
 from paceline.vocabulary import Vocabulary
 
 RECIPE = Recipe(tokens=6 * 64, window=16, long_window=32, long_share=0.34, tokens_per_step=64, warmup=2, save_every=2)

@@ -11,13 +11,13 @@ import pytest
 
 from engine import habitual, tabled
 from paceline.bench.compare import Between, Within
-from paceline.bench.doubts import doubts
 from paceline.bench.race import Clock
 from paceline.bench.run.contestant import Job, TextContestant, Written
 from paceline.bench.run.directory import Run, read
 from paceline.bench.run.ours import Drafting, Ours
 from paceline.bench.run.record import Record, Verdict
 from paceline.bench.summary import Summary
+from paceline.bench.warnings import warnings
 from paceline.context import Context
 from paceline.drafters import Budget, Drafter, make_drafter
 from paceline.engine.serial import run as drive
@@ -140,7 +140,7 @@ def test_3_an_error_ends_the_run_and_leaves_no_time(tmp_path: Path) -> None:
         referee.sit()
     kept = read(tmp_path / "run")
     assert len(texts(kept, "echo")) == len(texts(kept, "plain")) == 1
-    assert any("not finished" in sentence for sentence in doubts(Summary(kept)))
+    assert any("not finished" in sentence for sentence in warnings(Summary(kept)))
 
 
 # --- 4: what is learnt from one question helps with the next -------------------------------------------------
@@ -173,7 +173,7 @@ def test_4_learning_is_forgotten_between_prompts_or_declared(tmp_path: Path, war
     assert (max(taught[2:]) > 0) is warm, "the two texts of the warm-up apart"
     declared = {entry["name"]: entry["learning"] for entry in run.about.entries}["pupil"]
     assert ("kept" in declared) is warm
-    assert any("kept what they learnt" in sentence for sentence in doubts(Summary(run))) is warm
+    assert any("kept what they learnt" in sentence for sentence in warnings(Summary(run))) is warm
 
 
 # --- 5: some end at the end of the text, others go on --------------------------------------------------------
@@ -214,7 +214,7 @@ def test_6_every_text_is_compared_and_a_wrong_one_is_the_first_thing_told(tmp_pa
     run = finished(refereed(tmp_path / "run", target=target, contestants=contestants))
     assert {record.verdict for record in texts(run, "lookup")} == {Verdict.BUG}
     assert {record.parts_at for record in texts(run, "lookup")} == {2}
-    first, *_ = doubts(Summary(run))
+    first, *_ = warnings(Summary(run))
     assert "lookup wrote another text than plain in 4 of 4 texts" in first
     assert "this is a bug" in first
 
@@ -252,8 +252,8 @@ def test_6_the_command_fails_where_a_method_writes_another_text(
 
 def test_7_a_library_that_cannot_take_part_is_named_with_its_reason(tmp_path: Path) -> None:
     run = made_run(tmp_path / "run", missing={"transformers-assisted": "there is no draft model"})
-    assert "transformers-assisted is missing: there is no draft model" in doubts(Summary(run))
-    assert Within(run).as_dict()["warnings"] == doubts(Summary(run))
+    assert "transformers-assisted is missing: there is no draft model" in warnings(Summary(run))
+    assert Within(run).as_dict()["warnings"] == warnings(Summary(run))
 
 
 def test_7_a_method_that_does_not_fit_the_model_ends_the_run_before_it_begins(tmp_path: Path) -> None:

@@ -23,6 +23,7 @@ from tokenizer_kinds import (
     decode,
     ids_named,
     random_sequences,
+    tokenizer_of,
     vocabulary_of,
     words,
     wrapped,
@@ -253,3 +254,29 @@ def test_the_fingerprint_is_a_constant_of_what_ids_spell() -> None:
         fingerprint(vocab, metaspace | {"prepend_scheme": "never"}),
     ]
     assert len({base, byte_level_print, metaspace_print, *other_meanings}) == 6
+
+
+# --- many texts at once -----------------------------------------------------------------------------------
+
+WORDS = " ".join(TEXTS).split()
+AWKWARD = ["", " ", "\n", "<|end|>the rider<|user|>", "the", " the", "the rider", "ê ż ółw", *TEXTS, *WORDS]
+
+
+@pytest.mark.parametrize("name", [*STREAMABLE, *OPAQUE, *REAL_NAMES])
+def test_texts_encoded_at_once_are_texts_encoded_one_by_one(name: str) -> None:
+    vocabulary = Vocabulary(tokenizer_of(name))
+    assert vocabulary.encode_all(AWKWARD) == [vocabulary.encode(text, add_special=False).tolist() for text in AWKWARD]
+    assert vocabulary.encode_all([]) == []
+
+
+def test_texts_encoded_at_once_are_neither_cut_nor_padded_nor_marked() -> None:
+    """Whoever used the tokenizer before may have left it cutting and padding."""
+    tokenizer = wrapped(byte_level())
+    backend, vocabulary = tokenizer.backend_tokenizer, Vocabulary(tokenizer)
+    marks = [(name, tokenizer.convert_tokens_to_ids(name)) for name in ("<|user|>", "<|end|>")]
+    backend.post_processor = processors.TemplateProcessing(single="<|user|> $A <|end|>", special_tokens=marks)
+    assert len(vocabulary.encode("the")) == len(vocabulary.encode_all(["the"])[0]) + 2
+    whole = [vocabulary.encode(text, add_special=False).tolist() for text in AWKWARD]
+    backend.enable_truncation(2)
+    backend.enable_padding(length=400)
+    assert vocabulary.encode_all(AWKWARD) == whole

@@ -11,9 +11,9 @@ if TYPE_CHECKING:
     from paceline.api.batch import TextBatch as TextBatch
     from paceline.api.model import LanguageModel as LanguageModel
     from paceline.api.model import load as load
+    from paceline.api.piece import Piece as Piece
     from paceline.api.settings import Settings as Settings
     from paceline.api.writing import Generation as Generation
-    from paceline.api.writing import Piece as Piece
     from paceline.api.writing import Writing as Writing
     from paceline.context import Context as Context
     from paceline.drafters import Ask as Ask
@@ -42,7 +42,7 @@ _HOME = {
     "Generation": "paceline.api.writing",
     "LanguageModel": "paceline.api.model",
     "PacelineError": "paceline.errors",
-    "Piece": "paceline.api.writing",
+    "Piece": "paceline.api.piece",
     "Sampling": "paceline.law",
     "Scores": "paceline.targets.base",
     "Seen": "paceline.drafters",

@@ -1,8 +1,8 @@
 """The draft tree: what a drafter proposes and a target scores in one forward.
 
-Nodes stand in topological order (a parent before its children); parent ``-1`` (`ROOT`) is the last committed
-token, which every tree hangs from and which is scored with it. The arrays live on the host: a numpy gather
-costs a quarter of a torch one, and trees are small.
+Nodes stand in topological order (a parent before its children). Parent ``-1`` (`ROOT`) is the last committed token,
+which is scored with the tree. The arrays live on the host: trees are small, and a gather costs a quarter of the time in
+numpy that it costs in torch.
 """
 
 from __future__ import annotations
@@ -14,12 +14,13 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
+from paceline.errors import InputError
 from paceline.law import Distribution
 
 ROOT = -1
 UNSURE = -0.6931471805599453
-"""The score of a node whose source cannot tell: as likely as not. Beside sources that can, it neither crowds out what
-they are sure of nor gives way to their long shots, and every step down such a path counts."""
+"""The score of a node whose source has no probabilities: log 0.5. Beside other sources it neither crowds out their
+probable nodes nor gives way to their improbable ones, and a path of such nodes becomes less probable with each step."""
 
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
@@ -30,19 +31,18 @@ Bools = NDArray[np.bool_]
 class DraftTree:
     """Candidate continuations that share their beginnings.
 
-    ``drawn`` maps a parent to the law *q* from which its children were sampled, in their order and without
-    replacement. Children of any other parent are `fixed`: point masses, whatever clever way led to them.
-    Choosing among sampled children by value (pruning, merging) destroys the law of the draw, so those
-    operations forget it; for the same reason the order of the nodes must not tell their values, since a draft
-    over budget is cut in this order.
+    ``drawn`` maps a parent to the law *q* from which its children were sampled, in their order and without replacement.
+    Children of any other parent are `fixed`: point masses, however they were found. Choosing among sampled children by
+    value (pruning, merging) changes the law of the draw, so those operations drop it. For the same reason the order of
+    the nodes must not depend on their values: a draft over budget is cut in this order.
 
-    ``probes`` marks nodes that are scored for what they teach and never verified (lookahead's window).
+    ``probes`` marks nodes that are scored for their logits and never verified (lookahead's window).
     """
 
     tokens: Ints
     parents: Ints
     scores: Floats
-    """Log-probability of each node given its parent, as its source believes; `UNSURE` where it has no opinion."""
+    """Log-probability of each node given its parent, by its source; `UNSURE` where that has none."""
     sources: tuple[str, ...]
     drawn: Mapping[int, Distribution] = field(default_factory=dict)
     probes: Bools | None = None
@@ -110,8 +110,7 @@ class DraftTree:
         source: str = "",
         scores: Sequence[Sequence[float]] | None = None,
     ) -> DraftTree:
-        """Beams with their shared beginnings stored once, level by level: the first nodes are the shallow
-        ones.
+        """Beams with their shared beginnings stored once, level by level: the first nodes are the shallow ones.
 
         >>> DraftTree.from_beams([[5, 6], [5, 7], [8]]).parents.tolist()
         [-1, -1, 0, 0]
@@ -144,7 +143,7 @@ class DraftTree:
         return int(found[0]) if len(found) else None
 
     def depths(self) -> Ints:
-        """How far each node's position lies past the root's: 1 for the children of the root."""
+        """Each node's distance from the root: 1 for the children of the root."""
         return self._depths.copy()
 
     @cached_property
@@ -160,7 +159,7 @@ class DraftTree:
         return path[::-1]
 
     def path_scores(self) -> Floats:
-        """Log-probability of the path to each node: what a planner ranks by; it never rises downwards."""
+        """Log-probability of the path to each node; a child's is never higher than its parent's."""
         totals = self.scores.tolist()
         for node, parent in enumerate(self.parents.tolist()):
             if parent != ROOT:
@@ -185,10 +184,8 @@ class DraftTree:
         )
 
     def head(self, count: int, *, depth: int | None = None) -> DraftTree:
-        """The first ``count`` nodes, down to ``depth``: a cut that looks at no value, so `drawn` survives.
-
-        Probes do not count; within the depth they stay unless what they hang from goes.
-        """
+        """The first ``count`` nodes, down to ``depth``: a cut that does not depend on values, so it keeps `drawn`.
+        Probes are not counted; within the depth they stay if their parent does."""
         if count >= len(self) and (depth is None or depth >= len(self) or depth >= self._depths.max()):
             return self
         free = np.ones(len(self), np.bool_) if self.probes is None else ~self.probes
@@ -209,11 +206,8 @@ class DraftTree:
         return self if len(line) == len(self) else self.select(line, drawn=self.drawn)
 
     def top(self, count: int, paths: Floats | None = None) -> DraftTree:
-        """The ``count`` best nodes by ``paths``, where given, or else by path score, equals shallow first, and all
-        probes besides.
-
-        Connected, since neither rises downwards; what a probe hangs from stays with it.
-        """
+        """The ``count`` best nodes by ``paths`` or else by path score, of equal ones the shallow first, and all probes
+        with their ancestors. The result is connected, because neither value rises from parent to child."""
         if count >= len(self):
             return self
         ranks = -(self.path_scores() if paths is None else paths)
@@ -224,7 +218,7 @@ class DraftTree:
         return self.select(np.sort(order[:count]))
 
     def under_probes(self) -> Bools:
-        """The probes and all nodes on the way to one."""
+        """The probes and all their ancestors."""
         assert self.probes is not None, "only a tree with probes is asked"
         held = self.probes.copy()
         for node in range(len(self) - 1, -1, -1):
@@ -233,15 +227,12 @@ class DraftTree:
         return held
 
     def check(self, vocab_size: int | None = None) -> None:
-        """What every drafter owes the engine; one that breaks a rule is told which.
-
-        Without ``vocab_size`` only the shape is judged, for those who combine trees of unknown origin.
-        """
+        """Refuse a tree that breaks a rule. Without ``vocab_size`` only its shape is checked."""
         if self is EMPTY:
             return
         self._check_arrays()
         if len(self) and vocab_size is not None and (most := int(self.tokens.max())) >= vocab_size:
-            raise ValueError(f"a draft holds token {most}, and the target's vocabulary has {vocab_size} tokens")
+            raise InputError(f"a draft holds token {most}, and the target's vocabulary has {vocab_size} tokens")
         self._check_siblings()
         self._check_draws()
 
@@ -249,14 +240,14 @@ class DraftTree:
         n = len(self)
         marks = n if self.probes is None else len(self.probes)
         if not len(self.parents) == len(self.scores) == len(self.sources) == marks == n:
-            raise ValueError(f"a draft tree of {n} tokens needs as many parents, scores, sources and probe marks")
+            raise InputError(f"a draft tree of {n} tokens needs as many parents, scores, sources and probe marks")
         if ((self.parents < ROOT) | (self.parents >= np.arange(n))).any():
             parents = self.parents.tolist()
-            raise ValueError(f"a draft tree lists parents before children, {ROOT} for the root; it has {parents}")
+            raise InputError(f"a draft tree lists parents before children, {ROOT} for the root; it has {parents}")
         if (self.tokens < 0).any():
-            raise ValueError(f"a draft holds token {self.tokens.min()}; token ids start at 0")
+            raise InputError(f"a draft holds token {self.tokens.min()}; token ids start at 0")
         if not (self.scores <= 0).all():
-            raise ValueError(f"scores in a draft are log-probabilities, at most 0; it has {self.scores.max()}")
+            raise InputError(f"scores in a draft are log-probabilities, at most 0; it has {self.scores.max()}")
 
     def _check_siblings(self) -> None:
         verified = slice(None) if self.probes is None else ~self.probes
@@ -264,26 +255,25 @@ class DraftTree:
         places = parents * (tokens.max(initial=0) + 1) + tokens
         places.sort()
         if (places[1:] == places[:-1]).any():
-            raise ValueError("two children of one node in a draft tree carry the same token; merge them first")
+            raise InputError("two children of one node in a draft tree carry the same token; merge them first")
 
     def _check_draws(self) -> None:
-        """A sampled child that its law rules out would be a division by zero, and no sample of that law."""
+        """A sampled child of probability 0 would be a division by zero, and is no sample of its law."""
         for parent, law in self.drawn.items():
             if not ROOT <= parent < len(self):
-                raise ValueError(f"a draft names a law for the children of node {parent}, which it does not have")
+                raise InputError(f"a draft names a law for the children of node {parent}, which it does not have")
             for token in self.tokens[self.children(parent)].tolist():
                 if not law.probability(token) > 0:
-                    raise ValueError(f"token {token} of a draft cannot come from the law it was sampled from")
+                    raise InputError(f"token {token} of a draft cannot come from the law it was sampled from")
 
 
 EMPTY = DraftTree.build((), ())
 
 
 def merge(trees: Sequence[DraftTree]) -> DraftTree:
-    """The union: equal paths become one node, which remembers every source and the best score.
+    """The union: equal paths become one node with all their sources and the best score.
 
-    Which of several drafts survives here depends on their values, so the laws of sampled children are
-    forgotten. Probes keep to themselves.
+    The result depends on the values of sampled children, so their laws are dropped. Probes are not merged.
     """
     nodes: dict[tuple[int, int], int] = {}
     tokens: list[int] = []
@@ -319,12 +309,12 @@ def _both(first: str, second: str) -> str:
 
 
 def is_chain(parents: Ints) -> bool:
-    """Whether every scored row hangs from the one before it."""
+    """Whether the parent of every scored row is the row before it."""
     return bool((parents == np.arange(-1, len(parents) - 1)).all())
 
 
 def ancestors(parents: Ints) -> Bools:
-    """``[n, n]``: whether row ``i`` may see row ``j``, itself included; parent ``-1`` is the cached prefix.
+    """``[n, n]``: whether row ``i`` attends to row ``j``, itself or an ancestor; parent ``-1`` is the cached prefix.
 
     >>> ancestors(np.array([-1, 0, 0])).astype(int).tolist()
     [[1, 0, 0], [1, 1, 0], [1, 0, 1]]
@@ -340,7 +330,7 @@ def ancestors(parents: Ints) -> Bools:
 
 
 def offsets(parents: Ints) -> Ints:
-    """How many positions each scored row lies past the first, which stands right after the cached prefix."""
+    """The distance of each scored row from the first, whose position is right after the cached prefix."""
     n = len(parents)
     if is_chain(parents):
         return np.arange(n)

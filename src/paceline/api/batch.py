@@ -7,8 +7,9 @@ from collections.abc import Iterator
 from types import TracebackType
 from typing import Any, NamedTuple, Self
 
+from paceline.api.piece import Piece
 from paceline.api.settings import split_settings
-from paceline.api.writing import Piece, Prompt, Writer, Writing
+from paceline.api.writing import Prompt, Writer, Writing
 from paceline.engine.batch import AT_ONCE, Batch, Turn
 from paceline.engine.loop import Session
 from paceline.law.settings import require_whole

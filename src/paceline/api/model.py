@@ -16,8 +16,9 @@ from numpy.typing import NDArray
 
 from paceline.api.batch import TextBatch
 from paceline.api.drafters import Drafters, Lease
+from paceline.api.piece import Piece
 from paceline.api.settings import Settings, split_settings
-from paceline.api.writing import Generation, Piece, Prompt, Writing
+from paceline.api.writing import Generation, Prompt, Writing
 from paceline.drafters import Drafter
 from paceline.engine.batch import AT_ONCE
 from paceline.law.settings import require_whole

@@ -12,12 +12,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from paceline.api.drafters import Lease
+from paceline.api.piece import Piece
 from paceline.api.settings import Settings
 from paceline.context import Context, Ending
 from paceline.drafters import Drafter
 from paceline.engine.account import Round, Totals
 from paceline.engine.explain import phases
-from paceline.engine.loop import Emission, Session, TokenLogprobs, refuse_foreign
+from paceline.engine.loop import Emission, Session, refuse_foreign
 from paceline.engine.serial import run
 from paceline.law import Sampling
 from paceline.planning.base import Planner
@@ -25,26 +26,10 @@ from paceline.targets.base import SPARE_ROWS, Rows, Target
 from paceline.targets.forked import use
 from paceline.targets.lending import KeptRows
 from paceline.tree import Ints
-from paceline.verify import Kind, Rule
+from paceline.verify import Rule
 from paceline.vocabulary import StopStrings, TextStream, Vocabulary
 
 Prompt = str | Sequence[int] | NDArray[np.int64]
-
-
-@dataclass(frozen=True)
-class Piece:
-    """What a stream hands out: the text that became certain with one token (often none, when a character is cut).
-    The last piece may have text and no token: what was held back because it might have begun a stop string."""
-
-    text: str
-    token: int | None
-    source: str
-    logprobs: TokenLogprobs | None = None
-    round: int = 0
-    kind: str = Kind.UNTOLD
-    """What the token is to the draft of its round: accepted, corrected, bonus or plain."""
-    score: float = 0.0
-    """The log-probability that its source gave it; 0 from a source without an opinion."""
 
 
 @dataclass(frozen=True)

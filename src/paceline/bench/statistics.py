@@ -1,10 +1,9 @@
-"""What a handful of measurements says: a value and its interval, and how much of a text repeats itself.
+"""Estimates with intervals, comparisons of many ratios, and the share of repeated 8-grams.
 
-Measurements come in *clusters*: a prompt with all its turns and repeats. A prompt that was written five times says
-little more of other prompts than one that was written once, so whole prompts are drawn again to find how far a value
-would move. Few of them underrate that, and times have a long tail to one side; therefore intervals stand on the
-logarithm, as wide as a t distribution of so many clusters wants. The lab log has their coverage, and that of others
-which were tried. Everything here is a time, a speed or a ratio of them, and above zero.
+Measurements come in *clusters*: a prompt with all its turns and repeats. Texts of one prompt resemble one another, so
+the bootstrap resamples whole prompts. Few prompts underrate the spread, and times have a long tail, so an interval
+stands on the logarithm: the bootstrap's standard error, times the t quantile of so many clusters. `docs/lab-log.md`
+has its coverage beside that of other intervals. Everything here is a time, a speed or a ratio of them, and above zero.
 """
 
 from __future__ import annotations
@@ -13,6 +12,7 @@ import math
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,12 +25,15 @@ ROUNDING = 1e-9
 """Ratios this near to 1 are 1."""
 
 Floats = NDArray[np.float64]
+Values = Sequence[float] | Floats
+Clusters = Sequence[Hashable] | NDArray[Any] | None
+"""The cluster of each value; None where every value is a cluster of its own."""
 
 
 @dataclass(frozen=True)
 class Estimate:
-    """A value and the bounds of its 95% interval: how far it would move had other measurements of the same kind been
-    made. One cluster says nothing of that: both bounds are then nan, and no comparison with them holds."""
+    """A value and the bounds of its 95% interval. One cluster has no interval: both bounds are then nan, and no
+    comparison with them holds."""
 
     value: float
     low: float = math.nan
@@ -42,12 +45,12 @@ class Estimate:
         return not math.isnan(self.low)
 
     def excludes(self, value: float) -> bool:
-        """Whether a value lies outside the interval; of no interval, never."""
+        """Whether a value lies outside the interval; never, where there is none."""
         return self.low > value or self.high < value
 
 
-def median_of(values: Sequence[float], clusters: Sequence[Hashable] | None = None) -> Estimate:
-    """The median. ``clusters`` names the cluster of each value; without, every value is one of its own."""
+def median_of(values: Values, clusters: Clusters = None) -> Estimate:
+    """The median."""
     if not len(values):
         raise ValueError("there is no median of nothing; measure at least once")
     found = np.asarray(values, np.float64)
@@ -61,13 +64,13 @@ def median_of(values: Sequence[float], clusters: Sequence[Hashable] | None = Non
     return _estimate(float(np.median(found)), middle / 2, count)
 
 
-def mean_of(values: Sequence[float], clusters: Sequence[Hashable] | None = None) -> Estimate:
-    """The mean, where each value counts once."""
+def mean_of(values: Values, clusters: Clusters = None) -> Estimate:
+    """The mean, in which each value counts once."""
     sums = np.column_stack([np.asarray(values, np.float64), np.ones(len(values))])
     return _of_sums(sums, lambda total: total[..., 0] / total[..., 1], clusters)
 
 
-def ratio_of_sums(rows: Sequence[tuple[float, float, float, float]], clusters: Sequence[Hashable]) -> Estimate:
+def ratio_of_sums(rows: Sequence[tuple[float, float, float, float]] | Floats, clusters: Clusters) -> Estimate:
     """All tokens over all seconds of one side, over the same of another: rows are (tokens, seconds, the other's tokens,
     the other's seconds). Long texts weigh more than short ones."""
 
@@ -82,48 +85,53 @@ class Difference:
     """How many times as much of something one side has as another, pair by pair."""
 
     ratio: Estimate
-    """The geometric mean, so that turning the sides round turns the ratio round."""
+    """The geometric mean, so that swapped sides give the inverse."""
     p: float
     """How often chance alone would bring a ratio as far from 1; nan of one cluster."""
     clusters: int
 
 
-def difference(ratios: Sequence[float], clusters: Sequence[Hashable] | None = None) -> Difference:
-    """From the ratios of pairs. Clusters weigh the same, whatever they hold; their mean logarithms are held against a
-    t distribution."""
+def difference(ratios: Values, clusters: Clusters = None) -> Difference:
+    """A t test of the clusters' mean logarithms. Each cluster has the same weight, whatever its size."""
     numbers, count = _numbered(clusters, len(ratios))
     logs = np.bincount(numbers, np.log(np.asarray(ratios, np.float64))) / np.bincount(numbers)
     mean = float(logs.mean())
     if count == 1:
         return Difference(Estimate(math.exp(mean)), math.nan, 1)
-    error = float(logs.std(ddof=1)) / math.sqrt(count)
+    error = float(stats.sem(logs))
     reach = _t(count) * error
     p = 1.0 if abs(mean) < ROUNDING else 2 * float(stats.t.sf(abs(mean) / max(error, ROUNDING), count - 1))
     return Difference(Estimate(math.exp(mean), math.exp(mean - reach), math.exp(mean + reach)), p, count)
 
 
 def holm(p_values: Sequence[float], level: float) -> list[bool]:
-    """Which of many looks show a difference, so that all looks together are wrong no more often than one may be: the
-    smallest p counts once for every look, the next for one less (Holm). A look without a p is none."""
-    looks = sorted((p, place) for place, p in enumerate(p_values) if not math.isnan(p))
+    """Which of many tests are significant by Holm's rule, which keeps the chance of any false one below ``level``: the
+    smallest p is multiplied by the number of tests, the next by one less, and so on. A nan is never significant."""
+    ranked = sorted((p, place) for place, p in enumerate(p_values) if not math.isnan(p))
     found = [False] * len(p_values)
-    for before, (p, place) in enumerate(looks):
-        if p * (len(looks) - before) > level:
+    for before, (p, place) in enumerate(ranked):
+        if p * (len(ranked) - before) > level:
             break
         found[place] = True
     return found
 
 
+def ngrams(tokens: Sequence[int]) -> tuple[int, int]:
+    """How many 8-grams a text has, and how many different ones."""
+    grams = list(zip(*(tokens[start:] for start in range(NGRAM)), strict=False))
+    return len(grams), len(set(grams))
+
+
 def repeated_share(texts: Sequence[Sequence[int]]) -> float:
     """The share of 8-grams that occurred before in the same text. Where it is high, methods that look things up in the
     text are flattered."""
-    grams = [list(zip(*(text[i:] for i in range(NGRAM)), strict=False)) for text in texts]
-    total = sum(map(len, grams))
-    return 1 - sum(len(set(found)) for found in grams) / total if total else 0.0
+    counts = [ngrams(text) for text in texts]
+    total = sum(count for count, _ in counts)
+    return 1 - sum(different for _, different in counts) / total if total else 0.0
 
 
-def _of_sums(rows: Floats, statistic: Callable[[Floats], Floats], clusters: Sequence[Hashable] | None) -> Estimate:
-    """Whatever is a function of column sums."""
+def _of_sums(rows: Floats, statistic: Callable[[Floats], Floats], clusters: Clusters) -> Estimate:
+    """Any function of column sums."""
     if not len(rows):
         raise ValueError("there is no mean of nothing; measure at least once")
     numbers, count = _numbered(clusters, len(rows))
@@ -132,25 +140,24 @@ def _of_sums(rows: Floats, statistic: Callable[[Floats], Floats], clusters: Sequ
     return _estimate(float(statistic(sums.sum(axis=0))), statistic(_drawn(count) @ sums), count)
 
 
-def _numbered(clusters: Sequence[Hashable] | None, count: int) -> tuple[NDArray[np.intp], int]:
-    """The cluster of each value as a number from 0, and how many there are."""
+def _numbered(clusters: Clusters, count: int) -> tuple[NDArray[np.intp], int]:
+    """The cluster of each value as a number from 0 in the order of appearance, and how many clusters there are."""
     if clusters is None:
         return np.arange(count), count
     assert len(clusters) == count, "every value has a cluster"
-    numbers: dict[Hashable, int] = {}
-    found = [numbers.setdefault(cluster, len(numbers)) for cluster in clusters]
-    return np.asarray(found, np.intp), len(numbers)
+    numbers = {cluster: number for number, cluster in enumerate(dict.fromkeys(clusters))}
+    return np.array([numbers[cluster] for cluster in clusters], np.intp), len(numbers)
 
 
 @lru_cache(maxsize=16)
 def _drawn(count: int) -> Floats:
-    """How often each of so many clusters is drawn in each resample; the same for everybody, so that the same data give
+    """How often each of so many clusters is drawn in each resample. The seed is the count, so the same data always give
     the same interval."""
     return np.random.default_rng(count).multinomial(count, np.full(count, 1 / count), RESAMPLES).astype(np.float64)
 
 
 def _estimate(value: float, resampled: Floats, count: int) -> Estimate:
-    """With the spread of resampled logarithms, which is that of ``count - 1`` and not of ``count`` free values."""
+    """From the spread of the resampled logarithms, corrected for ``count - 1`` degrees of freedom."""
     if count == 1 or value <= 0 or (resampled <= 0).any():
         return Estimate(value)
     reach = _t(count) * float(np.log(resampled).std()) * math.sqrt(count / (count - 1))

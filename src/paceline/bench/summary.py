@@ -1,37 +1,54 @@
-"""What a run found: figures of every entry, in every cell of the table of tasks and languages and over all of them.
+"""What a run found: figures of every entry, in every cell of tasks and languages and over all of them.
 
-Speed-ups are taken between texts that were written right after one another, entry against plain decoding, so that a
-machine that slows down slows both. Intervals draw units again, not texts: see `bench/statistics.py`.
+A run is two tables: `Summary.texts` has a row per text, `Summary.rounds` a row per round. Speed-ups compare texts that
+were written right after one another, an entry's with plain decoding's, so a machine that slows down slows both.
+Intervals resample prompts, not texts: see `bench/statistics.py`.
 """
 
 from __future__ import annotations
 
+import math
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field
-from functools import cached_property, lru_cache
+from functools import cached_property
 from typing import Any
 
 import numpy as np
+import pandas as pd
 from numpy.typing import NDArray
 
 from paceline.bench.run.directory import Run
 from paceline.bench.run.record import ROUND_COLUMNS, SPLIT, Record, Verdict
-from paceline.bench.statistics import Estimate, mean_of, median_of, ratio_of_sums, repeated_share
+from paceline.bench.statistics import Estimate, mean_of, median_of, ngrams, ratio_of_sums
+from paceline.errors import InputError
 
 STALL = 5.0
-"""A round of so many times the median round of its entry is a stall: of the machine, mostly."""
+"""A round that takes so many times the median round of its entry is a stall, mostly of the machine."""
 LOOPING = 0.2
 """Share of repeated 8-grams above which a text counts as a loop."""
 PERCENTILES = (50, 90, 99)
+CELL = ["entry", "task", "language"]
+MOMENT = ["unit", "turn", "repeat", "prompt"]
+"""What two texts have in common that are compared."""
+COLUMNS = {
+    **dict.fromkeys((*CELL, "prompt", "verdict"), "str"),
+    **dict.fromkeys(("unit", "turn", "repeat", "tokens", "decoded", "flips", "grams", "different"), "int64"),
+    **dict.fromkeys(("seconds", "seconds_first", "seconds_decode", "speed", "joules", "peak_bytes"), "float64"),
+    **dict.fromkeys(("forwards", *SPLIT), "float64"),
+}
+"""Columns of texts: ``grams`` counts 8-grams, ``different`` those that are not the same; ``prefill`` to ``rest`` are
+seconds. What a contestant does not report is nan."""
+SECONDS = [column for column in ROUND_COLUMNS if column.startswith("seconds_")]
+OF_ROUNDS = ["emitted", "accepted", "drafted", "drafting", "rounds", "stalls"]
+"""Further columns of texts: sums over their rounds."""
 
 Floats = NDArray[np.float64]
-SECONDS = tuple(column for column in ROUND_COLUMNS if column.startswith("seconds_"))
 
 
 @dataclass(frozen=True)
 class Figures:
-    """One entry in one cell, or over several. What its contestant does not tell is None."""
+    """One entry in one cell, or over several. What its contestant does not report is None."""
 
     entry: str
     texts: int
@@ -52,9 +69,9 @@ class Figures:
     drafted_per_position: list[float]
     """Of the rounds that drafted, the share whose draft was deeper than i."""
     rounds_by_tokens: dict[int, int]
-    """How many tokens a round emitted -> how many rounds did."""
+    """Tokens that a round emitted -> number of such rounds."""
     split: dict[str, float]
-    """Seconds per text by what they went to; empty of a peer."""
+    """Seconds per text by what they were spent on; empty of a peer."""
     seconds_first: Estimate | None
     """The median time to the first token."""
     seconds: Estimate | None
@@ -66,10 +83,10 @@ class Figures:
     """Texts that repeat more than a fifth of their 8-grams."""
     rounds: int | None
     stalls: int | None
-    """Rounds of more than five times the entry's median round. None where rounds are not told."""
+    """Rounds of more than five times the entry's median round."""
     verdicts: dict[str, int]
     flips_per_1000: float | None
-    """Of texts that were walked, tokens that would have been others."""
+    """Of texts that followed plain decoding's, tokens that would have been others."""
     latency: dict[str, dict[str, float]] = field(default_factory=dict)
     """Where prompts arrived on their own: percentiles of the seconds to the ``first`` and to the ``last`` token."""
 
@@ -79,44 +96,104 @@ class Figures:
 
 
 class Summary:
-    """Figures of a run, made when they are asked for and kept."""
+    """Tables and figures of a run. Each is computed at its first use and kept."""
 
     def __init__(self, run: Run, base: str | None = None) -> None:
-        """``base`` is the entry that speed-ups are over: plain decoding, where none is named."""
+        """``base`` is the entry that speed-ups are over, by default plain decoding."""
         if base is not None and base not in run.entries:
-            raise ValueError(f"{run.path} has no entry {base!r}; it has {', '.join(run.entries)}")
+            raise InputError(f"{run.path} has no entry {base!r}; it has {', '.join(run.entries)}")
         self.run = run
         self.entries = run.entries
         self.base = base or self.entries[0]
         self.tasks = list(dict.fromkeys(record.task for record in run.records))
         self.languages = list(dict.fromkeys(record.language for record in run.records))
-        self._figures: dict[tuple[str, str | None, str | None], Figures | None] = {}
+        self._figures: dict[tuple[str, ...], dict[tuple[str, ...], Figures]] = {}
+        self._pairs: dict[str, pd.DataFrame] = {}
 
-    def figures(self, entry: str, task: str | None = None, language: str | None = None) -> Figures | None:
-        """An entry's figures over the texts of a task, a language, both or all. None where it has no texts there."""
-        asked = entry, task, language
-        if asked not in self._figures:
-            records = self.records(entry, task, language)
-            self._figures[asked] = self._made(entry, records) if records else None
-        return self._figures[asked]
+    @cached_property
+    def texts(self) -> pd.DataFrame:
+        """A row per text, in the order of `Run.records`."""
+        found = pd.DataFrame([_row(record) for record in self.run.records], columns=[*COLUMNS]).astype(COLUMNS)
+        found["looping"] = found.different < (1 - LOOPING) * found.grams
+        known = {"metered": found.joules.notna(), "forwarded": found.forwards.notna()}
+        known["followed"] = found.verdict == Verdict.FOLLOWED
+        found = found.assign(**{name: found.tokens.where(those, 0) for name, those in known.items()})
+        found["flips"] = found.flips.where(known["followed"], 0)
+        told = [number for number, record in enumerate(self.run.records) if record.rounds is not None]
+        return found.join(self.rounds.groupby("text")[OF_ROUNDS].sum().reindex(told, fill_value=0.0))
+
+    @cached_property
+    def rounds(self) -> pd.DataFrame:
+        """A row per round: ``text`` is the number of its text, ``seconds`` its whole time, ``scoring`` the same without
+        drafting. Runs of the first format have no column of rows: then the root and the draft."""
+        told = [(n, record, record.rounds) for n, record in enumerate(self.run.records) if record.rounds is not None]
+        lengths = [len(rounds["emitted"]) for _, _, rounds in told]
+        found = pd.DataFrame({name: _joined(rounds[name] for _, _, rounds in told) for name in ROUND_COLUMNS})
+        found["rows"] = _joined(rounds.get("rows") or np.add(rounds["drafted"], 1) for _, _, rounds in told)
+        found["text"] = np.repeat(np.array([number for number, _, _ in told], np.int64), lengths)
+        for name in CELL:
+            found[name] = np.repeat(np.array([getattr(record, name) for _, record, _ in told], object), lengths)
+        found["seconds"] = found[SECONDS].sum(axis=1)
+        found["scoring"] = found[SECONDS[1:]].sum(axis=1)
+        found["drafting"] = found.drafted > 0
+        found["stalls"] = found.seconds > STALL * found.groupby("entry").seconds.transform("median")
+        return found.assign(rounds=1)
+
+    def records(self, entry: str, task: str | None = None, language: str | None = None) -> list[Record]:
+        """An entry's texts in a cell, a row, a column or all of them."""
+        return [self.run.records[number] for number in of_cell(self.texts, entry, task, language).index]
+
+    def pairs(
+        self, entry: str, other: str | None = None, task: str | None = None, language: str | None = None
+    ) -> pd.DataFrame:
+        """An entry's texts in a cell beside another's, by default the base's, of the same moment: columns that end in
+        ``_base``, and the ``ratio`` of their speeds. Texts without a speed are left out."""
+        return of_cell(self.beside(other or self.base), entry, task, language)
+
+    def beside(self, other: str) -> pd.DataFrame:
+        """The pairs of all entries with one."""
+        if other not in self._pairs:
+            texts = self.texts[[*CELL, *MOMENT, "tokens", "decoded", "seconds_decode", "speed", "rounds", "forwards"]]
+            texts = texts.reset_index(names="text")
+            theirs = texts[texts.entry == other].drop(columns=CELL)
+            both = texts.merge(theirs, on=MOMENT, suffixes=("", "_base"))
+            self._pairs[other] = both.assign(ratio=both.speed / both.speed_base).dropna(subset="ratio")
+        return self._pairs[other]
 
     def cells(self) -> list[tuple[str, str]]:
         """Tasks and languages that have texts."""
         return list(dict.fromkeys((record.task, record.language) for record in self.run.records))
 
-    def records(self, entry: str, task: str | None = None, language: str | None = None) -> list[Record]:
-        """An entry's texts in a cell, a row, a column or all of them."""
-        return [
-            record
-            for record in self._by_entry.get(entry, ())
-            if task in (None, record.task) and language in (None, record.language)
-        ]
+    def figures(self, entry: str, task: str | None = None, language: str | None = None) -> Figures | None:
+        """An entry's figures over the texts of a task, a language, both or all. None where it has no texts there."""
+        asked = {"entry": entry, "task": task, "language": language}
+        cell = {name: value for name, value in asked.items() if value is not None}
+        by = tuple(cell)
+        if by not in self._figures:
+            self._figures[by] = self._computed([*by])
+        return self._figures[by].get(tuple(cell.values()))
 
-    def pairs(self, records: Iterable[Record], other: str | None = None) -> list[tuple[Record, Record]]:
-        """Texts beside another entry's of the same moment, the base's where none is named; where both have a speed."""
-        others = self._moments[other or self.base]
-        found = ((record, others.get((*record.pair, record.prompt))) for record in records)
-        return [(one, two) for one, two in found if two is not None and one.speed and two.speed]
+    def _computed(self, by: list[str]) -> dict[tuple[str, ...], Figures]:
+        """The figures of each group of texts."""
+        texts = self.texts.groupby(by, sort=False)
+        rounds, pairs = (dict(iter(table.groupby(by))) for table in (self.rounds, self.beside(self.base)))
+        sums, split = (table.to_dict("records") for table in (texts.sum(numeric_only=True), texts[[*SPLIT]].mean()))
+        known, found = (texts.rounds.count(), texts.peak_bytes.max()), {}
+        for (key, group), total, shares, told, peak in zip(texts, sums, split, *known, strict=True):
+            found[key] = Figures(
+                entry=key[0],
+                texts=len(group),
+                **_ratios(total, told=told > 0),
+                **_speed_ups(pairs.get(key), alone=key[0] == self.base),
+                **_distributions(rounds.get(key)),
+                split={} if math.isnan(shares[SPLIT[0]]) else shares,
+                seconds_first=median_of(group.seconds_first, group.unit),
+                seconds=median_of(group.seconds, group.unit),
+                peak_bytes=None if math.isnan(peak) else int(peak),
+                verdicts=dict(Counter(group.verdict)),
+                latency=_latency(group) if self.run.about.recipe.get("qps") else {},
+            )
+        return found
 
     def as_dict(self) -> dict[str, Any]:
         """Everything as plain data."""
@@ -126,156 +203,94 @@ class Summary:
             "entries": self.entries,
             "tasks": self.tasks,
             "languages": self.languages,
-            "overall": self._rows(None, None),
-            "by_task": {task: self._rows(task, None) for task in self.tasks},
-            "by_language": {language: self._rows(None, language) for language in self.languages},
+            "overall": self._plain(None, None),
+            "by_task": {task: self._plain(task, None) for task in self.tasks},
+            "by_language": {language: self._plain(None, language) for language in self.languages},
             "cells": [
-                {"task": task, "language": language, "entries": self._rows(task, language)}
+                {"task": task, "language": language, "entries": self._plain(task, language)}
                 for task, language in self.cells()
             ],
         }
 
-    def stall_bound(self, entry: str) -> float:
-        """Seconds from which a round of an entry is a stall."""
-        return self._stall_bounds[entry]
-
-    def _rows(self, task: str | None, language: str | None) -> dict[str, dict[str, Any]]:
+    def _plain(self, task: str | None, language: str | None) -> dict[str, dict[str, Any]]:
         found = {entry: self.figures(entry, task, language) for entry in self.entries}
         return {entry: figures.as_dict() for entry, figures in found.items() if figures is not None}
 
-    @cached_property
-    def _by_entry(self) -> dict[str, list[Record]]:
-        found: dict[str, list[Record]] = {}
-        for record in self.run.records:
-            found.setdefault(record.entry, []).append(record)
-        return found
 
-    @cached_property
-    def _moments(self) -> dict[str, dict[tuple[int, int, int, str], Record]]:
-        """Of each entry, its texts by what they have in common with other entries' texts."""
-        return {
-            entry: {(*record.pair, record.prompt): record for record in self._by_entry.get(entry, ())}
-            for entry in self.entries
-        }
-
-    @cached_property
-    def _stall_bounds(self) -> dict[str, float]:
-        times = {entry: seconds_of_rounds(records) for entry, records in self._by_entry.items()}
-        return {entry: STALL * float(np.median(found)) if len(found) else np.inf for entry, found in times.items()}
-
-    def _made(self, entry: str, records: list[Record]) -> Figures:
-        shares = [repeated(tuple(record.tokens)) for record in records]
-        tokens = sum(len(record.tokens) for record in records)
-        walked = [record for record in records if record.verdict is Verdict.FOLLOWED]
-        metered = [record for record in records if record.joules is not None]
-        units = [record.unit for record in records]
-        of_ratios, of_means = self._speed_ups(entry, records)
-        return Figures(
-            entry=entry,
-            texts=len(records),
-            tokens=tokens,
-            tokens_per_second=_ratio(sum(r.decoded for r in records), sum(r.seconds_decode for r in records)),
-            speed_up=of_ratios,
-            speed_up_of_means=of_means,
-            **_of_rounds(records, self.stall_bound(entry)),
-            split=_split(records),
-            seconds_first=median_of([record.seconds_first for record in records], units),
-            seconds=median_of([record.seconds for record in records], units),
-            joules_per_token=_ratio(sum(r.joules or 0 for r in metered), sum(len(r.tokens) for r in metered)),
-            peak_bytes=max((record.peak_bytes for record in records if record.peak_bytes is not None), default=None),
-            repeated_8grams=repeated_share([record.tokens for record in records]),
-            degenerate=sum(share > LOOPING for share in shares),
-            verdicts=dict(Counter(record.verdict.value for record in records)),
-            flips_per_1000=_ratio(1000 * sum(r.flips for r in walked), sum(len(r.tokens) for r in walked)),
-            latency=_latency(records) if self.run.about.recipe.get("qps") else {},
-        )
-
-    def _speed_ups(self, entry: str, records: Sequence[Record]) -> tuple[Estimate | None, Estimate | None]:
-        """The mean of ratios and the ratio of means."""
-        if entry == self.base:
-            return Estimate(1.0, 1.0, 1.0), Estimate(1.0, 1.0, 1.0)
-        pairs = self.pairs(records)
-        if not pairs:
-            return None, None
-        units = [one.unit for one, _ in pairs]
-        sums = [(one.decoded, one.seconds_decode, base.decoded, base.seconds_decode) for one, base in pairs]
-        return mean_of([speed_up(one, base) for one, base in pairs], units), ratio_of_sums(sums, units)
+def of_cell(table: pd.DataFrame, entry: str, task: str | None = None, language: str | None = None) -> pd.DataFrame:
+    """The rows of an entry in a cell, a row or a column of the tasks and languages, or all of its rows."""
+    chosen = table.entry == entry
+    for column, value in (("task", task), ("language", language)):
+        if value is not None:
+            chosen &= table[column] == value
+    return table[chosen]
 
 
-def speed_up(one: Record, base: Record) -> float:
-    """How many times as fast as another a text was written."""
-    assert one.speed and base.speed, "pairs have speeds"
-    return one.speed / base.speed
+def _row(record: Record) -> dict[str, Any]:
+    """A text as a row of the table."""
+    grams, different = ngrams(record.tokens)
+    split = dict.fromkeys(SPLIT, 0.0) | record.split if record.split is not None else {}
+    plain = {name: getattr(record, name) for name in COLUMNS if hasattr(record, name)}
+    return {**plain, **split, "tokens": len(record.tokens), "grams": grams, "different": different}
 
 
-def seconds_of_rounds(records: Sequence[Record]) -> Floats:
-    """How long each round took, draft and all."""
-    found = np.zeros(sum(len(record.rounds["emitted"]) for record in records if record.rounds is not None))
-    for column in SECONDS:
-        found += _column(records, column)
-    return found
+def _joined(columns: Iterable[Any]) -> Floats:
+    return np.concatenate([np.zeros(0), *columns])
 
 
-@lru_cache(maxsize=65536)
-def repeated(tokens: tuple[int, ...]) -> float:
-    """The share of repeated 8-grams of one text."""
-    return repeated_share([tokens])
-
-
-def _column(records: Iterable[Record], column: str) -> Floats:
-    found = [record.rounds[column] for record in records if record.rounds is not None]
-    return np.concatenate([np.zeros(0), *found])
-
-
-def _of_rounds(records: Sequence[Record], stall: float) -> dict[str, Any]:
-    """Everything that rounds tell. Of a peer, at most how many tokens a forward brought."""
-    told = [record for record in records if record.rounds is not None]
-    if not told:
-        return _of_forwards(records)
-    emitted, accepted, drafted, depth = (
-        _column(told, column) for column in ("emitted", "accepted", "drafted", "depth")
-    )
-    rounds, drafting = len(emitted), drafted > 0
-    deepest = int(depth[drafting].max(initial=0))
+def _ratios(total: dict[str, float], *, told: bool) -> dict[str, Any]:
+    """Figures that are ratios of sums. Rounds are ``told`` or, of a peer, at most its forwards."""
+    per_round = ("emitted", "rounds") if told else ("forwarded", "forwards")
     return {
-        "tokens_per_round": _ratio(emitted.sum(), rounds),
-        "mean_accepted": _ratio(accepted.sum(), rounds),
-        "accepted_per_draft": _ratio(accepted.sum(), drafting.sum()),
-        "acceptance_rate": _ratio(accepted.sum(), drafted.sum()),
-        "coverage": _ratio(drafting.sum(), rounds),
-        "acceptance_per_position": _beyond(accepted[drafting], deepest),
-        "drafted_per_position": _beyond(depth[drafting], deepest),
-        "rounds_by_tokens": {int(n): int(k) for n, k in zip(*np.unique(emitted, return_counts=True), strict=True)},
-        "rounds": rounds,
-        "stalls": int((seconds_of_rounds(told) > stall).sum()),
+        "tokens": int(total["tokens"]),
+        "tokens_per_second": _ratio(total["decoded"], total["seconds_decode"]),
+        "tokens_per_round": _ratio(*(total[name] for name in per_round)),
+        "mean_accepted": _ratio(total["accepted"], total["rounds"]),
+        "accepted_per_draft": _ratio(total["accepted"], total["drafting"]),
+        "acceptance_rate": _ratio(total["accepted"], total["drafted"]),
+        "coverage": _ratio(total["drafting"], total["rounds"]),
+        "joules_per_token": _ratio(total["joules"], total["metered"]),
+        "repeated_8grams": 1 - total["different"] / total["grams"] if total["grams"] else 0.0,
+        "degenerate": int(total["looping"]),
+        "rounds": int(total["rounds"]) if told else None,
+        "stalls": int(total["stalls"]) if told else None,
+        "flips_per_1000": _ratio(1000 * total["flips"], total["followed"]),
     }
 
 
-def _beyond(counts: Floats, deepest: int) -> list[float]:
+def _speed_ups(pairs: pd.DataFrame | None, *, alone: bool) -> dict[str, Any]:
+    """The mean of ratios and the ratio of means; of the base ``alone`` both are 1."""
+    if alone or pairs is None:
+        return dict.fromkeys(("speed_up", "speed_up_of_means"), Estimate(1.0, 1.0, 1.0) if alone else None)
+    sums = pairs[["decoded", "seconds_decode", "decoded_base", "seconds_decode_base"]].to_numpy()
+    return {
+        "speed_up": mean_of(pairs.ratio, pairs.unit),
+        "speed_up_of_means": ratio_of_sums(sums, pairs.unit),
+    }
+
+
+def _distributions(rounds: pd.DataFrame | None) -> dict[str, Any]:
+    """How many tokens rounds emitted, and how deep drafts went and were accepted."""
+    if rounds is None:
+        return {"acceptance_per_position": [], "drafted_per_position": [], "rounds_by_tokens": {}}
+    drafting = rounds[rounds.drafting]
+    deepest = int(drafting.depth.max()) if len(drafting) else 0
+    emitted, counts = np.unique(rounds.emitted.astype(int), return_counts=True)
+    return {
+        "acceptance_per_position": _beyond(drafting.accepted, deepest),
+        "drafted_per_position": _beyond(drafting.depth, deepest),
+        "rounds_by_tokens": dict(zip(emitted.tolist(), counts.tolist(), strict=True)),
+    }
+
+
+def _beyond(counts: pd.Series, deepest: int) -> list[float]:
     """The share of counts that are more than 0, more than 1 and so on."""
     above = np.searchsorted(np.sort(counts), np.arange(deepest), side="right")
     return ((len(counts) - above) / max(len(counts), 1)).tolist()  # type: ignore[no-any-return]
 
 
-def _of_forwards(records: Sequence[Record]) -> dict[str, Any]:
-    told = [record for record in records if record.forwards is not None]
-    nothing = ("mean_accepted", "accepted_per_draft", "acceptance_rate", "coverage", "rounds", "stalls")
-    return {
-        "tokens_per_round": _ratio(sum(len(r.tokens) for r in told), sum(r.forwards or 0 for r in told)),
-        **dict.fromkeys(nothing),
-        "acceptance_per_position": [],
-        "drafted_per_position": [],
-        "rounds_by_tokens": {},
-    }
-
-
-def _split(records: Sequence[Record]) -> dict[str, float]:
-    told = [record.split for record in records if record.split is not None]
-    return {part: sum(split.get(part, 0.0) for split in told) / len(told) for part in SPLIT} if told else {}
-
-
-def _latency(records: Sequence[Record]) -> dict[str, dict[str, float]]:
-    times = {"first": [r.seconds_first for r in records], "last": [r.seconds for r in records]}
+def _latency(texts: pd.DataFrame) -> dict[str, dict[str, float]]:
+    times = {"first": texts.seconds_first, "last": texts.seconds}
     return {
         which: {f"p{percent}": float(np.percentile(seconds, percent)) for percent in PERCENTILES}
         for which, seconds in times.items()

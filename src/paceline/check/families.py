@@ -27,6 +27,7 @@ from paceline.drafters import Plain
 from paceline.engine.batch import Batch
 from paceline.engine.loop import Session
 from paceline.engine.serial import run
+from paceline.errors import InputError
 from paceline.integrations.transformers import custom_generate
 from paceline.law import Sampling
 from paceline.planning.fixed import Fixed
@@ -80,7 +81,7 @@ class Finding:
 def sweep(types: Sequence[str] = (), progress: Callable[[str, int, int], None] = lambda *_: None) -> Iterator[Finding]:
     """Try every variant of every type; all types that transformers knows unless some are named."""
     if unknown := sorted(set(types) - set(MODEL_FOR_CAUSAL_LM_MAPPING_NAMES)):
-        raise ValueError(f"transformers has no causal language model of type {unknown[0]!r}")
+        raise InputError(f"transformers has no causal language model of type {unknown[0]!r}")
     names = list(types or MODEL_FOR_CAUSAL_LM_MAPPING_NAMES)
     verbosity = get_verbosity()
     set_verbosity(CRITICAL)
@@ -158,7 +159,7 @@ def _generated(config: PreTrainedConfig, seed: int, length: int) -> Reference:
     found = _generate(build(config, seed), prompt, NEW_TOKENS, return_dict_in_generate=True, output_logits=True)
     logits = torch.cat(found.logits)
     if not logits.isfinite().any(dim=-1).all() or logits.isnan().any():
-        raise ValueError("the tiny model's logits are not numbers")
+        raise InputError("the tiny model's logits are not numbers")
     return Reference(found.sequences[0].numpy(), length, logits)
 
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 import torch
@@ -147,12 +148,17 @@ def _gap(difference: NDArray[np.float64], scores: NDArray[np.float64]) -> float:
 
 def expected_law(row: torch.Tensor, tokens: Ints, prompt: int, sampling: Sampling) -> NDArray[np.float64]:
     """Probabilities by transformers' processors, in its order; the two penalties it lacks come after repetition."""
-    processors: list[theirs.LogitsProcessor] = []
+
+    def penalties(ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
+        seen = torch.bincount(ids[0, prompt:], minlength=scores.shape[-1])
+        return scores - sampling.presence_penalty * (seen > 0) - sampling.frequency_penalty * seen
+
+    processors: list[Any] = []
     if sampling.logit_bias:
         processors.append(theirs.SequenceBiasLogitsProcessor([[[t], b] for t, b in sampling.logit_bias.items()]))
     if sampling.repetition_penalty != 1:
         processors.append(theirs.RepetitionPenaltyLogitsProcessor(sampling.repetition_penalty))
-    processors.append(_Penalties(prompt, sampling))
+    processors.append(penalties)
     if sampling.banned:
         processors.append(theirs.NoBadWordsLogitsProcessor([list(words) for words in sampling.banned]))
     if not sampling.greedy:
@@ -168,14 +174,3 @@ def expected_law(row: torch.Tensor, tokens: Ints, prompt: int, sampling: Samplin
         scores = torch.where(torch.arange(len(scores)) == scores.argmax(), scores, float("-inf"))
     probabilities: NDArray[np.float64] = Law(Sampling(), 0).log_probabilities(scores).exp().numpy()
     return probabilities
-
-
-class _Penalties(theirs.LogitsProcessor):
-    """Presence and frequency, over emitted tokens."""
-
-    def __init__(self, prompt: int, sampling: Sampling) -> None:
-        self._prompt, self._presence, self._frequency = prompt, sampling.presence_penalty, sampling.frequency_penalty
-
-    def __call__(self, ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
-        seen = torch.bincount(ids[0, self._prompt :], minlength=scores.shape[-1])
-        return scores - self._presence * (seen > 0) - self._frequency * seen

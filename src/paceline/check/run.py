@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from inspect import signature
 from typing import Any
@@ -18,11 +19,12 @@ from paceline.check.record import Recording, law_faults, record, row_faults, tea
 from paceline.check.report import Report, Result
 from paceline.check.rescore import Rescorer
 from paceline.check.statistics import ALARM, Evidence, gather, p_value
-from paceline.check.walk import ROOM, Walk, exact_at_borders, fault, session_of, together
+from paceline.check.walk import ROOM, Walk, exact_at_borders, fault, together
 from paceline.dictionary.shipped import shipped
 from paceline.drafters import Drafter, Plain, make_drafter
 from paceline.drafters.assistant import DraftModel
 from paceline.drafters.spec import BUILT_IN
+from paceline.engine.loop import Session
 from paceline.engine.serial import run
 from paceline.law import Law
 from paceline.planning.base import Outcome, Planner
@@ -90,7 +92,7 @@ class Checker:
         """All cases, some settings at a time. A method that cannot draft for this target is refused first: no bug."""
         started = time.perf_counter()
         for method in self._proper:
-            self._made(method)
+            self._made(method).dispose()
         coming = settings(self.target, self.vocabulary, self.max_new_tokens, self.seed)
         done = 0
         while coming:
@@ -149,17 +151,18 @@ class Checker:
         for method, counted in shared.items():
             if counted.open_states:
                 self.report.faults.append(f"{method}: {counted.open_states} states were never closed")
+            counted.dispose()
 
     def compare(self, case: Case, recording: Recording) -> Result:
         """One case against plain decoding. Whatever a method does wrong, the check goes on."""
         try:
-            if not case.followed:
-                return self._test_law(case, recording)
-            drafter = self._drafter(case.method, recording)
-            walk = Walk(case, recording, drafter, planner_of(case.planner, drafter, self.target))
-            for emission in run(walk.start(self._rows)):
-                walk.handed.append(emission.token)
-            return walk.result(self._rescorer)
+            with self._drafter(case.method, recording) as drafter:
+                if not case.followed:
+                    return self._test_law(case, drafter)
+                walk = Walk(case, recording, drafter, planner_of(case.planner, drafter, self.target))
+                for emission in run(walk.start(self._rows)):
+                    walk.handed.append(emission.token)
+                return walk.result(self._rescorer)
         except Exception as error:
             self._rows = self.target.open(ROOM)
             return Result(case, 0, faults=(fault(error),))
@@ -169,18 +172,23 @@ class Checker:
         """The methods that are no adversaries."""
         return [method for method in self.methods if method not in ADVERSARIES]
 
-    def _drafter(self, method: str, recording: Recording) -> Drafter:
-        return ADVERSARIES[method](recording) if method in ADVERSARIES else self._made(method)
+    @contextmanager
+    def _drafter(self, method: str, recording: Recording) -> Iterator[Drafter]:
+        drafter = ADVERSARIES[method](recording) if method in ADVERSARIES else self._made(method)
+        try:
+            yield drafter
+        finally:
+            drafter.dispose()
 
     def _made(self, method: str) -> Drafter:
         drafter = make_drafter(method, self.draft_model, must_use=False)
         drafter.fit(self.target, self.vocabulary)
         return drafter
 
-    def _test_law(self, case: Case, recording: Recording) -> Result:
+    def _test_law(self, case: Case, drafter: Drafter) -> Result:
         """Texts under the rejection rule, each of their tokens tested against a law scored without any draft."""
         samples = range(SAMPLES if case.method == SAMPLED else 1)
-        evidence = [each for sample in samples for each in self._evidence(case, recording, sample)]
+        evidence = [each for sample in samples for each in self._evidence(case, drafter, sample)]
         self._pooled.setdefault((case.method, case.planner), []).extend(evidence)
         faults = []
         impossible = sum(each.place is None for each in evidence)
@@ -190,16 +198,16 @@ class Checker:
             faults.append(f"the tokens do not follow the law (p = {p:.1e})")
         return Result(case, len(evidence), faults=tuple(faults))
 
-    def _evidence(self, case: Case, recording: Recording, sample: int) -> Iterator[Evidence]:
-        drafter = self._drafter(case.method, recording)
+    def _evidence(self, case: Case, drafter: Drafter, sample: int) -> Iterator[Evidence]:
         planner: Any = _Noting(planner_of(case.planner, drafter, self.target))
-        session = session_of(case, self.target, drafter, planner, self._rows, sample=sample)
+        context = case.setting.context(sample)
+        session = Session(context, self.target, self._rows, drafter, planner, case.rule, checked=True)
         list(run(session))
-        tokens, first = session.context.tokens, session.context.prompt_length
-        law = Law(session.context.sampling, first)
+        tokens, first = context.tokens, context.prompt_length
+        law = Law(context.sampling, first)
         rows = teacher_forced(self.target, tokens, first)
         laws = (law.distribution(row, tokens[:index]) for index, row in enumerate(rows, start=first))
-        return gather(tokens[first:], first, laws, planner.sent, seed=(session.context.sampling.seed, sample))
+        return gather(tokens[first:], first, laws, planner.sent, seed=(context.sampling.seed, sample))
 
     def _judge_pooled(self) -> None:
         """Evidence of all settings together shows a small bias that no single text betrays."""

@@ -15,7 +15,7 @@ from paceline.drafters import Drafter
 from paceline.engine.batch import Batch
 from paceline.engine.follow import FollowingDice, Overrun
 from paceline.engine.loop import Session
-from paceline.law import Dice, KeyedDice
+from paceline.law import KeyedDice
 from paceline.planning.base import Planner
 from paceline.targets.base import Rows, Target
 
@@ -38,8 +38,11 @@ class Walk:
     planner: Planner
 
     def start(self, rows: Rows) -> Session:
-        self.dice = FollowingDice(KeyedDice(self.case.setting.context().noise), self.recording.tokens)
-        self.session = session_of(self.case, self.recording.target, self.drafter, self.planner, rows, dice=self.dice)
+        context, target, rule = self.case.setting.context(), self.recording.target, self.case.rule
+        self.dice = FollowingDice(KeyedDice(context.noise), self.recording.tokens)
+        self.session = Session(
+            context, target, rows, self.drafter, self.planner, rule, dice=self.dice, top_logprobs=0, checked=True
+        )
         self.handed: list[int] = []
         """The tokens that the driver handed out."""
         return self.session
@@ -68,21 +71,6 @@ class Walk:
             gaps = [abs(a - b) for a, b in zip(ours, self.recording.logprobs, strict=False)]
             if (worst := max(gaps, default=0.0)) > LOGPROB_TOLERANCE * self.recording.scale:
                 yield f"log-probabilities are off by {worst:.2g} at emitted token {gaps.index(worst)}"
-
-
-def session_of(
-    case: Case,
-    target: Target,
-    drafter: Drafter,
-    planner: Planner,
-    rows: Rows,
-    *,
-    sample: int = 0,
-    dice: Dice | None = None,
-) -> Session:
-    """A case about to be written, its cache checked after every round."""
-    context = case.setting.context(sample)
-    return Session(context, target, rows, drafter, planner, case.rule, dice=dice, top_logprobs=0, checked=True)
 
 
 def together(walks: Sequence[Walk], size: int, target: Target, rescorer: Rescorer, seed: int) -> Iterator[Result]:

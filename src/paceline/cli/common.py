@@ -30,13 +30,13 @@ Subparsers = Any
 
 
 MOST = {
-    **dict.fromkeys(("batch", "batches", "threads", "workers"), 1024),
-    **dict.fromkeys(("num_draft_tokens", "max_nodes", "budget"), 4096),
+    **dict.fromkeys(("batch", "batches", "sequences", "threads"), 1024),
+    **dict.fromkeys(("num_draft_tokens", "max_nodes", "budget", "rows"), 4096),
     **dict.fromkeys(("repeat", "passes", "samples"), 10_000),
     **dict.fromkeys(("limit", "rounds", "logprobs", "texts"), 1_000_000),
-    **dict.fromkeys(("max_new_tokens", "lengths"), 10_000_000),
-    **dict.fromkeys(("top_k", "min_count", "ngrams", "test_words", "tokens"), 1 << 31),
-    **dict.fromkeys(("sizes", "entries", "orders", "order"), 1 << 31),  # and closer where they are used
+    **dict.fromkeys(("max_new_tokens", "lengths", "contexts"), 10_000_000),
+    **dict.fromkeys(("top_k", "min_count", "ngrams"), 1 << 31),
+    **dict.fromkeys(("sizes", "entries", "order"), 1 << 31),  # and closer where they are used
     **dict.fromkeys(("max_prefix", "max_completion"), 1 << 31),
     **dict.fromkeys(("seconds", "calibration_seconds"), 7 * 24 * 60 * 60),
     "seed": (1 << 64) - 1,
@@ -330,8 +330,8 @@ def load_model(options: argparse.Namespace) -> LanguageModel:
 
 
 INPUTS = (
-    *("model", "draft_model", "tokenizer", "tokenizers", "method", "methods", "peers", "prompt_file", "prompts"),
-    *("suite", "text", "texts", "dict", "data", "runs"),
+    *("model", "draft_model", "tokenizer", "method", "methods", "peers", "prompt_file", "prompts"),
+    *("suite", "text", "dict", "data", "runs"),
 )
 """Options that name something to read, alone or within a spec."""
 

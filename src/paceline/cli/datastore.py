@@ -1,4 +1,4 @@
-"""``paceline datastore``: a corpus for the methods that retrieve drafts from one."""
+"""``paceline datastore``: build and describe the corpora that the methods rest and suffix draft from."""
 
 from __future__ import annotations
 
@@ -47,19 +47,19 @@ def add(commands: Subparsers) -> None:
     )
     add_json(building)
     building.set_defaults(run=build)
-    telling = actions.add_parser(
+    describing = actions.add_parser(
         "info",
         help="describe a datastore, and check that it is whole",
         description="Reads a datastore through, and says what is in it.",
         allow_abbrev=False,
     )
-    telling.add_argument("file", metavar="FILE", help="a file that 'paceline datastore build' wrote")
-    add_json(telling)
-    telling.set_defaults(run=info)
+    describing.add_argument("file", metavar="FILE", help="a file that 'paceline datastore build' wrote")
+    add_json(describing)
+    describing.set_defaults(run=info)
 
 
 def build(options: argparse.Namespace) -> int:
-    """Encode, sort, write."""
+    """Encode, sort and write text files."""
     from paceline.drafters.indexing import build
     from paceline.targets.replay import open_vocabulary
 
@@ -73,7 +73,7 @@ def build(options: argparse.Namespace) -> int:
 
 
 def info(options: argparse.Namespace) -> int:
-    """Describe a file that is as it was written."""
+    """Describe a datastore, and check that it is undamaged."""
     from paceline.drafters.datastore import Datastore
 
     store = Datastore(options.file)

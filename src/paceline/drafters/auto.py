@@ -1,10 +1,10 @@
-"""``auto``: what needs no training and no second model, together in one tree, and the draft model too if one is given.
+"""``auto``: the methods without training and without a second model in one tree, and a draft model if one is given.
 
-The suffixes of the text say what followed them before; the store of what the model itself nearly said knows something
-of every token; dictionaries, where some are at hand for the model's tokenizer, know how words end. Where they propose
-the same, one node remembers all their names, and a planner that learns how often nodes of a name come true learns what
-their agreement is worth. What costs next to nothing is always asked; a draft model is asked only where the planner
-finds that, beside the draft that is there already, it is worth its time.
+Suffixes of the text know what followed them before; a store of the model's own predictions knows something of every
+token; dictionaries, if there are any for the model's tokenizer, know how words end. Where they propose the same, one
+node carries all their names, and a planner that learns how often nodes of a name come true learns what their agreement
+is worth. These cheap parts always run. The draft model runs where the planner finds that, beside the draft that is
+there already, it is worth its time.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from paceline.tree import DraftTree
 from paceline.vocabulary import Vocabulary
 
 NODES = 48
-"""Of the cheap sources' draft at most: more are hardly ever worth a row, and each costs the host some time."""
+"""Nodes of the cheap parts' draft, at most: more are hardly ever worth a row, and each costs the host some time."""
 
 SHIPPED, NONE = "shipped", "none"
 
 
 class AtHand(DictSpec):
-    """Completions by the dictionaries that are there, which may be none; silent where they are of other languages."""
+    """The dictionaries for the model's tokenizer, if there are any; silent where they are of other languages."""
 
     cautious = True
 
@@ -39,7 +39,7 @@ class AtHand(DictSpec):
 
 
 class Auto(Union):
-    """The default method. Its dear part runs where the budget finds it worth its time."""
+    """The default method. A draft model is its expensive part."""
 
     name = "auto"
     summary = (

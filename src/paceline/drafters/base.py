@@ -68,12 +68,10 @@ class Seen(NamedTuple):
 
 
 class Drafter:
-    """Proposes continuations. State is per sequence and lives from `open` to `close`; calls take several
-    sequences. A drafter is kept and serves one text after the other, and several at a time from several threads: what
-    belongs to a text belongs into its state.
+    """Proposes continuations. It is kept and serves text after text, also several at a time from several threads: what
+    belongs to one text belongs into the state that `open` returns and `close` ends.
 
-    Overriding `propose_one` suffices; a drafter that gains from several sequences at once overrides
-    `propose`.
+    Overriding `propose_one` suffices; a drafter that gains from several sequences at once overrides `propose`.
     """
 
     name: ClassVar[str] = ""
@@ -86,15 +84,15 @@ class Drafter:
     unfit: ClassVar[str] = ""
     """When not to use it, in a clause for ``paceline methods``."""
     nodes: int = 10
-    """How many nodes a draft may hold where nobody says: as many as are worth their cost on most machines."""
+    """The default size of a draft: as many nodes as are worth their cost on most machines."""
     spec: str = ""
-    """What it was made from, where it was: the name that measurements of it are kept under."""
-    options: Mapping[str, Any] = MappingProxyType({})
-    """The options of its method, defaults included, where it was made from a spec."""
+    """The spec that it was made from, if any: measurements of it are stored under this name."""
+    spec_options: Mapping[str, Any] = MappingProxyType({})
+    """The options of its method, defaults included, if it was made from a spec."""
     parts: tuple[Drafter, ...] = ()
     """The drafters that it is composed of."""
     planner: str = "fixed"
-    """Who sizes its drafts where nobody says, as a planner's spec."""
+    """The default planner of its drafts, as a spec."""
     needs: Want = NOTHING
     """What `observe` needs beyond tokens of the rows of a draft, its root's among them; read after `fit`. Hidden states
     come of the prompt's rows, too, but for those that are cached."""
@@ -114,25 +112,24 @@ class Drafter:
         return nodes
 
     def fit(self, target: Target, vocabulary: Vocabulary | None = None) -> None:
-        """Learn which model to draft for, before any `open`, perhaps again for the same one.
+        """Prepare for a model, before any `open`; perhaps again for the same one.
 
         A drafter that cannot draft for it raises a ValueError that says why.
         """
 
     def reset(self) -> None:
-        """Forget what was learnt from texts so far. Texts that are open go on."""
+        """Forget what was learnt from texts. Open texts go on."""
 
     def dispose(self) -> None:
-        """Give back what it holds: processes, files, models. Called once, when no text uses the drafter any more, by
-        whoever made it."""
+        """Give back what it holds: processes, files, models. Its maker calls this once, when no text uses it."""
 
     def open(self, context: Context) -> Any:
-        """Start a sequence; what is returned comes back as ``state``. Work that grows with the prompt is done here, or
-        in `observe` while the target reads it: its time counts as reading the prompt, not as decoding."""
+        """Start a sequence and return its state. Work that grows with the prompt is done here, or in `observe` while
+        the target reads the prompt: its time then counts as reading the prompt, not as decoding."""
         return context
 
     def propose(self, asks: Sequence[Ask]) -> list[DraftTree]:
-        """One draft per asking sequence, empty where there is nothing to say."""
+        """One draft per sequence; empty where nothing is known."""
         return [self.propose_one(state, budget) for state, budget in asks]
 
     def propose_one(self, state: Any, budget: Budget) -> DraftTree:
@@ -140,7 +137,7 @@ class Drafter:
         raise TypeError(f"drafter {type(self).__name__} overrides neither propose nor propose_one")
 
     def enrich(self, asks: Sequence[Enrich]) -> list[DraftTree]:
-        """Each draft joined with that of the expensive part; called only where `enriches` says so."""
+        """Each draft joined with that of the expensive part; called only if `enriches`."""
         return [ask.draft for ask in asks]
 
     def read(self, seen: Sequence[Seen]) -> None:
@@ -159,7 +156,8 @@ class Drafter:
     def on_early(self, state: Any, logits: torch.Tensor) -> None:
         """Early-exit logits of the rows of a draft, the root's first, while the target's later layers still compute.
 
-        Called if `needs` names an early exit. It runs inside the target's forward, which waits for it.
+        Called if `needs` names an early exit; not in the first round of a text, which has no draft. It runs inside the
+        target's forward, which waits for it.
         """
 
     @property
@@ -168,11 +166,11 @@ class Drafter:
         return type(self).on_early is not Drafter.on_early and self.needs.early_exit is not None
 
     def close(self, state: Any) -> None:
-        """Forget a sequence: called exactly once for every `open`, also when a generation is cut short."""
+        """End a sequence: called exactly once for every `open`, also when a generation is cut short."""
 
 
 class Plain(Drafter):
-    """Never drafts, so every round is one row and one token: what everything else is measured against."""
+    """Never drafts, so every round is one row and one token: the baseline of all measurements."""
 
     name = "plain"
     summary = "no draft: one token per forward"

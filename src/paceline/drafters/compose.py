@@ -1,4 +1,4 @@
-"""Several drafters as one: the first that has something to say, or all of them in one tree."""
+"""Several drafters as one: the first that proposes anything, or all of them in one tree."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class Composed(Drafter):
-    """Opens, informs and closes its parts together; each part has its own state for every sequence."""
+    """Passes calls on to its parts; each part has its own state for every sequence."""
 
     def __init__(self, parts: Sequence[Drafter]) -> None:
         self.parts = tuple(parts)
@@ -27,7 +27,7 @@ class Composed(Drafter):
         self.enriches = any(part.enriches for part in self.parts)
 
     def _nodes(self, sizes: Sequence[int]) -> int:
-        """Of parts that take turns, the largest size."""
+        """The default size of a draft: of parts that take turns, the largest."""
         return max(sizes)
 
     @property
@@ -84,13 +84,13 @@ class Composed(Drafter):
 
 
 def _all_of(needs: Iterable[Want]) -> Want:
-    """Asked in every round, so nothing is joined with nothing."""
+    """All of these needs. Called in every round, so empty ones are skipped first."""
     some = [need for need in needs if need is not NOTHING]
     return reduce(or_, some) if some else NOTHING
 
 
 class Turns(list[Any]):
-    """The states of parts that take turns, and the number of the part whose draft is the last one."""
+    """The states of parts that take turns, and the number of the part that made the last draft."""
 
     spoke: int | None = None
 
@@ -158,14 +158,13 @@ class Union(Composed):
 
 
 def united(trees: Sequence[DraftTree]) -> DraftTree:
-    """One tree of all, each of which must be one."""
+    """One tree of several, which are checked."""
     for tree in trees:
         tree.check()
     return joined(trees)
 
 
 def joined(trees: Sequence[DraftTree]) -> DraftTree:
-    """The same of parts whose word is taken for it: the check takes longer than many a draft, and the engine makes it
-    again."""
+    """One tree of several by trusted parts: a check takes longer than many a draft, and the engine checks again."""
     present = [tree for tree in trees if len(tree)]
     return merge(present) if len(present) > 1 else present[0] if present else EMPTY

@@ -1,7 +1,7 @@
-"""A corpus that drafts are retrieved from: its tokens, and all places in the order of what stands there.
+"""A datastore: the tokens of a corpus, and all its places sorted by the tokens that stand there.
 
-The order is by the next 16 tokens (`KEY`), so all places that continue a given ending lie side by side and are found by
-bisection; no place is compared beyond that. Both arrays stay in the file, which is mapped into memory: opening it costs
+Places are sorted by their next 16 tokens (`KEY`), so all places of a given ending lie side by side and are found by
+bisection; they are not compared further. Both arrays stay in the file, which is mapped into memory: opening it costs
 nothing, several processes share it, and a search touches a few dozen pages.
 
 A file::
@@ -11,8 +11,8 @@ A file::
     zeros up to a multiple of 4 bytes
     tokens of 4 bytes: the places in order
 
-Its arrays are not read through when it is opened. A damaged one leads to places that do not exist or do not match: what
-is read there is cut to the file and to the model's vocabulary, and a draft is at worst refused. `verify` reads it all.
+The arrays are not checked when the file is opened. A damaged one names places that do not exist or do not match: what
+is read is cut to the file and to the model's vocabulary, and a draft is at worst refused. `verify` reads all of it.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from paceline.vocabulary import Vocabulary
 KIND = b"PACEREST"
 NOUN = "datastore"
 KEY = 16
-"""How many tokens decide the order of two places, and so the longest ending that can be looked up."""
+"""Tokens by which places are sorted, and so the length of the longest ending that can be looked up."""
 SHORTEST = 2
 
 
@@ -75,7 +75,7 @@ class Datastore:
         self.header.check(self.path, vocab_size, vocabulary)
 
     def verify(self) -> None:
-        """Read the whole file, and tell whether it is what was written."""
+        """Read the whole file; ValueError if it is not what was written."""
         digest = sha256()
         for start in range(SIZE, len(self._bytes), 1 << 20):
             digest.update(self._bytes[start : start + (1 << 20)])
@@ -83,9 +83,9 @@ class Datastore:
             raise ValueError(f"{self.path} is damaged: it does not agree with its digest; build it again")
 
     def find(self, ending: list[int], longest: int = KEY, shortest: int = SHORTEST) -> tuple[int, range]:
-        """The longest ending of those sizes that stands in the corpus: its size, and where in the order its places lie.
+        """The longest ending of those sizes that is in the corpus: its size, and where in the order its places lie.
 
-        Whatever stands there has its own endings there, too; so the size is found by bisection as well.
+        Shorter endings of an ending in the corpus are there, too, so the size is found by bisection as well.
         """
         stored = [token + 1 for token in ending[-longest:]]
         low, high, start = shortest - 1, len(stored), 0  # of size low something is known, of more than high nothing
@@ -112,16 +112,16 @@ class Datastore:
     def following(
         self, ending: list[int], limit: int, count: int, longest: int = KEY, shortest: int = SHORTEST
     ) -> list[tuple[list[int], int]]:
-        """What followed the longest ending that stands in the corpus, up to ``count`` tokens each, and its size.
+        """What followed the longest ending that is in the corpus, up to ``count`` tokens each, and its size.
 
-        Of more than ``limit`` places those are taken that lie evenly among them: they are sorted by what follows, so
-        each continuation is represented as often as it stands there.
+        Of more than ``limit`` places, evenly spaced ones are taken: they are sorted by what follows, so each
+        continuation is represented by its share.
         """
         size, found = self.find(ending, longest, shortest)
         taken = found if len(found) <= limit else [found[i * len(found) // limit] for i in range(limit)]
-        return [(told, size) for i in taken if (told := self._told(self._order[i] + size, count))]
+        return [(ids, size) for i in taken if (ids := self._ids(self._order[i] + size, count))]
 
-    def _told(self, start: int, count: int) -> list[int]:
+    def _ids(self, start: int, count: int) -> list[int]:
         """The ids from a place on, up to a border or to what is no id of the tokenizer's."""
         ids = [token - 1 for token in self._tokens[start : start + count]]
         for i, token in enumerate(ids):

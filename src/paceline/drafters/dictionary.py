@@ -1,11 +1,11 @@
-"""Dictionary drafting: the rest of a word, or of a phrase, that a language hardly ever goes on with in another way.
+"""Dictionary drafting: the rest of a word or phrase that hardly ever goes on in another way in a language.
 
 The longest ending of the text that is an entry is looked up in a file that was built once from much plain text. What
-usually follows it there is the draft: a chain of a few tokens, with how likely each is. Nothing is read of the model.
+usually followed it there is the draft: a chain of a few tokens with their probabilities. Nothing of the model is read.
 
-Several dictionaries may be at hand, of several languages or subjects. The one that knows the longest ending proposes;
-of equals the one whose entries came true more often in this text so far, its prompt included. One whose entries hardly
-ever do is of another language, and says nothing until they do.
+There may be several dictionaries, of several languages or subjects. The one that knows the longest ending proposes; of
+equals the one whose entries came true more often in this text, its prompt included. A dictionary whose entries hardly
+ever come true is of another language, and proposes nothing until they do.
 """
 
 from __future__ import annotations
@@ -35,22 +35,21 @@ from paceline.vocabulary import Vocabulary
 
 NAME = "dictionary"
 KEPT = 31 / 32
-"""What every further entry of a dictionary leaves of the weight of those before, in how often they came true."""
+"""What an entry leaves of the weight of those looked up before it, in the share of entries that came true."""
 HOPELESS = 0.1
-"""A dictionary whose entries come true less often is silent, where there are others or somebody else drafts, too."""
+"""A dictionary with a smaller share of entries that come true is silent, unless it is the only source of drafts."""
 READ = 64
-"""Tokens at the end of a prompt from which is learnt whose language it is."""
+"""Tokens at the end of a prompt by which its language is recognised."""
 LEAST = 0.01
-"""A branch that is less likely than this after what is before it is left out."""
+"""Branches with a smaller probability are left out."""
 CHAINS = 2048
 """Drafts of a dictionary that are kept at most, at about half a kilobyte each."""
-
 
 _dictionaries: Shared[Dictionary] = Shared()
 
 _chains: WeakKeyDictionary[Dictionary, dict[tuple[int, int], DraftTree]] = WeakKeyDictionary()
-"""What dictionaries proposed of late, by the answer and the most tokens. Every second draft was proposed before, and to
-make it takes as long as to look it up; so all texts share it, and nothing in it can be written to."""
+"""Drafts by entry and length. Every second draft was proposed before, and building one takes as long as a look-up; so
+all texts share these trees, whose arrays are read-only."""
 
 
 def opened(path: str | Path) -> Dictionary:
@@ -65,30 +64,30 @@ def shipped_for(vocabulary: Vocabulary) -> tuple[Dictionary, ...]:
 
 @dataclass(eq=False)
 class Record:
-    """How often a dictionary's entries came true in one text, of late."""
+    """How often a dictionary's entries came true in one text recently."""
 
-    said: float = 0.0
+    tried: float = 0.0
     true: float = 0.0
     share: float = 0.5
-    """Of all of them; of a dictionary that hardly said anything, about half."""
+    """The share of entries that came true; about half where few were tried."""
 
     def note(self, true: bool) -> None:
-        self.said = self.said * KEPT + 1
+        self.tried = self.tried * KEPT + 1
         self.true = self.true * KEPT + true
-        self.share = (self.true + 1) / (self.said + 2)
+        self.share = (self.true + 1) / (self.tried + 2)
 
 
 @dataclass(eq=False)
 class Completed:
-    """One text, and who completes it."""
+    """One text, and the dictionaries that complete it."""
 
     context: Context
     dictionaries: tuple[Dictionary, ...]
     watched: bool
-    """Whether it is kept count of who is right."""
+    """Whether it is counted which entries come true."""
     records: list[Record] = field(init=False)
-    said: list[tuple[Record, int]] = field(default_factory=list)
-    """Who says that the next token is which."""
+    expected: list[tuple[Record, int]] = field(default_factory=list)
+    """The next token by each dictionary that knows an ending."""
 
     def __post_init__(self) -> None:
         self.records = [Record() for _ in self.dictionaries]
@@ -101,7 +100,7 @@ class Completed:
                 self.judge(tokens[end])
 
     def chain(self, budget: Budget) -> DraftTree:
-        """What completes the text, as far as there is room."""
+        """The completion of the text, within a budget."""
         ending = self.context.tokens[-LONGEST:].tolist()
         which = 0
         if self.watched:
@@ -110,16 +109,16 @@ class Completed:
             found = self.dictionaries[0].longest(ending)
         if found is None:
             return EMPTY
-        chains, told = self._chains[which], (found[1], min(budget.nodes, budget.depth))
-        tree = chains.get(told)
+        chains, key = self._chains[which], (found[1], min(budget.nodes, budget.depth))
+        tree = chains.get(key)
         if tree is None:
             if len(chains) >= CHAINS:
                 chains.clear()
-            tree = chains[told] = chain(self.dictionaries[which], *told)
+            tree = chains[key] = chain(self.dictionaries[which], *key)
         return tree
 
     def matches(self) -> list[Match]:
-        """The longest match, and what else the same dictionary knows, by shorter endings."""
+        """The longest match, and those of shorter endings in the same dictionary."""
         ending = self.context.tokens[-LONGEST:].tolist()
         if not self.watched:
             return self.dictionaries[0].matches(ending)
@@ -127,22 +126,22 @@ class Completed:
         return [] if found is None else self.dictionaries[which].matches(ending)
 
     def _chosen(self, ending: list[int]) -> tuple[int, tuple[int, int] | None]:
-        """Which dictionary is to propose, and its longest entry."""
-        self.said.clear()
+        """The dictionary that proposes, by its number, and its longest entry."""
+        self.expected.clear()
         chosen: tuple[int, tuple[int, int] | None] = (0, None)
         best = (0, 0.0)
         for which, dictionary, record in self._asked:
             if (found := dictionary.longest(ending)) is not None:
-                self.said.append((record, dictionary.first(found[1])))
+                self.expected.append((record, dictionary.first(found[1])))
                 if record.share >= HOPELESS and (rank := (found[0], record.share)) > best:
                     chosen, best = (which, found), rank
         return chosen
 
     def judge(self, token: int) -> None:
         """The text went on with this token."""
-        for record, said in self.said:
-            record.note(said == token)
-        self.said.clear()
+        for record, expected in self.expected:
+            record.note(expected == token)
+        self.expected.clear()
 
 
 class DictSpec(Drafter):
@@ -155,7 +154,7 @@ class DictSpec(Drafter):
     unfit = "text of other languages than the dictionary's; a language whose words are one token each"
     nodes = LONGEST
     cautious = False
-    """Whether a single dictionary falls silent, too, where it is hopeless."""
+    """Whether a single dictionary falls silent, too, where its entries do not come true."""
 
     def __init__(self, *, file: str | None = None, branches: int = 1) -> None:
         if branches < 1:
@@ -197,12 +196,12 @@ class DictSpec(Drafter):
 
     def observe(self, seen: Sequence[Seen]) -> None:
         for entry in seen:
-            if entry.state.said and entry.verdict.tokens:
+            if entry.state.expected and entry.verdict.tokens:
                 entry.state.judge(entry.verdict.tokens[0])
 
 
 class Hybrid(Fallback):
-    """``dictionary,lookup``: what the language says, and where it says nothing, what the text said before."""
+    """``dictionary,lookup``."""
 
     name = "hybrid"
     summary = "dictionary, and where that has nothing to say, lookup"
@@ -223,20 +222,20 @@ def _named(files: str) -> tuple[Dictionary, ...]:
 
 
 def _ready(length: int) -> tuple[Ints, tuple[str, ...]]:
-    """Parents and sources of all chains of a length."""
+    """Parents and sources of chains of a length."""
     parents = np.arange(ROOT, length - 1)
     parents.setflags(write=False)
     return parents, (NAME,) * length
 
 
 _FIXED: Mapping[int, Distribution] = MappingProxyType({})
-"""The laws of tokens of which none was sampled."""
+"""No token of a dictionary's draft is sampled."""
 _READY = [_ready(length) for length in range(LONGEST + 1)]
 
 
 @lru_cache(maxsize=4096)
 def _scores(levels: int, length: int) -> Floats:
-    """Those of a chain; there are only so many, since a dictionary tells probabilities coarsely."""
+    """Log-probabilities of a chain. There are few different ones, since a dictionary stores probabilities coarsely."""
     first, rest = sureness(levels)
     scores = np.array([first, *[rest] * (length - 1)])
     scores.setflags(write=False)
@@ -244,7 +243,7 @@ def _scores(levels: int, length: int) -> Floats:
 
 
 def chain(dictionary: Dictionary, answer: int, longest: int) -> DraftTree:
-    """What an answer proposes, up to so many tokens."""
+    """The tokens that an entry proposes, up to so many."""
     tokens = dictionary.proposed(answer)[:longest].astype(np.int64)
     count = len(tokens)
     if not count:
@@ -255,8 +254,8 @@ def chain(dictionary: Dictionary, answer: int, longest: int) -> DraftTree:
 
 
 def branched(matches: Sequence[Match], branches: int, budget: Budget) -> DraftTree:
-    """What the first matches propose, of those that add anything. A longer match knows better than a shorter one: what
-    that says is as likely as the others leave room for it."""
+    """The proposals of the first matches that add anything. A longer match knows better than a shorter one, which has
+    the probability that the longer ones leave."""
     if not matches:
         return EMPTY
     nodes: dict[tuple[int, int], int] = {}

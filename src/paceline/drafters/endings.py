@@ -1,32 +1,35 @@
-"""Where the ending of a text stood before: links from every n-gram to the place where it last stood.
+"""An index of the earlier places in a text that end as the text does now.
 
-Why links and no suffix automaton. An automaton knows every repeated piece of a text, but what a draft needs of it, how
-often and how recently each token followed, are counts that every new token changes along a path as long as the text
-repeats; and its states are three times as many as the tokens. Here every place has, for a few sizes, a link to the last
-earlier place with the same ending of that size. The links of the newest place are the answer: the largest size that has
-one is the longest match, and following the link from place to place gives all occurrences, the latest first. An
-occurrence is a vote for what followed it, so counts, recency and back-off to shorter matches are one walk.
+For a few sizes of n-grams, every place has a link to the last earlier place with the same n-gram of that size before
+it. The links of the newest place are the answer to a query: the largest size with a link is the longest match, and
+following the links from place to place gives all occurrences, the latest first.
 
-A new token costs one step for every size that it repeats, and one more. A place is entered under a larger size only
-once its smaller ending stood twice: most long n-grams of a text never do, and take no memory.
+A suffix automaton would know every repeated piece. But a draft needs counts and recency of what followed, which each
+new token would change along a path of states, and there are up to three states per token.
+
+A new token costs a step for every size that it repeats, and one more. A place is entered under a larger size only when
+its smaller n-gram occurs a second time: most long n-grams of a text never do, and take no memory.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+from paceline.context import Context
 
 SIZES = (1, 2, 3, 4, 6, 8, 12, 16, 24)
-"""A match counts as the largest of these that it reaches: longer ones hardly say more."""
+"""Sizes of n-grams. A match counts as the largest of them that it reaches: longer matches hardly predict better."""
 
 NONE = -1
-"""No place; and in a text, what no token matches: the border between two texts."""
+"""No place. In a text, a border between two texts, which matches no token."""
 
 _BITS = 32
 
 
 class Endings:
-    """A text that grows, and its places by the n-grams that end there."""
+    """A growing text, and its places by the n-grams that end there."""
 
     def __init__(self, sizes: Sequence[int] = SIZES) -> None:
         assert list(sizes) == sorted(set(sizes)) and sizes[0] == 1, f"sizes ascend from 1, unlike {sizes}"
@@ -36,13 +39,13 @@ class Endings:
         self._latest: list[dict[int, int]] = [{} for _ in sizes]
         self._links: list[list[int]] = [[] for _ in sizes]
         self._window = 0
-        """The last tokens in one number, each one higher than its id; 0 stands for a border and before the text."""
+        """The last tokens packed into one number, each as its id + 1; 0 is a border, or before the text."""
 
     def __len__(self) -> int:
         return len(self.text)
 
     def extend(self, tokens: Iterable[int]) -> None:
-        """Let the text go on."""
+        """Append tokens."""
         text, links, masks, latest = self.text, self._links, self._masks, self._latest
         window, full = self._window, masks[-1]
         first, last = latest[0], len(masks) - 1
@@ -74,7 +77,7 @@ class Endings:
         self._window = window
 
     def _enter(self, level: int, place: int) -> None:
-        """Put a place under a larger size, now that its smaller ending stands a second time."""
+        """Enter a place under a larger size, now that its smaller n-gram occurs a second time."""
         size = self.sizes[level]
         ending = self.text[place + 1 - size : place + 1] if place + 1 >= size else []
         if ending and NONE not in ending:
@@ -88,11 +91,9 @@ class Endings:
         return key
 
     def before(self, limit: int) -> list[tuple[int, int]]:
-        """Earlier places that end as the text does, and the size to which they do: the longest first, then the latest,
-        ``limit`` at most."""
-        if not self.text:
-            return []
-        return self._walk([links[-1] for links in self._links], limit)
+        """At most ``limit`` earlier places that end as the text does, each with the size of the match: the longest
+        matches first, of equals the latest."""
+        return self._walk([links[-1] for links in self._links], limit) if self.text else []
 
     def like(self, ending: Sequence[int], limit: int) -> list[tuple[int, int]]:
         """The same for the ending of another text."""
@@ -103,13 +104,13 @@ class Endings:
             key = ending[-1] if size == 1 else self._key(ending[-size:])
             starts.append(latest.get(key, NONE))
         found = self._walk(starts, limit)
-        if found:  # the first may stand alone, and was then entered under no larger size
+        if found:  # an n-gram that occurs once is not entered under larger sizes
             place, size = found[0]
             found[0] = place, self._reached(place, size, ending)
         return found
 
     def _reached(self, place: int, size: int, ending: Sequence[int]) -> int:
-        """To which size a place ends like this, if to one surely."""
+        """The size of the match at a place that matches at ``size`` at least."""
         matched, most = size, min(len(ending), place + 1)
         while matched < most and self.text[place - matched] == ending[-1 - matched]:
             matched += 1
@@ -126,3 +127,29 @@ class Endings:
                     found[place] = size
                 place = links[place]
         return list(found.items())
+
+
+@dataclass(eq=False)
+class Indexed:
+    """A text that is being written, and its index."""
+
+    context: Context
+    endings: Endings = field(default_factory=Endings)
+
+    def __post_init__(self) -> None:
+        self.catch_up()
+
+    def catch_up(self) -> None:
+        """Index the tokens that are new."""
+        known = len(self.endings)
+        if len(self.context) > known:
+            self.endings.extend(self.context.tokens[known:].tolist())
+
+    def copied(self, start: int, count: int, ahead: Sequence[int] = ()) -> list[int]:
+        """``count`` tokens from a place on. A copy that reaches the end of the text, and of the tokens ``ahead`` of it,
+        goes on into itself."""
+        piece = self.endings.text[start : start + count]
+        if len(piece) < count:
+            piece += ahead[: count - len(piece)]
+            piece = (piece * -(-count // len(piece)))[:count]
+        return piece

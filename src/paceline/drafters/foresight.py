@@ -4,14 +4,14 @@ The token that the target will sample may well be its fiftieth likeliest, and th
 rows of 64 candidates where the classic stores keep ten, and beside them what is likely anywhere, where little else is
 known.
 
-The idea of the next token is a mixture of three, each of them a guess of the target's law there ::
+The law of the next token is estimated by a mixture of three ::
 
-    after    what was said the last time the root was scored
-    beside   what was said of the place of the root itself (what comes next is often nearly said a place earlier)
-    anywhere what was said on the whole, of late
+    after    what followed the root when it was last scored
+    beside   what the row that chose the root said: the next token is often probable one place too early
+    anywhere what was probable in recent rows at all
 
-Their shares are learnt from the text, token by token, by how likely each found the token that came. Deeper levels go on
-from `after` alone. Without noise, greedy or where the coins are hidden, the same mixture is ranked by itself.
+Their shares in the mixture are learnt from the text, token by token, by the probability that each gave to the token
+that came. Deeper levels go on from `after` alone. Where there is no noise, the mixture itself ranks.
 """
 
 from __future__ import annotations
@@ -25,47 +25,46 @@ import numpy as np
 
 from paceline.context import Context
 from paceline.drafters.base import Budget, Seen
-from paceline.drafters.noise import Chances, Ids, SharedNoise, wants_noise
-from paceline.drafters.store import Store, Storing
+from paceline.drafters.noise import Chances, Ids, SharedNoise
+from paceline.drafters.store import Storing, Text, renumbered
 from paceline.tree import EMPTY, ROOT, DraftTree, Floats, Ints
 
 SHARES = (0.5, 0.2, 0.3)
-"""Of after, beside and anywhere, before anything was learnt."""
+"""Of after, beside and anywhere, at first."""
 LEARNING = 0.03
 """How much of the shares one token decides."""
 LEAST = 0.02
-"""What no share falls below: a source that was no use for long may be again."""
+"""No share falls below this: an estimate that was useless for long may become useful again."""
 FADING = 0.995
-"""What one row leaves of the rows before it, in what is likely anywhere."""
+"""What one row leaves of the rows before it, in what is probable anywhere."""
 HEAVIEST = 1e12
-"""Before a row weighs so much more than one of weight 1, all are put back in proportion, and the oldest forgotten."""
+"""Before the newest row weighs this, all weights are scaled down, and the oldest rows are forgotten."""
 RENEWED = 8
-"""After so many rounds the likeliest tokens anywhere are looked for again."""
+"""Rounds between two searches for the most probable tokens anywhere."""
 NARROW = 10
 """How many candidates of a row count where no noise tells them apart."""
 BRANCHES = 8
 """How many children a node has at most; the root has as many as fit."""
 BELOW = 1 - 2.0**-20
-"""A node is worth less than its parent, be it ever so little, so that no choice of the worthiest leaves one out."""
+"""A node is worth less than its parent, if only by this, so that the worthiest nodes are connected."""
 IMPOSSIBLE = float(np.finfo(np.float64).tiny)
-"""What is no likelier is left out: a number so small can no longer be worth less than its parent."""
-
+"""Candidates up to this are left out: a number so small cannot be worth less than its parent."""
 SELDOM = 4
-"""While no drafts are wanted, one round in so many is learnt from: one text's, of those that are written together."""
+"""While no drafts are wanted, one round in this many is learnt from; of texts written together, by one of them."""
 
 NO_IDS: Ids = np.empty(0, np.int64)
 NO_CHANCES: Chances = np.empty(0)
 
 
 class Anywhere:
-    """What the model finds likely on the whole: its rows of late, added up. And how far each idea was right of late."""
+    """Recent rows of a model added up, for the tokens that are probable at all; and the shares of the estimates."""
 
     def __init__(self, size: int, most: int) -> None:
         self._mass = np.zeros(size)
         self._most = most
         self._rounds = 0
         self._weight = 1.0
-        """Of the newest row. It grows instead of all others fading, which would be a pass over the vocabulary."""
+        """Of the newest row. It grows, which spares a pass over the vocabulary to let the others fade."""
         self.shares = np.array(SHARES)
         self.unasked = count()
         """Rounds in which a text wanted no draft."""
@@ -88,9 +87,8 @@ class Anywhere:
         self._rounds += 1
 
     def _likeliest(self) -> Ids:
-        """The tokens of the greatest mass, ascending. All that were found the last time reach the least of them, so no
-        other has to be looked at that does not: a pass over the vocabulary, and no search in it.
-        """
+        """The tokens of the greatest mass, ascending. Only tokens with as much mass as the least of the last ones found
+        come into question, so the vocabulary is passed over once, and not sorted."""
         if len(self.ids) < max(1, self._most) or not (least := float(self._mass[self.ids].min())) > 0:
             found = _best(self._mass, self._most)
         else:
@@ -101,14 +99,10 @@ class Anywhere:
 
 
 @dataclass(eq=False)
-class Text:
-    """One sequence and what is known for the place of its next token."""
+class Mixed(Text):
+    """One sequence, and the estimates of its next token beside the store's."""
 
-    context: Context
-    store: Store
     anywhere: Anywhere
-    noise: SharedNoise | None
-    """By which candidates are ranked, if by any."""
     ids: Ids | None = None
     chances: Chances | None = None
     """Of the row that chose the root."""
@@ -119,7 +113,7 @@ class Text:
 
 
 class Foresight(Storing):
-    """A tree of what may come, ranked by who is in luck."""
+    """A tree of many candidates, ranked by probability / noise."""
 
     name = "foresight"
     summary = "many candidates of what the model nearly said, here and anywhere, ranked by the noise it will choose by"
@@ -146,19 +140,18 @@ class Foresight(Storing):
             raise ValueError(f"{self.name} takes anywhere=0 (none) or more tokens, not {anywhere}")
         if not 0 <= threshold <= 1:
             raise ValueError(f"{self.name} takes a threshold from 0 to 1, not {threshold}")
-        super().__init__(width=k, store=store, prefill=prefill)
+        super().__init__(width=k, noise=noise, store=store, prefill=prefill)
         self.beams, self.depth, self.threshold = beams, depth, threshold
         self._most = anywhere
-        self._noise = wants_noise(self.name, noise)
         self._anywhere = Anywhere(0, anywhere)
 
     def reset(self) -> None:
         super().reset()
         self._anywhere = Anywhere(self._size, self._most)
 
-    def open(self, context: Context) -> Text:
+    def open(self, context: Context) -> Mixed:
         own = self._anywhere if self._shared is not None else Anywhere(self._size, self._most)
-        return Text(context, self._store(), own, SharedNoise.of(context, self._noise))
+        return Mixed(context, self._store(), SharedNoise.of(context, self._noise), own)
 
     # what is learnt
 
@@ -170,7 +163,7 @@ class Foresight(Storing):
 
     def observe(self, seen: Sequence[Seen]) -> None:
         for one in seen:
-            text: Text = one.state
+            text: Mixed = one.state
             with text.store.lock:
                 if text.spared:
                     text.ids = text.chances = None
@@ -185,22 +178,22 @@ class Foresight(Storing):
                 text.ids, text.chances = top.ids[kept[-1]], chances[kept[-1]]
                 text.anywhere.add(top.ids[kept], chances[kept])
 
-    def _weigh(self, text: Text, tokens: tuple[int, ...]) -> None:
-        """Each idea of the next token has its share grow by how likely it found the one that came."""
+    def _weigh(self, text: Mixed, tokens: tuple[int, ...]) -> None:
+        """Move the shares towards the estimates that found the next token probable."""
         before = text.context.tokens[: -len(tokens)]
-        ideas = self._ideas(text, int(before[-1]))
+        estimates = self._estimates(text, int(before[-1]))
         shares = text.anywhere.shares
-        # without noise `anywhere` is no use, and others may share it
+        # without noise `anywhere` is not used, and texts with noise may share it
         asked = shares[:-1] if text.noise is None else shares
-        found = asked * [_chance(ids, chances, tokens[0]) for ids, chances in ideas[: len(asked)]]
+        found = asked * [_chance(ids, chances, tokens[0]) for ids, chances in estimates[: len(asked)]]
         if (total := found.sum()) > 0:
             whole = asked.sum()
             asked += LEARNING * (found * (whole / total) - asked)
             np.fmax(asked, LEAST, out=asked)
             asked *= whole / asked.sum()
 
-    def _ideas(self, text: Text, root: int) -> tuple[tuple[Ids, Chances], ...]:
-        """After, beside and anywhere; an idea of nothing where there is none."""
+    def _estimates(self, text: Mixed, root: int) -> tuple[tuple[Ids, Chances], ...]:
+        """After, beside and anywhere; empty ones where nothing is known."""
         store, most = text.store, NARROW if text.noise is None else None
         after = (store.tokens[root, :most], store.chances[root, :most]) if root < len(store) else (NO_IDS, NO_CHANCES)
         beside = (NO_IDS, NO_CHANCES)
@@ -211,21 +204,21 @@ class Foresight(Storing):
 
     # what is drafted
 
-    def propose_one(self, state: Text, budget: Budget) -> DraftTree:
+    def propose_one(self, state: Mixed, budget: Budget) -> DraftTree:
         if budget.empty:
             return EMPTY
         state.asked = True
         with state.store.lock:
             return self._tree(state, budget)
 
-    def _first(self, text: Text) -> tuple[Ints, Floats]:
-        """The candidates for the next token, and how likely each is taken to be chosen."""
-        ideas, shares = self._ideas(text, text.context.root), text.anywhere.shares.tolist()
-        total = sum(share for (_, chances), share in zip(ideas, shares, strict=True) if chances.any())
+    def _first(self, text: Mixed) -> tuple[Ints, Floats]:
+        """The candidates for the next token, and their probabilities to be chosen."""
+        estimates, shares = self._estimates(text, text.context.root), text.anywhere.shares.tolist()
+        total = sum(share for (_, chances), share in zip(estimates, shares, strict=True) if chances.any())
         if not total:
             return np.empty(0, np.int64), np.empty(0)
-        said = [chances * (share / total) for (_, chances), share in zip(ideas, shares, strict=True)]
-        tokens, mixed = _added(np.concatenate([ids for ids, _ in ideas]), np.concatenate(said))
+        said = [chances * (share / total) for (_, chances), share in zip(estimates, shares, strict=True)]
+        tokens, mixed = _added(np.concatenate([ids for ids, _ in estimates]), np.concatenate(said))
         known = mixed > 0
         candidates, weights = tokens[known], mixed[known]
         if text.noise is None:
@@ -234,8 +227,8 @@ class Foresight(Storing):
         likely = odds > IMPOSSIBLE
         return candidates[likely], odds[likely]
 
-    def _tree(self, text: Text, budget: Budget) -> DraftTree:
-        """The worthiest nodes of all levels, each as likely as its path."""
+    def _tree(self, text: Mixed, budget: Budget) -> DraftTree:
+        """The worthiest nodes of all levels. A node is worth the probability of its path."""
         tokens, odds = self._first(text)
         best = _best(odds, budget.nodes)
         level = _Level(tokens[best], odds[best], odds[best], np.full(len(best), ROOT))
@@ -250,8 +243,8 @@ class Foresight(Storing):
             levels.append(level)
         return self._chosen(levels, budget.nodes)
 
-    def _going(self, text: Text, level: _Level) -> Ints:
-        """The nodes of a level that go on: the worthiest that are worth it, have a row and do not end the text."""
+    def _going(self, text: Mixed, level: _Level) -> Ints:
+        """The nodes of a level that go on: the worthiest ones above the threshold with a row, but no ends of text."""
         best = _best(level.worth, self.beams)
         ends, rows = text.context.ending.eos, len(text.store)
         going = [
@@ -263,8 +256,8 @@ class Foresight(Storing):
         ]
         return np.array(going, np.int64)
 
-    def _below(self, text: Text, level: _Level, going: Ints, place: int, before: int) -> _Level:
-        """The best children of those that go on, as likely as their rows say."""
+    def _below(self, text: Mixed, level: _Level, going: Ints, place: int, before: int) -> _Level:
+        """The best children of the nodes that go on."""
         most = NARROW if text.noise is None else None
         rows = level.tokens[going]
         ids, chances = text.store.tokens.take(rows, 0)[:, :most], text.store.chances.take(rows, 0)[:, :most]
@@ -284,21 +277,18 @@ class Foresight(Storing):
     def _chosen(self, levels: Sequence[_Level], nodes: int) -> DraftTree:
         worth = np.concatenate([level.worth for level in levels])
         chosen = np.sort(_best(worth, nodes))
-        place = np.empty(len(worth) + 1, np.int64)
-        place[chosen] = np.arange(len(chosen))
-        place[-1] = ROOT
-        parents = place[np.concatenate([level.parents for level in levels])[chosen]]
+        parents = renumbered(np.concatenate([level.parents for level in levels]), chosen)
         scores = np.log(np.concatenate([level.odds for level in levels])[chosen].astype(np.float64))
         tokens = np.concatenate([level.tokens for level in levels])[chosen]
         return DraftTree(tokens, parents, np.fmin(scores, 0.0), (self.name,) * len(chosen))
 
 
 def _spared(seen: Sequence[Seen]) -> set[int]:
-    """Those whose rows are not read: drafts do not pay for now, so most of what they would teach went unused. Of texts
-    that learn together one is read at a time, each in turn."""
+    """The numbers of texts whose rows are not read: no draft was wanted, so most of what the rows teach would go
+    unused. Of texts that learn together one is read at a time, in turn."""
     idle: dict[Anywhere, list[int]] = {}
     for number, one in enumerate(seen):
-        text: Text = one.state
+        text: Mixed = one.state
         if one.verdict.tokens and not text.asked:
             idle.setdefault(text.anywhere, []).append(number)
         text.asked = False
@@ -326,7 +316,7 @@ def _best(worth: Floats, count: int) -> Ints:
 
 
 def _added(ids: Ids, weights: Floats) -> tuple[Ints, Floats]:
-    """Every token once, ascending, and all that it weighs together."""
+    """Every token once, ascending, with the sum of its weights."""
     order = ids.argsort(kind="stable")
     tokens = ids[order].astype(np.int64)
     starts = np.concatenate(([True], tokens[1:] != tokens[:-1])).nonzero()[0]

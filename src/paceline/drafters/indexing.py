@@ -1,8 +1,8 @@
-"""Building a datastore: the tokens of texts, and all their places sorted by what stands there.
+"""Builds a datastore: the tokens of texts, and all their places sorted by the tokens that stand there.
 
-Sorted by doubling: places in the order of their next token, then of their next two, four and so on, each time by the
-ranks of the time before. Four doublings compare as many tokens as are ever looked up. The same texts and tokenizer give
-the same bytes: places that stand equal stay in the order of the text.
+Prefix doubling: places are sorted by their next token, then by their next two, four and so on, each time by the ranks
+of the time before. Four doublings compare as many tokens as are ever looked up. The same texts and tokenizer give the
+same bytes: equal places stay in the order of the text.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ Ids = NDArray[np.int64]
 Progress = Callable[[str, int, int], None]
 
 PIECE = 1 << 16
-"""Characters that are encoded at a time, about: up to the end of a line."""
+"""Characters that are encoded at a time, and on to the end of the line."""
 
 
 def pieces_of(text: str) -> list[str]:
-    """A text in pieces of whole lines, so that encoding it shows its progress and takes no memory at once."""
+    """A text in pieces of whole lines, so that encoding it shows progress and takes little memory."""
     pieces, start = [], 0
     while start < len(text):
         end = text.find("\n", start + PIECE) + 1 or len(text)

@@ -1,15 +1,15 @@
 """Lookahead decoding: the model guesses n-grams of its own future beside the draft that is being verified.
 
-A window of tokens lies ahead of the text, ``N - 1`` levels of ``W`` columns. Column ``i`` of level ``l`` stands ``i +
-l`` places after the root; the first level is a line of guesses from the root on, every later one hangs from its own
-column of the level before. What the model would say after the newest level makes the next one, so each column is a
-Jacobi iteration: wrong at first, and better the longer it lasts. With all levels full, every round ::
+A window of guessed tokens lies ahead of the text: ``N - 1`` levels of ``W`` columns. Column ``i`` of level ``l`` stands
+``i + l`` places after the root. The first level is a chain from the root on; every later level hangs from the same
+columns of the level before. What the model says after the newest level is the next level, so each column is a Jacobi
+iteration: wrong at first, and better the longer it lasts. With all levels full, every round ::
 
     n-grams = columns, from the first level to what the model just said: W of them, N tokens long
     levels  = levels[1:] + [what the model just said]        one place further on, as the text is
 
-The n-grams go into a pool, keyed by their first token; those that begin with the root are the draft. The window's
-tokens are probes: scored, never verified, and where a planner leaves them out the window stands still.
+The n-grams go into a pool, by their first token; those that begin with the root are the draft. The window's tokens are
+probes: scored, never verified. Where a planner leaves them out the window stands still.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from __future__ import annotations
 import random
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from typing import Generic, TypeVar
 
 import numpy as np
 
@@ -27,36 +28,41 @@ from paceline.targets.base import NOTHING, Scores, Want
 from paceline.tree import ROOT, DraftTree, Ints, merge
 
 ELSEWHERE = 1.0
-"""What the newest n-gram weighs, too, is the weight of none of them being right."""
-
-
+"""The weight of all tokens that no n-gram names; the newest n-gram weighs as much."""
 MISSING = -2
-"""Instead of a row that was not scored."""
+"""The number of a row that was not scored."""
+
+Key = TypeVar("Key")
+Value = TypeVar("Value")
 
 
-class Pool:
-    """For every token the latest ``size`` different n-grams that began with it."""
+class Recent(Generic[Key, Value]):
+    """For every key the latest ``size`` different values; of more than ``keys`` keys the oldest are forgotten."""
 
-    def __init__(self, size: int) -> None:
-        self._size = size
-        self._after: dict[int, dict[tuple[int, ...], None]] = {}
+    def __init__(self, size: int, keys: int | None = None) -> None:
+        self._size, self._keys = size, keys
+        self._values: dict[Key, dict[Value, None]] = {}
 
-    def put(self, first: int, rest: tuple[int, ...]) -> None:
-        """Remember what followed; of too many the one that was not seen for longest is forgotten."""
-        known = self._after.setdefault(first, {})
-        known.pop(rest, None)
-        known[rest] = None
+    def put(self, key: Key, value: Value) -> None:
+        """Remember a value; of too many the one seen longest ago is forgotten."""
+        known = self._values.get(key)
+        if known is None:
+            if len(self._values) == self._keys:
+                del self._values[next(iter(self._values))]
+            known = self._values[key] = {}
+        known.pop(value, None)
+        known[value] = None
         if len(known) > self._size:
             del known[next(iter(known))]
 
-    def after(self, first: int) -> list[tuple[int, ...]]:
-        """What followed a token, the latest first."""
-        return list(self._after.get(first, ()))[::-1]
+    def of(self, key: Key) -> list[Value]:
+        """The values of a key, the latest first."""
+        return list(self._values.get(key, ()))[::-1]
 
 
 @dataclass(eq=False)
 class Window:
-    """The guesses ahead of one text, and how they get better."""
+    """The guessed tokens ahead of one text."""
 
     levels_at_most: int
     width: int
@@ -66,7 +72,7 @@ class Window:
 
     @classmethod
     def ahead_of(cls, text: Ints, level: int, width: int) -> Window:
-        """Filled with tokens of the prompt, whichever: the model soon replaces them."""
+        """A window of random tokens of the prompt, which the model soon replaces."""
         window = cls(level - 1, width, coins=random.Random(len(text)))
         window.levels = [[window._any(text) for _ in range(width - 1)]]
         return window
@@ -84,7 +90,7 @@ class Window:
         return DraftTree.build(tokens, parents, source=source, probes=[True] * len(tokens))
 
     def newest(self, scores: Scores) -> Ints | None:
-        """The rows of the newest level, root row 0; None where the window was not scored whole."""
+        """The numbers of the newest level's rows, the root's being 0; None where not all of the window was scored."""
         below, same = dict[tuple[int, int], int](), list[int]()
         for row, (parent, token) in enumerate(zip(scores.parents.tolist(), scores.tokens.tolist(), strict=True)):
             same.append(below.setdefault((same[parent] if parent >= 0 else -1, token), row))
@@ -96,11 +102,11 @@ class Window:
         return None if MISSING in rows else np.array(rows)
 
     def places(self) -> Ints:
-        """How many places after the root's successor the answers to the newest level stand."""
+        """Where the answers to the newest level stand, counted from the root's successor."""
         return np.arange(self.width) + len(self.levels) - 1
 
     def move(self, root: int, said: Sequence[int], text: Ints) -> list[tuple[int, ...]]:
-        """Take in what the model ``said`` after the newest level; the columns that are complete by it, if any."""
+        """Append what the model ``said`` after the newest level; returns the n-grams that this completes."""
         first, *later = self.levels
         if len(self.levels) < self.levels_at_most:
             self.levels = [[*level[1:], self._any(text)] for level in (first, *later)]
@@ -117,10 +123,10 @@ class Ahead:
 
     context: Context
     window: Window
-    pool: Pool
+    pool: Recent[int, tuple[int, ...]]
     noise: SharedNoise | None
     pooled: int = 0
-    """How much of the text is in the pool."""
+    """The length of the text that is in the pool."""
 
     def learn_text(self, size: int) -> None:
         """The n-grams of the text itself, each once."""
@@ -160,13 +166,13 @@ class Lookahead(Drafter):
 
     def open(self, context: Context) -> Ahead:
         window = Window.ahead_of(context.tokens, self.level, self.window)
-        state = Ahead(context, window, Pool(self.guesses), SharedNoise.of(context, self._noise))
+        state = Ahead(context, window, Recent(self.guesses), SharedNoise.of(context, self._noise))
         if self.pool_from_prompt:
             state.learn_text(self.level)
         return state
 
     def propose_one(self, state: Ahead, budget: Budget) -> DraftTree:
-        guesses = state.pool.after(state.context.root)
+        guesses = state.pool.of(state.context.root)
         weights = [ELSEWHERE / (1 + age) for age in range(len(guesses))]
         drafted = weighed(guesses, weights, budget, state.noise, self.name)
         return merge([drafted, state.window.tree(self.name)])
@@ -193,9 +199,8 @@ def weighed(
     noise: SharedNoise | None,
     source: str,
 ) -> DraftTree:
-    """Guesses as one tree, cut to the budget. A node is as likely as the guesses through it weigh beside those through
-    its parent, `ELSEWHERE` among them; with ``noise``, to win that race.
-    """
+    """N-grams as one tree, cut to the budget. A node's probability is the weight of the n-grams through it among those
+    through its parent and `ELSEWHERE`; with ``noise``, the probability to win that race."""
     place: dict[tuple[int, int], int] = {}
     tokens, parents, weight, depths = list[int](), list[int](), list[float](), list[int]()
     for guess, own in zip(guesses, weights, strict=True):

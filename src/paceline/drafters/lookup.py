@@ -1,9 +1,18 @@
-"""Prompt lookup: what followed these words the last time they stood here.
+"""Prompt lookup: continue the text as it went on where its last words stood before.
 
-Text that quotes its prompt or itself (summaries, code edits, names, agents' transcripts) repeats token
-n-grams. The longest suffix of the text that occurred before, at its latest occurrence, is continued as it was
-continued there. Where the copied piece reaches the end of the text it goes on into its own copy, so a
-repetition is drafted to any length.
+Text that quotes its prompt or itself (summaries, code edits, names, transcripts of agents) repeats n-grams of tokens.
+The longest ending of the text that stood before is continued as it was continued at its latest place. A copy that
+reaches the end of the text goes on into itself, so a repetition is drafted to any length.
+
+Two options draft more from the same n-grams:
+
+``chain``
+    looks up every token of the draft anew (ANPD), with the tokens drafted so far. So a draft may go over from one place
+    to another, where a copy stays at its place.
+``next``
+    tries the best tokens of the last row as the next token (LogitSpec): the row that chose the last token often ranks
+    high, too, what comes after that token. Each is drafted, and behind it what followed the text's ending with this
+    token. So something is drafted also where the ending itself is new.
 """
 
 from __future__ import annotations
@@ -15,42 +24,19 @@ import numpy as np
 
 from paceline.context import Context
 from paceline.drafters.base import Budget, Drafter, Seen
-from paceline.drafters.reaching import Reaching
+from paceline.drafters.endings import Endings, Indexed
 from paceline.targets.base import Want
-from paceline.tree import EMPTY, DraftTree
+from paceline.tree import EMPTY, UNSURE, DraftTree, merge
+
+NEXT = "-next"
+"""Behind the name of the method: source of drafts behind a guessed token, which come true less often."""
 
 
 @dataclass(eq=False)
-class Places:
-    """Where every n-gram of a text last stood: the index of the token that followed it."""
+class Text(Indexed):
+    """One text, and the guesses of its next token: ids and log-probabilities."""
 
-    context: Context
-    sizes: range
-    after: dict[tuple[int, ...], int] = field(default_factory=dict)
-    indexed: int = 0
-
-    def catch_up(self) -> None:
-        """Index the n-grams that have a successor by now, each once, later occurrences over earlier ones."""
-        tokens = self.context.tokens
-        start = max(0, self.indexed - self.sizes[-1])
-        recent = tokens[start:].tolist()
-        for end in range(max(self.indexed, 1), len(tokens)):
-            stop = end - start
-            for size in self._within(end):
-                self.after[tuple(recent[stop - size : stop])] = end
-        self.indexed = max(self.indexed, len(tokens))
-
-    def match(self) -> int | None:
-        """The token index from which to copy, by the longest suffix that occurred before."""
-        suffix = self.context.tokens[-self.sizes[-1] :].tolist()
-        for size in reversed(self._within(len(suffix))):
-            if (found := self.after.get(tuple(suffix[-size:]))) is not None:
-                return found
-        return None
-
-    def _within(self, length: int) -> range:
-        """The sizes that a text of this length has n-grams of."""
-        return range(self.sizes.start, min(self.sizes.stop, length + 1))
+    guesses: list[tuple[int, float]] = field(default_factory=list)
 
 
 class Lookup(Drafter):
@@ -71,25 +57,57 @@ class Lookup(Drafter):
         if next:
             self.needs = Want(top=next)
 
-    def open(self, context: Context) -> Places | Reaching:
-        if self.chain or self.next:
-            return Reaching(context, self.sizes, self.chain, self.next)
-        return Places(context, self.sizes)
+    def open(self, context: Context) -> Text:
+        return Text(context, Endings(range(1, self.sizes.stop)))
 
     def observe(self, seen: Sequence[Seen]) -> None:
-        for entry in seen:
-            if isinstance(entry.state, Reaching):
-                entry.state.learn(entry)
+        if not self.next:
+            return
+        for text, verdict, scores in seen:
+            text.guesses = []
+            if verdict.tokens:
+                row = verdict.path[-1] + 1 if verdict.path else 0
+                top = scores.top(self.next)
+                chances = np.minimum(top.logits[row] - top.log_z[row], 0.0)
+                text.guesses = list(zip(top.ids[row].tolist(), chances.tolist(), strict=True))
 
-    def propose_one(self, state: Places | Reaching, budget: Budget) -> DraftTree:
-        if isinstance(state, Reaching):
-            return state.draft(budget, self.name)
+    def propose_one(self, state: Text, budget: Budget) -> DraftTree:
         state.catch_up()
-        start = state.match()
-        if start is None:
-            return EMPTY
-        tokens = state.context.tokens
-        period = len(tokens) - start
         count = min(budget.nodes, budget.depth)
+        if not count:
+            return EMPTY
+        if not (self.chain or state.guesses):
+            return self._copy(state, count)
+        tree = DraftTree.chain(self._following(state, [], count), source=self.name)
+        if not state.guesses:
+            return tree
+        beams = [[token, *self._following(state, [token], count - 1)] for token, _ in state.guesses]
+        scores = [[score] + [UNSURE] * count for _, score in state.guesses]
+        guessed = DraftTree.from_beams(beams, source=self.name + NEXT, scores=scores)
+        return merge([tree, guessed]).top(budget.nodes)
+
+    def _copy(self, text: Text, count: int) -> DraftTree:
+        """What `_following` says, as an array."""
+        place = self._place(text, [])
+        if place is None:
+            return EMPTY
+        tokens, start = text.context.tokens, place + 1
+        period = len(tokens) - start
         copied = tokens[start : start + count] if count <= period else tokens[start + np.arange(count) % period]
         return DraftTree.chain(copied, source=self.name)
+
+    def _following(self, text: Text, ahead: list[int], count: int) -> list[int]:
+        """At most ``count`` tokens that follow the text with the tokens ``ahead`` of it."""
+        drafted = list(ahead)
+        while len(drafted) < len(ahead) + count and (place := self._place(text, drafted)) is not None:
+            drafted += text.copied(place + 1, 1 if self.chain else count, drafted)
+        return drafted[len(ahead) :]
+
+    def _place(self, text: Text, drafted: list[int]) -> int | None:
+        """The latest place in the text of the longest ending of the text with its draft."""
+        least, most = self.sizes.start, self.sizes.stop - 1
+        if drafted:
+            found = text.endings.like((text.endings.text[-most:] + drafted)[-most:], 1)
+        else:
+            found = text.endings.before(1)
+        return found[0][0] if found and found[0][1] >= least else None

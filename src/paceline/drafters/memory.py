@@ -1,10 +1,10 @@
-"""What was written before, by all texts of a drafter: a bounded number of tokens, the oldest forgotten first.
+"""A bounded memory of the texts that a drafter wrote, the oldest forgotten first.
 
-Two generations, each of half the size: what is new goes into the younger; when that is full it becomes the older one,
-and what was older is gone. So nothing is ever taken out of an index, and a memory of *n* tokens holds the last n/2
-surely and never more than n.
+There are two generations, each of half the size. New texts go into the younger; when that is full it becomes the older
+one, and what was the older one is dropped. So nothing is ever taken out of an index, and a memory of *n* tokens holds
+the last n/2 surely and never more than n.
 
-Several processes may share one file. What others wrote into it since is read again before it is written.
+Several processes may share one file: before it is written, it is read again if another process wrote it.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ NOUN = "memory"
 
 
 class Memory:
-    """Texts by their endings, shared by everyone who drafts; kept in a file where one is named."""
+    """An index of texts, shared by all texts of a drafter; kept in a file where one is named."""
 
     def __init__(self, limit: int, file: str | None = None) -> None:
         self._half = limit // 2
@@ -34,9 +34,9 @@ class Memory:
         self._tokens_of: tuple[str, int] | None = None
         """The tokenizer's fingerprint and the size of the model's vocabulary."""
         self._fresh: list[list[int]] = []
-        """Texts that the file does not hold."""
+        """Texts that are not in the file."""
         self._digest = b""
-        """That of the file as it was last read or written here."""
+        """Of the file as it was last read or written here."""
         if file is not None and not Path(file).absolute().parent.is_dir():
             raise ValueError(f"cannot keep a memory in {file}: there is no folder {Path(file).parent}")
 
@@ -44,7 +44,7 @@ class Memory:
         return len(self._older) + len(self._younger)
 
     def fit(self, vocab_size: int, vocabulary: Vocabulary | None) -> None:
-        """Learn whose tokens these are; where they were another model's, all is forgotten. Then the file is read."""
+        """Remember texts of this tokenizer, and read the file. Texts of another one are forgotten."""
         fingerprint = "" if vocabulary is None else vocabulary.fingerprint
         if self._tokens_of == (fingerprint, vocab_size):
             return
@@ -59,7 +59,7 @@ class Memory:
             self._fresh = []
 
     def learn(self, tokens: list[int]) -> None:
-        """Remember a text that was written."""
+        """Remember a text."""
         if not tokens:
             return
         with self._lock:
@@ -68,7 +68,7 @@ class Memory:
                 self._fresh.append(tokens)
 
     def _append(self, tokens: list[int]) -> None:
-        """One text and the border behind it, into the younger generation, which may have to grow old first."""
+        """Add a text and the border behind it to the younger generation, or to a new one if that is full."""
         if self._half < 2 or not tokens:
             return
         tokens = tokens[1 - self._half :]
@@ -77,20 +77,20 @@ class Memory:
         self._younger.extend([*tokens, NONE])
 
     def following(self, ending: list[int], limit: int, count: int) -> list[tuple[list[int], int]]:
-        """What followed where something ended like this: up to ``count`` tokens each, and the size of the match."""
+        """What followed at the places that end like this: up to ``count`` tokens each, and the size of the match."""
         found: list[tuple[list[int], int]] = []
         with self._lock:
             for endings in (self._younger, self._older):
                 for place, size in endings.like(ending, limit - len(found)):
-                    told = endings.text[place + 1 : place + 1 + count]
-                    if NONE in told:
-                        told = told[: told.index(NONE)]
-                    if told:
-                        found.append((told, size))
+                    tokens = endings.text[place + 1 : place + 1 + count]
+                    if NONE in tokens:
+                        tokens = tokens[: tokens.index(NONE)]
+                    if tokens:
+                        found.append((tokens, size))
         return sorted(found, key=lambda entry: -entry[1])
 
     def save(self) -> None:
-        """Write what is remembered to the file, all of it or nothing."""
+        """Write the memory to its file, all of it or nothing."""
         if self._file is None or not self._fresh:
             return
         with self._writing, named(self._file), alone(Path(self._file)):
@@ -118,7 +118,7 @@ class Memory:
             self._digest = header.digest
 
     def _others(self, file: str) -> list[list[int]] | None:
-        """The texts of the file, if it is another by now than it was here."""
+        """The texts of the file, if another process wrote it since it was read or written here."""
         if self._tokens_of is None or not Path(file).exists():
             return None
         header, texts = _read(file)
@@ -138,15 +138,15 @@ class Memory:
 
 
 def _read(file: str) -> tuple[Header, list[list[int]]]:
-    """What a file says of itself, and its texts from the oldest."""
+    """The header of a file, and its texts from the oldest."""
     try:
         whole = read_file(file)
     except OSError as error:
         raise ValueError(f"cannot read the {NOUN} {file}: {error.strerror}") from None
     header = read_header(file, whole[:SIZE], KIND, NOUN)
     body = whole[SIZE:]
-    told = Header.of(KIND, [body], tokens=header.tokens, highest=header.highest, texts=header.texts, fingerprint="")
-    if len(body) != header.tokens * header.width or told.digest != header.digest:
+    own = Header.of(KIND, [body], tokens=header.tokens, highest=header.highest, texts=header.texts, fingerprint="")
+    if len(body) != header.tokens * header.width or own.digest != header.digest:
         raise ValueError(f"{file} is damaged: it does not agree with its digest; delete it to begin anew")
     texts: list[list[int]] = [[]]
     for token in memoryview(body).cast(header.code).tolist():

@@ -1,10 +1,9 @@
-"""Token Recycling: what the model nearly said, laid out in a tree whose shape never changes.
+"""Token Recycling: stored next tokens laid out in a tree whose shape never changes.
 
-The shape says of every node only which candidate of its parent it carries, the first, the second and so on, and it is
-made once: the levels have the paper's sizes, and within a level go the paths of the smallest *cost*, the product of
-``rank + 1`` over their steps, with ranks from 0. That is, as if a candidate were chosen in inverse proportion to its
-rank: the second half as often as the first, the third a third as often. Cut to fewer nodes the shape keeps those of the
-smallest cost.
+The shape says which candidate of its parent each node carries: the first, the second and so on. Its levels have the
+paper's sizes. A level holds the paths of the smallest *cost*, the product of ``rank + 1`` over their steps, with ranks
+from 0: as if a candidate were chosen in inverse proportion to its rank, the second half as often as the first, the
+third a third as often. With fewer nodes the shape keeps those of the smallest cost.
 """
 
 from __future__ import annotations
@@ -16,10 +15,9 @@ from itertools import pairwise
 
 import numpy as np
 
-from paceline.context import Context
 from paceline.drafters.base import Budget, Seen
-from paceline.drafters.noise import Chances, Ids, SharedNoise, wants_noise
-from paceline.drafters.store import Store, Storing
+from paceline.drafters.noise import Chances, Ids
+from paceline.drafters.store import Storing, Text, renumbered
 from paceline.tree import EMPTY, ROOT, DraftTree, Floats, Ints
 
 WIDTH = 8
@@ -64,17 +62,8 @@ def template(nodes: int, depth: int) -> Template:
     return Template(parents, ranks, bounds, tuple(j[0] for j in joints), tuple(j[1] for j in joints))
 
 
-@dataclass(eq=False)
-class Text:
-    """One sequence, its store, and the noise by which the candidates of a row are ranked, if by any."""
-
-    context: Context
-    store: Store
-    noise: SharedNoise | None
-
-
 class Recycling(Storing):
-    """The paper's tree over its store. With ``noise=none`` a row's candidates stand as the model ranked them."""
+    """The paper's tree over its store. With ``noise=none`` candidates stand in the model's order."""
 
     name = "recycling"
     summary = "what the model nearly said after each token, in a tree of a fixed shape"
@@ -83,11 +72,7 @@ class Recycling(Storing):
     nodes = sum(LEVELS)
 
     def __init__(self, *, noise: str = "shared", prefill: bool = False, store: str = "shared") -> None:
-        super().__init__(width=WIDTH, store=store, prefill=prefill)
-        self._noise = wants_noise(self.name, noise)
-
-    def open(self, context: Context) -> Text:
-        return Text(context, self._store(), SharedNoise.of(context, self._noise))
+        super().__init__(width=WIDTH, noise=noise, store=store, prefill=prefill)
 
     def observe(self, seen: Sequence[Seen]) -> None:
         for one in seen:
@@ -111,8 +96,7 @@ class Recycling(Storing):
         return self._tree(state, shape, tokens, chances)
 
     def _candidates(self, text: Text, above: Ints, place: int, among: Ints | int, ranks: Ints) -> tuple[Ids, Chances]:
-        """Out of the rows of the tokens ``above``, in the order in which they are likeliest to be chosen, those of the
-        given ``ranks``; ``among`` says of which row each."""
+        """Of the tokens ``above``, the candidates of the given ``ranks``; ``among`` names the row of each."""
         ids, chances = text.store.tokens.take(above, 0), text.store.chances.take(above, 0)
         if text.noise is None:
             return ids[among, ranks], chances[among, ranks]
@@ -121,7 +105,7 @@ class Recycling(Storing):
         return ids[among, chosen], likely[among, chosen]
 
     def _tree(self, text: Text, shape: Template, tokens: Ints, chances: Floats) -> DraftTree:
-        """The filled shape, without what hangs from nothing or from an end of the text."""
+        """The filled shape, less what hangs from nothing or from an end of the text."""
         ends = text.context.ending.eos
         filled = chances > 0
         ended = [node for node, token in enumerate(tokens.tolist()) if token in ends] if ends else []
@@ -132,8 +116,5 @@ class Recycling(Storing):
             if parent != ROOT and not (alive[parent] and parent not in ended):
                 alive[node] = False
         kept = np.flatnonzero(alive)
-        place = np.empty(len(tokens) + 1, np.int64)
-        place[kept] = np.arange(len(kept))
-        place[-1] = ROOT
-        parents = place[shape.parents[kept]]
+        parents = renumbered(shape.parents, kept)
         return DraftTree(tokens[kept], parents, np.log(chances[kept]), (self.name,) * len(kept))

@@ -1,7 +1,7 @@
 """REST: drafts retrieved from a corpus.
 
-The longest ending of the text that stands in a datastore, of 16 down to 2 tokens, is looked up there; what followed at
-all its places, or at evenly chosen ones where there are many, becomes a tree by how often it did.
+The longest ending of the text that is in a datastore, of 16 down to 2 tokens, is looked up there. What followed at all
+its places, or at evenly chosen ones where there are many, becomes a tree by how often it did.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Method specs: parsing, the built-in methods, and those that other packages bring.
+"""Method specs: parsing, the built-in methods, and those of other packages.
 
 A package adds a method by an entry point of the group ``paceline.drafters``: its name is the method's name,
 its value a `Drafter` class (or any callable that returns a drafter) whose keyword arguments are the method's
@@ -159,7 +159,7 @@ def _single(text: str, spec: str, given: dict[str, Any], taken: list[str]) -> Dr
     taken += given.keys() & options.keys()
     made = factory(**options)
     defaults = {key: parameter.default for key, parameter in (_parameters(factory) or {}).items()}
-    made.options = MappingProxyType({**defaults, **options})
+    made.spec_options = MappingProxyType({**defaults, **options})
     return made
 
 

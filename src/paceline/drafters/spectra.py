@@ -1,14 +1,13 @@
-"""SPECTRA's internal speculation: what the model nearly said, kept in two stores that are read in two directions.
+"""SPECTRA's internal speculation: n-grams that the model would say, in two stores that are read in two directions.
 
-Every scored row says what the model would go on with, also the rows of what was refused. With the tokens before it that
-is an n-gram of the model's own. The *forward* store keeps it by its first token: what follows once that token stands
-there, several tokens at a time. The *backward* store keeps its last token by those before it: what comes next after
-these words, looked up by the longest ending that is known. A draft begins with the forward n-grams of the root, and the
-backward store fills in beside and behind them, level by level, for as long as there is room.
+Every scored row says what the model would go on with, also the rows of refused nodes: with the tokens before it an
+n-gram. The *forward* store keeps it by its first token, for several tokens at a time. The *backward* store keeps its
+last token by those before it, and is asked for the longest ending that it knows. A draft begins with the forward
+n-grams of the root; the backward store adds to them and goes on behind them, level by level, while there is room.
 
-Beside the draft a window of Jacobi guesses is scored, as in `lookahead`, whose n-grams come into the stores with all
-others; ``window=0`` leaves it out. The text itself is in both stores, too. The external side is a corpus: what followed
-the text's last words in a datastore joins the same tree, under a name of its own.
+Beside the draft a window of Jacobi guesses is scored, as in `lookahead`, whose n-grams come into the stores, too;
+``window=0`` leaves it out. The text itself is in both stores. The external side is a corpus: what followed the text's
+last words in a datastore joins the tree, under a name of its own.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ import numpy as np
 from paceline.context import Context
 from paceline.drafters.base import Budget, Drafter, Seen
 from paceline.drafters.datastore import KEY, Datastore
-from paceline.drafters.lookahead import ELSEWHERE, Pool, Window, weighed
+from paceline.drafters.lookahead import ELSEWHERE, Recent, Window, weighed
 from paceline.drafters.noise import BEST, SharedNoise, choices, log_chances, wants_noise
 from paceline.targets.base import NOTHING, Scores, Target, Want
 from paceline.tree import ROOT, DraftTree, Floats, merge
@@ -31,57 +30,38 @@ from paceline.verify import Verdict
 from paceline.vocabulary import Vocabulary
 
 SHORTEST = 2
-"""So many tokens of context the backward store asks for at least: single tokens are the forward store's."""
+"""Tokens of context in the backward store, at least: single tokens are the forward store's."""
 CONTEXTS = 1 << 17
-"""How many contexts the backward store holds at most; the oldest are forgotten."""
-
-
-class Contexts:
-    """For every short run of tokens the latest ``size`` different ones that came next."""
-
-    def __init__(self, size: int) -> None:
-        self._size = size
-        self._next: dict[tuple[int, ...], dict[int, None]] = {}
-
-    def put(self, before: tuple[int, ...], token: int) -> None:
-        """Remember what came next; of too many the one that was not seen for longest is forgotten."""
-        known = self._next.get(before)
-        if known is None:
-            if len(self._next) >= CONTEXTS:
-                del self._next[next(iter(self._next))]
-            known = self._next[before] = {}
-        known.pop(token, None)
-        known[token] = None
-        if len(known) > self._size:
-            del known[next(iter(known))]
-
-    def after(self, text: tuple[int, ...]) -> tuple[int, list[int]]:
-        """The length of the longest known ending of ``text``, and what came next after it, the latest first."""
-        for size in range(len(text), SHORTEST - 1, -1):
-            if (known := self._next.get(text[-size:])) is not None:
-                return size, list(known)[::-1]
-        return 0, []
+"""Contexts in the backward store, at most."""
 
 
 class Store:
-    """Both directions of one memory of n-grams; texts written at the same time may share it."""
+    """N-grams in both directions; texts written at the same time may share it."""
 
     def __init__(self, level: int, guesses: int) -> None:
         self._level = level
         self.lock = threading.Lock()
-        self.forward = Pool(guesses)
-        self.backward = Contexts(guesses)
+        self.forward: Recent[int, tuple[int, ...]] = Recent(guesses)
+        self.backward: Recent[tuple[int, ...], int] = Recent(guesses, CONTEXTS)
 
     def put(self, gram: tuple[int, ...]) -> None:
-        """Remember up to ``level`` tokens in a row, the last of which is what they lead to."""
+        """Remember an n-gram of up to ``level`` tokens."""
         if len(gram) == self._level:
             self.forward.put(gram[0], gram[1:])
         for size in range(SHORTEST, len(gram)):
             self.backward.put(gram[-1 - size : -1], gram[-1])
 
+    def after(self, text: tuple[int, ...]) -> tuple[int, list[int]]:
+        """The length of the longest ending that the backward store knows, and what came next, the latest first."""
+        for size in range(len(text), SHORTEST - 1, -1):
+            if known := self.backward.of(text[-size:]):
+                return size, known
+        return 0, []
+
 
 class Going(NamedTuple):
-    """A node that goes on: the last tokens up to it, and the forward n-grams that agree with its path, weighed."""
+    """A node that goes on: the last tokens up to it, and the rests of forward n-grams that agree with its path, with
+    their weights."""
 
     node: int
     path: float
@@ -91,19 +71,19 @@ class Going(NamedTuple):
 
 @dataclass(eq=False)
 class Memory:
-    """One text, and the store that it draws from."""
+    """One text, and the store that it uses."""
 
     context: Context
     store: Store
     noise: SharedNoise | None
     window: Window | None = None
     learnt: int = 0
-    """How much of the text is in the store."""
+    """The length of the text that is in the store."""
 
 
 @dataclass(eq=False)
 class Sketch:
-    """A tree being drafted, level by level."""
+    """A tree that grows level by level."""
 
     tokens: list[int] = field(default_factory=list)
     parents: list[int] = field(default_factory=list)
@@ -111,13 +91,13 @@ class Sketch:
 
 
 PLACES = 32
-"""How many places of a corpus are asked what followed there."""
+"""Places of a corpus that are asked what followed, at most."""
 
 
 class Spectra(Drafter):
-    """``level`` is the longest n-gram, ``guesses`` how many of each beginning are kept and how many nodes of each level
-    of a draft go on, ``window`` the width of the window. With ``store=shared`` all texts of the drafter have one
-    memory, without it each has its own. ``corpus`` is a datastore's file."""
+    """``level`` is the length of the longest n-gram, ``guesses`` the number of n-grams kept for each beginning and of
+    nodes of each level that go on, ``window`` the width of the window. With ``store=shared`` all texts of the drafter
+    have one store. ``corpus`` is a datastore's file."""
 
     name = "spectra"
     summary = "n-grams that the model nearly said, read forward from the last token and backward by the longest context"
@@ -184,7 +164,7 @@ class Spectra(Drafter):
         state.learnt = len(state.context)
 
     def _nearly_said(self, state: Memory, verdict: Verdict, scores: Scores) -> Iterator[tuple[int, ...]]:
-        """An n-gram for every scored row, the window's among them; and the window moves on."""
+        """An n-gram for every scored row, the window's among them. Moves the window on."""
         context, keep = state.context, self.level - 1
         length = len(context) - len(verdict.tokens)
         before = tuple(context.tokens[max(0, length - keep) : length].tolist())
@@ -204,7 +184,7 @@ class Spectra(Drafter):
         text = state.context.tokens
         sketch = Sketch()
         with state.store.lock:
-            rests = [(ELSEWHERE / (1 + age), rest) for age, rest in enumerate(state.store.forward.after(int(text[-1])))]
+            rests = [(ELSEWHERE / (1 + age), rest) for age, rest in enumerate(state.store.forward.of(int(text[-1])))]
             going = [Going(ROOT, 0.0, tuple(text[-keep:].tolist()), rests)]
             for depth in range(min(budget.depth, 2 * keep)):
                 going = self._level(state, sketch, going, depth)
@@ -217,7 +197,7 @@ class Spectra(Drafter):
         return tree if state.window is None else merge([tree, state.window.tree(self.name)])
 
     def _retrieved(self, state: Memory, corpus: Datastore, budget: Budget) -> DraftTree:
-        """What the corpus goes on with; together its places weigh as much as the ending that they match is long."""
+        """What followed in the corpus. Together its places weigh as much as the matched ending is long."""
         ending = state.context.tokens[-KEY:].tolist()
         found = corpus.following(ending, PLACES, 2 * (self.level - 1))
         weights = [size * ELSEWHERE / len(found) for _, size in found]
@@ -225,8 +205,8 @@ class Spectra(Drafter):
         return weighed(guesses, weights, budget, state.noise, f"{self.name} corpus")
 
     def _level(self, state: Memory, sketch: Sketch, going: Sequence[Going], depth: int) -> list[Going]:
-        """Hang the next level below the nodes that go on, and say which of it go on."""
-        votes = [_votes(state.store.backward, front) for front in going]
+        """Add the next level below the nodes that go on; returns those of it that go on."""
+        votes = [_votes(state.store, front) for front in going]
         scores = _believed(votes, state, depth)
         following: list[Going] = []
         at = 0
@@ -245,19 +225,19 @@ class Spectra(Drafter):
         return following[: self.guesses]
 
 
-def _votes(backward: Contexts, front: Going) -> dict[int, float]:
-    """What may come next, weighed: by how late it was seen, and after how long a context."""
+def _votes(store: Store, front: Going) -> dict[int, float]:
+    """The tokens that may come next. They weigh more the later they were seen, and after a longer context."""
     weights: dict[int, float] = {}
     for weight, rest in front.rests:
         weights[rest[0]] = weights.get(rest[0], 0.0) + weight
-    size, tokens = backward.after(front.tail)
+    size, tokens = store.after(front.tail)
     for age, token in enumerate(tokens):
         weights[token] = weights.get(token, 0.0) + size * ELSEWHERE / (1 + age)
     return weights
 
 
 def _believed(votes: Iterable[dict[int, float]], state: Memory, depth: int) -> Floats:
-    """Log-probabilities of all that is voted for, in order."""
+    """Log-probabilities of all tokens that are voted for, in order."""
     tokens, weights, groups = list[int](), list[float](), list[int]()
     for group, voted in enumerate(votes):
         tokens += voted

@@ -1,33 +1,34 @@
-"""What the model nearly said: for every token of the vocabulary, the likeliest next tokens when it was last scored.
+"""For every token of the vocabulary the most probable next tokens when the target last scored it.
 
-A forward over a draft gives a row of logits for every node, also for those that were refused. All of them teach: the
-best tokens of a row, and how likely each was, are kept under the row's own token, over what was known of it before. A
-draft made of such pairs needs one scored row per token and no search at all.
+A forward over a draft gives a row of logits for every node, also for refused ones, and all of them teach: the best
+tokens of a row and their probabilities are kept under the row's own token, over what was known of it before. A draft
+from this store needs one scored row per token, and no search.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from threading import RLock
 from weakref import ReferenceType, ref
 
 import numpy as np
 from numpy.typing import NDArray
 
+from paceline.context import Context
 from paceline.drafters.base import Drafter, Seen
-from paceline.drafters.noise import Chances
+from paceline.drafters.noise import Chances, SharedNoise, wants_noise
 from paceline.targets.base import Target, Want
 from paceline.targets.reading import Top
-from paceline.tree import Ints
+from paceline.tree import ROOT, Ints
 from paceline.vocabulary import Vocabulary
 
 
 class Store:
-    """``[vocabulary, width]``: tokens, best first, and how likely each was; 0 where nothing is known. Every token that
-    stands in a row has a row itself.
+    """``[vocabulary, width]``: tokens, best first, and their probabilities, 0 where nothing is known. Every token that
+    a row names has a row itself.
 
     A vocabulary of 150,000 at a width of 10 takes 12 MB of addresses, and memory only for tokens that were seen. Texts
-    in several threads may share it: who reads several rows for one draft holds the `lock`, so that none changes under
-    it.
+    of several threads may share it. `lock` keeps it from changing while several rows are read for one draft.
     """
 
     def __init__(self, width: int) -> None:
@@ -37,7 +38,7 @@ class Store:
         self.chances: NDArray[np.float32] = np.zeros((0, width), np.float32)
 
     def __len__(self) -> int:
-        """How many tokens it has rows for."""
+        """The number of tokens with a row."""
         return len(self.tokens)
 
     def reset(self, size: int | None = None) -> None:
@@ -48,7 +49,7 @@ class Store:
             self.chances = np.zeros((rows, self.width), np.float32)
 
     def learn(self, tokens: Ints, top: Top, chances: Chances, order: Ints | slice) -> None:
-        """Keep what may follow each of the ``tokens``; where one stands twice, its last row in ``order`` counts."""
+        """Keep the best tokens ``top`` after each of the ``tokens``; of equal tokens the last in ``order`` counts."""
         if not len(tokens):
             return
         with self.lock:
@@ -67,8 +68,8 @@ class Store:
         self.tokens[: len(tokens)], self.chances[: len(chances)] = tokens, chances
 
 
-def likelihoods(top: Top) -> Chances:
-    """Of the best tokens after each row; nothing is likely after a row that says nothing."""
+def probabilities(top: Top) -> Chances:
+    """Of the best tokens after each row; 0 after a row of no numbers."""
     with np.errstate(invalid="ignore"):
         found: Chances = np.exp(top.logits - top.log_z[:, None].astype(np.float32))
     np.fmax(found, 0.0, out=found)
@@ -77,7 +78,7 @@ def likelihoods(top: Top) -> Chances:
 
 
 def kept_last(seen: Seen) -> Ints:
-    """The rows of a round in the order of what they are worth: those that became text come last."""
+    """The numbers of a round's rows, those that became text last."""
     kept = np.zeros(1 + len(seen.verdict.path), np.int64)
     kept[1:] = seen.verdict.path
     kept[1:] += 1
@@ -86,15 +87,30 @@ def kept_last(seen: Seen) -> Ints:
     return np.concatenate([others.nonzero()[0], kept])
 
 
+def renumbered(parents: Ints, chosen: Ints) -> Ints:
+    """The parents of the chosen nodes, which ascend and have theirs among them, counted in the chosen ones."""
+    place = np.empty(len(parents) + 1, np.int64)
+    place[chosen] = np.arange(len(chosen))
+    place[-1] = ROOT
+    return place[parents[chosen]]
+
+
+@dataclass(eq=False)
+class Text:
+    """One sequence, the store that it uses, and the noise by which candidates are ranked, if by any."""
+
+    context: Context
+    store: Store
+    noise: SharedNoise | None
+
+
 class Storing(Drafter):
-    """A drafter that learns from the best tokens of scored rows: into one store for all texts, or one for each.
+    """A drafter that learns from the best tokens of scored rows: into one store for all texts, or one for each."""
 
-    A subclass has `Text` or a class derived from it made in `open`.
-    """
-
-    def __init__(self, *, width: int, store: str, prefill: bool) -> None:
+    def __init__(self, *, width: int, noise: str, store: str, prefill: bool) -> None:
         if store not in ("shared", "private"):
             raise ValueError(f"{self.name} takes store=shared or store=private, not {store!r}")
+        self._noise = wants_noise(self.name, noise)
         self.needs = Want(top=width)
         if prefill:
             self.prompt_needs = Want(top=width, logits=True)
@@ -114,8 +130,11 @@ class Storing(Drafter):
         if self._shared is not None:
             self._shared.reset(self._size)
 
+    def open(self, context: Context) -> Text:
+        return Text(context, self._store(), SharedNoise.of(context, self._noise))
+
     def _store(self) -> Store:
-        """The one that a new text will use."""
+        """The store of a new text."""
         if self._shared is not None:
             return self._shared
         own = Store(self._width)
@@ -123,13 +142,11 @@ class Storing(Drafter):
         return own
 
     def _learn(self, seen: Seen, store: Store) -> tuple[Top, Chances] | None:
-        """Store what a round's rows say, or a piece of the prompt's; returns what the rows said, if they teach."""
+        """Keep the best tokens of a round's rows, or of a prompt's; returns them, or None where they are not read."""
         if not seen.verdict.tokens and not self._prefill:
             return None
         top = seen.scores.top(self._width)
-        chances = likelihoods(top)
-        if len(seen.verdict.path) + 1 == len(chances):
-            store.learn(seen.scores.tokens, top, chances, slice(None))
-        else:
-            store.learn(seen.scores.tokens, top, chances, kept_last(seen))
+        chances = probabilities(top)
+        whole = len(seen.verdict.path) + 1 == len(chances)
+        store.learn(seen.scores.tokens, top, chances, slice(None) if whole else kept_last(seen))
         return top, chances

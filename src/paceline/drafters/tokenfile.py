@@ -1,8 +1,8 @@
-"""Files of token ids that outlive a process: how they begin, and how they are written.
+"""The header of files of token ids: datastores and memories.
 
-Every file starts with the same 128 bytes, little-endian, and the last four of them are a checksum of the others::
+Every file starts with the same 128 bytes, little-endian. The last four of them are a checksum of the others::
 
-    0   8  what it is                    32  16  fingerprint of the tokenizer
+    0   8  kind of file                  32  16  fingerprint of the tokenizer
     8   4  version of the format         48  32  SHA-256 of all that follows the header
     12  4  bytes per token: 2 or 4       80  44  zeros
     16  8  tokens, borders included      124  4  CRC-32
@@ -29,12 +29,12 @@ VERSION = 1
 _FIELDS = struct.Struct("<8sIIQII16s32s44x")
 _CHECKSUM = struct.Struct("<I")
 WIDEST = 2**31 - 2
-"""The highest token id that is taken: two of them then fit into one number of 64 bits, by which places are sorted."""
+"""The highest token id: two of them fit into one number of 64 bits, by which places are sorted."""
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Header:
-    """What a file of tokens says of itself."""
+    """The header of a file of tokens."""
 
     kind: bytes
     width: int
@@ -51,37 +51,20 @@ class Header:
         digest = sha256()
         for piece in body:
             digest.update(piece)
-        width = width_of(highest)
-        return cls(
-            kind=kind,
-            width=width,
-            tokens=tokens,
-            highest=highest,
-            texts=texts,
-            fingerprint=fingerprint,
-            digest=digest.digest(),
-        )
+        return cls(kind, width_of(highest), tokens, highest, texts, fingerprint, digest.digest())
 
     def packed(self) -> bytes:
-        fields = _FIELDS.pack(
-            self.kind,
-            VERSION,
-            self.width,
-            self.tokens,
-            self.highest,
-            self.texts,
-            self.fingerprint.encode("ascii"),
-            self.digest,
-        )
+        numbers = self.width, self.tokens, self.highest, self.texts
+        fields = _FIELDS.pack(self.kind, VERSION, *numbers, self.fingerprint.encode("ascii"), self.digest)
         return fields + _CHECKSUM.pack(zlib.crc32(fields))
 
     @property
     def code(self) -> Literal["H", "I"]:
-        """The tokens' type, as `memoryview.cast` and `struct` name it."""
+        """The type of the tokens, as `memoryview.cast` and `struct` name it."""
         return "H" if self.width == 2 else "I"
 
     def check(self, path: str, vocab_size: int, vocabulary: Vocabulary | None) -> None:
-        """Refuse a file of another tokenizer. Without one only the ids can be judged."""
+        """Refuse a file of another tokenizer. Without a tokenizer only the highest id can be checked."""
         if vocabulary is not None and vocabulary.fingerprint != self.fingerprint:
             raise ValueError(f"{path} holds tokens of another tokenizer than the model's; build it for this one")
         if self.highest >= vocab_size:
@@ -99,7 +82,7 @@ def width_of(highest: int) -> int:
 
 
 def read_header(path: str, beginning: bytes, kind: bytes, noun: str) -> Header:
-    """The header at the beginning of a file, or one sentence why it is none."""
+    """The header at the beginning of a file; ValueError where it is none."""
     if len(beginning) < SIZE or beginning[:8] != kind:
         raise ValueError(f"{path} is no {noun} of paceline")
     fields, (checksum,) = beginning[: _FIELDS.size], _CHECKSUM.unpack_from(beginning, _FIELDS.size)
@@ -110,12 +93,4 @@ def read_header(path: str, beginning: bytes, kind: bytes, noun: str) -> Header:
         raise ValueError(f"{path} is damaged: its header does not agree with its checksum; make it again")
     if sys.byteorder != "little":
         raise ValueError(f"{path} is little-endian, and this machine is not")
-    return Header(
-        kind=kind,
-        width=width,
-        tokens=tokens,
-        highest=highest,
-        texts=texts,
-        fingerprint=fingerprint.rstrip(b"\0").decode("ascii", "replace"),
-        digest=digest,
-    )
+    return Header(kind, width, tokens, highest, texts, fingerprint.rstrip(b"\0").decode("ascii", "replace"), digest)

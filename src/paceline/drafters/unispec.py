@@ -1,15 +1,15 @@
-"""UniSpec: a draft tree from what the model nearly said, by how likely it found it.
+"""UniSpec: a draft tree of stored next tokens, by their probabilities.
 
-Each level of the tree takes the stored candidates of the level above, and a node is worth its candidate's likelihood
-times its parent's worth. In the paper's letters, with ``S`` the store, ``C`` what the model found likely instead of the
-token it chose last, *d* the depth, *k* the width and *r* the threshold ::
+Each level of the tree takes the stored candidates of the level above. A node is worth its candidate's probability times
+its parent's worth. In the paper's letters, with ``S`` the store, ``C`` the best tokens beside the one that was chosen
+last, *d* the depth, *k* the width and *r* the threshold ::
 
-    level 1     S[root] + C                       the next token may be one that was nearly said a place earlier
+    level 1     S[root] + C                       the next token is often probable one place too early
     level i+1   S[u] for the k worthiest nodes u of level i, if worth at least r
     the draft   the g worthiest of all nodes
 
-Worth never rises downwards, so the choice hangs together. With ``confidence=token`` a node is worth what its own
-candidate is, and the worthiest are taken as far as their parents are.
+A node is never worth more than its parent, so the choice is connected. With ``confidence=token`` a node is worth its
+own candidate's probability, and the worthiest are taken as far as their parents are.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ import numpy as np
 
 from paceline.context import Context
 from paceline.drafters.base import Budget, Seen
-from paceline.drafters.noise import Chances, Ids, SharedNoise, wants_noise
-from paceline.drafters.store import Store, Storing
+from paceline.drafters.noise import Chances, Ids, SharedNoise
+from paceline.drafters.store import Storing, Text, renumbered
 from paceline.tree import EMPTY, ROOT, DraftTree, Floats, Ints
 
 FADING = 0.5
@@ -33,13 +33,9 @@ BELOW = 1 - 1e-12
 
 
 @dataclass(eq=False)
-class Text:
-    """One sequence, its store, and the candidates for the place of its last token."""
+class Guessed(Text):
+    """One sequence, and the candidates for the place of its last token."""
 
-    context: Context
-    store: Store
-    noise: SharedNoise | None
-    """By which candidates are ranked, if by any."""
     others: Ids | None = None
     chances: Chances | None = None
 
@@ -98,30 +94,28 @@ class UniSpec(Storing):
             raise ValueError(f"{self.name} takes confidence=path or confidence=token, not {confidence!r}")
         if next not in ("others", "all", "none"):
             raise ValueError(f"{self.name} takes next=others, next=all or next=none, not {next!r}")
-        super().__init__(width=k, store=store, prefill=prefill)
+        super().__init__(width=k, noise=noise, store=store, prefill=prefill)
         self.k, self.depth = k, depth
         self.threshold = threshold if scores else 0.0
         self.by_path = confidence == "path"
         self.next = next
-        self._noise = wants_noise(self.name, noise)
         self._ranks = None if scores else FADING ** np.arange(1.0, k + 1)
         self._later = f"{self.name}-next"
         self._both = f"{self.name}+{self._later}"
 
-    def open(self, context: Context) -> Text:
-        noise = SharedNoise.of(context, self._noise and self._ranks is None)
-        return Text(context, self._store(), noise)
+    def open(self, context: Context) -> Guessed:
+        return Guessed(context, self._store(), SharedNoise.of(context, self._noise and self._ranks is None))
 
     def observe(self, seen: Sequence[Seen]) -> None:
         for one in seen:
-            text: Text = one.state
+            text: Guessed = one.state
             found = self._learn(one, text.store)
             if found is not None:
                 path = one.verdict.path
                 last = path[-1] + 1 if path else 0
                 text.others, text.chances = _wide(found[0].ids[last], self.k), _wide(found[1][last], self.k)
 
-    def propose_one(self, state: Text, budget: Budget) -> DraftTree:
+    def propose_one(self, state: Guessed, budget: Budget) -> DraftTree:
         if budget.empty:
             return EMPTY
         depth = min(self.depth, budget.depth)
@@ -131,8 +125,9 @@ class UniSpec(Storing):
             self._grow(state, found, depth)
         return self._chosen(found, names, budget.nodes)
 
-    def _first(self, text: Text, found: Candidates) -> list[str]:
-        """The candidates for the next token, and who proposes each: one that both sources name is one candidate."""
+    def _first(self, text: Guessed, found: Candidates) -> list[str]:
+        """Adds the candidates for the next token; returns the source of each. One that both sources name is one
+        candidate."""
         root, store = text.context.root, text.store
         rows, laws = [], []
         if root < len(store):
@@ -159,7 +154,7 @@ class UniSpec(Storing):
         return list(names.values())
 
     def _believed(self, text: Text, chances: Chances, ids: Ids, place: int) -> Chances:
-        """How likely each candidate is taken to be; 0 for the places of a row that hold none."""
+        """The probability of each candidate, as far as it is known; 0 for the places of a row that hold none."""
         if text.noise is not None:
             return text.noise.wins(chances, ids, place)
         if self._ranks is not None:
@@ -168,7 +163,7 @@ class UniSpec(Storing):
         return chances
 
     def _grow(self, text: Text, found: Candidates, depth: int) -> None:
-        """All further levels, as far as there are nodes worth going on from."""
+        """Adds all further levels, as far as nodes are worth going on from."""
         ends, store, here = text.context.ending.eos, text.store, slice(0, found.count)
         rows = len(store)
         for place in range(1, depth):
@@ -201,10 +196,7 @@ class UniSpec(Storing):
         if not len(chosen):
             return EMPTY
         chosen.sort()
-        place = np.empty(found.count + 1, np.int64)
-        place[chosen] = np.arange(len(chosen))
-        place[-1] = ROOT
-        parents = place[found.parents[chosen]]
+        parents = renumbered(found.parents[: found.count], chosen)
         first = int(chosen.searchsorted(len(names)))
         sources = (*[names[node] for node in chosen[:first].tolist()], *(self.name,) * (len(chosen) - first))
         return DraftTree(found.tokens[chosen], parents, np.log(found.own[chosen]), sources)

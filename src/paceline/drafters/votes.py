@@ -1,10 +1,9 @@
-"""A tree out of occurrences: each place that ended as the text does votes for what followed it there.
+"""Grows a tree out of places that ended as the text does: each votes for the tokens that followed it.
 
-How likely is a token to follow? As in prediction by partial matching, long matches are trusted more than short ones,
-and something is kept back for what was never seen: a place whose match is ``n`` tokens long weighs ``TRUST[n]``, the
-unseen 1, and a token's probability is its share of all weights. Down a path a place goes on voting as long as it
-agrees, and its match gets longer with every step, so one that is left to copy from is trusted more and more. The best
-paths grow first, until the draft is full.
+As in prediction by partial matching, long matches weigh more than short ones, and some weight is kept for tokens that
+were never seen: a place with a match of ``n`` tokens weighs ``TRUST[n]``, the unseen 1, and a token's probability is
+its share of all weights. Down a path a place goes on voting as long as it agrees, and its match gets longer with every
+step. The path with the highest probability grows first, until the draft is full.
 """
 
 from __future__ import annotations
@@ -21,32 +20,25 @@ from paceline.drafters.noise import SharedNoise
 from paceline.tree import EMPTY, ROOT, DraftTree
 
 TRUST_AT = {1: 0.12, 2: 0.35, 3: 0.72, 4: 1.0, 6: 2.05, 8: 3.7, 12: 7.1, 16: 13.3, 24: 37.0}
-"""Weights of matches of some lengths, and below how fast they fade with a place's rank: fitted to novels, manuals and
-web pages in three languages and two tokenizers."""
+"""Weights of some lengths of a match. They and `FADING` are fitted to novels, manuals and web pages in three languages
+and two tokenizers."""
 FADING = 0.7
+"""How fast weights fall with the rank of a place."""
 
 LONGEST = max(TRUST_AT)
-
-
-def _between(known: dict[int, float]) -> list[float]:
-    """A value for every length up to the longest: between two known ones in proportion of their logarithms."""
-    logs = np.interp(np.arange(LONGEST + 1), list(known), np.log(list(known.values())))
-    return [float(value) for value in np.exp(logs)]
-
-
-TRUST = _between(TRUST_AT)
+TRUST: list[float] = np.exp(np.interp(range(LONGEST + 1), list(TRUST_AT), np.log(list(TRUST_AT.values())))).tolist()
+"""Weights of all lengths, interpolated in their logarithms."""
 
 
 class Weight(NamedTuple):
-    """What a place weighs, by the length of its match up to `LONGEST`, and the score of its token where no other place
-    votes."""
+    """What a place weighs by the length of its match, and the score of its token where no other place votes."""
 
     by_length: list[float]
     alone: list[float]
 
 
 def weight(share: float) -> Weight:
-    """So much of the full weight."""
+    """This share of the full weight."""
     by_length = [share * trust for trust in TRUST]
     return Weight(by_length, [log(weight / (1 + weight)) for weight in by_length])
 
@@ -58,7 +50,7 @@ def ranked(rank: int) -> Weight:
 
 
 class Vote(NamedTuple):
-    """One place: what followed there, how many tokens of the text it ended with, and what it weighs."""
+    """One place: what followed it, the length of its match, and its weight."""
 
     following: list[int]
     length: int
@@ -67,13 +59,13 @@ class Vote(NamedTuple):
 
 @cache
 def equal(count: int) -> Weight:
-    """The weight of each of so many places of which none is before another: together they weigh what as many ranked
-    ones do."""
+    """The weight of each of ``count`` places without an order: together they weigh as much as ranked ones."""
     return weight(sum((1 + rank) ** -FADING for rank in range(count)) / count)
 
 
 def even(found: Sequence[tuple[list[int], int]], less: int = 0) -> list[Vote]:
-    """Votes of places of which none is before another. Their matches count as ``less`` tokens shorter."""
+    """Votes of places without an order, given as what followed and the length of the match, which counts as ``less``
+    tokens shorter."""
     return [Vote(following, size - less, equal(len(found))) for following, size in found]
 
 
@@ -81,7 +73,7 @@ def grow(votes: Sequence[Vote], nodes: int, depth: int, source: str, noise: Shar
     """The ``nodes`` likeliest continuations, none longer than ``depth``; with ``noise``, likeliest to win its race
     wherever there is a choice.
 
-    What places vote for is text as it was sampled, temperature and all, so a vote is not sharpened again.
+    What places vote for is text as it was sampled, temperature and all, so weights are not sharpened again.
     """
     if not votes or nodes <= 0 or depth <= 0:
         return EMPTY
@@ -118,7 +110,7 @@ def grow(votes: Sequence[Vote], nodes: int, depth: int, source: str, noise: Shar
 
 
 def _split(group: Sequence[Vote], step: int, noise: SharedNoise | None) -> list[tuple[int, float, list[Vote]]]:
-    """The tokens that a group votes for next, each with its score and those who voted for it."""
+    """The tokens that a group votes for next, each with its score and the votes for it."""
     weights: dict[int, float] = {}
     agreeing: dict[int, list[Vote]] = {}
     total = 1.0

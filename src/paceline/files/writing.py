@@ -26,7 +26,9 @@ from paceline.files.locks import LOCK, LOCKS, Timeout, locked
 HOST = f"{zlib.crc32(platform.node().encode(errors='replace')):08x}"
 UNFINISHED = re.compile(r"\.paceline-(?P<host>[0-9a-f]{8})-[0-9a-f]{12}\.partial")
 UNUSED = 7 * 24 * 3600.0
-"""Seconds after which an unfinished folder is removed without looking at its host, or before it was ever locked."""
+"""Seconds after which an unfinished folder of another host is removed, whose locks may be unknown here."""
+UNLOCKED = 60.0
+"""Seconds after which one of this host is removed that was never locked."""
 
 TRIES = 100
 """How often a folder is made that other processes remove in between."""
@@ -128,16 +130,15 @@ def is_left(name: str) -> bool:
 
 
 def _remove(path: Path) -> None:
-    """A lock that can be taken says that no process of this host writes here. One that is not there yet may be taken
-    at any moment."""
+    """A lock that can be taken says that no process of this host writes here. One that is missing may be taken next."""
     found = path.lstat()
     if stat.S_ISREG(found.st_mode):
         if LOCKS.fullmatch(path.name) and not found.st_size:
             with locked(path):
                 pass
     elif stat.S_ISDIR(found.st_mode):
-        here = path.name.startswith(f".paceline-{HOST}-") and (path / LOCK).exists()
-        if here or time.time() - found.st_mtime > UNUSED:
+        age, here = time.time() - found.st_mtime, path.name.startswith(f".paceline-{HOST}-")
+        if age > UNUSED or (here and ((path / LOCK).exists() or age > UNLOCKED)):
             with locked(path / LOCK):
                 shutil.rmtree(path, ignore_errors=True)
 

@@ -16,6 +16,7 @@ from typing import Any
 
 from paceline.drafters import Drafter, make_drafter
 from paceline.drafters.spec import BUILT_IN, MODEL
+from paceline.errors import InputError
 from paceline.targets.pocket.names import NAMES
 
 VERSIONS = {"vllm": "vLLM 0.33", "llama.cpp": "llama.cpp b11004", "transformers": "transformers 5.23"}
@@ -109,9 +110,9 @@ def equivalent(
 ) -> Equivalent:
     """What ``engine`` has for a method. ValueError where there is no such engine or method."""
     if engine not in VERSIONS:
-        raise ValueError(f"unknown engine {engine!r}; choose {', '.join(VERSIONS)}")
+        raise InputError(f"unknown engine {engine!r}; choose {', '.join(VERSIONS)}")
     if draft_tokens is not None and draft_tokens < 1:
-        raise ValueError(f"a draft has at least 1 token, not {draft_tokens}")
+        raise InputError(f"a draft has at least 1 token, not {draft_tokens}")
     drafter, apart = make_drafter(spec, draft_model), draft_model is not None
     wish = Wish(spec=spec, drafter=drafter, draft_model=_named(drafter), apart=apart, draft_tokens=draft_tokens)
     return ANSWERS[engine](replace(wish, planner=planner))
@@ -131,7 +132,7 @@ def equivalents_of_run(engine: str, entries: Sequence[Mapping[str, Any]], origin
             try:
                 found.append(equivalent(engine, spec, draft_model=drafts, draft_tokens=sized, planner=sizing))
             except ValueError as error:
-                raise ValueError(
+                raise InputError(
                     f"{origin} has {spec!r}, which cannot be exported ({error}); name a METHOD in place of --run"
                 ) from None
     return found
@@ -148,8 +149,8 @@ def _vllm(wish: Wish) -> Equivalent:
         settings = {
             "method": "ngram",
             "num_speculative_tokens": wish.tokens,
-            "prompt_lookup_min": drafter.options["min_ngram"],
-            "prompt_lookup_max": drafter.options["max_ngram"],
+            "prompt_lookup_min": drafter.spec_options["min_ngram"],
+            "prompt_lookup_max": drafter.spec_options["max_ngram"],
         }
         earliest = "it goes on from the first place where the longest n-gram stands, where ours takes the last"
         return answer(_vllm_flags(settings), settings, (earliest, *_reaching(drafter), refused))
@@ -205,16 +206,16 @@ def _llama_cpp_fallback(wish: Wish) -> Equivalent:
 
 
 def _ngram_flags(drafter: Drafter, tokens: int) -> dict[str, Any]:
-    return {"--spec-ngram-simple-size-n": drafter.options["max_ngram"], "--spec-ngram-simple-size-m": tokens}
+    return {"--spec-ngram-simple-size-n": drafter.spec_options["max_ngram"], "--spec-ngram-simple-size-m": tokens}
 
 
 def _draft_flags(wish: Wish, drafter: Drafter) -> dict[str, Any]:
-    sure = {"--spec-draft-p-min": confidence} if (confidence := drafter.options["confidence"]) else {}
+    sure = {"--spec-draft-p-min": confidence} if (confidence := drafter.spec_options["confidence"]) else {}
     return {"--spec-draft-model": wish.model, "--spec-draft-n-max": wish.tokens, **sure}
 
 
 def _ngram_notes(drafter: Drafter) -> tuple[str, ...]:
-    longest, shortest = drafter.options["max_ngram"], drafter.options["min_ngram"]
+    longest, shortest = drafter.spec_options["max_ngram"], drafter.spec_options["min_ngram"]
     if longest == shortest:
         return _reaching(drafter)
     sizes = f"{longest} down to {shortest}"
@@ -224,7 +225,7 @@ def _ngram_notes(drafter: Drafter) -> tuple[str, ...]:
 
 def _reaching(drafter: Drafter) -> tuple[str, ...]:
     """Options of ours that change what is copied."""
-    options = [name for name in ("chain", "next") if drafter.options[name]]
+    options = [name for name in ("chain", "next") if drafter.spec_options[name]]
     return (f"it has nothing like {' and '.join(options)}",) if options else ()
 
 
@@ -244,9 +245,12 @@ def _transformers(wish: Wish) -> Equivalent:
     if drafter.name == "plain":
         return answer(("model.generate(**inputs)",), {}, ("nothing is to be added",))
     if drafter.name == "lookup":
-        settings = {"prompt_lookup_num_tokens": wish.tokens, "max_matching_ngram_size": drafter.options["max_ngram"]}
+        settings = {
+            "prompt_lookup_num_tokens": wish.tokens,
+            "max_matching_ngram_size": drafter.spec_options["max_ngram"],
+        }
         first = "it goes on from the first place where the n-gram stands, where ours takes the last"
-        shortest = () if drafter.options["min_ngram"] == 1 else ("it always goes down to n-grams of one token",)
+        shortest = () if drafter.spec_options["min_ngram"] == 1 else ("it always goes down to n-grams of one token",)
         return answer((_generate(settings), *ours), settings, (first, *shortest, *_reaching(drafter)))
     if drafter.name == "assistant":
         return answer((*_assisted(wish, drafter), *ours), _assistants(wish, drafter), _assisted_notes(wish))
@@ -276,7 +280,7 @@ def _assistants(wish: Wish, drafter: Drafter) -> dict[str, Any]:
         "assistant_model": wish.model,
         "num_assistant_tokens": wish.tokens,
         "num_assistant_tokens_schedule": "constant",
-        "assistant_confidence_threshold": drafter.options["confidence"],
+        "assistant_confidence_threshold": drafter.spec_options["confidence"],
     }
 
 
@@ -304,7 +308,7 @@ def _generate(settings: dict[str, Any]) -> str:
 
 def _lost(wish: Wish) -> tuple[str, ...]:
     """What no other engine has of drafts by a model."""
-    options = wish.drafter.options
+    options = wish.drafter.spec_options
     trees = [f"{name}={options[name]}" for name in ("beams", "top") if options[name] > 1]
     lost = (NO_TREE.format(" and ".join(trees), wish.tokens),) if trees else ()
     return (*lost, NO_COUPLING) if options["noise"] == "shared" else lost
@@ -312,7 +316,7 @@ def _lost(wish: Wish) -> tuple[str, ...]:
 
 def _unsure(drafter: Drafter, difference: str) -> tuple[str, ...]:
     """A sentence for drafts that end where the model is unsure."""
-    return (difference,) if drafter.options["confidence"] else ()
+    return (difference,) if drafter.spec_options["confidence"] else ()
 
 
 def _boxed(wish: Wish) -> tuple[str, ...]:
@@ -330,7 +334,7 @@ def _none(wish: Wish, engine: str) -> str:
 
 def _named(drafter: Drafter) -> str | None:
     """The draft model that a spec names itself."""
-    if isinstance(named := drafter.options.get(MODEL), (str, Path)):
+    if isinstance(named := drafter.spec_options.get(MODEL), (str, Path)):
         return str(named)
     return next((name for part in drafter.parts if (name := _named(part)) is not None), None)
 

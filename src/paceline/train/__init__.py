@@ -1,1 +1,1 @@
-"""Training: the only room where gradients flow. The bundled models are made by ``python -m paceline.train.pocket``."""
+"""Training, the only room where gradients flow. ``python -m paceline.train.pocket`` makes the bundled models."""

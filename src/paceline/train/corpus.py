@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
+from paceline.errors import InputError
+
 PASSAGE_CHARACTERS = 5000
 """Lines are gathered into passages of about this length; an end-of-text token stands between passages."""
 HELD_OUT_SHARE = 0.02
-"""The end of every file is never trained on: for novels, books by authors the model has not read."""
+"""The end of every file is never trained on; of novels these are other books."""
 
 
 @dataclass(frozen=True)
@@ -53,36 +55,33 @@ class Text:
 
 def read(folder: Path) -> list[Text]:
     """Every source below ``folder``, as passages."""
-    return [_divide(source, _passages(_lines(folder / source.file))) for source in SOURCES]
+    texts = []
+    for source in SOURCES:
+        passages = list(_passages(folder / source.file))
+        kept = max(1, round(len(passages) * HELD_OUT_SHARE))
+        texts.append(Text(source, passages[:-kept], passages[-kept:]))
+    return texts
 
 
-def _lines(path: Path) -> list[str]:
+def _passages(path: Path) -> Iterator[str]:
     if not path.is_file():
-        raise ValueError(f"no text at {path}; give --text the folder that holds {', '.join(s.file for s in SOURCES)}")
-    return [line for line in path.read_text(encoding="utf8").splitlines() if line.strip()]
-
-
-def _passages(lines: Sequence[str]) -> list[str]:
-    passages: list[str] = []
-    gathered: list[str] = []
-    for line in lines:
-        gathered.append(line)
-        if sum(map(len, gathered)) >= PASSAGE_CHARACTERS:
-            passages.append("\n".join(gathered))
-            gathered = []
-    return [*passages, "\n".join(gathered)] if gathered else passages
-
-
-def _divide(source: Source, passages: list[str]) -> Text:
-    kept = max(1, round(len(passages) * HELD_OUT_SHARE))
-    return Text(source, passages[:-kept], passages[-kept:])
+        raise InputError(f"no text at {path}; give --text the folder that holds {', '.join(s.file for s in SOURCES)}")
+    gathered, characters = list[str](), 0
+    for line in path.read_text(encoding="utf8").splitlines():
+        if line.strip():
+            gathered.append(line)
+            characters += len(line)
+        if characters >= PASSAGE_CHARACTERS:
+            yield "\n".join(gathered)
+            gathered, characters = [], 0
+    if gathered:
+        yield "\n".join(gathered)
 
 
 def sample_for_tokenizer(texts: Sequence[Text], characters: int) -> list[str]:
-    """Passages spread over every source, about ``characters`` per language, so that no language rules the merges."""
-    languages = {text.source.language for text in texts}
+    """Passages from all over the sources, about ``characters`` per language, so that no language rules the merges."""
     chosen: list[str] = []
-    for language in sorted(languages):
+    for language in sorted({text.source.language for text in texts}):
         pool = [p for text in texts if text.source.language == language for p in text.training]
         step = max(1, sum(map(len, pool)) // characters)
         chosen += pool[::step]

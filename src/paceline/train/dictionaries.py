@@ -23,19 +23,19 @@ from paceline.dictionary.index import Dictionary
 from paceline.dictionary.running import spelled
 from paceline.dictionary.shipped import FOLDER
 from paceline.dictionary.statistics import statistics
-from paceline.files import terminable, write_whole
+from paceline.files import terminable
 from paceline.targets.replay import open_vocabulary
+from paceline.train import card
 from paceline.train.corpus import Text, read
 from paceline.vocabulary import Vocabulary
 
 MODEL = "pocket"
 RECIPE = DictionarySettings(order=3, entries=50_000, min_probability=0.3)
-"""All three together take 0.6 MB. Whoever drafts with them knows their scores and takes what is worth a row, so
-unlikely ones may stay in."""
+"""All three together take 0.6 MB. Drafters know the scores and take what is worth a row, so unlikely entries may stay
+in."""
 NGRAMS = 1_000_000
 TRIED = 300_000
 """Characters of held-out text."""
-CARD = "CARD.md"
 
 
 def make(
@@ -45,7 +45,6 @@ def make(
     mine = [text for text in texts if text.source.language == language]
     corpus = Corpus.of_lines([line for text in mine for passage in text.training for line in passage.split("\n")])
     counts = count(corpus, order=RECIPE.order, limit=NGRAMS)
-    licences = sorted({text.source.licence for text in mine})
     header = build(
         out,
         counts,
@@ -53,7 +52,7 @@ def make(
         RECIPE,
         corpus={"fingerprint": corpus.fingerprint, "words": counts.words, "bytes": corpus.bytes},
         language=language,
-        licence="; ".join(licences),
+        licence="; ".join(sorted({text.source.licence for text in mine})),
         tokenizer_name=MODEL,
     )
     Dictionary.open(out)  # it can be read
@@ -61,7 +60,7 @@ def make(
 
 
 def _tried(texts: Sequence[Text], counts: Counts, vocabulary: Vocabulary) -> Tally:
-    """The dictionary on held-out passages, of each source as many as it has of all."""
+    """The dictionary on held-out passages from all over the sources."""
     passages = [passage for text in texts for passage in text.held_out]
     taken = max(1, TRIED * len(passages) // max(1, sum(map(len, passages))))
     script = Script(
@@ -72,55 +71,28 @@ def _tried(texts: Sequence[Text], counts: Counts, vocabulary: Vocabulary) -> Tal
     return tally
 
 
-def card(made: dict[Path, tuple[file.DictionaryHeader, Tally]], texts: Sequence[Text]) -> str:
-    """What they are, what they bring, and what they are made of."""
+def write_card(made: dict[Path, tuple[file.DictionaryHeader, Tally]], texts: Sequence[Text], folder: Path) -> None:
+    """Beside the dictionaries: what they are, what they bring, and what they are made of."""
     rows = [
-        f"| `{path.name}` | {header.language} | {header.entries:,} | {path.stat().st_size:,} | "
-        f"{header.corpus['words']:,} | {tally.speed_up:.3f} | {tally.coverage:.2f} | {tally.accepted_per_draft:.2f} | "
-        f"{tally.acceptance:.2f} |"
+        [
+            f"`{path.name}`",
+            header.language,
+            f"{header.entries:,}",
+            f"{path.stat().st_size:,}",
+            f"{header.corpus['words']:,}",
+            f"{tally.speed_up:.3f}",
+            *(f"{share:.2f}" for share in (tally.coverage, tally.accepted_per_draft, tally.acceptance)),
+        ]
         for path, (header, tally) in made.items()
     ]
-    sources = [
-        f"| {text.source.file} | {text.source.origin} | {text.source.licence} |"
-        for text in texts
-        if text.source.language in {header.language for header, _ in made.values()}
-    ]
-    return "\n".join(
-        (
-            "# The bundled dictionaries",
-            "",
-            "For the tokenizer of `pocket` and `pocket-draft`: which tokens usually go on in one way. Made by this",
-            "project for its tests, demonstrations and benchmarks from the text that the bundled models were trained",
-            f"on: the most frequent beginnings of n-grams of up to {RECIPE.order} words, and tokens that are at least",
-            f"{RECIPE.min_probability} likely after those before them.",
-            "",
-            "| file | language | entries | bytes | words counted | tokens per step | coverage | accepted per draft | "
-            "acceptance |",
-            "| --- | --- | --- | --- | --- | --- | --- | --- | --- |",
-            *rows,
-            "",
-            f"The last four columns: emulated on held-out text, about {TRIED:,} characters, drafts of up to 8 tokens.",
-            "The tokenizer was trained on these languages and takes about two tokens for a word, so there is little to",
-            "complete; with a tokenizer that shreds a language there is more.",
-            "",
-            "## Counted from",
-            "",
-            "| file | origin | licence |",
-            "| --- | --- | --- |",
-            *sources,
-            "",
-            "The last 2% of every file were not read. The dictionaries are Apache-2.0, like the project; the list is",
-            "the attribution that CC BY asks for.",
-            "",
-            "## How to make them again",
-            "",
-            "```",
-            "python -m paceline.train.dictionaries --text FOLDER --out build/dictionaries",
-            "```",
-            "",
-            "with the files of the list in `FOLDER`; `--install` writes them to where the package reads them.",
-            "",
-        )
+    card.write(
+        folder,
+        "dictionaries.md",
+        order=RECIPE.order,
+        min_probability=RECIPE.min_probability,
+        characters=f"{TRIED:,}",
+        dictionaries=rows,
+        sources=[[text.source.file, text.source.origin, text.source.licence] for text in texts],
     )
 
 
@@ -131,10 +103,9 @@ def main() -> None:
     where.add_argument("--out", type=Path, help="folder to write to")
     where.add_argument("--install", action="store_true", help="write to where the package reads them")
     options = parser.parse_args()
-    folder: Path = FOLDER if options.install else options.out
     try:
         with terminable():
-            _make_all(options.text, folder)
+            _make_all(options.text, FOLDER if options.install else options.out)
     except (OSError, ValueError) as error:
         sys.exit(f"error: {error}")
 
@@ -148,7 +119,7 @@ def _make_all(given: Path, folder: Path) -> None:
         path = folder / f"{MODEL}-{language}.dict"
         made[path] = make(texts, language, vocabulary, path)
         print(f"{path.name}: {made[path][0].entries} entries, {path.stat().st_size} bytes", flush=True)
-    write_whole(folder / CARD, card(made, texts))
+    write_card(made, texts, folder)
 
 
 if __name__ == "__main__":

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -16,50 +15,19 @@ from numpy.typing import NDArray
 from torch import nn
 from transformers import PreTrainedModel
 
+from paceline.errors import InputError
 from paceline.files import partial
 from paceline.train.corpus import windows
+from paceline.train.plans import Recipe
 
 Report = Callable[[int, int, float, float], None]
-"""Told after a step: step, steps in all, loss, tokens per second."""
-
-
+"""Called after a step: step, steps in all, loss, tokens per second."""
 TOGETHER = 2048
 """Tokens in one forward: the logits are the largest thing in memory."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Recipe:
-    """How long, how much at a time, how fast. Most of the text is read in short windows, where attention is cheap,
-    the last share of it in long ones, so that the model has seen the positions it will be used at."""
-
-    tokens: int
-    window: int = 512
-    long_window: int = 2048
-    long_share: float = 0.1
-    tokens_per_step: int = 8192
-    matrix_rate: float = 4e-3
-    other_rate: float = 3e-3
-    warmup: int = 60
-    seed: int = 0
-    save_every: int = 100
-
-    @property
-    def steps(self) -> int:
-        return max(1, self.tokens // self.tokens_per_step)
-
-    @property
-    def short_steps(self) -> int:
-        return round(self.steps * (1 - self.long_share))
-
-    def rate(self, step: int) -> float:
-        """Share of the peak rate: a short warm-up, a plateau, and a straight line to nothing over the last half."""
-        left = (self.steps - step) / self.steps
-        return min((step + 1) / self.warmup, 1.0, left / 0.5)
-
-
 class Run:
-    """One model being trained on one stream of tokens. With a teacher it learns the teacher's law instead of the
-    token that came next."""
+    """One model in training on one stream of tokens; with a teacher, on the teacher's law instead of the next token."""
 
     def __init__(
         self,
@@ -77,9 +45,9 @@ class Run:
         self._next_token, self._likeness = fused(next_token_loss), fused(likeness_loss)
         self._tokens = tokens
         self._checkpoint = checkpoint
-        matrices = [p for name, p in model.named_parameters() if p.ndim == 2 and "embed" not in name]
-        owned = {id(p) for p in matrices}
-        others = [p for p in model.parameters() if id(p) not in owned]
+        named = list(model.named_parameters())
+        matrices = [p for name, p in named if p.ndim == 2 and "embed" not in name]
+        others = [p for name, p in named if p.ndim != 2 or "embed" in name]
         self._optimizers: list[tuple[torch.optim.Optimizer, float]] = [
             (torch.optim.Muon(matrices, weight_decay=0.05, adjust_lr_fn="match_rms_adamw"), recipe.matrix_rate),
             (torch.optim.AdamW(others, betas=(0.9, 0.95), weight_decay=0.0), recipe.other_rate),
@@ -114,7 +82,7 @@ class Run:
             loss.backward()
             total += float(loss.detach())
         if not math.isfinite(total):
-            raise ValueError(f"the loss is {total} at step {self.step}; lower the learning rates")
+            raise InputError(f"the loss is {total} at step {self.step}; lower the learning rates")
         nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
         for optimizer, _ in self._optimizers:
             optimizer.step()
@@ -122,13 +90,13 @@ class Run:
 
     def _batch(self) -> torch.Tensor:
         """The windows of this step: a function of seed and step, so that a resumed run reads on where it stopped."""
-        long = self.step >= self.recipe.short_steps
-        window = self.recipe.long_window if long else self.recipe.window
-        step = self.step - self.recipe.short_steps if long else self.step
-        rows_per_step = self.recipe.tokens_per_step // window
+        recipe = self.recipe
+        long = self.step >= recipe.short_steps
+        window, step = (recipe.long_window, self.step - recipe.short_steps) if long else (recipe.window, self.step)
+        rows_per_step = recipe.tokens_per_step // window
         steps_per_pass = (len(self._tokens) - 1 - window) // window // rows_per_step
         number, place = divmod(step, steps_per_pass)
-        order = (self.recipe.seed, int(long), number)
+        order = (recipe.seed, int(long), number)
         if self._order is None or self._order[0] != order:
             self._order = order, windows(self._tokens, window, np.random.default_rng(order))
         rows = self._order[1][place * rows_per_step : (place + 1) * rows_per_step]
@@ -138,12 +106,12 @@ class Run:
         with torch.autocast("cpu", dtype=torch.bfloat16):
             logits = self._forward(piece[:, :-1], use_cache=False).logits.flatten(0, 1)
             if self._teach is None:
-                surprise: torch.Tensor = self._next_token(logits, piece[:, 1:].flatten())
-                return surprise
-            with torch.no_grad():
-                taught = self._teach(piece[:, :-1], use_cache=False).logits.flatten(0, 1)
-            unlikeness: torch.Tensor = self._likeness(logits, taught)
-            return unlikeness
+                loss: torch.Tensor = self._next_token(logits, piece[:, 1:].flatten())
+            else:
+                with torch.no_grad():
+                    taught = self._teach(piece[:, :-1], use_cache=False).logits.flatten(0, 1)
+                loss = self._likeness(logits, taught)
+            return loss
 
     def _save(self) -> None:
         state = {
@@ -162,7 +130,7 @@ class Run:
 
 
 def next_token_loss(logits: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:
-    """Surprise at the token that came next."""
+    """Cross-entropy with the token that came next."""
     return F.cross_entropy(logits.float(), tokens)
 
 

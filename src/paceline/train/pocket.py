@@ -12,7 +12,6 @@ import argparse
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -23,52 +22,15 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from transformers import AutoTokenizer, LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerBase
 
+from paceline.errors import InputError
 from paceline.files import partial, terminable, workplace
 from paceline.targets.pocket import bundle
 from paceline.train import corpus, tokenizers
-from paceline.train.card import CARD, Maker, write_card
+from paceline.train.card import CARD, write_models_card
 from paceline.train.corpus import Text
 from paceline.train.export import export, replaced
-from paceline.train.loop import Recipe, Report, Run
-
-POSITIONS = 4096
-"""Longest text the models accept; they were trained on windows of 512 and 2,048 tokens."""
-
-SMALL = {"hidden_size": 128, "intermediate_size": 344, "num_hidden_layers": 3, "num_attention_heads": 2}
-
-
-@dataclass(frozen=True, kw_only=True)
-class Plan:
-    """One model: its shape, its tokenizer, its teacher, how long it is trained."""
-
-    name: str
-    tokenizer: str
-    shape: dict[str, int]
-    recipe: Recipe
-    teacher: str | None = None
-
-    @property
-    def maker(self) -> Maker:
-        tokens = self.recipe.steps * self.recipe.tokens_per_step
-        return Maker(name=self.name, tokenizer=self.tokenizer, tokens=tokens, teacher=self.teacher)
-
-
-PLANS = (
-    Plan(
-        name="pocket",
-        tokenizer="byte-level",
-        shape={"hidden_size": 256, "intermediate_size": 704, "num_hidden_layers": 8, "num_attention_heads": 4},
-        recipe=Recipe(tokens=9_500_000),
-    ),
-    Plan(
-        name="pocket-draft",
-        tokenizer="byte-level",
-        shape=SMALL,
-        recipe=Recipe(tokens=3_200_000, seed=1),
-        teacher="pocket",
-    ),
-    Plan(name="pocket-foreign", tokenizer="unigram", shape=SMALL, recipe=Recipe(tokens=4_000_000, seed=2)),
-)
+from paceline.train.loop import Report, Run
+from paceline.train.plans import PLANS, POSITIONS, Plan
 
 TOKENIZERS = {"byte-level": (tokenizers.byte_level, 8192), "unigram": (tokenizers.unigram, 6144)}
 CHARACTERS = 4_000_000
@@ -98,17 +60,15 @@ class Workshop:
         """All training text as ids, each passage after an end-of-text token."""
         file = self.work / f"{kind}.npy"
         if not file.exists():
-            tokenizer = self.tokenizer(kind)
             passages = [p for text in self.texts for p in text.training * text.source.repeats]
             with partial(file) as fresh:
-                np.save(fresh, encode(tokenizer, passages))
+                np.save(fresh, encode(self.tokenizer(kind), passages))
         tokens: NDArray[np.uint16] = np.load(file)
         return tokens
 
     def make(self, plan: Plan, report: Report) -> LlamaForCausalLM:
         """The trained model, or as much of it as is missing."""
-        tokenizer = self.tokenizer(plan.tokenizer)
-        model = blank(plan, tokenizer)
+        model = blank(plan, self.tokenizer(plan.tokenizer))
         teacher = self.finished(plan.teacher) if plan.teacher is not None else None
         tokens = self.training_tokens(plan.tokenizer)
         Run(model, tokens, plan.recipe, self.checkpoint(plan.name), teacher, self.compiled).train(report)
@@ -121,7 +81,7 @@ class Workshop:
         file = self.checkpoint(name)
         state: dict[str, Any] = torch.load(file, weights_only=True) if file.exists() else {"step": 0}
         if state["step"] < plan.recipe.steps:
-            raise ValueError(f"{name} stands at step {state['step']} of {plan.recipe.steps}; train it to the end first")
+            raise InputError(f"{name} stands at step {state['step']} of {plan.recipe.steps}; train it to the end first")
         model.load_state_dict(state["model"])
         model.train(False)
         return model
@@ -134,7 +94,7 @@ class Workshop:
         with replaced(folder) as fresh:
             for plan in PLANS:
                 export(self.finished(plan.name), self.tokenizer(plan.tokenizer), fresh / plan.name)
-            write_card(fresh, [plan.maker for plan in PLANS], self.texts, corpus.HELD_OUT_SHARE)
+            write_models_card(fresh, PLANS, self.texts)
 
 
 def encode(tokenizer: PreTrainedTokenizerBase, passages: Sequence[str]) -> NDArray[np.uint16]:
@@ -148,9 +108,8 @@ def blank(plan: Plan, tokenizer: PreTrainedTokenizerBase) -> LlamaForCausalLM:
     """The untrained model of a plan: grouped heads of 64 channels, one matrix for embedding and head."""
     torch.manual_seed(plan.recipe.seed)
     end: Any = tokenizer.convert_tokens_to_ids(tokenizers.END)
-    shape: dict[str, Any] = dict(plan.shape)
     config = LlamaConfig(
-        **shape,
+        **plan.shape,
         vocab_size=len(tokenizer),
         num_key_value_heads=plan.shape["num_attention_heads"] // 2,
         head_dim=64,

@@ -1,22 +1,28 @@
 """The picture of a text as a page of its own: one file without scripts, fonts or anything else from elsewhere.
 
-What is left of an element ``.text`` when tags are taken away is prompt and text, character for character, but for
-control characters: a browser shows nothing in their place, so their signs stand there, as in a terminal. Each token's
-``title`` and ``data-ids`` tell which it was. Signs for line ends and for the end are drawn by the style sheet and not
-part of the text.
+Without its tags an element ``.text`` is the prompt and the text, character for character, except for control
+characters: a browser shows nothing for them, so their signs stand there, as in a terminal. Each token's ``title`` and
+``data-ids`` say which it was. Signs for line ends and for the end belong to the style sheet, not to the text.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from html import escape
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-from paceline.api.pictures.style import COLORS, STYLE
-from paceline.api.pictures.tokens import HALVES, WHY_OWN, Cell, Spelled, TokenPicture
+from paceline.api.pictures.tokens import HALVES, WHY_OWN, Cell, TokenPicture
 from paceline.files.visible import CONTROLS
 from paceline.verify import Kind
 
+if TYPE_CHECKING:
+    from paceline.api.piece import Piece
+    from paceline.engine.account import Totals
+
+STYLE = Path(__file__).with_name("page.css")
+COLORS = 5
+"""Of drafters, in the style sheet."""
 POLICY = "default-src 'none'; style-src 'unsafe-inline'"
 GENERATOR = "Paceline"
 SHOWN_BYTES = 40
@@ -29,14 +35,15 @@ def page(title: str, sections: Iterable[str]) -> str:
 
 
 def document(title: str, main: str, style: str = "", mark: str = GENERATOR) -> str:
-    """A whole document of what is already HTML, with rules for its looks besides those that all pages share.
-    ``mark`` says in its head what made it."""
+    """A whole document of what is already HTML. ``style`` adds to the rules that all pages share; ``mark`` says in the
+    head what made it."""
+    styles = STYLE.read_text(encoding="utf8") + style
     return (
         '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
         f'<meta http-equiv="Content-Security-Policy" content="{POLICY}">\n'
         f'<meta name="generator" content="{mark}">\n'
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
-        f"<title>{said(title)}</title>\n<style>\n{STYLE}{style}</style>\n</head>\n<body>\n<main>\n"
+        f"<title>{said(title)}</title>\n<style>\n{styles}</style>\n</head>\n<body>\n<main>\n"
         f"{main}</main>\n</body>\n</html>\n"
     )
 
@@ -44,7 +51,7 @@ def document(title: str, main: str, style: str = "", mark: str = GENERATOR) -> s
 def token_section(picture: TokenPicture) -> str:
     """Facts, totals, legend and text of one picture."""
     heading = f"<h2>{said(picture.title)}</h2>\n" if picture.title else ""
-    return f"<section>\n{heading}{facts(picture.facts)}{_totals(picture)}{token_text(picture)}</section>\n"
+    return f"<section>\n{heading}{facts(picture.facts)}{_totals(picture.totals)}{token_text(picture)}</section>\n"
 
 
 def token_text(picture: TokenPicture, numbers: Mapping[str, int] | None = None) -> str:
@@ -76,32 +83,30 @@ def facts(named: Mapping[str, Any]) -> str:
     return f'<p class="facts">{" ".join(parts)}</p>\n'
 
 
-def _totals(picture: TokenPicture) -> str:
-    told = picture.totals.as_dict()
+def _totals(totals: Totals | None) -> str:
+    if totals is None:
+        return ""
+    ratios = totals.as_dict()
     figures = {
-        "tokens": str(picture.totals.tokens),
-        "rounds": str(picture.totals.rounds),
-        "tokens per round": f"{told['tokens_per_round']:.2f}",
-        "mean accepted": f"{told['mean_accepted']:.2f}",
-        "of drafted tokens accepted": f"{told['acceptance_rate']:.0%}",
-        "tokens per second": f"{told['tokens_per_second']:.1f}",
+        "tokens": str(totals.tokens),
+        "rounds": str(totals.rounds),
+        "tokens per round": f"{ratios['tokens_per_round']:.2f}",
+        "mean accepted": f"{ratios['mean_accepted']:.2f}",
+        "of drafted tokens accepted": f"{ratios['acceptance_rate']:.0%}",
+        "tokens per second": f"{ratios['tokens_per_second']:.1f}",
     }
     parts = (f"<div><dt>{name}</dt><dd>{value}</dd></div>" for name, value in figures.items())
     return f'<dl class="totals">{"".join(parts)}</dl>\n'
 
 
 def _legend(picture: TokenPicture, number: Mapping[str, int]) -> str:
-    drafters = ((_look(number[source], Kind.ACCEPTED), _proposed(picture, source)) for source in number if source)
-    own = ((_look(0, kind), (WHY_OWN[kind], count)) for kind, count in picture.own.items())
-    entries = (
-        f'<li><span class="{look}">{said(name)}</span> {count}</li>' for look, (name, count) in (*drafters, *own)
-    )
+    entries = [
+        *((_look(number[s], Kind.ACCEPTED), f"accepted from {s}", picture.counts[s]) for s in number if s),
+        *((_look(0, kind), WHY_OWN[kind], count) for kind, count in picture.own.items()),
+    ]
+    items = (f'<li><span class="{look}">{said(name)}</span> {count}</li>' for look, name, count in entries)
     note = '<li class="note">a thin bar begins a round; point at a token to read about it</li>'
-    return f'<ul class="legend">{"".join(entries)}{note}</ul>\n'
-
-
-def _proposed(picture: TokenPicture, source: str) -> tuple[str, int]:
-    return f"accepted from {source}", picture.counts[source]
+    return f'<ul class="legend">{"".join(items)}{note}</ul>\n'
 
 
 def _cells(cells: Sequence[Cell], number: Mapping[str, int]) -> str:
@@ -118,7 +123,7 @@ def _cells(cells: Sequence[Cell], number: Mapping[str, int]) -> str:
     return "".join(drawn)
 
 
-def _about(piece: Spelled) -> str:
+def _about(piece: Piece) -> str:
     """What is known of one token, in one line."""
     shown = piece.text if len(piece.text) <= SHOWN_BYTES else piece.text[:SHOWN_BYTES] + "…"
     spelled = repr(shown) if shown else "no text by itself"
@@ -131,7 +136,7 @@ def _about(piece: Spelled) -> str:
 def _look(number: int, kind: Kind) -> str:
     """The class of a source: 0 is the model itself; colours come round again if sources are many."""
     if number:
-        return f"t s{(number - 1) % len(COLORS) + 1}"
+        return f"t s{(number - 1) % COLORS + 1}"
     return "t own" if kind is Kind.UNTOLD else f"t {kind}"
 
 
@@ -139,7 +144,7 @@ def _mixture(numbers: Sequence[int]) -> str:
     """A cell that several sources share shows the colour of each."""
     if len(numbers) < 2:
         return ""
-    colors = ["transparent" if n == 0 else f"var(--s{(n - 1) % len(COLORS) + 1})" for n in numbers]
+    colors = ["transparent" if n == 0 else f"var(--s{(n - 1) % COLORS + 1})" for n in numbers]
     share = 100 / len(colors)
     stops = (f"{color} {share * i:.0f}% {share * (i + 1):.0f}%" for i, color in enumerate(colors))
     return f' style="background:linear-gradient(90deg,{",".join(stops)})"'

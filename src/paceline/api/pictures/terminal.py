@@ -97,7 +97,8 @@ class Painter:
 
     def caption(self, picture: TokenPicture) -> Text:
         """What stands under a picture: legend and totals."""
-        return Text("\n").join([self.legend(picture), Text(summary(picture.totals))])
+        totals = [] if picture.totals is None else [Text(summary(picture.totals))]
+        return Text("\n").join([self.legend(picture), *totals])
 
     def _entry(self, mark: Mark, name: str, count: int) -> Text:
         if self._color:

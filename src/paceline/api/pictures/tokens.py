@@ -12,10 +12,13 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
-from paceline.engine.account import Totals
 from paceline.verify import Kind
+
+if TYPE_CHECKING:
+    from paceline.api.piece import Piece
+    from paceline.engine.account import Totals
 
 JOINERS = frozenset("\u200c\u200d")
 """Characters that shape what stands on both sides of them: their neighbours belong into one cell."""
@@ -34,30 +37,13 @@ WHY_OWN = {
 """The model's own tokens, in the words and the order of legends."""
 
 
-class Spelled(Protocol):
-    """A piece of a text, as `paceline.Piece` is: text that became certain, with the token that made it so (or none)."""
-
-    @property
-    def text(self) -> str: ...
-    @property
-    def token(self) -> int | None: ...
-    @property
-    def source(self) -> str: ...
-    @property
-    def round(self) -> int: ...
-    @property
-    def kind(self) -> str: ...
-    @property
-    def score(self) -> float: ...
-
-
 @dataclass(frozen=True)
 class Cell:
     """What is drawn as one: a text and the pieces that it is made of. Without text it is the end of a text, where an
     end-of-text token or a stop string was cut off."""
 
     text: str
-    pieces: tuple[Spelled, ...]
+    pieces: tuple[Piece, ...]
 
     @property
     def source(self) -> str:
@@ -80,9 +66,11 @@ class Cell:
         return self.pieces[0].round
 
 
-def cells(pieces: Iterable[Spelled]) -> Iterator[Cell]:
+def cells(pieces: Iterable[Piece]) -> Iterator[Cell]:
     """Cells as soon as they are complete, so that a text can be drawn while it is being written."""
-    text, held, waiting = "", list[Spelled](), list[Spelled]()
+    text = ""
+    held: list[Piece] = []
+    waiting: list[Piece] = []
     for piece in pieces:
         if piece.token is not None:
             waiting.append(piece)
@@ -108,8 +96,8 @@ class TokenPicture:
     """One text with its tokens by source. ``facts`` say how it was written, in the order in which they are shown."""
 
     prompt: str
-    pieces: tuple[Spelled, ...]
-    totals: Totals
+    pieces: tuple[Piece, ...]
+    totals: Totals | None = None
     facts: Mapping[str, Any] = field(default_factory=dict)
     title: str = ""
 

@@ -6,9 +6,9 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from paceline.bench.report.blocks import Block, Chart, Charts, Part, Row, Section, Table, Text
-from paceline.bench.report.charts import Dot, curve
-from paceline.bench.report.page import report_page
+from paceline.bench.report.blocks import Block, Chart, Part, Row, Section, Table, Text
+from paceline.bench.report.charts import Scales, Series, plot
+from paceline.bench.report.forms import report_page
 from paceline.planning.acceptance import Acceptance, Choice
 from paceline.planning.fits import Floats
 from paceline.planning.stored import Profile
@@ -43,7 +43,7 @@ def _section(profile: Profile, method: Acceptance, number: int) -> Section:
             + ("which the fitted curves say" if choice.trusted else f"by the points: the curves say {choice.fitted}")
             + "."
         ),
-        Charts([Chart(svg) for svg in _pictures(profile, method, choice, number)]),
+        *(Chart(svg) for svg in _pictures(profile, method, choice, number)),
         _table(method),
     ]
     if method.spot is not None:
@@ -68,13 +68,12 @@ def _pictures(profile: Profile, method: Acceptance, choice: Choice, number: int)
 
     def drawn(title: str, unit: str, values: Floats, fit: Callable[[Floats], Floats]) -> str:
         places = np.linspace(sizes[0], sizes[-1], DRAWN)
-        dots = [
-            Dot(size, value, number, f"{_nodes(int(size))}: {value:.4g} {unit}")
-            for size, value in zip(sizes.tolist(), values.tolist(), strict=True)
-        ]
+        points = list(zip(sizes.tolist(), values.tolist(), strict=True))
+        tips = [f"{_nodes(int(size))}: {value:.4g} {unit}" for size, value in points]
         line = list(zip(places.tolist(), fit(places).tolist(), strict=True))
         told = f"{method.method}: {unit} by nodes drafted, from {values[0]:.4g} without to {values[-1]:.4g}"
-        return curve(f"{title} of {method.method}", told, dots, line, choice.nodes, (NODES, unit))
+        scales = Scales((NODES, unit), upright=choice.nodes, line=line, zero=True)
+        return plot(f"{title} of {method.method}", told, [Series(number, method.method, points, tips)], scales, 260).svg
 
     return [
         drawn("Seconds", "ms per round", 1000 * seconds, lambda places: 1000 * choice.seconds(places)),

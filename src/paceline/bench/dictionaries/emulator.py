@@ -21,7 +21,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from paceline.bench.dictionaries.tally import Tally
-from paceline.dictionary.statistics import NOWHERE, Statistics, rolling
+from paceline.dictionary.counting import Counts
+from paceline.dictionary.statistics import NOWHERE, Statistics, rolling, statistics
+from paceline.vocabulary import Vocabulary
 
 BUDGET = 8
 """Tokens that a draft may have."""
@@ -31,6 +33,50 @@ NEVER = np.iinfo(np.int32).max
 """The rank of a key that a dictionary does not hold, whatever its size."""
 
 Places = NDArray[np.int64]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Emulated:
+    """A dictionary, and the steps that known texts take with it."""
+
+    order: int
+    size: int
+    """Entries that were asked for."""
+    min_probability: float
+    entries: int
+    """Entries that there are: fewer than asked for, where the counts give no more."""
+    tally: Tally
+
+    def as_dict(self) -> dict[str, float]:
+        """Plain data."""
+        return {name: value for name, value in vars(self).items() if name != "tally"} | self.tally.as_dict()
+
+
+def emulate(
+    vocabulary: Vocabulary,
+    counts: Counts,
+    documents: Sequence[str],
+    *,
+    orders: Sequence[int] = (1, 2, 3),
+    sizes: Sequence[int],
+    min_probabilities: Sequence[float],
+    budget: int = BUDGET,
+) -> Iterator[Emulated]:
+    """The dictionary of every order, size and least probability on documents that it was not counted on, with drafts
+    of up to ``budget`` tokens. ValueError where the tokenizer makes no token of the documents."""
+    from paceline.dictionary.running import spelled  # needs pyarrow, which drafting does without
+
+    if not 1 <= budget <= BUDGET:
+        raise ValueError(f"a draft has from 1 to {BUDGET} tokens, not {budget}")
+    script = Script(vocabulary.encode_all(documents))
+    if not script.size:
+        raise ValueError("the tokenizer makes no token of this text, for it drops what it does not know")
+    grams = spelled(counts.grams, vocabulary)
+    for order in orders:
+        tables = Dictionaries.over(script, statistics(grams[:order]), budget)
+        for least in min_probabilities:
+            for size, (entries, tally) in zip(sizes, tables.tallies(least, sizes), strict=True):
+                yield Emulated(order=order, size=size, min_probability=least, entries=entries, tally=tally)
 
 
 class Script:

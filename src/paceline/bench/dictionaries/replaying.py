@@ -9,8 +9,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from paceline.api.pictures import TokenPicture
+from paceline.api.piece import Piece
 from paceline.bench.dictionaries.tally import Tally
-from paceline.bench.report.texts import Spelled
 from paceline.bench.run.contestant import Job
 from paceline.bench.run.emulation import Replay
 from paceline.bench.run.ours import Drafting, Ours
@@ -52,13 +52,13 @@ def replayed(given: Replay, method: str, budget: int) -> Iterator[Passage]:
         yield Passage(key, Tally.of(totals), TokenPicture(shown, pieces, totals, title=key))
 
 
-def _pieces(session: Session, vocabulary: Vocabulary) -> Iterator[Spelled]:
+def _pieces(session: Session, vocabulary: Vocabulary) -> Iterator[Piece]:
     """The tokens as pictures want them."""
     prompt = session.context.prompt_length
     stream = TextStream(vocabulary, (), session.context.tokens[:prompt].tolist())
     for one in session.emissions:
         of = session.rounds[one.round]
         kind = Kind.of(one.source, of.drafted, of.refused)
-        yield Spelled(stream.push(one.token), one.token, one.source, one.round, kind, one.score)
+        yield Piece(stream.push(one.token), one.token, one.source, None, one.round, kind, one.score)
     if rest := stream.finish():
-        yield Spelled(rest, None, round=len(session.rounds) - 1)
+        yield Piece(rest, None, "", round=len(session.rounds) - 1)

@@ -1,7 +1,7 @@
 """Joules: measured where the machine has a meter, estimated from a stated power where not, and always labelled.
 
 `open_meter` is the way in: a `Meter` is started and stopped around each text and closed at the end, and says whether it
-`measured` and by which `source`. `working` lists the meters that work here.
+`measured` and by which `source`.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from paceline.bench.energy.nvml import Nvml
 from paceline.bench.energy.powermetrics import Powermetrics
 from paceline.bench.energy.rapl import Rapl
 
-__all__ = ["KINDS", "Meter", "Unmetered", "open_meter", "working"]
+__all__ = ["KINDS", "Meter", "Unmetered", "open_meter"]
 
 KINDS = ("nvml", "rapl", "powermetrics", "stated")
 
@@ -40,18 +40,6 @@ def open_meter(kind: str | None, watts: float | None, device: str) -> tuple[Mete
         raise ValueError(f"the energy meter {kind} does not work here: {obstacles[kind]}")
     said = "; ".join(f"{name}: {why}" for name, why in obstacles.items()) or f"there is no meter for {device}"
     return (None if watts is None else Stated(watts)), said
-
-
-def working(device: str) -> dict[str, str | None]:
-    """Each meter and why it does not work here; None where it does."""
-    found = dict[str, str | None]()
-    for kind in KINDS[:-1]:
-        try:
-            _opened(kind, device).close()
-            found[kind] = None
-        except Unmetered as why:
-            found[kind] = str(why)
-    return found
 
 
 def _fitting(device: str) -> list[str]:

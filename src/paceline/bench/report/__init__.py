@@ -1,5 +1,5 @@
-"""A run for people: Markdown, and one page with pictures, and a page of coloured texts for each prompt.
+"""A run for readers: Markdown, and one page with charts, and a page of coloured texts for each prompt.
 
-Sections (`speed`, `rounds`, `costs`, `texts`, `provenance`) say what there is, in blocks; `page` and `markdown` show
-them; `charts` draws plain numbers.
+Sections (`speed`, `rounds`, `costs`, `texts`, `provenance`) fill blocks; `forms` shows them by templates; `charts`
+draws plain numbers.
 """

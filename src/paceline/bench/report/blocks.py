@@ -1,25 +1,37 @@
-"""What a report is made of. Sections say what there is; `page` and `markdown` say how it looks, so that both tell the
-same."""
+"""What a report is made of. Sections yield blocks; the templates `page.html` and `report.md` show them, so that both
+say the same."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 from paceline.api.pictures import TokenPicture
+
+Of = TypeVar("Of")
 
 
 @dataclass(frozen=True)
 class Text:
-    """A paragraph."""
+    """A paragraph, a ``quote`` of a prompt, ``code`` for a shell, or the ``legend`` of coloured cells."""
 
     said: str
+    kind: str = "p"
+
+
+@dataclass(frozen=True)
+class Warnings:
+    """What to know first."""
+
+    said: Sequence[str]
+    kind: str = "warnings"
 
 
 @dataclass(frozen=True)
 class Cell:
-    """What stands in a table. ``small`` stands beneath, ``heat`` colours it around 1, ``bar`` is a share of the longest
-    bar of the table for readers without pictures."""
+    """A cell of a table. ``small`` stands beneath, ``heat`` colours it around 1, ``bar`` is a share of the longest bar
+    of the table for readers without pictures."""
 
     said: str
     small: str = ""
@@ -40,69 +52,40 @@ class Row:
 
 @dataclass(frozen=True)
 class Table:
-    """Rows under a head whose first word is what their names are."""
+    """Rows under a head whose first word is what their names are. ``kind`` is numbers, words, heat (numbers coloured
+    around 1) or tiles (the few figures that matter)."""
 
     caption: str
     head: Sequence[str]
     rows: Sequence[Row]
+    kind: str = "numbers"
     folded: bool = False
-    """Whether it is long, and only for those who ask for it."""
-    words: bool = False
-    """Whether its cells are text rather than numbers."""
+    """Whether it is long and opens on request."""
+
+
+def by_method(
+    caption: str,
+    head: Sequence[str],
+    entries: Sequence[tuple[int, str, Of]],
+    cells: Callable[[str, Of], Sequence[Cell | str]],
+) -> Table:
+    """A table with a row for each entry: number, name, and what its cells are made of."""
+    return Table(caption, ["method", *head], [Row(name, cells(name, of), number) for number, name, of in entries])
 
 
 @dataclass(frozen=True)
 class Chart:
-    """An SVG with what stands under it; ``number`` is of the entry that all of it belongs to."""
+    """An SVG with its caption and legend. Tables say the same to readers without pictures."""
 
     svg: str
     caption: str = ""
-    number: int | None = None
-    name: str = ""
-
-
-@dataclass(frozen=True)
-class Charts:
-    """Pictures beside one another. Their tables tell the same to readers without pictures."""
-
-    charts: Sequence[Chart]
     entries: Sequence[tuple[int, str]] = ()
     """The legend: entries by number and name."""
-    parts: Sequence[tuple[str, str]] = ()
-    """The legend: classes of parts and what they are."""
-
-
-@dataclass(frozen=True)
-class Heat:
-    """The legend of coloured cells."""
-
-
-@dataclass(frozen=True)
-class Tiles:
-    """The few figures that matter: name, value, and what must be known of it."""
-
-    figures: Sequence[tuple[str, str, str]]
-
-
-@dataclass(frozen=True)
-class Warnings:
-    """What must be known first."""
-
-    said: Sequence[str]
-
-
-@dataclass(frozen=True)
-class Code:
-    """Something to be pasted into a shell."""
-
-    said: str
-
-
-@dataclass(frozen=True)
-class Quote:
-    """Somebody else's words: a prompt."""
-
-    said: str
+    parts: Mapping[str, str] | None = None
+    """The legend: parts of bars, and what they are."""
+    whose: tuple[int, str] | None = None
+    """The entry that all of it belongs to."""
+    kind: str = "chart"
 
 
 @dataclass(frozen=True)
@@ -117,25 +100,20 @@ class Tokens:
     numbers: Mapping[str, int]
     """Sources by the number of their colour, the same on all pages of a report."""
     plain: str = ""
-    """The text of an entry that does not tell where its tokens come from."""
+    """The text of an entry that does not report its sources."""
+    kind: str = "tokens"
 
 
 @dataclass(frozen=True)
-class Beside:
-    """Where there is room, a picture and what belongs to it stand beside one another."""
+class Group:
+    """Blocks ``beside`` one another where there is room, a chart first; small tables in ``columns``; or ``many`` small
+    charts."""
 
-    left: Charts
-    right: Sequence[Text | Table]
-
-
-@dataclass(frozen=True)
-class Columns:
-    """Small tables that may stand in columns."""
-
-    tables: Sequence[Table]
+    blocks: Sequence[Block]
+    kind: str = "beside"
 
 
-Block = Text | Table | Charts | Heat | Tiles | Warnings | Code | Quote | Tokens | Beside | Columns
+Block = Text | Warnings | Table | Chart | Tokens | Group
 
 
 @dataclass(frozen=True)

@@ -1,356 +1,299 @@
-"""Pictures drawn from plain numbers, as SVG that scales.
+"""Charts by matplotlib, as SVG that stands in a page.
 
-A picture is narrow enough that its text can be read on a phone. It names no colours: marks carry the class of whom they
-belong to (`e0`, `e1`, ...) or of what they show, and the style sheet knows the colours of light and dark. Names stand
-outside, in the page, where they can wrap; a mark tells its numbers when it is pointed at.
+A chart is narrow enough that its text can be read on a phone. Colours are roles: the style sheet has each of them in
+light and dark. Legends stand outside, in the page, where they can wrap; a mark shows its numbers when pointed at.
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterable, Mapping, Sequence
+import re
+import warnings
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from io import StringIO
+from typing import Any
+from xml.etree import ElementTree
 
-from paceline.api.pictures.page import said
-from paceline.bench.report.axes import Line, Scale, fitted, round_steps, width_of, written
+import matplotlib as mpl
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
+from rich.cells import cell_len
 
-WIDTH = 400
-SMALL = 12
+from paceline.api.pictures.page import SHOWN
+from paceline.bench.report.blocks import Chart
+from paceline.bench.report.words import short
+from paceline.bench.statistics import Estimate
+
+WIDTH, SMALL = 400, 220
+LETTERS = 50
+"""Letters that fit beside one another in a wide chart."""
 FARTHEST = 2.5
 """Times the largest value that an interval may reach and still be drawn whole."""
 COLORS = 8
-SHAPES = 6
+MARKERS = "os^DvP"
+"""Of entries: with its colour a marker identifies an entry, and alone for readers who see no colours."""
+PARTS = ("prefill", "draft", "score", "read", "judge", "rest", "untold", "first", "later", "energy")
+ROLES = ("ink", "soft", "line", "paper", *(f"e{number}" for number in range(COLORS)), *(f"p-{part}" for part in PARTS))
+CODES = {role: f"#0000{number:02x}" for number, role in enumerate(ROLES, start=1)}
+"""The colour that stands for a role until the chart is drawn."""
+INK, PAPER = CODES["ink"], CODES["paper"]
+STYLE: dict[Any, Any] = {
+    "svg.fonttype": "none",
+    "text.parse_math": False,
+    "font.size": 12,
+    "text.color": INK,
+    **dict.fromkeys(("xtick.color", "ytick.color", "axes.labelcolor"), CODES["soft"]),
+    **dict.fromkeys(("xtick.major.size", "ytick.major.size"), 0),
+    **dict.fromkeys(("xtick.major.pad", "ytick.major.pad"), 6),
+    "grid.color": CODES["line"],
+    "grid.linewidth": 1,
+    "axes.axisbelow": True,
+}
+DASHED: dict[str, Any] = {"color": INK, "linewidth": 1.25, "linestyle": (0, (3, 2)), "zorder": 2}
+OUTLINE: dict[str, Any] = {"linewidth": 0.75, "edgecolor": PAPER}
+UNWANTED = {"transform", "clip-path"}
+"""Attributes: nothing is turned, nothing reaches beyond the chart."""
+CLEAR = SHOWN | {10: " "}
+TIP, NEXT = "tip:", "\u241e"
+Points = Sequence[tuple[float, float]]
+Margins = tuple[float, float, float, float]
+"""Left, right, top, bottom."""
 
 
 def look(number: int) -> str:
-    """The class of an entry: 0 is plain decoding, others take colours in turn."""
+    """The colour's role of an entry: 0 is plain decoding, others take turns."""
     return f"e{number if number < COLORS else 1 + (number - 1) % (COLORS - 1)}"
 
 
-def picture(title: str, told: str, width: float, height: float, parts: Iterable[str], kind: str = "") -> str:
-    """A whole SVG, with its name and what it shows in words."""
-    return (
-        f'<svg class="chart {kind}" viewBox="0 0 {_n(width)} {_n(height)}" role="img">'
-        f"<title>{said(title)}</title><desc>{said(told)}</desc>{''.join(parts)}</svg>\n"
-    )
+def _marker(number: int) -> str:
+    return MARKERS[number % len(MARKERS)]
 
 
 @dataclass(frozen=True)
 class Interval:
-    """A row of `intervals`: a value, and the bounds of its interval."""
+    """A row of `intervals`: an entry by its number and name, and its estimate."""
 
-    name: str
-    value: float
-    low: float
-    high: float
     number: int
+    name: str
+    found: Estimate
     label: str
-    faint: bool = False
 
 
-def intervals(title: str, told: str, rows: Sequence[Interval], mark: float) -> str:
-    """Values, none below 0, with their intervals, one below the other, and a line where nothing is gained or lost."""
-    values = [*(row.value for row in rows), mark]
-    low, high = min([*values, *(row.low for row in rows)]), max([*values, *(row.high for row in rows)])
-    high = min(high, FARTHEST * max(values))
-    steps = round_steps(max(low - 0.04 * (high - low), 0.0), high + 0.04 * (high - low), 4)
-    scale = Scale(steps[0], steps[-1], 14, WIDTH - 14)
-    each, bottom = 38, 38 * len(rows) + 8
-    even = _n(scale.at(mark))
-    parts = [_grid_down(scale, steps, 4, bottom), f'<line class="mark" x1="{even}" x2="{even}" y1="2" y2="{bottom}"/>']
-    for place, row in enumerate(rows):
-        y = each * place + 30
-        x, left, right = scale.at(row.value), scale.at(row.low), scale.at(row.high)
-        parts.append(_named(row.name, row.label, y - 14))
-        parts.append(
-            f'<g class="{look(row.number)}"><line class="whisker" x1="{_n(left)}" x2="{_n(right)}" y1="{y}" y2="{y}"/>'
-            f'<line class="whisker" x1="{_n(left)}" x2="{_n(left)}" y1="{y - 4}" y2="{y + 4}"/>'
-            f"{_end(right, y, beyond=row.high > steps[-1])}"
-            f"{shape(row.number, x, y, 4.5)}</g>"
-        )
-    return picture(title, told, WIDTH, bottom + 22, parts)
+def intervals(title: str, told: str, rows: Sequence[Interval], caption: str) -> Chart:
+    """Values, none below 0, with their intervals, one below the other, and a line at 1, where nothing is gained."""
+    found = [row.found for row in rows]
+    bounds = [(one.low, one.high) if one.bounded else (one.value, one.value) for one in found]
+    low, high = min([1.0, *(low for low, _ in bounds)]), max([1.0, *(high for _, high in bounds)])
+    high, margin = min(high, FARTHEST * max([1.0, *(one.value for one in found)])), 0.04 * (high - low)
+    steps = _steps(max(low - margin, 0.0), high + margin, 4)
+
+    def draw(axes: Axes) -> None:
+        axes.axvline(1.0, **DASHED)
+        for row, (left, right), y in zip(rows, bounds, _rows(axes, rows, 38), strict=True):
+            color, value = CODES[look(row.number)], row.found.value
+            spread = [[value - left], [min(right, steps[-1]) - value]]
+            axes.errorbar(
+                value, y, xerr=spread, fmt="none", color=color, ecolor=color, elinewidth=2, capsize=4, capthick=2
+            )
+            axes.scatter(value, y, 70, color, marker=_marker(row.number), zorder=3, **OUTLINE)
+            if right > steps[-1]:
+                axes.scatter(steps[-1], y, 70, color, marker=">")
+        _scale(axes, "x", steps)
+
+    size = (WIDTH, 38 * len(rows) + 30)
+    return Chart(_svg(title, _listed(told, rows), draw, size, (14, 14, 0, 22)), caption)
 
 
 @dataclass(frozen=True)
 class Bar:
-    """A row of `bars`: stretches by the class of what they show."""
+    """A row of `bars`: its parts one after the other."""
 
     name: str
-    stretches: Sequence[tuple[str, float, str]]
-    """Class, length, and what it says when it is pointed at."""
+    parts: Sequence[tuple[str, float, str]]
+    """One of `PARTS`, its length, and what it says when it is pointed at."""
     label: str
 
 
-def bars(title: str, told: str, rows: Sequence[Bar], unit: str) -> str:
-    """Lengths one below the other, each made of stretches."""
-    longest = max((sum(length for _, length, _ in row.stretches) for row in rows), default=0.0)
-    steps = round_steps(0, longest or 1.0, 4)
-    scale = Scale(0, steps[-1], 8, WIDTH - 14)
-    each, bottom = 40, 40 * len(rows) + 6
-    parts = [_grid_down(scale, steps, 4, bottom, unit)]
-    for place, row in enumerate(rows):
-        y, at = each * place + 22, 0.0
-        parts.append(_named(row.name, row.label, y - 6))
-        for kind, length, about in row.stretches:
-            left, right = scale.at(at), scale.at(at + length)
-            at += length
-            if right - left >= 0.05:
-                parts.append(
-                    f'<rect class="part {kind}" x="{_n(left)}" y="{y}" width="{_n(right - left)}" height="14">'
-                    f"<title>{said(about)}</title></rect>"
-                )
-    return picture(title, told, WIDTH, bottom + 22, parts)
+def bars(
+    title: str, told: str, rows: Sequence[Bar], unit: str, caption: str, legend: Mapping[str, str] | None = None
+) -> Chart:
+    """Lengths one below the other, each made of parts."""
+    longest = max((sum(length for _, length, _ in row.parts) for row in rows), default=0.0)
+
+    def draw(axes: Axes) -> None:
+        for row, y in zip(rows, _rows(axes, rows, 40), strict=True):
+            left = 0.0
+            for part, length, tip in row.parts:
+                axes.barh(y, length, 14, left, color=CODES[f"p-{part}"], gid=_tips(tip), **OUTLINE)
+                left += length
+        _scale(axes, "x", _steps(0, longest or 1.0, 4), unit)
+
+    size = (WIDTH, 40 * len(rows) + 30)
+    return Chart(_svg(title, _listed(told, rows), draw, size, (8, 26, 0, 22)), caption, parts=legend)
 
 
-HISTOGRAM = (220, 136)
+def histogram(title: str, told: str, shares: Sequence[float], mean: float, top: float, number: int, more: bool) -> str:
+    """How often each count came up, from 1 on; the last bar stands for ``more``, too. ``top`` is the highest share of
+    all charts that stand together, so that they can be compared. A line shows the mean."""
+    counts = range(1, len(shares) + 1)
+    names = [*map(str, counts[:-1]), f"{len(shares)}{'+' if more else ''}"]
 
+    def draw(axes: Axes) -> None:
+        for count, share, name in zip(counts, shares, names, strict=True):
+            tip = f"{name} tokens: {share:.1%} of rounds"
+            axes.bar(count, share, 0.84, color=CODES[look(number)], gid=_tips(tip))
+        axes.axvline(mean, **DASHED)
+        _scale(axes, "y", _steps(0, top or 1.0, 2), percent=True)
+        shown = slice(None, None, 1 if len(shares) <= 10 else 2)
+        axes.set_xticks(counts[::-1][shown], names[::-1][shown])
+        axes.set_xlim(0.5, len(shares) + 0.5)
 
-def histogram(title: str, told: str, shares: Mapping[int, float], mean: float, top: float, last: int, who: int) -> str:
-    """How often each count came up, from 1 to ``last``, where more are gathered; ``top`` is the highest share of all
-    pictures that stand together, so that they can be compared. A line shows the mean."""
-    width, height = HISTOGRAM
-    gathered = {count: shares.get(count, 0.0) for count in range(1, last)}
-    gathered[last] = sum(share for count, share in shares.items() if count >= last)
-    more = any(count > last for count in shares)
-    steps = round_steps(0, top or 1.0, 2)
-    up = Scale(0, steps[-1], height - 22, 10)
-    each = (width - 48) / last
-    parts = [_grid_across(up, steps, 42, width - 4, percent=True)]
-    stride = 1 if last <= 10 else 2
-    for count, share in gathered.items():
-        left = 44 + each * (count - 1)
-        tall = up.at(0) - up.at(share)
-        label = f"{count}+" if count == last and more else str(count)
-        if tall >= 0.05:
-            parts.append(
-                f'<rect class="bar" x="{_n(left + 0.08 * each)}" y="{_n(up.at(share))}" width="{_n(0.84 * each)}" '
-                f'height="{_n(tall)}"><title>{label} tokens: {share:.1%} of rounds</title></rect>'
-            )
-        if (last - count) % stride == 0:
-            parts.append(_text(label, left + each / 2, height - 6, "middle"))
-    across = Scale(0.5, last + 0.5, 44, 44 + each * last)
-    x = _n(across.at(mean))
-    parts.append(f'<line class="mean" x1="{x}" x2="{x}" y1="6" y2="{height - 22}"/>')
-    return picture(title, told, width, height, [f'<g class="{look(who)}">', *parts, "</g>"], "small")
+    return _svg(title, told, draw, (SMALL, 136), (42, 6, 10, 22), "small")
 
 
 @dataclass(frozen=True)
 class Series:
-    """A line of `lines`: a share for each position, and how much lies behind each."""
+    """Marks of one entry in a `plot`: its number and name, points, and what each says when it is pointed at."""
 
-    name: str
     number: int
-    values: Sequence[float]
-    weights: Sequence[float]
-
-
-def lines(title: str, told: str, series: Sequence[Series], words: tuple[str, str]) -> str:
-    """Shares by position, a line each; the larger a mark, the more lies behind it. ``words`` name the axes."""
-    width, height = WIDTH, 260
-    last = max((len(one.values) for one in series), default=1)
-    up = Scale(0, 1, height - 42, 26)
-    across = Scale(1, last, 56, width - 24) if last > 1 else Scale(0, 2, 56, width - 24)
-    stride = max(1, -(-last // 12))
-    parts = [_grid_across(up, [0, 0.25, 0.5, 0.75, 1], 46, width - 10, percent=True)]
-    parts += [
-        _text(str(place), across.at(place), height - 24, "middle")
-        for place in range(1, last + 1)
-        if (place - 1) % stride == 0
-    ]
-    for one in series:
-        points = [(across.at(place), up.at(value)) for place, value in enumerate(one.values, start=1)]
-        path = " ".join(f"{_n(x)},{_n(y)}" for x, y in points)
-        marks = "".join(
-            f"<g>{shape(one.number, x, y, 2.2 + 3.3 * weight**0.5)}<title>{said(one.name)}, position {place}: "
-            f"{value:.1%} accepted; {weight:.1%} of drafts went so deep</title></g>"
-            for place, ((x, y), value, weight) in enumerate(zip(points, one.values, one.weights, strict=True), start=1)
-        )
-        parts.append(f'<g class="{look(one.number)}"><polyline class="line" points="{path}"/>{marks}</g>')
-    parts += _axes_named(words, width, height)
-    return picture(title, told, width, height, parts)
+    name: str
+    points: Points
+    tips: Sequence[str]
+    sizes: Sequence[float] | float = 52.0
+    """Areas of the marks."""
+    joined: bool = False
+    """Whether a line goes from mark to mark."""
 
 
 @dataclass(frozen=True)
-class Dot:
-    """A point of `scatter`."""
+class Scales:
+    """How a `plot` is scaled, and which lines it has besides its marks."""
 
-    x: float
-    y: float
-    number: int
-    about: str
-
-
-def scatter(title: str, told: str, dots: Sequence[Dot], fit: Line | None, mark: float, words: tuple[str, str]) -> str:
-    """Points, the line that fits them best, and a line across where nothing is gained or lost."""
-    width, height = WIDTH, 320
-    left = [dot.x for dot in dots] or [1.0]
-    heights = [dot.y for dot in dots] + [mark]
-    x_steps = round_steps(min(left), max(left), 5)
-    y_steps = round_steps(min(heights), max(heights), 5)
-    across = Scale(x_steps[0], x_steps[-1], 56, width - 20)
-    up = Scale(y_steps[0], y_steps[-1], height - 42, 26)
-    parts = [_grid_across(up, y_steps, 46, width - 10)]
-    parts += [_text(written(step), across.at(step), height - 24, "middle") for step in x_steps]
-    y = _n(up.at(mark))
-    parts.append(f'<line class="mark" x1="46" x2="{width - 10}" y1="{y}" y2="{y}"/>')
-    parts += [
-        f'<g class="{look(dot.number)}">{shape(dot.number, across.at(dot.x), up.at(dot.y), 3.6)}'
-        f"<title>{said(dot.about)}</title></g>"
-        for dot in dots
-    ]
-    if fit is not None:
-        (x1, y1), (x2, y2) = _clipped(fit, min(left), max(left), y_steps[0], y_steps[-1])
-        parts.append(
-            f'<line class="fit" x1="{_n(across.at(x1))}" y1="{_n(up.at(y1))}" '
-            f'x2="{_n(across.at(x2))}" y2="{_n(up.at(y2))}"/>'
-        )
-    parts += _axes_named(words, width, height)
-    return picture(title, told, width, height, parts, "dots")
+    words: tuple[str, str]
+    """Names of the axes: across, up."""
+    level: float | None = None
+    """The height of a dashed line."""
+    upright: float | None = None
+    """The place of another."""
+    line: Points = ()
+    """A line through points."""
+    zero: bool = False
+    """Whether both axes start at 0."""
+    places: Sequence[float] | None = None
+    """Marks of the axis below, where they are not chosen by range."""
+    percent: bool = False
+    """Whether the axis at the left goes from 0 to 100%."""
 
 
-def curve(
-    title: str, told: str, dots: Sequence[Dot], line: Sequence[tuple[float, float]], mark: float, words: tuple[str, str]
+def plot(title: str, told: str, series: Sequence[Series], scales: Scales, height: int, caption: str = "") -> Chart:
+    """Points of several entries."""
+    points = np.array([point for one in series for point in one.points] + list(scales.line) or [(0.0, 0.0), (1.0, 1.0)])
+    zero = [0.0] if scales.zero else []
+    x, y = [*points[:, 0], *zero], [*points[:, 1], *zero, *([scales.level] if scales.level is not None else [])]
+    right = scales.places or _steps(min(x), max(x), 5)
+    up = [0, 0.25, 0.5, 0.75, 1] if scales.percent else _steps(min(y), max(y), 5)
+
+    def draw(axes: Axes) -> None:
+        for one in series:
+            color, (across, heights) = CODES[look(one.number)], zip(*one.points, strict=True)
+            if one.joined:
+                axes.plot(across, heights, color=color, linewidth=2)
+            marker, tips = _marker(one.number), _tips(*one.tips)
+            axes.scatter(across, heights, one.sizes, color, marker=marker, zorder=3, gid=tips, **OUTLINE)
+        line = np.array([point for point in scales.line if up[0] <= point[1] <= up[-1]]).reshape(-1, 2)
+        axes.plot(line[:, 0], line[:, 1], color=INK, linewidth=1.75, zorder=4)
+        if scales.level is not None:
+            axes.axhline(scales.level, **DASHED)
+        if scales.upright is not None:
+            axes.axvline(scales.upright, **DASHED)
+        _scale(axes, "y", up, percent=scales.percent)
+        _scale(axes, "x", right)
+        margin = 0.03 * (right[-1] - right[0])
+        axes.set_xlim(right[0] - margin, right[-1] + margin)
+        axes.grid(visible=False, axis="x")
+        axes.annotate(scales.words[0], (WIDTH - 8, 5), xycoords="figure points", ha="right", color=CODES["soft"])
+        axes.annotate(scales.words[1], (4, height - 15), xycoords="figure points", color=CODES["soft"])
+
+    svg = _svg(title, told, draw, (WIDTH, height), (48, 20, 26, 42))
+    return Chart(svg, caption, [(one.number, one.name) for one in series])
+
+
+def _listed(told: str, rows: Sequence[Interval | Bar]) -> str:
+    return f"{told}: {'; '.join(f'{row.name} {row.label}' for row in rows)}."
+
+
+def _steps(low: float, high: float, about: int) -> list[float]:
+    """Round numbers, about so many, of which the first is not above ``low`` and the last not below ``high``."""
+    if not high > low:
+        high = low + (abs(low) or 1.0)
+    found = MaxNLocator(about, steps=[1, 2, 2.5, 5, 10]).tick_values(low, high)
+    return [float(step) for step in found]
+
+
+def _scale(axes: Axes, which: str, steps: Sequence[float], unit: str = "", *, percent: bool = False) -> None:
+    """Round numbers beside an axis, with lines in the chart."""
+    words = [f"{100 * step:g}%" if percent else f"{step:.6g}" for step in steps]
+    words[-1] += unit
+    (axes.set_xticks if which == "x" else axes.set_yticks)(steps, words)
+    (axes.set_xlim if which == "x" else axes.set_ylim)(steps[0], steps[-1])
+    axes.grid(visible=True, axis="x" if which == "x" else "y")
+
+
+def _rows(axes: Axes, rows: Sequence[Interval | Bar], each: int) -> list[int]:
+    """Names and labels above rows, and the places of what is drawn in them."""
+    height = each * len(rows)
+    axes.set_ylim(height + 8, 0)
+    axes.set_yticks([])
+    for place, row in enumerate(rows):
+        y, room = height + 14 - each * place, LETTERS - cell_len(row.label)
+        axes.annotate(short(row.name.translate(CLEAR), room), (8, y), xycoords="figure points", weight="bold")
+        axes.annotate(row.label, (WIDTH - 8, y), xycoords="figure points", ha="right")
+    return [each * place + 30 for place in range(len(rows))]
+
+
+def _tips(*words: str) -> str:
+    """The name of a group of marks, for `_svg` to put a sentence at each."""
+    return TIP + NEXT.join(words).translate(CLEAR)
+
+
+def _svg(
+    title: str, told: str, draw: Callable[[Axes], None], size: tuple[int, int], margins: Margins, kind: str = ""
 ) -> str:
-    """Points that were measured, a curve that is meant to go through them, and a line upright at what was chosen."""
-    width, height = WIDTH, 260
-    last = max([dot.x for dot in dots] or [1.0])
-    x_steps = [step for step in round_steps(0, last, 6) if step <= last]
-    heights = [dot.y for dot in dots] + [y for _, y in line]
-    y_steps = round_steps(min([0.0, *heights]), max([0.0, *heights]) or 1.0, 4)
-    across = Scale(0, last, 56, width - 20)
-    up = Scale(y_steps[0], y_steps[-1], height - 42, 26)
-    parts = [_grid_across(up, y_steps, 46, width - 10)]
-    parts += [_text(written(step), across.at(step), height - 24, "middle") for step in x_steps]
-    x = _n(across.at(mark))
-    parts.append(f'<line class="mark" x1="{x}" x2="{x}" y1="26" y2="{height - 42}"/>')
-    path = " ".join(f"{_n(across.at(x))},{_n(up.at(y))}" for x, y in line)
-    kind = look(dots[0].number) if dots else look(0)
-    parts.append(f'<g class="{kind}"><polyline class="line" points="{path}"/></g>')
-    parts += [
-        f'<g class="{look(dot.number)}">{shape(dot.number, across.at(dot.x), up.at(dot.y), 3.2)}'
-        f"<title>{said(dot.about)}</title></g>"
-        for dot in dots
-    ]
-    parts += _axes_named(words, width, height)
-    return picture(title, told, width, height, parts, "dots")
+    """A whole SVG, with its name and what it shows in words."""
+    (width, height), (left, right, top, bottom) = size, margins
+    written = StringIO()
+    with mpl.rc_context({**STYLE, "svg.hashsalt": title.translate(CLEAR)}), warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "Glyph")  # a browser has more fonts
+        figure = Figure((width / 72, height / 72), frameon=False)
+        inside = (width - left - right) / width, (height - top - bottom) / height
+        axes = figure.add_axes((left / width, bottom / height, *inside), frameon=False)
+        draw(axes)
+        figure.savefig(written, format="svg", metadata=dict.fromkeys(("Creator", "Date", "Format", "Type")))
+    root = ElementTree.fromstring(written.getvalue())
+    found = ElementTree.Element("svg", {"class": f"chart {kind}", "viewBox": f"0 0 {width} {height}", "role": "img"})
+    for name, words in (("title", title), ("desc", told)):
+        ElementTree.SubElement(found, name).text = words.translate(CLEAR)
+    found.extend(root.findall("{*}g"))
+    _clean(found)
+    text = ElementTree.tostring(found, encoding="unicode")
+    return re.sub("#0000([0-9a-f]{2})", lambda code: f"var(--{ROLES[int(code[1], 16) - 1]})", text) + "\n"
 
 
-@dataclass(frozen=True)
-class Curve:
-    """A line of `curves`: points by their place across."""
-
-    name: str
-    number: int
-    points: Sequence[tuple[float, float]]
-
-
-def curves(title: str, told: str, series: Sequence[Curve], words: tuple[str, str], *, log: bool = False) -> str:
-    """Numbers by numbers, a line each. With ``log`` equal factors across are equally far apart, and the places
-    themselves stand below."""
-    width, height = WIDTH, 280
-    places = sorted({x for one in series for x, _ in one.points}) or [1.0]
-    heights = [y for one in series for _, y in one.points] or [0.0]
-    up_steps = round_steps(min(0.0, *heights), max(heights), 4)
-    steps = places if log else round_steps(places[0], places[-1], 5)
-    place = math.log2 if log else float
-    across = Scale(place(steps[0]), place(steps[-1]), 56, width - 20)
-    up = Scale(up_steps[0], up_steps[-1], height - 42, 26)
-    parts = [_grid_across(up, up_steps, 46, width - 10)]
-    parts += [_text(written(step), across.at(place(step)), height - 24, "middle") for step in steps]
-    for one in series:
-        found = [(x, y, across.at(place(x)), up.at(y)) for x, y in sorted(one.points)]
-        path = " ".join(f"{_n(left)},{_n(top)}" for _, _, left, top in found)
-        marks = "".join(
-            f"<g>{shape(one.number, left, top, 3.4)}<title>{said(one.name)}: {words[1]} {y:.3g} at {words[0]} "
-            f"{written(x)}</title></g>"
-            for x, y, left, top in found
-        )
-        parts.append(f'<g class="{look(one.number)}"><polyline class="line" points="{path}"/>{marks}</g>')
-    parts += _axes_named(words, width, height)
-    return picture(title, told, width, height, parts)
-
-
-def shape(number: int, x: float, y: float, size: float) -> str:
-    """The mark of an entry: with its colour, shapes tell entries apart, and alone for whoever sees no colours."""
-    s = size
-    corners: list[tuple[float, float]]
-    match number % SHAPES:
-        case 0:
-            return f'<circle class="dot" cx="{_n(x)}" cy="{_n(y)}" r="{_n(s)}"/>'
-        case 1:
-            corners = [(-0.88, -0.88), (0.88, -0.88), (0.88, 0.88), (-0.88, 0.88)]
-        case 2:
-            corners = [(0, -1.15), (1.1, 0.85), (-1.1, 0.85)]
-        case 3:
-            corners = [(0, -1.25), (1.25, 0), (0, 1.25), (-1.25, 0)]
-        case 4:
-            corners = [(0, 1.15), (1.1, -0.85), (-1.1, -0.85)]
-        case _:
-            a, b = 0.4, 1.15
-            corners = [(-a, -b), (a, -b), (a, -a), (b, -a), (b, a), (a, a), (a, b), (-a, b), (-a, a), (-b, a)]
-            corners += [(-b, -a), (-a, -a)]
-    points = " ".join(f"{_n(x + s * dx)},{_n(y + s * dy)}" for dx, dy in corners)
-    return f'<polygon class="dot" points="{points}"/>'
-
-
-def key(number: int) -> str:
-    """An entry's mark, to stand before its name."""
-    return (
-        f'<svg class="key {look(number)}" viewBox="0 0 12 12" aria-hidden="true" focusable="false">'
-        f"{shape(number, 6, 6, 4.5)}</svg>"
-    )
-
-
-def _clipped(fit: Line, x1: float, x2: float, low: float, high: float) -> tuple[tuple[float, float], ...]:
-    """The part of a line between two places that lies between two heights."""
-    if fit.slope:
-        ends = sorted(((low - fit.height) / fit.slope, (high - fit.height) / fit.slope))
-        x1, x2 = max(x1, ends[0]), min(x2, ends[1])
-    return (x1, fit.at(x1)), (x2, fit.at(x2))
-
-
-def _named(name: str, label: str, y: float) -> str:
-    """What stands above a row: whose it is, and its number at the right."""
-    room = WIDTH - 24 - width_of(label, SMALL)
-    return _text(fitted(name, room, SMALL), 8, y, "start", "name") + _text(label, WIDTH - 8, y, "end", "value")
-
-
-def _end(x: float, y: float, *, beyond: bool) -> str:
-    """Where an interval ends; an arrow where it goes on."""
-    if beyond:
-        return f'<polygon class="dot" points="{_n(x + 6)},{_n(y)} {_n(x - 2)},{_n(y - 5)} {_n(x - 2)},{_n(y + 5)}"/>'
-    return f'<line class="whisker" x1="{_n(x)}" x2="{_n(x)}" y1="{_n(y - 4)}" y2="{_n(y + 4)}"/>'
-
-
-def _grid_down(scale: Scale, steps: Sequence[float], top: float, bottom: float, unit: str = "") -> str:
-    parts = []
-    for step in steps:
-        x = scale.at(step)
-        parts.append(f'<line class="grid" x1="{_n(x)}" x2="{_n(x)}" y1="{_n(top)}" y2="{_n(bottom)}"/>')
-        word = f"{written(step)}{unit if step == steps[-1] else ''}"
-        half = width_of(word, SMALL) / 2
-        parts.append(_text(word, min(max(x, half), WIDTH - half), bottom + 16, "middle"))
-    return "".join(parts)
-
-
-def _grid_across(up: Scale, steps: Sequence[float], left: float, right: float, *, percent: bool = False) -> str:
-    return "".join(
-        f'<line class="grid" x1="{_n(left)}" x2="{_n(right)}" y1="{_n(up.at(step))}" y2="{_n(up.at(step))}"/>'
-        + _text(f"{written(100 * step)}%" if percent else written(step), left - 5, up.at(step) + 4, "end")
-        for step in steps
-    )
-
-
-def _axes_named(words: tuple[str, str], width: float, height: float) -> list[str]:
-    """The word of the upright axis stands above it, where it needs not be turned."""
-    across, up = words
-    return [_text(up, 4, 11, "start", "axis"), _text(across, width - 8, height - 5, "end", "axis")]
-
-
-def _text(text: str, x: float, y: float, anchor: str, kind: str = "tick") -> str:
-    return f'<text class="{kind}" x="{_n(x)}" y="{_n(y)}" text-anchor="{anchor}">{said(text)}</text>'
-
-
-def _n(value: float) -> str:
-    """A coordinate: a tenth is finer than any screen needs."""
-    return f"{value:.1f}".removesuffix(".0")
+def _clean(root: ElementTree.Element) -> None:
+    """Leave of matplotlib's SVG what a page needs: fonts come from the style sheet, tenths are fine enough, and marks
+    have their tips."""
+    for element in root.iter():
+        attributes = {name.rpartition("}")[2]: " ".join(value.split()) for name, value in element.attrib.items()}
+        for name in attributes.keys() & {"d", "x", "y"}:
+            attributes[name] = re.sub(r"(\.\d)\d+", r"\1", attributes[name])
+        attributes["style"] = re.sub(r"font-(size|family): [^;]*(; )?", "", attributes.get("style", ""))
+        element.tag, element.tail = element.tag.rpartition("}")[2], None
+        element.text = element.text if element.tag in ("title", "desc", "text") else None
+        element.attrib = {name: value for name, value in attributes.items() if value and name not in UNWANTED}
+    for group in root.iter("g"):
+        if (name := group.attrib.pop("id", "")).startswith(TIP):
+            marks = [*group.iter("use")] or [*group.iter("path")]
+            for mark, tip in zip(marks, name.removeprefix(TIP).split(NEXT), strict=True):
+                ElementTree.SubElement(mark, "title").text = tip

@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from paceline.bench.compare import Between, Call, Finding, across
-from paceline.bench.report.blocks import Beside, Block, Cell, Chart, Charts, Part, Row, Section, Table, Text, Warnings
+from paceline.bench.report.blocks import Block, Cell, Group, Part, Section, Table, Text, Warnings, by_method
 from paceline.bench.report.charts import Interval, intervals
-from paceline.bench.report.speed import ALL
-from paceline.bench.report.words import NOTHING, counted, interval, listed, short, times
+from paceline.bench.report.words import ALL, NOTHING, counted, interval, labelled, listed, short, times
 from paceline.bench.summary import Summary
+
+TOLD = (Call.FASTER, Call.SLOWER)
+ABOUT = (
+    "What is compared is each method's speed-up over plain decoding, prompt by prompt, so that a machine that was "
+    "slower on one day does not count. All intervals are judged together: where nothing differs, at most one "
+    "comparison in twenty calls anything."
+)
+RATIO, EVEN = "Speed-up over that in the earlier run", "At 1 they are even."
+RAW = "Tokens per second over those in the earlier run: machine or code, runs made apart cannot tell"
 
 
 def comparison(summaries: Sequence[Summary]) -> Part:
@@ -21,19 +29,14 @@ def comparison(summaries: Sequence[Summary]) -> Part:
         return Part("compare", "Paceline benchmark · comparison", said, "", [])
     found = across([summary.run for summary in summaries])
     sections = [
-        Section(f"against{number}", f"{other.run.name} against {first.run.name}", _blocks(between))
+        Section(f"against{number}", f"{other.run.name} against {first.run.name}", list(_blocks(between)))
         for number, (other, between) in enumerate(zip(others, found, strict=True), start=1)
     ]
-    more = (
-        "What is compared is each method's speed-up over plain decoding, prompt by prompt, so that a machine that was "
-        "slower on one day does not count. All intervals are judged together: where nothing differs, at most one "
-        "comparison in twenty calls anything."
-    )
-    return Part("compare", "Paceline benchmark · comparison", _headline(found), more, sections)
+    return Part("compare", "Paceline benchmark · comparison", _headline(found), ABOUT, sections)
 
 
 def _headline(found: Sequence[Between]) -> str:
-    called = [one for between in found for one in between.findings if one.call in (Call.FASTER, Call.SLOWER)]
+    called = [one for between in found for one in between.findings if one.call in TOLD]
     overall = [said for between in found if (said := _told(between))]
     if overall:
         return " ".join(overall)
@@ -47,39 +50,36 @@ def _told(between: Between) -> str:
     moved = [
         f"{short(one.entry)} is {one.call} ({times(one.ratio.value)}, {interval(one.ratio)})"
         for one in between.findings
-        if one.task is None and one.call in (Call.FASTER, Call.SLOWER)
+        if one.task is None and one.call in TOLD
     ]
     return f"In {short(between.run.run.name)}, {listed(moved)} than in {short(between.base.run.name)}." if moved else ""
 
 
-def _blocks(between: Between) -> list[Block]:
-    blocks: list[Block] = [Warnings(between.notes)] if between.notes else []
-    blocks.append(Text(f"{counted(between.prompts, 'prompt')} in common."))
+def _blocks(between: Between) -> Iterator[Block]:
+    if between.notes:
+        yield Warnings(between.notes)
+    yield Text(f"{counted(between.prompts, 'prompt')} in common.")
     overall = [one for one in between.findings if one.task is None]
     if overall:
-        rows = [
-            Interval(one.entry, one.ratio.value, *_bounds(one), between.run.entries.index(one.entry), _label(one))
-            for one in overall
-        ]
-        told = "; ".join(f"{row.name} {row.label}" for row in rows)
-        svg = intervals("Speed-up against the earlier run", f"Ratio of speed-ups: {told}.", rows, 1.0)
-        chart = Chart(svg, "Speed-up over that in the earlier run, all tasks. At 1 they are even.")
-        table = _table(between, "Speed-up over that in the earlier run", between.findings, calls=True)
-        blocks.append(Beside(Charts([chart]), [table]))
+        number = between.run.entries.index
+        rows = [Interval(number(one.entry), one.entry, one.ratio, _label(one)) for one in overall]
+        chart = intervals("Speed-up against the earlier run", "Ratio of speed-ups", rows, f"{RATIO}, all tasks. {EVEN}")
+        yield Group([chart, _table(between, RATIO, between.findings, calls=True)])
     if between.raw:
-        caption = "Tokens per second over those in the earlier run: machine or code, runs made apart cannot tell"
-        blocks.append(_table(between, caption, between.raw, calls=False))
-    return blocks
+        yield _table(between, RAW, between.raw, calls=False)
 
 
 def _table(between: Between, caption: str, findings: Sequence[Finding], *, calls: bool) -> Table:
-    cells = {(one.entry, one.task): one for one in findings}
-    columns: list[str | None] = [None, *(between.tasks if len(between.tasks) > 1 else [])]
-    rows = [
-        Row(entry, [_cell(cells.get((entry, task)), calls=calls) for task in columns], between.run.entries.index(entry))
-        for entry in dict.fromkeys(one.entry for one in findings)
+    found = {(one.entry, one.task): one for one in findings}
+    tasks: list[str | None] = [None, *(between.tasks if len(between.tasks) > 1 else [])]
+
+    def cells(entry: str, _: object) -> list[Cell]:
+        return [_cell(found.get((entry, task)), calls=calls) for task in tasks]
+
+    entries = [
+        (between.run.entries.index(entry), entry, None) for entry in dict.fromkeys(one.entry for one in findings)
     ]
-    return Table(caption, ["method", *(task or ALL for task in columns)], rows)
+    return by_method(caption, [task or ALL for task in tasks], entries, cells)
 
 
 def _cell(one: Finding | None, *, calls: bool) -> Cell:
@@ -89,10 +89,5 @@ def _cell(one: Finding | None, *, calls: bool) -> Cell:
     return Cell(times(one.ratio.value), "\n".join(filter(None, small)))
 
 
-def _bounds(one: Finding) -> tuple[float, float]:
-    return (one.ratio.low, one.ratio.high) if one.ratio.bounded else (one.ratio.value, one.ratio.value)
-
-
 def _label(one: Finding) -> str:
-    bounds = interval(one.ratio)
-    return f"{times(one.ratio.value)} ({bounds}) {one.call}" if bounds else times(one.ratio.value)
+    return labelled(one.ratio) + (f" {one.call}" if interval(one.ratio) else "")

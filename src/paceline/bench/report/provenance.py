@@ -1,58 +1,54 @@
-"""The section that lets somebody else do it again: what was run, on what, by what, from what."""
+"""The section that lets a reader repeat the run: what was run, on what, by what, from what."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
-from paceline.bench.report.blocks import Block, Code, Columns, Row, Section, Table, Text
+from paceline.bench.report.blocks import Block, Group, Row, Table, Text
 from paceline.bench.report.words import NOTHING
 from paceline.bench.summary import Summary
 
 
-def provenance(summary: Summary) -> Section:
-    about = summary.run.about
-    small = [_named("Recipe", about.recipe), _named("Model", about.model)]
-    if sources := about.workload.get("sources"):
-        small.append(_named("Sources, by the first digits of their SHA-256", sources))
-    if about.energy:
-        small.append(_named("Energy", about.energy))
-    if about.warm_up:
-        small.append(_named("Warm-up", {name: _warmed(found) for name, found in about.warm_up.items()}))
-    small += [_named(_sitting_title(n, len(about.sittings)), s) for n, s in enumerate(about.sittings, start=1)]
-    blocks: list[Block] = [Columns([_contestant(entry) for entry in about.entries])]
+def provenance(summary: Summary) -> Iterator[Block]:
+    about, sittings = summary.run.about, summary.run.about.sittings
+    small = {
+        "Recipe": about.recipe,
+        "Model": about.model,
+        "Sources, by the first digits of their SHA-256": about.workload.get("sources"),
+        "Energy": about.energy,
+        "Warm-up": {name: _warmed(found) for name, found in about.warm_up.items()},
+    }
+    for n, sitting in enumerate(sittings, start=1):
+        small["Sitting" if len(sittings) == 1 else f"Sitting {n} of {len(sittings)}"] = sitting
+    yield Group([_contestant(entry) for entry in about.entries], "columns")
     if about.missing:
-        blocks.append(_named("Asked for and missing", about.missing))
-    blocks.append(_cells(about.workload.get("cells") or {}))
-    blocks += [Text(f"{str(note).rstrip('.')}.") for note in about.workload.get("notes") or ()]
-    blocks.append(Columns(small))
-    if command := next((s["command"] for s in about.sittings if s.get("command")), None):
-        blocks += [Text("To do it again:"), Code(str(command))]
-    return Section("provenance", "How it was made", blocks)
-
-
-def _sitting_title(number: int, count: int) -> str:
-    return "Sitting" if count == 1 else f"Sitting {number} of {count}"
+        yield _named("Asked for and missing", about.missing)
+    yield _cells(about.workload.get("cells") or {})
+    yield from (Text(f"{str(note).rstrip('.')}.") for note in about.workload.get("notes") or ())
+    yield Group([_named(caption, data) for caption, data in small.items() if data], "columns")
+    if command := next((s["command"] for s in sittings if s.get("command")), None):
+        yield from (Text("To do it again:"), Text(str(command), "code"))
 
 
 def _named(caption: str, data: Mapping[str, Any]) -> Table:
     rows = [Row(name.replace("_", " "), [value]) for name, value in _flat(data)]
-    return Table(caption, ["", ""], rows, words=True)
+    return Table(caption, ["", ""], rows, "words")
 
 
 def _flat(data: Mapping[str, Any], before: str = "") -> list[tuple[str, str]]:
-    """Names and values; what lies within is named with what it lies in."""
+    """Names and values; a nested name begins with that of its parent."""
     found = list[tuple[str, str]]()
     for name, value in data.items():
         if isinstance(value, Mapping) and value:
             found += _flat(value, f"{before}{name}: ")
         else:
-            found.append((f"{before}{name}", value_told(value)))
+            found.append((f"{before}{name}", _value(value)))
     return found
 
 
-def value_told(value: Any) -> str:
+def _value(value: Any) -> str:
     if value is None or value == [] or value == {}:
         return NOTHING
     if isinstance(value, bool):

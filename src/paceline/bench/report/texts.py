@@ -1,25 +1,26 @@
-"""Texts, token by token: are they plain decoding's, and who wrote what of them."""
+"""Texts, token by token: whether they are plain decoding's, and where each token came from."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
-from itertools import zip_longest
+from itertools import islice, zip_longest
+
+import numpy as np
 
 from paceline.api.pictures import TokenPicture
-from paceline.bench.report.blocks import Block, Cell, Quote, Row, Section, Table, Text, Tokens
-from paceline.bench.report.speed import written_entries
-from paceline.bench.report.words import NOTHING, counted, number, rate, share, times
+from paceline.api.piece import Piece
+from paceline.bench.report.blocks import Block, Cell, Row, Table, Text, Tokens, by_method
+from paceline.bench.report.words import NOTHING, counted, entries_of, number, rate, share, times
 from paceline.bench.run.record import Record, Verdict
-from paceline.bench.summary import LOOPING, Summary, repeated, speed_up
-from paceline.engine.account import Totals
+from paceline.bench.summary import LOOPING, Figures, Summary
 from paceline.verify import Kind
 
 EXAMPLE_TOKENS = 160
 QUOTED = 900
-"""Letters of a prompt that are quoted; of a longer one its end, which is what was gone on from."""
+"""Letters of a prompt that are quoted; of a longer one its end, which the texts continue."""
+SHORT = 16
+"""Tokens below which a text is no good example."""
 MEANINGS = {
     Verdict.REFERENCE: "plain decoding's own texts",
     Verdict.EQUAL: "plain decoding's text, token for token",
@@ -32,44 +33,23 @@ MEANINGS = {
 }
 
 
-@dataclass(frozen=True)
-class Spelled:
-    """A token of a record, as pictures want it."""
-
-    text: str
-    token: int | None
-    source: str = ""
-    round: int = 0
-    kind: str = Kind.UNTOLD
-    score: float = 0.0
-
-
-def equality(summary: Summary) -> Section:
+def equality(summary: Summary) -> Iterator[Block]:
     """How texts compare with plain decoding's."""
-    entries = written_entries(summary)
+    entries = entries_of(summary)
     seen = [verdict for verdict in Verdict if any(verdict in f.verdicts for _, _, f in entries)]
-    rows = [
-        Row(
-            entry,
-            [
-                *(Cell(str(f.verdicts[v])) if v in f.verdicts else Cell("") for v in seen),
-                number(f.flips_per_1000),
-                f"{f.texts:,}",
-                share(f.repeated_8grams),
-                str(f.degenerate),
-            ],
-            n,
-        )
-        for n, entry, f in entries
-    ]
-    head = ["method", *(v.value for v in seen), "flips per 1000", "texts", "repeated 8-grams", "degenerate"]
+
+    def cells(_: str, f: Figures) -> list[str]:
+        counts = [str(f.verdicts.get(verdict, "")) for verdict in seen]
+        return [*counts, number(f.flips_per_1000), f"{f.texts:,}", share(f.repeated_8grams), str(f.degenerate)]
+
+    head = [*(verdict.value for verdict in seen), "flips per 1000", "texts", "repeated 8-grams", "degenerate"]
     words = "; ".join(f"{verdict.value}: {MEANINGS[verdict]}" for verdict in seen)
     degenerate = (
         f"A text is degenerate where more than {LOOPING:.0%} of its 8-grams occurred before in it; loops flatter "
         "methods that look things up in the text."
     )
-    table = Table("Texts by how they compare with plain decoding's", head, rows)
-    return Section("equality", "The same text?", [table, Text(f"{words}. {degenerate}" if words else degenerate)])
+    yield by_method("Texts by how they compare with plain decoding's", head, entries, cells)
+    yield Text(f"{words}. {degenerate}" if words else degenerate)
 
 
 def pictured(record: Record, *, most: int | None = None) -> TokenPicture:
@@ -78,72 +58,52 @@ def pictured(record: Record, *, most: int | None = None) -> TokenPicture:
     if most is not None and len(pieces) > most:
         last = pieces[most - 1].round
         pieces = tuple(p for p in pieces[: 2 * most] if p.round <= last) if record.rounds else pieces[:most]
-    return TokenPicture("", pieces, _totals(record))
+    return TokenPicture("", pieces)
 
 
-def _pieces(record: Record) -> Iterator[Spelled]:
-    """Its tokens with all that the record tells of each. Text behind the last token has none."""
-    rounds = record.rounds or {}
-    number, ends = 0, _ends(rounds.get("emitted", []))
-    told = zip_longest(record.pieces, record.tokens)
-    for place, (text, token) in enumerate(told):
-        while number + 1 < len(ends) and place >= ends[number]:
-            number += 1
+def _pieces(record: Record) -> Iterator[Piece]:
+    """Its tokens with all that the record says of each. Text after the last token has none."""
+    rounds = record.rounds or {"emitted": [], "drafted": [], "refused": []}
+    emitted = np.array(rounds["emitted"], int)
+    columns = (record.pieces, record.tokens, record.sources, record.scores, np.arange(len(emitted)).repeat(emitted))
+    length, last = max(len(record.pieces), len(record.tokens)), max(len(emitted) - 1, 0)
+    for text, token, source, score, place in islice(zip_longest(*columns), length):
+        which = last if place is None else int(place)
         if token is None:
-            yield Spelled(text or "", None, round=number)
+            yield Piece(text or "", None, "", round=which)
             continue
-        source = record.sources[place] if place < len(record.sources) else ""
-        score = record.scores[place] if place < len(record.scores) else 0.0
-        kind = Kind.of(source, rounds["drafted"][number], rounds["refused"][number]) if ends else Kind.UNTOLD
-        yield Spelled(text or "", token, source, number, kind, score)
+        told = (source or "", rounds["drafted"][which], rounds["refused"][which]) if len(emitted) else None
+        kind = Kind.UNTOLD if told is None else Kind.of(*told)
+        yield Piece(text or "", token, source or "", round=which, kind=kind, score=score or 0.0)
 
 
-def _ends(emitted: Sequence[float]) -> list[int]:
-    ends, done = list[int](), 0
-    for count in emitted:
-        done += int(count)
-        ends.append(done)
-    return ends
-
-
-def _totals(record: Record) -> Totals:
-    rounds = record.rounds or {}
-    drafted = rounds.get("drafted", [])
-    return Totals(
-        rounds=len(rounds.get("emitted", [])),
-        tokens=len(record.tokens),
-        drafted=int(sum(drafted)),
-        accepted=int(sum(rounds.get("accepted", []))),
-        drafting_rounds=sum(count > 0 for count in drafted),
-        seconds_prefill=(record.split or {}).get("prefill", 0.0),
-        seconds_draft=sum(rounds.get("seconds_draft", [])),
-        seconds_score=sum(rounds.get("seconds_score", [])),
-        seconds_read=sum(rounds.get("seconds_read", [])),
-        seconds_judge=sum(rounds.get("seconds_judge", [])),
-    )
-
-
-def figures_of(summary: Summary, record: Record) -> str:
-    """What is said of one text."""
+def figures_of(summary: Summary, text: int) -> str:
+    """What is said of one text, by its number in the run."""
+    record, row = summary.run.records[text], summary.texts.loc[text]
     said = [counted(len(record.tokens), "token")]
-    if record.rounds is not None and record.rounds["emitted"]:
-        rounds = len(record.rounds["emitted"])
-        said.append(f"{number(len(record.tokens) / rounds)} per round")
+    if row.rounds > 0:
+        said.append(f"{number(row.tokens / row.rounds)} per round")
     if record.speed:
         said.append(f"{rate(record.speed)} tokens/s")
-    pair = summary.pairs([record])
-    if record.entry != summary.base and pair:
-        said.append(times(speed_up(*pair[0])))
+    if record.entry != summary.base and text in (ratios := _ratios(summary)):
+        said.append(times(ratios[text]))
     said.append(record.verdict.value + ("" if record.parts_at is None else f" (parts at token {record.parts_at + 1})"))
-    if repeated(tuple(record.tokens)) > LOOPING:
-        said.append("degenerate")
-    return " · ".join(said)
+    return " · ".join([*said, *(["degenerate"] if row.looping else [])])
 
 
-def shown(summary: Summary, record: Record, *, most: int | None = None, link: str = "") -> Tokens:
+@lru_cache(maxsize=4)
+def _ratios(summary: Summary) -> dict[int, float]:
+    """The speed-up of each text."""
+    pairs = summary.beside(summary.base)
+    return dict(zip(pairs.text, pairs.ratio, strict=True))
+
+
+def shown(summary: Summary, text: int, *, most: int | None = None, link: str = "") -> Tokens:
+    """A text, by its number in the run, as a block."""
+    record = summary.run.records[text]
     picture = pictured(record, most=most)
     cut = len(picture.pieces) < len(record.tokens)
-    said = figures_of(summary, record) + (f" · the first {len(picture.pieces)} tokens" if cut else "")
+    said = figures_of(summary, text) + (f" · the first {len(picture.pieces)} tokens" if cut else "")
     plain = record.text if record.rounds is None or not record.pieces else ""
     place = summary.entries.index(record.entry)
     return Tokens(picture, place, record.entry, said, link, source_numbers(summary), plain)
@@ -152,95 +112,82 @@ def shown(summary: Summary, record: Record, *, most: int | None = None, link: st
 @lru_cache(maxsize=4)
 def source_numbers(summary: Summary) -> Mapping[str, int]:
     """Every source of a run by a number of its own; 0 is the model itself."""
-    sources = {source: None for r in in_order(summary, summary.run.records) for source in r.sources if source}
-    return {"": 0, **{source: number for number, source in enumerate(sources, start=1)}}
+    records = (summary.run.records[text] for text in in_order(summary, range(len(summary.run.records))))
+    sources = dict.fromkeys(source for record in records for source in record.sources if source)
+    return {"": 0, **{source: place for place, source in enumerate(sources, start=1)}}
 
 
-def in_order(summary: Summary, records: Sequence[Record]) -> list[Record]:
-    """Records in the order of entries, which is not that in which they were written."""
-    return sorted(records, key=lambda record: summary.entries.index(record.entry))
+def in_order(summary: Summary, texts: Iterable[int]) -> list[int]:
+    """Numbers of texts in the order of entries, which is not that in which they were written."""
+    return sorted(texts, key=lambda text: summary.entries.index(summary.run.records[text].entry))
 
 
-def telling(summary: Summary) -> list[Record]:
-    """A text of every method, on the prompt where what rounds bring is nearest to what they bring on the whole, so
-    that nobody is shown at their best. Loops are left out where there is anything else."""
-    groups: dict[tuple[str, int], list[Record]] = {}
-    for record in summary.run.records:
-        if record.repeat == 0 and record.rounds is not None:
-            groups.setdefault((record.prompt, record.turn), []).append(record)
-    best = min(groups.values(), key=lambda found: _oddity(summary, found), default=[])
-    drafting = [record for record in best if any((record.rounds or {}).get("drafted", []))]
-    return in_order(summary, drafting or best[:1])
-
-
-def _oddity(summary: Summary, records: Sequence[Record]) -> tuple[bool, bool, float]:
-    odd = 0.0
-    for record in records:
-        figures = summary.figures(record.entry)
-        if record.rounds and record.rounds["emitted"] and figures is not None and figures.tokens_per_round:
-            here = len(record.tokens) / len(record.rounds["emitted"])
-            odd += abs(math.log(max(here, 0.1) / figures.tokens_per_round))
-    short = all(len(record.tokens) < 16 for record in records)
-    return any(repeated(tuple(r.tokens)) > LOOPING for r in records), short, odd / max(len(records), 1)
+def typical(summary: Summary) -> list[int]:
+    """A text of every method that drafts, on the prompt where tokens per round are nearest to what they are on the
+    whole, so that no method is shown at its best. Loops and short texts come last."""
+    texts = summary.texts[(summary.texts["repeat"] == 0) & summary.texts.rounds.notna()]
+    if texts.empty:
+        return []
+    usual = texts.entry.map({entry: figures.tokens_per_round for _, entry, figures in entries_of(summary)})
+    odd = np.log((texts.tokens / texts.rounds).clip(lower=0.1) / usual).abs().fillna(0.0)
+    prompts = texts.assign(odd=odd, long=texts.tokens >= SHORT).groupby(["prompt", "turn"], sort=False)
+    ranked = prompts.agg({"looping": "any", "long": "any", "odd": "mean"})
+    prompt, turn = ranked.sort_values([*ranked], ascending=[True, False, True], kind="stable").index[0]
+    chosen = texts[(texts.prompt == prompt) & (texts.turn == turn)]
+    drafting = chosen[chosen.drafted > 0]
+    return in_order(summary, drafting.index if len(drafting) else chosen.index[:1])
 
 
 def quoted(summary: Summary, prompt: str, turn: int) -> list[Block]:
-    """What was asked, where the run still knows it."""
+    """What was asked, where the run still has it."""
     known = summary.run.prompts.get(prompt)
     if known is None:
         return []
     words = known.turns[turn].strip()
-    return [Quote(words if len(words) <= QUOTED else "…" + words[-QUOTED:])]
+    return [Text(words if len(words) <= QUOTED else "…" + words[-QUOTED:], "quote")]
 
 
-def examples(summary: Summary, pages: dict[str, str], chosen: Sequence[str], total: int) -> Section:
-    """One telling text of every method, and the list of all that have a page."""
-    found = telling(summary)
-    blocks: list[Block] = []
+def examples(summary: Summary, pages: Mapping[str, str]) -> Iterator[Block]:
+    """A typical text of every method, and the list of prompts that have a page of texts."""
+    found = typical(summary)
     if found:
-        where = f"{found[0].task}, {found[0].language}, prompt {found[0].prompt}"
-        blocks.append(
-            Text(
-                f"One text ({where}), as each method wrote it: the one where rounds brought most nearly what they "
-                "bring on the whole. What was drafted stands on its source's colour, the model's own tokens on none."
-            )
+        first = summary.run.records[found[0]]
+        yield Text(
+            f"One text ({first.task}, {first.language}, prompt {first.prompt}), as each method wrote it: the one where "
+            "rounds brought most nearly what they bring on the whole. What was drafted stands on its source's colour, "
+            "the model's own tokens on none."
         )
-        blocks += quoted(summary, found[0].prompt, found[0].turn)
-        blocks += [shown(summary, r, most=EXAMPLE_TOKENS, link=pages.get(r.prompt, "")) for r in found]
+        yield from quoted(summary, first.prompt, first.turn)
+        link = pages.get(first.prompt, "")
+        yield from (shown(summary, text, most=EXAMPLE_TOKENS, link=link) for text in found)
     else:
-        blocks.append(Text("No contestant of this run told its rounds, so no text can be coloured."))
-    if chosen:
-        blocks.append(_list_of_pages(summary, pages, chosen))
-        if len(chosen) < total:
-            blocks.append(Text(f"{len(chosen)} of {counted(total, 'prompt')} have a page; --texts {total} writes all."))
-    return Section("texts", "Texts, token by token", blocks)
+        yield Text("No contestant of this run told its rounds, so no text can be coloured.")
+    if pages:
+        yield _list_of_pages(summary, pages)
+        if len(pages) < (total := summary.texts.prompt.nunique()):
+            yield Text(f"{len(pages)} of {counted(total, 'prompt')} have a page; --texts {total} writes all.")
 
 
-def _list_of_pages(summary: Summary, pages: dict[str, str], chosen: Sequence[str]) -> Table:
+def _list_of_pages(summary: Summary, pages: Mapping[str, str]) -> Table:
     first = {record.prompt: record for record in reversed(summary.run.records)}
     rows = []
-    for prompt in chosen:
+    for prompt, page in pages.items():
         record = first[prompt]
         beginning = " ".join(record.text.split())
         beginning = beginning if len(beginning) <= 60 else beginning[:59] + "…"
-        rows.append(
-            Row(
-                pages[prompt].rpartition("/")[2].removesuffix(".html"),
-                [Cell(prompt, link=pages[prompt]), record.task, record.language, beginning or NOTHING],
-            )
-        )
+        name = page.rpartition("/")[2].removesuffix(".html")
+        rows.append(Row(name, [Cell(prompt, link=page), record.task, record.language, beginning or NOTHING]))
     head = ["page", "prompt", "task", "language", "begins"]
-    return Table("Texts of all methods, prompt by prompt", head, rows, folded=len(rows) > 8, words=True)
+    return Table("Texts of all methods, prompt by prompt", head, rows, "words", folded=len(rows) > 8)
 
 
-def prompts_to_show(summary: Summary, most: int) -> list[str]:
+def prompts_to_show(summary: Summary, most: int) -> Sequence[str]:
     """Prompts that get a page: all, or those of the examples and others evenly spread over the run."""
     prompts = list(dict.fromkeys(record.prompt for record in summary.run.records))
     if len(prompts) <= most or not most:
         return prompts[:most]
-    wanted = dict.fromkeys([record.prompt for record in telling(summary)][:most])
-    step = len(prompts) / most
-    for number_ in range(most):
+    wanted = dict.fromkeys(summary.run.records[text].prompt for text in typical(summary)[:most])
+    for place in range(most):
         if len(wanted) < most:
-            wanted[prompts[int(number_ * step)]] = None
+            wanted[prompts[int(place * len(prompts) / most)]] = None
     return [prompt for prompt in prompts if prompt in wanted]

@@ -2,31 +2,41 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from paceline.bench.doubts import doubts
-from paceline.bench.report.blocks import Part, Section, Warnings
+from paceline.bench.report.blocks import Block, Part, Section, Warnings
 from paceline.bench.report.comparison import comparison
 from paceline.bench.report.costs import energy, latency
-from paceline.bench.report.markdown import report_markdown
-from paceline.bench.report.page import report_page, texts_page
+from paceline.bench.report.forms import report_markdown, report_page, texts_page
 from paceline.bench.report.provenance import provenance
 from paceline.bench.report.rounds import by_position, per_round, time_split
-from paceline.bench.report.speed import acceptance_and_speed, figures_at_a_glance, heat, speed
+from paceline.bench.report.speed import fit, glance, heat, speed
 from paceline.bench.report.texts import equality, examples, in_order, prompts_to_show, quoted, shown
 from paceline.bench.report.words import headline, second_sentences
-from paceline.bench.run.record import Record
 from paceline.bench.summary import Summary
+from paceline.bench.warnings import warnings
 
 TEXTS = "texts"
 PAGE, MARKDOWN = "report.html", "report.md"
 MARK = "written by paceline bench report"
+SECTIONS: dict[str, tuple[str, Callable[[Summary], Iterable[Block]]]] = {
+    "speed": ("Speed-up by task", speed),
+    "heat": ("Where it helps", heat),
+    "rounds": ("Tokens per round", per_round),
+    "positions": ("Acceptance by position", by_position),
+    "time": ("Where the time goes", time_split),
+    "fit": ("Speed-up against acceptance", fit),
+    "latency": ("Waiting", latency),
+    "energy": ("Energy and memory", energy),
+    "equality": ("The same text?", equality),
+}
+"""Of a run that has texts. Those without a block are left out."""
 
 
 @dataclass(frozen=True)
 class TextPage:
-    """Where the texts of one prompt of a run stand."""
+    """The page with the texts of one prompt of a run."""
 
     summary: Summary
     prompt: str
@@ -65,18 +75,13 @@ def _text_pages(summaries: Sequence[Summary], most: int) -> Iterator[TextPage]:
 
 def _of_run(number: int, summary: Summary, pages: Sequence[TextPage]) -> Part:
     """One run from headline to provenance."""
-    opening = Section("glance", "", [figures_at_a_glance(summary), Warnings(doubts(summary))])
-    if not summary.run.records:
-        sections = [opening, provenance(summary)]
-    else:
-        total = len({record.prompt for record in summary.run.records})
-        found = [
-            *(opening, speed(summary), heat(summary), per_round(summary), by_position(summary), time_split(summary)),
-            *(acceptance_and_speed(summary), latency(summary), energy(summary), equality(summary)),
-            examples(summary, {page.prompt: page.name for page in pages}, [page.prompt for page in pages], total),
-            provenance(summary),
-        ]
-        sections = [section for section in found if section is not None]
+    opening = Section("glance", "", [glance(summary), Warnings(warnings(summary))])
+    sections = [opening, Section("provenance", "How it was made", list(provenance(summary)))]
+    if summary.run.records:
+        found = [Section(key, title, list(blocks(summary))) for key, (title, blocks) in SECTIONS.items()]
+        texts = examples(summary, {page.prompt: page.name for page in pages})
+        found.append(Section("texts", "Texts, token by token", list(texts)))
+        sections[1:1] = [section for section in found if section.blocks]
     sittings = summary.run.about.sittings
     when = str(sittings[0].get("started") or sittings[0].get("when") or "")[:10] if sittings else ""
     kicker = " · ".join(filter(None, ["Paceline benchmark", summary.run.name, when]))
@@ -86,20 +91,19 @@ def _of_run(number: int, summary: Summary, pages: Sequence[TextPage]) -> Part:
 def _text_page(page: TextPage, beside: Mapping[str, TextPage]) -> str:
     """All texts of one prompt, turn by turn."""
     summary = page.summary
-    records = [r for r in summary.run.records if r.prompt == page.prompt]
-    first = min(record.repeat for record in records)
-    turns: dict[int, list[Record]] = {}
-    for record in records:
-        if record.repeat == first:
-            turns.setdefault(record.turn, []).append(record)
+    texts = summary.texts[summary.texts.prompt == page.prompt]
+    turns = texts[texts["repeat"] == texts["repeat"].min()].groupby("turn", sort=False).groups
     sections = [
         Section(
             f"turn{turn + 1}",
             f"Turn {turn + 1}" if len(turns) > 1 else "As each contestant wrote it",
-            [*quoted(summary, page.prompt, turn), *(shown(summary, r) for r in in_order(summary, found))],
+            [*quoted(summary, page.prompt, turn), *(shown(summary, text) for text in in_order(summary, found))],
         )
         for turn, found in turns.items()
     ]
-    neighbours = [(word, other.name.removeprefix(f"{TEXTS}/")) for word, other in beside.items()]
-    title = f"{records[0].task}, {records[0].language}: {page.prompt}"
-    return texts_page(title, MARK, f"../{PAGE}", neighbours, sections)
+    first = texts.iloc[0]
+    links = [
+        ("report", f"../{PAGE}"),
+        *((word, other.name.removeprefix(f"{TEXTS}/")) for word, other in beside.items()),
+    ]
+    return texts_page(f"{first.task}, {first.language}: {page.prompt}", MARK, links, sections)

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from rich.cells import cell_len
+
 from paceline.bench.run.record import Verdict
 from paceline.bench.statistics import Estimate
 from paceline.bench.summary import Figures, Summary
 
+Entries = list[tuple[int, str, Figures]]
 NOTHING = "–"
+ALL = "all"
 MINUS = "−"
 LONGEST = 44
 """Characters of a name in a sentence."""
@@ -28,15 +32,9 @@ def interval(found: Estimate | None, digits: int = 2) -> str:
 
 def rate(value: float | None) -> str:
     """Tokens per second."""
-    return (
-        NOTHING
-        if value is None
-        else f"{value:.2f}"
-        if value < 9.995
-        else f"{value:.1f}"
-        if value < 999.95
-        else f"{value:,.0f}"
-    )
+    if value is None:
+        return NOTHING
+    return f"{value:.2f}" if value < 9.995 else f"{value:.1f}" if value < 999.95 else f"{value:,.0f}"
 
 
 def number(value: float | None, digits: int = 2) -> str:
@@ -74,6 +72,12 @@ def size(count: int | None) -> str:
     return f"{value:.3g} {unit}"
 
 
+def labelled(found: Estimate) -> str:
+    """A speed-up with its interval, in a chart."""
+    bounds = interval(found)
+    return f"{times(found.value)} ({bounds})" if bounds else times(found.value)
+
+
 def counted(count: int, noun: str) -> str:
     return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
 
@@ -83,9 +87,17 @@ def listed(words: Sequence[str]) -> str:
     return f"{', '.join(words[:-1])} and {words[-1]}" if len(words) > 1 else "".join(words)
 
 
-def short(name: str) -> str:
-    """A name that a sentence can hold: the middle of a long one is left out."""
-    return name if len(name) <= LONGEST else f"{name[: LONGEST // 2]}…{name[1 - LONGEST // 2 :]}"
+def short(name: str, most: int = LONGEST) -> str:
+    """A name in at most so many letters, of which wide ones count twice. Names differ at both ends, so the middle of a
+    long one is left out."""
+    halves = (name[: (n + 1) // 2] + "…" + name[len(name) - n // 2 :] for n in range(len(name) - 1, 0, -1))
+    return name if cell_len(name) <= most else next((half for half in halves if cell_len(half) <= most), name[:1])
+
+
+def entries_of(summary: Summary) -> Entries:
+    """Entries that wrote something: number, name and figures over everything."""
+    found = ((number, entry, summary.figures(entry)) for number, entry in enumerate(summary.entries))
+    return [(number, entry, figures) for number, entry, figures in found if figures is not None]
 
 
 def model_name(summary: Summary) -> str:
@@ -102,10 +114,10 @@ def best_of(summary: Summary, *, ours: bool) -> Figures | None:
         if entry != summary.base and told.get(entry) is ours
         if (figures := summary.figures(entry)) is not None and figures.speed_up is not None
     ]
-    return max(found, key=lambda figures: _speed_up(figures).value, default=None)
+    return max(found, key=lambda figures: speed_up_of(figures).value, default=None)
 
 
-def _speed_up(figures: Figures) -> Estimate:
+def speed_up_of(figures: Figures) -> Estimate:
     assert figures.speed_up is not None, "the best of those that have one"
     return figures.speed_up
 
@@ -129,7 +141,7 @@ def headline(summary: Summary) -> str:
         if speed is None:
             return f"On {model}, rounds were counted and no speed was measured."
         return f"Plain decoding writes {rate(speed)} tokens per second on {model}; no method was held against it."
-    found = _speed_up(best)
+    found = speed_up_of(best)
     alone = sum(bool(entry.get("ours", True)) for entry in summary.run.about.entries) == 2
     if found.value > 1 and (found.low > 1 or not found.bounded):
         said = told(found).replace("×", "× as fast as plain decoding", 1)
@@ -145,12 +157,12 @@ def second_sentences(summary: Summary) -> str:
     """What qualifies the headline: a faster peer, the other way to take a mean, and what the numbers were taken on."""
     said = []
     best, peer = best_of(summary, ours=True), best_of(summary, ours=False)
-    if peer is not None and _speed_up(peer).value > (1.0 if best is None else _speed_up(best).value):
-        ran = told(_speed_up(peer)).replace("×", "× our plain decoding", 1)
-        chance = "" if _speed_up(peer).excludes(1) else ", which may be chance"
+    if peer is not None and speed_up_of(peer).value > (1.0 if best is None else speed_up_of(best).value):
+        ran = told(speed_up_of(peer)).replace("×", "× our plain decoding", 1)
+        chance = "" if speed_up_of(peer).excludes(1) else ", which may be chance"
         said.append(f"Another library was faster: {short(peer.entry)} ran at {ran}{chance}.")
     if best is not None and best.speed_up_of_means is not None:
-        other, found = best.speed_up_of_means, _speed_up(best)
+        other, found = best.speed_up_of_means, speed_up_of(best)
         if (other.value > 1) != (found.value > 1):
             said.append(f"Taken over all tokens together, not text by text, {short(best.entry)} ran at {told(other)}.")
     recipe, about = summary.run.about.recipe, summary.run.about

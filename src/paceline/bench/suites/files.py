@@ -18,6 +18,7 @@ from pathlib import Path
 
 from paceline.bench.suites.prompts import Prompt
 from paceline.bench.suites.sources import Row, Sources
+from paceline.errors import InputError
 
 TASK, LANGUAGE = "prompts", "und"
 """Of rows that do not say. The language is ISO 639's word for an undetermined one."""
@@ -32,15 +33,15 @@ def read_prompts(sources: Sources, path: Path, *, scripted: bool = False) -> lis
     for row in sources.rows(path):
         prompt = _prompt(row)
         if prompt.key in lines:
-            raise ValueError(
+            raise InputError(
                 f"{row.where} has the key {prompt.key!r} of line {lines[prompt.key]}; a key names one prompt only"
             )
         if scripted and (prompt.script is None or prompt.chat):
-            raise ValueError(f"{row.where} cannot be replayed: it needs a 'prompt' and the 'text' that goes on from it")
+            raise InputError(f"{row.where} cannot be replayed: it needs a 'prompt' and the 'text' that goes on from it")
         lines[prompt.key] = row.number
         prompts.append(prompt)
     if not prompts:
-        raise ValueError(f"{path} holds no prompts: it is empty")
+        raise InputError(f"{path} holds no prompts: it is empty")
     return prompts
 
 
@@ -55,18 +56,18 @@ def _prompt(row: Row) -> Prompt:
     if isinstance(row.value, str):
         row = Row({"prompt": row.value}, row.number, row.where)
     if not isinstance(row.value, dict):
-        raise ValueError(f"{row.where} is neither an object nor a text")
+        raise InputError(f"{row.where} is neither an object nor a text")
     kinds = [kind for kind in KINDS if kind in row.value]
     if len(kinds) != 1:
         odd = ", ".join(map(repr, sorted(set(row.value) - KNOWN)))  # perhaps misspelt
         has = f", not {' and '.join(map(repr, kinds))}" if kinds else f", and has {odd}" if odd else ""
-        raise ValueError(f"{row.where} needs one of 'prompt', 'turns' and 'messages'{has}")
+        raise InputError(f"{row.where} needs one of 'prompt', 'turns' and 'messages'{has}")
     chat = row.get("chat", kinds != ["prompt"])
     if not isinstance(chat, bool):
-        raise ValueError(f"{row.where} has a 'chat' that is neither true nor false")
+        raise InputError(f"{row.where} has a 'chat' that is neither true nor false")
     turns = _turns(row, kinds[0])
     if not chat and len(turns) > 1:
-        raise ValueError(f"{row.where} has {len(turns)} turns and is no chat; give it one turn, or leave 'chat' out")
+        raise InputError(f"{row.where} has {len(turns)} turns and is no chat; give it one turn, or leave 'chat' out")
     return Prompt(
         key=_name(row, KEYS) or f"line-{row.number}",
         task=_name(row, TASKS) or TASK,
@@ -84,11 +85,11 @@ def _turns(row: Row, kind: str) -> tuple[str, ...]:
         return row.texts(kind)
     messages = row.get(kind)
     if not isinstance(messages, list) or not messages:
-        raise ValueError(f"{row.where} has no 'messages': a list of role and content")
+        raise InputError(f"{row.where} has no 'messages': a list of role and content")
     rows = [Row(message, row.number, row.where) for message in messages]
     roles = dict.fromkeys(str(each.get("role")) for each in rows)
     if list(roles) != ["user"]:
-        raise ValueError(
+        raise InputError(
             f"{row.where} has messages of {', '.join(roles)}; give only the user's, for the model writes its answers "
             "itself"
         )
@@ -102,7 +103,7 @@ def _name(row: Row, names: tuple[str, ...]) -> str | None:
         return None
     found = row.get(name)
     if isinstance(found, bool) or not isinstance(found, (str, int)) or not str(found).strip():
-        raise ValueError(f"{row.where} has a {name!r} that is no name")
+        raise InputError(f"{row.where} has a {name!r} that is no name")
     if not str(found).isprintable():
-        raise ValueError(f"{row.where} has a {name!r} with characters that cannot be printed")
+        raise InputError(f"{row.where} has a {name!r} with characters that cannot be printed")
     return str(found)

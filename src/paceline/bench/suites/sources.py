@@ -25,6 +25,8 @@ DATA = "PACELINE_DATA"
 """The environment variable that names the data folder."""
 USUAL = Path("..") / "shared" / "data"
 """Where data lies beside the working folder, or beside the checkout that this file is part of."""
+TOKENIZERS = "tokenizers"
+"""The folder of the data folder that holds tokenizers."""
 BELOW = ("", "bench")
 """Files are looked for in the data folder and in this folder below it."""
 CHECKOUT = Path(__file__).resolve().parents[4]
@@ -144,6 +146,12 @@ def _download(name: str) -> Path | None:
         return Path(hf_hub_download(HUB[name], name, repo_type="dataset", local_files_only=not hub.answers()))
     except (LocalEntryNotFoundError, HfHubHTTPError, OSError):
         return None
+
+
+def tokenizers_in(sources: Sources) -> dict[str, Path]:
+    """The tokenizers of the data folder, by name."""
+    folder = sources.find(TOKENIZERS)
+    return {place.name: place for place in sorted(folder.iterdir()) if place.is_dir()} if folder is not None else {}
 
 
 def _value(text: str) -> Any:

@@ -15,6 +15,7 @@ from paceline.bench.suites.phrases import PHRASES, about_passage, with_code, wit
 from paceline.bench.suites.prompts import CELL, Prompt, chosen, spread
 from paceline.bench.suites.running import languages_of, passages
 from paceline.bench.suites.sources import Sources
+from paceline.errors import InputError, Unavailable
 
 CHAT, TRANSLATION, SUMMARIZATION = "mt_bench", "translation", "summarization"
 QA, MATH, RAG, CODE = "qa", "math_reasoning", "rag", "code"
@@ -49,7 +50,7 @@ Found = tuple[list[Item], str]
 """A cell, and what stands in for what; nothing, if it is built as published."""
 
 
-class Absent(Exception):
+class Absent(Unavailable):
     """No source of a cell is here; the message names those that would do."""
 
 
@@ -201,7 +202,7 @@ def _questions(sources: Sources, path: Path) -> Cells:
         kind = CHAT_CATEGORIES.index(category) if category in CHAT_CATEGORIES else None
         task = ALIASES.get(category, category) if kind is None else CHAT
         if task not in TASKS:
-            raise ValueError(f"{row.where} is of the category {category!r}, which Spec-Bench does not have")
+            raise InputError(f"{row.where} is of the category {category!r}, which Spec-Bench does not have")
         found.setdefault(task, []).append((kind or 0, Item(str(row.get("question_id", row.number)), turns)))
     return {task: [item for _, item in sorted(items, key=lambda of: of[0])] for task, items in found.items()}
 
@@ -249,7 +250,7 @@ def _squad(sources: Sources, path: Path) -> Iterator[tuple[str, str, str]]:
                 for asked in paragraph["qas"]:
                     yield str(asked["id"]), str(asked["question"]), str(paragraph["context"])
     except (KeyError, TypeError):
-        raise ValueError(f"{path} is not of SQuAD's form: data, paragraphs, context, qas, question, id") from None
+        raise InputError(f"{path} is not of SQuAD's form: data, paragraphs, context, qas, question, id") from None
 
 
 def _published(sources: Sources) -> dict[str, Path]:

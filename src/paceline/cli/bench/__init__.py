@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from paceline.cli.bench import compare, draft_cost, energy, overhead, report, run, study, suite
+from paceline.cli.bench import compare, draft_cost, overhead, report, run, suite
 from paceline.cli.common import Subparsers
 
-MEASUREMENTS = (suite, run, compare, report, study, energy, overhead, draft_cost)
+MEASUREMENTS = (suite, run, compare, report, overhead, draft_cost)
 
 
 def add(commands: Subparsers) -> None:

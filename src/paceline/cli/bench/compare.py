@@ -8,14 +8,16 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from paceline.cli.common import Subparsers, add_json, aligned, print_json
+from paceline.cli.common import Subparsers, add_json, print_json
 from paceline.cli.streams import say
+from paceline.cli.tables import table
+from paceline.errors import InputError, need
 
 if TYPE_CHECKING:
     from paceline.bench.compare import Between, Finding, Within
-    from paceline.bench.oracle import Oracle
+    from paceline.bench.oracle import Oracle, Share
     from paceline.bench.statistics import Estimate
-    from paceline.bench.summary import Figures
+    from paceline.bench.summary import Summary
 
 WIDTH = 110
 BEST = "*"
@@ -49,93 +51,69 @@ def add(commands: Subparsers) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
+    need("pandas", "comparing runs", "bench")
     from paceline.bench.compare import Within, across
+    from paceline.bench.oracle import Oracle
     from paceline.bench.run.directory import read
 
     runs = [read(path) for path in options.runs]
     for one in runs:
         if not one.records:
-            raise ValueError(f"{one.path} holds no finished text; go on with its 'paceline bench run' first")
+            raise InputError(f"{one.path} holds no finished text; go on with its 'paceline bench run' first")
     if len(runs) == 1:
         within = Within(runs[0], options.base)
-        say("\n".join(_within(within)))
+        say(*_within(within), sep="\n")
         found = within.as_dict()
     else:
         betweens = across(runs, options.base)
         say("\n\n".join("\n".join(_between(between)) for between in betweens))
         found = {"base_run": runs[0].name, "runs": [between.as_dict() for between in betweens]}
     if options.oracle:
-        from paceline.bench.oracle import Oracle
-
-        oracles = [Oracle(one, options.base) for one in runs]
-        for one, oracle in zip(runs, oracles, strict=True):
-            say("", f"limits of {one.name}", *_limits(oracle), sep="\n")
-        found["oracle"] = {one.name: oracle.as_dict() for one, oracle in zip(runs, oracles, strict=True)}
+        oracles = {one.name: Oracle(one, options.base) for one in runs}
+        for name, oracle in oracles.items():
+            say("", f"limits of {name}", *_limits(oracle), sep="\n")
+        found["oracle"] = {name: oracle.as_dict() for name, oracle in oracles.items()}
     if options.json:
         print_json(found)
     return 0
 
 
-def _limits(oracle: Oracle) -> Iterator[str]:
-    """Shares of both limits, cell by cell, and what they are."""
-    base = oracle.summary.base
-    rows = [("", "", f"x {base}", "of hindsight", "limit", "of knowing", "limit", "")]
-    cell: str | None = None
-    for share in oracle.shares():
-        here = ALL if share.task is None else f"{share.task}/{share.language}"
-        shares = [f"{one.value:.0%}" + _percents(one) for one in (share.hindsight, share.knowing)]
-        limits = [f"{one:.2f}" for one in (share.hindsight_speed_up, share.knowing_speed_up)]
-        first = here if here != cell else ""
-        told = (first, share.entry, f"{share.speed_up:.2f}", shares[0], limits[0], shares[1], limits[1], "")
-        rows.append(told)
-        cell = here
-    widths = max(len(row[1]) for row in rows)
-    yield from (line.rstrip() for line in aligned([(row[0], f"{row[1]:{widths}}", *row[2:]) for row in rows]))
-    yield from _wrapped(
-        [
-            "all of rounds alone, over " + base + "; reading the prompt counts in none of it",
-            "of hindsight: of the speed that the same rounds would have had with only those nodes that were accepted, "
-            "and drafts that take no time; what is lacking went into refused rows and into drafting",
-            "of knowing: of the speed of a draft that knows the text and sends as much of it at a time as is fastest "
-            f"here, up to the {oracle.curve.most} rows that rounds of this run had",
-        ]
-    )
-
-
-def _percents(found: Estimate) -> str:
-    return f" [{found.low:.0%}, {found.high:.0%}]" if found.bounded else ""
-
-
 def _within(found: Within) -> Iterator[str]:
-    from paceline.bench.doubts import doubts
+    from paceline.bench.warnings import warnings
 
     summary = found.summary
-    for columns in _blocks(summary.tasks):
-        yield from (line.rstrip() for line in aligned(list(_rows(found, columns))))
+    entries = [entry for entry in summary.entries if summary.figures(entry) is not None]
+    for tasks in _blocks(summary.tasks):
+        last = None in tasks or len(summary.tasks) == 1
+        head = (f"x {summary.base}", *(task or ALL for task in tasks))
+        best = {task: found.best(task) for task in tasks}
+        rows = [
+            (entry, *(_speed_up(summary, entry, task, best[task]) for task in tasks), *_overall(summary, entry, last))
+            for entry in entries
+        ]
+        more = ("tokens/s", "tokens/round", "text") if last else ()
+        yield table((*head, *more), rows, left=(0, len(head) + 2))
         yield ""
     notes = [f"{BEST} the fastest of its column, and what is not told apart from it"]
     notes += [_told(one) for one in found.findings if one.task is None and summary.base not in (one.entry, one.other)]
-    yield from _wrapped([*notes, *doubts(summary)])
+    yield from _wrapped([*notes, *warnings(summary)])
 
 
-def _rows(found: Within, columns: Sequence[str | None]) -> Iterator[tuple[str, ...]]:
-    """A block of the table; the last one also has what is not by task."""
-    summary = found.summary
-    best, last = {task: found.best(task) for task in columns}, None in columns or len(summary.tasks) == 1
-    head = ("tokens/s", "tokens/round", "text") if last else ("",)
-    yield (f"x {summary.base}", *(task or ALL for task in columns), *head)
-    for entry in summary.entries:
-        cells = [summary.figures(entry, task) for task in columns]
-        overall = summary.figures(entry)
-        if overall is None:
-            continue
-        speed_ups = [None if cell is None else cell.speed_up for cell in cells]
-        marks = [BEST if entry in best[task] else " " for task in columns]
-        rate, per_round = _number(overall.tokens_per_second, ".1f"), _number(overall.tokens_per_round, ".2f")
-        rest = (rate, per_round, _texts(overall)) if last else ("",)
-        yield (entry, *(_value(one) + mark for one, mark in zip(speed_ups, marks, strict=True)), *rest)
-        if entry != summary.base:
-            yield ("", *map(_bounds, speed_ups), *("" for _ in rest))
+def _speed_up(summary: Summary, entry: str, task: str | None, best: Sequence[str]) -> list[str]:
+    figures = summary.figures(entry, task)
+    found = None if figures is None else figures.speed_up
+    bounds = [] if entry == summary.base else [_bounds(found)]
+    return [(BEST if entry in best else "") + _value(found), *bounds]
+
+
+def _overall(summary: Summary, entry: str, last: bool) -> tuple[str, ...]:
+    """What is not by task stands beside the last columns."""
+    figures = summary.figures(entry)
+    assert figures is not None, "only of entries that wrote something"
+    rate, per_round = figures.tokens_per_second, figures.tokens_per_round
+    texts = ", ".join(f"{count} {verdict}" for verdict, count in figures.verdicts.items())
+    speed, tokens = "" if rate is None else f"{rate:.1f}", "" if per_round is None else f"{per_round:.2f}"
+    return (speed, tokens, texts) if last else ()
 
 
 def _blocks(tasks: Sequence[str]) -> Iterator[list[str | None]]:
@@ -147,49 +125,69 @@ def _blocks(tasks: Sequence[str]) -> Iterator[list[str | None]]:
 
 def _between(found: Between) -> Iterator[str]:
     old, new = found.base.run.name, found.run.run.name
-    prompts = f"{found.prompts} {'prompt' if found.prompts == 1 else 'prompts'} in common"
-    yield f"{new} against {old}: {prompts}"
-    if found.findings:
-        yield ""
-        yield f"speed-up over {found.run.base}, as a share of that in {old}"
-        yield from _shares(found, found.findings, calls=True)
-    if found.raw:
-        yield ""
-        yield f"tokens/s, as a share of those in {old}: machine or code, runs made apart cannot tell"
-        yield from _shares(found, found.raw, calls=False)
+    yield f"{new} against {old}: {_prompts(found)} in common"
+    captions = {
+        f"speed-up over {found.run.base}, as a share of that in {old}": found.findings,
+        f"tokens/s, as a share of those in {old}: machine or code, runs made apart cannot tell": found.raw,
+    }
+    for caption, findings in captions.items():
+        if findings:
+            yield from ("", caption)
+            yield from _ratios(found, findings, calls=findings is found.findings)
     yield ""
     yield from _wrapped(found.notes)
 
 
-def _shares(found: Between, findings: Sequence[Finding], calls: bool) -> Iterator[str]:
-    cells = {(one.entry, one.task): one for one in findings}
-    for columns in _blocks(found.tasks):
-        rows = [("", *(task or ALL for task in columns), "")]
-        for entry in dict.fromkeys(one.entry for one in findings):
-            row = [cells.get((entry, task)) for task in columns]
-            ratios = [None if one is None else one.ratio for one in row]
-            rows += [(entry, *map(_value, ratios), ""), ("", *map(_bounds, ratios), "")]
-            if calls:
-                rows.append(("", *("" if one is None else str(one.call) for one in row), ""))
-        yield from (line.rstrip() for line in aligned(rows))
+def _ratios(found: Between, findings: Sequence[Finding], *, calls: bool) -> Iterator[str]:
+    cells = {
+        (one.entry, one.task): [_value(one.ratio), _bounds(one.ratio), *([str(one.call)] if calls else [])]
+        for one in findings
+    }
+    for tasks in _blocks(found.tasks):
+        rows = [
+            (entry, *(cells.get((entry, task), "") for task in tasks))
+            for entry in dict.fromkeys(one.entry for one in findings)
+        ]
+        yield table(("", *(task or ALL for task in tasks)), rows)
+
+
+def _limits(oracle: Oracle) -> Iterator[str]:
+    """Shares of both limits, cell by cell, and what they are."""
+    base, last, rows = oracle.summary.base, "", []
+    for share in oracle.shares():
+        cell = ALL if share.task is None else f"{share.task}/{share.language}"
+        rows.append(("" if cell == last else cell, share.entry, f"{share.speed_up:.2f}", *_limit(share)))
+        last = cell
+    yield table(("", "", f"x {base}", "of hindsight", "limit", "of knowing", "limit"), rows, left=(0, 1))
+    yield from _wrapped(
+        [
+            "all of rounds alone, over " + base + "; reading the prompt counts in none of it",
+            "of hindsight: of the speed that the same rounds would have had with only those nodes that were accepted, "
+            "and drafts that take no time; what is lacking went into refused rows and into drafting",
+            "of knowing: of the speed of a draft that knows the text and sends as much of it at a time as is fastest "
+            f"here, up to the {oracle.curve.most} rows that rounds of this run had",
+        ]
+    )
+
+
+def _limit(share: Share) -> Iterator[str]:
+    limits = (share.hindsight, share.hindsight_speed_up), (share.knowing, share.knowing_speed_up)
+    for found, speed_up in limits:
+        yield f"{found.value:.0%}" + (f" [{found.low:.0%}, {found.high:.0%}]" if found.bounded else "")
+        yield f"{speed_up:.2f}"
 
 
 def _told(one: Finding) -> str:
-    prompts = f"{one.prompts} {'prompt' if one.prompts == 1 else 'prompts'}"
-    return f"{one.entry} is {_value(one.ratio)} x {one.other} {_bounds(one.ratio)} over {prompts}: {one.call}"
+    return f"{one.entry} is {_value(one.ratio)} x {one.other} {_bounds(one.ratio)} over {_prompts(one)}: {one.call}"
 
 
-def _texts(figures: Figures) -> str:
-    return ", ".join(f"{count} {verdict}" for verdict, count in figures.verdicts.items())
+def _prompts(found: Finding | Between) -> str:
+    return f"{found.prompts} {'prompt' if found.prompts == 1 else 'prompts'}"
 
 
 def _wrapped(notes: Sequence[str]) -> Iterator[str]:
     for note in notes:
         yield from textwrap.wrap(f"- {note}", WIDTH, subsequent_indent="  ")
-
-
-def _number(value: float | None, form: str) -> str:
-    return "" if value is None else format(value, form)
 
 
 def _value(found: Estimate | None) -> str:

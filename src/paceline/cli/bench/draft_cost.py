@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from paceline.cli.bench.forwards import add_forwards, time_forwards
 from paceline.cli.common import (
     Subparsers,
     add_json,
@@ -36,6 +37,7 @@ ROWS = (1, 9, 17, 33, 64)
 REPEATS = 7
 FORWARDS = 15
 """Rounds of a model at most; a forward takes a thousand drafts' time."""
+LAW_REPEATS = 40
 WIDTH = 100
 
 
@@ -48,7 +50,8 @@ def add(commands: Subparsers) -> None:
             "drafting and learning of each method, at temperature 0 and with the public noise at 0.8, and reading the "
             "best tokens out of rows of logits. Medians; no model runs, unless one is named: then its own forwards are "
             "timed between the drafts, a plain row and drafts of each method's size, and drafting and reading are told "
-            "as a share of the round."
+            "as a share of the round. With --forwards only forwards of the model are timed, over one row and over "
+            "drafts, along every path, beside transformers' own and the bandwidth of the memory."
         ),
         allow_abbrev=False,
     )
@@ -56,6 +59,7 @@ def add(commands: Subparsers) -> None:
     parser.add_argument("--model", "-m", metavar="MODEL", help="time rounds of this model, too, named as elsewhere")
     add_trust(parser)
     add_place(parser)
+    add_forwards(parser)
     add_json(parser)
     parser.set_defaults(run=run)
 
@@ -64,9 +68,12 @@ def run(options: argparse.Namespace) -> int:
     check_counts(options, "rounds")
     if options.model is None and (options.dtype or options.device):
         raise ValueError("--dtype and --device are of a model; name one with --model")
+    if options.forwards:
+        return time_forwards(options)
     import torch
 
     from paceline.bench import draft_cost, made_up
+    from paceline.bench.law_cost import law_costs
 
     made = draft_cost.made_for(options.rounds)
     with _makers(made) as makers:
@@ -93,6 +100,7 @@ def run(options: argparse.Namespace) -> int:
             for dtype, by_rows in read.items()
         },
         "drafts": drafts,
+        "law": law_costs(made_up.VOCABULARY, LAW_REPEATS),
         "vocabulary": made_up.VOCABULARY,
         "context": draft_cost.CONTEXT,
         "best": made_up.BEST,
@@ -209,9 +217,17 @@ def _lines(result: Mapping[str, Any]) -> Iterator[str]:
         WIDTH,
     )
     yield ""
-    read = result["read_top_k"]
-    rows = ((dtype, *(f"{took:.2f}" for took in by_rows.values()), "ms") for dtype, by_rows in read.items())
-    yield table(("rows", *next(iter(read.values())), ""), rows, left=(0, len(ROWS) + 1))
+    yield _by_rows("rows", result["read_top_k"])
+    yield ""
+    yield "Milliseconds of the law and the choice of a token, by how certain the row is:"
+    yield ""
+    yield _by_rows("", result["law"])
+
+
+def _by_rows(corner: str, found: Mapping[str, Mapping[str, float]]) -> str:
+    head = (corner, *next(iter(found.values())), "")
+    rows = ((name, *(f"{took:.2f}" for took in row.values()), "ms") for name, row in found.items())
+    return table(head, rows, left=(0, len(head) - 1))
 
 
 def _draft_row(one: Mapping[str, Any]) -> tuple[str, ...]:

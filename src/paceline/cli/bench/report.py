@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import argparse
+import os
+from collections.abc import Iterable
 from pathlib import Path
 
 from paceline.cli.common import Subparsers, add_json, print_json, progress
 from paceline.cli.streams import say
+from paceline.errors import InputError, need
+from paceline.files import claimed, named, workplace
 
 TEXTS = 50
+LOOKED_AT = 4096
+"""Bytes at the beginning of a file in which a report has its mark."""
 
 
 def add(commands: Subparsers) -> None:
@@ -36,27 +42,56 @@ def add(commands: Subparsers) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    from paceline.bench.report.whole import MARK, PAGE, TEXTS, files
+    if options.texts < 0:
+        raise InputError(f"--texts must be at least 0, not {options.texts}")
+    for package in ("pandas", "matplotlib", "jinja2"):
+        need(package, "a report", "bench")
+    from paceline.bench.report.whole import PAGE, files
     from paceline.bench.run.directory import read
     from paceline.bench.summary import Summary
-    from paceline.cli.folders import write_folder
 
-    if options.texts < 0:
-        raise ValueError(f"--texts must be at least 0, not {options.texts}")
     with progress("reading") as advance:
         summaries = []
         for number, path in enumerate(options.runs):
             advance(f"reading {path.name}", number, len(options.runs) + 1)
             summaries.append(Summary(read(path)))
         advance("drawing", len(options.runs), len(options.runs) + 1)
-        written = write_folder(options.out, files(summaries, texts=options.texts), mark=MARK, pages=TEXTS)
+        written = write_report(options.out, files(summaries, texts=options.texts))
     say(f"wrote {options.out / PAGE} and {len(written) - 1} more files beside it")
     if options.json:
-        print_json(
-            {
-                "out": str(options.out),
-                "files": written,
-                "runs": [summary.as_dict() for summary in summaries],
-            }
-        )
+        runs = [summary.as_dict() for summary in summaries]
+        print_json({"out": str(options.out), "files": written, "runs": runs})
     return 0
+
+
+def write_report(folder: Path, files: Iterable[tuple[str, str]]) -> list[str]:
+    """Write all files or none, and return their names. Files of an earlier report are replaced, and its pages of texts
+    are removed where this one has none; files of others are never replaced."""
+    from paceline.bench.report.whole import TEXTS
+
+    with claimed(folder), named(folder), workplace(folder) as fresh:
+        names = []
+        for name, text in files:
+            (fresh / name).parent.mkdir(exist_ok=True)
+            (fresh / name).write_text(text, encoding="utf8", newline="\n")
+            names.append(name)
+        for place in (folder / name for name in names):
+            if os.path.lexists(place) and not _is_ours(place):
+                raise InputError(f"{place} is there and is no earlier report; move it away, or give another --out")
+        (folder / TEXTS).mkdir(exist_ok=True)
+        for name in names:
+            (fresh / name).replace(folder / name)
+        for old in (folder / TEXTS).glob("*.html"):
+            if f"{TEXTS}/{old.name}" not in names and old.stem.isdecimal() and _is_ours(old):
+                old.unlink()
+    return names
+
+
+def _is_ours(place: Path) -> bool:
+    """Whether the beginning of a file says that a report wrote it."""
+    from paceline.bench.report.whole import MARK
+
+    if place.is_symlink() or not place.is_file():
+        return False
+    with place.open("rb") as file:
+        return MARK.encode() in file.read(LOOKED_AT)

@@ -41,6 +41,7 @@ from paceline.cli.measuring import (
 )
 from paceline.cli.streams import say
 from paceline.cli.tables import table
+from paceline.errors import MissingPackage, need
 from paceline.files import Terminated, check_apart
 
 if TYPE_CHECKING:
@@ -170,10 +171,8 @@ def _add_where(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     check(options)
-    from paceline.bench.doubts import doubts
     from paceline.bench.machine import hushed, threads
     from paceline.bench.run.record import Verdict
-    from paceline.bench.summary import Summary
 
     started = time.monotonic()
     with threads(options.threads), hushed(), progress("loading") as advance, refereed(options, advance) as referee:
@@ -183,15 +182,13 @@ def run(options: argparse.Namespace) -> int:
         except (KeyboardInterrupt, Terminated):
             say(f"\n{_kept(referee.run)} The same command goes on.", file=sys.stderr)
             raise
-    summary = Summary(referee.run)
-    warned = doubts(summary)
     if written == len(referee.run.records):
         say(f"{referee.run.path} was finished before; to measure again, give another --out.\n")
-    say("\n".join(_lines(summary, warned)))
+    found: dict[str, Any] = {"out": str(referee.run.path), "seconds": time.monotonic() - started}
+    found |= _summary(referee.run)
     say(f"\n{_kept(referee.run)} Next: paceline bench report {shlex.quote(str(referee.run.path))} --out report")
     if options.json:
-        took = {"out": str(referee.run.path), "seconds": time.monotonic() - started}
-        print_json({**took, **summary.as_dict(), "warnings": warned})
+        print_json(found)
     warm_up = (found.get("verdict") for found in referee.run.about.warm_up.values())
     return int(Verdict.BUG in {*warm_up, *(record.verdict for record in referee.run.records)})
 
@@ -217,6 +214,22 @@ def refereed(
         progress=advance,
         **more,
     )
+
+
+def _summary(run: Run) -> dict[str, Any]:
+    """Print what the run found, and return it as plain data. Measuring works without the packages that read runs."""
+    try:
+        need("pandas", "a summary", "bench")
+    except MissingPackage as lacking:
+        say(f"{lacking}; then: paceline bench compare {shlex.quote(str(run.path))}")
+        return {}
+    from paceline.bench.summary import Summary
+    from paceline.bench.warnings import warnings
+
+    summary = Summary(run)
+    warned = warnings(summary)
+    say("\n".join(_lines(summary, warned)))
+    return {**summary.as_dict(), "warnings": warned}
 
 
 def _kept(run: Run) -> str:

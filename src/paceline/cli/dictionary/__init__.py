@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from paceline.cli.common import Subparsers
-from paceline.cli.dictionary import build, emulate, fertility, info, lookup, sweep
+from paceline.cli.dictionary import build, emulate, info, lookup
 
-ACTIONS = (build, info, lookup, fertility, emulate, sweep)
+ACTIONS = (build, info, lookup, emulate)
 
 
 def add(commands: Subparsers) -> None:

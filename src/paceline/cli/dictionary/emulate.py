@@ -133,8 +133,7 @@ def method_of(method: str, files: Sequence[Path]) -> str:
 
 def _tokenizer(options: argparse.Namespace) -> str:
     """Where the tokenizer is opened from."""
-    from paceline.bench.fertility import tokenizers_in
-    from paceline.bench.suites.sources import Sources
+    from paceline.bench.suites.sources import Sources, tokenizers_in
 
     named: str | None = options.tokenizer
     if named is None and options.dict:

@@ -23,7 +23,7 @@ LONG = 80
 
 def tokenizer_of(path: str | Path, sources: Sources) -> str:
     """The model or folder that a dictionary's tokenizer is opened from."""
-    from paceline.bench.fertility import tokenizers_in
+    from paceline.bench.suites.sources import tokenizers_in
     from paceline.dictionary.file import read_header
     from paceline.targets.pocket.names import NAMES
     from paceline.targets.replay import open_vocabulary

@@ -1,4 +1,4 @@
-"""A small model drafts for a large one: `drafter` is the method, `model` what drafts, `growth` one draft being made."""
+"""A small model drafts for a large one: `drafter` is the method, `model` the draft model, `growth` a draft."""
 
 from paceline.drafters.assistant.drafter import Assistant
 from paceline.drafters.assistant.model import DraftModel

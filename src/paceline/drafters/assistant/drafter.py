@@ -1,9 +1,9 @@
 """Drafts by a small model with the target's tokenizer.
 
-By default a draft is ranked by log-probability plus the public noise with which the target will choose: where the two
-models agree on the odds they then agree on the token, also at temperature 1, where the likeliest token is often not the
-one that is drawn. ``noise=none`` ranks by probability alone, as the classic papers do. Under the rejection rule, whose
-coins no draft may see, tokens are sampled and their law goes with them.
+By default candidates are ranked by probability / shared noise: where the two models agree on the probabilities they
+agree on the token, also at temperature 1, where the likeliest token is often not the sampled one. ``noise=none`` ranks
+by probability alone, as the classic papers do. Under the rejection rule, whose coins no draft may see, tokens are
+sampled and their law goes with them.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ Model: TypeAlias = "str | Path | PreTrainedModel | DraftModel | Loaded | Target"
 """A draft model, by name, by path, or loaded in any way."""
 
 LEVELS = 4
-"""How deep drafts are where nobody says: every level costs a forward of the draft model, and few get further."""
+"""The default depth of drafts: every level costs a forward of the draft model, and few are accepted further."""
 IN_PASSING = 16
-"""Unread tokens up to this many are read together with the draft's first level."""
+"""Up to this many unread tokens are read together with the draft's first level."""
 
 
 class Assistant(Drafter):
@@ -73,7 +73,7 @@ class Assistant(Drafter):
         self._spare: Rows | None = None
         self._readings: list[Reading] = []
         self._tray = Tray(self._put_away)
-        """Held by whoever moves rows, since a text that is opened copies from the others'."""
+        """Held while rows move: a new text copies rows of the others."""
 
     def fit(self, target: Target, vocabulary: Vocabulary | None = None) -> None:
         with self._tray.held():
@@ -102,7 +102,7 @@ class Assistant(Drafter):
         return self._loaded.target
 
     def open(self, context: Context) -> Reading:
-        """Begin where the spare rows, or a copy of another text's, already hold the prompt."""
+        """Begin with the rows of the last text, or a copy of another text's, as far as they hold the prompt."""
         with self._tray.held():
             rows, self._spare = self._spare, None
             if rows is None:
@@ -133,8 +133,7 @@ class Assistant(Drafter):
             old.close()
 
     def observe(self, seen: Sequence[Seen]) -> None:
-        """While the target reads prompts, piece by piece and those of several texts together, so does the draft model.
-        Otherwise nothing is learnt."""
+        """While the target reads prompts, piece by piece and of several texts together, so does the draft model."""
         with self._tray.held():
             prompts = [entry.state for entry in seen if not entry.verdict.tokens]
             self._read_piece([reading for reading in prompts if self._can_read(reading)])
@@ -167,14 +166,13 @@ class Assistant(Drafter):
         return Growth(reading, shape, ask.budget.nodes, depth if depth > 0 and self._can_read(reading) else 0)
 
     def _can_read(self, reading: Reading) -> bool:
-        """Whether the text fits the draft model's context and holds no token that only the target has."""
+        """Whether the text fits into the draft model's context, and the draft model has all its new tokens."""
         limit = self.model.context_length
         fits = limit is None or len(reading.context) <= limit
         return fits and int(reading.unread.max()) < self.model.vocab_size
 
     def _read_piece(self, readings: Sequence[Reading]) -> bool:
-        """Read a piece of every long unread text, a prompt or what others drafted, all but its last token. Whether
-        there was anything to read."""
+        """Read a piece of every long unread text, but not its last token. False where there was none."""
         behind = [reading for reading in readings if len(reading.unread) > IN_PASSING]
         requests = []
         for reading in behind:
@@ -189,7 +187,7 @@ class Assistant(Drafter):
 
 
 def _loaded(model: Model) -> DraftModel | None:
-    """The model if there is nothing left to load, None if there is; anything else is told."""
+    """The model, if it is loaded; None for a name, a path or a transformers model. ValueError for anything else."""
     if isinstance(model, (Target, Loaded)):
         return DraftModel.of(model)
     if isinstance(model, str) and not model.strip():

@@ -1,8 +1,8 @@
-"""One draft being made: a tree that grows by a level with each forward of the draft model.
+"""One growing draft: a tree that gets a level with each forward of the draft model.
 
-The draft model's cache follows the text. Its rows for the text are committed; rows of the draft are tentative, every
-level hanging below those before it, so nothing is read twice while a draft grows. When the text has gone on, the rows
-that became text are kept, and what the draft did not foresee is read with the next draft's first forward.
+The draft model's cache follows the text. Rows of the text are committed; rows of the draft are tentative, each level
+below the one before, so nothing is read twice while a draft grows. When the text has gone on, rows that became text are
+kept, and the other new tokens are read with the first forward of the next draft.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ NO_ROWS: Ints = np.empty(0, np.int64)
 
 @dataclass(frozen=True, kw_only=True)
 class Shape:
-    """What a draft looks like: ``beams`` nodes of every level go on, each into its ``top`` likeliest tokens.
+    """The shape of a draft: ``beams`` nodes of every level go on, each into its ``top`` likeliest tokens.
 
-    ``length`` bounds its depth, ``confidence`` ends a path that is less likely than this to be the target's. With
-    ``shared`` noise candidates are ranked as the target will choose, without by probability alone.
+    ``length`` bounds its depth. A path with a probability below ``confidence`` ends. With ``shared`` noise candidates
+    are ranked by its race, else by probability alone.
     """
 
     beams: int = 1
@@ -35,7 +35,7 @@ class Shape:
     shared: bool = True
 
     def depth(self, nodes: int) -> int:
-        """How deep a draft of so many nodes goes where nothing else limits it."""
+        """The depth of a draft of so many nodes, if nothing else limits it."""
         return self.length or -(-nodes // max(self.beams, self.top))
 
     @property
@@ -52,12 +52,12 @@ class Reading:
     rows: Rows
     outlook: Outlook
     vocab_size: int | None = None
-    """How many ids the model drafted for has, if that is known."""
+    """The number of ids of the target, if it is known."""
     parents: Ints = field(default_factory=lambda: NO_ROWS)
     """Of the tentative rows: those of the last draft."""
 
     def catch_up(self) -> None:
-        """Keep those rows of the last draft that became text; forget the others."""
+        """Keep the rows of the last draft that became text; drop the others."""
         path: list[int] = []
         row, drafted = -1, self.rows.drafted
         for token in self.context.tokens[self.rows.committed : -1].tolist():
@@ -71,16 +71,16 @@ class Reading:
 
     @property
     def unread(self) -> Ints:
-        """The text without rows: at least the last token, whose row says what comes next."""
+        """The end of the text without rows: at least the last token, whose row says what comes next."""
         return self.context.tokens[self.rows.committed :]
 
     def read(self, count: int) -> None:
-        """The first tentative rows are text."""
+        """Commit the first tentative rows: they are text."""
         self.rows.keep(range(count))
 
 
 class Growth:
-    """A draft of ``depth`` levels at most. Ask for `request`, answer with `grow`, until it is `done`."""
+    """A draft of ``depth`` levels at most: score its `request` and `grow` by the scores, until it is `done`."""
 
     def __init__(self, reading: Reading, shape: Shape, nodes: int, depth: int) -> None:
         self._reading, self._shape = reading, shape
@@ -103,7 +103,7 @@ class Growth:
         return not self._frontier
 
     def request(self) -> Request:
-        """The rows to read next: what is unread of the text, then the nodes that go on."""
+        """The rows to score next: the unread text at first, then the nodes that go on."""
         reading = self._reading
         if self._level == 0:
             unread = reading.unread.copy()
@@ -114,7 +114,7 @@ class Growth:
         return Request(reading.rows, tokens, np.concatenate([reading.parents, np.array(fresh, np.int64)]), held=held)
 
     def grow(self, scores: Scores) -> None:
-        """Hang the next level below the rows just read, and choose what goes on."""
+        """Add the next level below the rows just scored, and choose the nodes that go on."""
         reading = self._reading
         if self._level == 0:
             reading.read(len(scores.tokens))
@@ -157,10 +157,7 @@ class Growth:
             self._paths.append(above + score)
 
     def _going_on(self, first: int) -> list[int]:
-        """The best nodes of the newest level; of sampled ones the first drawn, whatever it is worth.
-
-        Nothing follows an end-of-text token.
-        """
+        """The best nodes of the newest level; of sampled ones the first drawn. Nothing follows an end-of-text token."""
         newest = list(range(first, len(self._tokens)))
         if self._sampled:
             going = newest[:1]
@@ -171,6 +168,6 @@ class Growth:
         return sorted(node for node in going if self._tokens[node] not in self._reading.context.ending.eos)
 
     def tree(self, source: str) -> DraftTree:
-        """The draft, cut to its nodes: sampled children in the order they were drawn, others by what they are worth."""
+        """The draft, cut to its nodes: sampled children in the order they were drawn, others by their probability."""
         tree = DraftTree.build(self._tokens, self._parents, source=source, scores=self._scores, drawn=self._drawn)
         return tree.head(self._nodes) if self._sampled else tree.top(self._nodes)

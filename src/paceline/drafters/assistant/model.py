@@ -1,4 +1,4 @@
-"""The model that drafts: loaded when it is first needed, and held against the one it drafts for."""
+"""A draft model: loaded when it is first needed, and compared with the model it drafts for."""
 
 from __future__ import annotations
 
@@ -33,13 +33,13 @@ class DraftModel:
 
     @classmethod
     def of(cls, model: DraftModel | Loaded | Target) -> DraftModel:
-        """What is loaded already."""
+        """A loaded model."""
         return cls(model) if isinstance(model, Target) else cls(model.target, model.vocabulary)
 
     @classmethod
     def load(cls, model: str | Path | PreTrainedModel, beside: Target, dtype: str | None = None) -> DraftModel:
-        """A model by name or path, placed beside the one it drafts for and in the same type, shared by all who load it
-        like that; or a transformers one, which stays as it is."""
+        """A model by name or path, on the device and in the type of the one it drafts for; loaded once in a process. Or
+        a transformers model, which stays as it is."""
         from paceline.targets.load import open_model
 
         if not isinstance(model, (str, Path)):
@@ -53,7 +53,7 @@ class DraftModel:
         return _loaded.get((stamp(name), kind, device), read)
 
     def check_fit(self, target: Target, vocabulary: Vocabulary | None) -> None:
-        """The two must mean the same by every token id. Without a tokenizer only the number of ids can be compared."""
+        """ValueError unless both mean the same by every token id. Without a tokenizer only their number is compared."""
         mine = self.vocabulary
         known = mine is not None and vocabulary is not None
         if mine is not None and vocabulary is not None:

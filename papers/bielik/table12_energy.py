@@ -1,0 +1,95 @@
+"""Table 12: joules per token of six machines, an 11B model in 8 bits, one text at a time.
+
+    python -m papers.bielik.table12_energy --watts 30 --tokens-per-second 15
+
+Joules per token are computed from the table's watts and speeds. The watts are rated ones, and of the speeds only the
+first machine's was measured. With both options a row of your own machine stands beside them. What a machine draws is
+measured by `paceline bench run`.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from papers.common import Claim, Report, parser, script
+
+TEXTS, TOKENS, CONDITIONS = 50, 128, 90
+"""Section 6.6: texts of a condition, tokens of a text, and conditions in all."""
+
+
+@dataclass(frozen=True)
+class Machine:
+    """A row. ``printed`` is the table's joules per token, where it has some."""
+
+    name: str
+    watts: float
+    bandwidth: float | None
+    """Gigabytes per second."""
+    tokens_per_second: float
+    printed: float | None = None
+
+    @property
+    def joules_per_token(self) -> float:
+        return self.watts / self.tokens_per_second
+
+    def watt_hours(self, tokens: int) -> float:
+        return self.joules_per_token * tokens / 3600
+
+
+MACHINES = (
+    Machine("Apple M2 Pro (chip)", 30, 200, 15, 2.0),
+    Machine("Apple M2 Pro (system)", 40, 200, 15, 2.7),
+    Machine("NVIDIA L4", 72, 300, 22, 3.3),
+    Machine("NVIDIA A100 PCIe 40GB", 250, 1555, 110, 2.3),
+    Machine("NVIDIA RTX 4090", 450, 1008, 80, 5.6),
+    Machine("NVIDIA RTX 4090 (system)", 600, 1008, 80, 7.5),
+)
+HEAD = ("", "W", "GB/s", "tokens/s", "J/token", "printed", "Wh of all texts")
+
+
+def claims() -> list[Claim]:
+    """What the paper's text says beside its table, and what follows from the table."""
+    chip, system, l4, _, _, rtx = MACHINES
+    ratio = l4.joules_per_token / chip.joules_per_token
+    hours, other = (one.watt_hours(CONDITIONS * TEXTS * TOKENS) for one in (rtx, system))
+    agree = all(abs(one.joules_per_token - (one.printed or 0)) <= 0.05 + 1e-9 for one in MACHINES)
+    return [
+        Claim("joules per token are watts over tokens/s", "six figures", "the same six, rounded", agree),
+        Claim(
+            "energy of the L4 over that of the M2 Pro chip", "2.4", f"{ratio:.1f} (2.4 is that of the powers)", False
+        ),
+        Claim(
+            "90 conditions on an RTX 4090 system",
+            "2,400 Wh, 7.5 times an M2 Pro",
+            f"{hours:,.0f} Wh, {hours / other:.1f} times the M2 Pro system's {other:.0f}",
+            False,
+        ),
+    ]
+
+
+def row(one: Machine, tokens: int) -> tuple[str, ...]:
+    numbers = ("" if n is None else f"{n:g}" for n in (one.watts, one.bandwidth, one.tokens_per_second))
+    return one.name, *numbers, f"{one.joules_per_token:.2f}", str(one.printed or ""), f"{one.watt_hours(tokens):,.4g}"
+
+
+def main() -> None:
+    options = parser(__doc__)
+    options.add_argument("--watts", type=float, metavar="W", help="the power of this machine while it writes")
+    options.add_argument("--tokens-per-second", type=float, metavar="R", help="how fast it writes")
+    options.add_argument("--texts", type=int, default=CONDITIONS * TEXTS, metavar="N", help="how many texts (4500)")
+    options.add_argument("--tokens", type=int, default=TOKENS, metavar="N", help="tokens of each (128)")
+    given = options.parse_args()
+    own = [one for one in (given.watts, given.tokens_per_second) if one is not None]
+    if len(own) == 1:
+        raise ValueError("energy per token is a power over a speed; give --watts W and --tokens-per-second R")
+    if not all(one > 0 and math.isfinite(one) for one in [*own, given.texts, given.tokens]):
+        raise ValueError("a power, a speed and a number of tokens are more than 0")
+    machines = [*MACHINES, *([Machine("this machine, as stated", own[0], None, own[1])] if own else [])]
+    rows = [row(one, given.texts * given.tokens) for one in machines]
+    data = {"joules_per_token": {one.name: one.joules_per_token for one in machines}}
+    Report("Bielik, Table 12: energy", [(HEAD, rows)], claims(), data=data).show(given)
+
+
+if __name__ == "__main__":
+    script(main)

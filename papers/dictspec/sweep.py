@@ -1,0 +1,285 @@
+"""Dictionaries of every order, size and least probability, emulated on text that they were not counted on.
+
+    python -m papers.dictspec.sweep --out runs/dictionaries
+
+Tables 2 and 4 and Figures 1 to 3 are read from the folder that this writes. It holds settings.json, the n-grams of each
+language and the text that was kept apart (counts/LANG.parquet and .json), and TOKENIZER--LANG.jsonl with a line for
+each dictionary. Every file appears whole, so the same command goes on with a sweep that was stopped.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import json
+import multiprocessing
+import os
+import re
+import signal
+import sys
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures.process import BrokenProcessPool
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from paceline.bench import Corpus, Counts, Sources, count_ngrams, emulate, open_corpus, open_vocabulary, split_corpus
+from papers import common
+from papers.dictspec.data import add_data, by_language, fertility, tokenizers
+from papers.dictspec.numbers import MIN_PROBABILITIES, ORDERS, SIZES
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+TOKENIZERS = ("mistral-v3", "mistral-nemo-tekken", "llama3", "qwen2-2.5-3", "gpt2")
+LANGUAGES = ("uk", "crh-Cyrl", "crh-Latn")
+"""What is taken from the data folder where nothing is named: the paper's languages, and five tokenizers as it has."""
+SETTINGS = "settings.json"
+Pair = tuple[str, str]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings:
+    """Every choice that decides the results."""
+
+    tokenizers: Mapping[str, str]
+    """Name -> where it is opened from."""
+    texts: Mapping[str, Sequence[str]]
+    """Language -> the sources of its corpus."""
+    orders: Sequence[int] = ORDERS
+    sizes: Sequence[int] = SIZES
+    min_probabilities: Sequence[float] = MIN_PROBABILITIES
+    test_words: int = 100_000
+    ngrams: int = 2_000_000
+    budget: int = 8
+
+    @property
+    def pairs(self) -> list[Pair]:
+        return [(tokenizer, language) for language in self.texts for tokenizer in self.tokenizers]
+
+    def identity(self) -> dict[str, Any]:
+        """As it is kept: tokenizers by their fingerprints and texts by what they say."""
+        prints = {name: open_vocabulary(place).fingerprint for name, place in self.tokenizers.items()}
+        texts = {language: _checksum(sources) for language, sources in self.texts.items()}
+        found: dict[str, Any] = json.loads(json.dumps(vars(self) | {"tokenizers": prints, "texts": texts}))
+        return found
+
+
+def _checksum(sources: Sequence[str]) -> str:
+    digest = hashlib.sha256()
+    for lines in open_corpus(sources).lines():
+        digest.update("".join(f"{line}\n" for line in lines).encode())
+    return digest.hexdigest()[:16]
+
+
+def sweep(out: Path, settings: Settings, workers: int, tell: Callable[[str], None] = print) -> None:
+    """Make every file that is missing."""
+    _begin(out, settings)
+    missing = [pair for pair in settings.pairs if not cells_of(out, pair).exists()]
+    words = {language: _counted(out, settings, language, tell) for language in {pair[1]: None for pair in missing}}
+    missing.sort(key=lambda pair: -words[pair[1]])  # the longest first, so that no worker is left alone at the end
+    jobs = [(out, settings, pair) for pair in missing]
+    for done, (tokenizer, language) in enumerate(_each(jobs, workers), start=1):
+        tell(f"{tokenizer} in {language}: {done} of {len(jobs)}")
+
+
+def _begin(out: Path, settings: Settings) -> None:
+    """Make the folder, or see that it holds this very sweep."""
+    wanted, file = settings.identity(), out / SETTINGS
+    if out.exists() and not file.exists() and any(out.iterdir()):
+        raise ValueError(f"{out} is there and is no sweep; give another --out")
+    if not file.exists():
+        (out / "counts").mkdir(parents=True, exist_ok=True)
+        write(file, json.dumps(wanted, indent=1, ensure_ascii=False))
+    known = json.loads(file.read_text(encoding="utf8"))
+    if other := [name for name in wanted if known.get(name) != wanted[name]]:
+        name = other[0]
+        raise ValueError(
+            f"{out} holds another sweep ({name}: was {json.dumps(known.get(name))} and is {json.dumps(wanted[name])}); "
+            "give another --out, or the settings of it"
+        )
+
+
+def _counted(out: Path, settings: Settings, language: str, tell: Callable[[str], None]) -> int:
+    """Keep some documents apart and count the rest. Returns how many words there are to count."""
+    counts, held = _counts_of(out, language)
+    if not held.exists():
+        tell(f"counting words of {language}")
+        train, documents = split_corpus(open_corpus(settings.texts[language]), settings.test_words)
+        count_ngrams(Corpus.of_lines(train), order=max(settings.orders), limit=settings.ngrams).save(counts)
+        write(held, json.dumps({"train_words": _words(train), "documents": documents}, ensure_ascii=False))
+    return int(json.loads(held.read_text(encoding="utf8"))["train_words"])
+
+
+def measure(job: tuple[Path, Settings, Pair]) -> Pair:
+    """Every dictionary of a tokenizer in a language."""
+    out, settings, pair = job
+    counts, held = _counts_of(out, pair[1])
+    known = json.loads(held.read_text(encoding="utf8"))
+    vocabulary, documents = open_vocabulary(settings.tokenizers[pair[0]]), known["documents"]
+    lines = [line for text in documents for line in text.splitlines()]
+    about = {
+        "tokenizer": pair[0],
+        "language": pair[1],
+        "train_words": known["train_words"],
+        "test_words": _words(documents),
+        "fertility": fertility(vocabulary, lines).per_word,
+    }
+    found = emulate(
+        vocabulary,
+        Counts.load(counts),
+        documents,
+        orders=settings.orders,
+        sizes=settings.sizes,
+        min_probabilities=settings.min_probabilities,
+        budget=settings.budget,
+    )
+    rows = [json.dumps(about | one.as_dict(), ensure_ascii=False) for one in found]
+    write(cells_of(out, pair), "".join(f"{row}\n" for row in rows))
+    return pair
+
+
+def _each(jobs: Sequence[tuple[Path, Settings, Pair]], workers: int) -> Iterator[Pair]:
+    """Pairs as they are done, many at a time. However this ends, no process is left."""
+    if min(workers, len(jobs)) <= 1:
+        yield from map(measure, jobs)
+        return
+    others = set(multiprocessing.active_children())
+    # started anew rather than split off, for tokenizers and the counting engine have threads
+    pool = ProcessPoolExecutor(min(workers, len(jobs)), multiprocessing.get_context("spawn"), _alone)
+    try:
+        for done in as_completed([pool.submit(measure, job) for job in jobs]):
+            yield done.result()
+    except BrokenProcessPool:
+        raise ValueError(
+            "a process was killed, perhaps for want of memory; give --workers 1, and the same sweep goes on"
+        ) from None
+    finally:
+        for worker in set(multiprocessing.active_children()) - others:
+            worker.kill()
+        pool.shutdown(cancel_futures=True)
+
+
+def _alone() -> None:
+    """A worker does not hear Ctrl-C, for whoever started it stops it, and ends with the process that started it."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    os.environ["TOKENIZERS_PARALLELISM"] = "false"
+    parent = multiprocessing.parent_process()
+    assert parent is not None, "a worker was started"
+
+    def follow() -> None:
+        parent.join()
+        os._exit(1)
+
+    threading.Thread(target=follow, daemon=True).start()
+
+
+def read(out: Path) -> pd.DataFrame:
+    """A row for each dictionary of a whole sweep, in the order of its settings."""
+    import pandas as pd
+
+    file = out / SETTINGS
+    if not file.exists():
+        raise ValueError(f"{out} holds no sweep; make one with python -m papers.dictspec.sweep --out {out}")
+    settings = json.loads(file.read_text(encoding="utf8"))
+    files = [cells_of(out, (name, language)) for language in settings["texts"] for name in settings["tokenizers"]]
+    if missing := [one for one in files if not one.exists()]:
+        raise ValueError(f"{missing[0]} is missing; the same sweep makes it")
+    cells = pd.concat([pd.read_json(one, lines=True) for one in files], ignore_index=True)
+    return cells.assign(pair=cells.tokenizer + " " + cells.language)
+
+
+def best(cells: pd.DataFrame, *by: str) -> pd.DataFrame:
+    """Of each group the dictionary of the fewest steps; of equals the smallest, then the surest."""
+    ranked = cells.sort_values(["steps", "size", "min_probability", "order"], ascending=[True, True, False, True])
+    return ranked.groupby(["pair", *by], sort=False).head(1).sort_index()
+
+
+def ngrams(order: int) -> str:
+    """The paper's name for dictionaries of n-grams of up to so many words: n1, n12, n123."""
+    return "n" + "".join(map(str, range(1, order + 1)))
+
+
+def cells_of(out: Path, pair: Pair) -> Path:
+    return out / f"{_slug(pair[0])}--{_slug(pair[1])}.jsonl"
+
+
+def _counts_of(out: Path, language: str) -> tuple[Path, Path]:
+    return out / "counts" / f"{_slug(language)}.parquet", out / "counts" / f"{_slug(language)}.json"
+
+
+def _slug(name: str) -> str:
+    """A name as part of a file name."""
+    return re.sub(r"[^\w.+-]+", "-", name).strip("-")
+
+
+def _words(texts: Iterable[str]) -> int:
+    return sum(len(text.split()) for text in texts)
+
+
+def write(file: Path, text: str) -> None:
+    """The whole file or none."""
+    half = file.with_name(f"{file.name}.partial")
+    half.write_text(text, encoding="utf8")
+    half.replace(file)
+
+
+def reader(said: str | None) -> argparse.ArgumentParser:
+    """The options of a script that reads a sweep."""
+    found = common.parser(said)
+    found.add_argument("sweep", type=Path, metavar="DIR", help="the folder of a sweep")
+    return found
+
+
+def parser() -> argparse.ArgumentParser:
+    found = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    found.add_argument("--out", type=Path, required=True, metavar="DIR", help="where results are kept")
+    add_data(found)
+    found.add_argument("--orders", type=int, nargs="+", default=ORDERS, metavar="N", help="words of an n-gram, at most")
+    found.add_argument("--sizes", type=int, nargs="+", default=SIZES, metavar="N", help="entries")
+    found.add_argument("--min-probs", type=float, nargs="+", default=MIN_PROBABILITIES, metavar="P")
+    found.add_argument("--test-words", type=int, default=100_000, metavar="N", help="kept apart (100000)")
+    found.add_argument(
+        "--ngrams",
+        type=int,
+        default=2_000_000,
+        metavar="N",
+        help="of each number of words, the most frequent (2000000)",
+    )
+    found.add_argument("--budget", type=int, default=8, metavar="N", help="tokens of a draft, at most 8 (8)")
+    found.add_argument(
+        "--workers", type=int, default=os.cpu_count() or 1, metavar="N", help="processes of about 5 GB (one a core)"
+    )
+    return found
+
+
+def main() -> None:
+    options = parser().parse_args()
+    sources = Sources(options.data)
+    settings = Settings(
+        tokenizers=tokenizers(options.tokenizers, sources, TOKENIZERS),
+        texts=_texts(options.texts, sources),
+        orders=sorted(set(options.orders)),
+        sizes=sorted(set(options.sizes)),
+        min_probabilities=sorted(set(options.min_probs)),
+        test_words=options.test_words,
+        ngrams=options.ngrams,
+        budget=options.budget,
+    )
+    sweep(options.out, settings, options.workers, lambda doing: print(doing, file=sys.stderr))
+
+
+def _texts(named: Sequence[tuple[str, Path]] | None, sources: Sources) -> dict[str, list[str]]:
+    if named is not None:
+        return {language: list(map(str, files)) for language, files in by_language(named).items()}
+    folders = {language: sources.find(f"text/{language}") for language in LANGUAGES}
+    found = {one: sorted(map(str, folder.glob("*.txt"))) for one, folder in folders.items() if folder is not None}
+    if not found:
+        raise ValueError("there are no texts in the data folder; name some with --texts LANG=FILE")
+    return found
+
+
+if __name__ == "__main__":
+    common.script(main)

@@ -1,0 +1,283 @@
+"""What the scripts of the UniSpec paper share: calibrations and races that are kept in a folder, and how they are read.
+
+The same command goes on where it was interrupted. By default a script runs on `pocket+ballast:500M` in bfloat16 with a
+few short texts in two languages: minutes, and the direction at best. `--limit`, `--repeat` and `--max-new-tokens` buy
+narrower intervals.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, TypeVar
+
+import torch
+
+import paceline
+from paceline.bench import Calibrated, Estimate, Figures, Summary, calibrate_method, difference, race_methods
+from papers import common
+from papers.common import Claim, Curve, Way
+
+MODEL, DTYPE, METHOD = "pocket+ballast:500M", "bfloat16", "unispec"
+SUITE, LANGUAGES = "continuation", "en,pl"
+BUNDLED, BUNDLED_TEMPERATURE = ("pocket", "pocket-draft", "pocket-foreign"), 0.8
+"""Greedy, the bundled models fall into loops, which flatters methods that look things up."""
+RIVALS = "lookahead", "spectra", "recycling"
+Key = TypeVar("Key")
+FAILURES = (ValueError, RuntimeError)
+
+
+def listed(given: str) -> list[str]:
+    return [name.strip() for name in given.split(",") if name.strip()]
+
+
+def parser(said: str | None) -> argparse.ArgumentParser:
+    found = common.parser(said)
+    add = found.add_argument
+    add("--model", "-m", default=MODEL, metavar="MODEL", help=f"the model ({MODEL})")
+    add("--trust-remote-code", action="store_true", help="run the Python code that the model brings along")
+    add("--dtype", metavar="TYPE", help=f"float32, bfloat16 or float16 ({DTYPE})")
+    add("--device", metavar="DEVICE", help="where to run it (cpu)")
+    add("--method", default=METHOD, metavar="SPEC", help=f"the method that is looked at ({METHOD})")
+    add("--suite", default=SUITE, metavar="SUITE", help=f"as in 'paceline bench run' ({SUITE})")
+    add("--tasks", type=listed, metavar="A,B", help="only these tasks of the suite")
+    add("--langs", type=listed, metavar="A,B", help=f"only these languages ({LANGUAGES} of {SUITE})")
+    add("--limit", type=int, default=2, metavar="N", help="prompts of each task and language (2)")
+    add("--data", type=Path, metavar="DIR", help="the data folder (default: $PACELINE_DATA)")
+    add("--max-new-tokens", type=int, default=64, metavar="N", help="tokens per text (64)")
+    add("--temperature", type=float, metavar="T", help="0 is greedy (0.8 for bundled models, else 0)")
+    add("--seed", type=int, default=0, metavar="S", help="same seed, same texts (0)")
+    add("--repeat", type=int, default=1, metavar="N", help="write everything N times (1)")
+    add("--threads", type=int, metavar="N", help="threads of torch")
+    add("--calibration-seconds", type=float, default=20.0, metavar="S", help="how long 5 prompts may take (20)")
+    add("--out", type=Path, metavar="DIR", help="where runs are kept (runs/papers/SCRIPT--MODEL)")
+    return found
+
+
+class Lab:
+    """Makes calibrations and races, or finds those that were kept. What cannot be made is kept with its reason."""
+
+    def __init__(self, options: argparse.Namespace) -> None:
+        for name in ("limit", "max_new_tokens", "repeat", "calibration_seconds"):
+            if not getattr(options, name) > 0:
+                raise ValueError(f"--{name.replace('_', '-')} must be more than 0, not {getattr(options, name):g}")
+        self.options = options
+        self.method: str = options.method
+        script = f"{Path(sys.argv[0]).stem}--{options.model}".replace("/", "-").replace(":", "-")
+        self.out: Path = options.out or Path("runs", "papers", script)
+        self.missing: dict[str, str] = {}
+        self.runs: dict[str, Summary] = {}
+        self._loaded: tuple[str, paceline.LanguageModel] | None = None
+        self._file = self.out / "calibrated.json"
+        kept = json.loads(self._file.read_text(encoding="utf8")) if self._file.exists() else {}
+        self.calibrated = {label: Calibrated(**one) for label, one in kept.items()}
+
+    def model(self, dtype: str | None = None) -> paceline.LanguageModel:
+        """The model in a type. One is held at a time, for they are large."""
+        dtype = dtype or self.options.dtype or DTYPE
+        if self._loaded is None or self._loaded[0] != dtype:
+            self._loaded, options = None, self.options
+            trust = options.trust_remote_code
+            lm = paceline.load(options.model, dtype=dtype, device=options.device, trust_remote_code=trust)
+            self._loaded = dtype, lm
+        return self._loaded[1]
+
+    @property
+    def temperature(self) -> float:
+        given: float | None = self.options.temperature
+        bundled = self.options.model.partition("+")[0] in BUNDLED
+        return given if given is not None else BUNDLED_TEMPERATURE if bundled else 0.0
+
+    def calibrate(
+        self,
+        label: str,
+        method: str | None = None,
+        *,
+        dtype: str | None = None,
+        threads: int | None = None,
+        prompts: int = 5,
+    ) -> Calibrated | None:
+        """The best size of a method on this machine."""
+        if label not in self.calibrated:
+            seconds = self.options.calibration_seconds * prompts / 5
+            how = {"prompts": prompts, "temperature": self.temperature, "seed": self.options.seed}
+            with self._trying(label, threads):
+                found = calibrate_method(self.model(dtype), method or self.method, seconds=seconds, **how)
+                self.calibrated[label] = found
+                self.out.mkdir(parents=True, exist_ok=True)
+                text = json.dumps({label: vars(one) for label, one in self.calibrated.items()}, indent=1)
+                self._file.write_text(f"{text}\n", encoding="utf8")
+        return self.calibrated.get(label)
+
+    def size(self) -> Calibrated:
+        """The best size of the method that is looked at."""
+        found = self.calibrate(self.method)
+        if found is None:
+            raise ValueError(f"{self.method} could not be calibrated: {self.missing[self.method]}")
+        return found
+
+    def race(self, name: str, methods: Iterable[str], *, dtype: str | None = None, **options: Any) -> Summary | None:
+        """A race of plain decoding and these methods; further options are those of 'paceline bench run'."""
+        given = self.options
+        usual = {name: getattr(given, name) for name in ("suite", "tasks", "langs", "limit", "seed", "repeat", "data")}
+        usual |= {"max_new_tokens": given.max_new_tokens, "temperature": self.temperature}
+        if usual["langs"] is None and given.suite == SUITE:
+            usual["langs"] = listed(LANGUAGES)
+        with self._trying(name, None):
+            place = self.out / name.replace(" ", "-")
+            found = race_methods(self.model(dtype), list(dict.fromkeys(methods)), out=place, **usual | options)
+            self.runs[name] = found
+        return self.runs.get(name)
+
+    def races(self, stages: Mapping[str, Mapping[str, Any]]) -> dict[str, Summary]:
+        """Several, by their names: those that could be made."""
+        made = {name: self.race(name, **options) for name, options in stages.items()}
+        found = {name: run for name, run in made.items() if run is not None}
+        if not found:
+            raise ValueError(f"nothing could be measured: {'; '.join(self.missing.values())}")
+        return found
+
+    def needed(self, made: Mapping[Key, Calibrated | None]) -> dict[Key, Calibrated]:
+        """The calibrations that could be made; ValueError where none could."""
+        found = {label: one for label, one in made.items() if one is not None}
+        if not found:
+            raise ValueError(f"nothing could be calibrated: {'; '.join(self.missing.values())}")
+        return found
+
+    @contextmanager
+    def _trying(self, name: str, threads: int | None) -> Iterator[None]:
+        """With so many threads of torch; a failure is kept by its name."""
+        before = torch.get_num_threads()
+        torch.set_num_threads(threads or self.options.threads or before)
+        try:
+            yield
+        except FAILURES as error:
+            self.missing[name] = str(error).splitlines()[0]
+        finally:
+            torch.set_num_threads(before)
+
+    def show(self, report: common.Report) -> None:
+        """Print a report, with what could not be made."""
+        failed = [f"{name} could not be measured: {why}" for name, why in self.missing.items()]
+        calibrated = {label: vars(one) for label, one in self.calibrated.items()}
+        runs = {name: run.as_dict() for name, run in self.runs.items()}
+        data = {"out": str(self.out), "calibrated": calibrated, "runs": runs}
+        replace(report, notes=[*report.notes, *failed], data={**report.data, **data}).show(self.options)
+
+
+# --- numbers that several scripts read ---
+
+
+def with_options(method: str, options: str) -> str:
+    """A method's spec with further options."""
+    return f"{method}{',' if ':' in method else ':'}{options}"
+
+
+def at(method: str, nodes: int) -> str:
+    return f"{method}@fixed:{nodes}"
+
+
+def sized(method: str, calibrated: Calibrated | None) -> str:
+    """A method at its calibrated size; at its own where there is none."""
+    return method if calibrated is None else at(method, calibrated.nodes)
+
+
+def speed_up(run: Summary, entry: str, task: str | None = None) -> Estimate:
+    figures = run.figures(entry, task)
+    return (figures.speed_up if figures is not None else None) or Estimate(float("nan"))
+
+
+def tokens_per_round(run: Summary, entry: str) -> float:
+    figures = run.figures(entry)
+    return (figures.tokens_per_round if figures is not None else None) or 0.0
+
+
+def ratio(run: Summary, entry: str, other: str) -> Estimate:
+    """The speed of an entry over another's, pair by pair."""
+    pairs = run.pairs(entry, other)
+    return difference(pairs.ratio, pairs.unit).ratio if len(pairs) else Estimate(float("nan"))
+
+
+def rounds_ratio(run: Summary, entry: str, other: str) -> Estimate:
+    """Tokens per round of an entry's texts over those of another's, pair by pair."""
+    pairs = run.pairs(entry, other)
+    found = (pairs.tokens / pairs.rounds) / (pairs.tokens_base / pairs.rounds_base)
+    known = found.notna()
+    return difference(found[known], pairs.unit[known]).ratio if known.any() else Estimate(float("nan"))
+
+
+def over(one: Estimate, other: Estimate) -> Estimate:
+    """The ratio of two estimates of different runs, bounded by the ends of both where both have ends."""
+    if not (one.bounded and other.bounded):
+        return Estimate(one.value / other.value)
+    return Estimate(one.value / other.value, one.low / other.high, one.high / other.low)
+
+
+def told(found: Estimate) -> str:
+    """A speed-up with its interval."""
+    if found.value != found.value:
+        return ""
+    return f"{found.value:.2f}" + (f" [{found.low:.2f}, {found.high:.2f}]" if found.bounded else "")
+
+
+def against(run: Summary, entry: str, other: str) -> str:
+    return f"{speed_up(run, entry).value:.2f}x against {speed_up(run, other).value:.2f}x"
+
+
+def faster(run: Summary, entry: str, other: str, claim: str, paper: str, way: Way, more: str = "") -> Claim:
+    """A claim on the speeds of two entries."""
+    return Claim.of(claim, paper, against(run, entry, other) + more, way, ratio(run, entry, other))
+
+
+def brings(run: Summary, entry: str, other: str, claim: str, paper: str, way: Way) -> Claim:
+    """A claim on the tokens per round of two entries."""
+    ours = f"{tokens_per_round(run, entry):.2f} against {tokens_per_round(run, other):.2f} tokens"
+    return Claim.of(claim, paper, ours, way, rounds_ratio(run, entry, other))
+
+
+def fastest(run: Summary, entries: Iterable[str]) -> str:
+    """The entry of most tokens a second."""
+    speeds = {entry: f.tokens_per_second or 0.0 for entry in entries if (f := run.figures(entry)) is not None}
+    return max(speeds, key=lambda entry: speeds[entry])
+
+
+HEAD = ("", "x plain [95%]", "tokens/round", "tokens/s", "text")
+
+
+def row(run: Summary, entry: str, name: str | None = None, task: str | None = None) -> tuple[str, ...]:
+    """The figures of an entry, under `HEAD`."""
+    figures = run.figures(entry, task)
+    if figures is None:
+        return (name or entry,)
+    rate = "" if figures.tokens_per_second is None else f"{figures.tokens_per_second:.1f}"
+    per_round = f"{figures.tokens_per_round or 0:.2f}"
+    return name or entry, told(speed_up(run, entry, task)), per_round, rate, verdicts(figures)
+
+
+def verdicts(figures: Figures) -> str:
+    return ", ".join(f"{count} {verdict}" for verdict, count in figures.verdicts.items())
+
+
+def rows(run: Summary, names: Mapping[str, str] | None = None) -> list[tuple[str, ...]]:
+    """The figures of all entries, some of which have names of the script's own."""
+    return [row(run, entry, (names or {}).get(entry)) for entry in run.entries]
+
+
+def rows_of(runs: Mapping[str, Summary]) -> list[tuple[str, ...]]:
+    """The figures of all that drafts, in every run."""
+    return [row(run, entry, f"{name}  {entry}") for name, run in runs.items() for entry in run.entries[1:]]
+
+
+def size_notes(found: Calibrated | None) -> list[str]:
+    return [] if found is None else [f"the calibrated size is {found.nodes}"]
+
+
+def curves(entries: Sequence[str], places: Sequence[tuple[float, Callable[[str], Estimate]]]) -> list[Curve]:
+    """A line for each entry: its speed-up in every place."""
+    found = {entry: [(x, of(entry).value) for x, of in places] for entry in entries}
+    return [Curve(entry, [p for p in points if p[1] == p[1]], n) for n, (entry, points) in enumerate(found.items())]

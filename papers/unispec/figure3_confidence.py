@@ -1,0 +1,122 @@
+"""Figure 3: how often nodes are accepted by their score, and how many nodes have which score.
+
+    python -m papers.unispec.figure3_confidence --temperature 0 --svg confidence.svg
+
+A node's score is the product of the scores on the way to it. Beside the paper's figure stands what planners expected of
+rounds and what came.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from paceline import DraftTree
+from paceline.bench import Estimate, Summary
+from papers.common import Claim, Curve, Panel, Report, Way, script
+from papers.unispec.common import Lab, parser
+
+BINS = 10
+Nodes = tuple[list[float], list[int]]
+"""Of every node that was sent, its score and whether it was accepted."""
+
+
+def note(nodes: Nodes, tree: DraftTree, tokens: Sequence[int]) -> None:
+    """A round: what was sent, and what came."""
+    if not len(tree):
+        return
+    taken, node = np.zeros(len(tree), np.int64), -1
+    for token in tokens:
+        child = tree.child(node, token)
+        if child is None:
+            break
+        taken[child], node = 1, child
+    shown = np.ones(len(tree), np.bool_) if tree.probes is None else ~tree.probes
+    nodes[0].extend(round(float(one), 5) for one in np.exp(np.minimum(tree.path_scores(), 0.0))[shown])
+    nodes[1].extend(int(one) for one in taken[shown])
+
+
+def binned(scores: Sequence[float], accepted: Sequence[int]) -> list[tuple[float, float, int]]:
+    """Of every tenth of the scores that has nodes: their mean score, the share that was accepted, and how many."""
+    score, taken = np.asarray(scores, np.float64), np.asarray(accepted, np.float64)
+    place = np.minimum((score * BINS).astype(np.int64), BINS - 1)
+    return [
+        (float(score[place == n].mean()), float(taken[place == n].mean()), int((place == n).sum()))
+        for n in np.unique(place)
+    ]
+
+
+def rising(entry: str, nodes: Nodes, tenths: Sequence[tuple[float, float, int]]) -> Claim:
+    """Nodes above the middle score against those below it."""
+    score, taken = np.asarray(nodes[0], np.float64), np.asarray(nodes[1], np.float64)
+    middle = 0.5 if (score >= 0.5).any() and (score < 0.5).any() else float(np.median(score)) + 1e-12
+    high, low = (float(part.mean()) if len(part) else 0.0 for part in (taken[score >= middle], taken[score < middle]))
+    ours = f"{high:.1%} above the middle and {low:.1%} below, from {tenths[0][1]:.1%} to {tenths[-1][1]:.1%}"
+    claim = f"nodes of higher score are accepted more often, {entry}"
+    return Claim.of(claim, "acceptance rises with the score", ours, Way.ABOVE, Estimate(high / max(low, 1e-9)))
+
+
+def expected(run: Summary) -> tuple[list[Curve], list[str]]:
+    """What planners expected of rounds and what came, in groups of equal size."""
+    lines, notes = list[Curve](), list[str]()
+    for number, entry in enumerate(run.entries):
+        found = [r.rounds for r in run.records(entry) if r.rounds is not None and "expected_tokens" in r.rounds]
+        guess, came = (np.concatenate([[], *(one[name] for one in found)]) for name in ("expected_tokens", "emitted"))
+        guess, came = guess[guess > 0], came[guess > 0]
+        if not len(guess):
+            continue
+        groups = np.array_split(np.argsort(guess, kind="stable"), min(BINS, len(guess)))
+        lines.append(Curve(entry, [(float(guess[g].mean()), float(came[g].mean())) for g in groups], number))
+        notes.append(
+            f"{entry}: its planner expected {guess.mean():.2f} tokens a round and {came.mean():.2f} came, over "
+            f"{len(guess)} rounds"
+        )
+    return lines, notes
+
+
+def report(run: Summary, nodes: Mapping[str, Nodes]) -> Report:
+    rows, claims, accepted, dense = list[tuple[str, ...]](), list[Claim](), list[Curve](), list[Curve]()
+    for number, (entry, its) in enumerate(nodes.items(), start=1):
+        tenths = binned(*its)
+        count = sum(n for _, _, n in tenths)
+        rows += [(entry, f"{score:.2f}", f"{taken:.1%}", f"{n / count:.1%}", str(n)) for score, taken, n in tenths]
+        accepted.append(Curve(entry, [(score, taken) for score, taken, _ in tenths], number))
+        dense.append(Curve(entry, [(score, n / count) for score, _, n in tenths], number))
+        if len(tenths) > 1:
+            claims.append(rising(entry, its, tenths))
+    lines, notes = expected(run)
+    panels = [
+        Panel("Accepted, by score", "score of a node", "share accepted", [*accepted, *as_expected(accepted)]),
+        Panel("Nodes by score", "score of a node", "share of nodes", dense),
+        Panel("Tokens of a round", "expected", "came", [*lines, *as_expected(lines)]),
+    ]
+    head = ("", "score", "accepted", "share of nodes", "nodes")
+    return Report("UniSpec, Figure 3: confidence", [(head, rows)], claims, notes, panels)
+
+
+def as_expected(lines: Sequence[Curve]) -> list[Curve]:
+    """The line on which exactly that comes which was expected."""
+    places = [x for line in lines for x, _ in line.points]
+    return [Curve("as expected", [(x, x) for x in (min(places), max(places))], 0)] if places else []
+
+
+def main() -> None:
+    lab = Lab(parser(__doc__).parse_args())
+    nodes, kept = dict[str, Nodes](), lab.out / "nodes.json"
+    if not kept.exists() and (lab.out / "run").exists():
+        raise ValueError(f"{lab.out} was interrupted and its nodes are not all known; remove it, or give another --out")
+
+    def watch(entry: str, tree: DraftTree, tokens: Sequence[int]) -> None:
+        note(nodes.setdefault(entry, ([], [])), tree, tokens)
+
+    runs = lab.races({"run": {"methods": [lab.method, "auto"], "watch": watch}})
+    if kept.exists():
+        nodes = json.loads(kept.read_text(encoding="utf8"))
+    kept.write_text(json.dumps({entry: its for entry, its in nodes.items() if its[0]}), encoding="utf8")
+    lab.show(report(runs["run"], {entry: its for entry, its in nodes.items() if its[0]}))
+
+
+if __name__ == "__main__":
+    script(main)

@@ -1,0 +1,51 @@
+"""Table 8: speed-up by batch size.
+
+python -m papers.unispec.table8_batch
+python -m papers.unispec.table8_batch --batches 1 2 4 8 16 --methods assistant@fixed:4 --draft-model pocket-draft
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import partial
+
+from paceline.bench import Summary
+from papers.common import Claim, Panel, Report, Way, script
+from papers.unispec.common import HEAD, Lab, curves, over, parser, row, size_notes, sized, speed_up, told
+
+BATCHES = 1, 2, 3, 4, 5
+PAPER = 2.10, 2.07, 2.03, 1.90, 1.73
+
+
+def report(runs: Mapping[str, Summary], notes: Sequence[str] = ()) -> Report:
+    """A run for each batch size, ``batch 1`` and so on."""
+    (_, first), *_, (_, last) = runs.items()
+    entry = first.entries[1]
+    one, two = speed_up(first, entry), speed_up(last, entry)
+    claim = "the speed-up falls from single texts to the largest batch"
+    paper = f"from {PAPER[0]:.2f}x to {PAPER[-1]:.2f}x"
+    claims = [Claim.of(claim, paper, f"from {told(one)} to {told(two)}", Way.BELOW, over(two, one))]
+    lines = curves(first.entries, [(float(name.split()[1]), partial(speed_up, run)) for name, run in runs.items()])
+    rows = [row(run, entry, f"{name}  {entry}") for name, run in runs.items() for entry in run.entries]
+    panels = [Panel("Speed-up by batch size", "texts at a time", "x plain", lines)]
+    return Report("UniSpec, Table 8: batch size", [(HEAD, rows)], claims, notes, panels)
+
+
+def main() -> None:
+    options = parser(__doc__)
+    options.add_argument("--batches", type=int, nargs="+", default=BATCHES, metavar="N", help="texts at a time (1-5)")
+    options.add_argument("--methods", nargs="+", default=["auto"], metavar="SPEC", help="other methods (auto)")
+    options.add_argument("--draft-model", "-md", metavar="MODEL", help="a small model that drafts")
+    lab = Lab(given := options.parse_args())
+    how = {"methods": [sized(lab.method, lab.size()), *given.methods], "draft_model": given.draft_model}
+    limit = max(given.limit, *given.batches)
+    lab.show(
+        report(
+            lab.races({f"batch {n}": {**how, "batch": n, "limit": limit} for n in given.batches}),
+            size_notes(lab.size()),
+        )
+    )
+
+
+if __name__ == "__main__":
+    script(main)

@@ -1,0 +1,211 @@
+"""What a forward takes: over one row and over the rows of a draft, for one sequence and for many, along every path.
+
+A token of plain decoding reads every weight and every cached row once, so it takes at least their bytes over the
+bandwidth of the memory: the roofline. Paths take turns and figures are medians; the first forwards of a shape, which
+may record it, are not counted. Beside each stands how far its logits lie from those of the model's own path: what is
+fast and wrong is not fast.
+"""
+
+from __future__ import annotations
+
+import copy
+import statistics
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+
+from paceline.errors import InputError
+from paceline.targets.base import Request, Rows
+from paceline.targets.hf.lean import Lean
+from paceline.targets.hf.packed import PackedLinear
+from paceline.targets.hf.path import Path
+from paceline.targets.hf.target import HFTarget
+from paceline.tree import EMPTY, DraftTree
+
+RANDOM = "random:"
+SHAPES: dict[str, dict[str, Any]] = {
+    "8b": {"vocab_size": 128256, "hidden_size": 4096, "intermediate_size": 14336, "num_hidden_layers": 32}
+    | {"num_attention_heads": 32, "num_key_value_heads": 8},
+    "1b": {"vocab_size": 128256, "hidden_size": 2048, "intermediate_size": 8192, "num_hidden_layers": 16}
+    | {"num_attention_heads": 32, "num_key_value_heads": 8, "head_dim": 64, "tie_word_embeddings": True},
+    "tiny": {"vocab_size": 512, "hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2}
+    | {"num_attention_heads": 4, "num_key_value_heads": 2},
+}
+"""Of Llama 3: models of random weights by name, ``random:8b``. Text does not matter to the clock."""
+WARM = 2
+PREFILL = 512
+THEIRS = "transformers"
+
+
+@dataclass(frozen=True)
+class Forward:
+    """The median of one shape along one path."""
+
+    path: str
+    context: int
+    sequences: int
+    rows: int
+    """Of each sequence, its root among them."""
+    milliseconds: float
+    apart: float
+    """Root of the mean square by which its logits differ from those of the own path, in their deviations."""
+
+
+def random_target(shape: str, dtype: str, device: str) -> HFTarget:
+    """A model of random weights that keep activations in range, made where it stays."""
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    if shape not in SHAPES:
+        raise InputError(f"unknown shape {shape!r}; choose {', '.join(SHAPES)}")
+    rope = {"rope_type": "default", "rope_theta": 500_000.0}
+    config = LlamaConfig(**SHAPES[shape], rope_parameters=rope, max_position_embeddings=131_072)
+    with torch.device("meta"):
+        model: Any = LlamaForCausalLM(config).to(getattr(torch, dtype))
+    needed = sum(weight.nbytes for weight in model.parameters())
+    if device.startswith("cuda") and needed > 0.8 * (free := torch.cuda.mem_get_info(torch.device(device))[0]):
+        raise InputError(f"{shape} takes {needed / 1e9:.1f} GB and the GPU has {free / 1e9:.1f}; choose a smaller one")
+    model = model.to_empty(device=device)
+    for name, weight in model.named_parameters():
+        if weight.dim() == 1:
+            torch.nn.init.ones_(weight)
+        else:
+            torch.nn.init.normal_(weight, std=weight.shape[-1] ** -0.5 if "embed" not in name else 1.0)
+    rotary = model.model.rotary_emb  # its frequencies are no parameters and stayed empty
+    model.model.rotary_emb = type(rotary)(config).to(device)
+    model.tie_weights()
+    target = HFTarget(model.requires_grad_(False), name=f"{RANDOM}{shape}")
+    lean = Lean.of(target.own)
+    if target.fixed is not None:
+        target.fixed.lean = lean
+    elif lean is not None:
+        target.paths = [lean, target.own]
+    return target
+
+
+def bandwidth(device: torch.device) -> float:
+    """Bytes per second, read and written both counted, of a copy that no cache holds; the best of several."""
+    source = torch.ones(1 << (28 if device.type == "cuda" else 25), dtype=torch.float64, device=device)
+    target = torch.empty_like(source)
+    return 2 * source.nbytes / min(_seconds(lambda: target.copy_(source), device) for _ in range(8))
+
+
+def bytes_of_token(target: HFTarget, context: int) -> int:
+    """What plain decoding reads for a token: the weights, of the embeddings a row, and the cached rows."""
+    config: Any = target.model.config
+    weights = sum(weight.nbytes for weight in target.model.parameters())
+    if not config.tie_word_embeddings:
+        weights -= target.model.get_input_embeddings().weight.nbytes
+    width = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+    row = 2 * config.num_hidden_layers * config.num_key_value_heads * width * target.dtype.itemsize
+    return int(weights + row * context)
+
+
+def forwards(
+    target: HFTarget, *, contexts: Sequence[int], sequences: Sequence[int], rows: Sequence[int], repeats: int
+) -> Iterator[Forward]:
+    """Every number of rows of every number of sequences behind every context, along every path; and of one row, the
+    library's own forward with its own cache."""
+    random, before = np.random.default_rng(1), target.paths
+    theirs = _Library(target) if 1 in sequences and 1 in rows else None
+    try:
+        for context in contexts:
+            for count in sequences:
+                held = [_read(target, context, max(rows), random) for _ in range(count)]
+                for number in rows:
+                    requests = [Request.of_tree(one, 1, _draft(number, random, target.vocab_size)) for one in held]
+                    yield from _timed(target, requests, context, repeats, theirs if count == number == 1 else None)
+                for one in held:
+                    one.close()
+    finally:
+        target.paths = before
+
+
+def paths_of(target: HFTarget) -> dict[str, list[Path]]:
+    """The model as transformers computes it, the same without its layers, and that recorded."""
+    found: dict[str, list[Path]] = {"own": [target.own]}
+    lean = next((path for path in target.paths if isinstance(path, Lean)), None)
+    if target.fixed is not None:
+        lean = target.fixed.lean
+    if lean is not None:
+        found["lean"] = [lean, target.own]
+    return found if target.fixed is None else found | {"fixed": [target.fixed, target.own]}
+
+
+def _timed(
+    target: HFTarget, requests: list[Request], context: int, repeats: int, theirs: _Library | None
+) -> Iterator[Forward]:
+    paths, taken, logits = paths_of(target), dict[str, list[float]](), dict[str, torch.Tensor]()
+    behind = None if theirs is None else theirs.read(requests[0])
+    for turn in range(WARM + repeats):
+        for name, tried in list(paths.items())[:: -1 if turn % 2 else 1]:
+            target.paths = tried
+            taken.setdefault(name, []).append(_seconds(lambda: target.score(requests), target.device))
+        if behind is not None:
+            taken.setdefault(THEIRS, []).append(_seconds(behind, target.device))
+    for name, tried in paths.items():
+        target.paths = tried
+        logits[name] = target.score(requests)[-1].logits.float()
+    scale = float(logits["own"].std())
+    for name, seconds in taken.items():
+        gap = float((logits[name] - logits["own"]).square().mean().sqrt()) / scale if name in logits else 0.0
+        median, size = 1000 * statistics.median(seconds[WARM:]), len(requests[0].tokens)
+        yield Forward(name, context, len(requests), size, median, gap)
+
+
+class _Library:
+    """The decoding step of transformers itself: its forward, its cache, its attention, on ordinary weights."""
+
+    def __init__(self, target: HFTarget) -> None:
+        packed = any(isinstance(module, PackedLinear) for module in target.model.modules())
+        self._model: Any = copy.deepcopy(target.model) if packed else target.model  # copies come unpacked
+
+    def read(self, request: Request) -> Callable[[], None]:
+        """A step behind the text of a request's rows."""
+        from transformers import DynamicCache
+
+        cache, device = DynamicCache(), self._model.device
+        text = torch.from_numpy(request.rows.tokens[: request.rows.committed].copy())[None].to(device)
+        root = torch.from_numpy(request.tokens[:1].copy())[None].to(device)
+
+        def step() -> None:
+            with torch.no_grad():
+                self._model(root, past_key_values=cache, use_cache=True)
+            cache.crop(-1)
+
+        with torch.no_grad():
+            self._model(text, past_key_values=cache, use_cache=True, logits_to_keep=1)
+        return step
+
+
+def _read(target: HFTarget, context: int, most: int, random: np.random.Generator) -> Rows:
+    """A sequence that has read a made-up text."""
+    rows = target.open(context + 2 * most)
+    for start in range(0, context, PREFILL):
+        piece = random.integers(0, target.vocab_size, min(PREFILL, context - start))
+        target.score([Request.of_prompt(rows, piece)])
+        rows.keep(range(len(piece)))
+    return rows
+
+
+def _draft(rows: int, random: np.random.Generator, vocabulary: int) -> DraftTree:
+    """A tree that makes so many rows with its root: three chains side by side."""
+    if rows == 1:
+        return EMPTY
+    return DraftTree.build(random.permutation(vocabulary)[: rows - 1], [max(i - 3, -1) for i in range(rows - 1)])
+
+
+def _seconds(step: Callable[[], object], device: torch.device) -> float:
+    _wait(device)
+    started = time.perf_counter()
+    step()
+    _wait(device)
+    return time.perf_counter() - started
+
+
+def _wait(device: torch.device) -> None:
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)

@@ -1,0 +1,116 @@
+"""Two measurements as functions: a race of methods that is kept in a folder, and a calibration."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from paceline.api.model import LanguageModel
+from paceline.bench.calibrate import Calibrator, Method, Plan
+from paceline.bench.calibrate.prompts import SAMPLES, prompts_of
+from paceline.bench.machine import hushed
+from paceline.bench.race import Progress, silent
+from paceline.bench.run.setup import RunOptions, opened
+from paceline.bench.summary import Summary
+from paceline.drafters import make_drafter
+from paceline.law import Sampling
+from paceline.planning.base import Outcome, Planner
+from paceline.tree import DraftTree
+
+Watch = Callable[[str, DraftTree, tuple[int, ...]], None]
+"""Hears of every round: of which entry, the draft that was scored, and the tokens that came."""
+
+
+def race_methods(
+    lm: LanguageModel,
+    methods: Sequence[str],
+    *,
+    out: Path,
+    data: Path | None = None,
+    watch: Watch | None = None,
+    progress: Progress = silent,
+    **options: Any,
+) -> Summary:
+    """Have plain decoding and these methods write a suite in turns, as ``paceline bench run`` does: ``options`` are its
+    flags (`RunOptions`), ``out`` is the folder where it is kept. The same call goes on with a run that was interrupted.
+    """
+    wanted = RunOptions(methods=list(dict.fromkeys(["plain", *methods])), peers=[], **options)
+
+    def planned(name: str, planner: Planner) -> Planner:
+        return planner if watch is None else _watched(name, planner, watch)
+
+    with (
+        hushed(),
+        opened(wanted, lm.target.name, lambda: lm, out, data=data, planned=planned, progress=progress) as referee,
+    ):
+        referee.sit()
+    return Summary(referee.run)
+
+
+def _watched(name: str, planner: Planner, watch: Watch) -> Planner:
+    """The same planner, which tells what became of its drafts."""
+    review = planner.review
+
+    def told(outcomes: Sequence[Outcome]) -> None:
+        for outcome in outcomes:
+            watch(name, outcome.sent, outcome.tokens)
+        review(outcomes)
+
+    planner.review = told  # type: ignore[method-assign]
+    return planner
+
+
+@dataclass(frozen=True, kw_only=True)
+class Calibrated:
+    """What a calibration found."""
+
+    nodes: int
+    """The best draft size of single texts."""
+    sizes: list[int]
+    """Sizes for which there are figures."""
+    tokens: list[float]
+    """Tokens of a round, by size."""
+    seconds: list[float]
+    """Seconds of a round, by size."""
+    took: float
+    """Seconds that the calibration took."""
+
+
+def calibrate_method(
+    lm: LanguageModel,
+    method: str,
+    *,
+    seconds: float,
+    prompts: int = SAMPLES,
+    temperature: float = 0.0,
+    seed: int = 0,
+    progress: Progress = silent,
+) -> Calibrated:
+    """The best draft size of a method for single texts, found as ``paceline calibrate`` finds it, and not stored."""
+    assert lm.vocabulary is not None, "the prompts are texts"
+    started, drafter = time.monotonic(), make_drafter(method)
+    drafter.fit(lm.target, lm.vocabulary)
+    calibrated = Method.of(drafter)
+    sampling = Sampling(temperature=temperature, seed=seed)
+    plan = Plan(sampling=sampling, lengths=(256,), sequences=(1,), seconds=seconds)
+    with hushed():
+        profile = Calibrator(
+            target=lm.target,
+            methods=[calibrated],
+            prompts=prompts_of(None, lm.vocabulary, prompts),
+            plan=plan,
+            progress=progress,
+        ).run()
+    found = profile.method(calibrated.spec, calibrated.draft)
+    assert found is not None, "it was just measured"
+    choice = found.choices[0]
+    return Calibrated(
+        nodes=choice.nodes,
+        sizes=[point.nodes for point in found.points],
+        tokens=[point.tokens for point in found.points],
+        seconds=found.seconds(profile.curves(found.top), choice.sequences, choice.length).tolist(),
+        took=time.monotonic() - started,
+    )

@@ -1,0 +1,220 @@
+"""What to know before believing the numbers of a run: sentences, the most serious first.
+
+"Unstable" always stands with its reason: times of the same text that differ, a machine that became slower, rounds that
+stalled, a wide interval.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from paceline.bench.run.record import Verdict
+from paceline.bench.statistics import difference
+from paceline.bench.summary import Summary, of_cell
+
+STABLE = 1.3
+"""Ratio of slowest to fastest time for the same text up to which a measurement counts as stable."""
+DRIFT = 1.1
+"""The same for plain decoding's speeds at the two ends of a run."""
+WIDE = 0.1
+"""The same for half an interval, as a share of its speed-up."""
+UNKNOWN = 1.0
+"""From this share on, an interval says nothing."""
+STALLED = 0.01
+"""Share of rounds that stalled up to which a measurement counts as stable."""
+WARM_UP = {
+    Verdict.NEAR_TIE: "a near tie of the arithmetic",
+    Verdict.BUG: "rounding does not explain it, so this is a bug",
+    Verdict.DIFFERENT: "rounding does not explain it, so it writes another text",
+    Verdict.NOT_RESCORED: "the place could not be scored again, so nobody can tell a near tie from a bug",
+}
+SERIOUS = {
+    Verdict.BUG: "and rounding does not explain it: this is a bug",
+    Verdict.DIFFERENT: "and it is another library's, so nobody can tell a near tie from a mistake",
+    Verdict.NOT_RESCORED: "and the place could not be scored again, so nobody can tell a near tie from a bug",
+}
+
+
+def warnings(summary: Summary) -> list[str]:
+    """All warnings about a run."""
+    if not summary.run.records:
+        return ["not a single text is finished"]
+    kinds = (_texts, _whole, _sittings, _stability, _stalls, _loops, _work, _energy)
+    return [sentence for kind in kinds for sentence in kind(summary)]
+
+
+def _texts(summary: Summary) -> Iterator[str]:
+    """Texts that are not plain decoding's."""
+    plain, texts = summary.entries[0], summary.texts
+    for verdict, meaning in SERIOUS.items():
+        for entry in summary.entries:
+            odd = of_cell(texts[texts.verdict == verdict], entry)
+            if len(odd):
+                first = summary.run.records[odd.index[0]]
+                all_texts = _counted(len(of_cell(texts, entry)), "text")
+                where = "" if first.parts_at is None else f", from token {first.parts_at + 1} on"
+                yield (
+                    f"{entry} wrote another text than {plain} in {len(odd)} of {all_texts} (first "
+                    f"{first.prompt}{where}), {meaning}"
+                )
+    for entry in summary.entries:
+        ties = len(of_cell(texts[texts.verdict == Verdict.NEAR_TIE], entry))
+        if ties:
+            yield (
+                f"{_counted(ties, 'text')} of {entry} part from {plain}'s at a near tie of the "
+                "arithmetic, so not the same work was done"
+            )
+
+
+def _whole(summary: Summary) -> Iterator[str]:
+    """What is missing."""
+    about = summary.run.about
+    if not about.finished:
+        done = len(summary.texts[["unit", "repeat"]].drop_duplicates())
+        yield f"not finished: {done} of {about.workload.get('units', '?')} units are written"
+    for name, why in about.missing.items():
+        yield f"{name} is missing: {why}"
+    shortened = about.workload.get("shortened", [])
+    if shortened:
+        yield f"{_counted(len(shortened), 'prompt')} lost the beginning, for the model's context is too short"
+
+
+def _sittings(summary: Summary) -> Iterator[str]:
+    """A run that continued elsewhere, with other software, or on a machine that was busy."""
+    sittings = summary.run.about.sittings
+    for name, values in _facts(sittings).items():
+        if len(values) > 1:
+            yield f"{len(sittings)} sittings differ in {name}: {' and '.join(values)}"
+    for sitting in sittings if _timed(summary) else ():
+        load, cores = sitting.get("load"), (sitting.get("machine") or {}).get("cores")
+        if load and cores and load > cores / 2:
+            yield f"the machine was at work when a sitting began: load {load:g} on {_counted(cores, 'core')}"
+
+
+def _facts(sittings: Sequence[dict[str, Any]]) -> dict[str, list[str]]:
+    """What sittings should have in common -> the values that occur."""
+    found: dict[str, dict[str, None]] = defaultdict(dict)
+    for sitting in sittings:
+        for group in ("versions", "machine", "git"):
+            for name, value in (sitting.get(group) or {}).items():
+                found[f"the state of the sources ({name})" if group == "git" else name][str(value)] = None
+        found["threads"][str(sitting.get("threads"))] = None
+    return {name: list(values) for name, values in found.items()}
+
+
+def _timed(summary: Summary) -> bool:
+    """Whether there are times. A text that is replayed has none."""
+    return bool(summary.texts.speed.notna().any())
+
+
+def _stability(summary: Summary) -> Iterator[str]:
+    if not _timed(summary):
+        return
+    repeats = summary.texts.groupby(["entry", "prompt", "turn"]).speed.agg(["count", "min", "max"]).query("count > 1")
+    if repeats.empty:
+        yield "every text was written once, so how steady the machine is is not known"
+    elif ((spread := repeats["max"] / repeats["min"]) > STABLE).any():
+        yield (
+            f"unstable: times of the same text differ by up to {spread.max():.1f}x between repeats, of "
+            f"{(spread > STABLE).sum()} of {len(spread)} by more than {STABLE:g}x"
+        )
+    if (drift := _drift(summary)) is not None:
+        change = f"{max(drift, 1 / drift):.2f}x {'slower' if drift < 1 else 'faster'}"
+        yield f"unstable: {summary.entries[0]} was {change} at the end than at the beginning"
+    yield from _intervals(summary)
+
+
+def _drift(summary: Summary) -> float | None:
+    """Plain decoding's speed in the last third of a run over that in the first, where they differ by more than chance
+    and than is tolerable. Thirds are taken task by task, since tasks differ in speed."""
+    plain = of_cell(summary.texts, summary.entries[0]).dropna(subset="speed")
+    ratios = list[float]()
+    for _, speeds in plain.groupby(["task", "language", "turn"], sort=False).speed:
+        third = len(speeds) // 3
+        ratios += (speeds.to_numpy()[len(speeds) - third :] / speeds.to_numpy()[:third]).tolist()
+    if len(ratios) < 2:
+        return None
+    found = difference(ratios).ratio
+    return found.value if found.excludes(1) and not 1 / DRIFT < found.value < DRIFT else None
+
+
+def _intervals(summary: Summary) -> Iterator[str]:
+    for entry in summary.entries:
+        figures = summary.figures(entry)
+        if figures is None or figures.speed_up is None:
+            continue
+        found = figures.speed_up
+        if not found.bounded:
+            yield f"{entry} wrote a single unit, so there is no interval around its speed-up"
+        elif (width := (found.high - found.low) / 2 / found.value) > UNKNOWN:
+            yield f"unstable: nothing is known of the speed-up of {entry}; more prompts would tell"
+        elif width > WIDE:
+            yield (
+                f"unstable: the speed-up of {entry} is known to about {width:.0%} only; more prompts would narrow it"
+            )
+    plain = of_cell(summary.texts, summary.entries[0])
+    prompts = plain[plain.turn == 0].groupby(["task", "language"]).size()
+    lone = int((prompts == 1 + summary.texts["repeat"].max()).sum())
+    if 0 < lone < len(prompts) or (lone and len(prompts) > 1):
+        yield f"{lone} of {len(prompts)} cells have a single prompt, and no interval"
+
+
+def _stalls(summary: Summary) -> Iterator[str]:
+    for entry in summary.entries:
+        figures = summary.figures(entry)
+        if figures is None or not figures.rounds or not figures.stalls:
+            continue
+        serious = figures.stalls > STALLED * figures.rounds
+        yield (
+            f"{'unstable: ' if serious else ''}{figures.stalls} of {_counted(figures.rounds, 'round')} of {entry} took "
+            "more than five times the median round"
+        )
+
+
+def _loops(summary: Summary) -> Iterator[str]:
+    figures = summary.figures(summary.entries[0])
+    if figures is not None and figures.degenerate:
+        yield (
+            f"{figures.degenerate} of {figures.texts} texts of {summary.entries[0]} loop (more than a fifth of their "
+            "8-grams are repeated), which flatters methods that look things up"
+        )
+
+
+def _work(summary: Summary) -> Iterator[str]:
+    """What methods had from earlier prompts, or did not have to do."""
+    recipe = summary.run.about.recipe
+    if recipe.get("warm"):
+        yield "methods kept what they learnt from prompt to prompt; later prompts had the help of earlier ones"
+    if recipe.get("qps"):
+        yield (
+            f"prompts arrived, {recipe['qps']:g} a second: tokens per second and speed-ups hold the time in which "
+            "nothing was written; what counts is how long each waited for its tokens"
+        )
+    if recipe.get("follow"):
+        free = "" if all(entry.get("ours", True) for entry in summary.run.about.entries) else "; peers wrote freely"
+        walked = f"methods walked plain decoding's recorded text, so that all did the same work{free}"
+        rates = [
+            f"{entry} {figures.flips_per_1000:.1f}"
+            for entry in summary.entries
+            if (figures := summary.figures(entry)) is not None and figures.flips_per_1000
+        ]
+        yield walked + (f"; per 1,000 tokens another would have been chosen: {', '.join(rates)}" if rates else "")
+    for entry, found in summary.run.about.warm_up.items():
+        if (verdict := found.get("verdict")) is not None:
+            place = f"parted from {summary.entries[0]} at token {found['parts_at'] + 1} of the greedy warm-up"
+            yield f"{entry} {place}: {WARM_UP.get(verdict, verdict)}"
+
+
+def _energy(summary: Summary) -> Iterator[str]:
+    energy = summary.run.about.energy
+    if energy.get("source") not in (None, "none") and not energy.get("measured"):
+        watts = energy.get("watts")
+        power = "" if watts is None or not math.isfinite(watts) else f" of {watts:g} W"
+        yield f"energy is an estimate from a stated power{power}, not measured"
+
+
+def _counted(count: int, name: str) -> str:
+    return f"{count} {name if count == 1 else name + 's'}"

@@ -1,0 +1,87 @@
+"""``paceline bench draft-cost --forwards``: what a model's forwards take, over one row and over the rows of drafts."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+from paceline.cli.common import aligned, load_model, print_json
+from paceline.cli.streams import say
+from paceline.errors import InputError
+
+if TYPE_CHECKING:
+    from paceline.bench.forwards import Forward
+
+CONTEXTS, SEQUENCES, ROWS = (256, 1024), (1,), (1, 2, 4, 8, 16, 32, 64)
+
+
+def add_forwards(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--forwards",
+        action="store_true",
+        help="time forwards alone, of --model or of random:8b, random:1b, random:tiny",
+    )
+    for name, usual, text in (
+        ("--contexts", CONTEXTS, "cached tokens behind which they score"),
+        ("--sequences", SEQUENCES, "sequences in a forward"),
+        ("--rows", ROWS, "rows of each sequence"),
+    ):
+        shown = " ".join(map(str, usual))
+        parser.add_argument(
+            name, type=int, nargs="+", default=usual, metavar="N", help=f"of --forwards: {text} (default: {shown})"
+        )
+
+
+def time_forwards(options: argparse.Namespace) -> int:
+    from paceline.bench import forwards
+    from paceline.targets.hf.target import HFTarget
+
+    if options.model is None:
+        raise InputError("--forwards needs a --model, or random:8b, random:1b or random:tiny")
+    for name in ("contexts", "sequences", "rows"):
+        if (least := min(getattr(options, name))) < 1:
+            raise InputError(f"--{name} must be at least 1, not {least}")
+    if options.model.startswith(forwards.RANDOM):
+        shape = options.model.removeprefix(forwards.RANDOM)
+        target: Any = forwards.random_target(shape, options.dtype or "bfloat16", options.device or "cpu")
+    else:
+        target = load_model(options).target
+    if not isinstance(target, HFTarget):
+        raise InputError(f"{target.name} is no model of transformers, whose forwards are timed here")
+    speed, size = forwards.bandwidth(target.device), forwards.bytes_of_token(target, options.contexts[0])
+    say(f"{target.name} {str(target.dtype).removeprefix('torch.')} on {target.device}, medians of {options.rounds}")
+    say(
+        f"a token of plain decoding reads {size / 1e9:.3g} GB behind {options.contexts[0]} tokens; at the "
+        f"{speed / 1e9:.3g} GB/s of a copy it takes at least {1000 * size / speed:.3g} ms\n"
+    )
+    found = list(
+        forwards.forwards(
+            target,
+            contexts=options.contexts,
+            sequences=options.sequences,
+            rows=sorted(set(options.rows)),
+            repeats=options.rounds,
+        )
+    )
+    say("\n".join(aligned(list(_lines(found)))))
+    say(f"\nThe logits of the paths lie at most {max(one.apart for one in found):.1e} deviations apart")
+    refused = None if target.fixed is None else target.fixed.refused
+    if refused is not None:
+        say(f"Fixed shapes were NOT used: {refused}")
+    if options.json:
+        about = {"model": target.name, "dtype": str(target.dtype), "bandwidth": speed, "bytes_of_token": size}
+        print_json(about | {"refused": refused, "forwards": [vars(one) for one in found]})
+    return 0
+
+
+def _lines(found: Sequence[Forward]) -> Iterator[tuple[str, ...]]:
+    """A line for each path: milliseconds by the number of rows, and in brackets how many times those of one row."""
+    counts = sorted({one.rows for one in found})
+    yield "", "context", "sequences", *(f"{n} rows" if n > 1 else "1 row" for n in counts), ""
+    lines = dict.fromkeys((one.context, one.sequences, one.path) for one in found)
+    for context, sequences, path in lines:
+        its = {o.rows: o.milliseconds for o in found if (o.context, o.sequences, o.path) == (context, sequences, path)}
+        first = its[min(its)]
+        cells = (f"{its[n]:.2f} ({its[n] / first:.2f}x)" if n in its else "" for n in counts)
+        yield path, str(context), str(sequences), *cells, "ms"

@@ -1,0 +1,97 @@
+"""Drafters under test: texts, rounds whose rows are known, and what a draft says."""
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+from engine import write
+from enumeration import Coins, FractionLaw, Tokens, World, output_law
+from paceline.context import Context, Ending
+from paceline.drafters import Ask, Budget, Drafter, Plain, Seen
+from paceline.engine.loop import Session
+from paceline.engine.serial import run
+from paceline.law import Sampling
+from paceline.planning.fixed import Fixed
+from paceline.targets.base import Request, Scores, Target
+from paceline.targets.table import TableTarget
+from paceline.tree import EMPTY, DraftTree
+from paceline.verify import Rule, Verdict
+
+PLENTY = Budget(99, 99)
+
+
+def context_of(tokens: Sequence[int], *, eos: Sequence[int] = (), room: int = 1000, **sampling: Any) -> Context:
+    return Context(tokens, Sampling(**sampling), Ending(max_new_tokens=room, eos=frozenset(eos)))
+
+
+def drafted(drafter: Drafter, tokens: Sequence[int], budget: Budget = PLENTY, **how: Any) -> DraftTree:
+    """The draft for a text that begins with these tokens."""
+    (tree,) = drafter.propose([Ask(drafter.open(context_of(tokens, **how)), budget)])
+    tree.check()
+    return tree
+
+
+def as_plain(target: Target, prompt: Sequence[int], drafter: Drafter, *, nodes: int = 6, **how: Any) -> Session:
+    """A text written with a drafter, which is the text of plain decoding."""
+    plain = write(target, prompt, Plain(), **how)
+    session = write(target, prompt, drafter, nodes=nodes, **how)
+    assert session.context.emitted.tolist() == plain.context.emitted.tolist()
+    return session
+
+
+def paths_of(tree: DraftTree) -> list[Tokens]:
+    """The tokens of the path to every node."""
+    return [tuple(tree.tokens[tree.path(node)].tolist()) for node in range(len(tree))]
+
+
+def round_of(
+    state: Any,
+    root: int,
+    rows: Sequence[dict[int, float]],
+    tree: DraftTree = EMPTY,
+    path: Sequence[int] = (),
+    *,
+    last: int = 1,
+    size: int = 50,
+) -> Seen:
+    """A round that accepted the nodes of a path and emitted ``last`` behind them. Its rows give the named tokens those
+    probabilities and no other token any."""
+    logits = torch.full((len(rows), size), -math.inf)
+    for row, law in enumerate(rows):
+        for token, chance in law.items():
+            logits[row, token] = math.log(chance)
+    return seen_of(state, root, logits, (*tree.tokens[list(path)].tolist(), last), tree, path)
+
+
+def seen_of(
+    state: Any,
+    root: int,
+    logits: torch.Tensor | None = None,
+    tokens: Tokens = (1,),
+    tree: DraftTree = EMPTY,
+    path: Sequence[int] = (),
+) -> Seen:
+    """A round with these logits."""
+    request = Request.of_tree(TableTarget(lambda _: [0.0], 1).open(), root, tree)
+    return Seen(state, Verdict(tuple(path), tokens, len(path)), Scores(request, logits))
+
+
+def law_with(world: World, rule: Rule, make: Callable[[], Drafter], nodes: int) -> tuple[dict[Any, Any], int]:
+    """The law of texts that a new drafter drafts for in every play, and how many nodes were drafted in all plays."""
+    drafted = 0
+
+    def play(coins: Coins) -> tuple[Tokens, str]:
+        nonlocal drafted
+        context = Context(world.prompt, world.sampling, world.ending)
+        law = FractionLaw(world.sampling, len(world.prompt))
+        drafter = make()
+        drafter.fit(world.target)
+        rows = world.target.open()
+        session = Session(context, world.target, rows, drafter, Fixed(nodes), rule, law, coins, checked=True)
+        emitted = tuple(emission.token for emission in run(session))
+        drafted += sum(round.drafted for round in session.rounds)
+        return emitted, str(context.finish)
+
+    return output_law(play), drafted

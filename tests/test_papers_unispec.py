@@ -1,0 +1,284 @@
+"""The scripts of the UniSpec paper say which way ours went as it was measured: on runs and calibrations that were made
+up to go either way."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from paceline import DraftTree
+from paceline.bench import Calibrated, Estimate, Summary
+from papers.common import Claim, Report, Way
+from papers.unispec import (
+    figure2_curves,
+    figure3_confidence,
+    figure5_sizes,
+    figure6_samples,
+    table1_specbench,
+    table2_ablation,
+    table6_temperature,
+    table8_batch,
+    table10_precision,
+    table11_context,
+    table12_threshold,
+    table13_deviation,
+    table15_throughput,
+    table16_grid,
+    table17_rivals,
+)
+from papers.unispec.common import RIVALS, at, sized, with_options
+from runs import made_run
+
+QUICK: dict[str, Any] = {
+    "tasks": ("continuation",),
+    "languages": ("en",),
+    "peers": (),
+    "degenerate": False,
+    "stall": False,
+    "noise": 0.01,
+    "joules": False,
+    "prompts": 5,
+    "repeats": 1,
+}
+METHOD = "unispec"
+FOUND = Calibrated(nodes=20, sizes=[0, 10, 20, 30], tokens=[1.0, 1.8, 2.2, 2.3], seconds=[1.0, 1.1, 1.2, 1.5], took=9.0)
+OWN = sized(METHOD, FOUND)
+PARTS = table2_ablation.entries(METHOD, FOUND)
+THRESHOLDS = {r: sized(with_options(METHOD, f"threshold={r}"), FOUND) for r in table12_threshold.THRESHOLDS}
+Slow = Mapping[str, Mapping[str, float]]
+
+
+def raced(folder: Path, slow: Slow, stages: Mapping[str, Any]) -> dict[str, Summary]:
+    """Made runs by name; ``slow`` makes entries of a run take so many times as long."""
+    return {
+        name: Summary(made_run(folder / name, methods=("plain", *dict.fromkeys(methods)), slow=slow.get(name), **QUICK))
+        for name, methods in stages.items()
+    }
+
+
+def one(methods: Any, read: Callable[[Summary], Report]) -> Callable[[Path, Slow], Report]:
+    return lambda folder, slow: read(raced(folder, slow, {"run": methods})["run"])
+
+
+def many(names: Any, methods: Any, read: Callable[[dict[str, Summary]], Report]) -> Callable[[Path, Slow], Report]:
+    return lambda folder, slow: read(raced(folder, slow, dict.fromkeys(names, methods)))
+
+
+def sizes(*given: int) -> list[str]:
+    return [at(METHOD, size) for size in given]
+
+
+SCRIPTS: dict[str, Callable[[Path, Slow], Report]] = {
+    "table1": one([*RIVALS, "auto", OWN], lambda run: table1_specbench.report(run, OWN)),
+    "table2": one(PARTS.values(), lambda run: table2_ablation.report(run, PARTS, ["the calibrated size is 20"])),
+    "table6": many(
+        table6_temperature.TEMPERATURES,
+        [*RIVALS, OWN, "auto"],
+        lambda runs: table6_temperature.report(runs, METHOD, OWN),
+    ),
+    "table8": many([f"batch {n}" for n in table8_batch.BATCHES], [OWN, "auto"], table8_batch.report),
+    "table10": many(table10_precision.TYPES, [OWN, "auto"], lambda runs: table10_precision.report(runs, OWN)),
+    "table12": one(THRESHOLDS.values(), lambda run: table12_threshold.report(run, THRESHOLDS)),
+    "table13": one(sizes(*table13_deviation.around(20)), lambda run: table13_deviation.report(run, METHOD, 20)),
+    "table15": one(sizes(*table15_throughput.sizes_beside(20)), lambda run: table15_throughput.report(run, METHOD, 20)),
+    "table16": one(sizes(20, *table16_grid.SIZES), lambda run: table16_grid.report(run, METHOD, FOUND)),
+    "table17": one(
+        [name for method in RIVALS for name in (method, sized(method, FOUND))],
+        lambda run: table17_rivals.report(run, dict.fromkeys(RIVALS, FOUND)),
+    ),
+    "figure2": one(sizes(1, 8, 32), lambda run: figure2_curves.report(run, METHOD, (1, 8, 32))),
+}
+
+
+@pytest.mark.parametrize("name", SCRIPTS)
+def test_every_script_reads_its_runs(name: str, tmp_path: Path) -> None:
+    found = SCRIPTS[name](tmp_path, {})
+    ((head, rows),) = found.tables
+    assert rows
+    assert {len(row) for row in rows} == {len(head)}
+    assert found.claims
+    for claim in found.claims:
+        assert "in the paper" in claim.sentence
+    assert "nan" not in found.markdown
+    assert all(curve.points for panel in found.panels for curve in panel.curves)
+
+
+# --- claims are measured, not known
+
+
+def claim(found: Report, words: str) -> Claim:
+    return next(one for one in found.claims if words in one.claim)
+
+
+@pytest.mark.parametrize(
+    ("name", "slow", "words", "agrees"),
+    [
+        *(("table2", {"run": {PARTS["without score estimation"]: n}}, "without score", n > 1) for n in (4.0, 0.25)),
+        *(("table8", {"batch 5": {OWN: n}}, "the speed-up falls", n > 1) for n in (3.0, 0.3)),
+        *(("table6", {"T=1.0": {OWN: n}}, "gains less at temperature 1", n > 1) for n in (3.0, 0.3)),
+        ("table13", {"run": {at(METHOD, 5): 4.0, at(METHOD, 35): 0.2}}, "smallest", True),
+        ("table13", {"run": {at(METHOD, 5): 4.0, at(METHOD, 35): 0.2}}, "largest", False),
+        ("table16", {"run": {at(METHOD, n): 2.0 for n in table16_grid.SIZES}}, "no slower", True),
+        ("table16", {"run": {OWN: 3.0}}, "no slower", False),
+    ],
+)
+def test_a_claim_is_told_as_measured(name: str, slow: Slow, words: str, agrees: bool, tmp_path: Path) -> None:
+    found = claim(SCRIPTS[name](tmp_path, slow), words)
+    assert found.agrees is agrees
+    assert found.sentence.endswith(", as in the paper" if agrees else "not as in the paper")
+    assert found.ratio is not None
+    assert found.ratio.bounded
+
+
+def test_a_temperature_that_could_not_be_written_leaves_the_other(tmp_path: Path) -> None:
+    runs = raced(tmp_path, {}, {"T=1.0": [*RIVALS, METHOD]})
+    found = table6_temperature.report(runs, METHOD, METHOD)
+    assert [one.claim.split()[1] for one in found.claims] == ["T=1.0"]
+
+
+def test_deviations_below_one_node_are_left_out_and_told(tmp_path: Path) -> None:
+    assert table13_deviation.around(6) == [1, 6, 11, 16, 21]
+    (run,) = raced(tmp_path, {}, {"run": sizes(*table13_deviation.around(6))}).values()
+    assert table13_deviation.report(run, METHOD, 6).notes == ["2 sizes of the window are below one node and left out"]
+
+
+def test_thresholds_name_the_fastest(tmp_path: Path) -> None:
+    found = SCRIPTS["table12"](tmp_path, {"run": {THRESHOLDS["0.1"]: 0.2}})
+    assert found.notes == ["fastest here: r = 0.1; in the paper r = 0.05"]
+
+
+def calibrated(nodes: int, took: float) -> Calibrated:
+    return Calibrated(nodes=nodes, sizes=[0, 10, 20], tokens=[1, 2, 2.5], seconds=[1, 1.2, 1.6], took=took)
+
+
+def test_calibrations_are_held_against_each_other() -> None:
+    for nodes, agrees in (((5, 10, 5, 20), True), ((10, 10, 10, 10), False)):
+        found = figure5_sizes.report({f"setting {n}": calibrated(size, 3.0) for n, size in enumerate(nodes)})
+        assert found.claims[0].agrees is agrees
+    for first, agrees in ((10, True), (0, False)):
+        every = {
+            n: calibrated(size, 3.0 + n) for n, size in zip(figure6_samples.COUNTS, (first, *[10] * 4), strict=True)
+        }
+        found = figure6_samples.report(METHOD, every)
+        assert [one.agrees for one in found.claims] == [agrees, True]
+        assert len(found.panels) == 4
+
+
+@pytest.mark.parametrize(
+    ("value", "way", "agrees"),
+    [
+        (1.2, Way.ABOVE, True),
+        (0.9, Way.ABOVE, False),
+        (0.9, Way.BELOW, True),
+        (1.03, Way.LEVEL, True),
+        (1.2, Way.LEVEL, False),
+        (float("nan"), Way.BELOW, None),
+    ],
+)
+def test_a_claim_is_what_the_ratio_says(value: float, way: Way, agrees: bool | None) -> None:
+    found = Claim.of("it is so", "1", "2", way, Estimate(value))
+    assert found.agrees is agrees
+    if agrees is None:
+        assert found.sentence.endswith("it was not measured")
+
+
+@pytest.mark.parametrize(
+    ("ratio", "ending"),
+    [
+        (Estimate(1.1), "as in the paper (without an interval)"),
+        (Estimate(1.1, 0.8, 1.5), "as in the paper (chance alone could show this)"),
+        (Estimate(1.1, 1.05, 1.15), "as in the paper"),
+    ],
+)
+def test_chance_is_told(ratio: Estimate, ending: str) -> None:
+    assert Claim.of("c", "p", "o", Way.ABOVE, ratio).sentence.endswith(ending)
+
+
+# --- nodes and long prompts
+
+
+def test_nodes_are_accepted_with_all_that_lead_to_them() -> None:
+    nodes: figure3_confidence.Nodes = ([], [])
+    tree = DraftTree.build([5, 6, 7, 8], [-1, -1, 0, 2], scores=[-0.1, -1.0, -0.2, -0.3])
+    figure3_confidence.note(nodes, tree, [5, 7, 9])
+    assert nodes == (pytest.approx([0.90484, 0.36788, 0.74082, 0.54881]), [1, 0, 1, 0])
+    figure3_confidence.note(nodes, tree, [1])
+    assert nodes[1][4:] == [0] * 4
+    probing: figure3_confidence.Nodes = ([], [])
+    figure3_confidence.note(probing, DraftTree.build([5, 6], [-1, -1], scores=[0.0, 0.0], probes=[False, True]), [5])
+    assert probing[1] == [1], "a probe is no node"
+
+
+def test_scores_are_gathered_in_tenths() -> None:
+    found = figure3_confidence.binned([0.05, 0.06, 0.95, 1.0], [0, 1, 1, 1])
+    assert found == [(pytest.approx(0.055), 0.5, 2), (pytest.approx(0.975), 1.0, 2)]
+
+
+def test_confidence_says_whether_acceptance_rises(tmp_path: Path) -> None:
+    (run,) = raced(tmp_path, {}, {"run": [METHOD, "auto"]}).values()
+    for accepted, agrees in (([0, 0, 1, 1], True), ([1, 1, 0, 1], False)):
+        found = figure3_confidence.report(run, {METHOD: ([0.1, 0.2, 0.8, 0.9], accepted)})
+        assert [one.agrees for one in found.claims] == [agrees]
+        assert sum(int(row[4]) for row in found.tables[0][1]) == 4
+
+
+class Letters:
+    """A tokenizer of letters."""
+
+    def encode(self, text: str) -> list[int]:
+        return [ord(letter) for letter in text]
+
+
+def test_long_prompts_fit_the_context() -> None:
+    letters: Any = Letters()
+    lengths = table11_context.lengths_within(3000)
+    assert lengths == [1024, 2048]
+    found = table11_context.prompts("abc " * 20000, letters, lengths, count=3, tokens=16)
+    assert [one["task"] for one in found] == ["1024"] * 3 + ["2048"] * 3
+    assert {len(one["prompt"]) for one in found} == {1024 - 16 - 8, 2048 - 16 - 8}
+    with pytest.raises(ValueError, match="too little running text"):
+        table11_context.prompts("abc", letters, lengths, count=3, tokens=16)
+    with pytest.raises(ValueError, match="leaves no room"):
+        table11_context.prompts("abc", letters, [1024], count=3, tokens=1020)
+
+
+# --- scripts
+
+
+def script(monkeypatch: pytest.MonkeyPatch, capsys: Any, main: Callable[[], None], *given: str) -> dict[str, Any]:
+    monkeypatch.setattr(sys, "argv", ["papers/unispec/script.py", "--model", "pocket", "--dtype", "float32", *given])
+    main()
+    found: dict[str, Any] = json.loads(capsys.readouterr().out.splitlines()[-1])
+    return found
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        (["--limit", "0"], "--limit must be more than 0"),
+        (["--method", "nope"], "unknown method 'nope'"),
+        (["--calibration-seconds", "0"], "more than 0"),
+    ],
+)
+def test_mistakes_are_told(given: list[str], told: str, tmp_path: Path, monkeypatch: Any, capsys: Any) -> None:
+    with pytest.raises(ValueError, match=told):
+        script(monkeypatch, capsys, figure2_curves.main, "--out", str(tmp_path), *given)
+
+
+@pytest.mark.slow
+def test_a_script_is_run_and_goes_on(tmp_path: Path, monkeypatch: Any, capsys: Any) -> None:
+    given = ["--langs", "en", "--limit", "1", "--max-new-tokens", "12", "--out", str(tmp_path / "out"), "--json"]
+    svg = tmp_path / "a.svg"
+    found = script(monkeypatch, capsys, figure3_confidence.main, *given, "--svg", str(svg))
+    assert {one["claim"].split(", ")[1] for one in found["claims"]} == {"unispec", "auto"}
+    assert "<svg" in svg.read_text()
+    again = script(monkeypatch, capsys, figure3_confidence.main, *given)
+    assert again == found, "what was kept is read again"
+    (tmp_path / "out" / "nodes.json").unlink()
+    with pytest.raises(ValueError, match="was interrupted and its nodes are not all known"):
+        script(monkeypatch, capsys, figure3_confidence.main, *given)
