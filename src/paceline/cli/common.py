@@ -9,7 +9,7 @@ import math
 import os
 import re
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -270,15 +270,6 @@ def progress(first: str) -> Iterator[Callable[[str, int, int], None]]:
             bar.update(task, description=escape(one_line(doing)), completed=done, total=total or None)
 
         yield advance
-
-
-def aligned(rows: Sequence[tuple[str, ...]]) -> Iterator[str]:
-    """The first column and the last to the left, numbers to the right."""
-    rows = [tuple(map(one_line, row)) for row in rows]
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    for first, *numbers, last in rows:
-        middle = (f"{number:>{width}}" for number, width in zip(numbers, widths[1:-1], strict=True))
-        yield "  ".join([f"{first:{widths[0]}}", *middle, last])
 
 
 def describe(lm: LanguageModel) -> dict[str, Any]:

@@ -5,9 +5,9 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from paceline.bench.parting import first_difference
 from paceline.bench.run.contestant import Job, TextContestant, Written, cut
 from paceline.bench.run.record import Verdict
+from paceline.bench.texts import first_difference
 from paceline.check.cases import Setting
 from paceline.check.record import record
 from paceline.check.rescore import Cause, Rescorer

@@ -14,7 +14,6 @@ from paceline.cli.common import (
     add_json,
     add_pictures,
     add_trust,
-    aligned,
     inputs_of,
     print_json,
     progress,
@@ -24,6 +23,7 @@ from paceline.cli.common import (
 )
 from paceline.cli.dictionary.tokenizer import tokenizer_of
 from paceline.cli.streams import say
+from paceline.cli.tables import table
 from paceline.errors import InputError
 from paceline.files import check_output, write_whole
 
@@ -102,7 +102,8 @@ def run(options: argparse.Namespace) -> int:
     if options.show:
         _draw(passages, wants_color(options))
     lines = [_line(passage.key, passage.tally) for passage in passages] if len(passages) > 1 else []
-    say("\n".join(aligned([HEAD, *lines, _line("all" if lines else passages[0].key, whole)])))
+    lines.append(_line("all" if lines else passages[0].key, whole))
+    say(table(HEAD, lines, left=(0, len(HEAD) - 1)))
     if options.out is not None:
         from paceline.api.pictures.page import page
 
