@@ -256,7 +256,7 @@ class Session:
         size = self.target.prefill_size(len(prompt))
         while start < len(prompt):
             stop = min(start + size, len(prompt))
-            if stop == len(prompt) and self.rule is Rule.COUPLED:
+            if stop == len(prompt) and self.rule is Rule.COUPLED and self.target.first_token_with_prompt:
                 yield from self._first(state, self.context.tokens[start:])
             else:
                 yield from self._read_piece(state, prompt[start:stop])

@@ -267,6 +267,8 @@ class Target(ABC):
     context_length: int | None
     eos: frozenset[int]
     prefill_chunk: int = 512
+    first_token_with_prompt: bool = True
+    """Whether the forward that ends a prompt also brings the first token, without a draft for it."""
 
     @property
     @abstractmethod

@@ -65,6 +65,9 @@ class ReplayTarget(Target):
     """Says the ``texts``, each from its first token to its last, whichever one the rows have begun. Of texts that begin
     alike it says the first, so a prompt should be as long as it takes to tell them apart."""
 
+    first_token_with_prompt = False
+    """Rounds are what a replay counts, and a draft belongs to each of them; a forward costs nothing."""
+
     context_length = None
     prefill_chunk = AT_ONCE
 
