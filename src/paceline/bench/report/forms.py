@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any
 
-from jinja2 import Environment, FileSystemLoader
+from jinja2 import Environment, FileSystemLoader, Template
 from markupsafe import Markup
 
 from paceline.api.pictures.page import SHOWN, document, token_text
@@ -41,7 +42,37 @@ def texts_page(title: str, mark: str, links: Sequence[tuple[str, str]], sections
 
 def report_markdown(parts: Sequence[Part], mark: str) -> str:
     """The whole text. ``mark`` begins it, and is not seen."""
-    return _markdown().get_template("report.md").render(parts=parts, mark=Markup(mark)).rstrip() + "\n"
+    filters = {"cell": _cell, "fenced": _fenced, "longest": _longest}
+    return _template("report.md", plain, **filters).render(parts=parts, mark=Markup(mark)).rstrip() + "\n"
+
+
+def _page(title: str, mark: str, **shown: Any) -> str:
+    bounds = [f"{bound:g}" for bound in STEPS]
+    steps = list(zip(["0", *bounds], [*bounds, "more"], strict=True))
+    main = _template("page.html", _shown, look=look, step=step_of, tokens=_tokens)
+    style = (TEMPLATES / "report.css").read_text(encoding="utf8")
+    return document(title, main.render(title=title, steps=steps, **shown), style, mark)
+
+
+@cache
+def _template(name: str, said: Callable[[str], str], **filters: Callable[..., Any]) -> Template:
+    """``said`` is applied to all text from a run, before what is not yet `Markup` is escaped."""
+
+    def finalize(value: Any) -> Any:
+        return said(value) if isinstance(value, str) and not isinstance(value, Markup) else value
+
+    loader = FileSystemLoader(TEMPLATES)
+    found = Environment(loader=loader, autoescape=True, finalize=finalize, trim_blocks=True, lstrip_blocks=True)
+    found.filters |= filters
+    return found.get_template(name)
+
+
+def _shown(text: str) -> str:
+    return text.translate(SHOWN)
+
+
+def _tokens(block: Tokens) -> Markup:
+    return Markup(token_text(block.picture, block.numbers))
 
 
 def step_of(speed_up: float) -> int:
@@ -53,40 +84,6 @@ def plain(text: str) -> Markup:
     """Text that is no Markdown, on one line."""
     flat = " ".join(text.split()).translate(SIGNS)
     return Markup(MARKUP.sub(r"\\\1", flat.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")))
-
-
-def _environment(said: Callable[[str], str]) -> Environment:
-    """``said`` is applied to all text from a run, before what is not yet `Markup` is escaped."""
-
-    def finalize(value: Any) -> Any:
-        return said(value) if isinstance(value, str) and not isinstance(value, Markup) else value
-
-    return Environment(
-        loader=FileSystemLoader(TEMPLATES),
-        autoescape=True,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        finalize=finalize,
-    )
-
-
-def _page(title: str, mark: str, **shown: Any) -> str:
-    pages = _environment(lambda text: text.translate(SHOWN))
-    pages.filters |= {"look": look, "step": step_of, "tokens": _tokens}
-    bounds = [f"{bound:g}" for bound in STEPS]
-    steps = list(zip(["0", *bounds], [*bounds, "more"], strict=True))
-    main = pages.get_template("page.html").render(title=title, steps=steps, **shown)
-    return document(title, main, (TEMPLATES / "report.css").read_text(encoding="utf8"), mark)
-
-
-def _tokens(block: Tokens) -> Markup:
-    return Markup(token_text(block.picture, block.numbers))
-
-
-def _markdown() -> Environment:
-    found = _environment(plain)
-    found.filters |= {"cell": _cell, "fenced": _fenced, "longest": _longest}
-    return found
 
 
 def _longest(cells: Sequence[Cell | str]) -> float:
