@@ -274,3 +274,14 @@ def test_texts_are_those_of_whole_rows(where: str, sampling: Sampling, monkeypat
     found = [text(method) for method in ("plain", "suffix")]
     monkeypatch.setattr(KeyedDice, "public", None)
     assert found == [text("plain")] * 2
+
+
+def test_a_row_without_a_certain_token_is_decided_whole() -> None:
+    """Five blocks tie, so no token is known to be in the nucleus; at this place the upper word of token 102925 is large
+    enough to be on any shortlist."""
+    size, coins = 150_016, (Noise(7), 2017)
+    row = np.full(size, np.log(1e-9))
+    row[102925] += 0.01
+    row[[128 * block + 5 for block in (3, 99, 300, 500, 700)]] = 0.0
+    sampling = Sampling(temperature=1.0, top_p=1 - 0.5 * size * 1e-9 / (5 + size * 1e-9))
+    assert Field(torch.tensor(row, dtype=torch.float32)[None], sampling, [coins]).laws() == [None]

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 import families
 import paceline
@@ -369,3 +370,22 @@ def test_the_number_of_finished_texts_grows_by_one() -> None:
         (prompt for prompt in ([1], [2], [3])), n=2, max_new_tokens=3, progress=lambda *done: told.append(done)
     )
     assert told == [(number, 6) for number in range(1, 7)]
+
+
+class Reusing:
+    """A processor that answers every call in the same memory."""
+
+    def __init__(self) -> None:
+        self.memory: Any = None
+
+    def __call__(self, ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
+        if self.memory is None:
+            self.memory = torch.empty_like(scores)
+        return torch.mul(scores, 0.5, out=self.memory)
+
+
+def test_a_processor_that_reuses_its_memory_mixes_no_texts() -> None:
+    lm, prompts = speaking(), ["the rider", "za lidere", "the rider in front"]
+    how: dict[str, Any] = {"temperature": 0.8, "max_new_tokens": 12, "processors": (Reusing(),), "method": "lookup"}
+    together = lm.generate_batch(prompts, **how)
+    assert [texts[0].tokens for texts in together] == [lm.generate(prompt, **how).tokens for prompt in prompts]

@@ -56,7 +56,8 @@ class Generation:
         """Plain data, as ``--json`` prints it."""
         sources: list[list[str]] = [[] for _ in self.rounds]
         for emission in self.emissions:
-            sources[emission.round].append(emission.source)
+            if emission.round < len(sources):  # not of a round in which the text was cancelled
+                sources[emission.round].append(emission.source)
         return {
             "text": self.text,
             "tokens": self.tokens,

@@ -290,7 +290,9 @@ def _spared(seen: Sequence[Seen]) -> set[int]:
     idle: dict[Anywhere, list[int]] = {}
     for number, one in enumerate(seen):
         text: Mixed = one.state
-        if one.verdict.tokens and not text.asked:
+        if not one.verdict.tokens:  # a piece of the prompt
+            continue
+        if not text.asked:
             idle.setdefault(text.anywhere, []).append(number)
         text.asked = False
     for anywhere, numbers in idle.items():

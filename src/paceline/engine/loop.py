@@ -77,6 +77,7 @@ class Session:
         self._dice = self.dice or KeyedDice(self.context.noise)
         self._public = self._dice.public if self.rule is Rule.COUPLED else None
         self._ledger = Ledger()
+        self._opened = False
         self.context.foreseeable = self.rule is Rule.COUPLED
 
     def flow(self) -> Flow:
@@ -108,7 +109,7 @@ class Session:
         if depth <= 0:
             return NO_BUDGET
         budget: Budget = yield from self._call("plan", self.planner, Room(self.context, depth))
-        return budget
+        return replace(budget, depth=min(budget.depth, depth))
 
     def _depth(self) -> int:
         """How deep a draft may go: as the sequence has room and the target can score.
@@ -284,13 +285,16 @@ class Session:
         self._keep(range(len(piece)))
         yield from self._observe(state, scores.prompt, _read(len(piece) - 1))
         yield from self._observe(state, scores, verdict)
-        self.seconds_prefill = self._ledger.close().total
+        self.seconds_prefill += self._ledger.close().total
         self.rounds.append(replace(self._record(position, Drafted(EMPTY, Cut(EMPTY)), verdict), prefill=True))
 
     def _call(self, verb: str, of: Any, payload: Any) -> Generator[Call, Reply, Any]:
         """Make a call, note what it took."""
         reply = yield Call(verb, of, payload)
-        self._ledger.note(verb, reply.seconds, reply.own)
+        own = reply.own
+        if not self._opened:  # opening the drafter is part of reading the prompt, also where no row is left to read
+            self._opened, self.seconds_prefill, own = True, own, 0.0
+        self._ledger.note(verb, reply.seconds, own)
         return reply.answer
 
 

@@ -29,7 +29,7 @@ they leave a doubt, or no heavy token is certain, the whole row decides.
 
 **Rounding.** Everything on the device is float64, and a bound or a sum is off by far less than `MARGIN`, by which all
 of them are widened. Weights below `NOTHING` play no part: where the best token is certain V is below 2^6, and no
-uniform is closer to 1 than ``2^-53``; beside a nucleus they are nothing. Exponents of all others are at most 60 in
+uniform is closer to 1 than ``2^-53``; beside a nucleus they are nothing. (An upper word of 0 makes V infinite; then the whole row decides.) Exponents of all others are at most 60 in
 size, so these weights are right to within ``2^-45``, and sums of N weights to within ``N 2^-53`` more, whatever their
 order. Uniforms enter V as if the bits below the upper 32 were zeros, which only makes V greater. Cutting a number of up
 to 2^32 to a whole one costs 1 and computing it less than 1, so 2 are taken off. Two tokens whose weights might be equal
@@ -167,7 +167,10 @@ class Field:
     def _shortlists(self) -> list[Shortlist]:
         """Of each row, in one transfer."""
         n, size = self._rows.shape
-        chances = torch.exp(self._bound() * self._logs(self._maxima).exp() * -(1 + MARGIN))
+        bound = self._bound()
+        unsure = bound == math.inf
+        weights = self._logs(self._maxima).exp()
+        chances = torch.exp(bound.masked_fill(unsure, 0.0) * weights * -(1 + MARGIN))
         least = (chances * 2.0**32 - 2).ceil().clamp_min(0).long()
         reached = self._words.unflatten(1, (-1, BLOCK)) >= least[:, :, None]
         row, ids = reached.flatten(1)[:, :size].nonzero().T
@@ -175,7 +178,8 @@ class Field:
         if self._kth is not None:
             kept = scores >= self._kth[row, 0]
             row, ids, scores = row[kept], ids[kept], scores[kept]
-        crossing = torch.cat([self._peaks[:, 0].double(), row.double(), ids.double(), scores.double()])
+        peaks = self._peaks.double().masked_fill(unsure, -math.inf)  # of such a row the whole law decides
+        crossing = torch.cat([peaks[:, 0], row.double(), ids.double(), scores.double()])
         numbers = crossing.numpy(force=True)
         owner, token, score = numbers[n:].reshape(3, -1)
         ends = np.searchsorted(owner, np.arange(1, n))
@@ -187,7 +191,7 @@ class Field:
         return (scores.double() - self._peaks) / self._sampling.temperature
 
     def _bound(self) -> torch.Tensor:
-        """V of every row, ``[rows, 1]``; 0 where no token is certain, so that nothing is on the row's shortlist."""
+        """V of every row, ``[rows, 1]``; infinite where no token is certain."""
         size = self._rows.shape[1]
         most = self._maxima.topk(min(HEAVY + 1, self._maxima.shape[1]), dim=1)
         blocks = most.indices[:, :HEAVY, None] * BLOCK
@@ -202,8 +206,7 @@ class Field:
             others = self._logs(most.values[:, HEAVY:]).amax(dim=1, keepdim=True) if size > HEAVY * BLOCK else -math.inf
             certain &= self._inside(logs, weights) & (logs > others + MARGIN)
         heard = -torch.log(self._words.gather(1, ids).double() * 2.0**-32)
-        least = torch.where(certain, heard / weights, math.inf).amin(dim=1, keepdim=True)
-        return least.masked_fill(least == math.inf, 0.0)
+        return torch.where(certain, heard / weights, math.inf).amin(dim=1, keepdim=True)
 
     def _inside(self, logs: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
         """Which heavy tokens are in the nucleus if no other token stands before them."""

@@ -96,6 +96,8 @@ def laws(places: Sequence[Place]) -> list[Distribution | Exception]:
         if isinstance(scores, Exception):
             found[number] = scores
             continue
+        if sampling.processors and len(places) > 1:
+            scores = scores.clone()  # a processor may answer the next place in the same memory
         warps = sampling.temperature, sampling.top_k, sampling.top_p, sampling.min_p
         alike = *warps, scores.device, scores.dtype, scores.shape
         races.setdefault(alike, []).append(Race(number, place.law, scores, (place.noise, len(place.tokens))))
