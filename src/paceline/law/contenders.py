@@ -29,7 +29,8 @@ they leave a doubt, or no heavy token is certain, the whole row decides.
 
 **Rounding.** Everything on the device is float64, and a bound or a sum is off by far less than `MARGIN`, by which all
 of them are widened. Weights below `NOTHING` play no part: where the best token is certain V is below 2^6, and no
-uniform is closer to 1 than ``2^-53``; beside a nucleus they are nothing. (An upper word of 0 makes V infinite; then the whole row decides.) Exponents of all others are at most 60 in
+uniform is closer to 1 than ``2^-53``; beside a nucleus they are nothing. (An upper word of 0 makes V infinite; then the
+whole row decides.) Exponents of all others are at most 60 in
 size, so these weights are right to within ``2^-45``, and sums of N weights to within ``N 2^-53`` more, whatever their
 order. Uniforms enter V as if the bits below the upper 32 were zeros, which only makes V greater. Cutting a number of up
 to 2^32 to a whole one costs 1 and computing it less than 1, so 2 are taken off. Two tokens whose weights might be equal
