@@ -19,7 +19,7 @@ from paceline.bench import Estimate
 INKED, INK = ("text.color", "axes.labelcolor", "axes.edgecolor", "xtick.color", "ytick.color"), "#777777"
 """Of words and axes: readable on light and dark."""
 TICKS = 8
-"""Up to so many places across are each named."""
+"""Up to so many whole numbers across are each named, where they lie apart."""
 LEVEL = 0.05
 """Ratios this near to 1 count as level, where a paper says that nothing changes."""
 COLORS = ("#888888", "#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#7f3c8d")
@@ -56,7 +56,7 @@ class Claim:
         if way is Way.LEVEL:
             return cls(claim, paper, ours, abs(ratio.value - 1) <= LEVEL, ratio=ratio)
         chance = " (chance alone could show this)" if ratio.bounded else " (without an interval)"
-        agrees = (ratio.value > 1) is (way is Way.ABOVE)
+        agrees = ratio.value > 1 if way is Way.ABOVE else ratio.value < 1
         return cls(claim, paper, ours, agrees, "" if ratio.excludes(1) else chance, ratio)
 
     @property
@@ -168,7 +168,8 @@ def _draw(axes: Any, panel: Panel) -> None:
         axes.axhline(panel.level, linestyle="--", linewidth=1, color=COLORS[0])
     axes.set(title=panel.title, xlabel=panel.across, ylabel=panel.up, xscale="log" if panel.log else "linear")
     places = sorted({x for one in panel.curves for x, _ in one.points})
-    if len(places) <= TICKS:
+    few = len(places) <= TICKS and all(x == int(x) for x in places)
+    if few and (panel.log or places[-1] - places[0] < TICKS):
         axes.set_xticks(places, [f"{x:g}" for x in places], minor=False)
         axes.minorticks_off()
     axes.grid(alpha=0.3)

@@ -16,8 +16,7 @@ from paceline.engine.serial import run
 from paceline.law import Sampling
 from paceline.planning.base import Planner
 from paceline.planning.fixed import Fixed
-from paceline.targets.base import Request, Target
-from paceline.targets.forwards import OnEarly, Pending
+from paceline.targets.base import OnEarly, Pending, Request, Target
 from paceline.targets.table import TableTarget
 from paceline.verify import Rule
 

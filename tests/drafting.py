@@ -14,7 +14,8 @@ from paceline.engine.loop import Session
 from paceline.engine.serial import run
 from paceline.law import Sampling
 from paceline.planning.fixed import Fixed
-from paceline.targets.base import Request, Scores, Target
+from paceline.targets.base import Request, Target
+from paceline.targets.scores import Scores
 from paceline.targets.table import TableTarget
 from paceline.tree import EMPTY, DraftTree
 from paceline.verify import Rule, Verdict

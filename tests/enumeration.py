@@ -48,6 +48,8 @@ Draft = Callable[["Sight"], DraftTree]
 class Coins:
     """The dice of one play. ``script`` names the outcomes to take first; from there on the first of each."""
 
+    public = None
+
     def __init__(self, script: Sequence[tuple[int, int]] = ()) -> None:
         self.probability = Fraction(1)
         self._script = script

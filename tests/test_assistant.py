@@ -32,8 +32,7 @@ from paceline.engine.loop import Session
 from paceline.engine.serial import run
 from paceline.law import Sampling, Stream
 from paceline.planning.fixed import Fixed
-from paceline.targets.base import Request
-from paceline.targets.forwards import OnEarly, Pending, Reach
+from paceline.targets.base import OnEarly, Pending, Reach, Request
 from paceline.targets.hf.load import load_target
 from paceline.targets.table import Table, TableTarget, random_table
 from paceline.tree import DraftTree

@@ -77,14 +77,14 @@ def heats(*seconds: tuple[int, float, float]) -> list[Heat[Text]]:
 
 def test_a_ratio_is_of_speeds_and_a_slow_machine_slows_all() -> None:
     """Also from text to text: ratios are taken within a heat."""
-    contest = Contest("plain", heats((0, 0.1, 0.25), (1, 0.5, 1.25), (0, 4.0, 10.0)))
+    contest = Contest(heats((0, 0.1, 0.25), (1, 0.5, 1.25), (0, 4.0, 10.0)), THEIRS, "plain")
     for found, value in ((contest.ratio(OURS), 2.5), (contest.ratio(THEIRS, OURS), 0.4)):
         assert (found.low, found.value, found.high) == pytest.approx((value, value, value))
     assert contest.ratio_of_totals(OURS) == pytest.approx(2.5)
     assert contest.speed(OURS) == pytest.approx(4 / 0.5)
     assert contest.tokens_per_round(OURS) == 2
     assert contest.spread == pytest.approx(40)
-    assert Contest("plain", heats((0, 0.1, 0.25), (1, 0.1, 0.25))).spread is None
+    assert Contest(heats((0, 0.1, 0.25), (1, 0.1, 0.25)), THEIRS, "plain").spread is None
 
 
 # --- two sides, the same work -------------------------------------------------------------------------------

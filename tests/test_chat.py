@@ -237,12 +237,12 @@ def test_what_is_not_text_is_told(folder: Path, typed: Any, capsys: pytest.Captu
 
 
 def pressing(presses: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Ctrl-C, so many times, in the fifth round."""
+    """Ctrl-C, so many times, in the fifth round; the first one is the end of the prompt."""
     rounds, proper = [0], Session._round
 
     def interrupted(session: Session, state: Any) -> Any:
         rounds[0] += 1
-        if rounds[0] == 5:
+        if rounds[0] == 4:
             for _ in range(presses):
                 signal.raise_signal(signal.SIGINT)
         return (yield from proper(session, state))

@@ -19,8 +19,8 @@ from paceline.check import run as checking
 from paceline.check.adversaries import SAMPLED
 from paceline.check.cases import LATE, PILOTS, Case, Setting, aimed, by_default, samplings, settings
 from paceline.check.record import Recording, law_faults, record, teacher_forced
-from paceline.check.report import Result
-from paceline.check.rescore import Rescorer, Verdict, wider_twin
+from paceline.check.report import CaseResult
+from paceline.check.rescore import Cause, Rescorer, wider_twin
 from paceline.cli import main
 from paceline.context import Finish
 from paceline.drafters import Drafter, make_drafter
@@ -32,10 +32,11 @@ from paceline.engine.serial import run
 from paceline.law import Dice, Distribution, Law, Sampling
 from paceline.planning.fixed import Fixed
 from paceline.targets import base
+from paceline.targets.base import Done
 from paceline.targets.cache import CacheRows
-from paceline.targets.forwards import Done
 from paceline.targets.hf.probe import prepare
 from paceline.targets.hf.target import HFTarget
+from paceline.targets.scores import Scores
 from paceline.targets.table import TableTarget, random_table
 from paceline.tree import DraftTree, Ints
 from paceline.verify import Rule
@@ -193,8 +194,8 @@ def test_the_adversaries_are_accepted_at_depth() -> None:
 
 def bonus_off_by_one(patch: pytest.MonkeyPatch) -> None:
     """The token after a path is read from the row before the path's last node."""
-    patch.setattr(base.Scores, "row", lambda self, node: self.logits[max(node, 0)])
-    patch.setattr(base.Scores, "choice", lambda self, node: int(self._choices[max(node, 0)]))
+    patch.setattr(Scores, "row", lambda self, node: self.logits[max(node, 0)])
+    patch.setattr(Scores, "choice", lambda self, node: int(self._best[0][max(node, 0)]))
 
 
 def wrong_row_gathered(patch: pytest.MonkeyPatch) -> None:
@@ -311,7 +312,7 @@ def test_a_greedy_law_that_refuses_the_drafted_token_is_a_difference(monkeypatch
     monkeypatch.setattr(verify, "_accept_sampled", wrong)
     recording = recorded(subject)
     result = Checker(subject).compare(Case(SAMPLED, Rule.REJECTION, "fixed:8", recording.setting), recording)
-    assert result.count(Verdict.BUG) > 3
+    assert result.count(Cause.BUG) > 3
     assert len({flip.index for flip, _ in result.flips}) == len(result.flips)
 
 
@@ -336,13 +337,13 @@ def test_a_difference_far_from_a_tie_is_a_bug_in_any_type() -> None:
     best = recording.narrow[5].topk(2)
     worst = int(recording.narrow[5].argmin())
     assert float(best.values[0] - recording.narrow[5][worst]) > 2
-    assert Rescorer(subject).judge(Flip(index, worst, int(best.indices[0])), recording) is Verdict.BUG
+    assert Rescorer(subject).judge(Flip(index, worst, int(best.indices[0])), recording) is Cause.BUG
 
 
 def test_float64_knows_no_near_ties_and_a_table_cannot_be_rescored() -> None:
     subject = target(torch.float64)
     table = TableTarget(random_table(5), 5, dtype=torch.float32)
-    for model, verdict in ((subject, Verdict.BUG), (table, Verdict.NOT_RESCORED)):
+    for model, verdict in ((subject, Cause.BUG), (table, Cause.NOT_RESCORED)):
         recording = recorded(model, greedy(model, 4))
         flip = Flip(recording.start, 1, int(recording.emitted[0]))
         assert Rescorer(model).judge(flip, recording) is verdict
@@ -362,13 +363,13 @@ def test_a_twin_is_made_where_there_is_room_or_nobody_knows(unknown: bool, monke
 def test_too_many_near_ties_are_a_bug() -> None:
     """A flip rate that the control does not explain is an error hiding among near ties."""
     case = Case("lookup", Rule.COUPLED, "fixed:4", greedy(TableTarget(random_table(5), 5)))
-    near = tuple((Flip(i, 1, 2), Verdict.NEAR_TIE) for i in range(30))
+    near = tuple((Flip(i, 1, 2), Cause.NEAR_TIE) for i in range(30))
     report = Report("m", "bfloat16", "f", control_flips=2, control_tokens=1000)
-    report.results.append(Result(case, 1000, near))
+    report.results.append(CaseResult(case, 1000, near))
     report.close()
     assert report.bugs == 1
     calm = Report("m", "bfloat16", "f", control_flips=20, control_tokens=1000)
-    calm.results.append(Result(case, 1000, near))
+    calm.results.append(CaseResult(case, 1000, near))
     calm.close()
     assert calm.bugs == 0
 

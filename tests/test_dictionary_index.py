@@ -251,28 +251,21 @@ def opened_anew(path: Path, seed: int) -> Path:
     return place
 
 
-def test_an_index_that_nobody_opened_for_90_days_goes_when_another_is_written(tmp_path: Path, cache: Path) -> None:
+def test_an_index_that_was_not_opened_for_90_days_goes_when_another_is_written(tmp_path: Path, cache: Path) -> None:
+    """And no other file of the folder."""
     places = [opened_anew(tmp_path / "a.dict", seed) for seed in range(4)]
-    for place, unused in zip(places, (91, 400, 89, -400), strict=True):
-        age(place, unused * A_DAY)
-    works(tmp_path / "a.dict", made_up(3, 30, NARROW))
-    assert set(cache.iterdir()) == set(places), "nothing was written, so nothing goes"
-    fresh = opened_anew(tmp_path / "a.dict", 9)
-    assert set(cache.iterdir()) == {places[2], places[3], fresh}
-
-
-def test_no_other_file_of_the_folder_goes(tmp_path: Path, cache: Path) -> None:
-    old = opened_anew(tmp_path / "a.dict", 1)
-    others = [cache / name for name in ("notes.txt", "my.index", f"{old.name}.bak", f"x{old.name}", old.name.upper())]
-    for other in others:
+    names = ("notes.txt", "my.index", f"{places[0].name}.bak", f"x{places[0].name}", places[0].name.upper())
+    others = [*(cache / name for name in names), cache / f"{'e' * 32}.index", cache / f"{'f' * 32}.index"]
+    for other in others[:-2]:
         other.write_bytes(b"somebody's")
-    others += [cache / f"{'e' * 32}.index", cache / f"{'f' * 32}.index"]
     others[-2].mkdir()
     others[-1].symlink_to(others[0])
-    for path in (old, *others):
-        age(path, LONG)
-    fresh = opened_anew(tmp_path / "a.dict", 2)
-    assert set(cache.iterdir()) == {*others, fresh}
+    for place, unused in zip([*places, *others], (91, 400, 89, -400, *[91] * len(others)), strict=True):
+        age(place, unused * A_DAY)
+    works(tmp_path / "a.dict", made_up(3, 30, NARROW))
+    assert set(cache.iterdir()) == {*places, *others}, "nothing was written, so nothing goes"
+    fresh = opened_anew(tmp_path / "a.dict", 9)
+    assert set(cache.iterdir()) == {places[2], places[3], fresh, *others}
 
 
 def test_who_opens_an_index_keeps_it_and_says_so_once_a_day(written: tuple[Path, Entries], tmp_path: Path) -> None:

@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
-from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, trainers
+from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 
 from dictionary_tables import SEGMENT, WORD, ngrams
 from paceline.dictionary.words import TAB
@@ -180,22 +180,6 @@ def test_one_gap_that_tokens_cross_is_enough(whole: list[str]) -> None:
     ]
 
 
-def test_a_trained_tokenizer_that_cuts_nowhere_is_noticed(whole: list[str]) -> None:
-    lines = ["of the wind of the hill of the bridge and of the other one of the two"] * 3
-    backend = Tokenizer(models.BPE())
-    trainer = trainers.BpeTrainer(vocab_size=60, show_progress=False, initial_alphabet=list("x,1"))
-    backend.train_from_iterator(lines, trainer)
-    backend.decoder = decoders.Fuse()
-    vocabulary = Vocabulary(wrapped(backend))
-    texts = sorted({gram for gram in ngrams(lines[0], 3) if gram.count(TAB)}, key=lambda gram: gram.count(TAB))
-    found = spelled(grams(texts), vocabulary)
-    assert sorted(whole) == sorted(texts)
-    for one in found:
-        assert rows(one) == behind([texts[n - 1].replace(TAB, "") for n in one.counts], vocabulary, first=True)
-    bare = behind(["of"], vocabulary, first=True)[0]
-    assert any(row[: len(bare)] != bare for one in found for row in rows(one)), "tokens do cross words"
-
-
 def test_scripts_without_spaces_are_told_apart_behind_the_same_gap(whole: list[str]) -> None:
     """Nothing stands between the characters of one, and nothing before a word of another: only one of them is safe."""
     vocabulary = letters("我|们")
@@ -256,22 +240,6 @@ def test_unusual_gaps_are_encoded_whole(monkeypatch: pytest.MonkeyPatch, whole: 
     assert whole == [f"a{TAB}-b"]
     assert names(vocabulary, found) == [[" ", "a", " ", "b"], [" ", "a", " ", "c"], [" ", "a", "-", "b"]]
     assert found.counts.tolist() == [1, 2, 3]
-
-
-def test_each_unit_is_encoded_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    vocabulary, encoded = vocabulary_of("byte-level"), list[str]()
-    encode = vocabulary.encode_all
-    monkeypatch.setattr(vocabulary, "encode_all", lambda texts: encoded.extend(texts) or encode(texts))
-    texts = [gram for words in (["a", " b", " c"], ["a", " b", " d"]) for gram in joined(words)]
-    spelled(grams(sorted(set(texts), key=lambda gram: gram.count(TAB))), vocabulary)
-    units = [text for text in encoded if text in ("x a", "x b", "x c", "x d")]
-    # once as the first word of n-grams, once as a later one: " b" is both "b" behind a space and the unit " b"
-    assert sorted(units).count("x a") == 1
-    assert max(units.count(text) for text in units) <= 2
-
-
-def joined(units: list[str]) -> list[str]:
-    return [units[0], *(TAB.join([units[0].strip(), *units[1:n]]) for n in (2, 3))]
 
 
 def test_no_ngrams_at_all() -> None:

@@ -21,8 +21,7 @@ from paceline.drafters import make_drafter
 from paceline.drafters.base import Budget, Drafter, Seen
 from paceline.drafters.dictionary import DictSpec
 from paceline.drafters.store import Storing
-from paceline.targets.base import Request, Target, Want
-from paceline.targets.forwards import OnEarly, Pending
+from paceline.targets.base import OnEarly, Pending, Request, Target, Want
 from paceline.tree import DraftTree
 
 VOCABULARY = 3000

@@ -23,7 +23,8 @@ from paceline.drafters import Ask, Budget, Drafter, Plain, Seen, available, make
 from paceline.drafters.compose import Fallback, Union
 from paceline.drafters.lookup import Lookup
 from paceline.drafters.spec import GROUP
-from paceline.targets.base import NOTHING, Request, Scores, Want
+from paceline.targets.base import NOTHING, Request, Want
+from paceline.targets.scores import Scores
 from paceline.targets.table import TableTarget
 from paceline.tree import EMPTY, DraftTree
 from paceline.verify import Verdict

@@ -44,7 +44,7 @@ from enumeration import (
     weighted,
 )
 from paceline.law import Distribution, Sampling
-from paceline.targets.forwards import Reach
+from paceline.targets.base import Reach
 from paceline.tree import DraftTree, Ints
 from paceline.verify import Rule
 

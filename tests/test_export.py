@@ -12,7 +12,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 import paceline
 from paceline.bench.peers.weights import ordinary
-from paceline.bench.run.directory import About, begin
+from paceline.bench.run.directory import ABOUT, About, begin, read
 from paceline.cli import export
 from paceline.drafters.indexing import build
 from paceline.drafters.spec import BUILT_IN
@@ -239,8 +239,12 @@ def directory(tmp_path: Path) -> Path:
     return path
 
 
+def of_run(engine: str, directory: Path) -> list[Equivalent]:
+    return equivalents_of_run(engine, read(directory).about.entries, directory / ABOUT)
+
+
 def test_a_run_says_itself_how_its_methods_drafted(directory: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    found = equivalents_of_run("vllm", directory)
+    found = of_run("vllm", directory)
     assert [each.method for each in found] == ["plain", "lookup", "assistant", "assistant:model=other"]
     assert [each.settings.get("num_speculative_tokens") for each in found] == [None, 6, 5, 2]
     assert [each.settings.get("model") for each in found] == [None, None, MODEL, "other"]
@@ -257,10 +261,10 @@ def test_a_run_says_itself_how_its_methods_drafted(directory: Path, capsys: pyte
 def test_what_a_planner_sized_is_said(tmp_path: Path) -> None:
     entries = [entry("lookup", planner="adaptive"), entry("suffix@calibrated", method="suffix", planner="calibrated")]
     begin(tmp_path / "run", About(recipe={}, model={}, entries=entries, workload={}))
-    lookup, suffix = equivalents_of_run("vllm", tmp_path / "run")
+    lookup, suffix = of_run("vllm", tmp_path / "run")
     assert any("the adaptive planner chose the size" in note for note in lookup.notes)
     assert any("the calibrated planner chose the size" in note for note in suffix.notes)
-    lookup, suffix = equivalents_of_run("transformers", tmp_path / "run")
+    lookup, suffix = of_run("transformers", tmp_path / "run")
     assert lookup.lines[-1].endswith("custom_generate('lookup', planner=\"adaptive\"))")
     assert suffix.lines[-1].endswith("custom_generate('suffix', planner=\"calibrated\"))")
 

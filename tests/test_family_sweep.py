@@ -10,30 +10,30 @@ import torch
 
 import paceline
 from paceline.check import families
-from paceline.check.families import Verdict, examine
+from paceline.check.families import Support, examine
 from paceline.check.tiny import build, configuration
 from paceline.cli import main
 from paceline.targets.hf import probe
 from paceline.targets.hf.load import load_target
 
 FOUND = [
-    ("llama4_text", "attention", Verdict.ALONE, "packed, chains"),  # positions are counted by packed rows
-    ("bigbird_pegasus", "small", Verdict.ALONE, "packed, chains"),
-    ("phimoe", "longrope", Verdict.EXACT, ""),  # a scale is chosen by the largest position; the prompt is read again
-    ("doge", "switches", Verdict.SHORT, "up to position 16"),  # keys are chosen by rank
-    ("bamba", "attention", Verdict.EXACT, "packed"),  # a class for recurrent layers, with none of them
-    ("granitemoehybrid", "attention", Verdict.EXACT, "packed"),
-    ("deepseek_v3", "small", Verdict.EXACT, "masked"),
-    ("gemma3", "switches", Verdict.EXACT, "packed"),  # a vision model on text
-    ("jamba", "small", Verdict.REFUSED, "linear_attention, which cannot be rolled back"),
-    ("glm_moe_dsa", "small", Verdict.REFUSED, "indexed_attention, which are not supported yet"),
-    ("openai-gpt", "small", Verdict.REFUSED, "takes no cache of keys and values"),
-    ("cpmant", "small", Verdict.REFUSED, r"fails behind cached rows \(RuntimeError\)"),
+    ("llama4_text", "attention", Support.ALONE, "packed, chains"),  # positions are counted by packed rows
+    ("bigbird_pegasus", "small", Support.ALONE, "packed, chains"),
+    ("phimoe", "longrope", Support.EXACT, ""),  # a scale is chosen by the largest position; the prompt is read again
+    ("doge", "switches", Support.SHORT, "up to position 16"),  # keys are chosen by rank
+    ("bamba", "attention", Support.EXACT, "packed"),  # a class for recurrent layers, with none of them
+    ("granitemoehybrid", "attention", Support.EXACT, "packed"),
+    ("deepseek_v3", "small", Support.EXACT, "masked"),
+    ("gemma3", "switches", Support.EXACT, "packed"),  # a vision model on text
+    ("jamba", "small", Support.REFUSED, "linear_attention, which cannot be rolled back"),
+    ("glm_moe_dsa", "small", Support.REFUSED, "indexed_attention, which are not supported yet"),
+    ("openai-gpt", "small", Support.REFUSED, "takes no cache of keys and values"),
+    ("cpmant", "small", Support.REFUSED, r"fails behind cached rows \(RuntimeError\)"),
 ]
 
 
 @pytest.mark.parametrize(("model_type", "variant", "verdict", "reason"), FOUND)
-def test_what_becomes_of_a_type(model_type: str, variant: str, verdict: Verdict, reason: str) -> None:
+def test_what_becomes_of_a_type(model_type: str, variant: str, verdict: Support, reason: str) -> None:
     found = examine(model_type, variant)
     assert found is not None
     assert found.verdict is verdict, found
@@ -79,7 +79,7 @@ def test_the_sweep_sees_rows_that_depend_on_other_sequences(monkeypatch: pytest.
     monkeypatch.setattr(probe, "_counts_rows", lambda *_: False)
     found = examine("llama4_text", "attention")
     assert found is not None
-    assert found.verdict is Verdict.WRONG
+    assert found.verdict is Support.WRONG
     assert "plain in a batch" in found.reason
 
 

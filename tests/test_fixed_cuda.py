@@ -1,4 +1,5 @@
-"""Fixed shapes on the device they are for. Skipped where there is none; what can be known there is in `test_fixed`."""
+"""Fixed shapes and laws on the device they are for. Skipped where there is none; what can be known there is in
+`test_fixed` and `test_contenders`."""
 
 import warnings
 
@@ -9,6 +10,8 @@ import torch
 from engine import write
 from families import FAMILIES, build
 from paceline.drafters import make_drafter
+from paceline.law import KeyedDice, Law, Noise, Sampling
+from paceline.law.contenders import contenders
 from paceline.targets.base import Request
 from paceline.targets.hf.fixed.kernels import splits_here
 from paceline.targets.hf.fixed.replay import FixedPath
@@ -92,3 +95,16 @@ def test_which_ways_work_here() -> None:
     for dtype in (torch.float32, torch.bfloat16, torch.float16):
         assert splits_here(torch.device(DEVICE, 0) if DEVICE == "cuda" else torch.device(DEVICE), dtype, 128)
     assert on_device("llama")[0].mode is Mode.PACKED
+
+
+@pytest.mark.parametrize("cut", [{}, {"top_p": 0.9}, {"top_k": 50}, {"min_p": 0.05}], ids=str)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_the_tokens_that_can_win_are_found_where_the_rows_are(dtype: torch.dtype, cut: dict[str, float]) -> None:
+    random = torch.Generator().manual_seed(0)
+    rows = [(3 * torch.randn(150_000, generator=random)).to(dtype).float() for _ in range(40)]
+    sampling, coins = Sampling(temperature=0.8, **cut), [(Noise(number), 7) for number in range(40)]
+    found = contenders([row.to(DEVICE) for row in rows], sampling, coins)
+    assert sum(law is None for law in found) <= 4
+    for (noise, index), row, law in zip(coins, rows, found, strict=True):
+        whole = KeyedDice(noise).choose(index, Law(sampling, 0).distribution(row, np.array([1])))
+        assert law is None or KeyedDice(noise).choose(index, law) == whole

@@ -10,9 +10,10 @@ from torch import Tensor
 
 from families import FAMILIES, VOCAB, build
 from paceline.law import log_normalizer
-from paceline.targets.base import Request, Scores, Want
+from paceline.targets.base import Request, Want
 from paceline.targets.hf.target import HFTarget
 from paceline.targets.replay import ReplayTarget
+from paceline.targets.scores import Scores
 from paceline.targets.table import TableTarget, random_table
 from paceline.tree import ROOT, DraftTree
 from scoring import (

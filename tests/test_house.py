@@ -438,3 +438,34 @@ def test_a_loader_that_would_ask_is_seen() -> None:
     for bad in ("AutoConfig.from_pretrained(n)", "A.from_config(c, **asked)", "partial(A.from_pretrained, n)"):
         assert len(open_questions(Path("f.py"), bad)) == 1
     assert open_questions(Path("f.py"), "A.from_pretrained(n, trust_remote_code=t, **asked)") == []
+
+
+# --- (i) sources of docs are as wide as code ---------------------------------------------------------------
+
+LINE = 120
+FENCE = "```"
+
+
+def wide_lines(name: str, text: str) -> list[str]:
+    """Lines that an editor would wrap, but for tables, code blocks and the addresses of links."""
+    complaints, fenced = [], False
+    for number, line in enumerate(text.splitlines(), start=1):
+        bare = line.lstrip()
+        if bare.startswith(FENCE):
+            fenced = not fenced
+        elif not fenced and not bare.startswith("|") and len(re.sub(r"\]\([^)]*\)", "]", line)) > LINE:
+            complaints.append(f"{name}:{number} has {len(line)} characters, over {LINE}")
+    return complaints
+
+
+def test_sources_of_docs_are_not_wide() -> None:
+    files = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")), *sorted((ROOT / "papers").rglob("*.md"))]
+    assert len(files) > 5
+    assert [c for file in files for c in wide_lines(file.name, file.read_text(encoding="utf8"))] == []
+
+
+def test_a_wide_line_is_seen() -> None:
+    word = "word " * 30
+    assert wide_lines("f", f"fine\n{word}") == ["f:2 has 150 characters, over 120"]
+    for good in (f"| {word} |", f"{FENCE}\n{word}\n{FENCE}", f"a [link](https://{'x' * 150})", "word " * 24):
+        assert wide_lines("f", good) == []

@@ -16,8 +16,7 @@ from transformers.models.llama import modeling_llama
 from transformers.models.llama.modeling_llama import LlamaAttention, LlamaMLP, LlamaRMSNorm
 
 from families import FAMILIES, LLAMA, VOCAB, WINDOW, build
-from paceline.targets.base import NOTHING, Request, Scores, Want
-from paceline.targets.forwards import OnEarly
+from paceline.targets.base import NOTHING, OnEarly, Request, Want
 from paceline.targets.hf import kinds
 from paceline.targets.hf import lean as lean_path
 from paceline.targets.hf.forward import Mode
@@ -29,6 +28,7 @@ from paceline.targets.hf.path import Job
 from paceline.targets.hf.probe import prepare
 from paceline.targets.hf.target import HFTarget
 from paceline.targets.load import open_model
+from paceline.targets.scores import Scores
 from paceline.tree import ROOT, DraftTree
 from scoring import (
     CLOSE,

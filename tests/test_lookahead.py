@@ -22,7 +22,8 @@ from paceline.engine.serial import run
 from paceline.law import KeyedDice, Law, Noise, Sampling
 from paceline.planning.base import Cut, Draft
 from paceline.planning.fixed import Fixed
-from paceline.targets.base import Request, Scores
+from paceline.targets.base import Request
+from paceline.targets.scores import Scores
 from paceline.tree import EMPTY, ROOT, DraftTree
 from paceline.verify import Verdict
 

@@ -14,9 +14,8 @@ from engine import write
 from families import FAMILIES, RECURRENT, VOCAB, build, recurrent
 from paceline.drafters.lookup import Lookup
 from paceline.targets import hub
-from paceline.targets.base import Request
+from paceline.targets.base import Reach, Request
 from paceline.targets.cache import CacheRows
-from paceline.targets.forwards import Reach
 from paceline.targets.hf import probe
 from paceline.targets.hf.attention import MaskScratch
 from paceline.targets.hf.forward import Forward, Mode, Unsupported

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from paceline.files import folder
+from paceline.files import cache_folder
 from paceline.planning.acceptance import Point
 from paceline.planning.curve import Curves, Reading, with_reading
 from paceline.planning.fits import best_size, cubic, left_out, optimum, points, spline
@@ -244,4 +244,4 @@ def test_the_folder_is_the_systems_own(
         monkeypatch.setenv(name, value)
     monkeypatch.setattr("paceline.files.cache.sys.platform", platform)
     monkeypatch.setattr(Path, "home", classmethod(lambda cls: Path("/me")))
-    assert folder() == place
+    assert cache_folder() == place

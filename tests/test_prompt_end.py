@@ -8,12 +8,12 @@ import pytest
 import torch
 
 from families import FAMILIES, VOCAB, build
-from paceline.targets.base import NOTHING, Request, Rows, Scores, Target, Want
+from paceline.targets.base import NOTHING, Reach, Request, Rows, Target, Want
 from paceline.targets.cache import CacheRows
-from paceline.targets.forwards import Reach
 from paceline.targets.hf.forward import Mode
 from paceline.targets.hf.target import HFTarget
 from paceline.targets.replay import ReplayTarget
+from paceline.targets.scores import Scores
 from paceline.targets.table import TableTarget, random_table
 from paceline.tree import EMPTY, ROOT, DraftTree, Ints
 from scoring import CONTEXT, apart, draft_for, filled, load_quietly, read, tokens

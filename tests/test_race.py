@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from paceline.bench.parting import Parting, first_difference, parting, texts_of
 from paceline.bench.race import Clock, Contestant, Race, order
+from paceline.bench.texts import Texts, first_difference
 
 
 class Time:
@@ -185,10 +185,9 @@ class Spoken:
 def test_texts_are_held_against_the_bases_first_ones_in_every_pass() -> None:
     base, other = Said("base", [1, 2], [3], [1, 2], [4]), Said("other", [1, 2], [3], [1, 2, 5], [3])
     heats = list(Race(contestants=[base, other]).run(["one", "two"], passes=2))
-    first = [text for _, text in texts_of(heats, "base")][:2]
-    assert parting(texts_of(heats[:2], "other"), first) is None
-    assert parting(texts_of(heats, "other"), first) == Parting(prompt=0, token=2)
-    assert str(parting(texts_of(heats, "other"), first)) == "parts at token 3 of prompt 1"
-    found = parting(texts_of(heats, "base"), first)
-    assert found is not None, "a base that does not repeat itself is found"
-    assert found.as_dict() == {"prompt": 1, "token": 0}
+    assert Texts(heats[:2], "base").parting("other") is None
+    found = Texts(heats, "base")
+    assert str(found.parting("other")) == "parts at token 3 of prompt 1"
+    assert found.parting("base") == (1, 0), "a base that does not repeat itself is found"
+    assert found.parting("base", Texts(heats[:1], "other")) is None, "of the others there is no text to hold it against"
+    assert found.parting("base", Texts(heats[2:], "other")) == (0, 2)

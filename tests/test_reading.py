@@ -7,8 +7,9 @@ import pytest
 import torch
 
 from paceline.law import log_normalizer
-from paceline.targets.base import Request, Scores, Want
-from paceline.targets.reading import BLOCK, SMALL, WORST, RowBlocks, by_blocks, read_plainly
+from paceline.targets.base import Request, Want
+from paceline.targets.reading import BLOCK, SMALL, WORST, RowBlocks, by_blocks, read_peaks, read_plainly
+from paceline.targets.scores import Scores
 from paceline.targets.table import TableTarget
 from paceline.tree import DraftTree
 
@@ -67,9 +68,13 @@ def test_the_choice_is_the_first_of_the_greatest(dtype: torch.dtype, size: int) 
     logits[4, 300] = math.nan
     expected = logits.float().argmax(dim=-1).tolist()
     assert expected[1:5] == [17, 0, 0, 300]
-    assert RowBlocks.of(logits, summed=False).choices().tolist() == expected
+    greatest = logits.float().amax(dim=-1)
     scores = scores_of(logits, top=3)
+    for ids, peaks in (RowBlocks.of(logits, summed=False).peaks(), read_peaks(logits)):
+        assert ids.tolist() == expected
+        assert np.array_equal(peaks, greatest, equal_nan=True)
     assert [scores.choice(node) for node in range(-1, 8)] == expected
+    assert np.array_equal([scores.peak(node) for node in range(-1, 8)], greatest, equal_nan=True)
 
 
 def test_one_pass_serves_choices_and_best_tokens_and_more_may_be_asked_for() -> None:

@@ -17,8 +17,7 @@ from paceline.drafters.compose import Union
 from paceline.engine.account import Round, Totals
 from paceline.engine.loop import Session
 from paceline.law import Sampling
-from paceline.targets.base import Request
-from paceline.targets.forwards import OnEarly, Pending, Reach
+from paceline.targets.base import OnEarly, Pending, Reach, Request
 from paceline.targets.table import TableTarget
 from paceline.tree import DraftTree, Ints
 from paceline.verify import Kind, Rule

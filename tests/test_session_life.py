@@ -18,14 +18,14 @@ from paceline.api.piece import Piece
 from paceline.api.settings import split_settings
 from paceline.api.writing import Writing
 from paceline.context import Context, Ending, Ints
-from paceline.drafters import Plain, Seen, make_drafter
+from paceline.drafters import Budget, Plain, Seen, make_drafter
 from paceline.drafters.compose import Fallback, Union
 from paceline.engine.loop import Session
 from paceline.engine.serial import run
 from paceline.law import Sampling
+from paceline.planning.base import Planner, Room
 from paceline.planning.fixed import Fixed
-from paceline.targets.base import Request, Want
-from paceline.targets.forwards import OnEarly, Pending
+from paceline.targets.base import OnEarly, Pending, Request, Want
 from paceline.targets.table import TableTarget
 
 # --- a life cut short ---------------------------------------------------------------------------------------
@@ -336,3 +336,38 @@ def test_end_of_text_tokens_come_in_many_types(kind: Any) -> None:
     free = lm.generate(PROMPT, max_new_tokens=12).tokens
     cut = lm.generate(PROMPT, max_new_tokens=12, eos=kind(free[4]))
     assert cut.tokens == free[: free.index(free[4]) + 1]
+
+
+class Slow(Plain):
+    """Takes its time to open."""
+
+    def __init__(self, clock: MadeClock) -> None:
+        self.clock = clock
+
+    def open(self, context: Context) -> Context:
+        self.clock.sleep(1000)
+        return context
+
+
+@pytest.mark.parametrize("prompt", [PROMPT, PROMPT[:1]])
+def test_opening_a_drafter_is_reading_the_prompt_also_where_nothing_is_left_to_read(
+    prompt: list[int], clock: MadeClock
+) -> None:
+    lm, drafter = LanguageModel(tabled()), Slow(clock)
+    for _ in range(2):
+        totals = lm.generate(prompt, method=drafter, max_new_tokens=6).totals
+        assert totals.seconds_prefill > 1000 > totals.seconds
+
+
+class Boundless(Planner):
+    """Heeds no limit."""
+
+    def plan(self, rooms: Sequence[Room]) -> list[Budget]:
+        return [Budget(12, 12) for _ in rooms]
+
+
+def test_no_planner_drafts_beyond_the_end() -> None:
+    lm = LanguageModel(tabled())
+    found = lm.generate(PROMPT, method=Erratic(), planner=Boundless(), max_new_tokens=5)
+    assert len(found.tokens) == 5
+    assert all(each.depth <= 4 for each in found.rounds)

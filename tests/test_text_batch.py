@@ -2,12 +2,12 @@
 
 import itertools
 from collections.abc import Iterator
-from dataclasses import replace
 from functools import cache
 from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 import families
 import paceline
@@ -41,15 +41,10 @@ def tiny() -> LanguageModel:
     return paceline.load(families.build("mistral"))
 
 
-def told(text: Generation) -> Generation:
-    """Everything but how long it took and what was read again."""
-    spent = {"seconds_draft": 0.0, "seconds_score": 0.0, "seconds_read": 0.0, "seconds_judge": 0.0}
-    rounds = [replace(found, **spent) for found in text.rounds]
-    totals = replace(text.totals, seconds_prefill=0.0, **spent)
-    # a draft model's own scores have last bits that depend on its company
-    emissions = [replace(emission, score=round(emission.score, 3)) for emission in text.emissions]
-    pieces = [replace(piece, score=round(piece.score, 3)) for piece in text.pieces]
-    return replace(text, rounds=rounds, totals=totals, emissions=emissions, pieces=pieces, cached_tokens=0)
+def told(text: Generation) -> Any:
+    """What a text is, however it came about: where its prompt was read before, its first token may be drafted."""
+    pieces = [(piece.text, piece.token, piece.logprobs) for piece in text.pieces]
+    return text.text, text.tokens, text.finish, text.prompt_tokens, pieces
 
 
 # --- the same texts -----------------------------------------------------------------------------------------
@@ -375,3 +370,22 @@ def test_the_number_of_finished_texts_grows_by_one() -> None:
         (prompt for prompt in ([1], [2], [3])), n=2, max_new_tokens=3, progress=lambda *done: told.append(done)
     )
     assert told == [(number, 6) for number in range(1, 7)]
+
+
+class Reusing:
+    """A processor that answers every call in the same memory."""
+
+    def __init__(self) -> None:
+        self.memory: Any = None
+
+    def __call__(self, ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
+        if self.memory is None:
+            self.memory = torch.empty_like(scores)
+        return torch.mul(scores, 0.5, out=self.memory)
+
+
+def test_a_processor_that_reuses_its_memory_mixes_no_texts() -> None:
+    lm, prompts = speaking(), ["the rider", "za lidere", "the rider in front"]
+    how: dict[str, Any] = {"temperature": 0.8, "max_new_tokens": 12, "processors": (Reusing(),), "method": "lookup"}
+    together = lm.generate_batch(prompts, **how)
+    assert [texts[0].tokens for texts in together] == [lm.generate(prompt, **how).tokens for prompt in prompts]

@@ -16,12 +16,14 @@ from paceline.targets.pocket.bundle import WEIGHTS
 from paceline.targets.pocket.names import NAMES
 from paceline.train import corpus, export, pocket, tokenizers
 from paceline.train.corpus import SOURCES, windows
-from paceline.train.loop import Run, held_out_loss
-from paceline.train.plans import PLANS, Plan, Recipe
+from paceline.train.loop import TrainingRun, held_out_loss
+from paceline.train.plans import PLANS, ModelPlan, Schedule
 from paceline.train.pocket import Workshop
 from paceline.vocabulary import Vocabulary
 
-RECIPE = Recipe(tokens=6 * 64, window=16, long_window=32, long_share=0.34, tokens_per_step=64, warmup=2, save_every=2)
+SCHEDULE = Schedule(
+    tokens=6 * 64, window=16, long_window=32, long_share=0.34, tokens_per_step=64, warmup=2, save_every=2
+)
 SHAPE = {"hidden_size": 128, "intermediate_size": 96, "num_hidden_layers": 1, "num_attention_heads": 2}
 WORDS = {
     "en": ("the", "clocks", "in", "village", "had", "long", "since", "stopped", "and", "nobody", "went", "to", "wind"),
@@ -72,26 +74,26 @@ def test_a_resumed_run_is_the_uninterrupted_one(
     taught: bool, stop: int, tokens: NDArray[np.uint16], tmp_path: Path
 ) -> None:
     teacher = tiny().eval() if taught else None
-    whole = Run(tiny(), tokens, RECIPE, tmp_path / "whole.pt", teacher)
+    whole = TrainingRun(tiny(), tokens, SCHEDULE, tmp_path / "whole.pt", teacher)
     whole.train(silent)
 
-    broken = Run(tiny(), tokens, RECIPE, tmp_path / "parts.pt", teacher)
+    broken = TrainingRun(tiny(), tokens, SCHEDULE, tmp_path / "parts.pt", teacher)
     with pytest.raises(Stopped):
         broken.train(lambda step, *_: stop_at(step, stop))
-    again = Run(tiny(), tokens, RECIPE, tmp_path / "parts.pt", teacher)
+    again = TrainingRun(tiny(), tokens, SCHEDULE, tmp_path / "parts.pt", teacher)
     assert 0 < again.step <= stop
     again.train(silent)
 
-    assert again.step == whole.step == RECIPE.steps
+    assert again.step == whole.step == SCHEDULE.steps
     assert torch.equal(weights_of(again.model), weights_of(whole.model))
     assert not torch.equal(weights_of(again.model), weights_of(tiny()))
     assert [file.name for file in tmp_path.glob("*.part")] == []
 
 
 def test_a_finished_run_is_left_alone(tokens: NDArray[np.uint16], tmp_path: Path) -> None:
-    Run(tiny(), tokens, RECIPE, tmp_path / "run.pt").train(silent)
+    TrainingRun(tiny(), tokens, SCHEDULE, tmp_path / "run.pt").train(silent)
     before = (tmp_path / "run.pt").read_bytes()
-    Run(tiny(), tokens, RECIPE, tmp_path / "run.pt").train(lambda *_: pytest.fail("trained on"))
+    TrainingRun(tiny(), tokens, SCHEDULE, tmp_path / "run.pt").train(lambda *_: pytest.fail("trained on"))
     assert (tmp_path / "run.pt").read_bytes() == before
 
 
@@ -99,13 +101,15 @@ def test_a_run_that_diverges_is_told(tokens: NDArray[np.uint16], tmp_path: Path)
     model = tiny()
     model.model.norm.weight.data.fill_(math.nan)
     with pytest.raises(ValueError, match="the loss is nan at step 0; lower the learning rates"):
-        Run(model, tokens, RECIPE, tmp_path / "run.pt").train(silent)
+        TrainingRun(model, tokens, SCHEDULE, tmp_path / "run.pt").train(silent)
     assert not (tmp_path / "run.pt").exists()
 
 
 def test_training_lowers_the_loss(tmp_path: Path) -> None:
     text = np.tile(np.arange(50, dtype=np.uint16), 30)
-    run = Run(tiny(), text, replace(RECIPE, tokens=60 * 64, matrix_rate=0.02, other_rate=0.02), tmp_path / "run.pt")
+    run = TrainingRun(
+        tiny(), text, replace(SCHEDULE, tokens=60 * 64, matrix_rate=0.02, other_rate=0.02), tmp_path / "run.pt"
+    )
     before = held_out_loss(run.model, text, 64)
     run.train(silent)
     assert held_out_loss(run.model, text, 64) < before / 2
@@ -175,10 +179,10 @@ def test_a_tokenizer_spells_what_it_never_read(tokenizer: PreTrainedTokenizerBas
 
 
 @pytest.fixture
-def plans(monkeypatch: pytest.MonkeyPatch) -> tuple[Plan, ...]:
+def plans(monkeypatch: pytest.MonkeyPatch) -> tuple[ModelPlan, ...]:
     """The bundled models in miniature."""
     kinds = {"byte-level": (tokenizers.byte_level, 420), "unigram": (tokenizers.unigram, 360)}
-    small = tuple(replace(plan, shape=SHAPE, recipe=replace(RECIPE, seed=plan.recipe.seed)) for plan in PLANS)
+    small = tuple(replace(plan, shape=SHAPE, schedule=replace(SCHEDULE, seed=plan.schedule.seed)) for plan in PLANS)
     monkeypatch.setattr(pocket, "PLANS", small)
     monkeypatch.setattr(pocket, "TOKENIZERS", kinds)
     monkeypatch.setattr(pocket, "CHARACTERS", 20_000)
@@ -186,7 +190,7 @@ def plans(monkeypatch: pytest.MonkeyPatch) -> tuple[Plan, ...]:
 
 
 def test_from_text_to_installed_models(
-    plans: tuple[Plan, ...], library: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    plans: tuple[ModelPlan, ...], library: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The whole way, twice: what is finished is not made again, and the card tells what lies beside it."""
     models, work = tmp_path / "models", tmp_path / "work"
@@ -210,7 +214,7 @@ def test_from_text_to_installed_models(
         assert source.licence in card
 
 
-def test_unfinished_models_are_not_installed(plans: tuple[Plan, ...], library: Path, tmp_path: Path) -> None:
+def test_unfinished_models_are_not_installed(plans: tuple[ModelPlan, ...], library: Path, tmp_path: Path) -> None:
     workshop = Workshop(corpus.read(library), tmp_path / "work", compiled=False)
     with pytest.raises(Stopped):
         workshop.make(plans[0], lambda step, *_: stop_at(step, 3))

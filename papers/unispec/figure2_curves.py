@@ -21,12 +21,8 @@ def seconds_per_round(run: Summary, entry: str) -> float:
 
 def seconds_ratio(run: Summary, entry: str, other: str) -> Estimate:
     """The median round of an entry's texts over that of another's, pair by pair."""
-    medians = run.rounds.groupby("text").seconds.median()
-    pairs = run.pairs(entry, other)
-    moment = ["unit", "turn", "repeat", "prompt"]
-    theirs = run.texts[run.texts.entry == other].reset_index(names="text_base")[[*moment, "text_base"]]
-    both = pairs.merge(theirs, on=moment)
-    return difference(both.text.map(medians) / both.text_base.map(medians), both.unit).ratio
+    medians, pairs = run.rounds.groupby("text").seconds.median(), run.pairs(entry, other)
+    return difference(pairs.text.map(medians) / pairs.text_base.map(medians), pairs.unit).ratio
 
 
 def report(run: Summary, method: str, sizes: Sequence[int]) -> Report:

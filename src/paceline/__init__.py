@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     from paceline.integrations.transformers import custom_generate as custom_generate
     from paceline.law import Distribution as Distribution
     from paceline.law import Sampling as Sampling
-    from paceline.targets.base import Scores as Scores
     from paceline.targets.base import Want as Want
+    from paceline.targets.scores import Scores as Scores
     from paceline.targets.table import TableTarget as TableTarget
     from paceline.tree import DraftTree as DraftTree
 
@@ -44,7 +44,7 @@ _HOME = {
     "PacelineError": "paceline.errors",
     "Piece": "paceline.api.piece",
     "Sampling": "paceline.law",
-    "Scores": "paceline.targets.base",
+    "Scores": "paceline.targets.scores",
     "Seen": "paceline.drafters",
     "Settings": "paceline.api.settings",
     "TableTarget": "paceline.targets.table",

@@ -17,6 +17,7 @@ from threading import Lock
 import numpy as np
 from numpy.typing import NDArray
 
+from paceline.errors import InputError
 from paceline.law import Noise, Sampling, Stream
 from paceline.vocabulary import StopMatcher, StopStrings
 
@@ -49,7 +50,7 @@ class Ending:
 
     def __post_init__(self) -> None:
         if self.max_new_tokens < 1:
-            raise ValueError(f"max_new_tokens must be at least 1, not {self.max_new_tokens}")
+            raise InputError(f"max_new_tokens must be at least 1, not {self.max_new_tokens}")
 
     def room(self, length: int, prompt_length: int) -> int:
         """How many more tokens may follow a sequence of ``length``."""
@@ -63,14 +64,14 @@ class Context:
     def __init__(self, prompt: Sequence[int] | Ints, sampling: Sampling, ending: Ending, *, sample: int = 0) -> None:
         tokens = np.asarray(prompt)
         if tokens.ndim != 1:
-            raise ValueError(f"a prompt is one list of token ids, not an array of shape {tokens.shape}")
+            raise InputError(f"a prompt is one list of token ids, not an array of shape {tokens.shape}")
         if len(tokens) == 0:
-            raise ValueError("the prompt is empty; give at least one token (the model's BOS, say) to go on from")
+            raise InputError("the prompt is empty; give at least one token (the model's BOS, say) to go on from")
         if tokens.dtype.kind not in "iu" or tokens.min() < 0:
-            raise ValueError(f"a prompt is token ids, whole numbers from 0 on; it holds {tokens.min()!s}")
+            raise InputError(f"a prompt is token ids, whole numbers from 0 on; it holds {tokens.min()!s}")
         limit = ending.context_length
         if limit is not None and len(tokens) >= limit:
-            raise ValueError(
+            raise InputError(
                 f"the prompt has {len(tokens)} tokens and the model's context holds {limit}; "
                 "shorten the prompt so that at least one token can follow"
             )
@@ -241,4 +242,4 @@ def _buffer(length: int) -> Ints:
     try:
         return np.empty(length, np.int64)
     except (MemoryError, ValueError, OverflowError):
-        raise ValueError(f"there is no memory for a text of {length} tokens; lower max_new_tokens") from None
+        raise InputError(f"there is no memory for a text of {length} tokens; lower max_new_tokens") from None

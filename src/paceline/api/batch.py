@@ -12,6 +12,7 @@ from paceline.api.settings import split_settings
 from paceline.api.writing import Prompt, Writer, Writing
 from paceline.engine.batch import AT_ONCE, Batch, Turn
 from paceline.engine.loop import Session
+from paceline.errors import InputError
 from paceline.law.settings import require_whole
 from paceline.targets.lending import KeptRows
 
@@ -52,7 +53,7 @@ class TextBatch:
         """One more text, with the settings of `LanguageModel.generate`. Texts of one prompt and seed differ by their
         ``sample`` number."""
         if self._closed:
-            raise ValueError("this batch is closed; open another one")
+            raise InputError("this batch is closed; open another one")
         writing = Writing(self._lm, prompt, sample, *split_settings(settings))
         self._waiting.append(writing)
         return writing

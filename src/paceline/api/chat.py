@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Generator, Sequence
 from typing import TYPE_CHECKING, Any
 
+from paceline.errors import InputError
 from paceline.vocabulary import Detokenizer, Vocabulary
 from paceline.vocabulary.transcript import STOP, render
 
@@ -31,7 +32,7 @@ class Conversation:
 
     def __init__(self, lm: LanguageModel, *, system: str | None = None, **settings: Any) -> None:
         if lm.vocabulary is None:
-            raise ValueError(f"{lm.target.name} came without a tokenizer, so it cannot be talked to")
+            raise InputError(f"{lm.target.name} came without a tokenizer, so it cannot be talked to")
         self._lm = lm
         self._vocabulary = lm.vocabulary
         self._system = system
@@ -59,7 +60,7 @@ class Conversation:
             self._vocabulary.refuse_beyond(rendered, limit)
         prompt = self._encode(rendered)
         if limit is not None and len(prompt) >= limit:
-            raise ValueError(
+            raise InputError(
                 f"the conversation has {len(prompt)} tokens and the model's context holds {limit}; start a new one"
             )
         writing = self._lm.write(prompt, **self._settings)

@@ -21,6 +21,7 @@ from paceline.api.settings import Settings, split_settings
 from paceline.api.writing import Generation, Prompt, Writing
 from paceline.drafters import Drafter
 from paceline.engine.batch import AT_ONCE
+from paceline.errors import InputError
 from paceline.law.settings import require_whole
 from paceline.planning.base import Planner
 from paceline.targets.base import Target
@@ -77,13 +78,13 @@ class LanguageModel:
         """
         _check_samples(n)
         if isinstance(prompts, str) or not isinstance(prompts, Iterable):
-            raise ValueError("a batch is a list of prompts, not one text; put it into a list, or call `generate`")
+            raise InputError("a batch is a list of prompts, not one text; put it into a list, or call `generate`")
         prompts = list(prompts)
         own: list[dict[str, Any]] = [{}] * len(prompts) if each is None else [dict(mine) for mine in each]
         if len(own) != len(prompts):
-            raise ValueError(f"'each' holds settings for {len(own)} prompts and there are {len(prompts)}")
+            raise InputError(f"'each' holds settings for {len(own)} prompts and there are {len(prompts)}")
         if any("sample" in mine for mine in (settings, *own)):
-            raise ValueError("the texts of a prompt are numbered by n; leave 'sample' out, or add them to a batch")
+            raise InputError("the texts of a prompt are numbered by n; leave 'sample' out, or add them to a batch")
         finished = 0
         with self.batch(at_once=at_once) as batch:
             writings = [
@@ -130,7 +131,7 @@ class LanguageModel:
         if not isinstance(prompt, str):
             return np.asarray(prompt)
         if self.vocabulary is None:
-            raise ValueError(f"{self.target.name} came without a tokenizer; give the prompt as token ids")
+            raise InputError(f"{self.target.name} came without a tokenizer; give the prompt as token ids")
         if (limit := self.target.context_length) is not None:
             self.vocabulary.refuse_beyond(prompt, limit)
         return self.vocabulary.encode(prompt)
@@ -145,7 +146,7 @@ class LanguageModel:
 def _check_samples(n: int) -> None:
     require_whole("n", n)
     if n < 1:
-        raise ValueError(f"cannot draw {n} samples; ask for 1 or more")
+        raise InputError(f"cannot draw {n} samples; ask for 1 or more")
 
 
 def load(

@@ -13,6 +13,7 @@ from paceline.context import Criterion
 from paceline.drafters import Drafter, make_drafter
 from paceline.drafters.assistant import DraftModel
 from paceline.drafters.assistant.model import Loaded
+from paceline.errors import InputError
 from paceline.law import Sampling
 from paceline.law.settings import require_whole
 from paceline.planning.base import Planner
@@ -65,11 +66,11 @@ class Settings:
     def __post_init__(self) -> None:
         self._check_types()
         if self.rule not in list(Rule):
-            raise ValueError(f"unknown rule {self.rule!r}; choose {' or '.join(Rule)}")
+            raise InputError(f"unknown rule {self.rule!r}; choose {' or '.join(Rule)}")
         if self.logprobs is not None and self.logprobs < 0:
-            raise ValueError(f"logprobs is how many alternatives to report, 0 or more, not {self.logprobs}")
+            raise InputError(f"logprobs is how many alternatives to report, 0 or more, not {self.logprobs}")
         if self.max_new_tokens < 1:
-            raise ValueError(f"max_new_tokens must be at least 1, not {self.max_new_tokens}")
+            raise InputError(f"max_new_tokens must be at least 1, not {self.max_new_tokens}")
 
     def _check_types(self) -> None:
         """What Python would take, and would fail on later or read as something else."""
@@ -78,14 +79,14 @@ class Settings:
             require_whole("logprobs", self.logprobs)
         if isinstance(self.method, type) and issubclass(self.method, Drafter):
             name = self.method.__name__
-            raise ValueError(f"method is the class {name}; make a drafter of it: {name}()")
+            raise InputError(f"method is the class {name}; make a drafter of it: {name}()")
         if self.method is not None and not isinstance(self.method, (str, Drafter)):
             given = _short(self.method)
-            raise ValueError(f"method is a spec such as 'lookup', or a drafter, not {given}; models go to draft_model")
+            raise InputError(f"method is a spec such as 'lookup', or a drafter, not {given}; models go to draft_model")
         if self.planner is not None and not isinstance(self.planner, (str, Planner)):
-            raise ValueError(f"planner is a spec such as 'fixed:4', or a planner, not {_short(self.planner)}")
+            raise InputError(f"planner is a spec such as 'fixed:4', or a planner, not {_short(self.planner)}")
         if callable(self.criteria):
-            raise ValueError("criteria is a list; put the one criterion into a list")
+            raise InputError("criteria is a list; put the one criterion into a list")
         _ = self._own_ends
 
     @property
@@ -93,7 +94,7 @@ class Settings:
         """The method as a new drafter. No model is loaded for it yet."""
         if isinstance(self.method, Drafter):
             if self.draft_model is not None:
-                raise ValueError(f"method is a {type(self.method).__name__} already; give it its draft model itself")
+                raise InputError(f"method is a {type(self.method).__name__} already; give it its draft model itself")
             return self.method
         return make_drafter(self.spec, self.draft_model)
 
@@ -117,7 +118,7 @@ class Settings:
         if (ends := self._own_ends) is None:
             return target.eos
         if strange := [token for token in ends if not 0 <= token < target.vocab_size]:
-            raise ValueError(f"eos names token {strange[0]}, and {target.name} has {target.vocab_size} tokens")
+            raise InputError(f"eos names token {strange[0]}, and {target.name} has {target.vocab_size} tokens")
         return ends
 
     @cached_property
@@ -145,10 +146,10 @@ def split_settings(given: dict[str, Any]) -> tuple[Settings, Sampling]:
     for name in given:
         if name not in own | sampling:
             if name in ELSEWHERE:
-                raise ValueError(f"unknown setting {name!r}; write {ELSEWHERE[name]}")
+                raise InputError(f"unknown setting {name!r}; write {ELSEWHERE[name]}")
             close = difflib.get_close_matches(name, own | sampling, n=1)
             hint = f"did you mean {close[0]!r}?" if close else f"known are {', '.join(sorted(own | sampling))}"
-            raise ValueError(f"unknown setting {name!r}; {hint}")
+            raise InputError(f"unknown setting {name!r}; {hint}")
     return (
         Settings(**{name: value for name, value in given.items() if name in own}),
         Sampling(**{name: value for name, value in given.items() if name in sampling}),

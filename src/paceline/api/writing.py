@@ -20,6 +20,7 @@ from paceline.engine.account import Round, Totals
 from paceline.engine.explain import phases
 from paceline.engine.loop import Emission, Session, refuse_foreign
 from paceline.engine.serial import run
+from paceline.errors import InputError
 from paceline.law import Sampling
 from paceline.planning.base import Planner
 from paceline.targets.base import SPARE_ROWS, Rows, Target
@@ -55,7 +56,8 @@ class Generation:
         """Plain data, as ``--json`` prints it."""
         sources: list[list[str]] = [[] for _ in self.rounds]
         for emission in self.emissions:
-            sources[emission.round].append(emission.source)
+            if emission.round < len(sources):  # not of a round in which the text was cancelled
+                sources[emission.round].append(emission.source)
         return {
             "text": self.text,
             "tokens": self.tokens,
@@ -125,7 +127,7 @@ class Writing:
     def begin(self, kept: KeptRows) -> Session:
         """Take rows, from here on until the `end`."""
         if self._lent is not None or self.session is not None:
-            raise ValueError("this text is being written, or has been; a text is written once")
+            raise InputError("this text is being written, or has been; a text is written once")
         rows = kept.take(self._prompt[:-1], len(self.context) + self.context.room + SPARE_ROWS)
         self._lent = kept, rows
         self.session = Session(
@@ -183,7 +185,7 @@ class Writing:
             raise self.error
         session = self.session
         if self.context.finish is None:
-            raise ValueError("this text is not finished; read its pieces, or step its batch, until it has ended")
+            raise InputError("this text is not finished; read its pieces, or step its batch, until it has ended")
         rounds = [] if session is None else session.rounds
         return Generation(
             text="".join(piece.text for piece in self._said),
@@ -202,5 +204,5 @@ def _stop_strings(lm: Writer, strings: tuple[str, ...]) -> StopStrings | None:
     if not strings:
         return None
     if lm.vocabulary is None:
-        raise ValueError(f"{lm.target.name} came without a tokenizer, so stop strings cannot be seen; leave them out")
+        raise InputError(f"{lm.target.name} came without a tokenizer, so stop strings cannot be seen; leave them out")
     return StopStrings(lm.vocabulary, strings)

@@ -10,9 +10,8 @@ from typing import Any, NamedTuple
 from paceline.api.model import LanguageModel
 from paceline.api.pictures import TokenPicture
 from paceline.api.writing import Generation
-from paceline.bench.parting import Parting, parting, texts_of
-from paceline.bench.race import Clock, Contestant, Heat, Progress, Race
-from paceline.bench.statistics import repeated_share
+from paceline.bench.race import Clock, Contestant, Progress, Race
+from paceline.bench.texts import Texts
 from paceline.engine.account import Totals
 
 PASSES = 5
@@ -41,56 +40,33 @@ class Method(Contestant[Asked, Generation]):
 
 
 @dataclass(frozen=True)
-class Shown:
-    """What a race of methods showed. The first method is plain decoding."""
+class Shown(Texts[Generation]):
+    """What a race of methods showed; the base is plain decoding."""
 
+    methods: list[str]
+    """Plain decoding first."""
     prompts: list[str]
     """Those that there was time for."""
     left_out: int
     """The number of the others."""
-    methods: list[str]
-    heats: list[Heat[Generation]]
 
     def passes(self, method: str) -> list[list[Generation]]:
         """The texts of a method, pass by pass."""
-        count = len(self.prompts)
-        texts = [heat.laps[method].result for heat in self.heats]
+        texts, count = self.texts(method), len(self.prompts)
         return [texts[start : start + count] for start in range(0, len(texts), count)]
 
-    def texts(self, method: str) -> list[Generation]:
-        """The texts of the first pass, one per prompt."""
-        return self.passes(method)[0]
-
-    @property
-    def plain(self) -> list[Generation]:
-        """Plain decoding's texts of the first pass."""
-        return self.texts(self.methods[0])
-
     def speeds(self, method: str) -> list[float]:
-        """Tokens per second of each pass, all prompts together."""
+        """Tokens per second of each pass, all prompts together; first tokens come with their prompts."""
+        totals = [[text.totals for text in texts] for texts in self.passes(method)]
         return [
-            sum(len(text.tokens) for text in texts) / max(sum(text.totals.seconds for text in texts), 1e-9)
-            for texts in self.passes(method)
+            sum(one.tokens - one.tokens_of_prefill for one in found) / max(sum(one.seconds for one in found), 1e-9)
+            for found in totals
         ]
-
-    def speed_up(self, method: str) -> float:
-        """The median of what each pass found, against plain decoding in the same pass."""
-        pairs = zip(self.speeds(method), self.speeds(self.methods[0]), strict=True)
-        return median(mine / plain for mine, plain in pairs)
 
     def per_round(self, method: str, count: Callable[[Totals], int] = lambda totals: totals.tokens) -> float:
         """A count per round, over all texts of a pass."""
-        totals = [text.totals for text in self.texts(method)]
+        totals = [text.totals for text in self.passes(method)[0]]
         return sum(map(count, totals)) / max(sum(one.rounds for one in totals), 1)
-
-    def parting(self, method: str) -> Parting | None:
-        """The first place where a text of a method, in any pass, is not plain decoding's; None where there is none."""
-        return parting(texts_of(self.heats, method), self.plain)
-
-    @property
-    def same(self) -> bool:
-        """Whether every method wrote plain decoding's texts in every pass, plain decoding itself too."""
-        return all(self.parting(method) is None for method in self.methods)
 
     @property
     def spread(self) -> float | None:
@@ -98,11 +74,6 @@ class Shown:
         there is a single pass, which says nothing of it."""
         speeds = [self.speeds(method) for method in self.methods]
         return max(max(found) / min(found) for found in speeds) if len(speeds[0]) > 1 else None
-
-    @property
-    def repetition(self) -> float:
-        """The share of repeated 8-grams in plain decoding's texts."""
-        return repeated_share([text.tokens for text in self.plain])
 
     @property
     def best(self) -> str:
@@ -121,17 +92,18 @@ class Shown:
 
     def _row(self, method: str) -> dict[str, Any]:
         speeds, place = self.speeds(method), self.parting(method)
+        in_the_same_pass = zip(speeds, self.speeds(self.base), strict=True)
         return {
             "method": method,
             "tokens_per_second": median(speeds),
             "slowest_pass": min(speeds),
             "fastest_pass": max(speeds),
             "passes": len(speeds),
-            "speed_up": self.speed_up(method),
+            "speed_up": median(mine / plain for mine, plain in in_the_same_pass),
             "tokens_per_round": self.per_round(method),
             "mean_accepted": self.per_round(method, lambda totals: totals.accepted),
             "identical": place is None,
-            "parts_at": None if place is None else place.as_dict(),
+            "parts_at": None if place is None else place._asdict(),
         }
 
 
@@ -144,9 +116,9 @@ def shown(
     seconds: float,
     progress: Progress,
 ) -> Shown:
-    """Race methods, by their settings, on all prompts, as often as there is time for."""
+    """Race methods, by their settings, on all prompts, as often as there is time for. The first is plain decoding."""
     race = Race(contestants=[Method(name, lm, settings) for name, settings in methods.items()], progress=progress)
     tasks, warm_up = [Asked(prompt, tokens) for prompt in prompts], [Asked(prompts[0], WARM_UP)]
     heats = list(race.run(tasks, passes=PASSES, seconds=seconds, warm_up=warm_up))
     written = 1 + max(heat.task for heat in heats)
-    return Shown(prompts[:written], len(prompts) - written, list(methods), heats)
+    return Shown(heats, next(iter(methods)), list(methods), prompts[:written], len(prompts) - written)

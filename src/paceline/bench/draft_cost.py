@@ -13,7 +13,7 @@ does among its like; it is that draft which counts.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import cache
@@ -26,10 +26,11 @@ import torch
 from paceline.bench.made_up import BEST, VOCABULARY, Foretold
 from paceline.bench.race import Clock, Contestant, Race
 from paceline.context import Context, Ending
-from paceline.drafters.base import Ask, Budget, Drafter, Seen
+from paceline.drafters.base import Ask, Budget, Drafter, Plain, Seen
 from paceline.law import Sampling
-from paceline.targets.base import SPARE_ROWS, Request, Rows, Scores, Target, Want
+from paceline.targets.base import SPARE_ROWS, Request, Rows, Target, Want
 from paceline.targets.reading import Top
+from paceline.targets.scores import Scores
 from paceline.tree import EMPTY, ROOT, DraftTree, Ints
 from paceline.verify import Verdict
 
@@ -41,7 +42,7 @@ DEEPEST = 64
 WARM = 2
 """Rounds of a model that are not counted."""
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
-PLAIN = "a forward of one row"
+PLAIN = Plain.name
 
 
 class Told(Scores):
@@ -110,40 +111,9 @@ class Cost:
         return (self.draft + self.read) / (self.draft + self.read + self.forward)
 
 
-class Forwards:
-    """A model's forwards behind the same rows as ever; the rows of a forward are dropped again."""
-
-    def __init__(self, target: Target, rows: Rows) -> None:
-        self.target, self.rows = target, rows
-
-    def score(self, root: int, tree: DraftTree, want: Want) -> tuple[float, Scores]:
-        """Seconds until the logits are there, on whatever device, and the scores."""
-        started = time.perf_counter()
-        (scores,) = self.target.score([Request.of_tree(self.rows, root, tree, want)])
-        scores.row(ROOT)[0].item()
-        took = time.perf_counter() - started
-        self.rows.keep([])
-        return took, scores
-
-    def shaped(self, tree: DraftTree) -> DraftTree:
-        """A draft of a shape that the model can score."""
-        return tree if self.target.reach(self.rows.committed).trees else tree.trunk()
-
-
-class Plainly(Contestant[None, Took]):
-    """A forward of one row."""
-
-    name = PLAIN
-
-    def __init__(self, forwards: Forwards, root: int) -> None:
-        self._forwards, self._root = forwards, root
-
-    def do(self, task: None, clock: Clock) -> Took:
-        return Took(0, forward=self._forwards.score(self._root, EMPTY, Want())[0])
-
-
 class Rider(Contestant[None, Took]):
-    """One method, drafting along a text, or between a model's forwards. To be closed."""
+    """One method, drafting along a text; between forwards of the ``model`` behind its rows, if one is given. To be
+    closed."""
 
     def __init__(
         self,
@@ -153,9 +123,9 @@ class Rider(Contestant[None, Took]):
         made: Foretold,
         length: int,
         temperature: float,
-        forwards: Forwards | None = None,
+        model: tuple[Target, Rows] | None = None,
     ) -> None:
-        self.name, self._drafter, self._size, self._made, self._forwards = name, drafter, size, made, forwards
+        self.name, self._drafter, self._size, self._made, self._model = name, drafter, size, made, model
         sampling = Sampling(temperature=temperature, seed=1)
         self._context = Context(made.text[:length], sampling, Ending(max_new_tokens=len(made.text)))
         self._state = drafter.open(self._context)
@@ -170,14 +140,26 @@ class Rider(Contestant[None, Took]):
         started = time.perf_counter()
         (tree,) = self._drafter.propose([Ask(self._state, Budget(self._size, DEEPEST))])
         propose, forward, reading = time.perf_counter() - started, 0.0, 0.0
-        if self._forwards is not None:
-            tree = self._forwards.shaped(tree)
-            forward, scores = self._forwards.score(self._context.root, tree, self._drafter.needs)
+        if self._model is not None:
+            target, rows = self._model
+            tree = tree if target.reach(rows.committed).trees else tree.trunk()
+            forward, scores = self._scored(target, rows, tree)
             if self._drafter.needs.top:
                 reading = _seconds(scores.read_top)
         seen = self._followed(tree)
-        observe = _seconds(lambda: self._drafter.observe([seen]))
-        return Took(len(tree), propose, observe, forward, reading)
+        started = time.perf_counter()
+        self._drafter.observe([seen])
+        return Took(len(tree), propose, time.perf_counter() - started, forward, reading)
+
+    def _scored(self, target: Target, rows: Rows, tree: DraftTree) -> tuple[float, Scores]:
+        """Seconds until the logits are there, on whatever device, and the scores; the rows are dropped again."""
+        request = Request.of_tree(rows, self._context.root, tree, self._drafter.needs)
+        started = time.perf_counter()
+        (scores,) = target.score([request])
+        scores.row(ROOT)[0].item()
+        took = time.perf_counter() - started
+        rows.keep([])
+        return took, scores
 
     def _teach(self) -> None:
         """Score every token of the vocabulary once, so that drafts are as large as they get."""
@@ -211,9 +193,9 @@ def _seconds(act: Callable[[], object]) -> float:
     return time.perf_counter() - started
 
 
-def _raced(contestants: Iterable[Contestant[None, Took]], rounds: int, warm: int) -> dict[str, Cost]:
+def _raced(riders: Sequence[Rider], rounds: int, warm: int) -> dict[str, Cost]:
     """So many rounds of each in turns, after ``warm`` others."""
-    race = Race(contestants=list(contestants), tidy=False)
+    race = Race(contestants=riders, tidy=False)
     heats = list(race.run([None], passes=warm + rounds))[warm:]
     return {name: Cost.of([heat.laps[name].result for heat in heats]) for name in heats[0].laps}
 
@@ -265,21 +247,20 @@ def shares(
     warm: int = WARM,
     made: Foretold | None = None,
 ) -> dict[str, Cost]:
-    """Rounds of every method at its size between a model's forwards, and forwards of one row as `PLAIN`, in turns."""
+    """Rounds of every method at its size between a model's forwards, and of `PLAIN`, in turns."""
     length = behind(target)
     made = made or made_for_model(target, rounds, warm)
     wide = cache(made.wide)
     with ExitStack() as leaving:
         rows = target.open(length + SPARE_ROWS + max(size for _, size in drafters.values()))
         leaving.callback(rows.close)
-        forwards = Forwards(target, rows)
         riders = list[Rider]()
-        for name, (drafter, size) in drafters.items():
+        for name, (drafter, size) in {PLAIN: (Plain(), 0), **drafters}.items():
             text = wide(max(BEST, drafter.needs.top))
-            riders.append(Rider(name, drafter, size, text, length, temperature, forwards))
+            riders.append(Rider(name, drafter, size, text, length, temperature, (target, rows)))
             leaving.callback(riders[-1].close)
         _read_text(target, rows, made.text[: length - 1])
-        return _raced([Plainly(forwards, int(made.text[length - 1])), *riders], rounds, warm)
+        return _raced(riders, rounds, warm)
 
 
 def _read_text(target: Target, rows: Rows, tokens: Ints) -> None:

@@ -17,11 +17,11 @@ from typing import Any, NamedTuple
 from transformers import PreTrainedModel
 
 from paceline.api.model import LanguageModel
-from paceline.bench.parting import Parting, parting, texts_of
 from paceline.bench.peers.transformers import Options, assisted, counted, generated, looked_up, sampled
 from paceline.bench.peers.weights import ordinary
-from paceline.bench.race import Clock, Contestant, Heat, Progress, Race
-from paceline.bench.statistics import Estimate, median_of, repeated_share
+from paceline.bench.race import Clock, Contestant, Progress, Race
+from paceline.bench.statistics import Estimate, median_of
+from paceline.bench.texts import Texts
 from paceline.context import Ints
 from paceline.drafters.assistant import DraftModel
 from paceline.integrations.transformers import custom_generate
@@ -100,11 +100,10 @@ def _generated(model: PreTrainedModel, prompt: Ints, tokens: int, options: Optio
 
 
 @dataclass(frozen=True)
-class Contest:
-    """One method, and its race."""
+class Contest(Texts[Text]):
+    """One method, and its race; the base is theirs."""
 
     method: str
-    heats: Sequence[Heat[Text]]
 
     def ratio(self, name: str, base: str = THEIRS) -> Estimate:
         """The median over all heats of a contestant's tokens per second over the base's."""
@@ -123,9 +122,6 @@ class Contest:
         """Tokens per second of every text."""
         return [len(heat.laps[name].result.tokens) / heat.laps[name].seconds for heat in self.heats]
 
-    def texts(self, name: str) -> list[Text]:
-        return [heat.laps[name].result for heat in self.heats]
-
     @property
     def lengths(self) -> set[int]:
         """How many tokens texts have."""
@@ -135,15 +131,6 @@ class Contest:
         """Tokens over rounds, all texts together: contestants that draft alike agree."""
         texts = self.texts(name)
         return sum(len(text.tokens) for text in texts) / sum(text.rounds for text in texts)
-
-    def parting(self, name: str, base: str = THEIRS) -> Parting | None:
-        """The first place where a text of a contestant is not the base's of the first pass; None where all are."""
-        return parting(texts_of(self.heats, name), [text for heat, text in texts_of(self.heats, base)])
-
-    @property
-    def repetition(self) -> float:
-        """The share of repeated 8-grams in transformers' texts."""
-        return repeated_share([text.tokens for text in self.texts(THEIRS)])
 
     @property
     def spread(self) -> float | None:
@@ -167,7 +154,7 @@ class Contest:
             "tokens_per_second": {name: self.speed(name) for name in NAMES},
             "tokens_per_round": {name: self.tokens_per_round(name) for name in NAMES},
             "texts_equal": all(found is None for found in partings.values()),
-            "parts_at": {name: found.as_dict() for name, found in partings.items() if found is not None},
+            "parts_at": {name: found._asdict() for name, found in partings.items() if found is not None},
             "repeated_8grams": self.repetition,
             "spread": self.spread,
             "turns": len(self.heats),
@@ -211,4 +198,4 @@ def contests(
             Inside(copied, tokens, ours(method, inner)),
         ]
         race = Race(contestants=contestants, doing=f"{method}, ", progress=progress)
-        yield Contest(method, list(race.run(prompts, passes=passes, warm_up=prompts)))
+        yield Contest(list(race.run(prompts, passes=passes, warm_up=prompts)), THEIRS, method)

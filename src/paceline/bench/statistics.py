@@ -18,6 +18,8 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import stats
 
+from paceline.errors import InputError
+
 RESAMPLES = 2000
 CONFIDENCE = 0.95
 NGRAM = 8
@@ -52,7 +54,7 @@ class Estimate:
 def median_of(values: Values, clusters: Clusters = None) -> Estimate:
     """The median."""
     if not len(values):
-        raise ValueError("there is no median of nothing; measure at least once")
+        raise InputError("there is no median of nothing; measure at least once")
     found = np.asarray(values, np.float64)
     numbers, count = _numbered(clusters, len(found))
     if count == 1:
@@ -133,7 +135,7 @@ def repeated_share(texts: Sequence[Sequence[int]]) -> float:
 def _of_sums(rows: Floats, statistic: Callable[[Floats], Floats], clusters: Clusters) -> Estimate:
     """Any function of column sums."""
     if not len(rows):
-        raise ValueError("there is no mean of nothing; measure at least once")
+        raise InputError("there is no mean of nothing; measure at least once")
     numbers, count = _numbered(clusters, len(rows))
     sums = np.zeros((count, rows.shape[1]))
     np.add.at(sums, numbers, rows)

@@ -27,6 +27,7 @@ from paceline.drafters import Plain
 from paceline.engine.batch import Batch
 from paceline.engine.loop import Session
 from paceline.engine.serial import run
+from paceline.errors import InputError
 from paceline.integrations.transformers import custom_generate
 from paceline.law import Sampling
 from paceline.planning.fixed import Fixed
@@ -44,7 +45,7 @@ TIE = 1e-4
 """Of the logits' deviation: two best tokens this close may change places between kernels."""
 
 
-class Verdict(StrEnum):
+class Support(StrEnum):
     """What became of a configuration, best first."""
 
     EXACT = "exact"
@@ -64,23 +65,23 @@ class Verdict(StrEnum):
     CRASH = "crash"
 
 
-FAILURES = frozenset({Verdict.WRONG, Verdict.CRASH})
+FAILURES = frozenset({Support.WRONG, Support.CRASH})
 
 
 @dataclass(frozen=True)
-class Finding:
+class Examined:
     """One configuration and what became of it."""
 
     model_type: str
     variant: str
-    verdict: Verdict
+    verdict: Support
     reason: str = ""
 
 
-def sweep(types: Sequence[str] = (), progress: Callable[[str, int, int], None] = lambda *_: None) -> Iterator[Finding]:
+def sweep(types: Sequence[str] = (), progress: Callable[[str, int, int], None] = lambda *_: None) -> Iterator[Examined]:
     """Try every variant of every type; all types that transformers knows unless some are named."""
     if unknown := sorted(set(types) - set(MODEL_FOR_CAUSAL_LM_MAPPING_NAMES)):
-        raise ValueError(f"transformers has no causal language model of type {unknown[0]!r}")
+        raise InputError(f"transformers has no causal language model of type {unknown[0]!r}")
     names = list(types or MODEL_FOR_CAUSAL_LM_MAPPING_NAMES)
     verbosity = get_verbosity()
     set_verbosity(CRITICAL)
@@ -94,30 +95,30 @@ def sweep(types: Sequence[str] = (), progress: Callable[[str, int, int], None] =
         set_verbosity(verbosity)
 
 
-def examine(model_type: str, variant: str) -> Finding | None:
+def examine(model_type: str, variant: str) -> Examined | None:
     """One variant of a type; None where the type has no such variant."""
     try:
         config = configuration(model_type, variant)
     except Exception as error:  # whatever a configuration class may raise
-        return Finding(model_type, variant, Verdict.UNAVAILABLE, _said(error))
+        return Examined(model_type, variant, Support.UNAVAILABLE, _said(error))
     if config is None:
         return None
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        return Finding(model_type, variant, *_verdict(config))
+        return Examined(model_type, variant, *_verdict(config))
 
 
-def _verdict(config: PreTrainedConfig) -> tuple[Verdict, str]:
+def _verdict(config: PreTrainedConfig) -> tuple[Support, str]:
     model_class: Any = MODEL_FOR_CAUSAL_LM_MAPPING[type(config)]
-    if_value_error, if_other = Verdict.REFUSED, Verdict.CRASH
+    if_value_error, if_other = Support.REFUSED, Support.CRASH
     try:
         refuse_recurrent(config, model_class)
-        if_value_error = if_other = Verdict.UNAVAILABLE
+        if_value_error = if_other = Support.UNAVAILABLE
         seed, references = _references(config)
         model = build(config, seed)
-        if_value_error, if_other = Verdict.REFUSED, Verdict.CRASH
+        if_value_error, if_other = Support.REFUSED, Support.CRASH
         target = load_target(model)
-        if_value_error = Verdict.CRASH
+        if_value_error = Support.CRASH
         fitting = [each for each in references if each.prompt < (target.context_length or np.inf)]
         texts = dict(_texts(target, fitting))
     except Exception as error:  # whatever a model may raise
@@ -125,13 +126,13 @@ def _verdict(config: PreTrainedConfig) -> tuple[Verdict, str]:
     if differing := [way for way, written in texts.items() if not _equal(written, fitting)]:
         own = [_without_cache(config, seed, each) for each in fitting]
         agreed = all(_equal(written, own) for written in texts.values())
-        return Verdict.DISAGREES if agreed else Verdict.WRONG, ", ".join(differing)
+        return Support.DISAGREES if agreed else Support.WRONG, ", ".join(differing)
     how = f"{target.mode}{'' if target.limits.trees else ', chains'}"
     if target.context_length is not None and target.context_length < len(references[-1].tokens):
-        return Verdict.SHORT, f"{how}, up to position {target.context_length}"
+        return Support.SHORT, f"{how}, up to position {target.context_length}"
     if target.limits.alone:
-        return Verdict.ALONE, how
-    return (Verdict.EXACT if target.limits.trees else Verdict.CHAINS), how
+        return Support.ALONE, how
+    return (Support.EXACT if target.limits.trees else Support.CHAINS), how
 
 
 @dataclass(frozen=True)
@@ -158,7 +159,7 @@ def _generated(config: PreTrainedConfig, seed: int, length: int) -> Reference:
     found = _generate(build(config, seed), prompt, NEW_TOKENS, return_dict_in_generate=True, output_logits=True)
     logits = torch.cat(found.logits)
     if not logits.isfinite().any(dim=-1).all() or logits.isnan().any():
-        raise ValueError("the tiny model's logits are not numbers")
+        raise InputError("the tiny model's logits are not numbers")
     return Reference(found.sequences[0].numpy(), length, logits)
 
 

@@ -7,42 +7,42 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from paceline.check.cases import Case
-from paceline.check.rescore import Verdict
+from paceline.check.rescore import Cause
 from paceline.engine.follow import Flip
 
 RATE_ALARM = 1e-3
 
 
 @dataclass(frozen=True)
-class Result:
+class CaseResult:
     """One case: how it compares with plain decoding, and what is wrong with it, if anything."""
 
     case: Case
     tokens: int
-    flips: tuple[tuple[Flip, Verdict], ...] = ()
+    flips: tuple[tuple[Flip, Cause], ...] = ()
     faults: tuple[str, ...] = ()
 
-    def count(self, verdict: Verdict) -> int:
+    def count(self, verdict: Cause) -> int:
         return sum(found is verdict for _, found in self.flips)
 
     @property
     def buggy(self) -> bool:
-        return bool(self.faults) or self.count(Verdict.BUG) > 0
+        return bool(self.faults) or self.count(Cause.BUG) > 0
 
     def counts(self) -> dict[str, int]:
         """What it adds to the numbers of a report."""
         return {
             "cases": 1,
             "equal": not self.flips and not self.faults,
-            "near_ties": self.count(Verdict.NEAR_TIE),
-            "not_rescored": self.count(Verdict.NOT_RESCORED),
+            "near_ties": self.count(Cause.NEAR_TIE),
+            "not_rescored": self.count(Cause.NOT_RESCORED),
             "bugs": self.buggy,
         }
 
     def sentences(self) -> list[str]:
         """Every bug, named."""
         found = [f"{self.case.name}: {fault}" for fault in self.faults]
-        if bugs := [flip for flip, verdict in self.flips if verdict is Verdict.BUG]:
+        if bugs := [flip for flip, verdict in self.flips if verdict is Cause.BUG]:
             first = asdict(bugs[0])
             found.append(f"{self.case.name}: {len(bugs)} tokens differ from plain decoding, the first {first}")
         return found
@@ -56,7 +56,7 @@ class Report:
     dtype: str
     fingerprint: str
     batches: tuple[int, ...] = (1,)
-    results: list[Result] = field(default_factory=list)
+    results: list[CaseResult] = field(default_factory=list)
     faults: list[str] = field(default_factory=list)
     """What is wrong with a method as a whole."""
     notes: list[str] = field(default_factory=list)

@@ -30,7 +30,7 @@ CONTENDERS = 32
 """Tokens of a row whose logits count for its error; the noise makes any of them a candidate."""
 
 
-class Verdict(StrEnum):
+class Cause(StrEnum):
     NEAR_TIE = "near tie"
     BUG = "bug"
     NOT_RESCORED = "not re-scored"
@@ -49,17 +49,17 @@ class Rescorer:
     def _twin(self) -> Target | None:
         return wider_twin(self._target)
 
-    def judge(self, flip: Flip, recording: Recording) -> Verdict:
+    def judge(self, flip: Flip, recording: Recording) -> Cause:
         """What a difference from a recorded text is. In float64 nothing is a near tie."""
         if self._target.dtype == torch.float64:
-            return Verdict.BUG
+            return Cause.BUG
         if self._twin is None:
-            return Verdict.NOT_RESCORED
+            return Cause.NOT_RESCORED
         if self._recording is not recording:
             self._rows = list(teacher_forced(self._twin, recording.tokens, recording.start, width=1))
             self._recording, self._error = recording, measured_error(recording, self._rows)
         row = self._rows[flip.index - recording.start]
-        return Verdict.NEAR_TIE if _both_on_top(flip, recording, row, self._error) else Verdict.BUG
+        return Cause.NEAR_TIE if _both_on_top(flip, recording, row, self._error) else Cause.BUG
 
 
 def wider_twin(target: Target) -> Target | None:

@@ -16,10 +16,10 @@ from typing import Any
 from paceline.check.adversaries import ADVERSARIES, SAMPLED, Counted
 from paceline.check.cases import NO_DRAFT, PILOTS, Case, Setting, aimed, cases, planner_of, settings
 from paceline.check.record import Recording, law_faults, record, row_faults, teacher_forced
-from paceline.check.report import Report, Result
+from paceline.check.report import CaseResult, Report
 from paceline.check.rescore import Rescorer
 from paceline.check.statistics import ALARM, Evidence, gather, p_value
-from paceline.check.walk import ROOM, Walk, exact_at_borders, fault, together
+from paceline.check.walk import ROOM, FollowedCase, exact_at_borders, fault, together
 from paceline.dictionary.shipped import shipped
 from paceline.drafters import Drafter, Plain, make_drafter
 from paceline.drafters.assistant import DraftModel
@@ -124,10 +124,10 @@ class Checker:
         self.report.control_tokens += len(recording.emitted)
         for name, faults in ((ROWS, row_faults(recording)), (LAW, law_faults(recording))):
             case = Case(name, Rule.COUPLED, NO_DRAFT, setting)
-            self.report.results.append(Result(case, len(recording.emitted), faults=faults))
+            self.report.results.append(CaseResult(case, len(recording.emitted), faults=faults))
         return recording
 
-    def _results(self, recordings: Sequence[Recording], size: int) -> Iterator[Result]:
+    def _results(self, recordings: Sequence[Recording], size: int) -> Iterator[CaseResult]:
         """The cases of these settings, alone or in batches of this size."""
         if size > 1:
             yield from self._in_batches(recordings, size)
@@ -136,7 +136,7 @@ class Checker:
             for case in cases(self.methods, recording.setting, self.rules, self.planners):
                 yield self.compare(case, recording)
 
-    def _in_batches(self, recordings: Sequence[Recording], size: int) -> Iterator[Result]:
+    def _in_batches(self, recordings: Sequence[Recording], size: int) -> Iterator[CaseResult]:
         """The cases of several settings mixed. Those of a method share its drafter and planners, as a server does."""
         shared: dict[str, Any] = {method: Counted(self._made(method)) for method in self._proper}
         planners: dict[tuple[str, str], Planner] = {}
@@ -146,26 +146,26 @@ class Checker:
                 drafter = shared.get(case.method) or ADVERSARIES[case.method](recording)
                 planner = planners.get((case.method, case.planner)) or planner_of(case.planner, drafter, self.target)
                 planners[case.method, case.planner] = planner
-                walks.append(Walk(case, recording, drafter, planner))
+                walks.append(FollowedCase(case, recording, drafter, planner))
         yield from together(walks, size, self.target, self._rescorer, self.seed)
         for method, counted in shared.items():
             if counted.open_states:
                 self.report.faults.append(f"{method}: {counted.open_states} states were never closed")
             counted.dispose()
 
-    def compare(self, case: Case, recording: Recording) -> Result:
+    def compare(self, case: Case, recording: Recording) -> CaseResult:
         """One case against plain decoding. Whatever a method does wrong, the check goes on."""
         try:
             with self._drafter(case.method, recording) as drafter:
                 if not case.followed:
                     return self._test_law(case, drafter)
-                walk = Walk(case, recording, drafter, planner_of(case.planner, drafter, self.target))
+                walk = FollowedCase(case, recording, drafter, planner_of(case.planner, drafter, self.target))
                 for emission in run(walk.start(self._rows)):
                     walk.handed.append(emission.token)
                 return walk.result(self._rescorer)
         except Exception as error:
             self._rows = self.target.open(ROOM)
-            return Result(case, 0, faults=(fault(error),))
+            return CaseResult(case, 0, faults=(fault(error),))
 
     @property
     def _proper(self) -> list[str]:
@@ -185,7 +185,7 @@ class Checker:
         drafter.fit(self.target, self.vocabulary)
         return drafter
 
-    def _test_law(self, case: Case, drafter: Drafter) -> Result:
+    def _test_law(self, case: Case, drafter: Drafter) -> CaseResult:
         """Texts under the rejection rule, each of their tokens tested against a law scored without any draft."""
         samples = range(SAMPLES if case.method == SAMPLED else 1)
         evidence = [each for sample in samples for each in self._evidence(case, drafter, sample)]
@@ -196,7 +196,7 @@ class Checker:
             faults.append(f"{impossible} tokens have no probability under the law")
         if (p := p_value(evidence)) < ALARM:
             faults.append(f"the tokens do not follow the law (p = {p:.1e})")
-        return Result(case, len(evidence), faults=tuple(faults))
+        return CaseResult(case, len(evidence), faults=tuple(faults))
 
     def _evidence(self, case: Case, drafter: Drafter, sample: int) -> Iterator[Evidence]:
         planner: Any = _Noting(planner_of(case.planner, drafter, self.target))

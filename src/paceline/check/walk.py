@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from paceline.check.cases import Case
 from paceline.check.record import Recording
-from paceline.check.report import Result
+from paceline.check.report import CaseResult
 from paceline.check.rescore import Rescorer
 from paceline.drafters import Drafter
 from paceline.engine.batch import Batch
@@ -29,7 +29,7 @@ LOGPROB_TOLERANCE = 1e-4
 
 
 @dataclass(eq=False)
-class Walk:
+class FollowedCase:
     """A case to be written with these drafts. Its dice note what they would choose, and choose what plain chose."""
 
     case: Case
@@ -47,18 +47,18 @@ class Walk:
         """The tokens that the driver handed out."""
         return self.session
 
-    def result(self, rescorer: Rescorer, error: Exception | None = None, *, left: bool = False) -> Result:
+    def result(self, rescorer: Rescorer, error: Exception | None = None, *, left: bool = False) -> CaseResult:
         """What was found. One that ``left`` need not have come to the end."""
         emitted = self.session.context.emitted.tolist()
         if error is not None:
-            return Result(self.case, len(emitted), faults=(fault(error),))
+            return CaseResult(self.case, len(emitted), faults=(fault(error),))
         flips = tuple((flip, rescorer.judge(flip, self.recording)) for flip in self.dice.flips)
         faults = [] if left else list(self._faults())
         if emitted != self.recording.emitted[: len(emitted)].tolist():
             faults.append("wrote tokens that its rule did not choose")
         if self.handed != emitted:
             faults.append(f"handed out {len(self.handed)} tokens that are not the {len(emitted)} of the text")
-        return Result(self.case, len(emitted), flips, tuple(faults))
+        return CaseResult(self.case, len(emitted), flips, tuple(faults))
 
     def _faults(self) -> Iterator[str]:
         """The end and the log-probabilities belong to the text, too; the latter are plain's but for rounding."""
@@ -73,12 +73,14 @@ class Walk:
                 yield f"log-probabilities are off by {worst:.2g} at emitted token {gaps.index(worst)}"
 
 
-def together(walks: Sequence[Walk], size: int, target: Target, rescorer: Rescorer, seed: int) -> Iterator[Result]:
+def together(
+    walks: Sequence[FollowedCase], size: int, target: Target, rescorer: Rescorer, seed: int
+) -> Iterator[CaseResult]:
     """Write in a batch of ``size``, in a shuffled order: whenever one ends, or leaves as visitors do, another joins."""
     order = random.Random(f"{seed} {size}")
     waiting = deque(order.sample(walks, len(walks)))
     stays = {walk: order.randint(0, STAY) for walk in list(waiting)[::VISITORS]}
-    walking: dict[Session, Walk] = {}
+    walking: dict[Session, FollowedCase] = {}
     with Batch(target, at_once=size) as batch:
         while waiting or walking:
             for _ in range(min(len(waiting), size - batch.seated)):

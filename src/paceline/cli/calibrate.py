@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from paceline.cli.common import Subparsers, add_json, add_model, aligned, inputs_of, load_model, print_json, progress
+from paceline.cli.common import Subparsers, add_json, add_model, inputs_of, load_model, print_json, progress
 from paceline.cli.measuring import (
     add_length,
     add_temperature,
@@ -18,6 +18,7 @@ from paceline.cli.measuring import (
     temperature_of,
 )
 from paceline.cli.streams import say
+from paceline.cli.tables import table
 from paceline.errors import need
 from paceline.files import check_output, write_whole
 
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
 
 SHOWN = (0, 1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256)
 """Sizes of the table."""
+CHOICES = ("best size", "texts", "of tokens", "nodes", "tokens/s", "plain", "times", "")
 
 
 def add(commands: Subparsers) -> None:
@@ -176,9 +178,10 @@ def _said(profile: Profile, methods: list[Acceptance]) -> Iterator[str]:
     yield f"{profile.setup.told}, weights {profile.setup.fingerprint}"
     for method in methods:
         yield ""
-        yield from (line.rstrip() for line in aligned(list(_sizes(profile, method))))
+        head = (method.method, "ms per round", "tokens per round", "tokens/s", "")
+        yield table(head, _sizes(profile, method), left=(0, 4))
         yield ""
-        yield from (line.rstrip() for line in aligned(list(_choices(method))))
+        yield table(CHOICES, _choices(method), left=(0, len(CHOICES) - 1))
         yield from _notes(method)
 
 
@@ -187,7 +190,6 @@ def _sizes(profile: Profile, method: Acceptance) -> Iterator[tuple[str, ...]]:
     choice = method.choices[0]
     key = choice.sequences, choice.length
     seconds = method.seconds(profile.curves(method.top), *key)
-    yield method.method, "ms per round", "tokens per round", "tokens/s", ""
     for point, took in zip(method.points, seconds.tolist(), strict=True):
         if point.nodes not in {*SHOWN, choice.nodes, method.points[-1].nodes}:
             continue
@@ -197,7 +199,6 @@ def _sizes(profile: Profile, method: Acceptance) -> Iterator[tuple[str, ...]]:
 
 
 def _choices(method: Acceptance) -> Iterator[tuple[str, ...]]:
-    yield "best size", "texts", "of tokens", "nodes", "tokens/s", "plain", "times", ""
     for choice in method.choices:
         yield (
             method.method,

@@ -27,6 +27,7 @@ from paceline.cli.common import (
     writing_settings,
 )
 from paceline.cli.streams import say, write
+from paceline.errors import InputError
 
 if TYPE_CHECKING:
     from paceline.api.chat import Conversation
@@ -228,7 +229,7 @@ def _lines() -> Iterator[str]:
     if not sys.stdin.isatty():
         while raw := sys.stdin.buffer.readline(PROMPT + 1):
             if len(raw) > PROMPT:
-                raise ValueError(f"a line of standard input has more than {PROMPT} bytes; give a shorter one")
+                raise InputError(f"a line of standard input has more than {PROMPT} bytes; give a shorter one")
             yield decode(raw, "standard input")
         return
     with suppress(ImportError):

@@ -18,6 +18,7 @@ from paceline.cli.common import (
 )
 from paceline.cli.streams import say
 from paceline.cli.tables import table
+from paceline.errors import InputError
 
 if TYPE_CHECKING:
     from paceline.check import Report
@@ -111,13 +112,13 @@ def _refuse_mistakes(options: argparse.Namespace, drafts: str | None) -> tuple[s
         if method not in ADVERSARIES:
             make_drafter(method, drafts, must_use=False)
     if small := [size for size in options.sizes or () if size < 1]:
-        raise ValueError(f"a draft of {small[0]} tokens checks nothing; --sizes takes sizes of 1 and more")
+        raise InputError(f"a draft of {small[0]} tokens checks nothing; --sizes takes sizes of 1 and more")
     if small := [size for size in options.batch or () if size < 1]:
-        raise ValueError(f"a batch of {small[0]} cases checks nothing; --batch takes sizes of 1 and more")
+        raise InputError(f"a batch of {small[0]} cases checks nothing; --batch takes sizes of 1 and more")
     for planner in options.planners or ():
         make_planner(planner, Plain())
     if unknown := sorted(set(options.rules or ()) - set(Rule)):
-        raise ValueError(f"unknown rule {unknown[0]!r}; choose from {', '.join(Rule)}")
+        raise InputError(f"unknown rule {unknown[0]!r}; choose from {', '.join(Rule)}")
     return methods
 
 
@@ -140,9 +141,9 @@ def _families(options: argparse.Namespace) -> int:
     """Print a line per tiny model and the number of each verdict."""
     from collections import Counter
 
-    from paceline.check.families import FAILURES, Finding, sweep
+    from paceline.check.families import FAILURES, Examined, sweep
 
-    findings: list[Finding] = []
+    findings: list[Examined] = []
     with progress("tiny models") as advance:
         for found in sweep(options.families, advance):
             findings.append(found)

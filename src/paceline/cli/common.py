@@ -9,12 +9,13 @@ import math
 import os
 import re
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from paceline.cli.streams import speaks_unicode
+from paceline.errors import InputError
 from paceline.files.reading import bounded, read_pipe
 from paceline.files.visible import LINE, one_line, visible
 
@@ -74,7 +75,7 @@ def refuse_beyond(options: argparse.Namespace) -> None:
         given = getattr(options, name, None)
         for one in given if isinstance(given, (list, tuple)) else [given]:
             if isinstance(one, (int, float)) and not one <= most:
-                raise ValueError(f"--{name.replace('_', '-')} must be at most {most}, not {one}")
+                raise InputError(f"--{name.replace('_', '-')} must be at most {most}, not {one}")
 
 
 def utf8(given: str) -> str:
@@ -183,7 +184,7 @@ def writing_settings(options: argparse.Namespace) -> dict[str, Any]:
     settings = {name: value for name in names if (value := getattr(options, name)) is not None}
     if options.num_draft_tokens is not None:
         if options.planner is not None:
-            raise ValueError("--num-draft-tokens K is short for --planner fixed:K; give one of the two")
+            raise InputError("--num-draft-tokens K is short for --planner fixed:K; give one of the two")
         settings["planner"] = f"fixed:{options.num_draft_tokens}"
     if options.stop:
         settings["stop"] = tuple(options.stop)
@@ -271,15 +272,6 @@ def progress(first: str) -> Iterator[Callable[[str, int, int], None]]:
         yield advance
 
 
-def aligned(rows: Sequence[tuple[str, ...]]) -> Iterator[str]:
-    """The first column and the last to the left, numbers to the right."""
-    rows = [tuple(map(one_line, row)) for row in rows]
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    for first, *numbers, last in rows:
-        middle = (f"{number:>{width}}" for number, width in zip(numbers, widths[1:-1], strict=True))
-        yield "  ".join([f"{first:{widths[0]}}", *middle, last])
-
-
 def describe(lm: LanguageModel) -> dict[str, Any]:
     """What a measurement must say of the model it was made on."""
     from paceline.targets.setup import described
@@ -351,7 +343,7 @@ def inputs_of(options: argparse.Namespace) -> list[Path]:
 def read_prompt(argument: str | None, file: Path | None) -> str:
     """The prompt from the command line, from a file, or from standard input where it is ``-``."""
     if (argument is None) == (file is None):
-        raise ValueError("give a prompt or --prompt-file FILE, one of the two")
+        raise InputError("give a prompt or --prompt-file FILE, one of the two")
     if argument is not None and argument != "-":
         return argument
     try:
@@ -359,7 +351,7 @@ def read_prompt(argument: str | None, file: Path | None) -> str:
             return decode(bounded(sys.stdin.buffer, "standard input", PROMPT), "standard input")
         return decode(read_pipe(file, PROMPT), str(file))
     except OSError as error:
-        raise ValueError(f"cannot read {error.filename or file}: {error.strerror}") from None
+        raise InputError(f"cannot read {error.filename or file}: {error.strerror}") from None
 
 
 def decode(raw: bytes, where: str) -> str:
@@ -368,6 +360,6 @@ def decode(raw: bytes, where: str) -> str:
         return raw.decode()
     except UnicodeDecodeError as error:
         byte = raw[error.start]
-        raise ValueError(
+        raise InputError(
             f"{where} is not UTF-8 text (byte 0x{byte:02x} at offset {error.start}); convert it, for example with iconv"
         ) from None

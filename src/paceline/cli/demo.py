@@ -6,7 +6,7 @@ import argparse
 import shutil
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,7 +18,6 @@ from paceline.cli.common import (
     add_draft_model,
     add_json,
     add_trust,
-    aligned,
     describe,
     draft_model,
     inputs_of,
@@ -41,12 +40,12 @@ from paceline.cli.measuring import (
     prompts_of,
 )
 from paceline.cli.streams import say
+from paceline.cli.tables import table
 from paceline.files import check_output, write_whole
 
 if TYPE_CHECKING:
-    from paceline.api.pictures import TokenPicture
     from paceline.bench.demo import Shown
-    from paceline.bench.parting import Parting
+    from paceline.bench.texts import Parting
 
 METHODS = ("plain", "assistant", "auto")
 BALLASTED = "+ballast"
@@ -110,15 +109,14 @@ def add(commands: Subparsers) -> None:
 def run(options: argparse.Namespace) -> int:
     started = time.monotonic()
     check_output(options.html, inputs_of(options))
-    prompts = prompts_of(options)
-    methods = _methods(options)
-    models = _models(options)
+    prompts_of(options)
+    models, methods = _models(options), _methods(options)
     sampled = f"at temperature {options.temperature:g} with seed {options.seed}"
     say(f"A cheap source drafts, the model checks: {sampled}, every method must write the same text.\n", flush=True)
     parts, left_out = list[Part](), dict[str, str]()
     for model in models:
         try:
-            parts.append(_part(model, prompts, methods, options, parts[0] if parts else None))
+            parts.append(_part(model, methods, options, parts[0] if parts else None))
         except Exception as error:  # a machine too small for the slow twin has seen the model itself
             if not parts or (said := sentence(error)) is None:
                 raise
@@ -129,9 +127,9 @@ def run(options: argparse.Namespace) -> int:
         if model != models[-1]:
             say(_moral(parts[-1]), end="", flush=True)
     seconds = time.monotonic() - started
-    same = all(part.same for part in parts)
-    if not same:
-        say(NOT_SAME.format(**next(part.facts for part in parts if not part.same)))
+    different = [part.facts for part in parts if not part.same]
+    if different:
+        say(NOT_SAME.format(**different[0]))
     say(f'{seconds:.0f} s altogether. Now write something yourself: paceline generate "Once" --show tokens')
     if options.html:
         from paceline.api.pictures.page import page
@@ -142,8 +140,8 @@ def run(options: argparse.Namespace) -> int:
             name: getattr(options, name) for name in ("temperature", "seed", "max_new_tokens", "num_draft_tokens")
         }
         found = {"models": [part.as_dict() for part in parts], "left_out": left_out, "seconds": seconds}
-        print_json({**settings, "prompts": prompts, **found})
-    if not same:
+        print_json({**settings, "prompts": prompts_of(options), **found})
+    if different:
         return 1
     return 2 if left_out and options.ballast else 0  # a twin that was asked for by its size was not shown
 
@@ -164,24 +162,20 @@ class Part:
     @property
     def claim(self) -> Parting | None:
         """Where a slow twin's texts part from its model's; None where they do not, as they must not."""
-        from paceline.bench.parting import parting
-
-        return None if self.twin_of is None else parting(enumerate(self.found.plain), self.twin_of.found.plain)
+        found = self.found
+        return None if self.twin_of is None else found.parting(found.base, self.twin_of.found)
 
     @property
     def same(self) -> bool:
         """Whether every method wrote the text of plain decoding, and a slow twin that of its model."""
-        return self.found.same and self.claim is None
-
-    def picture(self, number: int) -> TokenPicture:
-        return self.found.picture(number, self.names[number])
+        return self.claim is None and not any(self.found.parting(method) for method in self.found.methods)
 
     def as_dict(self) -> dict[str, Any]:
         return {
             **self.facts,
             "ballast": self.ballast or None,
-            "parts_from_the_model_at": None if self.claim is None else self.claim.as_dict(),
-            "texts": [text.text for text in self.found.plain],
+            "parts_from_the_model_at": None if self.claim is None else self.claim._asdict(),
+            "texts": [text.text for text in self.found.passes(self.found.base)[0]],
             "repeated_8grams": self.found.repetition,
             "prompts_left_out": self.found.left_out,
             "methods": self.found.rows(),
@@ -216,16 +210,10 @@ def _methods(options: argparse.Namespace) -> dict[str, dict[str, Any]]:
     }
 
 
-def _part(
-    model: str,
-    prompts: Mapping[str, str],
-    methods: Mapping[str, dict[str, Any]],
-    options: argparse.Namespace,
-    twin_of: Part | None,
-) -> Part:
+def _part(model: str, methods: dict[str, dict[str, Any]], options: argparse.Namespace, twin_of: Part | None) -> Part:
     from paceline.bench.demo import shown
 
-    options.model = model
+    options.model, prompts = model, prompts_of(options)
     slow = BALLASTED in model
     with progress(f"loading {model}") as advance:
         lm = load_model(options)
@@ -257,19 +245,19 @@ def _print(part: Part, color: bool) -> None:
         show(Text(WHAT_BALLAST_IS), color, width=width)
     if part.twin_of is None:
         say()
-        show(paint(part.picture(0), color), color, width=width)
+        show(paint(part.found.picture(0, part.names[0]), color), color, width=width)
     say()
-    say("\n".join(aligned([HEAD, *_rows(part.found)])))
+    say(table(HEAD, _rows(part.found), left=(0, 5)))
     show(Text("; ".join(_notes(part)), "dim"), color, width=width)
     say()
 
 
 def _moral(part: Part) -> str:
     """What a small model that gained nothing shows, before its slow twin comes."""
-    found = part.found
-    if any(found.speed_up(method) > GAIN for method in found.methods):
+    if any(row["speed_up"] > GAIN for row in part.found.rows()):
         return ""
-    return f"{WHAT_SMALL_MODELS_GAIN if found.per_round(found.best) > GAIN else DRAFTS_FAIL} Now a slow one:\n\n"
+    saves = part.found.per_round(part.found.best) > GAIN
+    return f"{WHAT_SMALL_MODELS_GAIN if saves else DRAFTS_FAIL} Now a slow one:\n\n"
 
 
 def _facts(part: Part) -> Iterator[str]:
@@ -280,36 +268,33 @@ def _facts(part: Part) -> Iterator[str]:
 
 def _rows(found: Shown) -> Iterator[tuple[str, ...]]:
     for row in found.rows():
-        method = row["method"]
+        place = found.parting(row["method"])
+        if row["method"] == found.base:
+            text = "(plain decoding)" if place is None else f"not reproducible: {place}"
+        else:
+            text = "identical" if place is None else str(place)
         yield (
-            method,
+            row["method"],
             f"{row['tokens_per_second']:.1f}",
             f"{row['speed_up']:.2f}x",
             f"{row['tokens_per_round']:.2f}",
             f"{row['mean_accepted']:.2f}",
-            _verdict(method == found.methods[0], found.parting(method)),
+            text,
         )
-
-
-def _verdict(base: bool, parting: Parting | None) -> str:
-    """What is said of a method's texts."""
-    if base:
-        return "(plain decoding)" if parting is None else f"not reproducible: {parting}"
-    return "identical" if parting is None else str(parting)
 
 
 def _notes(part: Part) -> Iterator[str]:
     found = part.found
-    passes = len(found.speeds(found.methods[0]))
-    yield f"{sum(len(text.tokens) for text in found.plain)} tokens from {counted(len(found.prompts), 'prompt')}"
+    first, *more = found.passes(found.base)
+    yield f"{sum(len(text.tokens) for text in first)} tokens from {counted(len(found.prompts), 'prompt')}"
     if found.left_out:
         yield f"{found.left_out} left out for lack of time: this machine is slow or busy"
-    if passes > 1:
-        yield f"medians of {passes} passes, methods taking turns"
+    if more:
+        yield f"medians of {1 + len(more)} passes, methods taking turns"
     yield "decoding time only, prefill apart"
     yield f"repeated 8-grams {found.repetition:.0%}"
     if found.repetition > LOOPING:
-        yield "the texts loop, which flatters who copies"
+        yield "the texts loop, which flatters methods that copy"
     if found.spread is None:
         yield "one pass, so how steady the speeds are is not known"
     elif found.spread > STABLE:
@@ -329,4 +314,4 @@ def _sections(parts: list[Part]) -> Iterator[str]:
         notes = [*([WHAT_BALLAST_IS] if part.ballast else []), "; ".join(_notes(part))]
         yield table_section(" · ".join(_facts(part)), HEAD, _rows(part.found), notes)
         if number == 0:
-            yield from (token_section(part.picture(prompt)) for prompt in range(len(part.names)))
+            yield from (token_section(part.found.picture(*prompt)) for prompt in enumerate(part.names))

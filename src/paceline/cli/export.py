@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from paceline.cli.common import Subparsers, add_json, print_json
 from paceline.cli.streams import say
+from paceline.errors import InputError
 
 if TYPE_CHECKING:
     from paceline.integrations.export import Equivalent
@@ -45,10 +46,10 @@ def run(options: argparse.Namespace) -> int:
     from paceline.integrations.export import VERSIONS, equivalent, equivalents_of_run
 
     if (options.method is None) == (options.directory is None):
-        raise ValueError("give a METHOD or --run DIR, one of the two")
+        raise InputError("give a METHOD or --run DIR, one of the two")
     if options.directory is not None:
         if options.draft_model is not None or options.num_draft_tokens is not None:
-            raise ValueError(
+            raise InputError(
                 "a run says itself how its methods drafted; leave out --draft-model and --num-draft-tokens"
             )
         from paceline.bench.run.directory import ABOUT, read

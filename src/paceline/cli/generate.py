@@ -25,6 +25,7 @@ from paceline.cli.common import (
     writing_settings,
 )
 from paceline.cli.streams import say, write
+from paceline.errors import InputError
 from paceline.files import check_output, write_whole
 
 if TYPE_CHECKING:
@@ -71,7 +72,7 @@ def run(options: argparse.Namespace) -> int:
     how, sampling = split_settings(settings)
     how.planner_for(how.drafter)  # a misspelt method or planner is told before a model is loaded
     if options.logprobs is not None and not options.json:
-        raise ValueError("--logprobs are told in JSON only; add --json")
+        raise InputError("--logprobs are told in JSON only; add --json")
     lm = load_model(options)
     if options.samples == 1 and not options.json:
         texts = [_stream(lm.write(prompt, **settings), prompt, options)]

@@ -6,6 +6,7 @@ import argparse
 import math
 
 from paceline.cli.common import utf8
+from paceline.errors import InputError
 
 LOOPING = 0.2
 """Share of repeated 8-grams from which texts count as loops."""
@@ -38,7 +39,7 @@ def prompts_of(options: argparse.Namespace) -> dict[str, str]:
     if options.prompt is None:
         return PROMPTS
     if not all(options.prompt):
-        raise ValueError("a --prompt is empty; give it at least a word to go on from")
+        raise InputError("a --prompt is empty; give it at least a word to go on from")
     return {f"prompt {number}": prompt for number, prompt in enumerate(options.prompt, start=1)}
 
 
@@ -92,7 +93,7 @@ def check_counts(options: argparse.Namespace, *names: str) -> None:
     for name in names:
         given = getattr(options, name)
         if given is not None and given < 1:
-            raise ValueError(f"--{name.replace('_', '-')} must be at least 1, not {given}")
+            raise InputError(f"--{name.replace('_', '-')} must be at least 1, not {given}")
 
 
 def counted(count: int, noun: str) -> str:

@@ -40,7 +40,7 @@ from paceline.dictionary import file
 from paceline.dictionary.entries import LEVELS, Entries, probability
 from paceline.dictionary.statistics import LONGEST, NOWHERE
 from paceline.errors import MissingPackage
-from paceline.files import folder, write_whole
+from paceline.files import cache_folder, write_whole
 from paceline.files.reading import open_file
 from paceline.vocabulary import Vocabulary
 
@@ -171,7 +171,7 @@ def _header_and_index(path: str | Path) -> tuple[file.DictionaryHeader, Any]:
 
 def _place(digest: bytes) -> Path | None:
     """The path of a file's index; None for a user without a home folder."""
-    place = folder()
+    place = cache_folder()
     return None if place is None else place / "dictionaries" / f"{digest.hex()[:32]}.index"  # `_NAME`
 
 

@@ -17,7 +17,8 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 from paceline.context import Context
-from paceline.targets.base import NOTHING, Scores, Target, Want
+from paceline.targets.base import NOTHING, Target, Want
+from paceline.targets.scores import Scores
 from paceline.tree import DraftTree
 from paceline.verify import Verdict
 from paceline.vocabulary import Vocabulary

@@ -23,6 +23,7 @@ from hashlib import sha256
 
 from paceline.drafters.sharing import Shared, stamp
 from paceline.drafters.tokenfile import SIZE, read_header
+from paceline.errors import DamagedFile, InputError
 from paceline.files.reading import open_file
 from paceline.vocabulary import Vocabulary
 
@@ -48,13 +49,13 @@ class Datastore:
                 self.header = read_header(path, file.read(SIZE), KIND, NOUN)
                 self._bytes = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
         except OSError as error:
-            raise ValueError(
+            raise InputError(
                 f"cannot read the {NOUN} {path}: {error.strerror}; 'paceline datastore' builds one"
             ) from None
         places = order_at(self.header.tokens, self.header.width)
         expected = places + 4 * self.header.tokens
         if len(self._bytes) != expected:
-            raise ValueError(
+            raise DamagedFile(
                 f"{path} is damaged: it has {len(self._bytes)} bytes and should have {expected}; build it again"
             )
         whole = memoryview(self._bytes)
@@ -80,7 +81,7 @@ class Datastore:
         for start in range(SIZE, len(self._bytes), 1 << 20):
             digest.update(self._bytes[start : start + (1 << 20)])
         if digest.digest() != self.header.digest:
-            raise ValueError(f"{self.path} is damaged: it does not agree with its digest; build it again")
+            raise DamagedFile(f"{self.path} is damaged: it does not agree with its digest; build it again")
 
     def find(self, ending: list[int], longest: int = KEY, shortest: int = SHORTEST) -> tuple[int, range]:
         """The longest ending of those sizes that is in the corpus: its size, and where in the order its places lie.

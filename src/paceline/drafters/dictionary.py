@@ -28,6 +28,7 @@ from paceline.drafters.base import Budget, Drafter, Seen
 from paceline.drafters.compose import Fallback
 from paceline.drafters.lookup import Lookup
 from paceline.drafters.sharing import Shared, stamp
+from paceline.errors import InputError
 from paceline.law import Distribution
 from paceline.targets.base import Target
 from paceline.tree import EMPTY, ROOT, DraftTree, Floats, Ints
@@ -158,7 +159,7 @@ class DictSpec(Drafter):
 
     def __init__(self, *, file: str | None = None, branches: int = 1) -> None:
         if branches < 1:
-            raise ValueError(f"{NAME} drafts at least 1 branch, not {branches}")
+            raise InputError(f"{NAME} drafts at least 1 branch, not {branches}")
         self._branches = branches
         self.nodes = LONGEST * branches
         self._named = file is not None
@@ -173,11 +174,11 @@ class DictSpec(Drafter):
     def _chosen(self, vocabulary: Vocabulary | None) -> tuple[Dictionary, ...]:
         """The dictionaries where none is named."""
         if vocabulary is None:
-            raise ValueError(
+            raise InputError(
                 f"no tokenizer is known by which a dictionary could be chosen; name one: {NAME}:file=NAME.dict"
             )
         if not (found := shipped_for(vocabulary)):
-            raise ValueError(
+            raise InputError(
                 "no dictionary for this model's tokenizer comes with paceline; build one with 'paceline dict build' "
                 f"and name it: {NAME}:file=NAME.dict"
             )
@@ -217,7 +218,7 @@ def _named(files: str) -> tuple[Dictionary, ...]:
     """The dictionaries of a list of files, each once."""
     names = [name.strip() for name in files.split(",")]
     if not all(names):
-        raise ValueError(f"file={files!r} of {NAME} holds an empty name; write names with commas between them")
+        raise InputError(f"file={files!r} of {NAME} holds an empty name; write names with commas between them")
     return tuple(dict.fromkeys(map(opened, names)))
 
 

@@ -27,6 +27,7 @@ from paceline.context import Context
 from paceline.drafters.base import Budget, Seen
 from paceline.drafters.noise import Chances, Ids, SharedNoise
 from paceline.drafters.store import Storing, Text, renumbered
+from paceline.errors import InputError
 from paceline.tree import EMPTY, ROOT, DraftTree, Floats, Ints
 
 SHARES = (0.5, 0.2, 0.3)
@@ -135,11 +136,11 @@ class Foresight(Storing):
     ) -> None:
         for key, value in (("k", k), ("beams", beams), ("depth", depth)):
             if value < 1:
-                raise ValueError(f"{self.name} needs {key} of at least 1, not {value}")
+                raise InputError(f"{self.name} needs {key} of at least 1, not {value}")
         if anywhere < 0:
-            raise ValueError(f"{self.name} takes anywhere=0 (none) or more tokens, not {anywhere}")
+            raise InputError(f"{self.name} takes anywhere=0 (none) or more tokens, not {anywhere}")
         if not 0 <= threshold <= 1:
-            raise ValueError(f"{self.name} takes a threshold from 0 to 1, not {threshold}")
+            raise InputError(f"{self.name} takes a threshold from 0 to 1, not {threshold}")
         super().__init__(width=k, noise=noise, store=store, prefill=prefill)
         self.beams, self.depth, self.threshold = beams, depth, threshold
         self._most = anywhere
@@ -289,7 +290,9 @@ def _spared(seen: Sequence[Seen]) -> set[int]:
     idle: dict[Anywhere, list[int]] = {}
     for number, one in enumerate(seen):
         text: Mixed = one.state
-        if one.verdict.tokens and not text.asked:
+        if not one.verdict.tokens:  # a piece of the prompt
+            continue
+        if not text.asked:
             idle.setdefault(text.anywhere, []).append(number)
         text.asked = False
     for anywhere, numbers in idle.items():

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from paceline.drafters.datastore import KEY, KIND, order_at
 from paceline.drafters.tokenfile import SIZE, Header, width_of
+from paceline.errors import InputError
 from paceline.files import write_whole
 
 Ids = NDArray[np.int64]
@@ -43,10 +44,10 @@ def build(path: Path, texts: Iterable[Ids], fingerprint: str, progress: Progress
             stored += [ids + 1, np.zeros(1, np.int64)]
             count += 1
     if not count:
-        raise ValueError("the texts hold no tokens; a datastore needs some")
+        raise InputError("the texts hold no tokens; a datastore needs some")
     joined = np.concatenate(stored)
     if len(joined) >= 2**31:
-        raise ValueError(f"a datastore holds fewer than 2**31 tokens, not {len(joined)}; give it less text")
+        raise InputError(f"a datastore holds fewer than 2**31 tokens, not {len(joined)}; give it less text")
     highest = int(joined.max()) - 1
     kind = np.dtype(f"<u{width_of(highest)}")
     padded = np.concatenate([joined, np.zeros(KEY, np.int64)]).astype(kind)

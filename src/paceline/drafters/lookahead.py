@@ -15,6 +15,7 @@ probes: scored, never verified. Where a planner leaves them out the window stand
 from __future__ import annotations
 
 import random
+from collections import OrderedDict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Generic, TypeVar
@@ -24,7 +25,8 @@ import numpy as np
 from paceline.context import Context
 from paceline.drafters.base import Budget, Drafter, Seen
 from paceline.drafters.noise import BEST, SharedNoise, choices, log_chances, wants_noise
-from paceline.targets.base import NOTHING, Scores, Want
+from paceline.targets.base import NOTHING, Want
+from paceline.targets.scores import Scores
 from paceline.tree import ROOT, DraftTree, Ints, merge
 
 ELSEWHERE = 1.0
@@ -41,14 +43,14 @@ class Recent(Generic[Key, Value]):
 
     def __init__(self, size: int, keys: int | None = None) -> None:
         self._size, self._keys = size, keys
-        self._values: dict[Key, dict[Value, None]] = {}
+        self._values: OrderedDict[Key, dict[Value, None]] = OrderedDict()  # a plain one finds its first key slowly
 
     def put(self, key: Key, value: Value) -> None:
         """Remember a value; of too many the one seen longest ago is forgotten."""
         known = self._values.get(key)
         if known is None:
             if len(self._values) == self._keys:
-                del self._values[next(iter(self._values))]
+                self._values.popitem(last=False)
             known = self._values[key] = {}
         known.pop(value, None)
         known[value] = None

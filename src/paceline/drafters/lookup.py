@@ -25,9 +25,12 @@ import numpy as np
 from paceline.context import Context
 from paceline.drafters.base import Budget, Drafter, Seen
 from paceline.drafters.endings import Endings, Indexed
+from paceline.errors import InputError
 from paceline.targets.base import Want
 from paceline.tree import EMPTY, UNSURE, DraftTree, merge
 
+LONGEST = 64
+"""Tokens of an n-gram at most: of two places where more stands as before, the latest is as good as any."""
 NEXT = "-next"
 """Behind the name of the method: source of drafts behind a guessed token, which come true less often."""
 
@@ -49,10 +52,12 @@ class Lookup(Drafter):
 
     def __init__(self, *, max_ngram: int = 3, min_ngram: int = 1, chain: bool = False, next: int = 0) -> None:
         if not 1 <= min_ngram <= max_ngram:
-            raise ValueError(f"lookup needs 1 <= min_ngram <= max_ngram, not {min_ngram} and {max_ngram}")
+            raise InputError(f"lookup needs 1 <= min_ngram <= max_ngram, not {min_ngram} and {max_ngram}")
         if next < 0:
-            raise ValueError(f"lookup tries 0 (none) or more of the target's best tokens as the next one, not {next}")
-        self.sizes = range(min_ngram, max_ngram + 1)
+            raise InputError(f"lookup tries 0 (none) or more of the target's best tokens as the next one, not {next}")
+        if min_ngram > LONGEST:
+            raise InputError(f"lookup's min_ngram is at most {LONGEST}, not {min_ngram}")
+        self.sizes = range(min_ngram, min(max_ngram, LONGEST) + 1)
         self.chain, self.next = chain, next
         if next:
             self.needs = Want(top=next)

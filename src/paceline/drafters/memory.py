@@ -15,6 +15,7 @@ from threading import Lock
 
 from paceline.drafters.endings import NONE, Endings
 from paceline.drafters.tokenfile import SIZE, Header, read_header, width_of
+from paceline.errors import DamagedFile, InputError
 from paceline.files import alone, named, write_whole
 from paceline.files.reading import read_file
 from paceline.vocabulary import Vocabulary
@@ -38,7 +39,7 @@ class Memory:
         self._digest = b""
         """Of the file as it was last read or written here."""
         if file is not None and not Path(file).absolute().parent.is_dir():
-            raise ValueError(f"cannot keep a memory in {file}: there is no folder {Path(file).parent}")
+            raise InputError(f"cannot keep a memory in {file}: there is no folder {Path(file).parent}")
 
     def __len__(self) -> int:
         return len(self._older) + len(self._younger)
@@ -126,7 +127,7 @@ class Memory:
             return None
         fingerprint, vocab_size = self._tokens_of
         if fingerprint not in ("", header.fingerprint) or header.highest >= vocab_size:
-            raise ValueError(f"{file} holds the tokens of another model by now; name another file")
+            raise InputError(f"{file} holds the tokens of another model by now; name another file")
         return texts
 
     def _load(self, file: str, vocab_size: int, vocabulary: Vocabulary | None) -> None:
@@ -142,12 +143,12 @@ def _read(file: str) -> tuple[Header, list[list[int]]]:
     try:
         whole = read_file(file)
     except OSError as error:
-        raise ValueError(f"cannot read the {NOUN} {file}: {error.strerror}") from None
+        raise InputError(f"cannot read the {NOUN} {file}: {error.strerror}") from None
     header = read_header(file, whole[:SIZE], KIND, NOUN)
     body = whole[SIZE:]
     own = Header.of(KIND, [body], tokens=header.tokens, highest=header.highest, texts=header.texts, fingerprint="")
     if len(body) != header.tokens * header.width or own.digest != header.digest:
-        raise ValueError(f"{file} is damaged: it does not agree with its digest; delete it to begin anew")
+        raise DamagedFile(f"{file} is damaged: it does not agree with its digest; delete it to begin anew")
     texts: list[list[int]] = [[]]
     for token in memoryview(body).cast(header.code).tolist():
         if token:

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from paceline.context import Context
 from paceline.law import Distribution
-from paceline.targets.base import Scores
+from paceline.targets.scores import Scores
 from paceline.tree import Floats, Ints
 
 COLDEST = 0.02

@@ -11,6 +11,7 @@ from paceline.drafters.base import Budget, Drafter
 from paceline.drafters.datastore import KEY, SHORTEST, Datastore
 from paceline.drafters.noise import SharedNoise, wants_noise
 from paceline.drafters.votes import even, grow
+from paceline.errors import InputError
 from paceline.targets.base import Target
 from paceline.tree import DraftTree
 from paceline.vocabulary import Vocabulary
@@ -37,11 +38,11 @@ class Rest(Drafter):
         noise: str = "shared",
     ) -> None:
         if not 1 <= shortest <= longest <= KEY:
-            raise ValueError(f"rest needs 1 <= shortest <= longest <= {KEY}, not {shortest} and {longest}")
+            raise InputError(f"rest needs 1 <= shortest <= longest <= {KEY}, not {shortest} and {longest}")
         if matches < 1:
-            raise ValueError(f"rest takes its draft from at least one match, not {matches}")
+            raise InputError(f"rest takes its draft from at least one match, not {matches}")
         if length < 1:
-            raise ValueError(f"rest drafts continuations of at least one token, not {length}")
+            raise InputError(f"rest drafts continuations of at least one token, not {length}")
         self._store = Datastore.shared(corpus)
         self._longest, self._shortest = longest, shortest
         self._matches, self._length = matches, length

@@ -29,6 +29,7 @@ from paceline.drafters.rest import Rest
 from paceline.drafters.spectra import Spectra
 from paceline.drafters.suffix import Suffix
 from paceline.drafters.unispec import UniSpec
+from paceline.errors import InputError
 
 Factory = Callable[..., Drafter]
 
@@ -69,17 +70,17 @@ class PlugIn:
             factory: Factory = self.entry.load()
         except Exception as error:
             brought = f"method {self.entry.name!r} ({self.entry.value})"
-            raise ValueError(f"the package that brings {brought} cannot be imported: {error}") from error
+            raise InputError(f"the package that brings {brought} cannot be imported: {error}") from error
         if not callable(factory):
             what = f"method {self.entry.name!r} is a {type(factory).__name__}"
-            raise ValueError(f"{what}, not a drafter; its entry point names a class")
+            raise InputError(f"{what}, not a drafter; its entry point names a class")
         return factory
 
     def __call__(self, **options: Any) -> Drafter:
         made = self.load()(**options)
         if not isinstance(made, Drafter):
             what = f"method {self.entry.name!r} gives a {type(made).__name__}"
-            raise ValueError(f"{what}, not a drafter; derive its class from paceline.Drafter")
+            raise InputError(f"{what}, not a drafter; derive its class from paceline.Drafter")
         return made
 
 
@@ -106,7 +107,7 @@ def make_drafter(spec: str, model: Any = None, *, must_use: bool = True) -> Draf
     taken: list[str] = []
     unions = [_union(part, spec, given, taken) for part in _split(spec)]
     if given and not taken and must_use:
-        raise ValueError(f"a draft model is given, and method {spec!r} uses none; write 'assistant' or leave it out")
+        raise InputError(f"a draft model is given, and method {spec!r} uses none; write 'assistant' or leave it out")
     drafter = unions[0] if len(unions) == 1 else Fallback(unions)
     drafter.spec = "".join(spec.split())
     return drafter
@@ -125,7 +126,7 @@ def _parted(text: str, mark: str) -> list[str]:
             open_quote = letter
         pieces[-1] += letter
     if open_quote:
-        raise ValueError(f"cannot read {text!r}: the quote {open_quote} is opened and not closed")
+        raise InputError(f"cannot read {text!r}: the quote {open_quote} is opened and not closed")
     return pieces
 
 
@@ -148,13 +149,13 @@ def _union(text: str, spec: str, given: dict[str, Any], taken: list[str]) -> Dra
 def _single(text: str, spec: str, given: dict[str, Any], taken: list[str]) -> Drafter:
     name, colon, rest = text.strip().partition(":")
     if not _NAME.fullmatch(name) or (colon and not rest):
-        raise ValueError(f"cannot read method {spec!r}: write name, name:key=value, 'a,b' (fallback) or 'a+b' (union)")
+        raise InputError(f"cannot read method {spec!r}: write name, name:key=value, 'a,b' (fallback) or 'a+b' (union)")
     factory = available().get(name)
     if factory is None:
         hint = f"'paceline methods' lists {', '.join(sorted(available()))}"
         if "=" in spec.partition(text)[0]:
             hint += "; a value that holds + or , stands in quotes"
-        raise ValueError(f"unknown method {name!r}; {hint}")
+        raise InputError(f"unknown method {name!r}; {hint}")
     options = _options(name, factory, rest, given)
     taken += given.keys() & options.keys()
     made = factory(**options)
@@ -172,21 +173,21 @@ def _options(name: str, factory: Factory, text: str, given: dict[str, Any]) -> d
         if len(value) > 1 and value[0] in _QUOTES and value[0] == value[-1]:
             value = value[1:-1]
         if not equals or not key or not value:
-            raise ValueError(f"cannot read {pair!r} in method {name!r}: write key=value")
+            raise InputError(f"cannot read {pair!r} in method {name!r}: write key=value")
         if key in options:
-            raise ValueError(f"method {name!r} is given option {key!r} twice; keep one of them")
+            raise InputError(f"method {name!r} is given option {key!r} twice; keep one of them")
         if known is not None and key not in known:
             takes = ", ".join(known) or "no options"
-            raise ValueError(f"method {name!r} has no option {key!r}; it takes {takes}")
+            raise InputError(f"method {name!r} has no option {key!r}; it takes {takes}")
         options[key] = _convert(name, key, value, _kind(known[key]) if known else str)
     options.update({key: value for key, value in given.items() if key in (known or {}) and key not in options})
     for key, parameter in (known or {}).items():
         if parameter.default is parameter.empty and key not in options:
             if key == MODEL:
-                raise ValueError(
+                raise InputError(
                     f"method {name!r} needs a draft model: write {name}:model=NAME or give --draft-model NAME"
                 )
-            raise ValueError(f"method {name!r} needs option {key!r}: write {name}:{key}=value")
+            raise InputError(f"method {name!r} needs option {key!r}: write {name}:{key}=value")
     return options
 
 
@@ -213,10 +214,10 @@ def _kind(parameter: inspect.Parameter) -> type:
 def _convert(name: str, key: str, value: str, kind: type) -> Any:
     if kind is bool:
         if value.lower() not in ("true", "false"):
-            raise ValueError(f"option {key!r} of method {name!r} is true or false, not {value!r}")
+            raise InputError(f"option {key!r} of method {name!r} is true or false, not {value!r}")
         return value.lower() == "true"
     try:
         return kind(value)
     except ValueError:
         noun = "a whole number" if kind is int else "a number"
-        raise ValueError(f"option {key!r} of method {name!r} takes {noun}, not {value!r}") from None
+        raise InputError(f"option {key!r} of method {name!r} takes {noun}, not {value!r}") from None

@@ -24,7 +24,8 @@ from paceline.drafters.base import Budget, Drafter, Seen
 from paceline.drafters.datastore import KEY, Datastore
 from paceline.drafters.lookahead import ELSEWHERE, Recent, Window, weighed
 from paceline.drafters.noise import BEST, SharedNoise, choices, log_chances, wants_noise
-from paceline.targets.base import NOTHING, Scores, Target, Want
+from paceline.targets.base import NOTHING, Target, Want
+from paceline.targets.scores import Scores
 from paceline.tree import ROOT, DraftTree, Floats, merge
 from paceline.verify import Verdict
 from paceline.vocabulary import Vocabulary

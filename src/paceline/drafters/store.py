@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from paceline.context import Context
 from paceline.drafters.base import Drafter, Seen
 from paceline.drafters.noise import Chances, SharedNoise, wants_noise
+from paceline.errors import InputError
 from paceline.targets.base import Target, Want
 from paceline.targets.reading import Top
 from paceline.tree import ROOT, Ints
@@ -109,7 +110,7 @@ class Storing(Drafter):
 
     def __init__(self, *, width: int, noise: str, store: str, prefill: bool) -> None:
         if store not in ("shared", "private"):
-            raise ValueError(f"{self.name} takes store=shared or store=private, not {store!r}")
+            raise InputError(f"{self.name} takes store=shared or store=private, not {store!r}")
         self._noise = wants_noise(self.name, noise)
         self.needs = Want(top=width)
         if prefill:

@@ -21,6 +21,7 @@ from paceline.drafters.endings import Indexed
 from paceline.drafters.memory import Memory
 from paceline.drafters.noise import SharedNoise, wants_noise
 from paceline.drafters.votes import LONGEST, Vote, even, grow, ranked
+from paceline.errors import InputError
 from paceline.targets.base import Target
 from paceline.tree import DraftTree
 from paceline.vocabulary import Vocabulary
@@ -63,9 +64,9 @@ class Suffix(Drafter):
     ) -> None:
         self._noise = wants_noise(self.name, noise)
         if remember < 0:
-            raise ValueError(f"suffix remembers 0 tokens (nothing) or more, not {remember}")
+            raise InputError(f"suffix remembers 0 tokens (nothing) or more, not {remember}")
         if memory is not None and remember == 0:
-            raise ValueError(f"suffix keeps its memory in {memory!r} but remembers nothing; give remember=N, too")
+            raise InputError(f"suffix keeps its memory in {memory!r} but remembers nothing; give remember=N, too")
         self._corpus = None if corpus is None else Datastore.shared(corpus)
         self._memory = Memory(remember, memory) if remember else None
 

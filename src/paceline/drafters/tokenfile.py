@@ -22,6 +22,7 @@ from dataclasses import dataclass
 from hashlib import sha256
 from typing import Literal
 
+from paceline.errors import DamagedFile, InputError
 from paceline.vocabulary import Vocabulary
 
 SIZE = 128
@@ -66,9 +67,9 @@ class Header:
     def check(self, path: str, vocab_size: int, vocabulary: Vocabulary | None) -> None:
         """Refuse a file of another tokenizer. Without a tokenizer only the highest id can be checked."""
         if vocabulary is not None and vocabulary.fingerprint != self.fingerprint:
-            raise ValueError(f"{path} holds tokens of another tokenizer than the model's; build it for this one")
+            raise InputError(f"{path} holds tokens of another tokenizer than the model's; build it for this one")
         if self.highest >= vocab_size:
-            raise ValueError(
+            raise InputError(
                 f"{path} holds token {self.highest}, and the model's vocabulary has {vocab_size} tokens; "
                 "build it for this model"
             )
@@ -77,20 +78,20 @@ class Header:
 def width_of(highest: int) -> int:
     """How many bytes hold every id up to the highest, and the border."""
     if highest > WIDEST:
-        raise ValueError(f"token {highest} is too high an id for a file of tokens; the highest is {WIDEST}")
+        raise InputError(f"token {highest} is too high an id for a file of tokens; the highest is {WIDEST}")
     return 2 if highest + 1 < 2**16 else 4
 
 
 def read_header(path: str, beginning: bytes, kind: bytes, noun: str) -> Header:
     """The header at the beginning of a file; ValueError where it is none."""
     if len(beginning) < SIZE or beginning[:8] != kind:
-        raise ValueError(f"{path} is no {noun} of paceline")
+        raise InputError(f"{path} is no {noun} of paceline")
     fields, (checksum,) = beginning[: _FIELDS.size], _CHECKSUM.unpack_from(beginning, _FIELDS.size)
     _, version, width, tokens, highest, texts, fingerprint, digest = _FIELDS.unpack(fields)
     if version != VERSION:
-        raise ValueError(f"{path} is a {noun} of version {version}, and this paceline reads version {VERSION}")
+        raise InputError(f"{path} is a {noun} of version {version}, and this paceline reads version {VERSION}")
     if zlib.crc32(beginning[: SIZE - _CHECKSUM.size]) != checksum or highest > WIDEST or width != width_of(highest):
-        raise ValueError(f"{path} is damaged: its header does not agree with its checksum; make it again")
+        raise DamagedFile(f"{path} is damaged: its header does not agree with its checksum; make it again")
     if sys.byteorder != "little":
-        raise ValueError(f"{path} is little-endian, and this machine is not")
+        raise InputError(f"{path} is little-endian, and this machine is not")
     return Header(kind, width, tokens, highest, texts, fingerprint.rstrip(b"\0").decode("ascii", "replace"), digest)

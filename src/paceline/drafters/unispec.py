@@ -24,6 +24,7 @@ from paceline.context import Context
 from paceline.drafters.base import Budget, Seen
 from paceline.drafters.noise import Chances, Ids, SharedNoise
 from paceline.drafters.store import Storing, Text, renumbered
+from paceline.errors import InputError
 from paceline.tree import EMPTY, ROOT, DraftTree, Floats, Ints
 
 FADING = 0.5
@@ -87,13 +88,13 @@ class UniSpec(Storing):
     ) -> None:
         for key, value in (("k", k), ("depth", depth)):
             if value < 1:
-                raise ValueError(f"{self.name} needs {key} of at least 1, not {value}")
+                raise InputError(f"{self.name} needs {key} of at least 1, not {value}")
         if not 0 <= threshold <= 1:
-            raise ValueError(f"{self.name} takes a threshold from 0 to 1, not {threshold}")
+            raise InputError(f"{self.name} takes a threshold from 0 to 1, not {threshold}")
         if confidence not in ("path", "token"):
-            raise ValueError(f"{self.name} takes confidence=path or confidence=token, not {confidence!r}")
+            raise InputError(f"{self.name} takes confidence=path or confidence=token, not {confidence!r}")
         if next not in ("others", "all", "none"):
-            raise ValueError(f"{self.name} takes next=others, next=all or next=none, not {next!r}")
+            raise InputError(f"{self.name} takes next=others, next=all or next=none, not {next!r}")
         super().__init__(width=k, noise=noise, store=store, prefill=prefill)
         self.k, self.depth = k, depth
         self.threshold = threshold if scores else 0.0

@@ -21,6 +21,7 @@ import numpy as np
 
 from paceline.engine.calls import BEFORE, Call, Flow, Timed, answers
 from paceline.engine.loop import Emission, Session
+from paceline.errors import InputError
 from paceline.targets.base import Rows, Target
 from paceline.tree import Ints
 
@@ -102,7 +103,7 @@ class Batch:
 
     def __init__(self, target: Target, *, at_once: int | None = AT_ONCE, prompt_rows: int = PROMPT_ROWS) -> None:
         if at_once is not None and at_once < 1:
-            raise ValueError(f"a batch of {at_once} sequences writes nothing; let at least 1 be written at once")
+            raise InputError(f"a batch of {at_once} sequences writes nothing; let at least 1 be written at once")
         self._target = target
         self._at_once = at_once
         self._prompt_rows = prompt_rows
@@ -128,9 +129,9 @@ class Batch:
     def join(self, session: Session) -> None:
         """Write this sequence, too, from the next step on or as soon as there is a seat."""
         if session.target is not self._target:
-            raise ValueError(f"a batch writes with one model, {self._target.name}; open another for other models")
+            raise InputError(f"a batch writes with one model, {self._target.name}; open another for other models")
         if session in self.sessions:
-            raise ValueError("this sequence is in the batch already; make a new one to write the prompt again")
+            raise InputError("this sequence is in the batch already; make a new one to write the prompt again")
         self._waiting.append(session)
 
     def leave(self, session: Session) -> None:
@@ -141,7 +142,7 @@ class Batch:
         for seat in self._seats:
             if seat.session is session:
                 if inspect.getgeneratorstate(seat.timed.flow) == inspect.GEN_RUNNING:
-                    raise ValueError("a sequence cannot leave while it is asked itself; let its criterion end it")
+                    raise InputError("a sequence cannot leave while it is asked itself; let its criterion end it")
                 self._seats.remove(seat)
                 seat.timed.flow.close()
                 return
@@ -181,7 +182,7 @@ class Batch:
     def refuse_inside(self) -> None:
         """Told to criteria, processors and drafters that reach for the batch they are part of."""
         if self._stepping:
-            raise ValueError("a batch is stepped and closed by its owner, not from inside one of its sequences")
+            raise InputError("a batch is stepped and closed by its owner, not from inside one of its sequences")
 
     def _closed(self) -> list[Exception]:
         """What went wrong in closing, if anything did; all are closed in any case."""

@@ -28,8 +28,8 @@ from collections.abc import Generator, Sequence
 from typing import Any, NamedTuple
 
 from paceline.context import Context
-from paceline.law import Distribution, Law
-from paceline.targets.base import Scores
+from paceline.law import Distribution, Law, Noise, Place, laws
+from paceline.targets.scores import Scores
 
 BEFORE = ("plan", "propose", "worth", "enrich", "cut", "score")
 """The calls of a round up to its forward, in their order; each is made once at most."""
@@ -107,28 +107,36 @@ class Timed:
 
 
 class Row(NamedTuple):
-    """A scored row: the one of the root, or of a node of the draft."""
+    """A scored row, the one of the root or of a node of the draft, and the text that goes on after it."""
 
     scores: Scores
     node: int
+    law: Law
+    context: Context
+    noise: Noise | None
+    """The public noise, where it alone decides which token is chosen."""
 
 
 class Reader:
-    """Turns the logits of one sequence's rows into laws. On a device that works ahead of the host this is where the
-    host waits, so it is a call of its own, with its own seconds."""
+    """Turns scored rows into laws, those of several sequences together. On a device that works ahead of the host this
+    is where the host waits, so it is a call of its own, with its own seconds."""
 
-    def __init__(self, law: Law, context: Context) -> None:
-        self._law = law
-        self._context = context
+    def law(self, rows: Sequence[Row]) -> list[Distribution | Exception]:
+        """The law of the next token after each row, or what went wrong with it."""
+        sampled = [
+            Place(law, scores.row(node), c.tokens, noise) for scores, node, law, c, noise in rows if not law.argmax_only
+        ]
+        found = iter(laws(sampled))
+        return [_best(row) if row.law.argmax_only else next(found) for row in rows]
 
-    def law(self, rows: Sequence[Row]) -> list[Distribution]:
-        """The law of the next token after each row."""
-        return [self._read(row) for row in rows]
 
-    def _read(self, row: Row) -> Distribution:
-        scores, node = row
-        if not self._law.argmax_only:
-            return self._law.distribution(scores.row(node), self._context.tokens)
-        token = scores.choice(node)
-        self._law.check_peak(float(scores.row(node)[token]))
-        return Distribution.one_hot(token)
+READER = Reader()
+
+
+def _best(row: Row) -> Distribution | Exception:
+    """Of a law that is all on the best token, without its logits."""
+    try:
+        row.law.check_peak(row.scores.peak(row.node))
+    except ValueError as error:
+        return error
+    return Distribution.one_hot(row.scores.choice(row.node))

@@ -81,9 +81,12 @@ class Phase:
 
 
 def phases(rounds: Sequence[Round], emissions: Sequence[Emission]) -> list[Phase]:
-    """The phases of a text."""
+    """The phases of a text, behind the token that came with the prompt: nothing was chosen there."""
+    start = sum(r.prefill for r in rounds)
+    first = 1 + sum(r.emitted for r in rounds[:start])
     kinds = _smoothed(_kinds(rounds, emissions))
-    found, first, start = list[Phase](), 1, 0
+    kinds, rounds, start = kinds[start:], rounds[start:], 0
+    found = list[Phase]()
     for stop in _stops(kinds):
         part = tuple(rounds[start:stop])
         tokens = sum(r.emitted for r in part)
@@ -96,7 +99,7 @@ def phases(rounds: Sequence[Round], emissions: Sequence[Emission]) -> list[Phase
 def _kinds(rounds: Sequence[Round], emissions: Sequence[Emission]) -> list[str]:
     right: list[Counter[str]] = [Counter() for _ in rounds]
     for emission in emissions:
-        if emission.source:
+        if emission.source and emission.round < len(rounds):
             right[emission.round][emission.source] += 1
     return [
         NO_DRAFT if r.drafted == 0 else sources.most_common(1)[0][0] if sources else MISSED

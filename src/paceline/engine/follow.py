@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from paceline.context import Ints
-from paceline.law import Dice, Distribution
+from paceline.law import Dice, Distribution, Noise
 from paceline.law.distribution import Weight
 
 
@@ -34,6 +34,10 @@ class FollowingDice:
     inner: Dice
     script: Ints
     flips: list[Flip] = field(default_factory=list)
+
+    @property
+    def public(self) -> Noise | None:
+        return self.inner.public
 
     def choose(self, index: int, law: Distribution) -> int:
         return self._follow(index, self.inner.choose(index, law))

@@ -17,10 +17,11 @@ from typing import Any
 from paceline.context import Context
 from paceline.drafters.base import Ask, Budget, Drafter, Enrich, Seen
 from paceline.engine.account import Ledger, Round
-from paceline.engine.calls import Call, Flow, Reader, Reply, Row
+from paceline.engine.calls import READER, Call, Flow, Reply, Row
 from paceline.law import Dice, Distribution, KeyedDice, Law
 from paceline.planning.base import Cut, Draft, Outcome, Planner, Room
-from paceline.targets.base import NOTHING, Request, Rows, Scores, Target, Want
+from paceline.targets.base import NOTHING, Request, Rows, Target, Want
+from paceline.targets.scores import Scores
 from paceline.tree import EMPTY, DraftTree, Ints
 from paceline.verify import Kind, Rule, Settled, Verdict, judge
 
@@ -74,8 +75,9 @@ class Session:
         refuse_foreign(self.context.tokens, self.target)
         self._law = self.law or Law(self.context.sampling, self.context.prompt_length)
         self._dice = self.dice or KeyedDice(self.context.noise)
-        self._reader = Reader(self._law, self.context)
+        self._public = self._dice.public if self.rule is Rule.COUPLED else None
         self._ledger = Ledger()
+        self._opened = False
         self.context.foreseeable = self.rule is Rule.COUPLED
 
     def flow(self) -> Flow:
@@ -107,7 +109,7 @@ class Session:
         if depth <= 0:
             return NO_BUDGET
         budget: Budget = yield from self._call("plan", self.planner, Room(self.context, depth))
-        return budget
+        return replace(budget, depth=min(budget.depth, depth))
 
     def _depth(self) -> int:
         """How deep a draft may go: as the sequence has room and the target can score.
@@ -166,7 +168,11 @@ class Session:
             except StopIteration as end:
                 verdict: Verdict = end.value
                 return verdict
-            law = yield from self._call("law", self._reader, Row(scores, node))
+            row = Row(scores, node, self._law, self.context, self._public)
+            found: Distribution | Exception = yield from self._call("law", READER, row)
+            if isinstance(found, Exception):
+                raise found
+            law = found
 
     def _emit(self, tree: DraftTree, scores: Scores, settled: Settled) -> bool:
         token, node, child, kind = settled
@@ -251,7 +257,7 @@ class Session:
         size = self.target.prefill_size(len(prompt))
         while start < len(prompt):
             stop = min(start + size, len(prompt))
-            if stop == len(prompt) and self.rule is Rule.COUPLED:
+            if stop == len(prompt) and self.rule is Rule.COUPLED and self.target.first_token_with_prompt:
                 yield from self._first(state, self.context.tokens[start:])
             else:
                 yield from self._read_piece(state, prompt[start:stop])
@@ -279,13 +285,16 @@ class Session:
         self._keep(range(len(piece)))
         yield from self._observe(state, scores.prompt, _read(len(piece) - 1))
         yield from self._observe(state, scores, verdict)
-        self.seconds_prefill = self._ledger.close().total
+        self.seconds_prefill += self._ledger.close().total
         self.rounds.append(replace(self._record(position, Drafted(EMPTY, Cut(EMPTY)), verdict), prefill=True))
 
     def _call(self, verb: str, of: Any, payload: Any) -> Generator[Call, Reply, Any]:
         """Make a call, note what it took."""
         reply = yield Call(verb, of, payload)
-        self._ledger.note(verb, reply.seconds, reply.own)
+        own = reply.own
+        if not self._opened:  # opening the drafter is part of reading the prompt, also where no row is left to read
+            self._opened, self.seconds_prefill, own = True, own, 0.0
+        self._ledger.note(verb, reply.seconds, own)
         return reply.answer
 
 

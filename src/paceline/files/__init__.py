@@ -1,20 +1,20 @@
 """Files: the cache folder; reading files of others; writing, whole and by one process at a time; how a process ends."""
 
-from paceline.files.cache import PLACE, folder
+from paceline.files.cache import CACHE, cache_folder
 from paceline.files.ending import Terminated, terminable
 from paceline.files.locks import alone
 from paceline.files.outputs import check_apart, check_folder, check_output
 from paceline.files.writing import claimed, named, partial, remove_left, workplace, write_whole
 
 __all__ = [
-    "PLACE",
+    "CACHE",
     "Terminated",
     "alone",
+    "cache_folder",
     "check_apart",
     "check_folder",
     "check_output",
     "claimed",
-    "folder",
     "named",
     "partial",
     "remove_left",

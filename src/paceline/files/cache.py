@@ -8,17 +8,17 @@ from pathlib import Path
 
 from paceline.errors import InputError
 
-PLACE = "PACELINE_CACHE"
+CACHE = "PACELINE_CACHE"
 """The environment variable that names another folder."""
 
 
-def folder() -> Path | None:
+def cache_folder() -> Path | None:
     """$PACELINE_CACHE, or the system's usual place for caches; None for a user without a home folder."""
-    if given := os.environ.get(PLACE):
+    if given := os.environ.get(CACHE):
         try:
             return Path(given).expanduser()
         except RuntimeError:
-            raise InputError(f"${PLACE} is {given}, and there is no such user here; name another folder") from None
+            raise InputError(f"${CACHE} is {given}, and there is no such user here; name another folder") from None
     try:
         return _usual()
     except RuntimeError:  # neither $HOME nor an entry in the list of users

@@ -16,6 +16,7 @@ from typing import Any
 
 from paceline.drafters import Drafter, make_drafter
 from paceline.drafters.spec import BUILT_IN, MODEL
+from paceline.errors import InputError
 from paceline.targets.pocket.names import NAMES
 
 VERSIONS = {"vllm": "vLLM 0.33", "llama.cpp": "llama.cpp b11004", "transformers": "transformers 5.23"}
@@ -109,9 +110,9 @@ def equivalent(
 ) -> Equivalent:
     """What ``engine`` has for a method. ValueError where there is no such engine or method."""
     if engine not in VERSIONS:
-        raise ValueError(f"unknown engine {engine!r}; choose {', '.join(VERSIONS)}")
+        raise InputError(f"unknown engine {engine!r}; choose {', '.join(VERSIONS)}")
     if draft_tokens is not None and draft_tokens < 1:
-        raise ValueError(f"a draft has at least 1 token, not {draft_tokens}")
+        raise InputError(f"a draft has at least 1 token, not {draft_tokens}")
     drafter, apart = make_drafter(spec, draft_model), draft_model is not None
     wish = Wish(spec=spec, drafter=drafter, draft_model=_named(drafter), apart=apart, draft_tokens=draft_tokens)
     return ANSWERS[engine](replace(wish, planner=planner))
@@ -131,7 +132,7 @@ def equivalents_of_run(engine: str, entries: Sequence[Mapping[str, Any]], origin
             try:
                 found.append(equivalent(engine, spec, draft_model=drafts, draft_tokens=sized, planner=sizing))
             except ValueError as error:
-                raise ValueError(
+                raise InputError(
                     f"{origin} has {spec!r}, which cannot be exported ({error}); name a METHOD in place of --run"
                 ) from None
     return found

@@ -2,10 +2,11 @@
 
 This is the only room where scores become probabilities. `settings` says what the user asked for, `law`
 applies it to a row of logits by way of `adjust` and `warp`, `distribution` is the result, `noise` supplies
-the random bits and `dice` throws them; `scores` normalises raw rows; `outlook` is the law as a drafter
-expects it. `Law` and `Outlook` are fetched on first use, because they load torch.
+the random bits and `dice` throws them; `contenders` finds the few tokens that can win; `scores` normalises
+raw rows; `outlook` is the law as a drafter expects it. What loads torch is fetched on first use.
 """
 
+from importlib import import_module
 from typing import TYPE_CHECKING
 
 from paceline.law.dice import Dice, KeyedDice
@@ -15,7 +16,7 @@ from paceline.law.scores import log_normalizer, log_probabilities
 from paceline.law.settings import Processor, Sampling
 
 if TYPE_CHECKING:
-    from paceline.law.law import Law
+    from paceline.law.law import Law, Place, laws
     from paceline.law.outlook import Outlook
 
 __all__ = [
@@ -25,10 +26,12 @@ __all__ = [
     "Law",
     "Noise",
     "Outlook",
+    "Place",
     "Processor",
     "Sampling",
     "Stream",
     "Weight",
+    "laws",
     "log_normalizer",
     "log_probabilities",
     "race",
@@ -36,12 +39,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> object:
-    if name == "Law":
-        from paceline.law.law import Law
-
-        return Law
-    if name == "Outlook":
-        from paceline.law.outlook import Outlook
-
-        return Outlook
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    home = {"Law": "law", "Place": "law", "laws": "law", "Outlook": "outlook"}.get(name)
+    if home is None:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"{__name__}.{home}"), name)

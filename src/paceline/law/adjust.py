@@ -4,6 +4,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from paceline.errors import InputError
 from paceline.law.settings import Sampling
 
 Tokens = NDArray[np.int64]
@@ -30,7 +31,7 @@ class Adjustment:
 
     def apply(self, scores: torch.Tensor, tokens: Tokens) -> torch.Tensor:
         if self._largest >= scores.numel():
-            raise ValueError(
+            raise InputError(
                 f"logit_bias or banned names token {self._largest}, but the model scores {scores.numel()} "
                 "tokens: use ids of the model's own tokenizer."
             )
@@ -78,7 +79,7 @@ class Adjustment:
         for processor in self._sampling.processors:
             rows = processor(ids, rows)
             if rows.shape != (1, scores.numel()):
-                raise ValueError(
+                raise InputError(
                     f"Logits processor {processor!r} returned shape {tuple(rows.shape)}: "
                     f"it must return scores of shape (1, {scores.numel()})."
                 )

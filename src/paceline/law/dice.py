@@ -16,6 +16,12 @@ from paceline.law.noise import Noise, Stream
 class Dice(Protocol):
     """``index`` is the place in the sequence's own token list that is being decided."""
 
+    @property
+    def public(self) -> Noise | None:
+        """The noise that alone decides what `choose` answers, so that tokens which cannot win under it need not be in
+        the law; None where every survivor must be."""
+        ...
+
     def choose(self, index: int, law: Distribution) -> int:
         """The target's own sample, with public coins."""
         ...
@@ -34,6 +40,10 @@ class KeyedDice:
     """Each answer is a function of the noise and of the question, never of the questions asked before."""
 
     noise: Noise
+
+    @property
+    def public(self) -> Noise:
+        return self.noise
 
     def choose(self, index: int, law: Distribution) -> int:
         return self._race(Stream.TARGET, index, law)

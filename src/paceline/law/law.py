@@ -1,14 +1,24 @@
 """The law of the next token, given the model's logits and the tokens before it."""
 
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple, ParamSpec, TypeVar
+
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
 from paceline.law.adjust import Adjustment
+from paceline.law.contenders import Coins, contenders
 from paceline.law.distribution import Distribution
+from paceline.law.noise import Noise
 from paceline.law.scores import full_precision, log_probabilities
 from paceline.law.settings import Sampling
 from paceline.law.warp import check_peak, warped
+
+P = ParamSpec("P")
+T = TypeVar("T")
 
 
 class Law:
@@ -47,7 +57,10 @@ class Law:
 
     def distribution(self, row: torch.Tensor, tokens: NDArray[np.int64]) -> Distribution:
         """The law that plain decoding draws the next token from; of greedy decoding, a one-hot law."""
-        scores = self.adjust(row, tokens)
+        return self.of_adjusted(self.adjust(row, tokens))
+
+    def of_adjusted(self, scores: torch.Tensor) -> Distribution:
+        """The law, of what `adjust` returned."""
         if not self.sampling.greedy:
             return warped(scores.numpy(force=True), self.sampling)
         best = int(scores.argmax())  # the first of equals, which is the lowest id
@@ -57,3 +70,57 @@ class Law:
     def log_probabilities(self, row: torch.Tensor) -> torch.Tensor:
         """The model's own, before any setting acts: what ``logprobs`` reports."""
         return log_probabilities(row.detach())
+
+
+class Place(NamedTuple):
+    """A place in a text whose token is to be settled: the text's law, the logits for it and the tokens before it."""
+
+    law: Law
+    row: torch.Tensor
+    tokens: NDArray[np.int64]
+    noise: Noise | None = None
+    """The public noise, where it alone decides which token wins."""
+
+
+def laws(places: Sequence[Place]) -> list[Distribution | Exception]:
+    """The law at each place. Where noise decides, less the tokens that cannot win: the same one wins. Rows of one
+    device that are sampled alike are looked at together. An error is that of its place alone."""
+    found: dict[int, Distribution | Exception] = {}
+    races: dict[object, list[Race]] = {}
+    for number, place in enumerate(places):
+        sampling = place.law.sampling
+        if place.noise is None or sampling.greedy:
+            found[number] = _tried(place.law.distribution, place.row, place.tokens)
+            continue
+        scores = _tried(place.law.adjust, place.row, place.tokens)
+        if isinstance(scores, Exception):
+            found[number] = scores
+            continue
+        if sampling.processors and len(places) > 1:
+            scores = scores.clone()  # a processor may answer the next place in the same memory
+        warps = sampling.temperature, sampling.top_k, sampling.top_p, sampling.min_p
+        alike = *warps, scores.device, scores.dtype, scores.shape
+        races.setdefault(alike, []).append(Race(number, place.law, scores, (place.noise, len(place.tokens))))
+    for together in races.values():
+        few = contenders(
+            [race.scores for race in together], together[0].law.sampling, [race.coins for race in together]
+        )
+        for race, law in zip(together, few, strict=True):
+            found[race.number] = _tried(race.law.of_adjusted, race.scores) if law is None else law
+    return [found[number] for number in range(len(places))]
+
+
+class Race(NamedTuple):
+    """A place whose token noise decides, and its adjusted logits."""
+
+    number: int
+    law: Law
+    scores: torch.Tensor
+    coins: Coins
+
+
+def _tried(function: Callable[P, T], *given: P.args, **named: P.kwargs) -> T | Exception:
+    try:
+        return function(*given, **named)
+    except Exception as error:
+        return error

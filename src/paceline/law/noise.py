@@ -18,14 +18,22 @@ exact in float64, so uniforms are the same bits on every machine. Exponentials p
 logarithm, whose last bit may differ between mathematics libraries.
 """
 
+from __future__ import annotations
+
 import sys
 import threading
 from dataclasses import dataclass, field
 from enum import IntEnum
-from functools import lru_cache
+from functools import cached_property, lru_cache
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    import torch
 
 Bits = NDArray[np.uint64]
 Ids = NDArray[np.int64]
@@ -34,7 +42,8 @@ _ROUNDS = 10
 _WORD_BITS = np.uint64(32)
 _DROPPED = np.uint64(12)
 _LOW_WORD = np.uint64(0xFFFFFFFF)
-_MULTIPLIERS = np.array([[0xCD9E8D57], [0xD2511F53]], dtype=np.uint64)  # of c2 and of c0, in this order
+_M0, _M1 = 0xD2511F53, 0xCD9E8D57  # of c0 and of c2
+_MULTIPLIERS = np.array([[_M1], [_M0]], dtype=np.uint64)
 _KEY_STEPS = (0x9E3779B9, 0xBB67AE85)
 
 _CHUNK = 20480
@@ -42,6 +51,12 @@ _CHUNK = 20480
 
 FEW = 512
 """Up to so many tokens what counts is how often numpy is called, beyond it what it does: see `Lanes`."""
+
+BLOCK = 128
+"""Tokens that `Noise.reaching` holds against one number."""
+
+_BLOCKS = 256
+"""Of them at a time: the six work arrays of `_upper_words` then stay in a core's second-level cache."""
 
 _LANES = 32
 """Work arrays for few tokens come in multiples of this size."""
@@ -118,6 +133,20 @@ class Noise:
         np.log(values, out=values)
         return np.negative(values, out=values)
 
+    def reaching(self, index: int, least: Bits) -> Ids:
+        """The ascending ids whose upper public bits are at least their block's number; every `BLOCK` ids have one."""
+        found = []
+        for first in range(0, len(least), _BLOCKS):
+            bounds = least[first : first + _BLOCKS, None] << _WORD_BITS
+            start = first * BLOCK // 2
+            halves = _upper_words(self, Stream.TARGET, index, start, bounds.size * BLOCK // 2)
+            for parity, words in enumerate(halves):
+                reached = np.flatnonzero(words.reshape(len(bounds), -1) >= bounds)
+                found.append(2 * (start + reached) + parity)
+        ids = np.concatenate(found)
+        ids.sort()
+        return ids
+
     def _bits(self, stream: int, index: int, ids: Ids) -> Bits:
         """The 64 bits of each token. A block serves two, so a dense set is cut out of its whole range."""
         if ids.size <= FEW:
@@ -186,12 +215,15 @@ def philox(even: Bits, odd: Bits, key: int) -> tuple[Bits, Bits]:
 
 
 @lru_cache(maxsize=64)
+def _keys(key: int) -> list[tuple[int, int]]:
+    """Both key words of every round."""
+    (first, step0), (second, step1) = zip((key % 2**32, key >> 32), _KEY_STEPS, strict=True)
+    return [((first + turn * step0) % 2**32, (second + turn * step1) % 2**32) for turn in range(_ROUNDS)]
+
+
+@lru_cache(maxsize=64)
 def _round_keys(key: int) -> tuple[Bits, ...]:
-    words = (key % 2**32, key >> 32)
-    return tuple(
-        np.array([[(word + turn * step) % 2**32] for word, step in zip(words, _KEY_STEPS, strict=True)], np.uint64)
-        for turn in range(_ROUNDS)
-    )
+    return tuple(np.array([[word] for word in words], np.uint64) for words in _keys(key))
 
 
 def _spread(bits: Bits, values: NDArray[np.float64]) -> None:
@@ -281,10 +313,18 @@ def _key_lanes(key: int, size: int) -> tuple[Bits, ...]:
 
 
 class _Made(threading.local):
-    """The lanes of a thread."""
+    """The work arrays of a thread."""
 
     def __init__(self) -> None:
         self.lanes: dict[int, Lanes] = {}
+
+    @cached_property
+    def upper(self) -> Bits:
+        return np.empty((6, _BLOCKS * BLOCK // 2), np.uint64)
+
+    @cached_property
+    def blocks(self) -> Bits:
+        return np.arange(_BLOCKS * BLOCK // 2, dtype=np.uint64)
 
 
 _made = _Made()
@@ -296,3 +336,58 @@ def _lanes(count: int) -> Lanes:
     if found is None:
         found = _made.lanes[size] = Lanes(size)
     return found
+
+
+def _upper_words(noise: Noise, stream: int, index: int, start: int, count: int) -> tuple[Bits, Bits]:
+    """`philox` for the tokens of ``count`` blocks from ``start`` on, as far as their upper words need it: those of the
+    even and of the odd tokens, in the upper halves of 64-bit lanes.
+
+    Words that are the same for all tokens are computed once: of the first two rounds that is half.
+    """
+    c0, c2, product2, c1, product0, c3 = _made.upper[:, :count]
+    keys = _keys(noise.seed)
+    (k0, k1), (k2, k3) = keys[:2]
+    np.multiply(_made.blocks[:count] + np.uint64(start), _M0, out=c3)
+    np.bitwise_xor(np.right_shift(c3, _WORD_BITS, out=c2), stream ^ k1, out=c2)
+    same1 = _M1 * noise.sample
+    same0 = _M0 * (same1 >> 32 ^ index ^ k0)
+    np.multiply(c2, _M1, out=c1)
+    np.bitwise_xor(np.right_shift(c1, _WORD_BITS, out=c0), same1 % 2**32 ^ k2, out=c0)
+    np.bitwise_xor(c3, same0 >> 32 ^ k3, out=c2)
+    c2 &= _LOW_WORD
+    c3.fill(same0 % 2**32)
+    for k0, k1 in keys[2:-1]:
+        np.multiply(c2, _M1, out=product2)
+        np.multiply(c0, _M0, out=product0)
+        _mixed(product2, c1, k0, c0)
+        _mixed(product0, c3, k1, c2)
+        c1, product2, c3, product0 = product2, c1, product0, c3
+    np.left_shift(np.multiply(c2, _M1, out=product2), _WORD_BITS, out=product2)
+    np.left_shift(np.multiply(c0, _M0, out=product0), _WORD_BITS, out=product0)
+    return product2, product0
+
+
+def _mixed(product: Bits, odd: Bits, key: int, word: Bits) -> None:
+    """A round's new even word, of the upper half of a product."""
+    np.right_shift(product, _WORD_BITS, out=word)
+    word ^= odd
+    word ^= key
+    word &= _LOW_WORD
+
+
+def upper_words(places: Sequence[tuple[Noise, int]], size: int, device: torch.device) -> torch.Tensor:
+    """``[places, size]``: the upper 32 of the public bits of the tokens ``0 .. size`` at each place, as int64, drawn on
+    a device. Torch has no unsigned words, but the bits of products and exclusive ors are the same."""
+    import torch
+
+    def column(values: list[int]) -> torch.Tensor:
+        return torch.tensor(values, device=device)[:, None]
+
+    c0, c1 = torch.arange(size // 2, device=device)[None], column([index for _, index in places])
+    c2, c3 = column([noise.sample for noise, _ in places]), column([Stream.TARGET] * len(places))
+    for keys in zip(*(_keys(noise.seed) for noise, _ in places), strict=True):
+        k0, k1 = (column(list(words)) for words in zip(*keys, strict=True))
+        product2, product0 = c2 * _M1, c0 * _M0
+        c0, c2 = (product2 >> 32 ^ c1 ^ k0) & 0xFFFFFFFF, (product0 >> 32 ^ c3 ^ k1) & 0xFFFFFFFF
+        c1, c3 = product2 & 0xFFFFFFFF, product0 & 0xFFFFFFFF
+    return torch.stack([c1, c3], dim=2).flatten(1)

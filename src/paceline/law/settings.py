@@ -6,6 +6,8 @@ from math import isfinite
 from numbers import Integral, Real
 from typing import TYPE_CHECKING, TypeAlias
 
+from paceline.errors import InputError
+
 if TYPE_CHECKING:
     import torch
 
@@ -105,4 +107,4 @@ def require_number(name: str, value: object) -> None:
 
 def _require(holds: bool, sentence: str) -> None:
     if not holds:
-        raise ValueError(sentence)
+        raise InputError(sentence)

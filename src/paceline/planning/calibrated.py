@@ -23,6 +23,7 @@ import numpy as np
 
 from paceline.context import Context
 from paceline.drafters.base import Budget, Drafter
+from paceline.errors import InputError
 from paceline.planning.acceptance import Acceptance
 from paceline.planning.base import Outcome, Planner, Room
 from paceline.planning.curve import Curves
@@ -168,7 +169,7 @@ def calibrated(drafter: Drafter, target: Target) -> Calibrated:
         command += ["--dtype", setup.dtype] if setup.dtype else []
         command += ["--threads", str(setup.threads)] if setup.device == "cpu" else ["--device", setup.device]
         command += ["--draft-model", models[0].name] if models else []
-        raise ValueError(
+        raise InputError(
             f"there are no measurements of {spec!r} for {setup.told}{known}{why}; make them: {shlex.join(command)}"
         )
     return Calibrated(method, profile.curves(method.top))

@@ -10,6 +10,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from paceline.errors import InputError
 from paceline.files.shape import Amount, Count
 from paceline.planning.timing import Rows, Timing
 
@@ -33,7 +34,7 @@ class Curves:
         for timing in timings:
             found.setdefault((timing.sequences, timing.length), {})[timing.rows] = timing.seconds
         if not found:
-            raise ValueError("a curve of seconds needs timings; measure some with 'paceline calibrate'")
+            raise InputError("a curve of seconds needs timings; measure some with 'paceline calibrate'")
         self._curves = {
             key: (np.array(sorted(sizes), np.float64), np.array([sizes[rows] for rows in sorted(sizes)]))
             for key, sizes in found.items()

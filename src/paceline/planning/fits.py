@@ -16,6 +16,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from paceline.errors import InputError
+
 Floats = NDArray[np.float64]
 Curve = Callable[[Floats], Floats]
 
@@ -62,7 +64,7 @@ def spline(sizes: Sequence[float], values: Sequence[float]) -> Spline:
 
     x, y = np.asarray(sizes, np.float64), np.asarray(values, np.float64)
     if len(x) < 2:
-        raise ValueError(f"a curve needs seconds of 2 sizes or more, and has {len(x)}")
+        raise InputError(f"a curve needs seconds of 2 sizes or more, and has {len(x)}")
     if len(x) <= DEGREE:
         x, y = np.linspace(x[0], x[-1], DEGREE + 2), np.interp(np.linspace(x[0], x[-1], DEGREE + 2), x, y)
     count = max(2, min(KNOTS, len(x) - DEGREE + 1))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from paceline.drafters.base import Budget
+from paceline.errors import InputError
 from paceline.planning.base import Planner, Room
 
 
@@ -13,7 +14,7 @@ class Fixed(Planner):
 
     def __init__(self, nodes: int) -> None:
         if nodes < 0:
-            raise ValueError(f"a draft cannot hold {nodes} tokens; choose 0 (no draft) or more")
+            raise InputError(f"a draft cannot hold {nodes} tokens; choose 0 (no draft) or more")
         self._nodes = nodes
 
     def plan(self, rooms: Sequence[Room]) -> list[Budget]:

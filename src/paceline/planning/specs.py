@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 
 from paceline.drafters.base import Drafter
+from paceline.errors import InputError
 from paceline.planning.adaptive import Adaptive, costs_of
 from paceline.planning.base import Planner
 from paceline.planning.calibrated import calibrated
@@ -27,10 +28,10 @@ def make_planner(spec: str | None, drafter: Drafter, target: Target | None = Non
     if kind == "fixed" and re.fullmatch(r"(-?\d{1,18})?", rest):
         size = int(rest) if rest else drafter.nodes
         if size > LARGEST_DRAFT:
-            raise ValueError(f"a draft has at most {LARGEST_DRAFT} tokens, not {size}; choose a smaller fixed:N")
+            raise InputError(f"a draft has at most {LARGEST_DRAFT} tokens, not {size}; choose a smaller fixed:N")
         return Fixed(size)
     if kind == "adaptive" and not colon:
         return Adaptive(drafter, Costs() if target is None else costs_of(target, drafter.needs))
     if kind == "calibrated" and not colon:
         return Fixed(drafter.nodes) if target is None else calibrated(drafter, target)
-    raise ValueError(f"cannot read planner {spec!r}: write {FORMS}")
+    raise InputError(f"cannot read planner {spec!r}: write {FORMS}")

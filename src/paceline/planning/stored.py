@@ -16,7 +16,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from paceline.files import PLACE, alone, folder, write_whole
+from paceline.errors import DamagedFile, InputError
+from paceline.files import CACHE, alone, cache_folder, write_whole
 from paceline.files.reading import DESCRIPTION, parse, read_file
 from paceline.files.shape import shaped
 from paceline.planning.acceptance import Acceptance
@@ -27,7 +28,7 @@ from paceline.targets.setup import Setup, versions
 FORMAT = 1
 
 
-class Unreadable(ValueError):
+class Unreadable(DamagedFile):
     """A file that is no profile for this setup; the message is a sentence that says why."""
 
 
@@ -75,11 +76,11 @@ class Profile:
         for method in self.methods:
             sizes = [point.nodes for point in method.points]
             if sizes[:1] != [0] or sizes != sorted(set(sizes)):
-                raise ValueError(f"the points of {method.method} are not of sizes from 0 upwards")
+                raise InputError(f"the points of {method.method} are not of sizes from 0 upwards")
             if any(choice.nodes > sizes[-1] for choice in method.choices):
-                raise ValueError(f"a size of {method.method} is larger than all that were tried")
+                raise InputError(f"a size of {method.method} is larger than all that were tried")
             if sorted((choice.sequences, choice.length) for choice in method.choices) != timed:
-                raise ValueError(f"{method.method} lacks sizes for some of what was timed")
+                raise InputError(f"{method.method} lacks sizes for some of what was timed")
 
     def method(self, spec: str, draft: str = "") -> Acceptance | None:
         """What was measured of a method with this draft model."""
@@ -94,8 +95,8 @@ class Profile:
 
 def path_of(setup: Setup) -> Path:
     """Where the profile of a setup is kept, if there is one. ValueError for a user who has no place for it."""
-    if (place := folder()) is None:
-        raise ValueError(f"this user has no home folder to keep profiles in; name a folder with ${PLACE}")
+    if (place := cache_folder()) is None:
+        raise InputError(f"this user has no home folder to keep profiles in; name a folder with ${CACHE}")
     name = re.sub(r"[^\w.+-]+", "-", setup.model.rsplit("/", 1)[-1]).strip("-.")[:40]
     return place / "profiles" / f"{name}-{setup.digest}.json"
 
@@ -157,13 +158,13 @@ def update(setup: Setup, change: Callable[[Profile | None], Profile]) -> tuple[P
                 if other != path:
                     other.unlink(missing_ok=True)
     except OSError as error:
-        raise ValueError(f"cannot keep the profile {path}: {error.strerror}; name a folder with ${PLACE}") from None
+        raise InputError(f"cannot keep the profile {path}: {error.strerror}; name a folder with ${CACHE}") from None
     return profile, path
 
 
 def _kept(setup: Setup) -> Path | None:
     """The file of a setup, whatever its model was called when it was measured."""
-    if folder() is None:
+    if cache_folder() is None:
         return None
     path = path_of(setup)
     if path.exists():

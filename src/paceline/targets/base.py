@@ -8,7 +8,7 @@ asked for crosses to the host.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
@@ -16,12 +16,12 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from paceline.targets.forwards import Heard, OnEarly, Pending, Reach, on_early_of
-from paceline.targets.reading import RowBlocks, Top, by_blocks, read_plainly
-from paceline.tree import ROOT, DraftTree, Ints, ancestors, is_chain, offsets, rows_of
+from paceline.tree import DraftTree, Ints, ancestors, is_chain, offsets, rows_of
 
 if TYPE_CHECKING:
     import torch
+
+    from paceline.targets.scores import Scores
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -211,118 +211,52 @@ class Request:
         return self.rows.committed + len(self.parents)
 
 
-class Scores:
-    """What a target found for the root and the nodes of one request. The root is ``-1``, the first row.
+OnEarly = Callable[[int, "torch.Tensor"], None]
+"""Called in the middle of a forward: the number of the request, and the early-exit logits of all its fresh rows."""
 
-    Where the root was scored behind a piece of the prompt, `prompt` holds what was found for the rows of that piece. A
-    request without a root has its prompt's rows here.
-    """
+Heard = Callable[["torch.Tensor"], None] | None
+"""Called with the early-exit logits of one request, if anything is."""
 
-    prompt: Scores | None = None
-    """What a request for the piece without the root would have brought; None for other requests."""
 
-    def __init__(
-        self,
-        request: Request,
-        logits: torch.Tensor | None,
-        *,
-        hidden: dict[int, torch.Tensor] | None = None,
-        early: torch.Tensor | None = None,
-        rows: slice | None = None,
-    ) -> None:
-        """``logits`` ``[rows, vocabulary]``, on the target's device, are None for a prompt whose logits are not wanted.
-        ``rows`` are these scores' share of the request's fresh rows, unless they are all."""
-        share = rows or slice(0, len(request.tokens))
-        self.tokens = request.tokens[share]
-        self.parents = request.parents[request.held :][share] - share.start
-        self._logits = logits
-        self._hidden = hidden or {}
-        self._early = early
-        self._most = request.want.top
-        self._top: Top | None = None
+def on_early_of(heard: Sequence[Heard]) -> OnEarly | None:
+    """Hands early-exit logits on to the requests that ask for them."""
+    if not any(heard):
+        return None
 
-    @classmethod
-    def of(
-        cls,
-        request: Request,
-        logits: torch.Tensor | None,
-        hidden: dict[int, torch.Tensor] | None = None,
-        early: torch.Tensor | None = None,
-    ) -> Scores:
-        """Of the logits of `Request.scored` rows, and of states and early logits of all fresh rows."""
-        n, cut = len(request.tokens), request.prompt
-        if not 0 < cut < n:
-            return cls(request, logits, hidden=hidden, early=early)
-        assert logits is not None, "the root has logits"
+    def on_early(number: int, logits: torch.Tensor) -> None:
+        if (hear := heard[number]) is not None:
+            hear(logits)
 
-        def share(rows: slice, logits: torch.Tensor | None) -> Scores:
-            states = {layer: found[rows] for layer, found in (hidden or {}).items()}
-            return cls(request, logits, hidden=states, early=None if early is None else early[rows], rows=rows)
+    return on_early
 
-        scores = share(slice(cut, n), logits[cut - request.scored.start :])
-        scores.prompt = share(slice(0, cut), logits[:cut] if request.want.logits else None)
-        return scores
 
-    @property
-    def logits(self) -> torch.Tensor:
-        """Full logits, root row first, before any warp."""
-        if self._logits is None:
-            raise ValueError("logits of prompt rows were not computed; ask for them with Want(logits=True)")
-        return self._logits
+class Pending(ABC):
+    """A submitted forward. `result` waits for it: the serial driver at once, an overlapped one drafts meanwhile."""
 
-    def row(self, node: int) -> torch.Tensor:
-        """The logits that follow a node."""
-        return self.logits[node - ROOT]
+    @abstractmethod
+    def result(self) -> list[Scores]: ...
 
-    @cached_property
-    def _blocks(self) -> RowBlocks:
-        """The rows by blocks. One pass serves choices and best tokens, where both will be asked for."""
-        return RowBlocks.of(self.logits.detach(), summed=self._most > 0)
 
-    @cached_property
-    def _choices(self) -> Ints:
-        best: Ints = self._blocks.choices() if by_blocks(self.logits) else self.logits.argmax(dim=-1).cpu().numpy()
-        return best
+class Done(Pending):
+    """A forward that was finished when `submit` returned."""
 
-    def choice(self, node: int) -> int:
-        """The most probable token after a node, ties to the lowest id."""
-        return int(self._choices[node - ROOT])
+    def __init__(self, scores: list[Scores]) -> None:
+        self._scores = scores
 
-    def choices(self) -> Ints:
-        """`choice` of the root and of every node, in one transfer."""
-        return self._choices
+    def result(self) -> list[Scores]:
+        return self._scores
 
-    def top(self, k: int) -> Top:
-        """The ``k`` best tokens of every row, best first, with what turns their logits into log-probabilities.
 
-        Read once for all who ask: as many as the request wanted, and more only if more are asked for.
-        """
-        k = min(k, self.logits.shape[-1])
-        if self._top is None or self._top.ids.shape[1] < k:
-            self._top = self._read(min(max(k, self._most), self.logits.shape[-1]))
-        return Top(self._top.ids[:, :k], self._top.logits[:, :k], self._top.log_z)
+@dataclass(frozen=True, kw_only=True)
+class Reach:
+    """What drafts a target can score without one row depending on another (`Target.reach`)."""
 
-    def read_top(self) -> None:
-        """Read as many of the best tokens as the request wanted, now rather than when `top` asks."""
-        if self._most and self._logits is not None:
-            self.top(self._most)
-
-    def _read(self, k: int) -> Top:
-        if not by_blocks(self.logits):
-            return read_plainly(self.logits.detach(), k)
-        if self._blocks.sums is None:
-            self._blocks = RowBlocks.of(self.logits.detach(), summed=True)
-        return self._blocks.best(k)
-
-    def hidden(self, layer: int) -> torch.Tensor:
-        """States ``[rows, width]`` of a layer that `Want.hidden` named."""
-        return self._hidden[layer]
-
-    @property
-    def early(self) -> torch.Tensor:
-        """Logits ``[rows, vocabulary]`` of the early exit that `Want.early_exit` named."""
-        assert self._early is not None, "no early exit was wanted"
-        return self._early
+    trees: bool = True
+    """Whether siblings may be scored together; otherwise chains only."""
+    depth: int | None = None
+    """How many tokens a draft may reach past the root; None where nothing limits it."""
+    alone: bool = False
+    """Whether a forward may hold one sequence only."""
 
 
 class Target(ABC):
@@ -333,6 +267,8 @@ class Target(ABC):
     context_length: int | None
     eos: frozenset[int]
     prefill_chunk: int = 512
+    first_token_with_prompt: bool = True
+    """Whether the forward that ends a prompt also brings the first token, without a draft for it."""
 
     @property
     @abstractmethod

@@ -10,6 +10,8 @@ import os
 import sys
 import threading
 
+from paceline.errors import InputError
+
 _users: set[int] = set()
 """The threads that used a model. A number may come again in another thread, whose fork is then refused in vain."""
 _lost = _would_be_lost = False
@@ -18,7 +20,7 @@ _lost = _would_be_lost = False
 def use() -> None:
     """This thread is about to use a model; a ValueError where that would never end."""
     if _lost:
-        raise ValueError(
+        raise InputError(
             "this process was forked from one that had already used a model, so it cannot compute; start it with "
             "multiprocessing.get_context('spawn'), or fork before the first model is loaded"
         )

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
+from paceline.errors import InputError
 from paceline.targets.forked import use
 from paceline.targets.hf.load import load_target, load_tokenizer, named_device, named_dtype
 from paceline.targets.hf.target import HFTarget
@@ -35,7 +36,7 @@ def open_model(
     use()
     if isinstance(model, str) and is_bundled(model):
         if device_map is not None:
-            raise ValueError(f"{model} is built on one device; give device instead of device_map={device_map}")
+            raise InputError(f"{model} is built on one device; give device instead of device_map={device_map}")
         kind = named_dtype(dtype) if dtype is not None else None
         place = named_device(device) if device is not None else torch.device("cpu")
         return open_bundled(model, kind, place, fixed_shapes), read_tokenizer(model.partition(MARK)[0])

@@ -25,6 +25,8 @@ from paceline.tree import Ints
 if TYPE_CHECKING:
     import torch
 
+Floats = NDArray[np.float32]
+
 BLOCK = 128
 SMALL = 4096
 """Vocabularies up to this are read the plain way, and exactly."""
@@ -44,7 +46,7 @@ class Top(NamedTuple):
     drafter needs: of a large vocabulary ``log_z`` is wrong by up to 4% of what the tokens beyond the best weigh."""
 
     ids: Ints
-    logits: NDArray[np.float32]
+    logits: Floats
     log_z: NDArray[np.float64]
 
 
@@ -86,12 +88,12 @@ class RowBlocks:
                 torch.sum(bits[: len(piece)].view(torch.float32), dim=-1, out=sums[start : start + at_once])
         return cls(logits, maxima, sums)
 
-    def choices(self) -> Ints:
-        """The best token of every row, ties to the lowest id."""
+    def peaks(self) -> tuple[Ints, Floats]:
+        """The best token of every row, ties to the lowest id, and its logit."""
         block = self.maxima.argmax(dim=-1, keepdim=True)
         ids, values = self._within(block)
-        found: Ints = ids.gather(1, values.argmax(dim=-1, keepdim=True))[:, 0].numpy()
-        return found
+        best = values.max(dim=-1, keepdim=True)
+        return ids.gather(1, best.indices)[:, 0].numpy(), best.values[:, 0].numpy()
 
     def best(self, k: int) -> Top:
         """The ``k`` best tokens. Their logits are exact. ``log_z`` is estimated:
@@ -142,6 +144,15 @@ def _exponentials(logits: torch.Tensor, shift: torch.Tensor, scaled: torch.Tenso
 def by_blocks(logits: torch.Tensor) -> bool:
     """Whether rows are worth reading by blocks."""
     return logits.device.type == "cpu" and logits.shape[1] > SMALL and len(logits) > 0
+
+
+def read_peaks(logits: torch.Tensor) -> tuple[Ints, Floats]:
+    """The same as `RowBlocks.peaks`, in one transfer from wherever the rows are."""
+    import torch
+
+    best = logits.max(dim=-1)
+    found = torch.stack([best.indices.int(), best.values.float().view(torch.int32)]).cpu().numpy()
+    return found[0].astype(np.int64), found[1].view(np.float32)
 
 
 def read_plainly(logits: torch.Tensor, k: int) -> Top:

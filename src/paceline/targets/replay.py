@@ -22,9 +22,9 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from paceline.targets.base import Request, Rows, Scores, Target
-from paceline.targets.forwards import Done, OnEarly, Pending
-from paceline.targets.reading import Top
+from paceline.targets.base import Done, OnEarly, Pending, Request, Rows, Target
+from paceline.targets.reading import Floats, Top
+from paceline.targets.scores import Scores
 from paceline.tree import DraftTree, Ints
 from paceline.vocabulary import Vocabulary
 
@@ -64,6 +64,9 @@ class ReplayRows(Rows):
 class ReplayTarget(Target):
     """Says the ``texts``, each from its first token to its last, whichever one the rows have begun. Of texts that begin
     alike it says the first, so a prompt should be as long as it takes to tell them apart."""
+
+    first_token_with_prompt = False
+    """Rounds are what a replay counts, and a draft belongs to each of them; a forward costs nothing."""
 
     context_length = None
     prefill_chunk = AT_ONCE
@@ -167,8 +170,8 @@ class ReplayScores(Scores):
         self._vocab_size = vocab_size
 
     @cached_property
-    def _choices(self) -> Ints:
-        return self._said
+    def _best(self) -> tuple[Ints, Floats]:
+        return self._said, np.zeros(len(self._said), np.float32)
 
     @property
     def logits(self) -> torch.Tensor:

@@ -23,8 +23,8 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import torch
 
-from paceline.targets.base import Request, Rows, Scores, Target
-from paceline.targets.forwards import Done, OnEarly, Pending
+from paceline.targets.base import Done, OnEarly, Pending, Request, Rows, Target
+from paceline.targets.scores import Scores
 from paceline.tree import DraftTree, Ints
 
 __all__ = ["DraftTree", "Request", "TableRows", "TableTarget", "random_table"]

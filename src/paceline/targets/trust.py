@@ -10,6 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from paceline.errors import InputError
+
 _all = False
 
 
@@ -34,8 +36,8 @@ def is_unanswered(error: Exception) -> bool:
     return isinstance(error, ValueError) and "trust_remote_code=True" in str(error)
 
 
-def refusal(name: str) -> ValueError:
-    return ValueError(
+def refusal(name: str) -> InputError:
+    return InputError(
         f"{name} brings its own Python code, which is not run unless you say so: --trust-remote-code, "
         "or paceline.load(..., trust_remote_code=True)"
     )

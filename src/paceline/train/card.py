@@ -15,9 +15,9 @@ from paceline.api.model import LanguageModel, load
 from paceline.files import write_whole
 from paceline.targets.hf.packed import parameter_count
 from paceline.targets.hf.target import HFTarget
-from paceline.train.corpus import HELD_OUT_SHARE, Text
+from paceline.train.corpus import HELD_OUT_SHARE, CorpusText
 from paceline.train.loop import held_out_loss
-from paceline.train.plans import Plan
+from paceline.train.plans import ModelPlan
 
 CARD = "CARD.md"
 CHARACTERS = 120_000
@@ -40,7 +40,7 @@ def write(folder: Path, template: str, **found: Any) -> None:
     write_whole(folder / CARD, environment.get_template(template).render(**found))
 
 
-def write_models_card(folder: Path, plans: Sequence[Plan], texts: Sequence[Text]) -> None:
+def write_models_card(folder: Path, plans: Sequence[ModelPlan], texts: Sequence[CorpusText]) -> None:
     """Beside the finished models of ``folder``."""
     models = {plan.name: load(folder / plan.name, dtype="float32") for plan in plans}
     losses = [
@@ -65,7 +65,7 @@ def write_models_card(folder: Path, plans: Sequence[Plan], texts: Sequence[Text]
     )
 
 
-def _row(plan: Plan, folder: Path, model: LanguageModel) -> list[str]:
+def _row(plan: ModelPlan, folder: Path, model: LanguageModel) -> list[str]:
     target = model.target
     assert isinstance(target, HFTarget), "a bundled model is one of transformers'"
     config = target.model.config
@@ -73,7 +73,7 @@ def _row(plan: Plan, folder: Path, model: LanguageModel) -> list[str]:
         f"{config.num_hidden_layers} layers, {config.hidden_size} wide, MLP {config.intermediate_size}, "
         f"{config.num_attention_heads} heads on {config.num_key_value_heads}"
     )
-    tokens = plan.recipe.steps * plan.recipe.tokens_per_step
+    tokens = plan.schedule.steps * plan.schedule.tokens_per_step
     taught = f", taught by `{plan.teacher}`" if plan.teacher else ""
     fingerprint = load(folder / plan.name).target.fingerprint()  # of the weights as shipped
     return [
@@ -99,7 +99,7 @@ def loss(model: LanguageModel, passages: Sequence[str]) -> tuple[float, float]:
     return nats, nats * len(tokens) / size / math.log(2)
 
 
-def held_out_texts(texts: Sequence[Text]) -> dict[str, list[str]]:
+def held_out_texts(texts: Sequence[CorpusText]) -> dict[str, list[str]]:
     """Held-out passages by kind, about as much of each."""
     pools: dict[str, list[str]] = {}
     for text in texts:
@@ -115,7 +115,7 @@ def _sample(model: LanguageModel, prompt: str) -> list[str]:
     return [f"> {line}" for line in f"**{prompt}**{written}".splitlines()]
 
 
-def _source(text: Text) -> list[str]:
+def _source(text: CorpusText) -> list[str]:
     source = text.source
     repository, _, version = source.origin.partition(" @ ")
     factor = f" x {source.repeats}" if source.repeats > 1 else ""

@@ -9,6 +9,8 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from paceline.errors import InputError
+
 PASSAGE_CHARACTERS = 5000
 """Lines are gathered into passages of about this length; an end-of-text token stands between passages."""
 HELD_OUT_SHARE = 0.02
@@ -43,7 +45,7 @@ SOURCES = (
 
 
 @dataclass(frozen=True)
-class Text:
+class CorpusText:
     """One source, read and divided."""
 
     source: Source
@@ -51,19 +53,19 @@ class Text:
     held_out: list[str]
 
 
-def read(folder: Path) -> list[Text]:
+def read(folder: Path) -> list[CorpusText]:
     """Every source below ``folder``, as passages."""
     texts = []
     for source in SOURCES:
         passages = list(_passages(folder / source.file))
         kept = max(1, round(len(passages) * HELD_OUT_SHARE))
-        texts.append(Text(source, passages[:-kept], passages[-kept:]))
+        texts.append(CorpusText(source, passages[:-kept], passages[-kept:]))
     return texts
 
 
 def _passages(path: Path) -> Iterator[str]:
     if not path.is_file():
-        raise ValueError(f"no text at {path}; give --text the folder that holds {', '.join(s.file for s in SOURCES)}")
+        raise InputError(f"no text at {path}; give --text the folder that holds {', '.join(s.file for s in SOURCES)}")
     gathered, characters = list[str](), 0
     for line in path.read_text(encoding="utf8").splitlines():
         if line.strip():
@@ -76,7 +78,7 @@ def _passages(path: Path) -> Iterator[str]:
         yield "\n".join(gathered)
 
 
-def sample_for_tokenizer(texts: Sequence[Text], characters: int) -> list[str]:
+def sample_for_tokenizer(texts: Sequence[CorpusText], characters: int) -> list[str]:
     """Passages from all over the sources, about ``characters`` per language, so that no language rules the merges."""
     chosen: list[str] = []
     for language in sorted({text.source.language for text in texts}):

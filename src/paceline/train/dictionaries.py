@@ -26,7 +26,7 @@ from paceline.dictionary.statistics import statistics
 from paceline.files import terminable
 from paceline.targets.replay import open_vocabulary
 from paceline.train import card
-from paceline.train.corpus import Text, read
+from paceline.train.corpus import CorpusText, read
 from paceline.vocabulary import Vocabulary
 
 MODEL = "pocket"
@@ -39,7 +39,7 @@ TRIED = 300_000
 
 
 def make(
-    texts: Sequence[Text], language: str, vocabulary: Vocabulary, out: Path
+    texts: Sequence[CorpusText], language: str, vocabulary: Vocabulary, out: Path
 ) -> tuple[file.DictionaryHeader, Tally]:
     """One dictionary, and what it brings on text that it was not counted on."""
     mine = [text for text in texts if text.source.language == language]
@@ -59,7 +59,7 @@ def make(
     return header, _tried(mine, counts, vocabulary)
 
 
-def _tried(texts: Sequence[Text], counts: Counts, vocabulary: Vocabulary) -> Tally:
+def _tried(texts: Sequence[CorpusText], counts: Counts, vocabulary: Vocabulary) -> Tally:
     """The dictionary on held-out passages from all over the sources."""
     passages = [passage for text in texts for passage in text.held_out]
     taken = max(1, TRIED * len(passages) // max(1, sum(map(len, passages))))
@@ -71,7 +71,9 @@ def _tried(texts: Sequence[Text], counts: Counts, vocabulary: Vocabulary) -> Tal
     return tally
 
 
-def write_card(made: dict[Path, tuple[file.DictionaryHeader, Tally]], texts: Sequence[Text], folder: Path) -> None:
+def write_card(
+    made: dict[Path, tuple[file.DictionaryHeader, Tally]], texts: Sequence[CorpusText], folder: Path
+) -> None:
     """Beside the dictionaries: what they are, what they bring, and what they are made of."""
     rows = [
         [

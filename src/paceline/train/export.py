@@ -15,6 +15,7 @@ import torch
 from safetensors.torch import save_file
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
+from paceline.errors import InputError
 from paceline.files import workplace
 from paceline.targets.pocket.bundle import CONFIG, WEIGHTS, seal
 
@@ -50,7 +51,7 @@ def replaced(folder: Path) -> Iterator[Path]:
         fresh.mkdir()
         yield fresh
         if (size := weight_bytes(fresh)) > MOST_BYTES:
-            raise ValueError(f"the weights are {size:,} bytes, over the {MOST_BYTES:,} of the package; shrink a plan")
+            raise InputError(f"the weights are {size:,} bytes, over the {MOST_BYTES:,} of the package; shrink a plan")
         # What is replaced waits under a name that nobody tidies away: a kill between the two moves must not cost it.
         old = Path(tempfile.mkdtemp(dir=folder.parent, prefix=f".{folder.name}-")) / "old"
         try:

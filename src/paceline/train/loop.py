@@ -15,9 +15,10 @@ from numpy.typing import NDArray
 from torch import nn
 from transformers import PreTrainedModel
 
+from paceline.errors import InputError
 from paceline.files import partial
 from paceline.train.corpus import windows
-from paceline.train.plans import Recipe
+from paceline.train.plans import Schedule
 
 Report = Callable[[int, int, float, float], None]
 """Called after a step: step, steps in all, loss, tokens per second."""
@@ -25,19 +26,19 @@ TOGETHER = 2048
 """Tokens in one forward: the logits are the largest thing in memory."""
 
 
-class Run:
+class TrainingRun:
     """One model in training on one stream of tokens; with a teacher, on the teacher's law instead of the next token."""
 
     def __init__(
         self,
         model: PreTrainedModel,
         tokens: NDArray[np.uint16],
-        recipe: Recipe,
+        schedule: Schedule,
         checkpoint: Path,
         teacher: PreTrainedModel | None = None,
         compiled: bool = False,
     ) -> None:
-        self.model, self.recipe = model, recipe
+        self.model, self.schedule = model, schedule
         fused: Callable[[Any], Any] = torch.compile if compiled else lambda function: function
         self._forward = fused(model)
         self._teach = fused(teacher) if teacher is not None else None
@@ -48,8 +49,8 @@ class Run:
         matrices = [p for name, p in named if p.ndim == 2 and "embed" not in name]
         others = [p for name, p in named if p.ndim != 2 or "embed" in name]
         self._optimizers: list[tuple[torch.optim.Optimizer, float]] = [
-            (torch.optim.Muon(matrices, weight_decay=0.05, adjust_lr_fn="match_rms_adamw"), recipe.matrix_rate),
-            (torch.optim.AdamW(others, betas=(0.9, 0.95), weight_decay=0.0), recipe.other_rate),
+            (torch.optim.Muon(matrices, weight_decay=0.05, adjust_lr_fn="match_rms_adamw"), schedule.matrix_rate),
+            (torch.optim.AdamW(others, betas=(0.9, 0.95), weight_decay=0.0), schedule.other_rate),
         ]
         self.step = 0
         self._order: tuple[tuple[int, int, int], NDArray[np.uint16]] | None = None
@@ -59,17 +60,17 @@ class Run:
     def train(self, report: Report) -> None:
         """To the end. Stopped at any moment, a new run goes on from the last checkpoint."""
         self.model.train()
-        while self.step < self.recipe.steps:
+        while self.step < self.schedule.steps:
             began = time.perf_counter()
             loss = self._update()
             self.step += 1
-            report(self.step, self.recipe.steps, loss, self.recipe.tokens_per_step / (time.perf_counter() - began))
-            if self.step % self.recipe.save_every == 0 or self.step == self.recipe.steps:
+            report(self.step, self.schedule.steps, loss, self.schedule.tokens_per_step / (time.perf_counter() - began))
+            if self.step % self.schedule.save_every == 0 or self.step == self.schedule.steps:
                 self._save()
         self.model.eval()
 
     def _update(self) -> float:
-        share = self.recipe.rate(self.step)
+        share = self.schedule.rate(self.step)
         for optimizer, peak in self._optimizers:
             for group in optimizer.param_groups:
                 group["lr"] = peak * share
@@ -81,7 +82,7 @@ class Run:
             loss.backward()
             total += float(loss.detach())
         if not math.isfinite(total):
-            raise ValueError(f"the loss is {total} at step {self.step}; lower the learning rates")
+            raise InputError(f"the loss is {total} at step {self.step}; lower the learning rates")
         nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
         for optimizer, _ in self._optimizers:
             optimizer.step()
@@ -89,13 +90,15 @@ class Run:
 
     def _batch(self) -> torch.Tensor:
         """The windows of this step: a function of seed and step, so that a resumed run reads on where it stopped."""
-        recipe = self.recipe
-        long = self.step >= recipe.short_steps
-        window, step = (recipe.long_window, self.step - recipe.short_steps) if long else (recipe.window, self.step)
-        rows_per_step = recipe.tokens_per_step // window
+        schedule = self.schedule
+        long = self.step >= schedule.short_steps
+        window, step = (
+            (schedule.long_window, self.step - schedule.short_steps) if long else (schedule.window, self.step)
+        )
+        rows_per_step = schedule.tokens_per_step // window
         steps_per_pass = (len(self._tokens) - 1 - window) // window // rows_per_step
         number, place = divmod(step, steps_per_pass)
-        order = (recipe.seed, int(long), number)
+        order = (schedule.seed, int(long), number)
         if self._order is None or self._order[0] != order:
             self._order = order, windows(self._tokens, window, np.random.default_rng(order))
         rows = self._order[1][place * rows_per_step : (place + 1) * rows_per_step]

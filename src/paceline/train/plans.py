@@ -11,7 +11,7 @@ SMALL = {"hidden_size": 128, "intermediate_size": 344, "num_hidden_layers": 3, "
 
 
 @dataclass(frozen=True, kw_only=True)
-class Recipe:
+class Schedule:
     """How long, how much at a time, how fast. Most of the text is read in short windows, where attention is cheap, the
     last share in long ones, so that the model has seen the positions at which it will be used."""
 
@@ -41,29 +41,29 @@ class Recipe:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Plan:
+class ModelPlan:
     """One model: its shape, its tokenizer, its teacher, how long it is trained."""
 
     name: str
     tokenizer: str
     shape: dict[str, Any]
-    recipe: Recipe
+    schedule: Schedule
     teacher: str | None = None
 
 
 PLANS = (
-    Plan(
+    ModelPlan(
         name="pocket",
         tokenizer="byte-level",
         shape={"hidden_size": 256, "intermediate_size": 704, "num_hidden_layers": 8, "num_attention_heads": 4},
-        recipe=Recipe(tokens=9_500_000),
+        schedule=Schedule(tokens=9_500_000),
     ),
-    Plan(
+    ModelPlan(
         name="pocket-draft",
         tokenizer="byte-level",
         shape=SMALL,
-        recipe=Recipe(tokens=3_200_000, seed=1),
+        schedule=Schedule(tokens=3_200_000, seed=1),
         teacher="pocket",
     ),
-    Plan(name="pocket-foreign", tokenizer="unigram", shape=SMALL, recipe=Recipe(tokens=4_000_000, seed=2)),
+    ModelPlan(name="pocket-foreign", tokenizer="unigram", shape=SMALL, schedule=Schedule(tokens=4_000_000, seed=2)),
 )

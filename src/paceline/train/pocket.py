@@ -22,14 +22,15 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from transformers import AutoTokenizer, LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerBase
 
+from paceline.errors import InputError
 from paceline.files import partial, terminable, workplace
 from paceline.targets.pocket import bundle
 from paceline.train import corpus, tokenizers
 from paceline.train.card import CARD, write_models_card
-from paceline.train.corpus import Text
+from paceline.train.corpus import CorpusText
 from paceline.train.export import export, replaced
-from paceline.train.loop import Report, Run
-from paceline.train.plans import PLANS, POSITIONS, Plan
+from paceline.train.loop import Report, TrainingRun
+from paceline.train.plans import PLANS, POSITIONS, ModelPlan
 
 TOKENIZERS = {"byte-level": (tokenizers.byte_level, 8192), "unigram": (tokenizers.unigram, 6144)}
 CHARACTERS = 4_000_000
@@ -39,7 +40,7 @@ CHARACTERS = 4_000_000
 class Workshop:
     """The folder in which everything is made, each thing once."""
 
-    def __init__(self, texts: Sequence[Text], work: Path, compiled: bool) -> None:
+    def __init__(self, texts: Sequence[CorpusText], work: Path, compiled: bool) -> None:
         self.texts, self.work, self.compiled = texts, work, compiled
         work.mkdir(parents=True, exist_ok=True)
 
@@ -65,12 +66,12 @@ class Workshop:
         tokens: NDArray[np.uint16] = np.load(file)
         return tokens
 
-    def make(self, plan: Plan, report: Report) -> LlamaForCausalLM:
+    def make(self, plan: ModelPlan, report: Report) -> LlamaForCausalLM:
         """The trained model, or as much of it as is missing."""
         model = blank(plan, self.tokenizer(plan.tokenizer))
         teacher = self.finished(plan.teacher) if plan.teacher is not None else None
         tokens = self.training_tokens(plan.tokenizer)
-        Run(model, tokens, plan.recipe, self.checkpoint(plan.name), teacher, self.compiled).train(report)
+        TrainingRun(model, tokens, plan.schedule, self.checkpoint(plan.name), teacher, self.compiled).train(report)
         return model
 
     def finished(self, name: str) -> LlamaForCausalLM:
@@ -79,8 +80,10 @@ class Workshop:
         model = blank(plan, self.tokenizer(plan.tokenizer))
         file = self.checkpoint(name)
         state: dict[str, Any] = torch.load(file, weights_only=True) if file.exists() else {"step": 0}
-        if state["step"] < plan.recipe.steps:
-            raise ValueError(f"{name} stands at step {state['step']} of {plan.recipe.steps}; train it to the end first")
+        if state["step"] < plan.schedule.steps:
+            raise InputError(
+                f"{name} stands at step {state['step']} of {plan.schedule.steps}; train it to the end first"
+            )
         model.load_state_dict(state["model"])
         model.train(False)
         return model
@@ -103,9 +106,9 @@ def encode(tokenizer: PreTrainedTokenizerBase, passages: Sequence[str]) -> NDArr
     return np.concatenate([np.asarray([end, *row], dtype=np.uint16) for row in ids])
 
 
-def blank(plan: Plan, tokenizer: PreTrainedTokenizerBase) -> LlamaForCausalLM:
+def blank(plan: ModelPlan, tokenizer: PreTrainedTokenizerBase) -> LlamaForCausalLM:
     """The untrained model of a plan: grouped heads of 64 channels, one matrix for embedding and head."""
-    torch.manual_seed(plan.recipe.seed)
+    torch.manual_seed(plan.schedule.seed)
     end: Any = tokenizer.convert_tokens_to_ids(tokenizers.END)
     config = LlamaConfig(
         **plan.shape,

@@ -177,7 +177,7 @@ class Calibrator:
         walks = [walk for walk in texts if walk.trails]  # a text may end with its first token
         if not walks:
             raise ValueError(
-                "the first token of every text ends it, so there are no rounds to measure; give other prompts"
+                "the first token of every text ends it, so there is no round to measure; give other prompts"
             )
         acceptance = self._told(method, names, walks, most)
         best = acceptance.choose(profile.curves(acceptance.top), *_first(profile.timings))

@@ -21,6 +21,7 @@ from paceline.context import Context, Ending, Ints
 from paceline.drafters.base import Budget, Drafter
 from paceline.engine.batch import Batch
 from paceline.engine.loop import Session
+from paceline.errors import InputError
 from paceline.law import Sampling
 from paceline.planning.base import Outcome, Planner, Room
 from paceline.planning.curve import Reading
@@ -138,7 +139,7 @@ def measured(
                 break
     counted = {size: taken[size] for size in sizes if len(taken[size]) >= repeats}
     if not counted:
-        raise ValueError(
+        raise InputError(
             f"a text of {length} tokens leaves too little of the model's context to time rounds in; "
             "give smaller --lengths"
         )

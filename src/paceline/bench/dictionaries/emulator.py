@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 from paceline.bench.dictionaries.tally import Tally
 from paceline.dictionary.counting import Counts
 from paceline.dictionary.statistics import NOWHERE, Statistics, rolling, statistics
+from paceline.errors import InputError
 from paceline.vocabulary import Vocabulary
 
 BUDGET = 8
@@ -67,10 +68,10 @@ def emulate(
     from paceline.dictionary.running import spelled  # needs pyarrow, which drafting does without
 
     if not 1 <= budget <= BUDGET:
-        raise ValueError(f"a draft has from 1 to {BUDGET} tokens, not {budget}")
+        raise InputError(f"a draft has from 1 to {BUDGET} tokens, not {budget}")
     script = Script(vocabulary.encode_all(documents))
     if not script.size:
-        raise ValueError("the tokenizer makes no token of this text, for it drops what it does not know")
+        raise InputError("the tokenizer makes no token of this text, for it drops what it does not know")
     grams = spelled(counts.grams, vocabulary)
     for order in orders:
         tables = Dictionaries.over(script, statistics(grams[:order]), budget)
@@ -88,7 +89,7 @@ class Script:
         starts = [1] * len(kept) if prompts is None else list(prompts)
         pairs = [(text, start) for text, start in zip(kept, starts, strict=True) if len(text) > start]
         if any(start < 1 for _, start in pairs):
-            raise ValueError("a text is gone on with from its first token at the earliest; give a prompt of 1 or more")
+            raise InputError("a text is gone on with from its first token at the earliest; give a prompt of 1 or more")
         parts, first, begins, ends = [np.full(1, BETWEEN, np.int64)], 1, list[int](), list[int]()
         for text, start in pairs:
             parts += [text, np.full(1, BETWEEN, np.int64)]

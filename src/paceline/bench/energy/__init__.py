@@ -12,6 +12,7 @@ from paceline.bench.energy.meter import Meter, Stated, Unmetered
 from paceline.bench.energy.nvml import Nvml
 from paceline.bench.energy.powermetrics import Powermetrics
 from paceline.bench.energy.rapl import Rapl
+from paceline.errors import InputError
 
 __all__ = ["KINDS", "Meter", "Unmetered", "open_meter"]
 
@@ -23,12 +24,12 @@ def open_meter(kind: str | None, watts: float | None, device: str) -> tuple[Mete
     else none. The text beside it says why no better one works. A kind that is named and does not work is an error.
     """
     if kind is not None and kind not in KINDS:
-        raise ValueError(f"unknown energy meter {kind!r}; choose {', '.join(KINDS)} or none")
+        raise InputError(f"unknown energy meter {kind!r}; choose {', '.join(KINDS)} or none")
     if watts is not None and not watts > 0:
-        raise ValueError(f"a power must be more than 0 W, not {watts:g}")
+        raise InputError(f"a power must be more than 0 W, not {watts:g}")
     if kind == "stated":
         if watts is None:
-            raise ValueError("an estimate of energy needs a power; give --watts W")
+            raise InputError("an estimate of energy needs a power; give --watts W")
         return Stated(watts), ""
     obstacles = dict[str, str]()
     for fitting in _fitting(device) if kind is None else [kind]:
@@ -37,7 +38,7 @@ def open_meter(kind: str | None, watts: float | None, device: str) -> tuple[Mete
         except Unmetered as why:
             obstacles[fitting] = str(why)
     if kind is not None:
-        raise ValueError(f"the energy meter {kind} does not work here: {obstacles[kind]}")
+        raise InputError(f"the energy meter {kind} does not work here: {obstacles[kind]}")
     said = "; ".join(f"{name}: {why}" for name, why in obstacles.items()) or f"there is no meter for {device}"
     return (None if watts is None else Stated(watts)), said
 

@@ -7,8 +7,10 @@ import time
 from abc import ABC, abstractmethod
 from typing import ClassVar
 
+from paceline.errors import Unavailable
 
-class Unmetered(Exception):
+
+class Unmetered(Unavailable):
     """A meter does not work here; the message says why."""
 
 

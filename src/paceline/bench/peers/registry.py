@@ -7,6 +7,7 @@ from importlib import import_module
 
 from paceline.bench.peers.weights import Terms, Weights
 from paceline.bench.run.contestant import TextContestant
+from paceline.errors import InputError
 from paceline.law import Sampling
 
 PEERS = {
@@ -30,14 +31,14 @@ def check_peer(spec: str) -> tuple[str, dict[str, str]]:
     if name not in PEERS:
         near = difflib.get_close_matches(name, PEERS, n=1, cutoff=0.65)
         hint = f"did you mean {near[0]!r}? There are" if near else "there are"
-        raise ValueError(f"unknown peer {name!r}; {hint} {', '.join(PEERS)}")
+        raise InputError(f"unknown peer {name!r}; {hint} {', '.join(PEERS)}")
     options: dict[str, str] = {}
     for pair in rest.split(",") if colon else ():
         key, equals, value = (piece.strip() for piece in pair.partition("="))
         if not equals or not key or not value:
-            raise ValueError(f"cannot read {pair!r} in peer {spec!r}; write name:key=value")
+            raise InputError(f"cannot read {pair!r} in peer {spec!r}; write name:key=value")
         if key not in (known := OPTIONS.get(name, ())):
-            raise ValueError(f"peer {name!r} has no option {key!r}; it takes {', '.join(known) or 'none'}")
+            raise InputError(f"peer {name!r} has no option {key!r}; it takes {', '.join(known) or 'none'}")
         options[key] = value
     return name, options
 

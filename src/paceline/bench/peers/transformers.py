@@ -17,6 +17,7 @@ from paceline.bench.run.contestant import Job, Missing, TextContestant, Written,
 from paceline.context import Ints
 from paceline.drafters.assistant.drafter import LEVELS
 from paceline.drafters.lookup import Lookup
+from paceline.errors import InputError
 from paceline.law import Sampling
 from paceline.vocabulary import Vocabulary
 
@@ -194,5 +195,5 @@ def _checked_for_uag(terms: Terms) -> Vocabulary:
 def _ngram(options: dict[str, str]) -> int | None:
     given = options.get("ngram")
     if given is not None and not (given.isdecimal() and int(given) > 0):
-        raise ValueError(f"option 'ngram' of peer 'transformers-lookup' is a whole number from 1 on, not {given!r}")
+        raise InputError(f"option 'ngram' of peer 'transformers-lookup' is a whole number from 1 on, not {given!r}")
     return None if given is None else int(given)

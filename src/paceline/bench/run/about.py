@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Annotated, Any, Required, TypedDict
 
 from paceline.bench.run.record import Verdict
+from paceline.errors import InputError
 from paceline.files.shape import Amount, Count, Within
 
 FORMAT = 2
@@ -129,9 +130,9 @@ class About:
         """ValueError where parts that have the right shape do not go together."""
         names = [entry["name"] for entry in self.entries]
         if not names:
-            raise ValueError("'entries' is empty")
+            raise InputError("'entries' is empty")
         if len(set(names)) < len(names):
-            raise ValueError(f"'entries' has {next(name for name in names if names.count(name) > 1)!r} twice")
+            raise InputError(f"'entries' has {next(name for name in names if names.count(name) > 1)!r} twice")
         for name, found in self.warm_up.items():
             if "verdict" in found and "parts_at" not in found:
-                raise ValueError(f"it lacks 'warm_up.{name}.parts_at'")
+                raise InputError(f"it lacks 'warm_up.{name}.parts_at'")

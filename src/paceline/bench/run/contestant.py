@@ -10,10 +10,11 @@ from typing import Any, ClassVar, Self
 from paceline.bench.race import Clock, Contestant
 from paceline.context import Ints
 from paceline.engine.account import Round
+from paceline.errors import Unavailable
 from paceline.law import Sampling
 
 
-class Missing(Exception):
+class Missing(Unavailable):
     """A contestant cannot take part here; the message is a sentence that says why. The run goes on without it."""
 
 

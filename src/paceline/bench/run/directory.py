@@ -19,6 +19,7 @@ from paceline.bench.run.about import FORMAT, About
 from paceline.bench.run.record import Record
 from paceline.bench.suites.files import as_lines
 from paceline.bench.suites.prompts import Prompt
+from paceline.errors import InputError
 from paceline.files import check_folder, named, write_whole
 from paceline.files.reading import DESCRIPTION, MOST, damaged, parse, read_file
 from paceline.files.shape import shaped
@@ -65,7 +66,7 @@ def check_place(path: Path, prompts: Sequence[Prompt] = ()) -> None:
     if check_folder(path, ABOUT, "run", besides={PROMPTS}):
         _about(path)
     elif (file := path / PROMPTS).exists() and read_file(file) != as_lines(prompts).encode():
-        raise ValueError(f"{path} is there and is no run, and its {PROMPTS} are others; give another --out")
+        raise InputError(f"{path} is there and is no run, and its {PROMPTS} are others; give another --out")
 
 
 def begin(path: Path, about: About, prompts: Sequence[Prompt] = ()) -> Run:
@@ -82,9 +83,9 @@ def begin(path: Path, about: About, prompts: Sequence[Prompt] = ()) -> Run:
         return run
     run = Run(path, _about(path), [], by_key, about.sittings)
     if (told := _difference(run.about, about)) is not None:
-        raise ValueError(f"{path} holds another run ({told}); give another --out, or the options of that one")
+        raise InputError(f"{path} holds another run ({told}); give another --out, or the options of that one")
     if list(_prompts(path).values()) != list(prompts):
-        raise ValueError(f"{path} holds another run (the prompts of the suite have changed since); give another --out")
+        raise InputError(f"{path} holds another run (the prompts of the suite have changed since); give another --out")
     run.records, size = _records(run)
     if (path / RECORDS).exists():
         os.truncate(path / RECORDS, size)
@@ -132,12 +133,12 @@ def _about(path: Path) -> About:
     try:
         text = _contents(file, DESCRIPTION)
     except (FileNotFoundError, NotADirectoryError):
-        raise ValueError(f"{path} holds no run: there is no {ABOUT}") from None
+        raise InputError(f"{path} holds no run: there is no {ABOUT}") from None
     with damaged(str(file), AGAIN):
         found = parse(text)
     version = found.get("format") if isinstance(found, dict) else None
     if version not in READ:
-        raise ValueError(f"{file} has format {version!r}, and this version of Paceline reads formats up to {FORMAT}")
+        raise InputError(f"{file} has format {version!r}, and this version of Paceline reads formats up to {FORMAT}")
     with damaged(str(file), AGAIN):
         about = shaped(About, found)
         about.check()
@@ -152,7 +153,7 @@ def _prompts(path: Path) -> dict[str, Prompt]:
         with damaged(f"{file}, line {number},", AGAIN):
             prompt = shaped(Prompt, parse(line))
             if prompt.key in found:
-                raise ValueError(f"the key {prompt.key!r} is there once more")
+                raise InputError(f"the key {prompt.key!r} is there once more")
         found[prompt.key] = prompt
     return found
 
@@ -172,14 +173,14 @@ def _records(run: Run) -> tuple[list[Record], int]:
         try:
             record = Record.of(parse(line))
             if record.entry not in run.entries:
-                raise ValueError(f"the run has no entry {record.entry!r}")
+                raise InputError(f"the run has no entry {record.entry!r}")
             if record.prompt in run.prompts and record.turn >= (turns := len(run.prompts[record.prompt].turns)):
-                raise ValueError(f"'turn' is {record.turn}, and its prompt has {turns}")
+                raise InputError(f"'turn' is {record.turn}, and its prompt has {turns}")
             before = there.setdefault((record.entry, record.prompt, *record.pair), number)
             if before != number:
-                raise ValueError(f"it is the text of line {before} once more")
+                raise InputError(f"it is the text of line {before} once more")
         except ValueError as error:
-            raise ValueError(
+            raise InputError(
                 f"{file}, line {number}, is no record of this run: {error}; cut the file off before that line, and the "
                 "same 'bench run' writes the rest again"
             ) from None
@@ -195,7 +196,7 @@ def _contents(file: Path, most: int = MOST) -> bytes:
     except (FileNotFoundError, NotADirectoryError):
         raise
     except OSError as error:
-        raise ValueError(f"{file} cannot be read: {error.strerror}; {AGAIN}") from None
+        raise InputError(f"{file} cannot be read: {error.strerror}; {AGAIN}") from None
 
 
 def _difference(old: About, new: About) -> str | None:

@@ -10,6 +10,7 @@ import numpy as np
 
 from paceline.bench.suites import Prompt, Workload
 from paceline.context import Ints
+from paceline.errors import InputError
 from paceline.targets.replay import ReplayTarget, open_vocabulary
 from paceline.vocabulary import Vocabulary
 
@@ -60,7 +61,7 @@ def _refuse_alike(texts: dict[str, Ints], starts: dict[str, int]) -> None:
             if other == key:
                 break
             if len(twin) >= len(read) and (twin[: len(read)] == read).all() and not np.array_equal(twin, text):
-                raise ValueError(
+                raise InputError(
                     f"texts {other!r} and {key!r} begin alike, so the replay of one would be taken for the other's; "
                     "give a prompt long enough to tell them apart, or leave one out"
                 )

@@ -5,13 +5,12 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from paceline.bench.parting import first_difference
 from paceline.bench.run.contestant import Job, TextContestant, Written, cut
 from paceline.bench.run.record import Verdict
+from paceline.bench.texts import first_difference
 from paceline.check.cases import Setting
 from paceline.check.record import record
-from paceline.check.rescore import Rescorer
-from paceline.check.rescore import Verdict as Rescored
+from paceline.check.rescore import Cause, Rescorer
 from paceline.context import Ending
 from paceline.engine.follow import Flip
 from paceline.law import Sampling
@@ -19,9 +18,9 @@ from paceline.targets.base import Target
 from paceline.verify import Rule
 
 VERDICTS = {
-    Rescored.NEAR_TIE: Verdict.NEAR_TIE,
-    Rescored.BUG: Verdict.BUG,
-    Rescored.NOT_RESCORED: Verdict.NOT_RESCORED,
+    Cause.NEAR_TIE: Verdict.NEAR_TIE,
+    Cause.BUG: Verdict.BUG,
+    Cause.NOT_RESCORED: Verdict.NOT_RESCORED,
 }
 
 

@@ -18,6 +18,7 @@ from paceline.engine.batch import Batch
 from paceline.engine.follow import FollowingDice
 from paceline.engine.loop import Session
 from paceline.engine.serial import run
+from paceline.errors import InputError
 from paceline.law import KeyedDice
 from paceline.planning.base import Planner
 from paceline.planning.specs import make_planner
@@ -201,7 +202,7 @@ def parted(name: str) -> tuple[str, str | None]:
         return name, None
     spec, planner = found[1].strip(), found[2].strip()
     if not spec or not planner:
-        raise ValueError(f"cannot read method {name!r}: write SPEC@PLANNER, as in lookup@fixed:8")
+        raise InputError(f"cannot read method {name!r}: write SPEC@PLANNER, as in lookup@fixed:8")
     return spec, planner
 
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Annotated, Any
 
+from paceline.errors import InputError
 from paceline.files.shape import Amount, Count, LogProbability, Within, shaped
 
 
@@ -108,9 +109,9 @@ class Record:
         if (columns := record.rounds) is not None:
             odd = (set(columns) - set(LATER_COLUMNS)) ^ set(ROUND_COLUMNS)
             if odd:
-                raise ValueError(f"'rounds' {'has' if min(odd) in columns else 'lacks'} {min(odd)!r}")
+                raise InputError(f"'rounds' {'has' if min(odd) in columns else 'lacks'} {min(odd)!r}")
             if len(set(map(len, columns.values()))) > 1:
-                raise ValueError("the columns of 'rounds' are not of one length")
+                raise InputError("the columns of 'rounds' are not of one length")
             if (depth := max(columns["depth"], default=0)) > DEEPEST:
-                raise ValueError(f"'rounds.depth' has {depth}")
+                raise InputError(f"'rounds.depth' has {depth}")
         return record

@@ -31,6 +31,7 @@ from paceline.bench.run.protocol import Conditions, Referee
 from paceline.bench.suites import Workload, encode, open_suite
 from paceline.drafters import make_drafter
 from paceline.drafters.assistant import DraftModel
+from paceline.errors import InputError
 from paceline.files import claimed
 from paceline.law import Sampling
 from paceline.planning.base import Planner
@@ -77,14 +78,14 @@ class RunOptions:
     def check(self) -> None:
         """Tell what need not wait for a model, which may take minutes to load."""
         if self.rule not in list(Rule):
-            raise ValueError(f"unknown rule {self.rule!r}; choose {' or '.join(Rule)}")
+            raise InputError(f"unknown rule {self.rule!r}; choose {' or '.join(Rule)}")
         for peer in self.peers:
             check_peer(peer)
         for method in self.methods:
             spec, planner = parted(method)
             make_planner(planner or self.planner_spec, make_drafter(spec, self.draft_model, must_use=False))
         if self.replays and self.qps is not None:
-            raise ValueError("a replay takes no time, so no prompts can arrive during it; leave out --qps")
+            raise InputError("a replay takes no time, so no prompts can arrive during it; leave out --qps")
 
     @property
     def replays(self) -> bool:
@@ -97,7 +98,7 @@ class RunOptions:
         if self.num_draft_tokens is None:
             return self.planner
         if self.planner is not None:
-            raise ValueError("--num-draft-tokens K is short for --planner fixed:K; give one of the two")
+            raise InputError("--num-draft-tokens K is short for --planner fixed:K; give one of the two")
         return f"fixed:{self.num_draft_tokens}"
 
     def conditions(self, target: Target, longest: int) -> Conditions:
@@ -106,13 +107,13 @@ class RunOptions:
         follow = self.follow if self.follow is not None else target.dtype in HALF
         if self.rule == Rule.REJECTION and not sampling.greedy:
             if self.follow:
-                raise ValueError(
+                raise InputError(
                     "under the rejection rule a sampled text is its own and cannot be followed; write --free"
                 )
             follow = False
         limit, tokens = target.context_length, self.max_new_tokens or longest
         if limit is not None and tokens >= limit:
-            raise ValueError(
+            raise InputError(
                 f"--max-new-tokens {tokens} leaves no room for a prompt in the {limit} tokens of the model's context; "
                 "choose fewer"
             )
@@ -151,7 +152,7 @@ def opened(
     lm = load() if replayed is None else LanguageModel(replayed.target, replayed.vocabulary)
     target, vocabulary = lm.target, lm.vocabulary
     if vocabulary is None:
-        raise ValueError(f"{target.name} came without a tokenizer, and suites are texts; put the tokenizer beside it")
+        raise InputError(f"{target.name} came without a tokenizer, and suites are texts; put the tokenizer beside it")
     conditions = options.conditions(target, 0 if replayed is None else max(replayed.lengths.values()))
     how = Drafting(
         vocabulary=vocabulary,

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import TypeVar
 
 from paceline.context import Ints
+from paceline.errors import InputError
 from paceline.vocabulary import Vocabulary
 from paceline.vocabulary.transcript import render
 
@@ -93,7 +94,7 @@ def chosen(suite: str, what: str, asked: Sequence[str] | None, there: Sequence[s
     """Those of ``there`` that were asked for, in its order. ValueError for a name that is not there."""
     for name in asked or ():
         if name not in there:
-            raise ValueError(f"{suite} has no {what} {name!r}{hint(name, there)}; there is {', '.join(there)}")
+            raise InputError(f"{suite} has no {what} {name!r}{hint(name, there)}; there is {', '.join(there)}")
     return [name for name in there if asked is None or name in asked]
 
 

@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 from paceline.bench.suites.prompts import CELL, Prompt, chosen, spread
 from paceline.bench.suites.sources import Sources
+from paceline.errors import InputError
 
 FOLDER = "text"
 """Below it, a folder for each language."""
@@ -44,9 +45,9 @@ def continuation(
     """The beginnings of real paragraphs, and notes. The languages may stand behind the suite's name, with commas."""
     there = languages_of(sources)
     if not there:
-        raise ValueError(f"continuation needs running text and there is none: put DIR/{FOLDER}/LANG/*.txt under --data")
+        raise InputError(f"continuation needs running text and there is none: put DIR/{FOLDER}/LANG/*.txt under --data")
     if argument and languages is not None:
-        raise ValueError(
+        raise InputError(
             f"continuation:{argument} names its languages already; leave --langs out, or write --suite continuation"
         )
     asked = [name.strip() for name in argument.split(",")] if argument else languages
@@ -92,7 +93,7 @@ def replay(sources: Sources, path: Path) -> list[Prompt]:
         prompts.append(Prompt(key=key, task="replay", language="und", turns=(begun,), chat=False, script=rest))
     if not prompts:
         words = BEGINNING[0]
-        raise ValueError(f"{path} holds too little text to replay: a passage begins with {words} words and goes on")
+        raise InputError(f"{path} holds too little text to replay: a passage begins with {words} words and goes on")
     return prompts
 
 

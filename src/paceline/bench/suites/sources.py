@@ -18,6 +18,7 @@ from io import BytesIO
 from pathlib import Path
 from typing import Any, BinaryIO, cast
 
+from paceline.errors import InputError
 from paceline.files.reading import MOST, bounded, read_file
 from paceline.targets import hub
 
@@ -37,7 +38,7 @@ SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
 
 
 @dataclass(frozen=True)
-class Row:
+class Entry:
     """One entry of a file, and how errors name it."""
 
     value: Any
@@ -51,7 +52,7 @@ class Row:
         """A text that it must have."""
         found = self.get(name)
         if not isinstance(found, str) or not found.strip():
-            raise ValueError(f"{self.where} has no text {name!r}")
+            raise InputError(f"{self.where} has no text {name!r}")
         return found
 
     def texts(self, name: str) -> tuple[str, ...]:
@@ -62,7 +63,7 @@ class Row:
             or not found
             or any(not isinstance(one, str) or not one.strip() for one in found)
         ):
-            raise ValueError(f"{self.where} has no {name!r}: a list of texts")
+            raise InputError(f"{self.where} has no {name!r}: a list of texts")
         return tuple(found)
 
 
@@ -92,7 +93,7 @@ class Sources:
         where = f"in {self.folder}" if self.folder is not None else "here: there is no data folder"
         if self._hub and not HUB.keys().isdisjoint(names):
             where += ", and the hub does not give it"
-        raise ValueError(f"{what} is not {where}; put it there as {names[0]}, or name its folder with --data DIR")
+        raise InputError(f"{what} is not {where}; put it there as {names[0]}, or name its folder with --data DIR")
 
     def text(self, path: Path) -> str:
         """A file as text, unpacked where it is packed."""
@@ -104,9 +105,9 @@ class Sources:
             decoded = content.decode("utf8").removeprefix("\ufeff")
         except UnicodeDecodeError as error:
             at = f"offset {error.start}"
-            raise ValueError(f"{path} is not UTF-8 text ({at}); convert it, for example with iconv") from None
+            raise InputError(f"{path} is not UTF-8 text ({at}); convert it, for example with iconv") from None
         except (OSError, EOFError, zlib.error) as error:
-            raise ValueError(f"cannot read {path}: {getattr(error, 'strerror', None) or error}") from None
+            raise InputError(f"cannot read {path}: {getattr(error, 'strerror', None) or error}") from None
         inside = self.folder is not None and path.is_relative_to(self.folder)
         name = path.relative_to(self.folder).as_posix() if inside and self.folder is not None else path.name
         self.read[name] = hashlib.sha256(raw).hexdigest()[:16]
@@ -117,22 +118,22 @@ class Sources:
         try:
             return _value(self.text(path))
         except json.JSONDecodeError as error:
-            raise ValueError(f"{path}, line {error.lineno}, is not JSON: {error.msg}") from None
+            raise InputError(f"{path}, line {error.lineno}, is not JSON: {error.msg}") from None
         except ValueError as error:
-            raise ValueError(f"{path} cannot be read: {error}") from None
+            raise InputError(f"{path} cannot be read: {error}") from None
 
-    def rows(self, path: Path) -> Iterator[Row]:
+    def rows(self, path: Path) -> Iterator[Entry]:
         """A file of JSON lines, numbered as editors number them. Empty lines are skipped."""
         for number, line in enumerate(self.text(path).split("\n"), start=1):
             if not line.strip():
                 continue
             where = f"{path}, line {number},"
             try:
-                yield Row(_value(line), number, where)
+                yield Entry(_value(line), number, where)
             except json.JSONDecodeError as error:
-                raise ValueError(f"{where} is not JSON: {error.msg}; every line is one value of its own") from None
+                raise InputError(f"{where} is not JSON: {error.msg}; every line is one value of its own") from None
             except ValueError as error:
-                raise ValueError(f"{where} cannot be read: {error}") from None
+                raise InputError(f"{where} cannot be read: {error}") from None
 
 
 def _download(name: str) -> Path | None:
@@ -162,9 +163,9 @@ def _value(text: str) -> Any:
             json.dumps(value, ensure_ascii=False).encode()
         return value
     except UnicodeEncodeError:
-        raise ValueError("it has half of a surrogate pair, which is no character") from None
+        raise InputError("it has half of a surrogate pair, which is no character") from None
     except RecursionError:
-        raise ValueError("it is nested too deep") from None
+        raise InputError("it is nested too deep") from None
 
 
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -172,7 +173,7 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     found = dict(pairs)
     if len(found) < len(pairs):
         names = [name for name, _ in pairs]
-        raise ValueError(f"it has {next(name for name in names if names.count(name) > 1)!r} twice")
+        raise InputError(f"it has {next(name for name in names if names.count(name) > 1)!r} twice")
     return found
 
 
@@ -181,6 +182,6 @@ def _folder(data: Path | None) -> Path | None:
     for path, how in ((data, "--data"), (os.environ.get(DATA), DATA)):
         if path:
             if not Path(path).is_dir():
-                raise ValueError(f"there is no folder {path}, which {how} names as the data folder")
+                raise InputError(f"there is no folder {path}, which {how} names as the data folder")
             return Path(path)
     return next((place.resolve() for place in (USUAL, CHECKOUT / USUAL) if place.is_dir()), None)

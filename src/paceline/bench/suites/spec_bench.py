@@ -11,10 +11,11 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from paceline.bench.suites.phrases import PHRASES, about_passage, with_code, with_text
 from paceline.bench.suites.prompts import CELL, Prompt, chosen, spread
+from paceline.bench.suites.requests import PHRASES
 from paceline.bench.suites.running import languages_of, passages
 from paceline.bench.suites.sources import Sources
+from paceline.errors import InputError, Unavailable
 
 CHAT, TRANSLATION, SUMMARIZATION = "mt_bench", "translation", "summarization"
 QA, MATH, RAG, CODE = "qa", "math_reasoning", "rag", "code"
@@ -49,7 +50,7 @@ Found = tuple[list[Item], str]
 """A cell, and what stands in for what; nothing, if it is built as published."""
 
 
-class Absent(Exception):
+class Absent(Unavailable):
     """No source of a cell is here; the message names those that would do."""
 
 
@@ -126,20 +127,20 @@ def _translation(sources: Sources, language: str) -> Found:
         if path is None:
             raise Absent(f"there is neither {WIKITEXT[0]} nor parallel/en.txt")
         lines, stands_in = _lines(sources, path), "NTREX-128's English news sentences stand in for wikitext"
-    return _items(lines, lambda line: with_text(request, line)), stands_in
+    return _items(lines, lambda line: f"{request}\n\n{line}"), stands_in
 
 
 def _summarization(sources: Sources, language: str) -> Found:
     request = PHRASES[language].summarize
     path = sources.find(f"wikipedia/{language}.jsonl")
     if path is not None:
-        return _items(_column(sources, path, "text"), lambda text: with_text(request, text)), ""
+        return _items(_column(sources, path, "text"), lambda text: f"{request}\n\n{text}"), ""
     found = passages(sources, language, CELL)
     if not found:
         raise Absent(f"there is neither wikipedia/{language}.jsonl nor text/{language}")
     *others, last = sorted({passage.file for passage in found})
     files = f"{', '.join(others)} and {last}" if others else last
-    items = [Item(f"{file}-{line}", (with_text(request, text),)) for text, file, line in found]
+    items = [Item(f"{file}-{line}", (f"{request}\n\n{text}",)) for text, file, line in found]
     return items, f"passages of {files} stand in for Wikipedia"
 
 
@@ -160,7 +161,7 @@ def _rag(sources: Sources, language: str) -> Found:
     if path is None:
         raise Absent(f"there is no {_squad_names(language)[0]}")
     asked, phrases = list(_squad(sources, path))[::2], PHRASES[language]
-    return _items([(name, about_passage(phrases, text, question)) for name, question, text in asked]), ""
+    return _items([(name, phrases.about_passage(text, question)) for name, question, text in asked]), ""
 
 
 def _math(sources: Sources, language: str) -> Found:
@@ -201,7 +202,7 @@ def _questions(sources: Sources, path: Path) -> Cells:
         kind = CHAT_CATEGORIES.index(category) if category in CHAT_CATEGORIES else None
         task = ALIASES.get(category, category) if kind is None else CHAT
         if task not in TASKS:
-            raise ValueError(f"{row.where} is of the category {category!r}, which Spec-Bench does not have")
+            raise InputError(f"{row.where} is of the category {category!r}, which Spec-Bench does not have")
         found.setdefault(task, []).append((kind or 0, Item(str(row.get("question_id", row.number)), turns)))
     return {task: [item for _, item in sorted(items, key=lambda of: of[0])] for task, items in found.items()}
 
@@ -209,7 +210,7 @@ def _questions(sources: Sources, path: Path) -> Cells:
 def _functions(sources: Sources, path: Path, language: str) -> list[Item]:
     """Rows of HumanEval's form, asked for in a language."""
     rows = [(str(row.get("task_id", row.number)), row.text("prompt")) for row in sources.rows(path)]
-    return _items(rows, lambda code: with_code(PHRASES[language].complete, code))
+    return _items(rows, PHRASES[language].with_code)
 
 
 def _column(sources: Sources, path: Path, name: str) -> list[tuple[str, str]]:
@@ -249,7 +250,7 @@ def _squad(sources: Sources, path: Path) -> Iterator[tuple[str, str, str]]:
                 for asked in paragraph["qas"]:
                     yield str(asked["id"]), str(asked["question"]), str(paragraph["context"])
     except (KeyError, TypeError):
-        raise ValueError(f"{path} is not of SQuAD's form: data, paragraphs, context, qas, question, id") from None
+        raise InputError(f"{path} is not of SQuAD's form: data, paragraphs, context, qas, question, id") from None
 
 
 def _published(sources: Sources) -> dict[str, Path]:

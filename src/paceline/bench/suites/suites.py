@@ -10,12 +10,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from paceline.bench.suites.dictspec import dictspec
 from paceline.bench.suites.files import read_prompts
 from paceline.bench.suites.prompts import Prompt, Workload, chosen, hint, thinned
+from paceline.bench.suites.requests import dictspec
 from paceline.bench.suites.running import continuation, languages_of, replay
-from paceline.bench.suites.sources import Row, Sources
+from paceline.bench.suites.sources import Entry, Sources
 from paceline.bench.suites.spec_bench import FILES, TASKS, multi_spec_bench, spec_bench
+from paceline.errors import InputError
 
 SUITES = {
     "spec-bench": "480 English questions of six tasks, and 80 functions of HumanEval",
@@ -48,20 +49,20 @@ def open_suite(
     """The prompts of a suite: of all its tasks and languages unless some are named, and all of them unless limited."""
     name, _, argument = spec.partition(":")
     if name not in SUITES:
-        raise ValueError(f"unknown suite {name!r}{hint(name, list(SUITES))}; there is {', '.join(SUITES)}")
+        raise InputError(f"unknown suite {name!r}{hint(name, list(SUITES))}; there is {', '.join(SUITES)}")
     if name in OF_A_FILE and not argument:
-        raise ValueError(f"{name} takes a file: write {name}:FILE")
+        raise InputError(f"{name} takes a file: write {name}:FILE")
     if argument and name not in (*OF_A_FILE, "continuation"):
-        raise ValueError(f"{name} takes nothing after a colon, and was given {argument!r}")
+        raise InputError(f"{name} takes nothing after a colon, and was given {argument!r}")
     if limit is not None and limit < 1:
-        raise ValueError(f"the limit of {spec} must be at least 1 prompt per cell, not {limit}")
+        raise InputError(f"the limit of {spec} must be at least 1 prompt per cell, not {limit}")
     for what, names in (("language", languages), ("task", tasks)):
         if names is not None and not all(names):
-            raise ValueError(f"a {what} of {spec} is empty; name it, or leave it out")
+            raise InputError(f"a {what} of {spec} is empty; name it, or leave it out")
     sources = Sources(data)
     prompts, notes = _built(name, argument, sources, languages, tasks, limit)
     if not prompts:
-        raise ValueError(f"{spec} has no prompts of what was asked for{': ' if notes else ''}{'; '.join(notes)}")
+        raise InputError(f"{spec} has no prompts of what was asked for{': ' if notes else ''}{'; '.join(notes)}")
     return Workload(suite=spec, prompts=thinned(prompts, limit), notes=tuple(notes), sources=sources.read)
 
 
@@ -108,8 +109,8 @@ def _alpaca_eval(sources: Sources) -> list[Prompt]:
     path = sources.need("AlpacaEval", ALPACA)
     rows = sources.json(path)
     if not isinstance(rows, list):
-        raise ValueError(f"{path} is not AlpacaEval's: a list of instructions")
-    texts = [Row(row, at, f"{path}, entry {at},").text("instruction") for at, row in enumerate(rows, start=1)]
+        raise InputError(f"{path} is not AlpacaEval's: a list of instructions")
+    texts = [Entry(row, at, f"{path}, entry {at},").text("instruction") for at, row in enumerate(rows, start=1)]
     return [
         Prompt(key=f"en-alpaca_eval-{at}", task="alpaca_eval", language="en", turns=(text,))
         for at, text in enumerate(texts, start=1)
@@ -120,7 +121,7 @@ def _from_file(
     name: str, path: Path, sources: Sources, languages: Sequence[str] | None, tasks: Sequence[str] | None
 ) -> list[Prompt]:
     if not path.is_file():
-        raise ValueError(f"there is no file {path}, which {name}:{path} asks for")
+        raise InputError(f"there is no file {path}, which {name}:{path} asks for")
     if name == "replay" and path.suffix != ".jsonl":
         prompts = replay(sources, path)
     else:

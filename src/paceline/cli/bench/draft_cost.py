@@ -15,13 +15,13 @@ from paceline.cli.common import (
     add_json,
     add_place,
     add_trust,
-    aligned,
     describe,
     load_model,
     print_json,
 )
 from paceline.cli.measuring import check_counts, counted
 from paceline.cli.streams import say
+from paceline.cli.tables import table
 from paceline.files import workplace
 
 if TYPE_CHECKING:
@@ -190,15 +190,14 @@ def _share_lines(told: Mapping[str, Any]) -> Iterator[str]:
         WIDTH,
     )
     yield ""
-    yield from aligned(list(_share_rows(told["methods"])))
+    head = ("", "temperature", "budget", "nodes", "forward", "draft", "read", "share", "")
+    yield table(head, map(_share_row, told["methods"]), left=(0, 8))
 
 
-def _share_rows(methods: list[dict[str, Any]]) -> Iterator[tuple[str, ...]]:
-    yield "", "temperature", "budget", "nodes", "forward", "draft", "read", "share", ""
-    for one in methods:
-        times = (f"{one[f'milliseconds_{key}']:.2f}" for key in ("forward", "draft", "read"))
-        size = f"{one['budget']}{'*' if one['calibrated'] else ''}"
-        yield one["method"], f"{one['temperature']:g}", size, f"{one['nodes']:.0f}", *times, f"{one['share']:.1%}", "ms"
+def _share_row(one: Mapping[str, Any]) -> tuple[str, ...]:
+    times = (f"{one[f'milliseconds_{key}']:.2f}" for key in ("forward", "draft", "read"))
+    size = f"{one['budget']}{'*' if one['calibrated'] else ''}"
+    return one["method"], f"{one['temperature']:g}", size, f"{one['nodes']:.0f}", *times, f"{one['share']:.1%}", "ms"
 
 
 def _lines(result: Mapping[str, Any]) -> Iterator[str]:
@@ -209,7 +208,8 @@ def _lines(result: Mapping[str, Any]) -> Iterator[str]:
     )
     yield from textwrap.wrap(told, WIDTH)
     yield ""
-    yield from aligned(list(_draft_rows(result["drafts"])))
+    head = ("", "temperature", "budget", "nodes", "propose", "learn", "together", "")
+    yield table(head, map(_draft_row, result["drafts"]), left=(0, 7))
     yield ""
     yield from textwrap.wrap(
         f"Milliseconds to read the {result['best']} best tokens and the normaliser of so many rows, "
@@ -217,27 +217,19 @@ def _lines(result: Mapping[str, Any]) -> Iterator[str]:
         WIDTH,
     )
     yield ""
-    yield from aligned(list(_read_rows(result["read_top_k"])))
+    yield _by_rows("rows", result["read_top_k"])
     yield ""
     yield "Milliseconds of the law and the choice of a token, by how certain the row is:"
     yield ""
-    kinds = list(next(iter(result["law"].values())))
-    yield from aligned([("", *kinds, "")] + [(name, *_hundredths(row), "ms") for name, row in result["law"].items()])
+    yield _by_rows("", result["law"])
 
 
-def _hundredths(row: Mapping[str, float]) -> list[str]:
-    return [f"{value:.2f}" for value in row.values()]
+def _by_rows(corner: str, found: Mapping[str, Mapping[str, float]]) -> str:
+    head = (corner, *next(iter(found.values())), "")
+    rows = ((name, *(f"{took:.2f}" for took in row.values()), "ms") for name, row in found.items())
+    return table(head, rows, left=(0, len(head) - 1))
 
 
-def _draft_rows(drafts: list[dict[str, Any]]) -> Iterator[tuple[str, ...]]:
-    yield "", "temperature", "budget", "nodes", "propose", "learn", "together", ""
-    for one in drafts:
-        times = (f"{one[key]:.0f}" for key in ("microseconds_propose", "microseconds_observe", "microseconds"))
-        yield one["method"], f"{one['temperature']:g}", str(one["budget"]), f"{one['nodes']:.0f}", *times, "us"
-
-
-def _read_rows(read: Mapping[str, Mapping[str, float]]) -> Iterator[tuple[str, ...]]:
-    counts = list(next(iter(read.values())))
-    yield "rows", *counts, ""
-    for dtype, by_rows in read.items():
-        yield dtype, *(f"{milliseconds:.2f}" for milliseconds in by_rows.values()), "ms"
+def _draft_row(one: Mapping[str, Any]) -> tuple[str, ...]:
+    times = (f"{one[key]:.0f}" for key in ("microseconds_propose", "microseconds_observe", "microseconds"))
+    return one["method"], f"{one['temperature']:g}", str(one["budget"]), f"{one['nodes']:.0f}", *times, "us"

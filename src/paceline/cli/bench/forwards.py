@@ -6,8 +6,9 @@ import argparse
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-from paceline.cli.common import aligned, load_model, print_json
+from paceline.cli.common import load_model, print_json
 from paceline.cli.streams import say
+from paceline.cli.tables import table
 from paceline.errors import InputError
 
 if TYPE_CHECKING:
@@ -64,7 +65,8 @@ def time_forwards(options: argparse.Namespace) -> int:
             repeats=options.rounds,
         )
     )
-    say("\n".join(aligned(list(_lines(found)))))
+    head, *lines = _lines(found)
+    say(table(head, lines, left=(0, len(head) - 1)))
     say(f"\nThe logits of the paths lie at most {max(one.apart for one in found):.1e} deviations apart")
     refused = None if target.fixed is None else target.fixed.refused
     if refused is not None:

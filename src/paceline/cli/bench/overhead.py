@@ -16,7 +16,6 @@ from paceline.cli.common import (
     add_json,
     add_place,
     add_trust,
-    aligned,
     describe,
     draft_model,
     load_model,
@@ -37,6 +36,7 @@ from paceline.cli.measuring import (
     prompts_of,
 )
 from paceline.cli.streams import say
+from paceline.cli.tables import table
 
 if TYPE_CHECKING:
     from paceline.api.model import LanguageModel
@@ -216,7 +216,7 @@ def _lines(part: Part) -> Iterator[str]:
     yield f"torch {versions['torch']}, transformers {versions['transformers']} with {facts['attention']} attention"
     names, ratios = part.rows[0]["tokens_per_second"], part.rows[0]["ratios"]
     head = ("tokens/s", *names, *(f"{name}/theirs" for name in ratios), "tokens/round", "texts")
-    yield from aligned([head, *map(_cells, part.rows)])
+    yield table(head, map(_cells, part.rows), left=(0, len(head) - 1))
     yield from textwrap.wrap("; ".join(_notes(part)), WIDTH)
 
 

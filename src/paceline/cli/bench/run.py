@@ -22,7 +22,6 @@ from paceline.cli.common import (
     add_draft_model,
     add_json,
     add_model,
-    aligned,
     draft_model,
     inputs_of,
     load_model,
@@ -41,6 +40,7 @@ from paceline.cli.measuring import (
     temperature_of,
 )
 from paceline.cli.streams import say
+from paceline.cli.tables import table
 from paceline.errors import MissingPackage, need
 from paceline.files import Terminated, check_apart
 
@@ -287,7 +287,7 @@ def _lines(summary: Summary, warnings: list[str]) -> Iterator[str]:
     yield f"{recipe['suite']}, temperature {recipe['temperature']:g}, {place}; {how}"
     yield ""
     found = [figures for entry in summary.entries if (figures := summary.figures(entry)) is not None]
-    yield from aligned([HEAD, *map(_row, found)])
+    yield table(HEAD, map(_row, found), left=(0, len(HEAD) - 1))
     for warning in warnings:
         yield from textwrap.wrap(f"- {warning}", WIDTH, subsequent_indent="  ")
 

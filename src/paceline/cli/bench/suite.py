@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from paceline.cli.common import Subparsers, add_json, print_json
 from paceline.cli.streams import say
 from paceline.cli.tables import table
+from paceline.errors import InputError
 from paceline.files import check_output, write_whole
 
 if TYPE_CHECKING:
@@ -84,7 +85,7 @@ def _list(options: argparse.Namespace) -> int:
 
     for flag in ("langs", "tasks", "limit", "out"):
         if getattr(options, flag) is not None:
-            raise ValueError(f"--{flag} is of a suite: name one, as in 'paceline bench suite spec-bench --{flag} ...'")
+            raise InputError(f"--{flag} is of a suite: name one, as in 'paceline bench suite spec-bench --{flag} ...'")
     here = {name: is_here(name, options.data) for name in SUITES}
     rows = [(name, "" if here[name] else "data not here", what) for name, what in SUITES.items()]
     say(table(("", "", ""), rows, left=(0, 1, 2)))
@@ -115,6 +116,6 @@ def _keep(path: Path, lines: str) -> str:
     if path.exists():
         if path.read_bytes() == lines.encode():
             return f"{path} holds these prompts already"
-        raise ValueError(f"{path} is there and holds something else; give another --out, or remove it")
+        raise InputError(f"{path} is there and holds something else; give another --out, or remove it")
     write_whole(path, lines)
     return f"{path} holds these prompts"

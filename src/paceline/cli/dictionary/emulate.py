@@ -14,7 +14,6 @@ from paceline.cli.common import (
     add_json,
     add_pictures,
     add_trust,
-    aligned,
     inputs_of,
     print_json,
     progress,
@@ -24,6 +23,8 @@ from paceline.cli.common import (
 )
 from paceline.cli.dictionary.tokenizer import tokenizer_of
 from paceline.cli.streams import say
+from paceline.cli.tables import table
+from paceline.errors import InputError
 from paceline.files import check_output, write_whole
 
 if TYPE_CHECKING:
@@ -83,11 +84,11 @@ def run(options: argparse.Namespace) -> int:
     from paceline.bench.suites import open_suite
 
     if options.budget < 1:
-        raise ValueError(f"--budget must be at least 1, not {options.budget}")
+        raise InputError(f"--budget must be at least 1, not {options.budget}")
     check_output(options.out, inputs_of(options))
     suite = options.suite if options.text is None else f"replay:{options.text}"
     if not suite.startswith("replay:"):
-        raise ValueError(f"only a known text can be emulated: write --suite replay:FILE, not {suite}")
+        raise InputError(f"only a known text can be emulated: write --suite replay:FILE, not {suite}")
     method = method_of(options.method, options.dict)
     workload = open_suite(suite, limit=options.limit)
     place = _tokenizer(options)
@@ -101,7 +102,8 @@ def run(options: argparse.Namespace) -> int:
     if options.show:
         _draw(passages, wants_color(options))
     lines = [_line(passage.key, passage.tally) for passage in passages] if len(passages) > 1 else []
-    say("\n".join(aligned([HEAD, *lines, _line("all" if lines else passages[0].key, whole)])))
+    lines.append(_line("all" if lines else passages[0].key, whole))
+    say(table(HEAD, lines, left=(0, len(HEAD) - 1)))
     if options.out is not None:
         from paceline.api.pictures.page import page
 
@@ -120,14 +122,14 @@ def method_of(method: str, files: Sequence[Path]) -> str:
         return method
     for path in map(str, files):
         if "," in path:
-            raise ValueError(f"{path} has a comma in its name, which stands between files in a method; rename it")
+            raise InputError(f"{path} has a comma in its name, which stands between files in a method; rename it")
     named = ",".join(map(str, files))
     quote = "'" if '"' in named else '"'
     if quote in named:
-        raise ValueError(f"{named} has both kinds of quotes in its name, which no method can be given; rename it")
+        raise InputError(f"{named} has both kinds of quotes in its name, which no method can be given; rename it")
     found, count = OF_FILES.subn(lambda match: f"{match[0]}:file={quote}{named}{quote}", method)
     if not count:
-        raise ValueError(f"method {method!r} takes no --dict; write dictionary or hybrid, or name its files itself")
+        raise InputError(f"method {method!r} takes no --dict; write dictionary or hybrid, or name its files itself")
     return found
 
 

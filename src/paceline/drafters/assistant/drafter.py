@@ -17,6 +17,7 @@ from paceline.drafters.assistant.growth import Growth, Reading, Shape
 from paceline.drafters.assistant.model import DraftModel, Loaded
 from paceline.drafters.base import Ask, Drafter, Seen
 from paceline.drafters.noise import wants_noise
+from paceline.errors import InputError
 from paceline.law import Outlook
 from paceline.targets.base import SPARE_ROWS, Request, Rows, Target
 from paceline.targets.lending import Tray
@@ -57,9 +58,9 @@ class Assistant(Drafter):
     ) -> None:
         for name, value in (("beams", beams), ("top", top), ("length", 1 if length is None else length)):
             if value < 1:
-                raise ValueError(f"option {name!r} of method 'assistant' is at least 1, not {value}")
+                raise InputError(f"option {name!r} of method 'assistant' is at least 1, not {value}")
         if not 0 <= confidence < 1:
-            raise ValueError(f"option 'confidence' of method 'assistant' is from 0 to below 1, not {confidence}")
+            raise InputError(f"option 'confidence' of method 'assistant' is from 0 to below 1, not {confidence}")
         self.shape = Shape(
             beams=beams, top=top, length=length, confidence=confidence, shared=wants_noise(self.name, noise)
         )
@@ -68,7 +69,7 @@ class Assistant(Drafter):
         self._dtype = dtype
         self._loaded = _loaded(model)
         if self._loaded is not None and dtype is not None:
-            raise ValueError(f"the draft model is loaded already; its type cannot be made {dtype}")
+            raise InputError(f"the draft model is loaded already; its type cannot be made {dtype}")
         self._vocab_size: int | None = None
         self._spare: Rows | None = None
         self._readings: list[Reading] = []
@@ -191,7 +192,7 @@ def _loaded(model: Model) -> DraftModel | None:
     if isinstance(model, (Target, Loaded)):
         return DraftModel.of(model)
     if isinstance(model, str) and not model.strip():
-        raise ValueError("the name of the draft model is empty; give a name or a folder, or leave it out")
+        raise InputError("the name of the draft model is empty; give a name or a folder, or leave it out")
     if not isinstance(model, (str, Path)) and not hasattr(model, "config"):
-        raise ValueError(f"a draft model is a name, a folder or a loaded model, not {model!r}")
+        raise InputError(f"a draft model is a name, a folder or a loaded model, not {model!r}")
     return None

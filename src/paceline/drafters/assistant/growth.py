@@ -14,7 +14,8 @@ import numpy as np
 from paceline.context import Context
 from paceline.drafters.noise import SharedNoise, foremost, hides_noise
 from paceline.law import Distribution, Outlook
-from paceline.targets.base import Request, Rows, Scores
+from paceline.targets.base import Request, Rows
+from paceline.targets.scores import Scores
 from paceline.tree import ROOT, DraftTree, Floats, Ints
 
 NO_ROWS: Ints = np.empty(0, np.int64)

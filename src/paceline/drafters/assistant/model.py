@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from paceline.drafters.sharing import Shared, stamp
+from paceline.errors import InputError
 from paceline.targets.base import Target
 from paceline.vocabulary import Vocabulary
 
@@ -62,7 +63,7 @@ class DraftModel:
             fits = self.target.vocab_size == target.vocab_size
             gap = f"{self.target.vocab_size} ids against {target.vocab_size}"
         if not fits:
-            raise ValueError(
+            raise InputError(
                 f"draft model {self.target.name} does not speak the tokens of {target.name} ({gap}); choose one with "
                 f"the same tokenizer{'' if known else ', and give it with its tokenizer, by name or by paceline.load'}"
             )

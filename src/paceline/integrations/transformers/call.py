@@ -16,6 +16,7 @@ from paceline.api.settings import Settings
 from paceline.drafters import Drafter
 from paceline.drafters.assistant import DraftModel
 from paceline.engine.account import Totals
+from paceline.errors import InputError
 from paceline.integrations.transformers.inputs import paddings, refuse, refuse_companions, withheld_by_generate
 from paceline.integrations.transformers.output import Columns, record, sequences
 from paceline.integrations.transformers.processors import split_processors
@@ -51,13 +52,13 @@ def custom_generate(
     tokenizer of a draft model against it.
     """
     if "generation_config" in misplaced:
-        raise ValueError(
+        raise InputError(
             "custom_generate was given to generate without being called; "
             "write generate(..., custom_generate=paceline.custom_generate())"
         )
     if misplaced:
         known = "method, draft_model, planner, rule and tokenizer"
-        raise ValueError(f"unknown setting {next(iter(misplaced))!r} of custom_generate; known are {known}")
+        raise InputError(f"unknown setting {next(iter(misplaced))!r} of custom_generate; known are {known}")
     return CustomGenerate(
         Settings(method=method, draft_model=draft_model, planner=planner, rule=rule),
         None if tokenizer is None else Vocabulary.of(tokenizer),
@@ -102,7 +103,7 @@ class CustomGenerate:
         pad = None if config._pad_token_tensor is None else int(config._pad_token_tensor)
         pads = any(hasattr(each, "eos_token_id") for each in criteria)
         if pads and pad is None and len(input_ids) > 1:
-            raise ValueError("rows that end early need a token to be padded with; give pad_token_id")
+            raise InputError("rows that end early need a token to be padded with; give pad_token_id")
         split = split_processors(
             logits_processor,
             sample=bool(generation_config.do_sample),
@@ -135,7 +136,7 @@ def _within(planner: Planner, target: HFTarget, rows: Sequence[Row]) -> Planner:
     limit = target.context_length
     longest = max(row.padded.shape[1] - row.padding + row.ends.max_new_tokens for row in rows)
     if target.trusted is not None and longest > target.trusted:
-        raise ValueError(
+        raise InputError(
             f"{target.name} is scored faithfully up to position {target.trusted} and may have to write up to "
             f"{longest}; lower max_new_tokens, or generate without custom_generate"
         )
@@ -146,7 +147,7 @@ def _stops(strings: str | Sequence[str] | None, tokenizer: Any) -> list[StopStri
     if not strings:
         return []
     if tokenizer is None:
-        raise ValueError(
+        raise InputError(
             "stop_strings are searched in the tokens' text; give generate the tokenizer, too: tokenizer=..."
         )
     return [StopStringCriteria(tokenizer, [strings] if isinstance(strings, str) else list(strings))]

@@ -18,6 +18,7 @@ import torch
 import transformers
 from transformers import GenerationConfig, GenerationMixin, PreTrainedModel
 
+from paceline.errors import InputError
 from paceline.targets.hf.target import refuse_recurrent
 
 HANDLED = frozenset({"attention_mask", "position_ids", "past_key_values"})
@@ -58,12 +59,12 @@ def withheld_by_generate() -> Withheld:
     """What the innermost `generate` of this thread keeps to itself."""
     frame = _frame_of_generate()
     if frame is None:
-        raise ValueError(
+        raise InputError(
             "what custom_generate makes is called by generate alone: write model.generate(..., custom_generate=...)"
         )
     names = frame.f_locals
     if missing := [name for name in ("streamer", "assistant_model", "synced_gpus") if name not in names]:
-        raise ValueError(
+        raise InputError(
             f"{' and '.join(missing)} cannot be read from the generate of transformers {transformers.__version__}, so "
             "that they would be lost; use another version of transformers, 5.0 or later"
         )
@@ -87,18 +88,18 @@ def _frame_of_generate() -> FrameType | None:
 def refuse(model: Any, config: GenerationConfig, model_kwargs: dict[str, Any]) -> None:
     """Raise for anything that would change the result and that we would not honour."""
     if not isinstance(model, PreTrainedModel):
-        raise ValueError(f"custom_generate serves transformers models, not a {type(model).__name__}")
+        raise InputError(f"custom_generate serves transformers models, not a {type(model).__name__}")
     if model.config.is_encoder_decoder:
-        raise ValueError(
+        raise InputError(
             f"{type(model).__name__} is an encoder-decoder; custom_generate serves decoder-only language models"
         )
     refuse_recurrent(model.config, type(model))
     for name, (harmless, complaint) in OTHER_METHODS.items():
         value = getattr(config, name, None)
         if not any(value is each or value == each for each in harmless):
-            raise ValueError(f"{name}={value!r} {complaint}")
+            raise InputError(f"{name}={value!r} {complaint}")
     if config.cache_implementation == "quantized":
-        raise ValueError("cache_implementation='quantized' changes the text; leave it out, rows are kept as they are")
+        raise InputError("cache_implementation='quantized' changes the text; leave it out, rows are kept as they are")
     _refuse_cache(model_kwargs.get("past_key_values"))
     _refuse_unknown(model_kwargs, mixed=model.config.get_text_config() is not model.config)
 
@@ -106,11 +107,11 @@ def refuse(model: Any, config: GenerationConfig, model_kwargs: dict[str, Any]) -
 def refuse_companions(assistant_model: Any, synced_gpus: Any) -> None:
     """Arguments of `generate` that are not part of its configuration."""
     if assistant_model is not None:
-        raise ValueError(
+        raise InputError(
             "assistant_model is for transformers' own drafts; give custom_generate(draft_model=...) instead"
         )
     if synced_gpus:
-        raise ValueError(
+        raise InputError(
             "synced_gpus keeps several processes in step, token by token, which drafts do not; "
             "generate without custom_generate there"
         )
@@ -120,21 +121,21 @@ def _refuse_cache(cache: Any) -> None:
     if cache is None:
         return
     if getattr(cache, "_is_user_defined", False) or cache.get_seq_length() > 0:
-        raise ValueError("past_key_values cannot be read or filled, for rows are kept apart; leave it out")
+        raise InputError("past_key_values cannot be read or filled, for rows are kept apart; leave it out")
 
 
 def _refuse_unknown(model_kwargs: dict[str, Any], *, mixed: bool) -> None:
     if model_kwargs.get("inputs_embeds") is not None:
-        raise ValueError("inputs_embeds has no tokens to draft from; give input_ids")
+        raise InputError("inputs_embeds has no tokens to draft from; give input_ids")
     asked = {name for name, value in model_kwargs.items() if not _is_nothing(name, value, mixed=mixed)}
     names = sorted(asked - HANDLED - HARMLESS)
     if seen := [name for name in names if name.startswith(NOT_TEXT)]:
-        raise ValueError(
+        raise InputError(
             f"{', '.join(seen)}: pictures, videos and sounds are not served; give text alone, or generate without "
             "custom_generate"
         )
     if names:
-        raise ValueError(f"{', '.join(names)} cannot be passed on to a model that scores drafts; leave it out")
+        raise InputError(f"{', '.join(names)} cannot be passed on to a model that scores drafts; leave it out")
 
 
 def _is_nothing(name: str, value: Any, *, mixed: bool) -> bool:
@@ -150,7 +151,7 @@ def paddings(
 ) -> list[int]:
     """How many tokens of padding stand in front of each row; refuses what is not a left-padded batch."""
     if input_ids.shape[1] == 0:
-        raise ValueError("the prompt is empty; give at least one token (the model's BOS, say) to go on from")
+        raise InputError("the prompt is empty; give at least one token (the model's BOS, say) to go on from")
     counts = [0] * len(input_ids) if attention_mask is None else _in_front(input_ids, attention_mask)
     if position_ids is not None:
         _check_positions(position_ids, counts, input_ids.shape[1])
@@ -159,19 +160,19 @@ def paddings(
 
 def _in_front(input_ids: torch.Tensor, attention_mask: torch.Tensor) -> list[int]:
     if attention_mask.shape != input_ids.shape:
-        raise ValueError(
+        raise InputError(
             f"attention_mask has shape {tuple(attention_mask.shape)} and the tokens {tuple(input_ids.shape)}; "
             "give one number per token"
         )
     real = (attention_mask != 0).cpu()
     for number, row in enumerate(real):
         if not row[-1]:
-            raise ValueError(
+            raise InputError(
                 f"row {number} is padded on the right, where its text should go on; "
                 "set padding_side='left' when making the tokenizer"
             )
         if not row[int(row.int().argmax()) :].all():
-            raise ValueError(f"attention_mask hides tokens in the middle of row {number}; only left padding is served")
+            raise InputError(f"attention_mask hides tokens in the middle of row {number}; only left padding is served")
     return [int(row.int().argmax()) for row in real]
 
 
@@ -182,6 +183,6 @@ def _check_positions(position_ids: torch.Tensor, counts: list[int], length: int)
     rows = positions.expand(len(counts), -1) if fits else positions
     for number, padding in enumerate(counts):
         if not fits or not torch.equal(rows[number, padding:], torch.arange(length - padding)):
-            raise ValueError(
+            raise InputError(
                 "position_ids that do not count 0, 1, 2 from the first real token on are not served; leave them out"
             )

@@ -27,6 +27,8 @@ from transformers.generation.logits_process import (
 )
 from transformers.generation.stopping_criteria import MaxTimeCriteria, StopStringCriteria
 
+from paceline.errors import InputError
+
 ORDER: tuple[type[LogitsProcessor], ...] = (
     TemperatureLogitsWarper,
     TopKLogitsWarper,
@@ -134,7 +136,7 @@ def own_copies(
         mine, asked = copy.deepcopy((list(processors), list(criteria)), _shared([*processors, *criteria], model))
     except Exception as error:
         names = ", ".join(sorted({type(each).__name__ for each in (*processors, *criteria)}))
-        raise ValueError(
+        raise InputError(
             f"one of {names} cannot be copied for the rows of a batch ({error}); generate one row at a time"
         ) from error
     for processor in mine:

@@ -54,9 +54,10 @@ class Within(Planner):
         self._length = length
 
     def plan(self, rooms: Sequence[Room]) -> list[Budget]:
-        granted = self._planner.plan([Room(c, max(0, min(depth, self._length - len(c)))) for c, depth in rooms])
         left = [max(0, self._length - len(room.context)) for room in rooms]
-        return [replace(budget, nodes=min(budget.nodes, most)) for budget, most in zip(granted, left, strict=True)]
+        within = [Room(context, min(depth, most)) for (context, depth), most in zip(rooms, left, strict=True)]
+        granted = zip(self._planner.plan(within), left, strict=True)
+        return [Budget(min(budget.nodes, most), min(budget.depth, most)) for budget, most in granted]
 
     def worth(self, drafts: Sequence[Draft]) -> list[bool]:
         return self._planner.worth(drafts)

@@ -20,6 +20,7 @@ from safetensors import safe_open
 from tokenizers import Tokenizer
 from transformers import CONFIG_MAPPING, AutoModelForCausalLM, AutoTokenizer, GenerationConfig
 
+from paceline.errors import DamagedFile, InputError
 from paceline.files import workplace
 from paceline.files.reading import DESCRIPTION, parse, read_file
 
@@ -54,11 +55,11 @@ def read_object(path: Path) -> dict[str, Any]:
     try:
         found = parse(read_file(path, DESCRIPTION))
     except OSError as error:
-        raise ValueError(f"{path} cannot be read: {said(error)}") from None
+        raise InputError(f"{path} cannot be read: {said(error)}") from None
     except ValueError as error:
-        raise ValueError(f"{path} is damaged: {error}") from None
+        raise DamagedFile(f"{path} is damaged: {error}") from None
     if not isinstance(found, dict):
-        raise ValueError(f"{path} must hold a JSON object, not {_short(found)}")
+        raise InputError(f"{path} must hold a JSON object, not {_short(found)}")
     return found
 
 
@@ -66,7 +67,7 @@ def check_files(folder: Path) -> None:
     """Refuse a folder whose small text files cannot be what transformers takes them for, before it reads them."""
     for path in sorted({path for kind in (*TOKENIZERS, *WEIGHTS) for path in folder.glob(kind)}):
         if path.exists() and not path.is_file() and not path.is_dir():
-            raise ValueError(f"{path} is a device or a pipe, and an ordinary file is needed")
+            raise InputError(f"{path} is a device or a pipe, and an ordinary file is needed")
     for name in SMALL:
         if os.path.lexists(folder / name):
             fields = read_object(folder / name)
@@ -75,13 +76,13 @@ def check_files(folder: Path) -> None:
         try:
             read_file(template, DESCRIPTION).decode()
         except (OSError, ValueError) as error:
-            raise ValueError(f"{template} cannot be read: {said(error)}") from None
+            raise InputError(f"{template} cannot be read: {said(error)}") from None
 
 
 def _check_layers(path: Path, fields: dict[str, Any], part: str = "") -> None:
     for field in LAYERS:
         if isinstance(count := fields.get(field), int) and count > MOST_LAYERS:
-            raise ValueError(f"{path}: {part}{field} is {count}, and no model has more than {MOST_LAYERS} layers")
+            raise InputError(f"{path}: {part}{field} is {count}, and no model has more than {MOST_LAYERS} layers")
     if isinstance(text := fields.get("text_config"), dict):
         _check_layers(path, text, "text_config.")
 
@@ -92,7 +93,7 @@ def check_sizes(where: str, config: Any) -> None:
         size = getattr(config, name, None)
         own = config.attribute_map.get(name, name)
         if isinstance(size, int) and size < 1:
-            raise ValueError(f"{where}: {own} is {size}, and must be at least 1")
+            raise InputError(f"{where}: {own} is {size}, and must be at least 1")
 
 
 def check_plan(folder: Path, config: Any) -> None:
@@ -103,15 +104,15 @@ def check_plan(folder: Path, config: Any) -> None:
     except MemoryError:
         raise
     except Exception as error:  # every model class fails in a way of its own
-        raise ValueError(config_fault(folder, error, _planned)) from error
+        raise InputError(config_fault(folder, error, _planned)) from error
     files = {path for kind in WEIGHTS for path in folder.glob(kind) if path.is_file()}
     held = sum(path.stat().st_size for path in files)
     if held and not (folder / "adapter_config.json").exists() and parameters > held * PARAMETERS_PER_BYTE:
         if damage := _damaged_weights(folder):
-            raise ValueError(damage)
+            raise InputError(damage)
         text = config.get_text_config()
         sizes = ", ".join(f"{name} {size}" for name in SIZES if isinstance(size := getattr(text, name, None), int))
-        raise ValueError(
+        raise InputError(
             f"{folder / CONFIG} asks for {parameters} parameters ({sizes}), and the weights beside it are only {held} "
             "bytes; get the files that belong together"
         )
@@ -185,12 +186,12 @@ def _check_index(path: Path) -> None:
     index = read_object(path)
     for field in ("metadata", "weight_map"):
         if not isinstance(index.get(field), dict):
-            raise ValueError(f"{path}: {field} must be an object, not {_short(index.get(field))}")
+            raise InputError(f"{path}: {field} must be an object, not {_short(index.get(field))}")
     files = index["weight_map"].values()
     if not files or not all(isinstance(file, str) for file in files):
-        raise ValueError(f"{path}: weight_map must name a file for every tensor")
+        raise InputError(f"{path}: weight_map must name a file for every tensor")
     if absent := sorted({file for file in files if not (path.parent / file).is_file()}):
-        raise ValueError(f"{path} names {_listed(absent)}, and {path.parent} has no such file")
+        raise InputError(f"{path} names {_listed(absent)}, and {path.parent} has no such file")
 
 
 def tokenizer_fault(folder: Path, error: Exception) -> str:
@@ -223,13 +224,13 @@ def check_found(name: str, found: dict[str, Any]) -> list[str]:
     """Refuse a checkpoint that left tensors of its model without values, or with values of another shape: transformers
     fills them at random. Returns the tensors that the model has no place for: they change nothing."""
     if lacking := sorted(found["missing_keys"]):
-        raise ValueError(
+        raise InputError(
             f"the weights of {name} lack {len(lacking)} of the tensors that config.json asks for ({_listed(lacking)}); "
             "get the whole checkpoint, or the config.json that belongs to it"
         )
     if others := sorted(found["mismatched_keys"]):
         shapes = [f"{key} is {_shape(own)}, not {_shape(wanted)}" for key, own, wanted in others]
-        raise ValueError(
+        raise InputError(
             f"the weights of {name} have {len(others)} tensors of other shapes than config.json asks for "
             f"({_listed(shapes)}); get the config.json that belongs to them"
         )

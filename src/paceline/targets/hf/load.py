@@ -16,6 +16,7 @@ from transformers import (
     PreTrainedTokenizerBase,
 )
 
+from paceline.errors import InputError
 from paceline.targets import hub, trust
 from paceline.targets.hf import folder
 from paceline.targets.hf.folder import said
@@ -47,14 +48,14 @@ def load_target(
     kind = named_dtype(dtype) if dtype is not None else None
     if isinstance(model, PreTrainedModel):
         if kind is not None and kind != model.dtype:
-            raise ValueError(
+            raise InputError(
                 f"the model was handed over as {model.dtype}; convert it yourself instead of dtype={dtype}"
             )
         if device is not None or device_map is not None:
-            raise ValueError("the model was handed over loaded; move it yourself instead of naming a device")
+            raise InputError("the model was handed over loaded; move it yourself instead of naming a device")
         return prepare(HFTarget(model, fixed_shapes=fixed_shapes))
     if device is not None and device_map is not None:
-        raise ValueError(f"device={device} and device_map={device_map} both place the model; give one of them")
+        raise InputError(f"device={device} and device_map={device_map} both place the model; give one of them")
     place = torch.device("cpu") if device is None else named_device(device)
     name = _name(model)
     trusted = trust_remote_code or trust.trusts_all()
@@ -73,7 +74,7 @@ def load_target(
 
 def named_dtype(name: str) -> torch.dtype:
     if name not in DTYPES:
-        raise ValueError(f"unknown dtype {name!r}; choose one of {', '.join(DTYPES)}")
+        raise InputError(f"unknown dtype {name!r}; choose one of {', '.join(DTYPES)}")
     return DTYPES[name]
 
 
@@ -82,7 +83,7 @@ def named_device(name: str) -> torch.device:
         device = torch.device(name)
         torch.empty(0, device=device)
     except (RuntimeError, AssertionError, NotImplementedError):
-        raise ValueError(f"device {name!r} is not available here; choose cpu, or cuda where there is one") from None
+        raise InputError(f"device {name!r} is not available here; choose cpu, or cuda where there is one") from None
     return device
 
 
@@ -91,14 +92,14 @@ def _name(model: str | Path) -> str:
     try:
         path = Path(model).expanduser()
     except RuntimeError:
-        raise ValueError(f"no model at {str(model)!r}: there is no such user here") from None
+        raise InputError(f"no model at {str(model)!r}: there is no such user here") from None
     if path.is_dir():
         return str(path)
     if path.exists():
-        raise ValueError(f"no model at {str(model)!r}: give the folder that holds config.json and weights, not a file")
+        raise InputError(f"no model at {str(model)!r}: give the folder that holds config.json and weights, not a file")
     local = isinstance(model, Path) or model.startswith(("/", ".", "~")) or model.count("/") > 1
     if local:
-        raise ValueError(f"no model at {str(model)!r}: there is no such folder")
+        raise InputError(f"no model at {str(model)!r}: there is no such folder")
     return str(model)
 
 
@@ -114,7 +115,7 @@ def _config(name: str, trusted: bool, asked: dict[str, Any]) -> Any:
     if local:
         folder.check_files(place)
         if not (place / folder.CONFIG).exists():
-            raise ValueError(f"{name} is not a folder with a readable transformers config.json: it has none")
+            raise InputError(f"{name} is not a folder with a readable transformers config.json: it has none")
     try:
         config = AutoConfig.from_pretrained(name, trust_remote_code=trusted, **asked)
         sizes = _sized(config)
@@ -124,15 +125,15 @@ def _config(name: str, trusted: bool, asked: dict[str, Any]) -> Any:
         if trust.is_unanswered(error):
             raise trust.refusal(name) from None
         if local:
-            raise ValueError(folder.config_fault(place, error, _sized)) from error
+            raise InputError(folder.config_fault(place, error, _sized)) from error
         if not isinstance(error, OSError):
-            raise ValueError(f"the config.json of {name} cannot be used: {said(error)}") from error
+            raise InputError(f"the config.json of {name} cannot be used: {said(error)}") from error
         if asked["local_files_only"]:
-            raise ValueError(
+            raise InputError(
                 f"no model at {name!r}: there is no such folder, nothing of that name was downloaded before, "
                 "and no hub answers"
             ) from None
-        raise ValueError(f"no model at {name!r}: neither a local folder nor a model name that can be reached") from None
+        raise InputError(f"no model at {name!r}: neither a local folder nor a model name that can be reached") from None
     folder.check_sizes(str(place / folder.CONFIG) if local else f"the config.json of {name}", sizes)
     return config
 
@@ -153,7 +154,7 @@ def _model_class(name: str, config: Any) -> Any:
     if type(config) not in MODEL_FOR_CAUSAL_LM_MAPPING:
         if _brings_model(config):
             raise trust.refusal(name)
-        raise ValueError(f"{name} is a {config.model_type} model, which transformers knows no causal LM for")
+        raise InputError(f"{name} is a {config.model_type} model, which transformers knows no causal LM for")
     found: Any = MODEL_FOR_CAUSAL_LM_MAPPING[type(config)]
     return found[0] if isinstance(found, tuple) else found
 
@@ -176,7 +177,7 @@ def _weights(name: str, config: Any, kind: torch.dtype | None, trusted: bool, as
     except Exception as error:  # every file format fails in a way of its own
         local = Path(name).is_dir()
         why = folder.weights_fault(Path(name), error) if local else f"{name} cannot be loaded: {said(error)}"
-        raise ValueError(why) from error
+        raise InputError(why) from error
     model: PreTrainedModel = loaded[0]
     if extra := folder.check_found(name, loaded[1]):
         warnings.warn(folder.unused(name, extra), UserWarning, stacklevel=2)
@@ -204,7 +205,7 @@ def load_tokenizer(model: str | Path, trust_remote_code: bool = False) -> PreTra
         if not local and isinstance(error, (OSError, ValueError)):
             return None
         own = f"the tokenizer of {name} cannot be loaded: {said(error)}"
-        raise ValueError(folder.tokenizer_fault(Path(name), error) if local else own) from error
+        raise InputError(folder.tokenizer_fault(Path(name), error) if local else own) from error
     if not tokenizer.vocab_size:
-        raise ValueError(f"the tokenizer of {name} has no tokens: its vocabulary file is empty, or not there")
+        raise InputError(f"the tokenizer of {name} has no tokens: its vocabulary file is empty, or not there")
     return tokenizer

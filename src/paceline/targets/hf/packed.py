@@ -23,6 +23,8 @@ import torch
 from torch import nn
 from torch.utils._pytree import tree_map
 
+from paceline.errors import InputError
+
 SMALLEST = {torch.float32: 1 << 16, torch.bfloat16: 1 << 14}
 """Weights with fewer values than this stay as they are: arranging them gains less than the call costs."""
 CLOSE = {torch.float32: 1e-4, torch.bfloat16: 2e-2}
@@ -59,7 +61,7 @@ class PackedLinear(nn.Module):
 
     def __setattr__(self, name: str, value: Any) -> None:
         if name == "weight":
-            raise ValueError(FINAL)
+            raise InputError(FINAL)
         super().__setattr__(name, value)
 
     def unpacked(self) -> nn.Linear:
@@ -78,10 +80,10 @@ class PackedLinear(nn.Module):
         destination[f"{prefix}weight"] = self.unpacked_weight()
 
     def _apply(self, *_: Any, **__: Any) -> NoReturn:
-        raise ValueError(FINAL)
+        raise InputError(FINAL)
 
     def _load_from_state_dict(self, *_: Any, **__: Any) -> NoReturn:
-        raise ValueError(FINAL)
+        raise InputError(FINAL)
 
 
 class Shown(torch.Tensor):
@@ -93,7 +95,7 @@ class Shown(torch.Tensor):
         kwargs = kwargs or {}
         written = [*args[:1], kwargs["out"]] if "out" in kwargs else args[:1] if _writes(func.__name__) else ()
         if any(isinstance(tensor, Shown) for tensor in written):
-            raise ValueError(FINAL)
+            raise InputError(FINAL)
         with torch._C.DisableTorchFunctionSubclass():
             memory = {tensor.untyped_storage().data_ptr() for tensor in args if isinstance(tensor, Shown)}
 

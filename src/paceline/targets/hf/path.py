@@ -14,8 +14,8 @@ from typing import Protocol
 
 import torch
 
-from paceline.targets.base import NOTHING, Request, Scores, Want
-from paceline.targets.forwards import OnEarly
+from paceline.targets.base import NOTHING, OnEarly, Request, Want
+from paceline.targets.scores import Scores
 
 OnExit = Callable[[torch.Tensor], None]
 """Called in the middle of a forward with the early logits ``[sum n, vocabulary]``."""

@@ -20,8 +20,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from paceline.targets.base import Request, Rows
-from paceline.targets.forwards import Reach
+from paceline.targets.base import Reach, Request, Rows
 from paceline.targets.hf.forward import Mode, Unsupported
 from paceline.targets.hf.lean import Lean
 from paceline.targets.hf.path import Path

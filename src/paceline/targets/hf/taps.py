@@ -11,6 +11,7 @@ import torch
 from torch import nn
 from transformers import PreTrainedModel
 
+from paceline.errors import InputError
 from paceline.targets.base import Want
 from paceline.targets.hf.path import OnExit, Taps, unheard
 
@@ -39,14 +40,14 @@ class Anatomy:
         if not wished:
             return
         if self.layers is None:
-            raise ValueError(f"{name} shows no list of layers, so hidden states cannot be read; choose another drafter")
+            raise InputError(f"{name} shows no list of layers, so hidden states cannot be read; choose another drafter")
         count = len(self.layers)
         if wished[0] < 0 or wished[-1] > count:
-            raise ValueError(f"{name} has states 0 to {count}; a drafter asks for {wished}")
+            raise InputError(f"{name} has states 0 to {count}; a drafter asks for {wished}")
         if want.early_exit == count:
-            raise ValueError(f"{name} exits early from layers 0 to {count - 1}; a drafter asks for {count}")
+            raise InputError(f"{name} exits early from layers 0 to {count - 1}; a drafter asks for {count}")
         if want.early_exit is not None and not self._has_exit():
-            raise ValueError(f"{name} shows no final norm or head, so it has no early exit; choose another drafter")
+            raise InputError(f"{name} shows no final norm or head, so it has no early exit; choose another drafter")
 
     def _has_exit(self) -> bool:
         """Some models project states between norm and head; what the head reads is not what the norm gives."""

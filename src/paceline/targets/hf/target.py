@@ -11,10 +11,9 @@ from typing import Any
 import torch
 from transformers import PreTrainedModel
 
-from paceline.targets.base import Request, Scores, Target
+from paceline.targets.base import Done, OnEarly, Pending, Reach, Request, Target
 from paceline.targets.cache import CacheRows, lasting
 from paceline.targets.forked import use
-from paceline.targets.forwards import Done, OnEarly, Pending, Reach
 from paceline.targets.hf.fixed.replay import FixedPath
 from paceline.targets.hf.forward import Mode
 from paceline.targets.hf.kinds import join_layers
@@ -23,6 +22,7 @@ from paceline.targets.hf.packed import identities, pack
 from paceline.targets.hf.path import Job, Path
 from paceline.targets.hf.rope import Switch, TurningRows, regimes, stretched
 from paceline.targets.hf.taps import Anatomy
+from paceline.targets.scores import Scores
 from paceline.tree import Ints
 
 KNOWN_LAYERS = {"attention", "full_attention", "sliding_attention", "chunked_attention", "moe", "mlp"}

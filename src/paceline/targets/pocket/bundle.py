@@ -16,6 +16,7 @@ import torch
 from safetensors.torch import load
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
+from paceline.errors import DamagedFile
 from paceline.files import write_whole
 
 MODELS = Path(__file__).parent / "models"
@@ -106,7 +107,7 @@ def _bytes(file: Path) -> bytes:
         raise Damaged(file, f"cannot be read ({error.strerror})") from None
 
 
-class Damaged(ValueError):
+class Damaged(DamagedFile):
     """A file of a bundled model is not as it was shipped."""
 
     def __init__(self, file: Path, what: str) -> None:

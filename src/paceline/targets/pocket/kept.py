@@ -15,7 +15,8 @@ import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 
-from paceline.files import folder, partial
+from paceline.errors import InputError
+from paceline.files import cache_folder, partial
 from paceline.targets.pocket.bundle import Bundle
 from paceline.targets.pocket.shape import Shape
 
@@ -29,7 +30,7 @@ Weights = dict[str, torch.Tensor]
 
 def kept(bundle: Bundle, shape: Shape, dtype: torch.dtype, build: Callable[[], Weights]) -> Weights:
     """The weights from the cache folder, or built and put there; only built where no folder is named."""
-    if not os.environ.get(VARIABLE) or (place := folder()) is None:
+    if not os.environ.get(VARIABLE) or (place := cache_folder()) is None:
         return build()
     file = place / _file_name(bundle, shape, dtype)
     try:
@@ -39,7 +40,7 @@ def kept(bundle: Bundle, shape: Shape, dtype: torch.dtype, build: Callable[[], W
         weights = build()
         _write(file, weights)
     except OSError as error:
-        raise ValueError(
+        raise InputError(
             f"cannot keep ballast in {file.parent} ({error.strerror or error}); "
             f"point {VARIABLE} to a folder that can be written, or unset it"
         ) from None

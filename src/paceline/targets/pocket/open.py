@@ -7,6 +7,7 @@ from pathlib import Path
 import torch
 from transformers import LlamaForCausalLM
 
+from paceline.errors import InputError
 from paceline.targets.hf.probe import prepare
 from paceline.targets.hf.target import HFTarget
 from paceline.targets.pocket.ballast import forbid, widened, widened_config
@@ -26,7 +27,7 @@ def is_bundled(name: str) -> bool:
     if name in NAMES or MARK in name:
         return True
     if "/" not in name and (close := close_name(name)) and not Path(name).is_dir():
-        raise ValueError(f"no model at {name!r}; did you mean {close!r}? Bundled are {', '.join(NAMES)}")
+        raise InputError(f"no model at {name!r}; did you mean {close!r}? Bundled are {', '.join(NAMES)}")
     return False
 
 
@@ -79,7 +80,7 @@ def _built(bundle: Bundle, shape: Shape, dtype: torch.dtype, device: torch.devic
 def _must_fit(name: str, needed: int, device: torch.device) -> None:
     free = _free_memory(device)
     if free is not None and needed * HEADROOM > free:
-        raise ValueError(
+        raise InputError(
             f"{name} needs {needed * HEADROOM / 1e9:.1f} GB of memory and {free / 1e9:.1f} GB are free; "
             f"ask for less ballast"
         )

@@ -12,6 +12,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from paceline.errors import InputError
 from paceline.targets.pocket.bundle import Config
 from paceline.targets.pocket.names import NAMES, close_name
 
@@ -60,12 +61,12 @@ def read_ballast(name: str) -> Ballast:
     if source not in NAMES:
         close = close_name(source)
         hint = f"did you mean {close!r}?" if close else f"only {', '.join(NAMES)} can carry it"
-        raise ValueError(f"no bundled model {source!r} to put ballast on; {hint}")
+        raise InputError(f"no bundled model {source!r} to put ballast on; {hint}")
     found = re.fullmatch(r":([\d.]+[kmb]?)(?:/([\d.]+[kmb]?))?", rest, re.IGNORECASE)
     size = _count(found[1]) if found else None
     vocab = _count(found[2]) if found and found[2] else None
     if found is None or size is None or (found[2] and vocab is None):
-        raise ValueError(
+        raise InputError(
             f"cannot read a size in {name!r}; write {source}{MARK}:SIZE or {source}{MARK}:SIZE/VOCAB, "
             f"for example {source}{MARK}:500M or {source}{MARK}:1.5B/150k"
         )
@@ -85,19 +86,19 @@ def choose_shape(ballast: Ballast, config: Config) -> Shape:
     """The best proportioned shape within one percent of the size that was asked for."""
     vocab = ballast.vocab or config.vocab_size
     if vocab < config.vocab_size:
-        raise ValueError(
+        raise InputError(
             f"a vocabulary of {vocab} in {ballast.name!r} is smaller than the {config.vocab_size} ids that "
             f"{ballast.source} writes with; give that many or more"
         )
     smallest = Shape(1, config.num_hidden_layers, config.intermediate_size, vocab).parameters(config)
     if ballast.size < smallest * (1 - CLOSE_ENOUGH):
-        raise ValueError(
+        raise InputError(
             f"{ballast.size:,} parameters in {ballast.name!r} do not hold {ballast.source}"
             f"{f' with {vocab:,} ids' if ballast.vocab else ''}, which has {smallest:,}; ask for more"
         )
     shapes = list(_close_shapes(ballast.size, vocab, config))
     if not shapes:
-        raise ValueError(f"no ballast comes within {CLOSE_ENOUGH:.0%} of the size in {ballast.name!r}; ask for another")
+        raise InputError(f"no ballast comes within {CLOSE_ENOUGH:.0%} of the size in {ballast.name!r}; ask for another")
     return min(shapes, key=lambda shape: _oddness(shape, ballast.size, config))
 
 

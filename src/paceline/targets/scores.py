@@ -1,0 +1,132 @@
+"""What a target found for the rows of a request; read lazily, so that only what is asked for crosses to the host."""
+
+from __future__ import annotations
+
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+from paceline.targets.reading import Floats, RowBlocks, Top, by_blocks, read_peaks, read_plainly
+from paceline.tree import ROOT, Ints
+
+if TYPE_CHECKING:
+    import torch
+
+    from paceline.targets.base import Request
+
+
+class Scores:
+    """What a target found for the root and the nodes of one request. The root is ``-1``, the first row.
+
+    Where the root was scored behind a piece of the prompt, `prompt` holds what was found for the rows of that piece. A
+    request without a root has its prompt's rows here.
+    """
+
+    prompt: Scores | None = None
+    """What a request for the piece without the root would have brought; None for other requests."""
+
+    def __init__(
+        self,
+        request: Request,
+        logits: torch.Tensor | None,
+        *,
+        hidden: dict[int, torch.Tensor] | None = None,
+        early: torch.Tensor | None = None,
+        rows: slice | None = None,
+    ) -> None:
+        """``logits`` ``[rows, vocabulary]``, on the target's device, are None for a prompt whose logits are not wanted.
+        ``rows`` are these scores' share of the request's fresh rows, unless they are all."""
+        share = rows or slice(0, len(request.tokens))
+        self.tokens = request.tokens[share]
+        self.parents = request.parents[request.held :][share] - share.start
+        self._logits = logits
+        self._hidden = hidden or {}
+        self._early = early
+        self._most = request.want.top
+        self._top: Top | None = None
+
+    @classmethod
+    def of(
+        cls,
+        request: Request,
+        logits: torch.Tensor | None,
+        hidden: dict[int, torch.Tensor] | None = None,
+        early: torch.Tensor | None = None,
+    ) -> Scores:
+        """Of the logits of `Request.scored` rows, and of states and early logits of all fresh rows."""
+        n, cut = len(request.tokens), request.prompt
+        if not 0 < cut < n:
+            return cls(request, logits, hidden=hidden, early=early)
+        assert logits is not None, "the root has logits"
+
+        def share(rows: slice, logits: torch.Tensor | None) -> Scores:
+            states = {layer: found[rows] for layer, found in (hidden or {}).items()}
+            return cls(request, logits, hidden=states, early=None if early is None else early[rows], rows=rows)
+
+        scores = share(slice(cut, n), logits[cut - request.scored.start :])
+        scores.prompt = share(slice(0, cut), logits[:cut] if request.want.logits else None)
+        return scores
+
+    @property
+    def logits(self) -> torch.Tensor:
+        """Full logits, root row first, before any warp."""
+        if self._logits is None:
+            raise ValueError("logits of prompt rows were not computed; ask for them with Want(logits=True)")
+        return self._logits
+
+    def row(self, node: int) -> torch.Tensor:
+        """The logits that follow a node."""
+        return self.logits[node - ROOT]
+
+    @cached_property
+    def _blocks(self) -> RowBlocks:
+        """The rows by blocks. One pass serves choices and best tokens, where both will be asked for."""
+        return RowBlocks.of(self.logits.detach(), summed=self._most > 0)
+
+    @cached_property
+    def _best(self) -> tuple[Ints, Floats]:
+        """The most probable token after every row, and its logit."""
+        return self._blocks.peaks() if by_blocks(self.logits) else read_peaks(self.logits.detach())
+
+    def choice(self, node: int) -> int:
+        """The most probable token after a node, ties to the lowest id."""
+        return int(self._best[0][node - ROOT])
+
+    def peak(self, node: int) -> float:
+        """The logit of `choice`."""
+        return float(self._best[1][node - ROOT])
+
+    def choices(self) -> Ints:
+        """`choice` of the root and of every node, in one transfer."""
+        return self._best[0]
+
+    def top(self, k: int) -> Top:
+        """The ``k`` best tokens of every row, best first, with what turns their logits into log-probabilities.
+
+        Read once for all who ask: as many as the request wanted, and more only if more are asked for.
+        """
+        k = min(k, self.logits.shape[-1])
+        if self._top is None or self._top.ids.shape[1] < k:
+            self._top = self._read(min(max(k, self._most), self.logits.shape[-1]))
+        return Top(self._top.ids[:, :k], self._top.logits[:, :k], self._top.log_z)
+
+    def read_top(self) -> None:
+        """Read as many of the best tokens as the request wanted, now rather than when `top` asks."""
+        if self._most and self._logits is not None:
+            self.top(self._most)
+
+    def _read(self, k: int) -> Top:
+        if not by_blocks(self.logits):
+            return read_plainly(self.logits.detach(), k)
+        if self._blocks.sums is None:
+            self._blocks = RowBlocks.of(self.logits.detach(), summed=True)
+        return self._blocks.best(k)
+
+    def hidden(self, layer: int) -> torch.Tensor:
+        """States ``[rows, width]`` of a layer that `Want.hidden` named."""
+        return self._hidden[layer]
+
+    @property
+    def early(self) -> torch.Tensor:
+        """Logits ``[rows, vocabulary]`` of the early exit that `Want.early_exit` named."""
+        assert self._early is not None, "no early exit was wanted"
+        return self._early
