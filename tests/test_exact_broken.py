@@ -3,7 +3,7 @@
 Most breaks are mistakes that speculative decoders have been shipped with.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Generator, Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -96,8 +96,8 @@ class Stuck:
 
 @RULES
 def test_a_coin_that_decides_two_tokens_bends_the_law(rule: Rule, monkeypatch: pytest.MonkeyPatch) -> None:
-    def stuck(tree: DraftTree, law: Any, rule: Rule, dice: Coins, *, index: int, emit: Any) -> Verdict:
-        return judge(tree, law, rule, Stuck(dice, index), index=index, emit=emit)
+    def stuck(tree: DraftTree, rule: Rule, dice: Coins, *, index: int, emit: Any) -> Generator[int, Any, Verdict]:
+        return judge(tree, rule, Stuck(dice, index), index=index, emit=emit)
 
     monkeypatch.setattr(session, "judge", stuck)
     assert law_of(World(), rule, SHAPES["bushy"]) != World().plain()
@@ -213,9 +213,9 @@ def test_a_draft_carried_past_the_end_is_seen(rule: Rule, monkeypatch: pytest.Mo
 
 
 def test_a_law_asked_for_a_node_that_is_not_walked_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
-    def eager(tree: DraftTree, law: Any, rule: Rule, dice: Dice, *, index: int, emit: Any) -> Verdict:
-        law(ROOT)
-        return judge(tree, law, rule, dice, index=index, emit=emit)
+    def eager(tree: DraftTree, rule: Rule, dice: Dice, *, index: int, emit: Any) -> Generator[int, Any, Verdict]:
+        yield ROOT
+        return (yield from judge(tree, rule, dice, index=index, emit=emit))
 
     monkeypatch.setattr(session, "judge", eager)
     with pytest.raises(AssertionError, match="plain's calls"):
