@@ -264,12 +264,17 @@ def test_an_interrupted_bench_leaves_nothing_changed(
     def stop(*_: Any, **__: Any) -> Callable[..., Any]:
         raise KeyboardInterrupt
 
-    before = torch.get_num_threads(), logging.get_verbosity()
-    monkeypatch.setattr(paceline.LanguageModel, "generate", stop)
-    asked = ["--models", "pocket", "--methods", "plain", "--threads", str(before[0] + 1)]
-    code, out, error = say([*BENCH, *SHORT, *asked], capsys)
-    assert (code, out, error) == (130, "", "\npaceline: interrupted\n")
-    assert (torch.get_num_threads(), logging.get_verbosity()) == before
+    threads = torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        before = 2, logging.get_verbosity()
+        monkeypatch.setattr(paceline.LanguageModel, "generate", stop)
+        asked = ["--models", "pocket", "--methods", "plain", "--threads", "1"]
+        code, out, error = say([*BENCH, *SHORT, *asked], capsys)
+        assert (code, out, error) == (130, "", "\npaceline: interrupted\n")
+        assert (torch.get_num_threads(), logging.get_verbosity()) == before
+    finally:
+        torch.set_num_threads(threads)
 
 
 def test_ratios_are_called_by_short_names_where_they_are_unique() -> None:

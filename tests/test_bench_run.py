@@ -67,7 +67,9 @@ def test_in_half_precision_all_walk_one_text_unless_they_are_let_go(
 ) -> None:
     for flags, follow in (((), True), (("--free",), False)):
         out = tmp_path / f"run{follow}"
-        code, _, err = say(bench(suite, out, "--dtype", "bfloat16", "--limit", "1", *flags), capsys)
+        code, _, err = say(
+            bench(suite, out, "--dtype", "bfloat16", "--limit", "1", "--methods", "plain,lookup", *flags), capsys
+        )
         assert code == 0, err
         run = read(out)
         assert run.about.recipe["follow"] is follow
@@ -87,7 +89,7 @@ records, fsync = Path(sys.argv[1]), os.fsync
 
 def synced(file):
     fsync(file)
-    if records.exists() and records.read_bytes().count(b"\\n") >= 9:
+    if records.exists() and records.read_bytes().count(b"\\n") >= 5:
         os.kill(os.getpid(), signal.SIGKILL)
 
 os.fsync = synced
@@ -100,7 +102,7 @@ def test_a_killed_run_goes_on_with_the_same_command(
 ) -> None:
     out = tmp_path / "run"
     repeats = 2
-    command = bench(suite, out, *FLOAT32, "--repeat", str(repeats))
+    command = bench(suite, out, *FLOAT32, "--methods", "plain,lookup", "--repeat", str(repeats))
     killed = subprocess.run([sys.executable, "-c", KILLED, str(out / RECORDS), *command], stdout=subprocess.DEVNULL)
     assert killed.returncode == -signal.SIGKILL
     before = read(out)
@@ -109,9 +111,9 @@ def test_a_killed_run_goes_on_with_the_same_command(
     assert code == 0
     after = read(out)
     assert after.about.finished
-    assert len(after.records) == 4 * len(TEXTS) * repeats
+    assert len(after.records) == 2 * len(TEXTS) * repeats
     assert len({(r.entry, r.pair) for r in after.records}) == len(after.records)
-    whole = len(before.records) // 4 * 4
+    whole = len(before.records) // 2 * 2
     assert [r.seconds for r in after.records[:whole]] == [r.seconds for r in before.records[:whole]]
     assert len(after.about.sittings) == 2
     assert "texts are kept in" in said

@@ -12,6 +12,7 @@ import families
 import paceline
 from paceline.api.model import LanguageModel
 from paceline.api.writing import Generation
+from paceline.bench import demo as bench_demo
 from paceline.bench.demo import Asked, Method, Shown
 from paceline.bench.race import Heat, Lap
 from paceline.cli import common, demo
@@ -29,7 +30,8 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 @pytest.fixture(autouse=True)
 def time_enough(monkeypatch: pytest.MonkeyPatch) -> None:
-    """On a slow machine the demo leaves prompts out."""
+    """On a slow machine the demo leaves prompts out; two passes are as good as five here."""
+    monkeypatch.setattr(bench_demo, "PASSES", 2)
     for limit in ("SECONDS", "SECONDS_WITH_BALLAST"):
         monkeypatch.setattr(demo, limit, float("inf"))
 
