@@ -361,16 +361,19 @@ def test_the_tutorials_drafter_proposes_what_followed_last() -> None:
         assert drafter.propose_one(context_of(tokens), Budget(9, 1)).tokens.tolist() == line[:1]
 
 
-@pytest.mark.parametrize("temperature", [0.0, 0.6])
-def test_the_tutorials_drafters_write_plains_text(example: str, temperature: float) -> None:
-    lm = paceline.load("pocket", dtype="float32")
+@pytest.fixture(scope="module")
+def pocket() -> LanguageModel:
+    return paceline.load("pocket", dtype="float32")
+
+
+def test_the_tutorials_drafters_write_plains_text(example: str, pocket: LanguageModel) -> None:
     story = "Once upon a time there was a little girl named Lily. Lily had a red ball. One day Lily and her red ball"
-    settings: dict[str, Any] = {"temperature": temperature, "seed": 1, "max_new_tokens": 60}
-    found = lm.generate(story, method=example, **settings)
-    assert found.tokens == lm.generate(story, method="plain", **settings).tokens
-    assert found.totals.accepted > (20 if temperature == 0 else 0)
-    again = lm.generate(story + found.text, method=example, **settings)
-    assert again.cached_tokens > 60
+    for temperature in (0.0, 0.6):
+        settings: dict[str, Any] = {"temperature": temperature, "seed": 1, "max_new_tokens": 40}
+        found = pocket.generate(story, method=example, **settings)
+        assert found.tokens == pocket.generate(story, method="plain", **settings).tokens
+        assert found.totals.accepted > (10 if temperature == 0 else 0)
+    assert pocket.generate(story + found.text, method=example, max_new_tokens=1).cached_tokens > 50
 
 
 def test_of_equal_words_the_one_in_the_similar_state_is_continued(monkeypatch: pytest.MonkeyPatch) -> None:
