@@ -9,11 +9,8 @@ from typing import Any
 import pytest
 
 from clock import comes_true
-from paceline.bench.energy import Meter, Unmetered, open_meter, powermetrics
-from paceline.bench.energy.meter import Stated
-from paceline.bench.energy.nvml import PAUSE, Nvml
-from paceline.bench.energy.powermetrics import Powermetrics, powers
-from paceline.bench.energy.rapl import Rapl
+from paceline.bench import energy
+from paceline.bench.energy import PAUSE, Meter, Nvml, Powermetrics, Rapl, Stated, Unmetered, open_meter, powers
 
 # --- RAPL ---------------------------------------------------------------------------------------------------
 
@@ -192,7 +189,7 @@ def test_powers_are_read_from_what_is_told() -> None:
 
 
 def test_what_runs_beside_is_listened_to_and_ended(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(powermetrics, "PATIENCE", 60.0)
+    monkeypatch.setattr(energy, "PATIENCE", 60.0)
     meter = Powermetrics((sys.executable, "-c", TELLS, TOLD))
     meter.start()
     assert meter.stop(3.0) == pytest.approx(3.0 * 16.0)
@@ -201,7 +198,7 @@ def test_what_runs_beside_is_listened_to_and_ended(monkeypatch: pytest.MonkeyPat
 
 
 def test_who_is_not_root_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(powermetrics, "PATIENCE", 60.0)
+    monkeypatch.setattr(energy, "PATIENCE", 60.0)
     refuses = "import sys; sys.exit('powermetrics must be invoked as the superuser')"
     with pytest.raises(Unmetered, match="superuser"):
         Powermetrics((sys.executable, "-c", refuses))
