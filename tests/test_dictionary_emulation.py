@@ -8,10 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from paceline.bench.dictionaries.emulator import Dictionaries, Script
-from paceline.bench.dictionaries.replaying import replayed
-from paceline.bench.dictionaries.tally import Tally, total
-from paceline.bench.run.emulation import Replay
+from paceline.bench.dictionaries import Dictionaries, Script, Tally, total
+from paceline.bench.run.emulation import Replay, replayed
 from paceline.cli import main
 from paceline.dictionary import file
 from paceline.dictionary.entries import Entries, chosen

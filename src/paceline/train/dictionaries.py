@@ -13,8 +13,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from paceline.bench.dictionaries.emulator import Dictionaries, Script
-from paceline.bench.dictionaries.tally import Tally
+from paceline.bench.dictionaries import Dictionaries, Script, Tally
 from paceline.dictionary import file
 from paceline.dictionary.build import DictionarySettings, build
 from paceline.dictionary.corpus import Corpus

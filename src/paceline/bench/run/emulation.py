@@ -1,15 +1,20 @@
-"""Emulation: a text is the oracle, so no model is run and rounds are counted for exactly that text."""
+"""Emulation: a text is the oracle, so no model is run and the engine counts rounds for exactly that text."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
+from paceline.api.model import LanguageModel
+from paceline.api.pictures import TokenPicture
+from paceline.bench.dictionaries import Tally
 from paceline.bench.suites import Prompt, Workload
 from paceline.context import Ints
+from paceline.drafters import make_drafter
 from paceline.errors import InputError
 from paceline.targets.replay import ReplayTarget, open_vocabulary
 from paceline.vocabulary import Vocabulary
@@ -65,6 +70,33 @@ def _refuse_alike(texts: dict[str, Ints], starts: dict[str, int]) -> None:
                     f"texts {other!r} and {key!r} begin alike, so the replay of one would be taken for the other's; "
                     "give a prompt long enough to tell them apart, or leave one out"
                 )
+
+
+@dataclass(frozen=True)
+class Passage:
+    """One text, and how it was written."""
+
+    key: str
+    tally: Tally
+    picture: TokenPicture
+
+
+def replayed(given: Replay, method: str, budget: int) -> Iterator[Passage]:
+    """Every text of a replay by a method, whose drafts have up to so many tokens. `paceline.bench.dictionaries` counts
+    the same without the engine."""
+    drafter = make_drafter(method)
+    with ExitStack() as leaving:
+        leaving.callback(drafter.dispose)
+        for key, text in given.texts.items():
+            drafter.reset()
+            lm = LanguageModel(given.target, given.vocabulary)  # with no rows of the text before
+            prompt = text[: given.starts[key]]
+            how = {"planner": f"fixed:{budget}", "max_new_tokens": len(text) - len(prompt), "ignore_eos": True}
+            found = lm.generate(prompt, method=drafter, **how)
+            assert found.tokens == text[len(prompt) :].tolist(), "a draft changes no token of the text"
+            shown = given.vocabulary.text(prompt)
+            picture = TokenPicture(shown, tuple(found.pieces), found.totals, title=key)
+            yield Passage(key, Tally.of(found.totals), picture)
 
 
 def stopped() -> float:

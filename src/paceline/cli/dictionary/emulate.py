@@ -28,8 +28,8 @@ from paceline.errors import InputError
 from paceline.files import check_output, write_whole
 
 if TYPE_CHECKING:
-    from paceline.bench.dictionaries.replaying import Passage
-    from paceline.bench.dictionaries.tally import Tally
+    from paceline.bench.dictionaries import Tally
+    from paceline.bench.run.emulation import Passage
 
 BUDGET = 8
 OF_FILES = re.compile(r"\b(dictionary|hybrid)\b(?!\s*[:=\w])")
@@ -78,9 +78,8 @@ def add(actions: Subparsers) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    from paceline.bench.dictionaries.replaying import Passage, replayed
-    from paceline.bench.dictionaries.tally import total
-    from paceline.bench.run.emulation import replay
+    from paceline.bench.dictionaries import total
+    from paceline.bench.run.emulation import Passage, replay, replayed
     from paceline.bench.suites import open_suite
 
     if options.budget < 1:

@@ -1,4 +1,5 @@
-"""How many steps a text takes with a dictionary, for many dictionaries at once.
+"""What dictionaries save, counted on known texts: no model is run. How many steps a text takes with a dictionary, for
+many dictionaries at once.
 
 Dictionaries of one (tokenizer, language, order) differ in two numbers only. Their entries are keys of the same
 statistics in order of frequency, so a smaller dictionary is the beginning of a larger one; and what a key proposes at
@@ -14,15 +15,15 @@ Then the text is walked: from each place to the one behind what was accepted and
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, astuple, dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from paceline.bench.dictionaries.tally import Tally
 from paceline.dictionary.counting import Counts
 from paceline.dictionary.statistics import NOWHERE, Statistics, rolling, statistics
+from paceline.engine.account import Totals
 from paceline.errors import InputError
 from paceline.vocabulary import Vocabulary
 
@@ -34,6 +35,66 @@ NEVER = np.iinfo(np.int32).max
 """The rank of a key that a dictionary does not hold, whatever its size."""
 
 Places = NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Tally:
+    """Sums over the steps of a text, or of many, and the ratios of the DictSpec paper; one over nothing is 0.
+
+    A step writes the tokens that it accepts and one more, the model's own. So does a text's last step: a draft is cut
+    to leave the last token to the model, as `paceline.engine.loop` cuts it to the room that is left, and what is cut
+    off counts neither as proposed nor as accepted. Hence tokens = steps + accepted, and without a remainder
+
+        speed_up = 1 + coverage * accepted_per_draft
+
+    In the engine's words (`paceline.engine.account`) steps are rounds, proposed tokens are drafted ones, and the
+    speed-up is the tokens per round.
+    """
+
+    tokens: int
+    steps: int
+    drafts: int
+    """Steps that had a draft."""
+    proposed: int
+    accepted: int
+
+    @classmethod
+    def of(cls, totals: Totals) -> Tally:
+        """What the engine counted."""
+        return cls(totals.tokens, totals.rounds, totals.drafting_rounds, totals.drafted, totals.accepted)
+
+    @property
+    def speed_up(self) -> float:
+        return _ratio(self.tokens, self.steps)
+
+    @property
+    def coverage(self) -> float:
+        return _ratio(self.drafts, self.steps)
+
+    @property
+    def accepted_per_draft(self) -> float:
+        """The paper's mean accepted draft length."""
+        return _ratio(self.accepted, self.drafts)
+
+    @property
+    def acceptance(self) -> float:
+        return _ratio(self.accepted, self.proposed)
+
+    def as_dict(self) -> dict[str, float]:
+        """The sums and the ratios."""
+        return asdict(self) | {name: getattr(self, name) for name in RATIOS}
+
+
+RATIOS = ("speed_up", "coverage", "accepted_per_draft", "acceptance")
+
+
+def total(tallies: Iterable[Tally]) -> Tally:
+    """The sums over many texts."""
+    return Tally(*map(sum, zip((0,) * 5, *map(astuple, tallies), strict=True)))
+
+
+def _ratio(part: float, whole: float) -> float:
+    return part / whole if whole else 0.0
 
 
 @dataclass(frozen=True, kw_only=True)

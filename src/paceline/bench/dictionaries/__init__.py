@@ -1,1 +1,0 @@
-"""What dictionaries save, counted on known texts: no model is run."""
