@@ -12,7 +12,6 @@ import pytest
 
 import paceline
 from paceline.bench import draft_cost, forwards, made_up
-from paceline.bench.law_cost import law_costs
 from paceline.cli import main
 from paceline.cli.bench import draft_cost as command
 from paceline.context import Context
@@ -259,7 +258,7 @@ def test_what_forwards_cannot_be_of_is_told(given: list[str], said: str, capsys:
 
 
 def test_the_law_is_timed_for_rows_of_every_certainty() -> None:
-    found = law_costs(300, 2)
+    found = draft_cost.law_costs(300, 2)
     assert {len(row) for row in found.values()} == {4}
     assert min(value for row in found.values() for value in row.values()) > 0
 

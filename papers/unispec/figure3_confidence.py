@@ -15,7 +15,7 @@ import numpy as np
 
 from paceline import DraftTree
 from paceline.bench import Estimate, Summary
-from papers.common import Claim, Curve, Panel, Report, Way, script
+from papers.common import Claim, Curve, Panel, Report, Way, script, write
 from papers.unispec.common import Lab, parser
 
 BINS = 10
@@ -27,12 +27,8 @@ def note(nodes: Nodes, tree: DraftTree, tokens: Sequence[int]) -> None:
     """A round: what was sent, and what came."""
     if not len(tree):
         return
-    taken, node = np.zeros(len(tree), np.int64), -1
-    for token in tokens:
-        child = tree.child(node, token)
-        if child is None:
-            break
-        taken[child], node = 1, child
+    taken = np.zeros(len(tree), np.int64)
+    taken[tree.along(tokens)] = 1
     shown = np.ones(len(tree), np.bool_) if tree.probes is None else ~tree.probes
     nodes[0].extend(round(float(one), 5) for one in np.exp(np.minimum(tree.path_scores(), 0.0))[shown])
     nodes[1].extend(int(one) for one in taken[shown])
@@ -114,7 +110,7 @@ def main() -> None:
     runs = lab.races({"run": {"methods": [lab.method, "auto"], "watch": watch}})
     if kept.exists():
         nodes = json.loads(kept.read_text(encoding="utf8"))
-    kept.write_text(json.dumps({entry: its for entry, its in nodes.items() if its[0]}), encoding="utf8")
+    write(kept, json.dumps({entry: its for entry, its in nodes.items() if its[0]}))
     lab.show(report(runs["run"], {entry: its for entry, its in nodes.items() if its[0]}))
 
 

@@ -142,6 +142,16 @@ class DraftTree:
             found = found[~self.probes[found]]
         return int(found[0]) if len(found) else None
 
+    def along(self, tokens: Iterable[int]) -> list[int]:
+        """The nodes that these tokens lead to from the root, one after the other, as far as the draft has them."""
+        found, node = list[int](), ROOT
+        for token in tokens:
+            if (child := self.child(node, token)) is None:
+                break
+            found.append(child)
+            node = child
+        return found
+
     def depths(self) -> Ints:
         """Each node's distance from the root: 1 for the children of the root."""
         return self._depths.copy()

@@ -16,7 +16,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, cached_property, partial
 from statistics import fmean, median
 from typing import NamedTuple
 
@@ -27,9 +27,10 @@ from paceline.bench.made_up import BEST, VOCABULARY, Foretold
 from paceline.bench.race import Clock, Contestant, Race
 from paceline.context import Context, Ending
 from paceline.drafters.base import Ask, Budget, Drafter, Plain, Seen
-from paceline.law import Sampling
+from paceline.law import KeyedDice, Law, Noise, Sampling
 from paceline.targets.base import SPARE_ROWS, Request, Rows, Target, Want
-from paceline.targets.reading import Top
+from paceline.targets.reading import Floats, Top
+from paceline.targets.replay import ReplayRows
 from paceline.targets.scores import Scores
 from paceline.tree import EMPTY, ROOT, DraftTree, Ints
 from paceline.verify import Verdict
@@ -43,6 +44,18 @@ WARM = 2
 """Rounds of a model that are not counted."""
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 PLAIN = Plain.name
+HISTORY = 2000
+"""Tokens before a choice, which penalties look at."""
+SETTINGS = {
+    "greedy": Sampling(),
+    "t=0.8 top-p 0.9": Sampling(temperature=0.8, top_p=0.9),
+    "t=0.8 top-k 50": Sampling(temperature=0.8, top_k=50),
+    "t=0.8 min-p 0.05": Sampling(temperature=0.8, min_p=0.05),
+    "t=1": Sampling(temperature=1.0),
+    "t=0.8 top-p 0.9, penalties": Sampling(
+        temperature=0.8, top_p=0.9, repetition_penalty=1.1, presence_penalty=0.5, frequency_penalty=0.3
+    ),
+}
 
 
 class Told(Scores):
@@ -52,27 +65,12 @@ class Told(Scores):
         super().__init__(request, None)
         self._told = top
 
-    def choices(self) -> Ints:
-        return self._told.ids[:, 0]
-
-    def choice(self, node: int) -> int:
-        return int(self._told.ids[node - ROOT, 0])
+    @cached_property
+    def _best(self) -> tuple[Ints, Floats]:
+        return self._told.ids[:, 0], self._told.logits[:, 0]
 
     def top(self, k: int) -> Top:
         return Top(self._told.ids[:, :k], self._told.logits[:, :k], self._told.log_z)
-
-
-class NoRows(Rows):
-    """The cache of a model that is not there."""
-
-    def _copy(self, other: Rows, count: int) -> None:
-        pass
-
-    def _gather(self, rows: Ints) -> None:
-        pass
-
-    def check(self) -> None:
-        pass
 
 
 class Took(NamedTuple):
@@ -164,25 +162,19 @@ class Rider(Contestant[None, Took]):
     def _teach(self) -> None:
         """Score every token of the vocabulary once, so that drafts are as large as they get."""
         for tokens in np.array_split(np.arange(len(self._made.ids)), 64):
-            request = Request.of_tree(NoRows(), int(tokens[0]), DraftTree.chain(tokens[1:]))
+            request = Request.of_tree(ReplayRows(), int(tokens[0]), DraftTree.chain(tokens[1:]))
             told = Told(request, self._made.top(tokens))
             self._drafter.propose([Ask(self._state, Budget(1, 1))])  # without a draft it may spare itself the learning
             self._drafter.observe([Seen(self._state, Verdict((), (int(tokens[0]),), 0), told)])
 
     def _followed(self, tree: DraftTree) -> Seen:
         """The round as the text decides it, committed."""
-        request = Request.of_tree(NoRows(), self._context.root, tree)
-        path, tokens, node = list[int](), list[int](), ROOT
+        request = Request.of_tree(ReplayRows(), self._context.root, tree)
         text, place = self._made.text, len(self._context)
-        while True:
-            token = int(text[place + len(tokens)])
-            tokens.append(token)
+        path = tree.along(text[place : len(text) - 2])
+        tokens = text[place : place + len(path) + 1].tolist()
+        for token in tokens:
             self._context.commit(token)
-            child = tree.child(node, token)
-            if child is None or place + len(tokens) + 1 >= len(text):
-                break
-            path.append(child)
-            node = child
         told = Told(request, self._made.top(request.tokens))
         return Seen(self._state, Verdict(tuple(path), tuple(tokens), len(path)), told)
 
@@ -286,5 +278,37 @@ def reading(rows: Sequence[int], *, repeats: int, vocabulary: int = VOCABULARY) 
 
 def _read(logits: torch.Tensor) -> float:
     chain = DraftTree.chain([0] * (len(logits) - 1)) if len(logits) > 1 else EMPTY
-    scores = Scores(Request.of_tree(NoRows(), 0, chain, Want(top=BEST)), logits)
+    scores = Scores(Request.of_tree(ReplayRows(), 0, chain, Want(top=BEST)), logits)
     return _seconds(lambda: scores.top(BEST))
+
+
+def law_costs(vocabulary: int, repeats: int) -> dict[str, dict[str, float]]:
+    """What the law costs per emitted token, from logits to the choice: median milliseconds by settings and by how
+    certain a row of logits is."""
+    table, tokens = _law_rows(vocabulary), np.random.default_rng(1).integers(0, vocabulary, HISTORY)
+    return {
+        name: {kind: _milliseconds(row, sampling, tokens, repeats) for kind, row in table.items()}
+        for name, sampling in SETTINGS.items()
+    }
+
+
+def _law_rows(vocabulary: int) -> dict[str, torch.Tensor]:
+    """From certain to uniform."""
+    random = np.random.default_rng(0)
+    spread = random.normal(0, 3, vocabulary).astype(np.float32)
+    peaked, certain = spread.copy(), spread.copy()
+    peaked[random.choice(vocabulary, 8, replace=False)] += 12
+    certain[7] += 30
+    flat = random.normal(0, 0.05, vocabulary).astype(np.float32)
+    named = {"certain": certain, "a few peaks": peaked, "deviation 3": spread, "nearly flat": flat}
+    return {name: torch.from_numpy(row) for name, row in named.items()}
+
+
+def _milliseconds(row: torch.Tensor, sampling: Sampling, tokens: np.ndarray, repeats: int) -> float:
+    """The median over positions, each with its own noise."""
+    law, dice = Law(sampling, len(tokens) // 2), KeyedDice(Noise(0))
+
+    def choose(index: int) -> None:
+        dice.choose(index, law.distribution(row, tokens))
+
+    return 1000 * median(_seconds(partial(choose, index)) for index in range(repeats))

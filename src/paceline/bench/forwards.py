@@ -13,11 +13,13 @@ import statistics
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
 import torch
 
+from paceline.bench.race import Clock, Contestant, Race
 from paceline.errors import InputError
 from paceline.targets.base import Request, Rows
 from paceline.targets.hf.lean import Lean
@@ -135,25 +137,34 @@ def paths_of(target: HFTarget) -> dict[str, list[Path]]:
     return found if target.fixed is None else found | {"fixed": [target.fixed, target.own]}
 
 
+class Step(Contestant[None, None]):
+    """A forward along one path, or the library's own."""
+
+    def __init__(self, name: str, step: Callable[[], object]) -> None:
+        self.name, self._step = name, step
+
+    def do(self, task: None, clock: Clock) -> None:
+        self._step()
+
+
 def _timed(
     target: HFTarget, requests: list[Request], context: int, repeats: int, theirs: _Library | None
 ) -> Iterator[Forward]:
-    paths, taken, logits = paths_of(target), dict[str, list[float]](), dict[str, torch.Tensor]()
-    behind = None if theirs is None else theirs.read(requests[0])
-    for turn in range(WARM + repeats):
-        for name, tried in list(paths.items())[:: -1 if turn % 2 else 1]:
-            target.paths = tried
-            taken.setdefault(name, []).append(_seconds(lambda: target.score(requests), target.device))
-        if behind is not None:
-            taken.setdefault(THEIRS, []).append(_seconds(behind, target.device))
-    for name, tried in paths.items():
-        target.paths = tried
-        logits[name] = target.score(requests)[-1].logits.float()
-    scale = float(logits["own"].std())
-    for name, seconds in taken.items():
-        gap = float((logits[name] - logits["own"]).square().mean().sqrt()) / scale if name in logits else 0.0
-        median, size = 1000 * statistics.median(seconds[WARM:]), len(requests[0].tokens)
-        yield Forward(name, context, len(requests), size, median, gap)
+    def along(path: list[Path]) -> torch.Tensor:
+        target.paths = path
+        return target.score(requests)[-1].logits
+
+    paths = paths_of(target)
+    steps = [Step(name, partial(along, path)) for name, path in paths.items()]
+    steps += [] if theirs is None else [Step(THEIRS, theirs.read(requests[0]))]
+    race = Race(contestants=steps, settle=partial(_wait, target.device), tidy=False)
+    heats = list(race.run([None], passes=WARM + repeats))[WARM:]
+    logits = {name: along(path).float() for name, path in paths.items()}
+    own = logits["own"]
+    for step in steps:
+        gap = float((logits.get(step.name, own) - own).square().mean().sqrt() / own.std())
+        milliseconds = 1000 * statistics.median(heat.laps[step.name].seconds for heat in heats)
+        yield Forward(step.name, context, len(requests), len(requests[0].tokens), milliseconds, gap)
 
 
 class _Library:

@@ -73,7 +73,6 @@ def run(options: argparse.Namespace) -> int:
     import torch
 
     from paceline.bench import draft_cost, made_up
-    from paceline.bench.law_cost import law_costs
 
     made = draft_cost.made_for(options.rounds)
     with _makers(made) as makers:
@@ -100,7 +99,7 @@ def run(options: argparse.Namespace) -> int:
             for dtype, by_rows in read.items()
         },
         "drafts": drafts,
-        "law": law_costs(made_up.VOCABULARY, LAW_REPEATS),
+        "law": draft_cost.law_costs(made_up.VOCABULARY, LAW_REPEATS),
         "vocabulary": made_up.VOCABULARY,
         "context": draft_cost.CONTEXT,
         "best": made_up.BEST,
