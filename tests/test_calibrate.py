@@ -13,9 +13,8 @@ import pytest
 
 from engine import PROMPT, SIZE, tabled, write
 from paceline.bench.calibrate import Calibrator, Method, Plan
-from paceline.bench.calibrate.hindsight import Trail, corrected, places, told
 from paceline.bench.calibrate.seconds import MOST_REPEATS, Rounds, Took, measured
-from paceline.bench.calibrate.texts import Course, Walk
+from paceline.bench.calibrate.texts import Course, Trail, Walk, corrected, places, told
 from paceline.cli import main
 from paceline.context import Context, Ending
 from paceline.drafters import Budget, Drafter, Plain, make_drafter

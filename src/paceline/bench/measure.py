@@ -10,7 +10,7 @@ from typing import Any
 
 from paceline.api.model import LanguageModel
 from paceline.bench.calibrate import Calibrator, Method, Plan
-from paceline.bench.calibrate.prompts import SAMPLES, prompts_of
+from paceline.bench.calibrate.texts import SAMPLES, prompts_of
 from paceline.bench.machine import hushed
 from paceline.bench.race import Progress, silent
 from paceline.bench.run.setup import RunOptions, opened

@@ -79,7 +79,7 @@ def add(commands: Subparsers) -> None:
 
 def run(options: argparse.Namespace) -> int:
     from paceline.bench.calibrate import Calibrator
-    from paceline.bench.calibrate.prompts import SAMPLES, prompts_of
+    from paceline.bench.calibrate.texts import SAMPLES, prompts_of
     from paceline.bench.machine import threads
     from paceline.planning.stored import Unreadable, load, path_of, update
     from paceline.targets.setup import setup_of

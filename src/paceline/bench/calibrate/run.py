@@ -16,9 +16,8 @@ from typing import Self
 
 import numpy as np
 
-from paceline.bench.calibrate.hindsight import corrected, sizes_to, told
 from paceline.bench.calibrate.seconds import EXPENSIVE, LEAST_REPEATS, ROWS, SPARSE, measured
-from paceline.bench.calibrate.texts import Course, Walk
+from paceline.bench.calibrate.texts import Course, Walk, corrected, sizes_to, told
 from paceline.bench.race import Progress, silent
 from paceline.context import Ints
 from paceline.drafters.base import Drafter

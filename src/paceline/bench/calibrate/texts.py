@@ -1,27 +1,126 @@
-"""Texts of a method on calibration prompts: written once with large drafts, which tell of smaller ones too, and once
-with small drafts to hold against that.
+"""Texts of a method on calibration prompts, and what drafts of every size would have brought along them.
 
-Under the coupled rule the first text is plain decoding's own, so that needs no run of its own; the second run follows
-it, so that both do the same work. Each method forgets before every prompt, as it does in benchmarks.
+Each text is written once with large drafts, which tell of smaller ones too, and once with small drafts to hold against
+that. Under the coupled rule the first text is plain decoding's own, so that needs no run of its own; the second run
+follows it, so that both do the same work. Each method forgets before every prompt, as it does in benchmarks.
+
+Of a round with the largest draft everything is known: the nodes with their scores, and the tokens that came. A draft of
+g nodes would have been its best g, so how far it would have led can be counted exactly. Where it would have ended
+earlier, another round would have followed, from a place that the large draft holds, too: its draft is taken to be the
+best g nodes below that place. So the rounds of a smaller size are counted along the same text, and not only at the
+places where rounds of the largest began, which lie behind everything that was easy.
+
+For a source whose drafts do not depend on what was scored this is what a run with g nodes does. One that learns from
+scored nodes learns less from fewer: `corrected` mends that by a run at one small size.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from itertools import zip_longest
+from pathlib import Path
 
 import numpy as np
 
-from paceline.bench.calibrate.hindsight import Trail
 from paceline.bench.run.contestant import Job
 from paceline.bench.run.ours import Drafting, Ours
+from paceline.bench.suites import encode, open_suite
+from paceline.bench.suites.prompts import Prompt, spread
+from paceline.bench.suites.suites import is_here
 from paceline.context import Ints
 from paceline.drafters.base import Drafter
 from paceline.law import Sampling
+from paceline.planning.acceptance import Point, Spot
 from paceline.planning.base import Outcome
 from paceline.planning.fixed import Fixed
 from paceline.targets.base import Target
+from paceline.tree import DraftTree, ancestors
+from paceline.vocabulary import Vocabulary
+
+SAMPLES = 5
+"""As the paper has it: more changed its sizes little."""
+LANGUAGES = ("en", "pl", "uk")
+SIZES = (*range(17), 18, 20, 22, 24, 28, 32, 40, 48, 56, 64, 80, 96, 112, 128, 160, 192, 224, 256)
+
+
+def prompts_of(asked: str | None, vocabulary: Vocabulary, samples: int = SAMPLES) -> list[tuple[str, Ints]]:
+    """So many prompts of a suite or of a file of prompts, by their names, in the model's tokens; by default requests
+    and, where there are any, running texts to go on from."""
+    if asked is None:
+        picked = _mixed()[:samples]
+    else:
+        spec = f"prompts:{asked}" if ":" not in asked and Path(asked).is_file() else asked
+        found = list(open_suite(spec, limit=samples).prompts)
+        picked = spread(found, min(samples, len(found)))
+    return [(prompt.key, encode(vocabulary, prompt)) for prompt in picked]
+
+
+def _mixed() -> list[Prompt]:
+    """Requests and running texts take turns, and so do languages, so that any few of them are of several kinds."""
+    requests = open_suite("dictspec", languages=LANGUAGES, limit=2).prompts
+    if not is_here("continuation"):
+        return list(requests)
+    texts = open_suite("continuation", languages=LANGUAGES, limit=2).prompts
+    return [prompt for pair in zip(_in_turns(texts), _in_turns(requests), strict=False) for prompt in pair]
+
+
+def _in_turns(prompts: Sequence[Prompt]) -> list[Prompt]:
+    """The first of each language, then the second of each."""
+    rows = zip_longest(*([prompt for prompt in prompts if prompt.language == one] for one in LANGUAGES))
+    return [prompt for row in rows for prompt in row if prompt is not None]
+
+
+@dataclass(frozen=True, eq=False)
+class Trail:
+    """A round as it can be told again for any size."""
+
+    ranks: tuple[tuple[int, ...], ...]
+    """For each place on the way that was accepted, and for every node further on: how many nodes below that place
+    would be drafted before it."""
+    nodes: int
+    """How many the draft held."""
+    probes: int
+    emitted: int
+
+    @classmethod
+    def of(cls, tree: DraftTree, tokens: Sequence[int]) -> Trail:
+        path = tree.along(tokens)
+        order, below = places(tree), ancestors(tree.parents) & ~np.eye(len(tree), dtype=np.bool_)
+        probes = np.zeros(len(tree), np.bool_) if tree.probes is None else tree.probes
+        ranks = []
+        for start in range(len(path)):
+            nodes = order[~probes & (below[:, path[start - 1]] if start else True)]
+            ranks.append(tuple(int((nodes < order[later]).sum()) for later in path[start:]))
+        return cls(tuple(ranks), len(tree) - int(probes.sum()), int(probes.sum()), len(tokens))
+
+    def rounds(self, size: int) -> int:
+        """How many rounds of that size the tokens would have taken."""
+        at = count = 0
+        while at < self.emitted:
+            at += 1 + next((n for n, rank in enumerate(self._ahead(at)) if rank >= size), len(self._ahead(at)))
+            count += 1
+        return count
+
+    def sent(self, size: int) -> int:
+        """Rows beside the root, in each of those rounds."""
+        return min(size, self.nodes) + (self.probes if size else 0)
+
+    def _ahead(self, at: int) -> tuple[int, ...]:
+        return self.ranks[at] if at < len(self.ranks) else ()
+
+
+def places(tree: DraftTree) -> Ints:
+    """Which comes when a draft is cut to its best nodes, as `DraftTree.top` ranks them; sampled ones are cut in the
+    order of the draft."""
+    index = np.arange(len(tree))
+    if tree.drawn:
+        return index
+    found = np.empty(len(tree), np.int64)
+    found[np.lexsort((index, tree.depths(), -tree.path_scores()))] = index
+    return found
 
 
 class Walk(Fixed):
@@ -86,3 +185,37 @@ class Course:
         written = ours.write(job, time.perf_counter)
         walk.tokens = np.concatenate([prompt, np.asarray(written.tokens, np.int64)])
         return walk
+
+
+def sizes_to(most: int) -> list[int]:
+    """The sizes at which tokens are counted."""
+    return sorted({*(size for size in SIZES if size < most), most})
+
+
+def told(trails: Sequence[Trail], size: int) -> Point:
+    """What drafts of up to ``size`` nodes would have brought along the same texts."""
+    tokens, rounds = 0, Counter[int]()
+    for trail in trails:
+        tokens += trail.emitted
+        rounds[trail.sent(size)] += trail.rounds(size)
+    count = sum(rounds.values())
+    sent = {rows: number / count for rows, number in sorted(rounds.items())}
+    return Point(nodes=size, tokens=tokens / count, sent=sent)
+
+
+def corrected(points: Iterable[Point], spot: Spot | None) -> tuple[Point, ...]:
+    """What was told of smaller sizes, with what a run at one of them found: its ratio holds up to that size and decays
+    from there, by the logarithm of the size, to 1 at the largest, of which nothing had to be told."""
+    points = tuple(points)
+    if spot is None:
+        return points
+    most = points[-1].nodes
+    if spot.nodes >= most:
+        return points
+
+    def mended(point: Point) -> Point:
+        past = np.log(max(point.nodes, spot.nodes) / spot.nodes) / np.log(most / spot.nodes)
+        share = float(np.exp(np.log(spot.ratio) * (1 - past))) if point.nodes else 1.0
+        return Point(nodes=point.nodes, tokens=1 + (point.tokens - 1) * share, sent=point.sent)
+
+    return tuple(map(mended, points))
