@@ -23,9 +23,9 @@ import numpy as np
 import pandas as pd
 
 from paceline.bench.run.directory import Run
-from paceline.bench.sameness import differences, other_texts
 from paceline.bench.statistics import Estimate, difference, holm
 from paceline.bench.summary import Summary, of_cell
+from paceline.bench.texts import first_difference
 from paceline.bench.warnings import warnings
 from paceline.errors import InputError
 
@@ -33,6 +33,10 @@ LEVEL = 0.01
 """How often a comparison may call something by chance."""
 TEXT = ["entry", "prompt", "turn"]
 """What a text in one run has in common with its counterpart in another."""
+WHICH_TEXTS = ("methods", "peers", "limit", "tasks", "langs", "repeat")
+"""Parts of a recipe that say which texts there are, not what is in them."""
+SAME_TEXT = ("the model's fingerprint", "the model's dtype", "temperature", "seed", "ignore_eos", "rule")
+"""Where these facts are equal, an entry must write the same text."""
 
 
 class Call(StrEnum):
@@ -199,3 +203,64 @@ def across(runs: Sequence[Run], plain: str | None = None) -> list[Between]:
     for between in found:
         between.findings = [next(findings) for _ in between.findings]
     return found
+
+
+# --- whether two runs are runs of the same thing: settings, model, machine, and the texts themselves ---
+
+
+def facts(run: Run) -> dict[str, Any]:
+    """What a run was made of, by names in words: model, recipe, entries, and where it was begun."""
+    about, first = run.about, next(iter(run.about.sittings), {})
+    git = first.get("git") or {}
+    entries = {
+        f"{entry['name']}: {name}": value
+        for entry in about.entries
+        for name, value in entry.items()
+        if name not in ("name", "ours")
+    }
+    return {
+        **{f"the model's {name}": value for name, value in about.model.items()},
+        **{name: value for name, value in about.recipe.items() if name not in WHICH_TEXTS},
+        **entries,
+        **{f"the version of {name}": value for name, value in (first.get("versions") or {}).items()},
+        **{f"the machine's {name}": value for name, value in (first.get("machine") or {}).items()},
+        "the number of threads": first.get("threads"),
+        "the commit": None if not git else (git.get("commit") or "") + (" with changes" if git.get("changed") else ""),
+    }
+
+
+def differences(old: Run, new: Run) -> Iterator[str]:
+    """A sentence for each fact that both runs have and that differs, and for each entry that only one has."""
+    was, now = facts(old), facts(new)
+    for name in was:
+        if name in now and was[name] != now[name]:
+            yield f"{name} was {_said(was[name])} and is {_said(now[name])}"
+    for one, other in ((new, old), (old, new)):
+        yield from (f"{entry} is only in {one.name}" for entry in one.entries if entry not in other.entries)
+
+
+def other_texts(old: Run, new: Run, common: pd.DataFrame) -> Iterator[str]:
+    """Which entries wrote other texts than before, where they must be the same. ``common`` has the numbers of the texts
+    that each wrote in both, ``text`` and ``text_base``. Of a text that was shorter in one run, only so much counts."""
+    was, now = facts(old), facts(new)
+    if any(was.get(name) != now.get(name) for name in SAME_TEXT):
+        return
+    for entry, pairs in common.groupby("entry", sort=False):
+        partings = []
+        for number, before in zip(pairs.text, pairs.text_base, strict=True):
+            record, tokens = new.records[number], old.records[before].tokens
+            place = first_difference(record.tokens, tokens)
+            if place is not None and place < min(len(record.tokens), len(tokens)):
+                partings.append((record.prompt, place + 1))
+        if partings:
+            prompt, place = partings[0]
+            yield (
+                f"{len(partings)} of {len(pairs)} texts of {entry} are not the ones it wrote before, though seed, "
+                f"weights and settings are: the first is {prompt}, from token {place} on"
+            )
+
+
+def _said(value: Any) -> str:
+    if isinstance(value, list):
+        return ", ".join(map(str, value))
+    return "not given" if value is None else str(value)
