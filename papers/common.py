@@ -14,7 +14,7 @@ from io import StringIO
 from pathlib import Path
 from typing import Any
 
-from paceline.bench import Estimate
+from paceline.bench import Estimate, write_whole
 
 INKED, INK = ("text.color", "axes.labelcolor", "axes.edgecolor", "xtick.color", "ytick.color"), "#777777"
 """Of words and axes: readable on light and dark."""
@@ -175,6 +175,19 @@ def _draw(axes: Any, panel: Panel) -> None:
     axes.grid(alpha=0.3)
     if len(panel.curves) > 1:
         axes.legend(frameon=False, fontsize="small")
+
+
+def write(file: Path, text: str) -> None:
+    """The whole file or none, in a folder that is made where there is none."""
+    file.parent.mkdir(parents=True, exist_ok=True)
+    write_whole(file, text)
+
+
+def progress(doing: str, done: int = 0, total: int = 0) -> None:
+    """What is being done, on the last line of a terminal; an empty text clears the line."""
+    if sys.stderr.isatty():
+        count = f" ({done} of {total})" if total else ""
+        print(f"\r\033[K{doing}{count}", end="\r", file=sys.stderr, flush=True)
 
 
 def parser(said: str | None) -> argparse.ArgumentParser:

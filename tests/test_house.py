@@ -17,6 +17,7 @@ from pathlib import Path
 import pytest
 
 import paceline
+import paceline.bench
 
 ROOT = Path(__file__).resolve().parent.parent
 SRC = ROOT / "src" / "paceline"
@@ -198,6 +199,10 @@ def test_scripts_of_papers_use_what_users_have() -> None:
     assert files
     assert [c for f in files for c in private_imports(f.relative_to(ROOT), f.read_text(encoding="utf8"))] == []
     assert len(private_imports(Path("a.py"), "from paceline.bench.run.desk import Plan\nimport paceline.law")) == 2
+
+
+def test_what_scripts_of_papers_may_use_resolves() -> None:
+    assert [name for name in paceline.bench.__all__ if getattr(paceline.bench, name, None) is None] == []
 
 
 def test_every_script_of_papers_is_listed_and_every_item_has_its_line() -> None:

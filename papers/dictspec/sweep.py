@@ -88,11 +88,10 @@ def sweep(out: Path, settings: Settings, workers: int, tell: Callable[[str], Non
 def _begin(out: Path, settings: Settings) -> None:
     """Make the folder, or see that it holds this very sweep."""
     wanted, file = settings.identity(), out / SETTINGS
-    if out.exists() and not file.exists() and any(out.iterdir()):
+    if out.exists() and not file.exists() and any(not one.name.startswith(".") for one in out.iterdir()):
         raise ValueError(f"{out} is there and is no sweep; give another --out")
     if not file.exists():
-        (out / "counts").mkdir(parents=True, exist_ok=True)
-        write(file, json.dumps(wanted, indent=1, ensure_ascii=False))
+        common.write(file, json.dumps(wanted, indent=1, ensure_ascii=False))
     known = json.loads(file.read_text(encoding="utf8"))
     if other := [name for name in wanted if known.get(name) != wanted[name]]:
         name = other[0]
@@ -107,9 +106,10 @@ def _counted(out: Path, settings: Settings, language: str, tell: Callable[[str],
     counts, held = _counts_of(out, language)
     if not held.exists():
         tell(f"counting words of {language}")
+        counts.parent.mkdir(exist_ok=True)
         train, documents = split_corpus(open_corpus(settings.texts[language]), settings.test_words)
         count_ngrams(Corpus.of_lines(train), order=max(settings.orders), limit=settings.ngrams).save(counts)
-        write(held, json.dumps({"train_words": _words(train), "documents": documents}, ensure_ascii=False))
+        common.write(held, json.dumps({"train_words": _words(train), "documents": documents}, ensure_ascii=False))
     return int(json.loads(held.read_text(encoding="utf8"))["train_words"])
 
 
@@ -137,7 +137,7 @@ def measure(job: tuple[Path, Settings, Pair]) -> Pair:
         budget=settings.budget,
     )
     rows = [json.dumps(about | one.as_dict(), ensure_ascii=False) for one in found]
-    write(cells_of(out, pair), "".join(f"{row}\n" for row in rows))
+    common.write(cells_of(out, pair), "".join(f"{row}\n" for row in rows))
     return pair
 
 
@@ -217,13 +217,6 @@ def _slug(name: str) -> str:
 
 def _words(texts: Iterable[str]) -> int:
     return sum(len(text.split()) for text in texts)
-
-
-def write(file: Path, text: str) -> None:
-    """The whole file or none."""
-    half = file.with_name(f"{file.name}.partial")
-    half.write_text(text, encoding="utf8")
-    half.replace(file)
 
 
 def reader(said: str | None) -> argparse.ArgumentParser:

@@ -105,13 +105,13 @@ class Lab:
         """The best size of a method on this machine."""
         if label not in self.calibrated:
             seconds = self.options.calibration_seconds * prompts / 5
-            how = {"prompts": prompts, "temperature": self.temperature, "seed": self.options.seed}
+            how: dict[str, Any] = {"prompts": prompts, "temperature": self.temperature, "seed": self.options.seed}
+            how |= {"seconds": seconds, "progress": common.progress}
             with self._trying(label, threads):
-                found = calibrate_method(self.model(dtype), method or self.method, seconds=seconds, **how)
+                found = calibrate_method(self.model(dtype), method or self.method, **how)
                 self.calibrated[label] = found
-                self.out.mkdir(parents=True, exist_ok=True)
                 text = json.dumps({label: vars(one) for label, one in self.calibrated.items()}, indent=1)
-                self._file.write_text(f"{text}\n", encoding="utf8")
+                common.write(self._file, f"{text}\n")
         return self.calibrated.get(label)
 
     def size(self) -> Calibrated:
@@ -129,8 +129,8 @@ class Lab:
         if usual["langs"] is None and given.suite == SUITE:
             usual["langs"] = listed(LANGUAGES)
         with self._trying(name, None):
-            place = self.out / name.replace(" ", "-")
-            found = race_methods(self.model(dtype), list(dict.fromkeys(methods)), out=place, **usual | options)
+            usual |= {"out": self.out / name.replace(" ", "-"), "progress": common.progress}
+            found = race_methods(self.model(dtype), list(dict.fromkeys(methods)), **usual | options)
             self.runs[name] = found
         return self.runs.get(name)
 
@@ -159,6 +159,7 @@ class Lab:
         except FAILURES as error:
             self.missing[name] = str(error).splitlines()[0]
         finally:
+            common.progress("")
             torch.set_num_threads(before)
 
     def show(self, report: common.Report) -> None:

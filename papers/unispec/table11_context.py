@@ -13,7 +13,7 @@ from functools import partial
 from pathlib import Path
 
 from paceline.bench import Sources, Summary, Vocabulary, languages_of, passages
-from papers.common import Claim, Panel, Report, Way, script
+from papers.common import Claim, Panel, Report, Way, script, write
 from papers.unispec.common import (
     HEAD,
     LANGUAGES,
@@ -92,8 +92,7 @@ def main() -> None:
     if not file.exists():
         text = running_text(given.data, given.langs or listed(LANGUAGES))
         found = prompts(text, lm.vocabulary, lengths_within(limit), given.limit, given.max_new_tokens)
-        lab.out.mkdir(parents=True, exist_ok=True)
-        file.write_text("".join(f"{json.dumps(one, ensure_ascii=False)}\n" for one in found), encoding="utf8")
+        write(file, "".join(f"{json.dumps(one, ensure_ascii=False)}\n" for one in found))
     how = {"suite": f"prompts:{file}", "limit": None, "langs": None, "tasks": None}
     runs = lab.races({"run": {"methods": [entry, "auto"], **how}})
     lab.show(report(runs["run"], limit, size_notes(lab.size())))

@@ -1,13 +1,13 @@
-"""Races of methods, what they found, and counts without a model. The scripts of `papers/` use these names; each is
-fetched on first use."""
+"""Races of methods, what they found, counts without a model, and files written whole. The scripts of `papers/` use
+these names; each is fetched on first use."""
 
 from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from paceline.bench.compare import Between as Between
-    from paceline.bench.dictionaries.emulator import Emulated as Emulated
-    from paceline.bench.dictionaries.emulator import emulate as emulate
+    from paceline.bench.dictionaries import Emulated as Emulated
+    from paceline.bench.dictionaries import emulate as emulate
     from paceline.bench.measure import Calibrated as Calibrated
     from paceline.bench.measure import calibrate_method as calibrate_method
     from paceline.bench.measure import race_methods as race_methods
@@ -23,33 +23,31 @@ if TYPE_CHECKING:
     from paceline.dictionary.corpus import Corpus as Corpus
     from paceline.dictionary.corpus import open_corpus as open_corpus
     from paceline.dictionary.counting import Counts as Counts
+    from paceline.files import write_whole as write_whole
     from paceline.targets.replay import open_vocabulary as open_vocabulary
     from paceline.vocabulary import Vocabulary as Vocabulary
 
     count_ngrams, split_corpus = counting.count, corpus.split_by_document
 
 _HOME = {
-    "Between": "paceline.bench.compare",
-    "Calibrated": "paceline.bench.measure",
-    "Corpus": "paceline.dictionary.corpus",
-    "Counts": "paceline.dictionary.counting",
-    "Emulated": "paceline.bench.dictionaries.emulator",
-    "Estimate": "paceline.bench.statistics",
-    "Figures": "paceline.bench.summary",
-    "Sources": "paceline.bench.suites.sources",
-    "Summary": "paceline.bench.summary",
-    "Vocabulary": "paceline.vocabulary",
-    "calibrate_method": "paceline.bench.measure",
-    "count_ngrams": "paceline.dictionary.counting:count",
-    "difference": "paceline.bench.statistics",
-    "emulate": "paceline.bench.dictionaries.emulator",
-    "languages_of": "paceline.bench.suites.running",
-    "open_corpus": "paceline.dictionary.corpus",
-    "open_vocabulary": "paceline.targets.replay",
-    "passages": "paceline.bench.suites.running",
-    "race_methods": "paceline.bench.measure",
-    "split_corpus": "paceline.dictionary.corpus:split_by_document",
-    "tokenizers_in": "paceline.bench.suites.sources",
+    name: module
+    for module, names in {
+        "paceline.bench.compare": "Between",
+        "paceline.bench.dictionaries": "Emulated emulate",
+        "paceline.bench.measure": "Calibrated calibrate_method race_methods",
+        "paceline.bench.statistics": "Estimate difference",
+        "paceline.bench.suites.running": "languages_of passages",
+        "paceline.bench.suites.sources": "Sources tokenizers_in",
+        "paceline.bench.summary": "Figures Summary",
+        "paceline.dictionary.corpus": "Corpus open_corpus",
+        "paceline.dictionary.corpus:split_by_document": "split_corpus",
+        "paceline.dictionary.counting": "Counts",
+        "paceline.dictionary.counting:count": "count_ngrams",
+        "paceline.files": "write_whole",
+        "paceline.targets.replay": "open_vocabulary",
+        "paceline.vocabulary": "Vocabulary",
+    }.items()
+    for name in names.split()
 }
 """Exported name -> the module that defines it, and its name there where that is another."""
 
