@@ -9,7 +9,12 @@ is not repeated. ``--install`` then writes weights and card to where the package
 from __future__ import annotations
 
 import argparse
+import copy
+import json
+import os
+import shutil
 import sys
+import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -20,21 +25,24 @@ import torch
 from numpy.typing import NDArray
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-from transformers import AutoTokenizer, LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerBase
+from safetensors.torch import save_file
+from transformers import AutoTokenizer, LlamaConfig, LlamaForCausalLM, PreTrainedModel, PreTrainedTokenizerBase
 
 from paceline.errors import InputError
 from paceline.files import partial, terminable, workplace
 from paceline.targets.pocket import bundle
+from paceline.targets.pocket.bundle import CONFIG, WEIGHTS, seal
 from paceline.train import corpus, tokenizers
 from paceline.train.card import CARD, write_models_card
 from paceline.train.corpus import CorpusText
-from paceline.train.export import export, replaced
 from paceline.train.loop import Report, TrainingRun
 from paceline.train.plans import PLANS, POSITIONS, ModelPlan
 
 TOKENIZERS = {"byte-level": (tokenizers.byte_level, 8192), "unigram": (tokenizers.unigram, 6144)}
 CHARACTERS = 4_000_000
 """How much of each language the tokenizers are trained on."""
+MOST_BYTES = 22_000_000
+"""What the weights of all models together may weigh in the package."""
 
 
 class Workshop:
@@ -123,6 +131,54 @@ def blank(plan: ModelPlan, tokenizer: PreTrainedTokenizerBase) -> LlamaForCausal
     )
     model: LlamaForCausalLM = LlamaForCausalLM(config)
     return model
+
+
+def export(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, folder: Path) -> None:
+    """One model as it is shipped: bfloat16, the tied matrix once; any transformers loads the folder, too."""
+    folder.mkdir(parents=True)
+    weights = {
+        name: weight.detach().to(torch.bfloat16).contiguous()
+        for name, weight in model.state_dict().items()
+        if name != "lm_head.weight"
+    }
+    save_file(weights, folder / WEIGHTS, metadata={"format": "pt"})
+    (folder / WEIGHTS).chmod(0o644)
+    config = copy.deepcopy(model.config)
+    config.architectures, config.dtype = [type(model).__name__], torch.bfloat16
+    config.to_json_file(folder / CONFIG)
+    tokenizer.save_pretrained(folder)
+    table = folder / "tokenizer.json"
+    table.write_text(json.dumps(json.loads(table.read_bytes()), ensure_ascii=False, separators=(",", ":")), "utf8")
+    seal(folder)
+
+
+@contextmanager
+def replaced(folder: Path) -> Iterator[Path]:
+    """A new folder to fill, which takes the place of ``folder`` when all went well and vanishes when not."""
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with workplace(folder.parent) as work:
+        fresh = work / "new"
+        fresh.mkdir()
+        yield fresh
+        if (size := weight_bytes(fresh)) > MOST_BYTES:
+            raise InputError(f"the weights are {size:,} bytes, over the {MOST_BYTES:,} of the package; shrink a plan")
+        # What is replaced waits under a name that nobody tidies away: a kill between the two moves must not cost it.
+        old = Path(tempfile.mkdtemp(dir=folder.parent, prefix=f".{folder.name}-")) / "old"
+        try:
+            if folder.exists():
+                os.replace(folder, old)
+            os.replace(fresh, folder)
+        except BaseException:
+            if old.exists():
+                os.replace(old, folder)
+            raise
+        finally:
+            shutil.rmtree(old.parent)
+
+
+def weight_bytes(folder: Path) -> int:
+    """What all weights below a folder weigh."""
+    return sum(file.stat().st_size for file in folder.rglob(WEIGHTS))
 
 
 @contextmanager

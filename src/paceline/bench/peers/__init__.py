@@ -1,6 +1,65 @@
-"""Other libraries on the same weights and prompts, one file each: `registry` names them and makes them."""
+"""Other libraries on the same weights and prompts, one file each, by name. A peer's file, and with it the library it
+runs, is imported when the peer is asked for."""
 
-from paceline.bench.peers.registry import PEERS, check_peer, make_peer
-from paceline.bench.peers.weights import Weights
+from __future__ import annotations
 
-__all__ = ["PEERS", "Weights", "check_peer", "make_peer"]
+import difflib
+from importlib import import_module
+
+from paceline.bench.peers.weights import Terms, Weights
+from paceline.bench.run.contestant import TextContestant
+from paceline.errors import InputError
+from paceline.law import Sampling
+
+PEERS = {
+    "transformers": "transformers' generate, a token per forward",
+    "transformers-lookup": "generate with prompt_lookup_num_tokens; ngram=N is the longest (default: its own, 2)",
+    "transformers-assisted": "generate with assistant_model: a draft model with the target's tokenizer",
+    "transformers-uag": "generate with an assistant of another tokenizer; draft=NAME (default: pocket-foreign)",
+    "mlx-lm": "mlx-lm's generate_step on a converted copy",
+    "mlx-lm-assisted": "mlx-lm with draft_model, converted as well",
+    "llama-cpp": "llama.cpp by llama-cpp-python, on a GGUF file of the same weights",
+}
+"""Name -> one line."""
+OPTIONS = {"transformers-lookup": ("ngram",), "transformers-uag": ("draft",)}
+HOMES = {"transformers": "transformers", "mlx": "mlx_lm", "llama": "llama_cpp"}
+"""First word of a name -> the file that makes it."""
+
+
+def check_peer(spec: str) -> tuple[str, dict[str, str]]:
+    """A spec taken apart, ``name`` or ``name:key=value,key=value``. ValueError where there is none such."""
+    name, colon, rest = spec.strip().partition(":")
+    if name not in PEERS:
+        near = difflib.get_close_matches(name, PEERS, n=1, cutoff=0.65)
+        hint = f"did you mean {near[0]!r}? There are" if near else "there are"
+        raise InputError(f"unknown peer {name!r}; {hint} {', '.join(PEERS)}")
+    options: dict[str, str] = {}
+    for pair in rest.split(",") if colon else ():
+        key, equals, value = (piece.strip() for piece in pair.partition("="))
+        if not equals or not key or not value:
+            raise InputError(f"cannot read {pair!r} in peer {spec!r}; write name:key=value")
+        if key not in (known := OPTIONS.get(name, ())):
+            raise InputError(f"peer {name!r} has no option {key!r}; it takes {', '.join(known) or 'none'}")
+        options[key] = value
+    return name, options
+
+
+def make_peer(
+    spec: str, weights: Weights, *, draft_tokens: int | None = None, sampling: Sampling | None = None
+) -> TextContestant:
+    """The peer a spec names, ready to write; peers of one run share ``weights``.
+
+    ``draft_tokens`` is how long its drafts are; None for as long as our method's of the same kind. ValueError where
+    there is no such peer, `Missing` where it cannot take part here.
+    """
+    name, options = check_peer(spec)
+    terms = Terms(
+        name=spec.strip(),
+        options=options,
+        weights=weights,
+        draft_tokens=draft_tokens,
+        sampling=sampling or Sampling(),
+    )
+    home = HOMES[name.partition("-")[0]]
+    peer: TextContestant = import_module(f"paceline.bench.peers.{home}").make(name, terms)
+    return peer

@@ -1,5 +1,5 @@
 """A run for readers: Markdown, and one page with charts, and a page of coloured texts for each prompt.
 
-Sections (`speed`, `rounds`, `costs`, `texts`, `provenance`) fill blocks; `forms` shows them by templates; `charts`
+Sections (`speed`, `rounds`, `texts`, `provenance`) fill blocks; `forms` shows them by templates; `charts`
 draws plain numbers.
 """

@@ -1,4 +1,5 @@
-"""Sections on rounds: how many tokens they bring, how deep drafts are accepted, and where the time goes."""
+"""Sections on rounds (how many tokens they bring, how deep drafts are accepted, where the time goes) and on what a text
+costs: latency, energy, memory."""
 
 from __future__ import annotations
 
@@ -6,9 +7,20 @@ from collections.abc import Iterator
 
 from paceline.bench.report.blocks import Block, Cell, Chart, Group, Text, by_method
 from paceline.bench.report.charts import Bar, Scales, Series, bars, histogram, plot
-from paceline.bench.report.words import NOTHING, Entries, entries_of, listed, number, share
+from paceline.bench.report.words import (
+    NOTHING,
+    Entries,
+    entries_of,
+    listed,
+    number,
+    seconds,
+    seconds_between,
+    share,
+    size,
+)
 from paceline.bench.run.record import SPLIT
-from paceline.bench.summary import Figures, Summary, of_cell
+from paceline.bench.statistics import Estimate
+from paceline.bench.summary import PERCENTILES, Figures, Summary, of_cell
 
 MANY = 12
 """Tokens of a round from which bars are gathered."""
@@ -23,6 +35,8 @@ PARTS = {
     "judge": "judge: accepting, keeping, learning",
     "rest": "rest",
 }
+LATENCY_PARTS = {"first": "until the first token", "later": "from there to the last"}
+BOTH = [(which, f"p{percent}") for which in ("first", "last") for percent in PERCENTILES]
 ABOUT_ROUNDS = (
     "A round is one call of the model; it brings what was accepted of the draft and one token of the model's own. "
     "The line is the mean. Plain decoding brings one token in every round."
@@ -164,3 +178,70 @@ def _milliseconds(summary: Summary, figures: Figures) -> dict[str, float]:
     if figures.split:
         return {part: 1000 * seconds * figures.texts / figures.tokens for part, seconds in figures.split.items()}
     return {UNTOLD: 1000 * float(of_cell(summary.texts, figures.entry).seconds.sum()) / figures.tokens}
+
+
+def latency(summary: Summary) -> Iterator[Block]:
+    """Time to the first token and to the last."""
+    entries = entries_of(summary)
+
+    def bar(entry: str, first: Estimate, whole: Estimate) -> Bar:
+        until, then = seconds(first.value), seconds(whole.value)
+        later = max(whole.value - first.value, 0.0)
+        parts = [("first", first.value, f"first token after {until}"), ("later", later, f"last token after {then}")]
+        return Bar(entry, parts, f"{until} · {then}")
+
+    def cells(_: str, figures: Figures) -> list[Cell]:
+        return [Cell(seconds(one.value), seconds_between(one), bar=one.value) for one in _times(figures)]
+
+    rows = [bar(entry, *_times(figures)) for _, entry, figures in entries]
+    told, caption = "Median seconds to the first and the last token", "Medians over texts, in seconds."
+    chart = bars("First and last token", told, rows, " s", caption, LATENCY_PARTS)
+    yield Group([chart, by_method("Medians, with 95% intervals", ["first token", "whole text"], entries, cells)])
+    arrivals = [one for one in entries if one[2].latency]
+    if arrivals:
+        head = [f"{which}, {percentile}" for which, percentile in BOTH]
+        yield by_method(
+            "Percentiles, from arrival", head, arrivals, lambda _, f: [seconds(f.latency[a][b]) for a, b in BOTH]
+        )
+        qps = summary.run.about.recipe.get("qps")
+        yield Text(f"Prompts arrived on their own, {qps:g} a second; times count from arrival, waiting included.")
+
+
+def _times(figures: Figures) -> tuple[Estimate, Estimate]:
+    assert figures.seconds_first is not None, "every text has times"
+    assert figures.seconds is not None, "every text has times"
+    return figures.seconds_first, figures.seconds
+
+
+def energy(summary: Summary) -> Iterator[Block]:
+    """Joules per token, measured or estimated, and memory."""
+    entries, about = entries_of(summary), summary.run.about.energy
+    metered = [(n, entry, f) for n, entry, f in entries if f.joules_per_token is not None]
+    if metered:
+        measured, watts = about.get("measured"), about.get("watts")
+        stated = f": time × a stated {watts:g} W" if watts else ""
+        how = f"measured by {about.get('source')}" if measured else f"estimated{stated}"
+        yield _joules(metered, summary.base, f"Joules per token, {how}")
+        return
+    because = f" ({about['why']})" if about.get("why") else ""
+    yield Text(
+        f"No energy was counted{because}. Run with --energy auto where the machine has a meter, or with "
+        "--watts W for an estimate from a power that you state."
+    )
+    if peaks := [(n, entry, f) for n, entry, f in entries if f.peak_bytes is not None]:
+        yield by_method("Peak memory", ["bytes"], peaks, lambda _, f: [size(f.peak_bytes)])
+
+
+def _joules(metered: Entries, base: str, caption: str) -> Block:
+    joules = {entry: f.joules_per_token or 0.0 for _, entry, f in metered}
+    told = {entry: number(value, 3) for entry, value in joules.items()}
+    rows = [
+        Bar(entry, [("energy", joules[entry], f"{told[entry]} J per token")], f"{told[entry]} J") for entry in joules
+    ]
+
+    def cells(entry: str, f: Figures) -> list[Cell | str]:
+        of_plain = number(joules[entry] / joules[base]) if joules.get(base) else NOTHING
+        return [Cell(told[entry], bar=joules[entry]), of_plain, size(f.peak_bytes)]
+
+    chart = bars(caption, caption, rows, " J", f"{caption}.")
+    return Group([chart, by_method(caption, ["joules", "of plain's", "peak memory"], metered, cells)])

@@ -7,10 +7,9 @@ from dataclasses import dataclass
 
 from paceline.bench.report.blocks import Block, Part, Section, Warnings
 from paceline.bench.report.comparison import comparison
-from paceline.bench.report.costs import energy, latency
 from paceline.bench.report.forms import report_markdown, report_page, texts_page
 from paceline.bench.report.provenance import provenance
-from paceline.bench.report.rounds import by_position, per_round, time_split
+from paceline.bench.report.rounds import by_position, energy, latency, per_round, time_split
 from paceline.bench.report.speed import fit, glance, heat, speed
 from paceline.bench.report.texts import equality, examples, in_order, prompts_to_show, quoted, shown
 from paceline.bench.report.words import headline, second_sentences

@@ -15,10 +15,8 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from paceline.bench.run.about import FORMAT, About
-from paceline.bench.run.record import Record
-from paceline.bench.suites.files import as_lines
-from paceline.bench.suites.prompts import Prompt
+from paceline.bench.run.record import FORMAT, About, Record
+from paceline.bench.suites import Prompt, as_lines
 from paceline.errors import InputError
 from paceline.files import check_folder, named, write_whole
 from paceline.files.reading import DESCRIPTION, MOST, damaged, parse, read_file

@@ -20,7 +20,6 @@ from paceline.bench.machine import Peak, sitting
 from paceline.bench.peers import check_peer, make_peer
 from paceline.bench.peers.weights import Weights
 from paceline.bench.race import Gauge, Progress, Race, silent
-from paceline.bench.run.about import About
 from paceline.bench.run.contestant import Job, Missing, TextContestant
 from paceline.bench.run.directory import begin, check_place
 from paceline.bench.run.emulation import replay, stopped
@@ -28,6 +27,7 @@ from paceline.bench.run.judge import Judge
 from paceline.bench.run.keeping import pieces_of
 from paceline.bench.run.ours import Drafting, Ours, parted
 from paceline.bench.run.protocol import Conditions, Referee
+from paceline.bench.run.record import About
 from paceline.bench.suites import Workload, encode, open_suite
 from paceline.drafters import make_drafter
 from paceline.drafters.assistant import DraftModel

@@ -1,7 +1,6 @@
 """Suites: what is written when speed is measured."""
 
-from paceline.bench.suites.files import as_lines
 from paceline.bench.suites.prompts import Prompt, Workload, encode
-from paceline.bench.suites.suites import SUITES, is_here, open_suite
+from paceline.bench.suites.suites import SUITES, as_lines, is_here, open_suite
 
 __all__ = ["SUITES", "Prompt", "Workload", "as_lines", "encode", "is_here", "open_suite"]
