@@ -45,22 +45,32 @@ class Machine:
         return nominal * slow * np.exp(self.noise * self.rng.standard_normal(count))
 
 
-@dataclass
+@dataclass(kw_only=True)
 class Making:
-    """What `made_run` was asked for."""
+    """A run of so many ``prompts`` a cell, those of mt_bench with two turns."""
 
-    methods: Sequence[str]
-    peers: Sequence[str]
-    tasks: Sequence[str]
-    languages: Sequence[str]
-    prompts: int
-    tokens: int
-    repeats: int
-    seed: int
-    noise: float
-    drift: float
-    slow: Mapping[str, float]
-    recipe: dict[str, Any] = field(default_factory=dict)
+    methods: Sequence[str] = ("plain", "lookup", "assistant")
+    peers: Sequence[str] = ("transformers",)
+    tasks: Sequence[str] = ("mt_bench", "qa")
+    languages: Sequence[str] = ("en", "pl", "ja")
+    prompts: int = 3
+    tokens: int = 40
+    repeats: int = 2
+    seed: int = 0
+    """It moves the times, never the texts."""
+    noise: float = 0.05
+    drift: float = 0.0
+    slow: Mapping[str, float] = field(default_factory=dict)
+    """How many times as long entries take."""
+    degenerate: bool = True
+    """Whether the first prompt's texts loop."""
+    stall: bool = True
+    """Whether one round of the first method that drafts takes very long."""
+    joules: bool = True
+    finished: bool = True
+    missing: dict[str, str] = field(default_factory=dict)
+    recipe: Mapping[str, Any] = field(default_factory=dict)
+    model: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def entries(self) -> list[str]:
@@ -71,52 +81,27 @@ class Making:
         return [(task, language) for task in self.tasks for language in self.languages]
 
 
-def made_run(
-    path: Path,
-    *,
-    methods: Sequence[str] = ("plain", "lookup", "assistant"),
-    peers: Sequence[str] = ("transformers",),
-    tasks: Sequence[str] = ("mt_bench", "qa"),
-    languages: Sequence[str] = ("en", "pl", "ja"),
-    prompts: int = 3,
-    tokens: int = 40,
-    repeats: int = 2,
-    seed: int = 0,
-    noise: float = 0.05,
-    drift: float = 0.0,
-    slow: Mapping[str, float] | None = None,
-    degenerate: bool = True,
-    stall: bool = True,
-    joules: bool = True,
-    finished: bool = True,
-    missing: Mapping[str, str] | None = None,
-    recipe: Mapping[str, Any] | None = None,
-    model: Mapping[str, Any] | None = None,
-) -> Run:
-    """A run of ``prompts`` prompts a cell, those of mt_bench with two turns. ``slow`` makes entries take so many times
-    as long. ``degenerate`` has the first prompt's texts loop, ``stall`` one round of the first method that drafts take
-    very long. ``seed`` moves the times, never the texts."""
-    making = Making(methods, peers, tasks, languages, prompts, tokens, repeats, seed, noise, drift, slow or {})
+def made_run(path: Path, **how: Any) -> Run:
+    """The run of a `Making`, kept in a folder."""
+    making = Making(**how)
     asked = [
         Prompt(key=f"{task}/{language}/{number}", task=task, language=language, turns=tuple(_asked(language, task)))
         for task, language in making.cells
-        for number in range(prompts)
+        for number in range(making.prompts)
     ]
-    run = begin(path, _about(making, dict(recipe or {}), dict(model or {}), dict(missing or {}), joules), asked)
-    units = [(task, language, number) for task, language in making.cells for number in range(prompts)]
-    machine = Machine(np.random.default_rng(seed), noise, drift, len(units) * repeats * len(making.entries))
+    run = begin(path, _about(making), asked)
+    texts = len(asked) * making.repeats * len(making.entries)
+    machine = Machine(np.random.default_rng(making.seed), making.noise, making.drift, texts)
     written = list[Record]()
-    for repeat in range(repeats):
-        for unit, (task, language, number) in enumerate(units):
-            texts = list[Record]()
-            for turn in range(2 if task == "mt_bench" else 1):
-                loops = degenerate and unit == 0
-                texts += _unit(making, machine, task, language, number, unit, turn, repeat, loops, joules)
-            if stall and unit == repeat == 0:
-                _stall(texts)
-            written += texts
+    for repeat in range(making.repeats):
+        for unit, prompt in enumerate(asked):
+            turns = (_unit(making, machine, prompt, unit, turn, repeat) for turn in range(len(prompt.turns)))
+            found = [record for texts in turns for record in texts]
+            if making.stall and unit == repeat == 0:
+                _stall(found)
+            written += found
     add(run, written)  # at once: every writing waits for the disk
-    run.about.finished = finished
+    run.about.finished = making.finished
     write_about(run)
     return run
 
@@ -127,9 +112,7 @@ def _asked(language: str, task: str) -> list[str]:
     return [f"{words}? <b>{turn + 1}</b>" for turn in range(2 if task == "mt_bench" else 1)]
 
 
-def _about(
-    making: Making, recipe: dict[str, Any], model: dict[str, Any], missing: dict[str, str], joules: bool
-) -> About:
+def _about(making: Making) -> About:
     ours = [{"name": name, "ours": True, "method": name, "dtype": "float32"} for name in making.methods]
     theirs = [{"name": name, "ours": False, "library": name, "version": "5.0.0"} for name in making.peers]
     cells = {task: dict.fromkeys(making.languages, making.prompts) for task in making.tasks}
@@ -138,10 +121,10 @@ def _about(
     asked |= {"rule": "coupled", "max_new_tokens": making.tokens, "ignore_eos": False, "temperature": 0.0, "seed": 0}
     asked |= {"repeat": making.repeats, "warm": False, "batch": 1, "qps": None, "follow": False}
     return About(
-        recipe=asked | recipe,
+        recipe=asked | dict(making.recipe),
         model={"model": "pocket", "dtype": "float32", "fingerprint": "0123456789abcdef", "device": "cpu"}
         | {"threads": 2, "ballast": None}
-        | model,
+        | dict(making.model),
         entries=[*ours, *theirs],
         workload={
             "suite": "made",
@@ -151,10 +134,10 @@ def _about(
             "prompts": len(making.cells) * making.prompts,
             "units": len(making.cells) * making.prompts * making.repeats,
         },
-        missing=missing,
+        missing=making.missing,
         warm_up={name: {"tokens": 16, "same": True} for name in making.entries},
         energy={"source": "stated", "measured": False, "watts": 30.0, "why": ""}
-        if joules
+        if making.joules
         else {"source": "none", "measured": False, "watts": None, "why": "not asked for"},
         sittings=[
             {
@@ -170,25 +153,15 @@ def _about(
     )
 
 
-def _unit(
-    making: Making,
-    machine: Machine,
-    task: str,
-    language: str,
-    number: int,
-    unit: int,
-    turn: int,
-    repeat: int,
-    loops: bool,
-    joules: bool,
-) -> list[Record]:
+def _unit(making: Making, machine: Machine, prompt: Prompt, unit: int, turn: int, repeat: int) -> list[Record]:
     """The texts of all entries, one after the other, the order rotated."""
     words = np.random.default_rng([unit, turn])
     count = making.tokens - int(words.integers(8))
-    tokens = [1 + int(word) for word in words.integers(len(WORDS[language]) + len(ODD), size=count - 1)] + [EOS]
+    tokens = [1 + int(word) for word in words.integers(len(WORDS[prompt.language]) + len(ODD), size=count - 1)] + [EOS]
+    loops = making.degenerate and unit == 0
     if loops:
         tokens = [1 + i % 3 for i in range(count)]
-    pieces = [_piece(token, language) for token in tokens]
+    pieces = [_piece(token, prompt.language) for token in tokens]
     first = (unit + repeat) % len(making.entries)
     turned = [*making.entries[first:], *making.entries[:first]]
     found = []
@@ -199,9 +172,9 @@ def _unit(
         found.append(
             Record(
                 entry=entry,
-                prompt=f"{task}/{language}/{number}",
-                task=task,
-                language=language,
+                prompt=prompt.key,
+                task=prompt.task,
+                language=prompt.language,
                 unit=unit,
                 turn=turn,
                 repeat=repeat,
@@ -213,7 +186,7 @@ def _unit(
                 verdict=Verdict.REFERENCE if entry == making.methods[0] else Verdict.EQUAL,
                 pieces=pieces,
                 peak_bytes=300_000_000 + 1_000_000 * len(entry),
-                **_timed(rounds, count, machine, pace, ours, joules),
+                **_timed(rounds, count, machine, pace, ours, making.joules),
             )
         )
     return sorted(found, key=lambda record: making.entries.index(record.entry))

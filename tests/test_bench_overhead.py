@@ -6,7 +6,6 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from transformers.utils import logging
@@ -27,29 +26,6 @@ from test_cli import say
 DRAFT = 3
 
 # --- numbers ------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("count", [1, 2, 3, 4, 9, 30])
-def test_an_interval_holds_its_median_and_comes_again(count: int) -> None:
-    values = np.random.default_rng(count).lognormal(size=count).tolist()
-    found = median_of(values)
-    assert found.value == np.median(values)
-    assert found == median_of(values)
-    assert found.bounded == (count > 1)
-    if found.bounded:
-        assert 0 < found.low < found.value < found.high
-
-
-def test_an_interval_scales_with_what_was_measured() -> None:
-    values = [1.0, 1.2, 1.1, 1.4, 0.9]
-    once, twice = median_of(values), median_of([2 * value for value in values])
-    assert (twice.low, twice.value, twice.high) == pytest.approx((2 * once.low, 2 * once.value, 2 * once.high))
-
-
-def test_intervals_hold_the_truth_about_as_often_as_they_say() -> None:
-    draws = np.random.default_rng(0).exponential(size=(200, 15))
-    held = [found.low <= np.log(2) <= found.high for found in map(median_of, draws.tolist())]
-    assert 0.88 < np.mean(held) < 0.99
 
 
 def test_nothing_has_no_median() -> None:

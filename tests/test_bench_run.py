@@ -312,36 +312,6 @@ def test_a_terminal_is_told_whose_turn_it_is(
         assert Counter(doing for doing, _, _ in turns) == {f"tale/und, {who}": prompts for who in ("plain", "lookup")}
 
 
-def test_a_malformed_line_is_told_by_its_number(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    file = tmp_path / "texts.jsonl"
-    file.write_text('{"prompt": "one"}\n{"prompt": \n')
-    code, _, err = say(bench(f"prompts:{file}", tmp_path / "run"), capsys)
-    assert code == 2
-    assert "line 2" in err
-    assert err.count("\n") == 1
-
-
-def test_a_run_of_other_options_or_of_another_version_is_left_alone(
-    suite: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    out = tmp_path / "run"
-    command = bench(suite, out, *FLOAT32, "--methods", "plain,lookup", "--limit", "1")
-    assert say(command, capsys)[0] == 0
-
-    def refused(arguments: list[str], why: str) -> None:
-        before = {file.name: file.read_bytes() for file in out.iterdir()}
-        code, _, err = say(arguments, capsys)
-        assert code == 2
-        assert why in err
-        assert err.count("\n") == 1
-        assert {file.name: file.read_bytes() for file in out.iterdir()} == before
-
-    refused([*command, "--seed", "3"], "seed was 0 and is 3")
-    about = json.loads((out / ABOUT).read_text())
-    (out / ABOUT).write_text(json.dumps(about | {"format": 7}))
-    refused(command, "format 7")
-
-
 def test_who_cannot_take_part_is_named(suite: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = tmp_path / "run"
     flags = ("--methods", "plain", "--peers", "transformers", "--batch", "2", "--limit", "1")

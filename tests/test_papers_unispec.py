@@ -56,7 +56,9 @@ Slow = Mapping[str, Mapping[str, float]]
 def raced(folder: Path, slow: Slow, stages: Mapping[str, Any]) -> dict[str, Summary]:
     """Made runs by name; ``slow`` makes entries of a run take so many times as long."""
     return {
-        name: Summary(made_run(folder / name, methods=("plain", *dict.fromkeys(methods)), slow=slow.get(name), **QUICK))
+        name: Summary(
+            made_run(folder / name, methods=("plain", *dict.fromkeys(methods)), slow=slow.get(name, {}), **QUICK)
+        )
         for name, methods in stages.items()
     }
 

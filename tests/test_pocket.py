@@ -17,7 +17,7 @@ from paceline.targets.pocket import bundle
 from paceline.targets.pocket.bundle import CHECKSUMS, CONFIG, TOKENIZER, WEIGHTS, read_tokenizer
 from paceline.targets.pocket.names import NAMES
 from paceline.targets.pocket.open import is_bundled
-from paceline.train.export import MOST_BYTES, weight_bytes
+from paceline.train.pocket import MOST_BYTES, weight_bytes
 from paceline.vocabulary import Vocabulary
 
 AWKWARD = (

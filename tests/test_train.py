@@ -14,7 +14,7 @@ from paceline.targets.hf.load import load_target
 from paceline.targets.pocket import bundle
 from paceline.targets.pocket.bundle import WEIGHTS
 from paceline.targets.pocket.names import NAMES
-from paceline.train import corpus, export, pocket, tokenizers
+from paceline.train import corpus, pocket, tokenizers
 from paceline.train.corpus import SOURCES, windows
 from paceline.train.loop import TrainingRun, held_out_loss
 from paceline.train.plans import PLANS, ModelPlan, Schedule
@@ -227,10 +227,10 @@ def test_unfinished_models_are_not_installed(plans: tuple[ModelPlan, ...], libra
 
 
 def test_models_too_large_for_the_package_are_not_installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(export, "MOST_BYTES", 5)
+    monkeypatch.setattr(pocket, "MOST_BYTES", 5)
     with (
         pytest.raises(ValueError, match="the weights are 6 bytes, over the 5"),
-        export.replaced(tmp_path / "m") as fresh,
+        pocket.replaced(tmp_path / "m") as fresh,
     ):
         (fresh / WEIGHTS).write_bytes(b"123456")
     assert list(tmp_path.iterdir()) == []

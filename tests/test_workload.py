@@ -10,9 +10,8 @@ from typing import Any
 
 import pytest
 
-from paceline.bench.suites import Prompt, Workload, encode, open_suite
+from paceline.bench.suites import Prompt, Workload, as_lines, encode, open_suite
 from paceline.bench.suites import sources as places
-from paceline.bench.suites.files import as_lines
 from paceline.bench.suites.prompts import spread
 from paceline.bench.suites.requests import PHRASES, REQUESTS
 from paceline.bench.suites.spec_bench import CHAT_CATEGORIES, TASKS
