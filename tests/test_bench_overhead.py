@@ -11,7 +11,18 @@ import torch
 from transformers.utils import logging
 
 import paceline
-from paceline.bench.overhead import INSIDE, NAMES, OURS, THEIRS, Contest, Inside, Ours, Text, Theirs, contests
+from paceline.bench.overhead import (
+    INSIDE,
+    NAMES,
+    OURS,
+    THEIRS,
+    Contest,
+    Counted,
+    OurLoop,
+    OurLoopInside,
+    TheirLoop,
+    contests,
+)
 from paceline.bench.peers.transformers import assisted, looked_up
 from paceline.bench.peers.weights import ordinary
 from paceline.bench.race import Heat, Lap
@@ -42,9 +53,9 @@ def test_repetition_is_a_share_of_grams_within_a_text() -> None:
 # --- figures ------------------------------------------------------------------------------------------------
 
 
-def heats(*seconds: tuple[int, float, float]) -> list[Heat[Text]]:
+def heats(*seconds: tuple[int, float, float]) -> list[Heat[Counted]]:
     """Heats of a prompt each; the seconds of ours and theirs."""
-    text = Text([7] * 4, 2)
+    text = Counted([7] * 4, 2)
     return [
         Heat(prompt, turn, {OURS: Lap(text, ours), THEIRS: Lap(text, theirs), INSIDE: Lap(text, theirs)})
         for turn, (prompt, ours, theirs) in enumerate(seconds)
@@ -92,8 +103,8 @@ def test_a_copy_has_the_weights_and_nothing_is_packed(lm: paceline.LanguageModel
     assert lm.target.fingerprint() == before
 
 
-def theirs(model: Any, tokens: int, options: Callable[[], dict[str, Any]] = dict) -> Theirs:
-    return Theirs(model, tokens, options)
+def theirs(model: Any, tokens: int, options: Callable[[], dict[str, Any]] = dict) -> TheirLoop:
+    return TheirLoop(model, tokens, options)
 
 
 def test_theirs_goes_past_the_end_of_a_text(lm: paceline.LanguageModel, prompt: Ints) -> None:
@@ -173,7 +184,10 @@ def test_nothing_is_left_from_one_text_to_the_next(
     copied = ordinary(lm.target)
     inner = DraftModel.load(ordinary(draft.target), lm.target)
     method = {"method": "assistant", "planner": f"fixed:{DRAFT}"}
-    for each in (Ours(lm, 4, method | {"draft_model": draft}), Inside(copied, 4, method | {"draft_model": inner})):
+    for each in (
+        OurLoop(lm, 4, method | {"draft_model": draft}),
+        OurLoopInside(copied, 4, method | {"draft_model": inner}),
+    ):
         for _ in range(2):
             each.begin()
             each.do(prompt, time.perf_counter)

@@ -13,8 +13,8 @@ import pytest
 
 from engine import PROMPT, SIZE, tabled, write
 from paceline.bench.calibrate import Calibrator, Method, Plan
-from paceline.bench.calibrate.seconds import MOST_REPEATS, Rounds, Took, measured
-from paceline.bench.calibrate.texts import Course, Trail, Walk, corrected, places, told
+from paceline.bench.calibrate.seconds import MOST_REPEATS, Rounds, RoundSeconds, measured
+from paceline.bench.calibrate.texts import Course, Trail, Walk, corrected, places, point_at
 from paceline.cli import main
 from paceline.context import Context, Ending
 from paceline.drafters import Budget, Drafter, Plain, make_drafter
@@ -85,7 +85,7 @@ def test_what_is_told_of_a_small_size_is_what_a_run_of_it_brings(bushy: bool) ->
     for size in (0, 1, 2, 3, 4, 7, 12, 40):
         run = walked(drafter, size)
         found = sum(trail.emitted for trail in run) / len(run)
-        assert told(deep, size).tokens == pytest.approx(found), size
+        assert point_at(deep, size).tokens == pytest.approx(found), size
 
 
 def test_drafts_are_cut_as_trees_are() -> None:
@@ -103,7 +103,7 @@ def test_rows_that_are_sent_count_probes_too() -> None:
     trail = Trail.of(tree, (1, 2, 5))
     assert [trail.sent(size) for size in (0, 1, 2, 9)] == [0, 2, 3, 3]
     assert [trail.rounds(size) for size in (0, 1, 2)] == [3, 2, 1]
-    assert told([trail, Trail.of(DraftTree.build([], []), (4,))], 2).sent == {0: 0.5, 3: 0.5}
+    assert point_at([trail, Trail.of(DraftTree.build([], []), (4,))], 2).sent == {0: 0.5, 3: 0.5}
 
 
 def test_a_spot_mends_what_is_below_the_largest_size() -> None:
@@ -151,10 +151,10 @@ def test_rounds_are_repeated_while_there_is_time_and_expensive_sizes_left_out(mo
     asked: list[int] = []
     step = Rounds.step
 
-    def watched(rounds: Rounds, nodes: int) -> Took | None:
+    def watched(rounds: Rounds, nodes: int) -> RoundSeconds | None:
         asked.append(nodes)
         took = step(rounds, nodes)
-        return took if took is None else Took(1.0 + nodes, 0.0)
+        return took if took is None else RoundSeconds(1.0 + nodes, 0.0)
 
     monkeypatch.setattr(Rounds, "step", watched)
     how: dict[str, Any] = {"rows": (1, 3, 6, 9), "length": 20, "cap": 3.5}

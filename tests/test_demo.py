@@ -13,7 +13,7 @@ import paceline
 from paceline.api.model import LanguageModel
 from paceline.api.writing import Generation
 from paceline.bench import demo as bench_demo
-from paceline.bench.demo import Asked, Method, Shown
+from paceline.bench.demo import DemoMethod, DemoTask, Shown
 from paceline.bench.race import Heat, Lap
 from paceline.cli import common, demo
 from paceline.drafters import Plain
@@ -201,10 +201,12 @@ def test_a_method_forgets_before_a_prompt_and_writes_as_long_as_it_is_asked(mode
         def reset(self) -> None:
             resets.append(1)
 
-    method = Method("plain", paceline.load(model), {"method": Forgetful(), "max_new_tokens": 99, "ignore_eos": True})
+    method = DemoMethod(
+        "plain", paceline.load(model), {"method": Forgetful(), "max_new_tokens": 99, "ignore_eos": True}
+    )
     for count in (1, 2):
         method.begin()
-        assert len(method.do(Asked("a", 5), lambda: 0.0).tokens) == 5
+        assert len(method.do(DemoTask("a", 5), lambda: 0.0).tokens) == 5
         assert len(resets) == count
 
 

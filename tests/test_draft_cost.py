@@ -27,8 +27,8 @@ VOCABULARY = 3000
 
 
 @pytest.fixture(scope="module")
-def foretold() -> made_up.Foretold:
-    return made_up.Foretold.made(draft_cost.CONTEXT + 3000, vocabulary=VOCABULARY)
+def foretold() -> made_up.MadeUpModel:
+    return made_up.MadeUpModel.made(draft_cost.CONTEXT + 3000, vocabulary=VOCABULARY)
 
 
 @pytest.fixture(scope="module")
@@ -36,7 +36,7 @@ def pocket() -> Target:
     return paceline.load("pocket", dtype="float32").target
 
 
-def test_the_made_up_model_names_different_tokens_and_the_texts_own_first(foretold: made_up.Foretold) -> None:
+def test_the_made_up_model_names_different_tokens_and_the_texts_own_first(foretold: made_up.MadeUpModel) -> None:
     text = foretold.text.tolist()
     assert all(len(set(row)) == made_up.BEST for row in foretold.ids.tolist())
     assert 0 <= foretold.ids.min() <= foretold.ids.max() < VOCABULARY
@@ -49,7 +49,7 @@ def test_the_made_up_model_names_different_tokens_and_the_texts_own_first(foreto
 
 
 def test_wider_rows_begin_as_the_narrow_ones_and_name_different_tokens_ever_less_likely(
-    foretold: made_up.Foretold,
+    foretold: made_up.MadeUpModel,
 ) -> None:
     wide = foretold.wide(64)
     assert (wide.ids[:, : made_up.BEST] == foretold.ids).all()
@@ -61,20 +61,20 @@ def test_wider_rows_begin_as_the_narrow_ones_and_name_different_tokens_ever_less
     assert foretold.wide(made_up.BEST) is foretold
 
 
-def timed(drafter: Drafter, text: made_up.Foretold, temperature: float = 0.0, rounds: int = 20) -> draft_cost.Cost:
+def timed(drafter: Drafter, text: made_up.MadeUpModel, temperature: float = 0.0, rounds: int = 20) -> draft_cost.Cost:
     found = draft_cost.costs({"x": lambda: drafter}, sizes=[60], temperatures=[temperature], rounds=rounds, made=text)
     return found[temperature][60]["x"]
 
 
-def test_a_method_that_reads_more_is_told_more(foretold: made_up.Foretold, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_method_that_reads_more_is_told_more(foretold: made_up.MadeUpModel, monkeypatch: pytest.MonkeyPatch) -> None:
     told: dict[str, int] = {}
-    proper = draft_cost.Rider.__init__
+    proper = draft_cost.DraftTimer.__init__
 
-    def spy(rider: Any, name: str, drafter: Drafter, size: int, made: made_up.Foretold, *more: Any) -> None:
+    def spy(timer: Any, name: str, drafter: Drafter, size: int, made: made_up.MadeUpModel, *more: Any) -> None:
         told[drafter.name] = made.ids.shape[1]
-        proper(rider, name, drafter, size, made, *more)
+        proper(timer, name, drafter, size, made, *more)
 
-    monkeypatch.setattr(draft_cost.Rider, "__init__", spy)
+    monkeypatch.setattr(draft_cost.DraftTimer, "__init__", spy)
     for name in ("lookup", "unispec", "foresight"):
         timed(make_drafter(name), foretold, rounds=1)
     assert told == {"lookup": made_up.BEST, "unispec": made_up.BEST, "foresight": 64}
@@ -82,7 +82,7 @@ def test_a_method_that_reads_more_is_told_more(foretold: made_up.Foretold, monke
 
 @pytest.mark.parametrize("method", ["unispec", "recycling", "suffix", "lookup", "foresight", "auto"])
 @pytest.mark.parametrize("temperature", [0.0, 0.8])
-def test_rounds_are_real_ones(foretold: made_up.Foretold, method: str, temperature: float) -> None:
+def test_rounds_are_real_ones(foretold: made_up.MadeUpModel, method: str, temperature: float) -> None:
     cost = timed(make_drafter(method), foretold, temperature)
     assert 0 < cost.nodes <= 60
     assert cost.draft >= max(cost.propose, cost.observe) > 0
@@ -92,18 +92,18 @@ def test_rounds_are_real_ones(foretold: made_up.Foretold, method: str, temperatu
 
 
 @pytest.mark.parametrize("method", ["unispec", "foresight"])
-def test_a_method_that_learns_from_rows_has_seen_all_of_them(foretold: made_up.Foretold, method: str) -> None:
+def test_a_method_that_learns_from_rows_has_seen_all_of_them(foretold: made_up.MadeUpModel, method: str) -> None:
     drafter = make_drafter(method)
-    rider = draft_cost.Rider("x", drafter, 60, foretold.wide(drafter.needs.top), 100, 0.0)
+    timer = draft_cost.DraftTimer("x", drafter, 60, foretold.wide(drafter.needs.top), 100, 0.0)
     assert isinstance(drafter, Storing)
     assert drafter._shared is not None
     assert len(drafter._shared.chances) == VOCABULARY
     assert (drafter._shared.chances > 0).any(axis=1).all()
-    rider.close()
+    timer.close()
 
 
 def test_the_dictionary_of_a_made_up_text_has_something_to_say_about_it(
-    foretold: made_up.Foretold, tmp_path: Path
+    foretold: made_up.MadeUpModel, tmp_path: Path
 ) -> None:
     path = tmp_path / "a.dict"
     made_up.write_dictionary(path, foretold.text, VOCABULARY, "of nobody")
@@ -129,8 +129,8 @@ def test_rows_are_read_by_number_and_dtype() -> None:
 def test_the_command_prints_a_table_and_one_object(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    made = made_up.Foretold.made
-    monkeypatch.setattr(made_up.Foretold, "made", lambda length: made(length, vocabulary=VOCABULARY))
+    made = made_up.MadeUpModel.made
+    monkeypatch.setattr(made_up.MadeUpModel, "made", lambda length: made(length, vocabulary=VOCABULARY))
     for name, value in {"ROWS": (1, 2), "SIZES": (8,), "REPEATS": 1}.items():
         monkeypatch.setattr(command, name, value)
     assert main(["bench", "draft-cost", "--rounds", "4", "--json"]) == 0
@@ -198,9 +198,9 @@ def test_the_command_tells_the_shares_of_a_named_model(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     monkeypatch.setenv("PACELINE_CACHE", str(tmp_path))
-    made = made_up.Foretold.made
+    made = made_up.MadeUpModel.made
     monkeypatch.setattr(
-        made_up.Foretold, "made", lambda length, *, vocabulary=VOCABULARY: made(length, vocabulary=vocabulary)
+        made_up.MadeUpModel, "made", lambda length, *, vocabulary=VOCABULARY: made(length, vocabulary=vocabulary)
     )
     for name, value in {"ROWS": (1,), "SIZES": (8,), "REPEATS": 1, "METHODS": ("unispec", "suffix")}.items():
         monkeypatch.setattr(command, name, value)

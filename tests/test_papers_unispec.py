@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from paceline import DraftTree
-from paceline.bench import Calibrated, Estimate, Summary
+from paceline.bench import Calibration, Estimate, Summary
 from papers.common import Claim, Report, Way
 from papers.unispec import (
     figure2_curves,
@@ -46,7 +46,9 @@ QUICK: dict[str, Any] = {
     "repeats": 1,
 }
 METHOD = "unispec"
-FOUND = Calibrated(nodes=20, sizes=[0, 10, 20, 30], tokens=[1.0, 1.8, 2.2, 2.3], seconds=[1.0, 1.1, 1.2, 1.5], took=9.0)
+FOUND = Calibration(
+    nodes=20, sizes=[0, 10, 20, 30], tokens=[1.0, 1.8, 2.2, 2.3], seconds=[1.0, 1.1, 1.2, 1.5], took=9.0
+)
 OWN = sized(METHOD, FOUND)
 PARTS = table2_ablation.entries(METHOD, FOUND)
 THRESHOLDS = {r: sized(with_options(METHOD, f"threshold={r}"), FOUND) for r in table12_threshold.THRESHOLDS}
@@ -154,8 +156,8 @@ def test_thresholds_name_the_fastest(tmp_path: Path) -> None:
     assert found.notes == ["fastest here: r = 0.1; in the paper r = 0.05"]
 
 
-def calibrated(nodes: int, took: float) -> Calibrated:
-    return Calibrated(nodes=nodes, sizes=[0, 10, 20], tokens=[1, 2, 2.5], seconds=[1, 1.2, 1.6], took=took)
+def calibrated(nodes: int, took: float) -> Calibration:
+    return Calibration(nodes=nodes, sizes=[0, 10, 20], tokens=[1, 2, 2.5], seconds=[1, 1.2, 1.6], took=took)
 
 
 def test_calibrations_are_held_against_each_other() -> None:

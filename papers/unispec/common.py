@@ -19,7 +19,7 @@ from typing import Any, TypeVar
 import torch
 
 import paceline
-from paceline.bench import Calibrated, Estimate, Figures, Summary, calibrate_method, difference, race_methods
+from paceline.bench import Calibration, Estimate, Figures, Summary, calibrate_method, difference, race_methods
 from papers import common
 from papers.common import Claim, Curve, Way
 
@@ -75,7 +75,7 @@ class Lab:
         self._loaded: tuple[str, paceline.LanguageModel] | None = None
         self._file = self.out / "calibrated.json"
         kept = json.loads(self._file.read_text(encoding="utf8")) if self._file.exists() else {}
-        self.calibrated = {label: Calibrated(**one) for label, one in kept.items()}
+        self.calibrated = {label: Calibration(**one) for label, one in kept.items()}
 
     def model(self, dtype: str | None = None) -> paceline.LanguageModel:
         """The model in a type. One is held at a time, for they are large."""
@@ -101,7 +101,7 @@ class Lab:
         dtype: str | None = None,
         threads: int | None = None,
         prompts: int = 5,
-    ) -> Calibrated | None:
+    ) -> Calibration | None:
         """The best size of a method on this machine."""
         if label not in self.calibrated:
             seconds = self.options.calibration_seconds * prompts / 5
@@ -114,7 +114,7 @@ class Lab:
                 common.write(self._file, f"{text}\n")
         return self.calibrated.get(label)
 
-    def size(self) -> Calibrated:
+    def size(self) -> Calibration:
         """The best size of the method that is looked at."""
         found = self.calibrate(self.method)
         if found is None:
@@ -142,7 +142,7 @@ class Lab:
             raise ValueError(f"nothing could be measured: {'; '.join(self.missing.values())}")
         return found
 
-    def needed(self, made: Mapping[Key, Calibrated | None]) -> dict[Key, Calibrated]:
+    def needed(self, made: Mapping[Key, Calibration | None]) -> dict[Key, Calibration]:
         """The calibrations that could be made; ValueError where none could."""
         found = {label: one for label, one in made.items() if one is not None}
         if not found:
@@ -183,7 +183,7 @@ def at(method: str, nodes: int) -> str:
     return f"{method}@fixed:{nodes}"
 
 
-def sized(method: str, calibrated: Calibrated | None) -> str:
+def sized(method: str, calibrated: Calibration | None) -> str:
     """A method at its calibrated size; at its own where there is none."""
     return method if calibrated is None else at(method, calibrated.nodes)
 
@@ -274,7 +274,7 @@ def rows_of(runs: Mapping[str, Summary]) -> list[tuple[str, ...]]:
     return [row(run, entry, f"{name}  {entry}") for name, run in runs.items() for entry in run.entries[1:]]
 
 
-def size_notes(found: Calibrated | None) -> list[str]:
+def size_notes(found: Calibration | None) -> list[str]:
     return [] if found is None else [f"the calibrated size is {found.nodes}"]
 
 

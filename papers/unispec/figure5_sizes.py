@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from paceline.bench import Calibrated, Estimate
+from paceline.bench import Calibration, Estimate
 from papers.common import Claim, Curve, Panel, Report, Way, script
 from papers.unispec.common import Lab, parser
 from papers.unispec.figure6_samples import HEAD, row, speeds
@@ -17,7 +17,7 @@ from papers.unispec.figure6_samples import HEAD, row, speeds
 THREADS, TYPES = (1, 2), ("bfloat16", "float32")
 
 
-def report(calibrated: Mapping[str, Calibrated]) -> Report:
+def report(calibrated: Mapping[str, Calibration]) -> Report:
     low, high = (of(one.nodes for one in calibrated.values()) for of in (min, max))
     ours, ratio = f"it lies between {low} and {high} nodes", Estimate(high / max(low, 1))
     claim, paper = "the best size is not the same everywhere", "it differs from device to device"

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from paceline.bench import Calibrated, Estimate
+from paceline.bench import Calibration, Estimate
 from papers.common import Claim, Curve, Panel, Report, Way, script
 from papers.unispec.common import Lab, parser
 
@@ -19,28 +19,28 @@ COUNTS = 1, 2, 3, 5, 8
 HEAD = ("", "g*", "tokens/round at g*", "seconds/round at g*", "expected tokens/s", "took")
 
 
-def values(found: Calibrated, size: int) -> tuple[float, float]:
+def values(found: Calibration, size: int) -> tuple[float, float]:
     """Tokens and seconds of a round at a size."""
     return float(np.interp(size, found.sizes, found.tokens)), float(np.interp(size, found.sizes, found.seconds))
 
 
-def speeds(found: Calibrated) -> list[float]:
+def speeds(found: Calibration) -> list[float]:
     return [tokens / seconds for tokens, seconds in zip(found.tokens, found.seconds, strict=True)]
 
 
-def row(label: str, found: Calibrated) -> tuple[str, ...]:
+def row(label: str, found: Calibration) -> tuple[str, ...]:
     tokens, seconds = values(found, found.nodes)
     speed = f"{tokens / seconds:.1f}"
     return label, str(found.nodes), f"{tokens:.2f}", f"{1000 * seconds:.1f} ms", speed, f"{found.took:.0f} s"
 
 
-def lost(first: Calibrated, last: Calibrated) -> float:
+def lost(first: Calibration, last: Calibration) -> float:
     """The share of throughput that the first one's size misses, by what the last one knows."""
     at_first, at_last = (float(np.interp(one.nodes, last.sizes, speeds(last))) for one in (first, last))
     return 1 - at_first / at_last
 
 
-def report(method: str, calibrated: Mapping[int, Calibrated]) -> Report:
+def report(method: str, calibrated: Mapping[int, Calibration]) -> Report:
     """By the number of prompts."""
     every = list(calibrated.values())
     first, last = every[0], every[-1]

@@ -9,14 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from paceline.bench import Calibrated, Summary
+from paceline.bench import Calibration, Summary
 from papers.common import Report, Way, script
 from papers.unispec.common import HEAD, Lab, at, faster, fastest, parser, rows
 
 SIZES = tuple(range(25, 126, 25))
 
 
-def report(run: Summary, method: str, found: Calibrated, sizes: Sequence[int] = SIZES) -> Report:
+def report(run: Summary, method: str, found: Calibration, sizes: Sequence[int] = SIZES) -> Report:
     best, grid = found.nodes, fastest(run, [at(method, size) for size in sizes])
     whole, size = at(method, best), grid.rpartition(":")[2]
     claim = "the calibrated size is no slower than the best of the grid"

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from paceline.bench import Calibrated, Summary
+from paceline.bench import Calibration, Summary
 from papers.common import Claim, Report, Way, script
 from papers.unispec.common import HEAD, RIVALS, Lab, brings, faster, parser, rows, sized
 
@@ -18,7 +18,7 @@ PAPER = {
 }
 
 
-def report(run: Summary, calibrated: Mapping[str, Calibrated]) -> Report:
+def report(run: Summary, calibrated: Mapping[str, Calibration]) -> Report:
     claims = list[Claim]()
     for method, found in calibrated.items():
         best, (speeds, tokens) = sized(method, found), PAPER[method]

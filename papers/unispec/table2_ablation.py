@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from paceline.bench import Calibrated, Summary
+from paceline.bench import Calibration, Summary
 from papers.common import Report, Way, script
 from papers.unispec.common import HEAD, Lab, at, brings, faster, parser, rows, size_notes, sized, with_options
 
@@ -19,7 +19,7 @@ PAPER = {"without calibration": 1.61, "without score estimation": 1.48, "without
 WHOLE = 1.96
 
 
-def entries(method: str, found: Calibrated) -> dict[str, str]:
+def entries(method: str, found: Calibration) -> dict[str, str]:
     """Name -> spec."""
     parts = {name: sized(with_options(method, option), found) for name, option in WITHOUT.items()}
     return {"whole": sized(method, found), "without calibration": at(method, UNCALIBRATED), **parts}

@@ -8,7 +8,7 @@ if TYPE_CHECKING:
     from paceline.bench.compare import Between as Between
     from paceline.bench.dictionaries import Emulated as Emulated
     from paceline.bench.dictionaries import emulate as emulate
-    from paceline.bench.measure import Calibrated as Calibrated
+    from paceline.bench.measure import Calibration as Calibration
     from paceline.bench.measure import calibrate_method as calibrate_method
     from paceline.bench.measure import race_methods as race_methods
     from paceline.bench.statistics import Estimate as Estimate
@@ -34,7 +34,7 @@ _HOME = {
     for module, names in {
         "paceline.bench.compare": "Between",
         "paceline.bench.dictionaries": "Emulated emulate",
-        "paceline.bench.measure": "Calibrated calibrate_method race_methods",
+        "paceline.bench.measure": "Calibration calibrate_method race_methods",
         "paceline.bench.statistics": "Estimate difference",
         "paceline.bench.suites.running": "languages_of passages",
         "paceline.bench.suites.sources": "Sources tokenizers_in",

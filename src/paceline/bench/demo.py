@@ -19,14 +19,14 @@ WARM_UP = 8
 """Tokens that each method writes before it is timed."""
 
 
-class Asked(NamedTuple):
+class DemoTask(NamedTuple):
     """A prompt to go on from, and how many tokens to write."""
 
     prompt: str
     tokens: int
 
 
-class Method(Contestant[Asked, Generation]):
+class DemoMethod(Contestant[DemoTask, Generation]):
     """A method on a model; its settings hold the drafter itself."""
 
     def __init__(self, name: str, lm: LanguageModel, settings: Mapping[str, Any]) -> None:
@@ -35,7 +35,7 @@ class Method(Contestant[Asked, Generation]):
     def begin(self) -> None:
         self._settings["method"].reset()
 
-    def do(self, task: Asked, clock: Clock) -> Generation:
+    def do(self, task: DemoTask, clock: Clock) -> Generation:
         return self._lm.generate(task.prompt, **{**self._settings, "max_new_tokens": task.tokens})
 
 
@@ -70,8 +70,8 @@ class Shown(Texts[Generation]):
 
     @property
     def spread(self) -> float | None:
-        """The largest ratio of a method's fastest pass to its slowest: how far the machine can be trusted. None where
-        there is a single pass, which says nothing of it."""
+        """The largest ratio of a method's fastest pass to its slowest: how far the machine can be trusted. None after a
+        single pass."""
         speeds = [self.speeds(method) for method in self.methods]
         return max(max(found) / min(found) for found in speeds) if len(speeds[0]) > 1 else None
 
@@ -81,7 +81,7 @@ class Shown(Texts[Generation]):
         return max(self.methods[1:] or self.methods, key=self.per_round)
 
     def picture(self, number: int, name: str) -> TokenPicture:
-        """The tokens of the best method's text of a prompt, by who proposed them."""
+        """The tokens of the best method's text of a prompt, coloured by source."""
         text = self.texts(self.best)[number]
         title = f"{name}, drafts by {self.best}"
         return TokenPicture(self.prompts[number], tuple(text.pieces), text.totals, {}, title)
@@ -117,8 +117,8 @@ def shown(
     progress: Progress,
 ) -> Shown:
     """Race methods, by their settings, on all prompts, as often as there is time for. The first is plain decoding."""
-    race = Race(contestants=[Method(name, lm, settings) for name, settings in methods.items()], progress=progress)
-    tasks, warm_up = [Asked(prompt, tokens) for prompt in prompts], [Asked(prompts[0], WARM_UP)]
+    race = Race(contestants=[DemoMethod(name, lm, settings) for name, settings in methods.items()], progress=progress)
+    tasks, warm_up = [DemoTask(prompt, tokens) for prompt in prompts], [DemoTask(prompts[0], WARM_UP)]
     heats = list(race.run(tasks, passes=PASSES, seconds=seconds, warm_up=warm_up))
     written = 1 + max(heat.task for heat in heats)
     return Shown(heats, next(iter(methods)), list(methods), prompts[:written], len(prompts) - written)

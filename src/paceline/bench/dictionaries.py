@@ -145,7 +145,7 @@ class Script:
     """Known texts, one behind the other. Each place is the last token that is known; the text goes on behind it."""
 
     def __init__(self, texts: Iterable[Sequence[int] | NDArray[Any]], prompts: Iterable[int] | None = None) -> None:
-        """Of each text, so many tokens are a ``prompt`` that is known before the first step: one, unless told."""
+        """``prompts`` has how many tokens of each text are known before the first step; one by default."""
         kept = [np.asarray(text, np.int64) for text in texts]
         starts = [1] * len(kept) if prompts is None else list(prompts)
         pairs = [(text, start) for text, start in zip(kept, starts, strict=True) if len(text) > start]

@@ -23,7 +23,7 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
-from paceline.bench.made_up import BEST, VOCABULARY, Foretold
+from paceline.bench.made_up import BEST, VOCABULARY, MadeUpModel
 from paceline.bench.race import Clock, Contestant, Race
 from paceline.context import Context, Ending
 from paceline.drafters.base import Ask, Budget, Drafter, Plain, Seen
@@ -58,7 +58,7 @@ SETTINGS = {
 }
 
 
-class Told(Scores):
+class KnownScores(Scores):
     """Rows whose best tokens are known beforehand."""
 
     def __init__(self, request: Request, top: Top) -> None:
@@ -73,7 +73,7 @@ class Told(Scores):
         return Top(self._told.ids[:, :k], self._told.logits[:, :k], self._told.log_z)
 
 
-class Took(NamedTuple):
+class RoundTimes(NamedTuple):
     """Seconds of one round; 0 of what it does not have."""
 
     nodes: int
@@ -98,7 +98,7 @@ class Cost:
     """The best tokens of all rows, as many as the method asks for."""
 
     @classmethod
-    def of(cls, rounds: Sequence[Took]) -> Cost:
+    def of(cls, rounds: Sequence[RoundTimes]) -> Cost:
         nodes, propose, observe, forward, read = zip(*rounds, strict=True)
         draft = [one.propose + one.observe for one in rounds]
         return cls(fmean(nodes), *map(median, (propose, observe, draft, forward, read)))
@@ -109,7 +109,7 @@ class Cost:
         return (self.draft + self.read) / (self.draft + self.read + self.forward)
 
 
-class Rider(Contestant[None, Took]):
+class DraftTimer(Contestant[None, RoundTimes]):
     """One method, drafting along a text; between forwards of the ``model`` behind its rows, if one is given. To be
     closed."""
 
@@ -118,7 +118,7 @@ class Rider(Contestant[None, Took]):
         name: str,
         drafter: Drafter,
         size: int,
-        made: Foretold,
+        made: MadeUpModel,
         length: int,
         temperature: float,
         model: tuple[Target, Rows] | None = None,
@@ -133,7 +133,7 @@ class Rider(Contestant[None, Took]):
     def close(self) -> None:
         self._drafter.close(self._state)
 
-    def do(self, task: None, clock: Clock) -> Took:
+    def do(self, task: None, clock: Clock) -> RoundTimes:
         """A round; the text decides what comes of it."""
         started = time.perf_counter()
         (tree,) = self._drafter.propose([Ask(self._state, Budget(self._size, DEEPEST))])
@@ -147,7 +147,7 @@ class Rider(Contestant[None, Took]):
         seen = self._followed(tree)
         started = time.perf_counter()
         self._drafter.observe([seen])
-        return Took(len(tree), propose, time.perf_counter() - started, forward, reading)
+        return RoundTimes(len(tree), propose, time.perf_counter() - started, forward, reading)
 
     def _scored(self, target: Target, rows: Rows, tree: DraftTree) -> tuple[float, Scores]:
         """Seconds until the logits are there, on whatever device, and the scores; the rows are dropped again."""
@@ -163,7 +163,7 @@ class Rider(Contestant[None, Took]):
         """Score every token of the vocabulary once, so that drafts are as large as they get."""
         for tokens in np.array_split(np.arange(len(self._made.ids)), 64):
             request = Request.of_tree(ReplayRows(), int(tokens[0]), DraftTree.chain(tokens[1:]))
-            told = Told(request, self._made.top(tokens))
+            told = KnownScores(request, self._made.top(tokens))
             self._drafter.propose([Ask(self._state, Budget(1, 1))])  # without a draft it may spare itself the learning
             self._drafter.observe([Seen(self._state, Verdict((), (int(tokens[0]),), 0), told)])
 
@@ -175,7 +175,7 @@ class Rider(Contestant[None, Took]):
         tokens = text[place : place + len(path) + 1].tolist()
         for token in tokens:
             self._context.commit(token)
-        told = Told(request, self._made.top(request.tokens))
+        told = KnownScores(request, self._made.top(request.tokens))
         return Seen(self._state, Verdict(tuple(path), tuple(tokens), len(path)), told)
 
 
@@ -185,21 +185,21 @@ def _seconds(act: Callable[[], object]) -> float:
     return time.perf_counter() - started
 
 
-def _raced(riders: Sequence[Rider], rounds: int, warm: int) -> dict[str, Cost]:
+def _raced(timers: Sequence[DraftTimer], rounds: int, warm: int) -> dict[str, Cost]:
     """So many rounds of each in turns, after ``warm`` others."""
-    race = Race(contestants=riders, tidy=False)
+    race = Race(contestants=timers, tidy=False)
     heats = list(race.run([None], passes=warm + rounds))[warm:]
     return {name: Cost.of([heat.laps[name].result for heat in heats]) for name in heats[0].laps}
 
 
-def made_for(rounds: int) -> Foretold:
+def made_for(rounds: int) -> MadeUpModel:
     """A text for `costs` of so many rounds: most bring a token or two, copies bring more."""
-    return Foretold.made(CONTEXT + 65 * (rounds + rounds // 2))
+    return MadeUpModel.made(CONTEXT + 65 * (rounds + rounds // 2))
 
 
-def made_for_model(target: Target, rounds: int, warm: int = WARM) -> Foretold:
+def made_for_model(target: Target, rounds: int, warm: int = WARM) -> MadeUpModel:
     """A text for `shares` of so many rounds."""
-    return Foretold.made(behind(target) + (DEEPEST + 1) * (warm + rounds + 1), vocabulary=target.vocab_size)
+    return MadeUpModel.made(behind(target) + (DEEPEST + 1) * (warm + rounds + 1), vocabulary=target.vocab_size)
 
 
 def costs(
@@ -208,7 +208,7 @@ def costs(
     sizes: Sequence[int],
     temperatures: Sequence[float],
     rounds: int,
-    made: Foretold | None = None,
+    made: MadeUpModel | None = None,
 ) -> dict[float, dict[int, dict[str, Cost]]]:
     """By temperature, size and method. A drafter is fresh each time, since what it learnt before would count, and has
     the processor's caches to itself."""
@@ -216,11 +216,11 @@ def costs(
 
     def timed(name: str, size: int, temperature: float) -> Cost:
         drafter = methods[name]()
-        rider = Rider(name, drafter, size, wide(max(BEST, drafter.needs.top)), CONTEXT, temperature)
+        timer = DraftTimer(name, drafter, size, wide(max(BEST, drafter.needs.top)), CONTEXT, temperature)
         try:
-            return _raced([rider], rounds, warm=rounds // 2)[name]
+            return _raced([timer], rounds, warm=rounds // 2)[name]
         finally:
-            rider.close()
+            timer.close()
 
     return {at: {size: {name: timed(name, size, at) for name in methods} for size in sizes} for at in temperatures}
 
@@ -237,7 +237,7 @@ def shares(
     temperature: float,
     rounds: int,
     warm: int = WARM,
-    made: Foretold | None = None,
+    made: MadeUpModel | None = None,
 ) -> dict[str, Cost]:
     """Rounds of every method at its size between a model's forwards, and of `PLAIN`, in turns."""
     length = behind(target)
@@ -246,13 +246,13 @@ def shares(
     with ExitStack() as leaving:
         rows = target.open(length + SPARE_ROWS + max(size for _, size in drafters.values()))
         leaving.callback(rows.close)
-        riders = list[Rider]()
+        timers = list[DraftTimer]()
         for name, (drafter, size) in {PLAIN: (Plain(), 0), **drafters}.items():
             text = wide(max(BEST, drafter.needs.top))
-            riders.append(Rider(name, drafter, size, text, length, temperature, (target, rows)))
-            leaving.callback(riders[-1].close)
+            timers.append(DraftTimer(name, drafter, size, text, length, temperature, (target, rows)))
+            leaving.callback(timers[-1].close)
         _read_text(target, rows, made.text[: length - 1])
-        return _raced(riders, rounds, warm)
+        return _raced(timers, rounds, warm)
 
 
 def _read_text(target: Target, rows: Rows, tokens: Ints) -> None:

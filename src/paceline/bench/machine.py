@@ -25,7 +25,7 @@ RESET_PEAK = "5"
 
 @contextmanager
 def threads(number: int | None) -> Iterator[None]:
-    """Torch with so many threads meanwhile; None for as many as it chose."""
+    """Set the number of torch's threads for a while; None leaves it as it is."""
     before = torch.get_num_threads()
     torch.set_num_threads(number or before)
     try:
@@ -36,7 +36,7 @@ def threads(number: int | None) -> Iterator[None]:
 
 @contextmanager
 def hushed() -> Iterator[None]:
-    """Without the warnings of transformers about its own calls to itself, and the hub's about every attempt."""
+    """Suppress warnings of transformers and of its hub client for a while."""
     from transformers.utils import logging
 
     hub = getLogger("huggingface_hub")

@@ -17,14 +17,14 @@ from paceline.tree import Floats, Ints
 
 VOCABULARY = 151_936
 BEST = 10
-"""How many best tokens every row tells of, where the drafter does not ask for more."""
+"""How many best tokens every row has, where the drafter does not ask for more."""
 TEXT = "made up: tokens by Zipf's law, a dozen or so at a time between passages of 4 to 40 tokens that stood before"
 ENTRIES = 50_000
 KEY, COMPLETION = 2, 3
 
 
 @dataclass(frozen=True, eq=False)
-class Foretold:
+class MadeUpModel:
     """A text, and what a model would say after each token: its rows' best tokens and how likely each is."""
 
     text: Ints
@@ -32,7 +32,7 @@ class Foretold:
     logits: Floats
 
     @classmethod
-    def made(cls, length: int, *, vocabulary: int = VOCABULARY, seed: int = 0) -> Foretold:
+    def made(cls, length: int, *, vocabulary: int = VOCABULARY, seed: int = 0) -> MadeUpModel:
         random = np.random.default_rng(seed)
         names = random.permutation(vocabulary)
         text = _text(random, names, length)
@@ -46,7 +46,7 @@ class Foretold:
         shares = weights / weights.sum(axis=1, keepdims=True) * random.uniform(0.5, 1.0, (vocabulary, 1))
         return cls(text, ids, np.log(shares))
 
-    def wide(self, best: int) -> Foretold:
+    def wide(self, best: int) -> MadeUpModel:
         """The same, with rows that name more tokens: behind the best ones such as stand together by Zipf's law, ever
         less likely."""
         if best <= (known := self.ids.shape[1]):
@@ -65,7 +65,7 @@ class Foretold:
         shares = np.exp(self.logits)
         left = np.maximum(1 - shares.sum(axis=1, keepdims=True), 1e-9) / (best - known)
         others = np.minimum(left, shares[:, -1:]) * np.linspace(1, 0.1, best - known)
-        return Foretold(self.text, ids, np.hstack([self.logits, np.log(others)]))
+        return MadeUpModel(self.text, ids, np.hstack([self.logits, np.log(others)]))
 
     def top(self, tokens: Ints) -> Top:
         return Top(self.ids[tokens], self.logits[tokens].astype(np.float32), np.zeros(len(tokens)))

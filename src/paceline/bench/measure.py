@@ -21,7 +21,7 @@ from paceline.planning.base import Outcome, Planner
 from paceline.tree import DraftTree
 
 Watch = Callable[[str, DraftTree, tuple[int, ...]], None]
-"""Hears of every round: of which entry, the draft that was scored, and the tokens that came."""
+"""Called for every round with the entry, the draft that was scored, and the tokens that came."""
 
 
 def race_methods(
@@ -51,7 +51,7 @@ def race_methods(
 
 
 def _watched(name: str, planner: Planner, watch: Watch) -> Planner:
-    """The same planner, which tells what became of its drafts."""
+    """The same planner, which also reports every round to ``watch``."""
     review = planner.review
 
     def told(outcomes: Sequence[Outcome]) -> None:
@@ -64,7 +64,7 @@ def _watched(name: str, planner: Planner, watch: Watch) -> Planner:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Calibrated:
+class Calibration:
     """What a calibration found."""
 
     nodes: int
@@ -88,7 +88,7 @@ def calibrate_method(
     temperature: float = 0.0,
     seed: int = 0,
     progress: Progress = silent,
-) -> Calibrated:
+) -> Calibration:
     """The best draft size of a method for single texts, found as ``paceline calibrate`` finds it, and not stored."""
     assert lm.vocabulary is not None, "the prompts are texts"
     started, drafter = time.monotonic(), make_drafter(method)
@@ -107,7 +107,7 @@ def calibrate_method(
     found = profile.method(calibrated.spec, calibrated.draft)
     assert found is not None, "it was just measured"
     choice = found.choices[0]
-    return Calibrated(
+    return Calibration(
         nodes=choice.nodes,
         sizes=[point.nodes for point in found.points],
         tokens=[point.tokens for point in found.points],

@@ -36,7 +36,7 @@ COUNTERPARTS = {
 """Our method -> what transformers has for it."""
 
 
-class Text(NamedTuple):
+class Counted(NamedTuple):
     """One text, and how many forwards of the model that writes brought it: each brought a token at least, so a forward
     that read a prompt and brought none is not among them."""
 
@@ -44,7 +44,7 @@ class Text(NamedTuple):
     rounds: int
 
 
-class Ours(Contestant[Ints, Text]):
+class OurLoop(Contestant[Ints, Counted]):
     """A method of ours by the Python API, on ids."""
 
     name = OURS
@@ -58,12 +58,12 @@ class Ours(Contestant[Ints, Text]):
         """Keep no rows of the texts before."""
         self._lm = LanguageModel(self._target)
 
-    def do(self, task: Ints, clock: Clock) -> Text:
+    def do(self, task: Ints, clock: Clock) -> Counted:
         text = self._lm.generate(task, **self._settings)
-        return Text(text.tokens, text.totals.rounds)
+        return Counted(text.tokens, text.totals.rounds)
 
 
-class Theirs(Contestant[Ints, Text]):
+class TheirLoop(Contestant[Ints, Counted]):
     """Transformers' counterpart of a method. It keeps nothing between calls."""
 
     name = THEIRS
@@ -71,13 +71,13 @@ class Theirs(Contestant[Ints, Text]):
     def __init__(self, model: PreTrainedModel, tokens: int, options: Callable[[], Options]) -> None:
         self._model, self._tokens, self._options = model, tokens, options
 
-    def do(self, task: Ints, clock: Clock) -> Text:
+    def do(self, task: Ints, clock: Clock) -> Counted:
         with counted(self._model) as forwards:
             tokens = _generated(self._model, task, self._tokens, self._options())
-        return Text(tokens, len(forwards))
+        return Counted(tokens, len(forwards))
 
 
-class Inside(Contestant[Ints, Text]):
+class OurLoopInside(Contestant[Ints, Counted]):
     """Our loop in `generate`."""
 
     name = INSIDE
@@ -89,10 +89,10 @@ class Inside(Contestant[Ints, Text]):
     def begin(self) -> None:
         self._loop = custom_generate(**self._method)
 
-    def do(self, task: Ints, clock: Clock) -> Text:
+    def do(self, task: Ints, clock: Clock) -> Counted:
         tokens = _generated(self._model, task, self._tokens, {"custom_generate": self._loop})
         assert self._loop.last is not None, "a call that came to its end is recorded"
-        return Text(tokens, self._loop.last.rounds)
+        return Counted(tokens, self._loop.last.rounds)
 
 
 def _generated(model: PreTrainedModel, prompt: Ints, tokens: int, options: Options) -> list[int]:
@@ -100,7 +100,7 @@ def _generated(model: PreTrainedModel, prompt: Ints, tokens: int, options: Optio
 
 
 @dataclass(frozen=True)
-class Contest(Texts[Text]):
+class Contest(Texts[Counted]):
     """One method, and its race; the base is theirs."""
 
     method: str
@@ -192,10 +192,10 @@ def contests(
         }
 
     for method in methods:
-        contestants: list[Contestant[Ints, Text]] = [
-            Ours(lm, tokens, ours(method, drafts)),
-            Theirs(copied, tokens, ways[method]),
-            Inside(copied, tokens, ours(method, inner)),
+        contestants: list[Contestant[Ints, Counted]] = [
+            OurLoop(lm, tokens, ours(method, drafts)),
+            TheirLoop(copied, tokens, ways[method]),
+            OurLoopInside(copied, tokens, ours(method, inner)),
         ]
         race = Race(contestants=contestants, doing=f"{method}, ", progress=progress)
         yield Contest(list(race.run(prompts, passes=passes, warm_up=prompts)), THEIRS, method)

@@ -31,7 +31,7 @@ Progress = Callable[[str, int, int], None]
 
 
 def silent(doing: str, done: int, total: int) -> None:
-    """The progress of a race that nobody watches."""
+    """Ignores progress."""
 
 
 class Contestant(ABC, Generic[Task, Result]):
@@ -156,7 +156,7 @@ class Race(Generic[Task, Result]):
             self.end()
 
     def end(self) -> None:
-        """Give what was alive back to the collection of garbage."""
+        """Have garbage collections look at all objects again."""
         if self.tidy:
             gc.unfreeze()
 
@@ -171,7 +171,8 @@ class Race(Generic[Task, Result]):
         self.progress(f"{self.doing}{who.name}{more}", self.done, self.total)
 
     def _ready(self) -> None:
-        """Before a lap is timed. What is alive stays out of later collections, which are then short."""
+        """Prepare a lap: collect garbage now and exempt the objects that are left, so that collections during the lap
+        are short; wait for the device; start the gauges."""
         if self.tidy:
             gc.collect()
             gc.freeze()

@@ -119,20 +119,22 @@ class Summary:
         known["followed"] = found.verdict == Verdict.FOLLOWED
         found = found.assign(**{name: found.tokens.where(those, 0) for name, those in known.items()})
         found["flips"] = found.flips.where(known["followed"], 0)
-        told = [number for number, record in enumerate(self.run.records) if record.rounds is not None]
-        return found.join(self.rounds.groupby("text")[OF_ROUNDS].sum().reindex(told, fill_value=0.0))
+        reporting = [number for number, record in enumerate(self.run.records) if record.rounds is not None]
+        return found.join(self.rounds.groupby("text")[OF_ROUNDS].sum().reindex(reporting, fill_value=0.0))
 
     @cached_property
     def rounds(self) -> pd.DataFrame:
         """A row per round: ``text`` is the number of its text, ``seconds`` its whole time, ``scoring`` the same without
         drafting. Runs of the first format have no column of rows: then the root and the draft."""
-        told = [(n, record, record.rounds) for n, record in enumerate(self.run.records) if record.rounds is not None]
-        lengths = [len(rounds["emitted"]) for _, _, rounds in told]
-        found = pd.DataFrame({name: _joined(rounds[name] for _, _, rounds in told) for name in ROUND_COLUMNS})
-        found["rows"] = _joined(rounds.get("rows") or np.add(rounds["drafted"], 1) for _, _, rounds in told)
-        found["text"] = np.repeat(np.array([number for number, _, _ in told], np.int64), lengths)
+        reporting = [
+            (n, record, record.rounds) for n, record in enumerate(self.run.records) if record.rounds is not None
+        ]
+        lengths = [len(rounds["emitted"]) for _, _, rounds in reporting]
+        found = pd.DataFrame({name: _joined(rounds[name] for _, _, rounds in reporting) for name in ROUND_COLUMNS})
+        found["rows"] = _joined(rounds.get("rows") or np.add(rounds["drafted"], 1) for _, _, rounds in reporting)
+        found["text"] = np.repeat(np.array([number for number, _, _ in reporting], np.int64), lengths)
         for name in CELL:
-            found[name] = np.repeat(np.array([getattr(record, name) for _, record, _ in told], object), lengths)
+            found[name] = np.repeat(np.array([getattr(record, name) for _, record, _ in reporting], object), lengths)
         found["seconds"] = found[SECONDS].sum(axis=1)
         found["scoring"] = found[SECONDS[1:]].sum(axis=1)
         found["drafting"] = found.drafted > 0
@@ -179,11 +181,11 @@ class Summary:
         rounds, pairs = (dict(iter(table.groupby(by))) for table in (self.rounds, self.beside(self.base)))
         sums, split = (table.to_dict("records") for table in (texts.sum(numeric_only=True), texts[[*SPLIT]].mean()))
         known, found = (texts.rounds.count(), texts.peak_bytes.max()), {}
-        for (key, group), total, shares, told, peak in zip(texts, sums, split, *known, strict=True):
+        for (key, group), total, shares, counted, peak in zip(texts, sums, split, *known, strict=True):
             found[key] = Figures(
                 entry=key[0],
                 texts=len(group),
-                **_ratios(total, told=told > 0),
+                **_ratios(total, reported=counted > 0),
                 **_speed_ups(pairs.get(key), alone=key[0] == self.base),
                 **_distributions(rounds.get(key)),
                 split={} if math.isnan(shares[SPLIT[0]]) else shares,
@@ -238,9 +240,9 @@ def _joined(columns: Iterable[Any]) -> Floats:
     return np.concatenate([np.zeros(0), *columns])
 
 
-def _ratios(total: dict[str, float], *, told: bool) -> dict[str, Any]:
-    """Figures that are ratios of sums. Rounds are ``told`` or, of a peer, at most its forwards."""
-    per_round = ("emitted", "rounds") if told else ("forwarded", "forwards")
+def _ratios(total: dict[str, float], *, reported: bool) -> dict[str, Any]:
+    """Figures that are ratios of sums. Of a peer that does not report its rounds, forwards stand in for them."""
+    per_round = ("emitted", "rounds") if reported else ("forwarded", "forwards")
     return {
         "tokens": int(total["tokens"]),
         "tokens_per_second": _ratio(total["decoded"], total["seconds_decode"]),
@@ -252,8 +254,8 @@ def _ratios(total: dict[str, float], *, told: bool) -> dict[str, Any]:
         "joules_per_token": _ratio(total["joules"], total["metered"]),
         "repeated_8grams": 1 - total["different"] / total["grams"] if total["grams"] else 0.0,
         "degenerate": int(total["looping"]),
-        "rounds": int(total["rounds"]) if told else None,
-        "stalls": int(total["stalls"]) if told else None,
+        "rounds": int(total["rounds"]) if reported else None,
+        "stalls": int(total["stalls"]) if reported else None,
         "flips_per_1000": _ratio(1000 * total["flips"], total["followed"]),
     }
 

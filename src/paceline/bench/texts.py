@@ -10,14 +10,14 @@ from paceline.bench.race import Heat
 from paceline.bench.statistics import repeated_share
 
 
-class Text(Protocol):
+class HasTokens(Protocol):
     """A text as a contestant wrote it."""
 
     @property
     def tokens(self) -> list[int]: ...
 
 
-Written = TypeVar("Written", bound=Text)
+Written = TypeVar("Written", bound=HasTokens)
 
 
 class Parting(NamedTuple):

@@ -162,7 +162,7 @@ def replaced(folder: Path) -> Iterator[Path]:
         yield fresh
         if (size := weight_bytes(fresh)) > MOST_BYTES:
             raise InputError(f"the weights are {size:,} bytes, over the {MOST_BYTES:,} of the package; shrink a plan")
-        # What is replaced waits under a name that nobody tidies away: a kill between the two moves must not cost it.
+        # The old folder waits under a name that no clean-up removes: a kill between the two moves must not lose it.
         old = Path(tempfile.mkdtemp(dir=folder.parent, prefix=f".{folder.name}-")) / "old"
         try:
             if folder.exists():

@@ -1,8 +1,8 @@
 """A calibration: the seconds of this model on this machine, and for each method what its drafts bring.
 
-The order is that of dependence: seconds first, since they tell how large a draft can be worth its time at all; then a
-deep run of each method with drafts of that size; then a run at a small one, chosen by what the deep run told, which
-tells how much less the method learns from smaller drafts.
+The order is that of dependence: seconds first, since they bound how large a draft can be worth its time; then a
+deep run of each method with drafts of that size; then a run at a small one, chosen from the deep run, which
+shows how much less the method learns from smaller drafts.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Self
 import numpy as np
 
 from paceline.bench.calibrate.seconds import EXPENSIVE, LEAST_REPEATS, ROWS, SPARSE, measured
-from paceline.bench.calibrate.texts import Course, Walk, corrected, sizes_to, told
+from paceline.bench.calibrate.texts import Course, Walk, corrected, point_at, sizes_to
 from paceline.bench.race import Progress, silent
 from paceline.context import Ints
 from paceline.drafters.base import Drafter
@@ -115,7 +115,7 @@ class Calibrator:
         return _sized(replace(profile, methods=kept).with_methods(found))
 
     def joined(self, profile: Profile, by_now: Profile | None) -> Profile:
-        """The profile of `run` and what others have measured of other methods meanwhile."""
+        """The profile of `run`, and other methods from ``by_now``, which another process may have stored since."""
         own = [profile.method(method.spec, method.draft) for method in self.methods]
         others = by_now.methods if by_now else ()
         known = {reading.top for reading in profile.readings}
@@ -178,14 +178,14 @@ class Calibrator:
             raise ValueError(
                 "the first token of every text ends it, so there is no round to measure; give other prompts"
             )
-        acceptance = self._told(method, names, walks, most)
+        acceptance = self._acceptance(method, names, walks, most)
         best = acceptance.choose(profile.curves(acceptance.top), *_first(profile.timings))
         small = min(max(best.nodes, LEAST_SPOT), HIGHEST_SPOT, most)
         self._advance(f"{method.spec}, drafts of {small} nodes")
         again = course.follow(walks, small, SHARES["spot"] * self._texts * self.plan.seconds)
-        foretold = told([trail for walk in walks[: len(again)] for trail in walk.trails], small).tokens
+        simulated = point_at([trail for walk in walks[: len(again)] for trail in walk.trails], small).tokens
         found = sum(walk.emitted for walk in again) / sum(len(walk.trails) for walk in again)
-        spot = Spot(nodes=small, foretold=foretold, found=found)
+        spot = Spot(nodes=small, foretold=simulated, found=found)
         return replace(
             acceptance,
             points=corrected(acceptance.points, spot),
@@ -193,12 +193,12 @@ class Calibrator:
             drafting=tuple(sorted({most: _drafting(walks), small: _drafting(again)}.items())),
         )
 
-    def _told(self, method: Method, names: Sequence[str], walks: Sequence[Walk], most: int) -> Acceptance:
+    def _acceptance(self, method: Method, names: Sequence[str], walks: Sequence[Walk], most: int) -> Acceptance:
         trails = [trail for walk in walks for trail in walk.trails]
         return Acceptance(
             method=method.spec,
             draft=method.draft,
-            points=tuple(told(trails, size) for size in sizes_to(most)),
+            points=tuple(point_at(trails, size) for size in sizes_to(most)),
             drafting=((most, _drafting(walks)),),
             top=method.drafter.needs.top,
             spot=None,
@@ -209,7 +209,7 @@ class Calibrator:
         )
 
     def _advance(self, doing: str) -> None:
-        """Told in seconds, of which a plan says how many there are."""
+        """Report progress in seconds: how many have passed, of how many that the plan gives."""
         shares = SHARES["first"] + SHARES["others"] + len(self.methods) * (SHARES["deep"] + SHARES["spot"])
         whole = round(shares * self.plan.seconds)
         self.progress(doing, min(round(time.perf_counter() - self._started), whole), whole)

@@ -58,7 +58,7 @@ class Filler(Drafter):
         return DraftTree.build([*first.tolist(), *rest.tolist()], parents, source=self.name)
 
 
-class Took(NamedTuple):
+class RoundSeconds(NamedTuple):
     """Seconds of a round, and of the reading of best tokens beside it."""
 
     round: float
@@ -71,7 +71,7 @@ class Rounds(Planner):
     def __init__(self, batch: Batch, filler: Filler, sequences: int) -> None:
         self._batch, self._filler, self._sequences = batch, filler, sequences
         self._nodes = 0
-        self._took: Took | None = None
+        self._took: RoundSeconds | None = None
 
     def plan(self, rooms: Sequence[Room]) -> list[Budget]:
         """No draft while a sequence still reads its prompt, which would be part of what is timed."""
@@ -82,27 +82,27 @@ class Rounds(Planner):
         if len(outcomes) == self._sequences:
             seconds = max(outcome.seconds for outcome in outcomes)
             reading = max(outcome.seconds_top for outcome in outcomes)
-            self._took = Took(max(seconds - reading, 0.0), reading)
+            self._took = RoundSeconds(max(seconds - reading, 0.0), reading)
 
     @property
     def going(self) -> bool:
         """Whether all texts are being written still."""
         return len(self._batch) == self._sequences
 
-    def step(self, nodes: int) -> Took | None:
+    def step(self, nodes: int) -> RoundSeconds | None:
         """One round with drafts of that size; None where a text reads its prompt still, or has ended."""
         self._nodes, self._took = nodes, None
         self._batch.step()
         return self._took
 
 
-class Size(Contestant[None, "Took | None"]):
+class Size(Contestant[None, "RoundSeconds | None"]):
     """Rounds with drafts of one size."""
 
     def __init__(self, nodes: int, rounds: Rounds) -> None:
         self.name, self._nodes, self._rounds = str(nodes), nodes, rounds
 
-    def do(self, task: None, clock: Clock) -> Took | None:
+    def do(self, task: None, clock: Clock) -> RoundSeconds | None:
         return self._rounds.step(self._nodes)
 
 
@@ -125,7 +125,7 @@ def measured(
     take more than ``cap`` times a plain round are left out."""
     started = time.monotonic()
     sizes: Sequence[int] = sorted({count - 1 for count in rows})
-    taken: dict[int, list[Took]] = defaultdict(list)
+    taken: dict[int, list[RoundSeconds]] = defaultdict(list)
     with _rounds(target, np.resize(text, length), sequences, sizes, top, sampling or Sampling()) as rounds:
         sizes = _warmed(rounds, sizes, cap)
         race = Race(contestants=[Size(size, rounds) for size in sizes], tidy=False)
@@ -143,7 +143,7 @@ def measured(
             f"a text of {length} tokens leaves too little of the model's context to time rounds in; "
             "give smaller --lengths"
         )
-    medians = {size: Took(*map(statistics.median, zip(*took, strict=True))) for size, took in counted.items()}
+    medians = {size: RoundSeconds(*map(statistics.median, zip(*took, strict=True))) for size, took in counted.items()}
     timings = [
         Timing(rows=sequences * (1 + size), seconds=took.round, length=length, sequences=sequences)
         for size, took in medians.items()

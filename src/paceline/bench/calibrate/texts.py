@@ -1,8 +1,9 @@
 """Texts of a method on calibration prompts, and what drafts of every size would have brought along them.
 
-Each text is written once with large drafts, which tell of smaller ones too, and once with small drafts to hold against
-that. Under the coupled rule the first text is plain decoding's own, so that needs no run of its own; the second run
-follows it, so that both do the same work. Each method forgets before every prompt, as it does in benchmarks.
+Each text is written once with large drafts, from which rounds with smaller ones are simulated, and once with small
+drafts to check the simulation. Under the coupled rule the first text is plain decoding's own, so that needs no run of
+its own; the second run follows it, so that both do the same work. Each method forgets before every prompt, as it does
+in benchmarks.
 
 Of a round with the largest draft everything is known: the nodes with their scores, and the tokens that came. A draft of
 g nodes would have been its best g, so how far it would have led can be counted exactly. Where it would have ended
@@ -75,7 +76,7 @@ def _in_turns(prompts: Sequence[Prompt]) -> list[Prompt]:
 
 @dataclass(frozen=True, eq=False)
 class Trail:
-    """A round as it can be told again for any size."""
+    """A round with a large draft, from which rounds with smaller drafts are simulated."""
 
     ranks: tuple[tuple[int, ...], ...]
     """For each place on the way that was accepted, and for every node further on: how many nodes below that place
@@ -192,7 +193,7 @@ def sizes_to(most: int) -> list[int]:
     return sorted({*(size for size in SIZES if size < most), most})
 
 
-def told(trails: Sequence[Trail], size: int) -> Point:
+def point_at(trails: Sequence[Trail], size: int) -> Point:
     """What drafts of up to ``size`` nodes would have brought along the same texts."""
     tokens, rounds = 0, Counter[int]()
     for trail in trails:
@@ -204,8 +205,8 @@ def told(trails: Sequence[Trail], size: int) -> Point:
 
 
 def corrected(points: Iterable[Point], spot: Spot | None) -> tuple[Point, ...]:
-    """What was told of smaller sizes, with what a run at one of them found: its ratio holds up to that size and decays
-    from there, by the logarithm of the size, to 1 at the largest, of which nothing had to be told."""
+    """Simulated points, corrected by a run at one small size: its ratio of found to simulated tokens holds up to that
+    size and decays from there, by the logarithm of the size, to 1 at the largest, which was not simulated."""
     points = tuple(points)
     if spot is None:
         return points

@@ -30,8 +30,8 @@ FOREIGN = "pocket-foreign"
 
 
 def ordinary(target: Target) -> PreTrainedModel:
-    """A copy of a target's model as transformers would have loaded it: the same weights in ordinary layers. How to
-    generate is left to whoever calls it, so the settings that came with the checkpoint are not part of it."""
+    """A copy of a target's model as transformers would have loaded it: the same weights in ordinary layers. The
+    checkpoint's own settings for generation are left out: callers give theirs."""
     if not isinstance(target, HFTarget):
         raise Missing(f"{target.name} is no model of transformers, and nothing else runs in other libraries")
     model: PreTrainedModel = copy.deepcopy(target.model)
@@ -61,7 +61,7 @@ class Weights:
         return ordinary(self.same_tokens().target)
 
     def borrowed(self) -> PreTrainedModel:
-        """The target's, for those who convert it and let it go: the copy that is kept anyway, or one that is not."""
+        """The target's, to be converted and let go: the copy that is kept already, or one that will not be kept."""
         kept: PreTrainedModel | None = self.__dict__.get("model")
         return kept or ordinary(self.target)
 

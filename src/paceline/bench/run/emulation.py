@@ -100,5 +100,5 @@ def replayed(given: Replay, method: str, budget: int) -> Iterator[Passage]:
 
 
 def stopped() -> float:
-    """A clock for work that stands for another machine's: what it takes here says nothing."""
+    """A clock that stands still, for replays: their seconds would not be a model's."""
     return 0.0

@@ -24,7 +24,7 @@ VERDICTS = {
 }
 
 
-class Finding(NamedTuple):
+class Judgement(NamedTuple):
     verdict: Verdict
     parts_at: int | None = None
     flips: int = 0
@@ -38,16 +38,16 @@ class Judge:
         self._rule = rule
         self._rescorer = Rescorer(target)
 
-    def find(self, who: TextContestant, written: Written, job: Job, plain: list[int]) -> Finding:
+    def find(self, who: TextContestant, written: Written, job: Job, plain: list[int]) -> Judgement:
         """What a text is; ``plain`` is plain decoding's."""
         if job.script is not None and who.ours:
             place = first_difference(written.tokens, job.script[len(job.prompt) :].tolist())
-            return Finding(Verdict.FOLLOWED if place is None else Verdict.BUG, place, len(written.flips))
+            return Judgement(Verdict.FOLLOWED if place is None else Verdict.BUG, place, len(written.flips))
         if not self._comparable(who, job.sampling):
-            return Finding(Verdict.OWN)
+            return Judgement(Verdict.OWN)
         tokens = cut(written.tokens, job)
         place = first_difference(tokens, plain)
-        return Finding(Verdict.EQUAL if place is None else self._explain(who, tokens, job, plain, place), place)
+        return Judgement(Verdict.EQUAL if place is None else self._explain(who, tokens, job, plain, place), place)
 
     def _comparable(self, who: TextContestant, sampling: Sampling) -> bool:
         """Whether a text must be plain decoding's: always where it is greedy, and with ours also where it is sampled,

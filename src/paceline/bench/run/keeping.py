@@ -8,7 +8,7 @@ from typing import Any
 
 from paceline.bench.race import Lap
 from paceline.bench.run.contestant import Job, TextContestant, Work, Written, cut
-from paceline.bench.run.judge import Finding
+from paceline.bench.run.judge import Judgement
 from paceline.bench.run.record import EXPECTED, NEW_COLUMNS, ROUND_COLUMNS, Record
 from paceline.bench.suites import Prompt
 from paceline.engine.account import Round
@@ -25,11 +25,11 @@ def kept(
     prompt: Prompt,
     job: Job,
     written: Written,
-    finding: Finding,
+    judgement: Judgement,
     text: Spell,
     **measured: Any,
 ) -> Record:
-    """The record of a text; ``measured`` is what `alone` or `together` says, and where it stands in the run."""
+    """The record of a text; ``measured`` holds its `times` and its place in the run."""
     tokens = cut(written.tokens, job)
     pieces = text(job.prompt.tolist(), tokens)
     rounds = written.rounds
@@ -49,9 +49,9 @@ def kept(
         sources=written.sources,
         scores=written.scores,
         pieces=pieces,
-        verdict=finding.verdict,
-        parts_at=finding.parts_at,
-        flips=finding.flips,
+        verdict=judgement.verdict,
+        parts_at=judgement.parts_at,
+        flips=judgement.flips,
         joules=measured.pop("joules", None),
         peak_bytes=measured.pop("peak", None),
         **{name: _rounded(value) for name, value in measured.items()},

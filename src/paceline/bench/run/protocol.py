@@ -148,11 +148,11 @@ class Referee:
                 where = {"unit": unit, "turn": turn, "repeat": repeat, "place": lap.place}
                 texts = zip(here, work.jobs, lap.result, theirs, times(work, lap), strict=True)
                 for prompt, job, written, plain, measured in texts:
-                    finding = self.judge.find(contestants[name], written, job, plain.tokens)
+                    judgement = self.judge.find(contestants[name], written, job, plain.tokens)
                     if name == self.plain.name:
-                        finding = finding._replace(verdict=Verdict.REFERENCE)
+                        judgement = judgement._replace(verdict=Verdict.REFERENCE)
                     measured |= {**where, "batch": self.conditions.batch}
-                    records.append(kept(contestants[name], prompt, job, written, finding, self.text, **measured))
+                    records.append(kept(contestants[name], prompt, job, written, judgement, self.text, **measured))
             for prompt, job, plain in zip(here, work.jobs, theirs, strict=True):
                 answers[prompt.key].append("".join(self.text(job.prompt.tolist(), plain.tokens)))
         return records
@@ -184,8 +184,8 @@ class Referee:
         return replace(job, script=np.concatenate([job.prompt, np.asarray(text, np.int64)]))
 
     def _remember(self, units: Sequence[Sequence[Prompt]], repeat: int) -> None:
-        """A pass over the prompts begins, or goes on after these units: every contestant knows what it has learnt in
-        this pass, and nothing else. Where that is something, these texts are written again, and not kept."""
+        """Begin a pass over the prompts, or resume it after these units. Every contestant forgets what it learnt in
+        other passes. Those that learn from prompt to prompt write the texts of these units again, unkept."""
         for who in self.contestants:
             who.forget()
         learning = [who for who in self.contestants if who is self.plain or who.remembers]
@@ -240,5 +240,5 @@ class Referee:
     def _explain(self, partings: Sequence[Parted]) -> None:
         """Say of the texts of the warm-up why they are others. It may load a wider model, so it waits for the end."""
         for who, written, job, plain in partings:
-            finding = self.judge.find(who, written, job, plain)
-            self.run.about.warm_up[who.name] |= {"verdict": str(finding.verdict), "parts_at": finding.parts_at}
+            judgement = self.judge.find(who, written, job, plain)
+            self.run.about.warm_up[who.name] |= {"verdict": str(judgement.verdict), "parts_at": judgement.parts_at}

@@ -136,7 +136,7 @@ class Recipe(TypedDict, total=False):
     follow: bool | None
 
 
-class Model(TypedDict, total=False):
+class ModelFacts(TypedDict, total=False):
     """What is read of the model that was measured."""
 
     model: str
@@ -148,7 +148,7 @@ class Model(TypedDict, total=False):
     ballast: str | None
 
 
-class Entry(TypedDict, total=False):
+class EntryFacts(TypedDict, total=False):
     """What is read of a contestant."""
 
     name: Required[str]
@@ -158,7 +158,7 @@ class Entry(TypedDict, total=False):
     draft_model: str | None
 
 
-class Written(TypedDict, total=False):
+class WorkloadFacts(TypedDict, total=False):
     """What is read of the workload."""
 
     suite: str
@@ -178,7 +178,7 @@ class WarmUp(TypedDict, total=False):
     parts_at: Count
 
 
-class Energy(TypedDict, total=False):
+class EnergyFacts(TypedDict, total=False):
     """What is read of the meter."""
 
     source: str | None
@@ -186,13 +186,13 @@ class Energy(TypedDict, total=False):
     watts: Amount | None
 
 
-class Machine(TypedDict, total=False):
+class MachineFacts(TypedDict, total=False):
     """What is read of the machine."""
 
     cores: Count | None
 
 
-class Git(TypedDict, total=False):
+class GitFacts(TypedDict, total=False):
     """What is read of the sources."""
 
     commit: str | None
@@ -206,9 +206,9 @@ class Sitting(TypedDict, total=False):
     when: str | None
     command: str | None
     versions: dict[str, Any] | None
-    machine: Annotated[dict[str, Any], Machine] | None
+    machine: Annotated[dict[str, Any], MachineFacts] | None
     load: Amount | None
-    git: Annotated[dict[str, Any], Git] | None
+    git: Annotated[dict[str, Any], GitFacts] | None
 
 
 @dataclass(kw_only=True)
@@ -218,17 +218,17 @@ class About:
 
     recipe: Annotated[dict[str, Any], Recipe]
     """Every option that decides what is written and by whom: suite, methods, peers, limit, temperature, and so on."""
-    model: Annotated[dict[str, Any], Model]
+    model: Annotated[dict[str, Any], ModelFacts]
     """Name, dtype, fingerprint, device, and its shape where it carries ballast."""
-    entries: list[Annotated[dict[str, Any], Entry]]
+    entries: list[Annotated[dict[str, Any], EntryFacts]]
     """Of each contestant: ``name``, ``ours``, and its facts. The first is plain decoding."""
-    workload: Annotated[dict[str, Any], Written]
+    workload: Annotated[dict[str, Any], WorkloadFacts]
     """``suite``, ``cells``, ``notes``, ``sources``, and ``units``: how many there are to write."""
     missing: dict[str, str] = field(default_factory=dict)
     """Contestants that were asked for and cannot take part -> why."""
     warm_up: dict[str, Annotated[dict[str, Any], WarmUp]] = field(default_factory=dict)
     """Entry -> what its warm-up found: whether it writes plain decoding's greedy text."""
-    energy: Annotated[dict[str, Any], Energy] = field(default_factory=dict)
+    energy: Annotated[dict[str, Any], EnergyFacts] = field(default_factory=dict)
     """``source`` (nvml, rapl, powermetrics, stated, none), ``measured``, ``watts``."""
     sittings: list[Annotated[dict[str, Any], Sitting]] = field(default_factory=list)
     """Each time that it was begun or went on: when, versions, machine, threads, load, git state."""

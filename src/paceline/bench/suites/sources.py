@@ -38,7 +38,7 @@ SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
 
 
 @dataclass(frozen=True)
-class Entry:
+class SourceRow:
     """One entry of a file, and how errors name it."""
 
     value: Any
@@ -122,14 +122,14 @@ class Sources:
         except ValueError as error:
             raise InputError(f"{path} cannot be read: {error}") from None
 
-    def rows(self, path: Path) -> Iterator[Entry]:
+    def rows(self, path: Path) -> Iterator[SourceRow]:
         """A file of JSON lines, numbered as editors number them. Empty lines are skipped."""
         for number, line in enumerate(self.text(path).split("\n"), start=1):
             if not line.strip():
                 continue
             where = f"{path}, line {number},"
             try:
-                yield Entry(_value(line), number, where)
+                yield SourceRow(_value(line), number, where)
             except json.JSONDecodeError as error:
                 raise InputError(f"{where} is not JSON: {error.msg}; every line is one value of its own") from None
             except ValueError as error:

@@ -23,7 +23,7 @@ from pathlib import Path
 from paceline.bench.suites.prompts import Prompt, Workload, chosen, hint, thinned
 from paceline.bench.suites.requests import dictspec
 from paceline.bench.suites.running import continuation, languages_of, replay
-from paceline.bench.suites.sources import Entry, Sources
+from paceline.bench.suites.sources import SourceRow, Sources
 from paceline.bench.suites.spec_bench import FILES, TASKS, multi_spec_bench, spec_bench
 from paceline.errors import InputError
 
@@ -125,7 +125,7 @@ def _alpaca_eval(sources: Sources) -> list[Prompt]:
     rows = sources.json(path)
     if not isinstance(rows, list):
         raise InputError(f"{path} is not AlpacaEval's: a list of instructions")
-    texts = [Entry(row, at, f"{path}, entry {at},").text("instruction") for at, row in enumerate(rows, start=1)]
+    texts = [SourceRow(row, at, f"{path}, entry {at},").text("instruction") for at, row in enumerate(rows, start=1)]
     return [
         Prompt(key=f"en-alpaca_eval-{at}", task="alpaca_eval", language="en", turns=(text,))
         for at, text in enumerate(texts, start=1)
@@ -172,9 +172,9 @@ def as_lines(prompts: Iterable[Prompt]) -> str:
     return "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
 
 
-def _prompt(row: Entry) -> Prompt:
+def _prompt(row: SourceRow) -> Prompt:
     if isinstance(row.value, str):
-        row = Entry({"prompt": row.value}, row.number, row.where)
+        row = SourceRow({"prompt": row.value}, row.number, row.where)
     if not isinstance(row.value, dict):
         raise InputError(f"{row.where} is neither an object nor a text")
     kinds = [kind for kind in KINDS if kind in row.value]
@@ -198,7 +198,7 @@ def _prompt(row: Entry) -> Prompt:
     )
 
 
-def _turns(row: Entry, kind: str) -> tuple[str, ...]:
+def _turns(row: SourceRow, kind: str) -> tuple[str, ...]:
     if kind == "prompt":
         return (row.text(kind),)
     if kind == "turns":
@@ -206,7 +206,7 @@ def _turns(row: Entry, kind: str) -> tuple[str, ...]:
     messages = row.get(kind)
     if not isinstance(messages, list) or not messages:
         raise InputError(f"{row.where} has no 'messages': a list of role and content")
-    rows = [Entry(message, row.number, row.where) for message in messages]
+    rows = [SourceRow(message, row.number, row.where) for message in messages]
     roles = dict.fromkeys(str(each.get("role")) for each in rows)
     if list(roles) != ["user"]:
         raise InputError(
@@ -216,7 +216,7 @@ def _turns(row: Entry, kind: str) -> tuple[str, ...]:
     return tuple(each.text("content") for each in rows)
 
 
-def _name(row: Entry, names: tuple[str, ...]) -> str | None:
+def _name(row: SourceRow, names: tuple[str, ...]) -> str | None:
     """A word or a number under the first of these names that the row has."""
     name = next((name for name in names if name in row.value), None)
     if name is None:

@@ -25,7 +25,7 @@ from paceline.cli.tables import table
 from paceline.files import workplace
 
 if TYPE_CHECKING:
-    from paceline.bench.made_up import Foretold
+    from paceline.bench.made_up import MadeUpModel
     from paceline.drafters import Drafter
     from paceline.targets.base import Target
 
@@ -117,7 +117,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 @contextmanager
-def _makers(made: Foretold, tokenizer: str = "") -> Iterator[dict[str, Callable[[], Drafter]]]:
+def _makers(made: MadeUpModel, tokenizer: str = "") -> Iterator[dict[str, Callable[[], Drafter]]]:
     """Methods by their names; those that take a dictionary have one of the made-up text."""
     from paceline.bench.made_up import write_dictionary
     from paceline.drafters import make_drafter
