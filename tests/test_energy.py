@@ -1,4 +1,4 @@
-"""Energy: counters are read as they are meant, an estimate is called one, and published figures are computed."""
+"""Energy: counters are read as they are meant, and an estimate is called one."""
 
 import sys
 import time

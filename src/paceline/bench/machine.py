@@ -8,7 +8,7 @@ import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
-from importlib.metadata import PackageNotFoundError, version
+from importlib.metadata import version
 from logging import ERROR, getLogger
 from pathlib import Path
 from typing import Any
@@ -85,7 +85,11 @@ def sitting(command: str | None = None) -> dict[str, Any]:
     return {
         "started": datetime.now(UTC).isoformat(timespec="seconds"),
         "command": command,
-        "versions": {"paceline": __version__, "python": platform.python_version(), **_versions()},
+        "versions": {
+            "paceline": __version__,
+            "python": platform.python_version(),
+            **{library: version(library) for library in LIBRARIES},
+        },
         "machine": {
             "system": f"{platform.system()} {platform.release()}",
             "architecture": platform.machine(),
@@ -97,16 +101,6 @@ def sitting(command: str | None = None) -> dict[str, Any]:
         "load": round(os.getloadavg()[0], 2) if hasattr(os, "getloadavg") else None,
         "git": _git(),
     }
-
-
-def _versions() -> dict[str, str]:
-    found = {}
-    for library in LIBRARIES:
-        try:
-            found[library] = version(library)
-        except PackageNotFoundError:
-            continue
-    return found
 
 
 def _git() -> dict[str, Any] | None:

@@ -9,9 +9,9 @@ from typing import Any
 from paceline.bench.race import Lap
 from paceline.bench.run.contestant import Job, TextContestant, Work, Written, cut
 from paceline.bench.run.judge import Judgement
-from paceline.bench.run.record import EXPECTED, NEW_COLUMNS, ROUND_COLUMNS, Record
+from paceline.bench.run.record import EXPECTED, NEW_COLUMNS, ROUND_COLUMNS, SPLIT, Record
 from paceline.bench.suites import Prompt
-from paceline.engine.account import Round
+from paceline.engine.account import Round, Totals
 from paceline.vocabulary import Detokenizer, Vocabulary
 
 Spell = Callable[[Sequence[int], Sequence[int]], list[str]]
@@ -72,15 +72,12 @@ def times(work: Work, lap: Lap[list[Written]]) -> list[dict[str, Any]]:
 def _alone(written: Written, job: Job, lap: Lap[list[Written]]) -> dict[str, Any]:
     """Decoding is what came after the first delivery, of every contestant alike, since not all know when the prompt was
     read. Tokens after the end do not count."""
-    decoded, decoding = 0, 0.0
     first, when = written.deliveries[0] if written.deliveries else (0, lap.seconds)
-    if written.deliveries:
-        decoded, decoding = max(0, len(cut(written.tokens, job)) - first), lap.seconds - when
     return {
         "seconds": lap.seconds,
         "seconds_first": when,
-        "decoded": decoded,
-        "seconds_decode": decoding,
+        "decoded": max(0, len(cut(written.tokens, job)) - first),
+        "seconds_decode": lap.seconds - when,
         "split": _split(written, lap.seconds),
         **lap.gauges,
     }
@@ -114,16 +111,11 @@ def _split(written: Written, seconds: float) -> dict[str, float] | None:
     """Seconds by what they went to; none by a clock that stands still."""
     if written.rounds is None:
         return None
-    rounds = written.rounds if seconds else []
-    found = {
-        "prefill": (written.seconds_prefill or 0.0) if seconds else 0.0,
-        "draft": sum(one.seconds_draft for one in rounds),
-        "score": sum(one.seconds_score for one in rounds),
-        "read": sum(one.seconds_read for one in rounds),
-        "judge": sum(one.seconds_judge for one in rounds),
-    }
-    found["rest"] = max(0.0, seconds - sum(found.values()))
-    return found
+    if not seconds:
+        return dict.fromkeys(SPLIT, 0.0)
+    totals = Totals.of(written.rounds, written.seconds_prefill or 0.0)
+    found: dict[str, float] = {part: getattr(totals, f"seconds_{part}") for part in SPLIT[:-1]}
+    return found | {"rest": max(0.0, seconds - sum(found.values()))}
 
 
 def columns(rounds: Sequence[Round]) -> dict[str, list[float]]:
