@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from paceline.bench.run.directory import About, Run, add, begin, write_about
-from paceline.bench.run.record import ROUND_COLUMNS, Record, Verdict
+from paceline.bench.run.record import ROUND_COLUMNS, Record, TextVerdict
 from paceline.bench.suites import Prompt
 
 WORDS = {
@@ -183,7 +183,7 @@ def _unit(making: Making, machine: Machine, prompt: Prompt, unit: int, turn: int
                 text="".join(pieces),
                 tokens=tokens,
                 finish="length" if loops else "eos",
-                verdict=Verdict.REFERENCE if entry == making.methods[0] else Verdict.EQUAL,
+                verdict=TextVerdict.REFERENCE if entry == making.methods[0] else TextVerdict.EQUAL,
                 pieces=pieces,
                 peak_bytes=300_000_000 + 1_000_000 * len(entry),
                 **_timed(rounds, count, machine, pace, ours, making.joules),

@@ -14,7 +14,7 @@ import pytest
 import torch
 
 from paceline.bench.run.directory import ABOUT, RECORDS, read
-from paceline.bench.run.record import Record, Verdict
+from paceline.bench.run.record import Record, TextVerdict
 from paceline.cli.bench import run as bench_run
 from paceline.cli.bench.run import _listed
 from test_cli import say
@@ -51,7 +51,7 @@ def test_methods_and_other_libraries_write_a_suite(
     run = read(out)
     assert run.about.finished
     assert len(run.records) == len(names) * len(TEXTS)
-    assert {r.verdict for r in run.records} <= {Verdict.REFERENCE, Verdict.EQUAL, Verdict.NEAR_TIE}
+    assert {r.verdict for r in run.records} <= {TextVerdict.REFERENCE, TextVerdict.EQUAL, TextVerdict.NEAR_TIE}
     assert run.about.model["fingerprint"] == "af264834c029fb0a"
     assert run.about.recipe["follow"] is False
     assert run.about.entries[2]["draft_fingerprint"] == "204b0feb0cf6295c"
@@ -77,7 +77,7 @@ def test_in_half_precision_all_walk_one_text_unless_they_are_let_go(
         if follow:
             texts = {tuple(record.tokens) for record in run.records}
             assert len(texts) == 1
-            assert {r.verdict for r in run.records if r.entry != "plain"} == {Verdict.FOLLOWED}
+            assert {r.verdict for r in run.records if r.entry != "plain"} == {TextVerdict.FOLLOWED}
 
 
 KILLED = """

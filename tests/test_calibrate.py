@@ -180,23 +180,23 @@ def context(foreseeable: bool = True) -> Context:
     return made
 
 
-def planner(*companies: int) -> Calibrated:
+def planner(*batch_sizes: int) -> Calibrated:
     known = method(points=method().points, drafting=())
-    curves = Curves([timing for number in companies or (1,) for timing in timings(number)])
+    curves = Curves([timing for number in batch_sizes or (1,) for timing in timings(number)])
     return Calibrated(
         dataclasses.replace(known, choices=tuple(known.choose(curves, *key) for key in curves.keys)), curves
     )
 
 
 def sizes(
-    planner: Calibrated, rounds: int, seconds: object, *, foreseeable: bool = True, company: int = 1
+    planner: Calibrated, rounds: int, seconds: object, *, foreseeable: bool = True, batch_size: int = 1
 ) -> list[int]:
     """The sizes that it asks for, where rounds of n rows take ``seconds(n)``."""
-    texts, found = [context(foreseeable) for _ in range(company)], []
+    texts, found = [context(foreseeable) for _ in range(batch_size)], []
     for _ in range(rounds):
         nodes = planner.plan([Room(text, 100) for text in texts])[0].nodes
         tree = DraftTree.chain(range(nodes))
-        took = seconds(company * (1 + nodes))  # type: ignore[operator]
+        took = seconds(batch_size * (1 + nodes))  # type: ignore[operator]
         planner.review(
             [
                 Outcome(context=text, proposed=tree, sent=tree, tokens=(1,), seconds_draft=0.0, seconds=took)
@@ -216,9 +216,9 @@ def test_the_size_that_was_found_is_drafted() -> None:
     assert set(sizes(planner(), 300, as_stored)) == {known.nodes}
 
 
-def test_each_company_has_its_own_size() -> None:
+def test_each_batch_size_has_its_own_size() -> None:
     both = planner(1, 4)
-    alone, together = (sizes(both, 1, as_stored, company=company)[0] for company in (1, 4))
+    alone, together = (sizes(both, 1, as_stored, batch_size=batch_size)[0] for batch_size in (1, 4))
     assert alone > together
 
 
@@ -227,7 +227,7 @@ def test_noise_is_no_drift() -> None:
     assert len(set(sizes(planner(), 2000, lambda rows: as_stored(rows) * random.lognormal(0, 0.15)))) == 1
 
 
-def test_rows_that_have_become_dear_are_drafted_no_more() -> None:
+def test_rows_that_have_become_expensive_are_drafted_no_more() -> None:
     made = planner()
     before = sizes(made, 1, as_stored)[0]
     after = sizes(made, 1000, lambda rows: 0.05 + 0.01 * (rows - 1))[-1]
@@ -258,22 +258,22 @@ def test_under_the_rejection_rule_nothing_live_counts() -> None:
     assert set(sizes(made, 3, as_stored, foreseeable=False)) == {size}, "nor what others have shown"
 
 
-def test_under_the_rejection_rule_company_is_no_part_of_a_text() -> None:
+def test_under_the_rejection_rule_batch_size_is_no_part_of_a_text() -> None:
     both = planner(1, 4)
     alone = sizes(both, 1, as_stored)[0]
-    assert sizes(both, 1, as_stored, company=4)[0] != alone
-    assert sizes(both, 1, as_stored, foreseeable=False, company=4)[0] == alone
+    assert sizes(both, 1, as_stored, batch_size=4)[0] != alone
+    assert sizes(both, 1, as_stored, foreseeable=False, batch_size=4)[0] == alone
 
 
-def test_a_company_that_was_not_measured_takes_no_part_in_a_trial() -> None:
+def test_a_batch_size_that_was_not_measured_takes_no_part_in_a_trial() -> None:
     made = planner(1, 4)
     size = sizes(made, 1, as_stored)[0]
-    dear = sizes(made, WATCHED * 4, lambda rows: 0.05 + 0.01 * (rows - 1))
-    begun = next(number for number, asked in enumerate(dear) if asked != size)
+    expensive = sizes(made, WATCHED * 4, lambda rows: 0.05 + 0.01 * (rows - 1))
+    begun = next(number for number, asked in enumerate(expensive) if asked != size)
     made = planner(1, 4)
     sizes(made, begun + 2, lambda rows: 0.05 + 0.01 * (rows - 1))  # in the middle of a trial
-    together = sizes(planner(1, 4), 1, as_stored, company=3)[0]
-    assert set(sizes(made, 50, as_stored, company=3)) == {together}
+    together = sizes(planner(1, 4), 1, as_stored, batch_size=3)[0]
+    assert set(sizes(made, 50, as_stored, batch_size=3)) == {together}
 
 
 def test_a_planner_without_measurements_names_the_command() -> None:

@@ -12,7 +12,7 @@ import pytest
 
 from paceline.bench.oracle import Curve, Oracle, curve_of
 from paceline.bench.run.directory import About, Run, read
-from paceline.bench.run.record import Record, Verdict
+from paceline.bench.run.record import Record, TextVerdict
 from runs import made_run
 from test_cli import say
 
@@ -45,7 +45,7 @@ def text(entry: str, rounds: list[tuple[int, int]], unit: int = 0, slow: float =
         decoded=len(tokens) - 1,
         seconds_decode=took,
         rounds=columns,
-        verdict=Verdict.EQUAL,
+        verdict=TextVerdict.EQUAL,
     )
 
 

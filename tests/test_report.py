@@ -20,7 +20,7 @@ from paceline.bench.report.forms import STEPS, TEMPLATES, step_of
 from paceline.bench.report.whole import MARK, MARKDOWN, PAGE, files
 from paceline.bench.report.words import headline, second_sentences, short, times
 from paceline.bench.run.directory import Run
-from paceline.bench.run.record import Verdict
+from paceline.bench.run.record import TextVerdict
 from paceline.bench.statistics import Estimate
 from paceline.bench.summary import Summary
 from paceline.bench.warnings import warnings
@@ -436,7 +436,8 @@ def test_pages_are_spread_over_the_run(tmp_path: Path) -> None:
 
 def test_verdicts_are_shown_as_they_are(run: Run) -> None:
     records = [
-        replace(r, verdict=Verdict.BUG, parts_at=3) if r.entry == "lookup" and r.unit == 1 else r for r in run.records
+        replace(r, verdict=TextVerdict.BUG, parts_at=3) if r.entry == "lookup" and r.unit == 1 else r
+        for r in run.records
     ]
     pages = report(Run(run.path, run.about, records))
     assert "parts for no reason that rounding gives: an error" in pages[PAGE]

@@ -25,7 +25,7 @@ from paceline.bench.run.contestant import Job, TextContestant, Written, cut
 from paceline.bench.run.directory import ABOUT, RECORDS, read
 from paceline.bench.run.ours import Drafting, Ours, parted
 from paceline.bench.run.protocol import Conditions
-from paceline.bench.run.record import NEW_COLUMNS, ROUND_COLUMNS, SPLIT, Record, Verdict
+from paceline.bench.run.record import NEW_COLUMNS, ROUND_COLUMNS, SPLIT, Record, TextVerdict
 from paceline.bench.summary import Summary
 from paceline.context import Context
 from paceline.drafters import Budget, Drafter, Plain, make_drafter
@@ -82,8 +82,8 @@ def test_texts_are_plain_decodings(tmp_path: Path, sampling: Sampling, follow: b
             assert record.flips == 0
             assert record.text == "".join(record.pieces) == "".join(map(str, record.tokens))
     verdicts = {record.entry: record.verdict for record in run.records}
-    others = Verdict.FOLLOWED if follow else Verdict.EQUAL
-    assert verdicts == {"plain": Verdict.REFERENCE, "lookup": others, METHODS[2]: others}
+    others = TextVerdict.FOLLOWED if follow else TextVerdict.EQUAL
+    assert verdicts == {"plain": TextVerdict.REFERENCE, "lookup": others, METHODS[2]: others}
     assert all(record.rounds is not None and sum(record.rounds["emitted"]) == 12 for record in run.records)
 
 
@@ -102,9 +102,9 @@ def test_a_method_that_writes_another_text_is_a_bug_and_another_library_is_not(t
     referee = refereed(tmp_path / "run", target=target, contestants=[plain, wrong, Echo([0, 1, 2])])
     run = finished(referee)
     texts = {entry: [r for r in run.records if r.entry == entry] for entry in run.entries}
-    assert {record.verdict for record in texts["lookup"]} == {Verdict.BUG}
+    assert {record.verdict for record in texts["lookup"]} == {TextVerdict.BUG}
     assert {record.parts_at for record in texts["lookup"]} == {2}
-    assert {record.verdict for record in texts["echo"]} == {Verdict.DIFFERENT}
+    assert {record.verdict for record in texts["echo"]} == {TextVerdict.DIFFERENT}
     warm_up = read(tmp_path / "run").about.warm_up
     assert warm_up["plain"] == {"tokens": 12, "same": True}
     assert warm_up["lookup"] == {"tokens": 12, "same": False, "verdict": "bug", "parts_at": 2}
@@ -114,11 +114,11 @@ def test_a_method_that_writes_another_text_is_a_bug_and_another_library_is_not(t
 def test_what_is_drawn_with_other_coins_is_its_own(tmp_path: Path) -> None:
     drawn = Sampling(temperature=1.0, seed=3)
     run = finished(refereed(tmp_path / "peer", sampling=drawn, peers=[Echo([0, 1, 2])]))
-    assert {r.verdict for r in run.records if r.entry == "echo"} == {Verdict.OWN}
+    assert {r.verdict for r in run.records if r.entry == "echo"} == {TextVerdict.OWN}
     run = finished(refereed(tmp_path / "rule", sampling=drawn, rule=Rule.REJECTION))
-    assert {r.verdict for r in run.records if r.entry != "plain"} == {Verdict.OWN}
+    assert {r.verdict for r in run.records if r.entry != "plain"} == {TextVerdict.OWN}
     run = finished(refereed(tmp_path / "greedy", rule=Rule.REJECTION))
-    assert {r.verdict for r in run.records if r.entry != "plain"} == {Verdict.EQUAL}
+    assert {r.verdict for r in run.records if r.entry != "plain"} == {TextVerdict.EQUAL}
 
 
 def test_a_text_that_is_too_long_or_too_short_is_a_bug(tmp_path: Path) -> None:
@@ -130,7 +130,7 @@ def test_a_text_that_is_too_long_or_too_short_is_a_bug(tmp_path: Path) -> None:
     target = tabled()
     plain, short = Ours("plain", target, Drafting()), Short("lookup", target, Drafting())
     run = finished(refereed(tmp_path / "run", target=target, contestants=[plain, short]))
-    assert {r.verdict for r in run.records if r.entry == "lookup"} == {Verdict.BUG}
+    assert {r.verdict for r in run.records if r.entry == "lookup"} == {TextVerdict.BUG}
 
 
 # --- what counts
@@ -289,7 +289,7 @@ def test_a_text_of_which_nothing_came_is_kept_as_that(tmp_path: Path) -> None:
     for record in read(tmp_path / "run").records:
         if record.entry == "echo":
             assert (record.tokens, record.decoded, record.speed, record.finish) == ([], 0, None, "context")
-            assert record.verdict is Verdict.DIFFERENT
+            assert record.verdict is TextVerdict.DIFFERENT
     assert len(run.records) == 4 * 4
 
 
@@ -298,7 +298,7 @@ def test_a_text_that_was_to_be_walked_and_was_not_is_a_bug(tmp_path: Path) -> No
     plain, wrong = Ours("plain", target, Drafting()), Elsewhere("lookup", target, Drafting())
     run = finished(refereed(tmp_path / "run", target=target, contestants=[plain, wrong], follow=True))
     found = {(r.verdict, r.parts_at) for r in run.records if r.entry == "lookup"}
-    assert found == {(Verdict.BUG, 2)}
+    assert found == {(TextVerdict.BUG, 2)}
 
 
 def test_a_clock_that_stands_still_tells_nothing(tmp_path: Path) -> None:
@@ -623,7 +623,10 @@ def test_a_batch_writes_the_texts_of_each_alone(tmp_path: Path, batch: int, foll
     )
     texts = {(r.entry, r.prompt, r.turn): r.tokens for r in alone.records}
     assert {(r.entry, r.prompt, r.turn): r.tokens for r in run.records} == texts
-    assert {r.verdict for r in run.records} == {Verdict.REFERENCE, Verdict.FOLLOWED if follow else Verdict.EQUAL}
+    assert {r.verdict for r in run.records} == {
+        TextVerdict.REFERENCE,
+        TextVerdict.FOLLOWED if follow else TextVerdict.EQUAL,
+    }
     assert {r.batch for r in run.records} == {batch}
     units: dict[tuple[Any, ...], list[Record]] = {}
     for record in run.records:
@@ -719,7 +722,7 @@ def test_entries_name_their_planners(tmp_path: Path) -> None:
         name: max(max(r.rounds["drafted"]) for r in run.records if r.entry == name and r.rounds) for name in methods
     }
     assert deepest == dict(zip(methods, (0, 4, 2, 1), strict=True))
-    assert {r.verdict for r in run.records} == {Verdict.REFERENCE, Verdict.EQUAL}
+    assert {r.verdict for r in run.records} == {TextVerdict.REFERENCE, TextVerdict.EQUAL}
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from paceline.bench.run.directory import Run, read
-from paceline.bench.run.record import SPLIT, Verdict
+from paceline.bench.run.record import SPLIT, TextVerdict
 from paceline.bench.statistics import Estimate
 from paceline.bench.summary import Figures, Summary
 from paceline.bench.warnings import warnings
@@ -162,9 +162,9 @@ def test_repeated_text_stalls_energy_and_memory_are_counted(run: Run) -> None:
 
 
 def test_flips_are_counted_of_texts_that_were_walked(run: Run) -> None:
-    changed(run, "lookup", 0, verdict=Verdict.FOLLOWED, flips=2)
-    changed(run, "lookup", 1, verdict=Verdict.FOLLOWED)
-    tokens = sum(len(record.tokens) for record in run.records if record.verdict is Verdict.FOLLOWED)
+    changed(run, "lookup", 0, verdict=TextVerdict.FOLLOWED, flips=2)
+    changed(run, "lookup", 1, verdict=TextVerdict.FOLLOWED)
+    tokens = sum(len(record.tokens) for record in run.records if record.verdict is TextVerdict.FOLLOWED)
     assert figures(Summary(run), "lookup").flips_per_1000 == pytest.approx(2000 / tokens)
     assert figures(Summary(run), "assistant").flips_per_1000 is None
 
@@ -246,10 +246,10 @@ def test_many_stalls_make_a_run_unstable_and_one_is_told(calm: Run) -> None:
 
 
 def test_texts_that_are_not_plain_decodings_are_told(calm: Run) -> None:
-    changed(calm, "lookup", verdict=Verdict.BUG, parts_at=6)
-    changed(calm, "transformers", verdict=Verdict.DIFFERENT, parts_at=0)
-    changed(calm, "assistant", verdict=Verdict.NEAR_TIE, parts_at=3)
-    changed(calm, "assistant", 1, verdict=Verdict.NOT_RESCORED, parts_at=3)
+    changed(calm, "lookup", verdict=TextVerdict.BUG, parts_at=6)
+    changed(calm, "transformers", verdict=TextVerdict.DIFFERENT, parts_at=0)
+    changed(calm, "assistant", verdict=TextVerdict.NEAR_TIE, parts_at=3)
+    changed(calm, "assistant", 1, verdict=TextVerdict.NOT_RESCORED, parts_at=3)
     bug, *rest = warnings(Summary(calm))
     assert "lookup wrote another text than plain in 1 of 144 texts" in bug
     assert "from token 7 on" in bug

@@ -15,7 +15,7 @@ from paceline.bench.race import Clock
 from paceline.bench.run.contestant import Job, TextContestant, Written
 from paceline.bench.run.directory import Run, read
 from paceline.bench.run.ours import Drafting, Ours
-from paceline.bench.run.record import Record, Verdict
+from paceline.bench.run.record import Record, TextVerdict
 from paceline.bench.summary import Summary
 from paceline.bench.warnings import warnings
 from paceline.context import Context
@@ -69,7 +69,7 @@ def test_1_nobody_counts_what_lies_behind_the_end(tmp_path: Path, eos: frozenset
     contestants = [Ours("plain", target, Drafting()), Boastful("lookup", target, Drafting())]
     run = finished(refereed(tmp_path / "run", target=target, contestants=contestants, eos=eos))
     for plain, boastful in zip(texts(run, "plain"), texts(run, "lookup"), strict=True):
-        assert boastful.verdict is Verdict.EQUAL
+        assert boastful.verdict is TextVerdict.EQUAL
         assert boastful.tokens == plain.tokens
         assert boastful.text == plain.text, "one tokenizer spells all texts"
         assert boastful.rounds is not None
@@ -187,14 +187,14 @@ def test_5_all_end_at_the_same_token(tmp_path: Path) -> None:
     expected = plain[: plain.index(end) + 1]
     assert {tuple(record.tokens) for record in run.records} == {tuple(expected)}
     assert {record.finish for record in run.records} == {"eos"}
-    assert {record.verdict for record in run.records} == {Verdict.REFERENCE, Verdict.EQUAL}
+    assert {record.verdict for record in run.records} == {TextVerdict.REFERENCE, TextVerdict.EQUAL}
     assert {job.eos for job in on.jobs} == {frozenset({end})}
 
 
 def test_5_a_library_that_stops_elsewhere_has_written_another_text(tmp_path: Path) -> None:
     early = Echo(plain_text()[:7])
     run = finished(refereed(tmp_path / "run", workload=prompts(1), peers=[early]))
-    assert [record.verdict for record in texts(run, "echo")] == [Verdict.DIFFERENT]
+    assert [record.verdict for record in texts(run, "echo")] == [TextVerdict.DIFFERENT]
 
 
 # --- 6: whether the texts are equal is another script, which nobody runs -------------------------------------
@@ -212,7 +212,7 @@ def test_6_every_text_is_compared_and_a_wrong_one_is_the_first_thing_told(tmp_pa
     target = tabled()
     contestants: Sequence[TextContestant] = [Ours("plain", target, Drafting()), Elsewhere("lookup", target, Drafting())]
     run = finished(refereed(tmp_path / "run", target=target, contestants=contestants))
-    assert {record.verdict for record in texts(run, "lookup")} == {Verdict.BUG}
+    assert {record.verdict for record in texts(run, "lookup")} == {TextVerdict.BUG}
     assert {record.parts_at for record in texts(run, "lookup")} == {2}
     first, *_ = warnings(Summary(run))
     assert "lookup wrote another text than plain in 4 of 4 texts" in first
@@ -297,6 +297,6 @@ def test_9_sampled_texts_are_run_compared_and_told(tmp_path: Path) -> None:
     drawn = finished(refereed(tmp_path / "drawn", sampling=Sampling(temperature=1.0, seed=5)))
     greedy = finished(refereed(tmp_path / "greedy"))
     assert read(tmp_path / "drawn").about.recipe["temperature"] == 1.0
-    assert {record.verdict for record in texts(drawn, "lookup")} == {Verdict.EQUAL}
+    assert {record.verdict for record in texts(drawn, "lookup")} == {TextVerdict.EQUAL}
     assert [r.tokens for r in texts(drawn, "plain")] != [r.tokens for r in texts(greedy, "plain")]
     assert "temperature was 0.0 and is 1.0" in Between(greedy, drawn).notes

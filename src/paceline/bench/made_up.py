@@ -32,8 +32,8 @@ class MadeUpModel:
     logits: Floats
 
     @classmethod
-    def made(cls, length: int, *, vocabulary: int = VOCABULARY, seed: int = 0) -> MadeUpModel:
-        random = np.random.default_rng(seed)
+    def made(cls, length: int, *, vocabulary: int = VOCABULARY) -> MadeUpModel:
+        random = np.random.default_rng(0)
         names = random.permutation(vocabulary)
         text = _text(random, names, length)
         bands = np.concatenate([[0], np.cumsum(_bands(vocabulary))])

@@ -110,9 +110,9 @@ class Contest(Texts[Counted]):
         pairs = zip(self.speeds(name), self.speeds(base), strict=True)
         return median_of([mine / other for mine, other in pairs])
 
-    def ratio_of_totals(self, name: str, base: str = THEIRS) -> float:
+    def ratio_of_totals(self, name: str) -> float:
         """The same from all tokens and all seconds, where slow texts weigh more."""
-        return self._total(name) / self._total(base)
+        return self._total(name) / self._total(THEIRS)
 
     def speed(self, name: str) -> float:
         """The median of tokens per second."""

@@ -19,7 +19,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from paceline.bench.run.directory import Run
-from paceline.bench.run.record import ROUND_COLUMNS, SPLIT, Record, Verdict
+from paceline.bench.run.record import ROUND_COLUMNS, SPLIT, Record, TextVerdict
 from paceline.bench.statistics import Estimate, mean_of, median_of, ngrams, ratio_of_sums
 from paceline.errors import InputError
 
@@ -116,7 +116,7 @@ class Summary:
         found = pd.DataFrame([_row(record) for record in self.run.records], columns=[*COLUMNS]).astype(COLUMNS)
         found["looping"] = found.different < (1 - LOOPING) * found.grams
         known = {"metered": found.joules.notna(), "forwarded": found.forwards.notna()}
-        known["followed"] = found.verdict == Verdict.FOLLOWED
+        known["followed"] = found.verdict == TextVerdict.FOLLOWED
         found = found.assign(**{name: found.tokens.where(those, 0) for name, those in known.items()})
         found["flips"] = found.flips.where(known["followed"], 0)
         reporting = [number for number, record in enumerate(self.run.records) if record.rounds is not None]
@@ -141,16 +141,14 @@ class Summary:
         found["stalls"] = found.seconds > STALL * found.groupby("entry").seconds.transform("median")
         return found.assign(rounds=1)
 
-    def records(self, entry: str, task: str | None = None, language: str | None = None) -> list[Record]:
-        """An entry's texts in a cell, a row, a column or all of them."""
-        return [self.run.records[number] for number in of_cell(self.texts, entry, task, language).index]
+    def records(self, entry: str) -> list[Record]:
+        """An entry's texts."""
+        return [record for record in self.run.records if record.entry == entry]
 
-    def pairs(
-        self, entry: str, other: str | None = None, task: str | None = None, language: str | None = None
-    ) -> pd.DataFrame:
-        """An entry's texts in a cell beside another's, by default the base's, of the same moment: columns that end in
-        ``_base``, and the ``ratio`` of their speeds. Texts without a speed are left out."""
-        return of_cell(self.beside(other or self.base), entry, task, language)
+    def pairs(self, entry: str, other: str, task: str | None = None) -> pd.DataFrame:
+        """An entry's texts of a task, or all, beside another's of the same moment: columns that end in ``_base``, and
+        the ``ratio`` of their speeds. Texts without a speed are left out."""
+        return of_cell(self.beside(other), entry, task)
 
     def beside(self, other: str) -> pd.DataFrame:
         """The pairs of all entries with one."""

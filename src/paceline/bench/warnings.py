@@ -11,7 +11,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from paceline.bench.run.record import Verdict
+from paceline.bench.run.record import TextVerdict
 from paceline.bench.statistics import difference
 from paceline.bench.summary import Summary, of_cell
 
@@ -26,15 +26,15 @@ UNKNOWN = 1.0
 STALLED = 0.01
 """Share of rounds that stalled up to which a measurement counts as stable."""
 WARM_UP = {
-    Verdict.NEAR_TIE: "a near tie of the arithmetic",
-    Verdict.BUG: "rounding does not explain it, so this is a bug",
-    Verdict.DIFFERENT: "rounding does not explain it, so it writes another text",
-    Verdict.NOT_RESCORED: "the place could not be scored again, so nobody can tell a near tie from a bug",
+    TextVerdict.NEAR_TIE: "a near tie of the arithmetic",
+    TextVerdict.BUG: "rounding does not explain it, so this is a bug",
+    TextVerdict.DIFFERENT: "rounding does not explain it, so it writes another text",
+    TextVerdict.NOT_RESCORED: "the place could not be scored again, so nobody can tell a near tie from a bug",
 }
 SERIOUS = {
-    Verdict.BUG: "and rounding does not explain it: this is a bug",
-    Verdict.DIFFERENT: "and it is another library's, so nobody can tell a near tie from a mistake",
-    Verdict.NOT_RESCORED: "and the place could not be scored again, so nobody can tell a near tie from a bug",
+    TextVerdict.BUG: "and rounding does not explain it: this is a bug",
+    TextVerdict.DIFFERENT: "and it is another library's, so nobody can tell a near tie from a mistake",
+    TextVerdict.NOT_RESCORED: "and the place could not be scored again, so nobody can tell a near tie from a bug",
 }
 
 
@@ -61,7 +61,7 @@ def _texts(summary: Summary) -> Iterator[str]:
                     f"{first.prompt}{where}), {meaning}"
                 )
     for entry in summary.entries:
-        ties = len(of_cell(texts[texts.verdict == Verdict.NEAR_TIE], entry))
+        ties = len(of_cell(texts[texts.verdict == TextVerdict.NEAR_TIE], entry))
         if ties:
             yield (
                 f"{_counted(ties, 'text')} of {entry} part from {plain}'s at a near tie of the "

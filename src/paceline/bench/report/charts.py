@@ -187,7 +187,7 @@ class Scales:
     """Whether the axis at the left goes from 0 to 100%."""
 
 
-def plot(title: str, told: str, series: Sequence[Series], scales: Scales, height: int, caption: str = "") -> Chart:
+def plot(title: str, told: str, series: Sequence[Series], scales: Scales, height: int) -> Chart:
     """Points of several entries."""
     points = np.array([point for one in series for point in one.points] + list(scales.line) or [(0.0, 0.0), (1.0, 1.0)])
     zero = [0.0] if scales.zero else []
@@ -217,7 +217,7 @@ def plot(title: str, told: str, series: Sequence[Series], scales: Scales, height
         axes.annotate(scales.words[1], (4, height - 15), xycoords="figure points", color=CODES["soft"])
 
     svg = _svg(title, told, draw, (WIDTH, height), (48, 20, 26, 42))
-    return Chart(svg, caption, [(one.number, one.name) for one in series])
+    return Chart(svg, entries=[(one.number, one.name) for one in series])
 
 
 def _listed(told: str, rows: Sequence[Interval | Bar]) -> str:

@@ -12,7 +12,7 @@ from paceline.api.pictures import TokenPicture
 from paceline.api.piece import Piece
 from paceline.bench.report.blocks import Block, Cell, Row, Table, Text, Tokens, by_method
 from paceline.bench.report.words import NOTHING, counted, entries_of, number, rate, share, times
-from paceline.bench.run.record import Record, Verdict
+from paceline.bench.run.record import Record, TextVerdict
 from paceline.bench.summary import LOOPING, Figures, Summary
 from paceline.verify import Kind
 
@@ -22,21 +22,21 @@ QUOTED = 900
 SHORT = 16
 """Tokens below which a text is no good example."""
 MEANINGS = {
-    Verdict.REFERENCE: "plain decoding's own texts",
-    Verdict.EQUAL: "plain decoding's text, token for token",
-    Verdict.NEAR_TIE: "parts where two tokens are as good as equal, by a re-score in float32",
-    Verdict.BUG: "parts for no reason that rounding gives: an error",
-    Verdict.NOT_RESCORED: "parts, and nothing could tell why",
-    Verdict.DIFFERENT: "another library's text, which parts from ours",
-    Verdict.FOLLOWED: "walked plain decoding's text; flips would have gone another way",
-    Verdict.OWN: "sampled with other coins, not meant to be equal",
+    TextVerdict.REFERENCE: "plain decoding's own texts",
+    TextVerdict.EQUAL: "plain decoding's text, token for token",
+    TextVerdict.NEAR_TIE: "parts where two tokens are as good as equal, by a re-score in float32",
+    TextVerdict.BUG: "parts for no reason that rounding gives: an error",
+    TextVerdict.NOT_RESCORED: "parts, and nothing could tell why",
+    TextVerdict.DIFFERENT: "another library's text, which parts from ours",
+    TextVerdict.FOLLOWED: "walked plain decoding's text; flips would have gone another way",
+    TextVerdict.OWN: "sampled with other coins, not meant to be equal",
 }
 
 
 def equality(summary: Summary) -> Iterator[Block]:
     """How texts compare with plain decoding's."""
     entries = entries_of(summary)
-    seen = [verdict for verdict in Verdict if any(verdict in f.verdicts for _, _, f in entries)]
+    seen = [verdict for verdict in TextVerdict if any(verdict in f.verdicts for _, _, f in entries)]
 
     def cells(_: str, f: Figures) -> list[str]:
         counts = [str(f.verdicts.get(verdict, "")) for verdict in seen]

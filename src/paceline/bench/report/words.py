@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from rich.cells import cell_len
 
-from paceline.bench.run.record import Verdict
+from paceline.bench.run.record import TextVerdict
 from paceline.bench.statistics import Estimate
 from paceline.bench.summary import Figures, Summary
 
@@ -188,9 +188,13 @@ def equal_texts(summary: Summary) -> tuple[str, str] | None:
     total = sum(counts.values())
     if not total:
         return None
-    odd = [f"{counts[v]} {v.value}" for v in (Verdict.BUG, Verdict.NOT_RESCORED, Verdict.NEAR_TIE) if counts.get(v)]
-    if counts.get(Verdict.FOLLOWED) == total:
+    odd = [
+        f"{counts[v]} {v.value}"
+        for v in (TextVerdict.BUG, TextVerdict.NOT_RESCORED, TextVerdict.NEAR_TIE)
+        if counts.get(v)
+    ]
+    if counts.get(TextVerdict.FOLLOWED) == total:
         return f"{total} of {total}", "followed: by construction"
-    if counts.get(Verdict.OWN) == total:
+    if counts.get(TextVerdict.OWN) == total:
         return "own texts", "sampled with other coins"
-    return f"{counts.get(Verdict.EQUAL, 0) + counts.get(Verdict.FOLLOWED, 0)} of {total}", ", ".join(odd)
+    return f"{counts.get(TextVerdict.EQUAL, 0) + counts.get(TextVerdict.FOLLOWED, 0)} of {total}", ", ".join(odd)

@@ -6,7 +6,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from paceline.bench.run.contestant import Job, TextContestant, Written, cut
-from paceline.bench.run.record import Verdict
+from paceline.bench.run.record import TextVerdict
 from paceline.bench.texts import first_difference
 from paceline.check.cases import Setting
 from paceline.check.record import record
@@ -18,14 +18,14 @@ from paceline.targets.base import Target
 from paceline.verify import Rule
 
 VERDICTS = {
-    Cause.NEAR_TIE: Verdict.NEAR_TIE,
-    Cause.BUG: Verdict.BUG,
-    Cause.NOT_RESCORED: Verdict.NOT_RESCORED,
+    Cause.NEAR_TIE: TextVerdict.NEAR_TIE,
+    Cause.BUG: TextVerdict.BUG,
+    Cause.NOT_RESCORED: TextVerdict.NOT_RESCORED,
 }
 
 
 class Judgement(NamedTuple):
-    verdict: Verdict
+    verdict: TextVerdict
     parts_at: int | None = None
     flips: int = 0
 
@@ -42,21 +42,21 @@ class Judge:
         """What a text is; ``plain`` is plain decoding's."""
         if job.script is not None and who.ours:
             place = first_difference(written.tokens, job.script[len(job.prompt) :].tolist())
-            return Judgement(Verdict.FOLLOWED if place is None else Verdict.BUG, place, len(written.flips))
+            return Judgement(TextVerdict.FOLLOWED if place is None else TextVerdict.BUG, place, len(written.flips))
         if not self._comparable(who, job.sampling):
-            return Judgement(Verdict.OWN)
+            return Judgement(TextVerdict.OWN)
         tokens = cut(written.tokens, job)
         place = first_difference(tokens, plain)
-        return Judgement(Verdict.EQUAL if place is None else self._explain(who, tokens, job, plain, place), place)
+        return Judgement(TextVerdict.EQUAL if place is None else self._explain(who, tokens, job, plain, place), place)
 
     def _comparable(self, who: TextContestant, sampling: Sampling) -> bool:
         """Whether a text must be plain decoding's: always where it is greedy, and with ours also where it is sampled,
         since the same seed gives the same text under the coupled rule."""
         return sampling.greedy or (who.ours and self._rule is Rule.COUPLED)
 
-    def _explain(self, who: TextContestant, tokens: list[int], job: Job, plain: list[int], place: int) -> Verdict:
+    def _explain(self, who: TextContestant, tokens: list[int], job: Job, plain: list[int], place: int) -> TextVerdict:
         if place >= min(len(tokens), len(plain)):  # one ends where the other goes on, which no rounding explains
-            return Verdict.BUG if who.ours else Verdict.DIFFERENT
+            return TextVerdict.BUG if who.ours else TextVerdict.DIFFERENT
         ending = Ending(max_new_tokens=place + 1, eos=job.eos, context_length=self._target.context_length)
         rows = self._target.open(len(job.prompt) + place + 1)
         try:
@@ -64,7 +64,7 @@ class Judge:
         finally:
             rows.close()
         if recording.emitted.tolist() != plain[: place + 1]:  # plain decoding itself does not come out the same twice
-            return Verdict.NOT_RESCORED
+            return TextVerdict.NOT_RESCORED
         flip = Flip(len(job.prompt) + place, tokens[place], plain[place])
         found = VERDICTS[self._rescorer.judge(flip, recording)]
-        return Verdict.DIFFERENT if found is Verdict.BUG and not who.ours else found
+        return TextVerdict.DIFFERENT if found is TextVerdict.BUG and not who.ours else found

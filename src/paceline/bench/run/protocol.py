@@ -26,7 +26,7 @@ from paceline.bench.run.directory import Run, add, go_on, keep_whole, write_abou
 from paceline.bench.run.judge import Judge
 from paceline.bench.run.keeping import Spell, kept, times
 from paceline.bench.run.ours import Ours
-from paceline.bench.run.record import Record, Verdict
+from paceline.bench.run.record import Record, TextVerdict
 from paceline.bench.suites import Prompt, Workload
 from paceline.context import Ints
 from paceline.law import Sampling
@@ -150,7 +150,7 @@ class Referee:
                 for prompt, job, written, plain, measured in texts:
                     judgement = self.judge.find(contestants[name], written, job, plain.tokens)
                     if name == self.plain.name:
-                        judgement = judgement._replace(verdict=Verdict.REFERENCE)
+                        judgement = judgement._replace(verdict=TextVerdict.REFERENCE)
                     measured |= {**where, "batch": self.conditions.batch}
                     records.append(kept(contestants[name], prompt, job, written, judgement, self.text, **measured))
             for prompt, job, plain in zip(here, work.jobs, theirs, strict=True):

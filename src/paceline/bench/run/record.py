@@ -11,7 +11,7 @@ from paceline.errors import InputError
 from paceline.files.shape import Amount, Count, LogProbability, Within, shaped
 
 
-class Verdict(StrEnum):
+class TextVerdict(StrEnum):
     """How a text compares with plain decoding's."""
 
     REFERENCE = "reference"
@@ -85,7 +85,7 @@ class Record:
     scores: list[LogProbability] = field(default_factory=list)
     pieces: list[str] = field(default_factory=list)
     """Per token, the text that became certain with it."""
-    verdict: Verdict
+    verdict: TextVerdict
     parts_at: Count | None = None
     """The first token that is not plain decoding's."""
     flips: Count = 0
@@ -174,7 +174,7 @@ class WarmUp(TypedDict, total=False):
 
     tokens: Count
     same: bool
-    verdict: Verdict
+    verdict: TextVerdict
     parts_at: Count
 
 

@@ -172,7 +172,7 @@ def _add_where(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     check(options)
     from paceline.bench.machine import hushed, threads
-    from paceline.bench.run.record import Verdict
+    from paceline.bench.run.record import TextVerdict
 
     started = time.monotonic()
     with threads(options.threads), hushed(), progress("loading") as advance, refereed(options, advance) as referee:
@@ -190,7 +190,7 @@ def run(options: argparse.Namespace) -> int:
     if options.json:
         print_json(found)
     warm_up = (found.get("verdict") for found in referee.run.about.warm_up.values())
-    return int(Verdict.BUG in {*warm_up, *(record.verdict for record in referee.run.records)})
+    return int(TextVerdict.BUG in {*warm_up, *(record.verdict for record in referee.run.records)})
 
 
 def refereed(
