@@ -11,7 +11,7 @@ import json
 import os
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -119,11 +119,11 @@ def add(run: Run, records: Sequence[Record]) -> None:
 
 def write_about(run: Run) -> None:
     """Write ``run.json`` whole or not at all."""
-    write_whole(run.path / ABOUT, json.dumps(asdict(run.about), indent=1, ensure_ascii=False) + "\n", sync=True)
+    write_whole(run.path / ABOUT, json.dumps(vars(run.about), indent=1, ensure_ascii=False) + "\n", sync=True)
 
 
 def _lines(records: Iterable[Record]) -> str:
-    return "".join(json.dumps(asdict(record), ensure_ascii=False) + "\n" for record in records)
+    return "".join(json.dumps(vars(record), ensure_ascii=False) + "\n" for record in records)
 
 
 def _about(path: Path) -> About:
