@@ -72,9 +72,9 @@ class Figures:
     """Tokens that a round emitted -> number of such rounds."""
     split: dict[str, float]
     """Seconds per text by what they were spent on; empty of a peer."""
-    seconds_first: Estimate | None
+    seconds_first: Estimate
     """The median time to the first token."""
-    seconds: Estimate | None
+    seconds: Estimate
     """The median time of a whole text."""
     joules_per_token: float | None
     peak_bytes: int | None

@@ -191,9 +191,12 @@ def latency(summary: Summary) -> Iterator[Block]:
         return Bar(entry, parts, f"{until} · {then}")
 
     def cells(_: str, figures: Figures) -> list[Cell]:
-        return [Cell(seconds(one.value), seconds_between(one), bar=one.value) for one in _times(figures)]
+        return [
+            Cell(seconds(one.value), seconds_between(one), bar=one.value)
+            for one in (figures.seconds_first, figures.seconds)
+        ]
 
-    rows = [bar(entry, *_times(figures)) for _, entry, figures in entries]
+    rows = [bar(entry, figures.seconds_first, figures.seconds) for _, entry, figures in entries]
     told, caption = "Median seconds to the first and the last token", "Medians over texts, in seconds."
     chart = bars("First and last token", told, rows, " s", caption, LATENCY_PARTS)
     yield Group([chart, by_method("Medians, with 95% intervals", ["first token", "whole text"], entries, cells)])
@@ -205,12 +208,6 @@ def latency(summary: Summary) -> Iterator[Block]:
         )
         qps = summary.run.about.recipe.get("qps")
         yield Text(f"Prompts arrived on their own, {qps:g} a second; times count from arrival, waiting included.")
-
-
-def _times(figures: Figures) -> tuple[Estimate, Estimate]:
-    assert figures.seconds_first is not None, "every text has times"
-    assert figures.seconds is not None, "every text has times"
-    return figures.seconds_first, figures.seconds
 
 
 def energy(summary: Summary) -> Iterator[Block]:

@@ -91,14 +91,8 @@ def _chart(summary: Summary) -> Chart | None:
 
 def _fastest(summary: Summary, task: str | None, language: str | None) -> str | None:
     """The fastest entry of a cell, where it was faster than plain decoding beyond chance."""
-    found = {
-        entry: figures.speed_up
-        for entry in summary.entries
-        if entry != summary.base
-        if (figures := summary.figures(entry, task, language)) is not None and figures.speed_up is not None
-    }
-    best = max(found, key=lambda entry: found[entry].value, default=None)
-    return best if best is not None and found[best].low > 1 else None
+    best = best_of(summary, task, language)
+    return best.entry if best is not None and speed_up_of(best).low > 1 else None
 
 
 def _speed_cell(summary: Summary, entry: str, task: str | None, best: bool) -> Cell:

@@ -105,14 +105,16 @@ def model_name(summary: Summary) -> str:
     return short(str(model.get("model") or model.get("name") or "a model"))
 
 
-def best_of(summary: Summary, *, ours: bool) -> Figures | None:
-    """The fastest of our methods, or of the peers, plain decoding left out."""
+def best_of(
+    summary: Summary, task: str | None = None, language: str | None = None, *, ours: bool | None = None
+) -> Figures | None:
+    """The fastest entry of a cell, or of our methods or of the peers in it, plain decoding left out."""
     told = {entry["name"]: bool(entry.get("ours", True)) for entry in summary.run.about.entries}
     found = [
         figures
         for entry in summary.entries
-        if entry != summary.base and told.get(entry) is ours
-        if (figures := summary.figures(entry)) is not None and figures.speed_up is not None
+        if entry != summary.base and ours in (None, told.get(entry))
+        if (figures := summary.figures(entry, task, language)) is not None and figures.speed_up is not None
     ]
     return max(found, key=lambda figures: speed_up_of(figures).value, default=None)
 
