@@ -88,7 +88,7 @@ def sweep(out: Path, settings: Settings, workers: int, tell: Callable[[str], Non
 def _begin(out: Path, settings: Settings) -> None:
     """Make the folder, or see that it holds this very sweep."""
     wanted, file = settings.identity(), out / SETTINGS
-    if out.exists() and not file.exists() and any(not one.name.startswith(".") for one in out.iterdir()):
+    if out.exists() and not file.exists() and any(not one.name.startswith(".paceline-") for one in out.iterdir()):
         raise ValueError(f"{out} is there and is no sweep; give another --out")
     if not file.exists():
         common.write(file, json.dumps(wanted, indent=1, ensure_ascii=False))

@@ -1,5 +1,4 @@
-"""What dictionaries save, counted on known texts: no model is run. How many steps a text takes with a dictionary, for
-many dictionaries at once.
+"""Counts how many steps known texts take with a dictionary, for many dictionaries at once and without a model.
 
 Dictionaries of one (tokenizer, language, order) differ in two numbers only. Their entries are keys of the same
 statistics in order of frequency, so a smaller dictionary is the beginning of a larger one; and what a key proposes at

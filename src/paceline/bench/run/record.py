@@ -1,5 +1,5 @@
-"""What is kept of a run: what it says of itself, ``run.json``, and of one text that one contestant wrote, a line of
-``records.jsonl``."""
+"""The files of a run: `About` is ``run.json``, which describes it; a `Record` is a line of ``records.jsonl``, one text that
+one contestant wrote."""
 
 from __future__ import annotations
 
