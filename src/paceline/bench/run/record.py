@@ -1,5 +1,5 @@
-"""The files of a run: `About` is ``run.json``, which describes it; a `Record` is a line of ``records.jsonl``, one text that
-one contestant wrote."""
+"""The files of a run: `About` is ``run.json``, which describes it; a `Record` is a line of ``records.jsonl``, one text
+that one contestant wrote."""
 
 from __future__ import annotations
 
