@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
+import families
 from clock import MadeClock
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
@@ -27,3 +28,11 @@ def own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
         yield
+
+
+@pytest.fixture(scope="session")
+def model(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """The folder of a tiny Llama with random weights, for commands."""
+    folder = tmp_path_factory.mktemp("models") / "llama"
+    families.save("llama", folder)
+    return str(folder)

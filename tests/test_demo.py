@@ -15,17 +15,11 @@ from paceline.api.writing import Generation
 from paceline.bench import demo as bench_demo
 from paceline.bench.demo import Asked, Method, Shown
 from paceline.bench.race import Heat, Lap
-from paceline.cli import common, demo
+from paceline.cli import demo, options
 from paceline.drafters import Plain
 from paceline.engine.account import Totals
+from paceline.targets.pocket import open as pocket
 from test_cli import say
-
-
-@pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> str:
-    folder = tmp_path_factory.mktemp("models") / "llama"
-    families.save("llama", folder)
-    return str(folder)
 
 
 @pytest.fixture(autouse=True)
@@ -111,14 +105,14 @@ def test_the_demo_tells_a_base_that_does_not_repeat_itself(
 
 def twin_of(model: str, monkeypatch: pytest.MonkeyPatch, opened: Callable[[str], Any]) -> None:
     """Give a model a slow twin, which `opened` makes of its name."""
-    proper = common.load_model
+    proper = options.load_model
 
-    def load(options: argparse.Namespace) -> Any:
-        return opened(options.model) if "+" in options.model else proper(options)
+    def load(given: argparse.Namespace) -> Any:
+        return opened(given.model) if "+" in given.model else proper(given)
 
     monkeypatch.setattr(demo, "load_model", load)
     monkeypatch.setattr(demo, "_models", lambda options: [model, f"{model}+ballast:20M"])
-    monkeypatch.setattr(demo, "_shape", lambda name: name)
+    monkeypatch.setattr(pocket, "describe", lambda name: name)
 
 
 def test_the_demo_tells_ballast_that_is_none(

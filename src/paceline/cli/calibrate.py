@@ -8,18 +8,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from paceline.cli.common import Subparsers, add_json, add_model, inputs_of, load_model, print_json, progress
-from paceline.cli.measuring import (
-    add_length,
-    add_temperature,
-    add_threads,
-    check_counts,
-    counted,
-    temperature_of,
-)
-from paceline.cli.streams import say
-from paceline.cli.tables import table
-from paceline.errors import need
+from paceline.cli.arguments import Subparsers
+from paceline.cli.options import check_counts, inputs_of, load_model, temperature_of
+from paceline.cli.output import counted, print_json, progress, say, table
+from paceline.errors import InputError, need
 from paceline.files import check_output, write_whole
 
 if TYPE_CHECKING:
@@ -36,6 +28,7 @@ CHOICES = ("best size", "texts", "of tokens", "nodes", "tokens/s", "plain", "tim
 def add(commands: Subparsers) -> None:
     parser = commands.add_parser(
         "calibrate",
+        run=run,
         help="find the draft size that suits a method on this machine, and keep it",
         description=(
             "Times rounds of this model by the nodes that are drafted, counts what drafts of a method bring, and finds "
@@ -43,38 +36,22 @@ def add(commands: Subparsers) -> None:
             "of threads in the user's cache folder ($PACELINE_CACHE names another), where --planner calibrated finds "
             "it. Interrupted, it leaves what was kept before as it was."
         ),
-        allow_abbrev=False,
     )
-    add_model(parser)
-    parser.add_argument(
-        "--method",
-        nargs="+",
-        metavar="SPEC",
-        help="what to calibrate, each method as an argument of its own (default: the method that is used by default)",
-    )
-    parser.add_argument("--draft-model", "-md", metavar="MODEL", help="a small model that drafts, named as in --model")
-    parser.add_argument(
-        "--prompts", metavar="FILE", help="prompts to write, a .jsonl file or a suite (default: a mixture of languages)"
-    )
-    parser.add_argument("--samples", type=int, metavar="N", help="how many of them to write (default: 5)")
-    parser.add_argument(
-        "--max-nodes", type=int, metavar="N", help="the largest draft (default: 128, or fewer where that is too dear)"
-    )
-    parser.add_argument(
-        "--lengths", nargs="+", type=int, metavar="L", help="time rounds behind texts of L tokens (default: 256 1024)"
-    )
-    parser.add_argument(
-        "--batches", nargs="+", type=int, metavar="B", help="time rounds of B texts written together (default: 1 4)"
-    )
-    add_temperature(parser)
-    add_length(parser, None, 128)
-    parser.add_argument(
-        "--seconds", type=float, metavar="S", help="how long to measure one method, loading apart (default: 36)"
-    )
-    add_threads(parser)
-    parser.add_argument("--html", type=Path, metavar="FILE", help="write a page with pictures of the curves")
-    add_json(parser)
-    parser.set_defaults(run=run)
+    parser.add_model()
+    text = "what to calibrate, each method as an argument of its own (default: the method that is used by default)"
+    parser.argument("--method", "SPEC", text, nargs="+")
+    parser.add_draft_model(bundled=False)
+    parser.argument("--prompts", "FILE", "prompts to write, a .jsonl file or a suite (default: a mixture of languages)")
+    parser.argument("--samples", "N", "how many of them to write (default: 5)", int)
+    parser.argument("--max-nodes", "N", "the largest draft (default: 128, or fewer where that is too dear)", int)
+    parser.argument("--lengths", "L", "time rounds behind texts of L tokens (default: 256 1024)", int, nargs="+")
+    parser.argument("--batches", "B", "time rounds of B texts written together (default: 1 4)", int, nargs="+")
+    parser.add_temperature()
+    parser.add_length(None, 128)
+    parser.argument("--seconds", "S", "how long to measure one method, loading apart (default: 36)", float)
+    parser.add_threads()
+    parser.argument("--html", "FILE", "write a page with pictures of the curves", Path)
+    parser.add_json()
 
 
 def run(options: argparse.Namespace) -> int:
@@ -92,7 +69,7 @@ def run(options: argparse.Namespace) -> int:
     with threads(options.threads), progress(f"loading {options.model}") as advance:
         lm = load_model(options)
         if lm.vocabulary is None:
-            raise ValueError(f"{lm.target.name} came without a tokenizer, and prompts are texts; put it beside it")
+            raise InputError(f"{lm.target.name} came without a tokenizer, and prompts are texts; put it beside it")
         _check_lengths(options.lengths, lm)
         prompts = prompts_of(options.prompts, lm.vocabulary, options.samples or SAMPLES)
         try:
@@ -154,7 +131,7 @@ def _check_lengths(lengths: list[int] | None, lm: LanguageModel) -> None:
 
     limit = lm.target.context_length
     if limit is not None and (beyond := [length for length in lengths or () if not fits(length, limit)]):
-        raise ValueError(
+        raise InputError(
             f"--lengths {beyond[0]} is too long for {lm.target.name}, whose context ends at {limit} tokens; give at "
             f"most {limit // 2}, half of it, which leaves room for the rounds"
         )

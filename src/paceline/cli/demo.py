@@ -11,36 +11,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from paceline.cli.common import (
-    MODEL,
-    Subparsers,
-    add_color,
-    add_draft_model,
-    add_json,
-    add_trust,
-    describe,
-    draft_model,
-    inputs_of,
-    load_model,
-    print_json,
-    progress,
-    show,
-    wants_color,
-)
+from paceline.cli.arguments import Subparsers
 from paceline.cli.failures import sentence
-from paceline.cli.measuring import (
-    DRAFT,
-    LOOPING,
-    STABLE,
-    add_draft_length,
-    add_length,
-    add_prompts,
-    add_seed,
-    counted,
-    prompts_of,
-)
-from paceline.cli.streams import say
-from paceline.cli.tables import table
+from paceline.cli.options import DRAFT, MODEL, describe, draft_model, inputs_of, load_model, prompts_of
+from paceline.cli.output import cautions, counted, print_json, progress, say, show, table, wants_color
 from paceline.files import check_output, write_whole
 
 if TYPE_CHECKING:
@@ -70,6 +44,7 @@ HEAD = ("method", "tokens/s", "speed-up", "tokens/round", "mean accepted", "text
 def add(commands: Subparsers) -> None:
     parser = commands.add_parser(
         "demo",
+        run=run,
         help="see the bundled models write faster and write the same",
         description=(
             "Writes the same prompts plainly and with drafts, on a small bundled model and on the same model with "
@@ -77,33 +52,25 @@ def add(commands: Subparsers) -> None:
             "texts are the same. Works offline and takes about a minute. Exit code 1 means that texts are not the "
             "same, 2 that something was asked that cannot be."
         ),
-        allow_abbrev=False,
     )
-    parser.add_argument(
-        "--model", "-m", default=MODEL, metavar="MODEL", help=f"the model that writes (default: {MODEL})"
-    )
-    add_draft_model(parser)
-    add_trust(parser)
-    parser.add_argument(
-        "--methods",
-        nargs="+",
-        metavar="SPEC",
-        help=f"methods to show; plain always comes first (default: {' '.join(METHODS)})",
-    )
-    add_prompts(parser)
-    add_length(parser, 48)
-    add_draft_length(parser, DRAFT, of=" of methods that have no planner of their own")
-    parser.add_argument("--temperature", type=float, default=0.8, metavar="T", help="0 is greedy (default: 0.8)")
-    add_seed(parser)
+    parser.argument("--model -m", "MODEL", f"the model that writes (default: {MODEL})", default=MODEL)
+    parser.add_draft_model()
+    parser.add_trust()
+    text = f"methods to show; plain always comes first (default: {' '.join(METHODS)})"
+    parser.argument("--methods", "SPEC", text, nargs="+")
+    parser.add_prompts()
+    parser.add_length(48)
+    parser.add_draft_length(DRAFT, of=" of methods that have no planner of their own")
+    parser.argument("--temperature", "T", "0 is greedy (default: 0.8)", float, default=0.8)
+    parser.add_seed()
     weight = parser.add_mutually_exclusive_group()
-    weight.add_argument(
-        "--ballast", metavar="SIZE", help=f"size of the slow twin of a bundled model, e.g. 250M (default: {BALLAST})"
-    )
+    text = f"size of the slow twin of a bundled model, e.g. 250M (default: {BALLAST})"
+    weight.add_argument("--ballast", metavar="SIZE", help=text)
     weight.add_argument("--no-ballast", action="store_true", help="leave the slow twin out")
-    parser.add_argument("--html", type=Path, metavar="FILE", help="write what is shown as a page, too")
-    add_color(parser)
-    add_json(parser)
-    parser.set_defaults(run=run, dtype=DTYPE, device=None)
+    parser.argument("--html", "FILE", "write what is shown as a page, too", Path)
+    parser.add_color()
+    parser.add_json()
+    parser.set_defaults(dtype=DTYPE, device=None)
 
 
 def run(options: argparse.Namespace) -> int:
@@ -212,6 +179,7 @@ def _methods(options: argparse.Namespace) -> dict[str, dict[str, Any]]:
 
 def _part(model: str, methods: dict[str, dict[str, Any]], options: argparse.Namespace, twin_of: Part | None) -> Part:
     from paceline.bench.demo import shown
+    from paceline.targets.pocket.open import describe as shape
 
     options.model, prompts = model, prompts_of(options)
     slow = BALLASTED in model
@@ -225,13 +193,7 @@ def _part(model: str, methods: dict[str, dict[str, Any]], options: argparse.Name
             seconds=SECONDS_WITH_BALLAST if slow else SECONDS,
             progress=lambda doing, done, total: advance(f"{model}: {doing}", done, total),
         )
-    return Part(describe(lm), list(prompts)[: len(found.prompts)], found, _shape(model) if slow else "", twin_of)
-
-
-def _shape(model: str) -> str:
-    from paceline.targets.pocket.open import describe
-
-    return describe(model)
+    return Part(describe(lm), list(prompts)[: len(found.prompts)], found, shape(model) if slow else "", twin_of)
 
 
 def _print(part: Part, color: bool) -> None:
@@ -292,13 +254,7 @@ def _notes(part: Part) -> Iterator[str]:
     if more:
         yield f"medians of {1 + len(more)} passes, methods taking turns"
     yield "decoding time only, prefill apart"
-    yield f"repeated 8-grams {found.repetition:.0%}"
-    if found.repetition > LOOPING:
-        yield "the texts loop, which flatters methods that copy"
-    if found.spread is None:
-        yield "one pass, so how steady the speeds are is not known"
-    elif found.spread > STABLE:
-        yield f"unstable: passes of one method differ by {found.spread:.1f}x"
+    yield from cautions(found.repetition, "methods that copy", found.spread, "passes of one method differ")
     if part.twin_of is not None:
         model = part.twin_of.facts["model"]
         if part.claim is None:

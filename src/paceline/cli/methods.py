@@ -6,22 +6,16 @@ import argparse
 import inspect
 from typing import TYPE_CHECKING, Any
 
-from paceline.cli.common import Subparsers, add_json, print_json
-from paceline.cli.streams import say
+from paceline.cli.arguments import Subparsers
+from paceline.cli.output import print_json, say
 
 if TYPE_CHECKING:
     from paceline.targets.base import Want
 
 
 def add(commands: Subparsers) -> None:
-    parser = commands.add_parser(
-        "methods",
-        help="list the methods",
-        description="List the methods and their options.",
-        allow_abbrev=False,
-    )
-    add_json(parser)
-    parser.set_defaults(run=run)
+    text = "List the methods and their options."
+    commands.add_parser("methods", run=run, help="list the methods", description=text).add_json()
 
 
 def run(options: argparse.Namespace) -> int:

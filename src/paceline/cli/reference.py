@@ -9,7 +9,7 @@ import argparse
 import os
 from collections.abc import Iterator
 
-from paceline.cli.streams import say
+from paceline.cli.output import say
 
 
 def reference() -> str:

@@ -8,7 +8,6 @@ import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TextIO
 
 from paceline.errors import InputError
 from paceline.files.visible import visible
@@ -28,18 +27,6 @@ def prepare() -> None:
             stream.reconfigure(errors="backslashreplace")
 
 
-def say(*said: object, sep: str = " ", end: str = "\n", file: TextIO | None = None, flush: bool = False) -> None:
-    """Print, with nothing in it that a terminal would obey: names and texts may come from anybody's file. Every command
-    prints by this, but for what a model wrote."""
-    print(*(visible(str(one)) for one in said), sep=sep, end=end, file=file, flush=flush)
-
-
-def write(text: str) -> None:
-    """What a model wrote, at once: as it is into a file or a pipe, without what a terminal would obey at one."""
-    sys.stdout.write(visible(text) if sys.stdout.isatty() else text)
-    sys.stdout.flush()
-
-
 @contextmanager
 def clean_logs() -> Iterator[None]:
     """Other libraries log names that they read in a model's files."""
@@ -57,7 +44,7 @@ class _Visible(logging.LogRecord):
 
 
 def silence() -> None:
-    """Let what is still buffered for standard output go nowhere: whoever read it has enough."""
+    """Drop what is still buffered for standard output: its reader has closed it."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 

@@ -9,19 +9,11 @@ from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from paceline.cli.arguments import Subparsers
 from paceline.cli.bench.forwards import add_forwards, time_forwards
-from paceline.cli.common import (
-    Subparsers,
-    add_json,
-    add_place,
-    add_trust,
-    describe,
-    load_model,
-    print_json,
-)
-from paceline.cli.measuring import check_counts, counted
-from paceline.cli.streams import say
-from paceline.cli.tables import table
+from paceline.cli.options import check_counts, describe, load_model
+from paceline.cli.output import WIDTH, counted, print_json, say, table
+from paceline.errors import InputError
 from paceline.files import workplace
 
 if TYPE_CHECKING:
@@ -38,12 +30,12 @@ REPEATS = 7
 FORWARDS = 15
 """Rounds of a model at most; a forward takes a thousand drafts' time."""
 LAW_REPEATS = 40
-WIDTH = 100
 
 
 def add(commands: Subparsers) -> None:
     parser = commands.add_parser(
         "draft-cost",
+        run=run,
         help="microseconds of a draft and milliseconds of reading logits, without a model",
         description=(
             "Times what a round costs beside the model, in a vocabulary of 151,936 tokens and behind a text of 4,096: "
@@ -53,21 +45,19 @@ def add(commands: Subparsers) -> None:
             "as a share of the round. With --forwards only forwards of the model are timed, over one row and over "
             "drafts, along every path, beside transformers' own and the bandwidth of the memory."
         ),
-        allow_abbrev=False,
     )
-    parser.add_argument("--rounds", type=int, default=ROUNDS, metavar="N", help=f"rounds timed (default: {ROUNDS})")
-    parser.add_argument("--model", "-m", metavar="MODEL", help="time rounds of this model, too, named as elsewhere")
-    add_trust(parser)
-    add_place(parser)
+    parser.argument("--rounds", "N", f"rounds timed (default: {ROUNDS})", int, default=ROUNDS)
+    parser.argument("--model -m", "MODEL", "time rounds of this model, too, named as elsewhere")
+    parser.add_trust()
+    parser.add_place()
     add_forwards(parser)
-    add_json(parser)
-    parser.set_defaults(run=run)
+    parser.add_json()
 
 
 def run(options: argparse.Namespace) -> int:
     check_counts(options, "rounds")
     if options.model is None and (options.dtype or options.device):
-        raise ValueError("--dtype and --device are of a model; name one with --model")
+        raise InputError("--dtype and --device are of a model; name one with --model")
     if options.forwards:
         return time_forwards(options)
     import torch

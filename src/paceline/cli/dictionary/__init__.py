@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from paceline.cli.common import Subparsers
+from paceline.cli.arguments import Subparsers
 from paceline.cli.dictionary import build, emulate, info, lookup
 
 ACTIONS = (build, info, lookup, emulate)
@@ -13,7 +13,6 @@ def add(commands: Subparsers) -> None:
         "dict",
         help="build and study dictionaries that complete the words of a language",
         description="What concerns dictionaries: files that complete the words of one language for one tokenizer.",
-        allow_abbrev=False,
     )
     actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True, help="what to do")
     for action in ACTIONS:

@@ -6,8 +6,8 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from paceline.cli.common import Subparsers, add_json, print_json
-from paceline.cli.streams import say
+from paceline.cli.arguments import Subparsers
+from paceline.cli.output import print_json, say
 from paceline.files.visible import one_line
 
 if TYPE_CHECKING:
@@ -17,13 +17,12 @@ if TYPE_CHECKING:
 def add(actions: Subparsers) -> None:
     parser = actions.add_parser(
         "info",
+        run=run,
         help="describe a dictionary, and check that it is whole",
         description="Reads a dictionary through, and says what is in it.",
-        allow_abbrev=False,
     )
-    parser.add_argument("file", metavar="FILE", help="a file that 'paceline dict build' wrote")
-    add_json(parser)
-    parser.set_defaults(run=run)
+    parser.argument("file", "FILE", "a file that 'paceline dict build' wrote")
+    parser.add_json()
 
 
 def run(options: argparse.Namespace) -> int:
