@@ -212,27 +212,3 @@ def test_the_demo_claims_only_what_it_saw() -> None:
     assert demo._moral(part(12, 1)).startswith("Drafts save hardly any rounds here")
     assert "one pass, so how steady the speeds are is not known" in list(demo._notes(part(4, 1)))
     assert "medians of 2 passes, methods taking turns" in list(demo._notes(part(4, 2)))
-
-
-@pytest.mark.parametrize(
-    ("arguments", "said"),
-    [
-        (["--methods", "nope"], "unknown method 'nope'"),
-        (["--methods", "assistant", "--model", "x"], "needs a draft model"),
-        (["--prompt", ""], "a --prompt is empty"),
-        (["--max-new-tokens", "0"], "max_new_tokens must be at least 1"),
-        (["--temperature", "-1"], "temperature is -1.0"),
-        (["--ballast", "much"], "much"),
-        (["--ballast", "9M", "--no-ballast"], "not allowed with"),
-        (["--ballast", "9M", "--model", "x"], "ballast"),
-        (["--html", "."], "cannot write ."),
-        (["--color", "pink"], "argument --color"),
-    ],
-    ids=str,
-)
-def test_the_demo_tells_mistakes_first(arguments: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
-    code, out, error = say(["demo", *arguments], capsys)
-    assert code == 2
-    assert said in error
-    assert error.count("\n") == 1
-    assert out == ""

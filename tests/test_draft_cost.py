@@ -245,30 +245,7 @@ def test_forwards_of_a_random_model_are_told_beside_the_memorys_bandwidth(
     assert any(line.startswith("own ") and "(1.00x)" in line for line in lines)
 
 
-@pytest.mark.parametrize(
-    ("given", "said"),
-    [
-        (["--forwards"], "--forwards needs a --model"),
-        (["--forwards", "--model", "random:7b"], "unknown shape '7b'; choose 8b, 1b, tiny"),
-        (["--forwards", "--model", "pocket", "--rows", "0"], "--rows must be at least 1, not 0"),
-    ],
-)
-def test_what_forwards_cannot_be_of_is_told(given: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["bench", "draft-cost", *given]) == 2
-    assert said in capsys.readouterr().err
-
-
 def test_the_law_is_timed_for_rows_of_every_certainty() -> None:
     found = law_costs(300, 2)
     assert {len(row) for row in found.values()} == {4}
     assert min(value for row in found.values() for value in row.values()) > 0
-
-
-def test_a_type_without_a_model_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["bench", "draft-cost", "--dtype", "float32"]) != 0
-    assert "name one with --model" in capsys.readouterr().err
-
-
-def test_no_rounds_are_no_measurement(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["bench", "draft-cost", "--rounds", "0"]) != 0
-    assert "--rounds must be at least 1, not 0" in capsys.readouterr().err

@@ -5,16 +5,19 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterator
 from types import TracebackType
-from typing import Any, NamedTuple, Self
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 from paceline.api.piece import Piece
 from paceline.api.settings import split_settings
-from paceline.api.writing import Prompt, Writer, Writing
+from paceline.api.writing import Prompt, Writing
 from paceline.engine.batch import AT_ONCE, Batch, Turn
 from paceline.engine.loop import Session
 from paceline.errors import InputError
 from paceline.law.settings import require_whole
 from paceline.targets.lending import KeptRows
+
+if TYPE_CHECKING:
+    from paceline.api.model import LanguageModel
 
 
 class Progress(NamedTuple):
@@ -38,7 +41,7 @@ class TextBatch:
     At most ``at_once`` are written at a time; the others wait for their turn. Belongs to one thread.
     """
 
-    def __init__(self, lm: Writer, *, at_once: int = AT_ONCE) -> None:
+    def __init__(self, lm: LanguageModel, *, at_once: int = AT_ONCE) -> None:
         require_whole("at_once", at_once)
         self._lm = lm
         self._batch = Batch(lm.target, at_once=at_once)

@@ -20,7 +20,7 @@ from paceline.vocabulary.transcript import STOP, render
 if TYPE_CHECKING:
     from paceline.api.model import LanguageModel
     from paceline.api.piece import Piece
-from paceline.api.writing import Generation
+    from paceline.api.writing import Generation
 
 REPLACEMENT = "\ufffd"
 LEADS = ("", "\n", "a", ".")
