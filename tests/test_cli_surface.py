@@ -1,31 +1,22 @@
 """The command line as users know it; `docs/cli.md` lists every command and option."""
 
 import argparse
-from collections.abc import Iterator
 
 import pytest
 
 from paceline import Sampling, Settings
 from paceline.cli import parser
 from paceline.cli.arguments import OUTDATED
+from paceline.cli.reference import commands
 
 
-def commands() -> dict[str, argparse.ArgumentParser]:
-    """Every command by its whole name, those below another after it."""
-    return dict(below(parser()))
-
-
-def below(command: argparse.ArgumentParser, name: str = "") -> Iterator[tuple[str, argparse.ArgumentParser]]:
-    for action in command._actions:
-        if isinstance(action, argparse._SubParsersAction):
-            for word, sub in action.choices.items():
-                yield f"{name}{word}", sub
-                yield from below(sub, f"{name}{word} ")
+def every() -> dict[str, argparse.ArgumentParser]:
+    return {name.removeprefix("paceline "): command for name, command in commands("paceline", parser())}
 
 
 def test_every_default_is_told_in_help() -> None:
     """So that `docs/cli.md`, which is held against the help, freezes defaults as well."""
-    for name, command in commands().items():
+    for name, command in every().items():
         for action in command._actions:
             default, told = action.default, action.help or ""
             if default not in (None, False, "", [], argparse.SUPPRESS) and action.nargs != 0 and name != "generate":
@@ -34,14 +25,14 @@ def test_every_default_is_told_in_help() -> None:
 
 
 def test_every_flag_explains_itself_and_is_never_abbreviated() -> None:
-    for command in commands().values():
+    for command in every().values():
         assert all(action.help for action in command._actions)
         assert not command.allow_abbrev
 
 
 def test_consent_to_run_code_can_be_given_wherever_a_model_or_tokenizer_is_opened() -> None:
     opening = {"model", "models", "tokenizer", "tokenizers", "draft_model"}
-    names = {name: {action.dest for action in command._actions} for name, command in commands().items()}
+    names = {name: {action.dest for action in command._actions} for name, command in every().items()}
     without = {name for name, known in names.items() if known & opening and "trust_remote_code" not in known}
     assert without == {"export"}, "which names models and opens none"
 
@@ -58,7 +49,7 @@ def test_short_flags_are_told_apart(command: str) -> None:
 def test_a_hint_never_hides_a_flag_and_names_flags_that_exist() -> None:
     named = {
         name: {flag for action in command._actions for flag in action.option_strings}
-        for name, command in commands().items()
+        for name, command in every().items()
     }
     flags = set[str]().union(*named.values())
     assert flags & set(OUTDATED) == {"--prompt"}, "a flag of commands that write on from several; no hint hides it"
@@ -69,7 +60,7 @@ def test_a_hint_never_hides_a_flag_and_names_flags_that_exist() -> None:
 
 def test_defaults_that_help_speaks_of_are_the_librarys() -> None:
     """Those flags pass on only what was given, so their help could drift."""
-    told = {action.dest: action.help or "" for action in commands()["generate"]._actions}
+    told = {action.dest: action.help or "" for action in every()["generate"]._actions}
     settings, sampling = Settings(), Sampling()
     assert f"(default: {settings.max_new_tokens})" in told["max_new_tokens"]
     assert f"(default: {settings.rule})" in told["rule"]

@@ -205,8 +205,10 @@ def test_a_method_forgets_before_a_prompt_and_writes_as_long_as_it_is_asked(mode
 def test_the_demo_claims_only_what_it_saw() -> None:
     """That drafts save rounds is said where they do; a single pass is told to be one."""
 
-    def part(rounds: int, passes: int) -> demo.Part:
-        return demo.Part({}, ["a"], seen(*[(written([1] * 12, rounds=12), written([1] * 12, rounds=rounds))] * passes))
+    def part(rounds: int, passes: int) -> demo.ModelDemo:
+        return demo.ModelDemo(
+            {}, ["a"], seen(*[(written([1] * 12, rounds=12), written([1] * 12, rounds=rounds))] * passes)
+        )
 
     assert demo._moral(part(4, 1)).startswith("Drafts save rounds here but no time")
     assert demo._moral(part(12, 1)).startswith("Drafts save hardly any rounds here")

@@ -80,10 +80,10 @@ def run(options: argparse.Namespace) -> int:
     models, methods = _models(options), _methods(options)
     sampled = f"at temperature {options.temperature:g} with seed {options.seed}"
     say(f"A cheap source drafts, the model checks: {sampled}, every method must write the same text.\n", flush=True)
-    parts, left_out = list[Part](), dict[str, str]()
+    parts, left_out = list[ModelDemo](), dict[str, str]()
     for model in models:
         try:
-            parts.append(_part(model, methods, options, parts[0] if parts else None))
+            parts.append(_shown(model, methods, options, parts[0] if parts else None))
         except Exception as error:  # a machine too small for the slow twin has seen the model itself
             if not parts or (said := sentence(error)) is None:
                 raise
@@ -114,7 +114,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 @dataclass(frozen=True)
-class Part:
+class ModelDemo:
     """What one model showed."""
 
     facts: dict[str, Any]
@@ -123,7 +123,7 @@ class Part:
     found: Shown
     ballast: str = ""
     """The name of a slow twin with its size and shape; otherwise empty."""
-    twin_of: Part | None = None
+    twin_of: ModelDemo | None = None
     """The part of the model that this slow twin belongs to."""
 
     @property
@@ -177,7 +177,9 @@ def _methods(options: argparse.Namespace) -> dict[str, dict[str, Any]]:
     }
 
 
-def _part(model: str, methods: dict[str, dict[str, Any]], options: argparse.Namespace, twin_of: Part | None) -> Part:
+def _shown(
+    model: str, methods: dict[str, dict[str, Any]], options: argparse.Namespace, twin_of: ModelDemo | None
+) -> ModelDemo:
     from paceline.bench.demo import shown
     from paceline.targets.pocket.open import describe as shape
 
@@ -193,10 +195,10 @@ def _part(model: str, methods: dict[str, dict[str, Any]], options: argparse.Name
             seconds=SECONDS_WITH_BALLAST if slow else SECONDS,
             progress=lambda doing, done, total: advance(f"{model}: {doing}", done, total),
         )
-    return Part(describe(lm), list(prompts)[: len(found.prompts)], found, shape(model) if slow else "", twin_of)
+    return ModelDemo(describe(lm), list(prompts)[: len(found.prompts)], found, shape(model) if slow else "", twin_of)
 
 
-def _print(part: Part, color: bool) -> None:
+def _print(part: ModelDemo, color: bool) -> None:
     from rich.text import Text
 
     from paceline.api.pictures.terminal import paint
@@ -214,7 +216,7 @@ def _print(part: Part, color: bool) -> None:
     say()
 
 
-def _moral(part: Part) -> str:
+def _moral(part: ModelDemo) -> str:
     """What a small model that gained nothing shows, before its slow twin comes."""
     if any(row["speed_up"] > GAIN for row in part.found.rows()):
         return ""
@@ -222,7 +224,7 @@ def _moral(part: Part) -> str:
     return f"{WHAT_SMALL_MODELS_GAIN if saves else DRAFTS_FAIL} Now a slow one:\n\n"
 
 
-def _facts(part: Part) -> Iterator[str]:
+def _facts(part: ModelDemo) -> Iterator[str]:
     facts = part.facts
     yield from (part.ballast or facts["model"], facts["dtype"], f"weights {facts['fingerprint']}")
     yield f"{facts['device']}, {counted(facts['threads'], 'thread')}"
@@ -245,7 +247,7 @@ def _rows(found: Shown) -> Iterator[tuple[str, ...]]:
         )
 
 
-def _notes(part: Part) -> Iterator[str]:
+def _notes(part: ModelDemo) -> Iterator[str]:
     found = part.found
     first, *more = found.passes(found.base)
     yield f"{sum(len(text.tokens) for text in first)} tokens from {counted(len(found.prompts), 'prompt')}"
@@ -263,7 +265,7 @@ def _notes(part: Part) -> Iterator[str]:
             yield f"NOT the texts of {model}, which ballast must leave alone: {part.claim}"
 
 
-def _sections(parts: list[Part]) -> Iterator[str]:
+def _sections(parts: list[ModelDemo]) -> Iterator[str]:
     from paceline.api.pictures.page import table_section, token_section
 
     for number, part in enumerate(parts):

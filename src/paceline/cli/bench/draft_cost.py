@@ -98,10 +98,10 @@ def run(options: argparse.Namespace) -> int:
         "rounds": options.rounds,
         "threads": torch.get_num_threads(),
     }
-    say("\n".join(_lines(result)), flush=True)
+    say("\n\n".join(_blocks(result)), flush=True)
     if options.model is not None:
         result["rounds_of_a_model"] = told = _rounds(options)
-        say("\n".join(_share_lines(told)))
+        say("", *_share_blocks(told), sep="\n\n")
     if options.json:
         print_json(result)
     return 0
@@ -169,17 +169,15 @@ def _best_size(target: Target, spec: str) -> int | None:
     return method.choices[0].nodes or None if method is not None else None
 
 
-def _share_lines(told: Mapping[str, Any]) -> Iterator[str]:
+def _share_blocks(told: Mapping[str, Any]) -> Iterator[str]:
     plain = ", ".join(f"{ms:.1f} ms at temperature {at}" for at, ms in told["milliseconds_plain_forward"].items())
-    yield ""
-    yield from textwrap.wrap(
+    text = (
         f"Rounds of {told['model']} ({told['dtype']}) behind {told['context']} tokens, medians of {told['rounds']} in "
         f"turns: a forward of one row takes {plain}. Drafting and reading the best tokens of all rows, as a share of "
         "the round they make with the forward; * at the size that 'paceline calibrate' found, else at the method's "
-        "own.",
-        WIDTH,
+        "own."
     )
-    yield ""
+    yield textwrap.fill(text, WIDTH)
     head = ("", "temperature", "budget", "nodes", "forward", "draft", "read", "share", "")
     yield table(head, map(_share_row, told["methods"]), left=(0, 8))
 
@@ -190,27 +188,19 @@ def _share_row(one: Mapping[str, Any]) -> tuple[str, ...]:
     return one["method"], f"{one['temperature']:g}", size, f"{one['nodes']:.0f}", *times, f"{one['share']:.1%}", "ms"
 
 
-def _lines(result: Mapping[str, Any]) -> Iterator[str]:
-    told = (
+def _blocks(result: Mapping[str, Any]) -> Iterator[str]:
+    text = (
         f"Microseconds a round, medians of {result['rounds']}; {result['vocabulary']:,} tokens in the vocabulary, "
         f"{result['context']:,} in the text ({result['text']}). Proposing and learning; with the nodes proposed. "
         "What learns from rows has seen one for every token of the vocabulary; the dictionary is of this text."
     )
-    yield from textwrap.wrap(told, WIDTH)
-    yield ""
+    yield textwrap.fill(text, WIDTH)
     head = ("", "temperature", "budget", "nodes", "propose", "learn", "together", "")
     yield table(head, map(_draft_row, result["drafts"]), left=(0, 7))
-    yield ""
-    yield from textwrap.wrap(
-        f"Milliseconds to read the {result['best']} best tokens and the normaliser of so many rows, "
-        f"{counted(result['threads'], 'thread')}:",
-        WIDTH,
-    )
-    yield ""
+    best, threads = result["best"], counted(result["threads"], "thread")
+    yield f"Milliseconds to read the {best} best tokens and the normaliser of so many rows, {threads}:"
     yield _by_rows("rows", result["read_top_k"])
-    yield ""
     yield "Milliseconds of the law and the choice of a token, by how certain the row is:"
-    yield ""
     yield _by_rows("", result["law"])
 
 

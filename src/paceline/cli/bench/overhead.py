@@ -64,7 +64,7 @@ def run(options: argparse.Namespace) -> int:
 
     started = time.monotonic()
     options.prompt = list(prompts_of(options).values())
-    parts = list[Part]()
+    parts = list[ModelOverhead]()
     with threads(options.threads), hushed():
         for model, name in _short_names(options.models).items():
             parts.append(_part(model, name, options))
@@ -87,12 +87,9 @@ def _check(options: argparse.Namespace) -> None:
     for model in options.models:
         if is_bundled(model) and MARK in model:
             read_ballast(model)
-        if "assistant" in (options.methods or ()) and _draft_name(options, model) is None:
+        options.model = model
+        if "assistant" in (options.methods or ()) and draft_model(options) is None:
             raise InputError(f"assistant needs a draft model for {model}: give --draft-model NAME")
-
-
-def _draft_name(options: argparse.Namespace, model: str) -> str | None:
-    return draft_model(argparse.Namespace(model=model, draft_model=options.draft_model))
 
 
 def _short_names(models: Sequence[str]) -> dict[str, str]:
@@ -102,7 +99,7 @@ def _short_names(models: Sequence[str]) -> dict[str, str]:
 
 
 @dataclass(frozen=True)
-class Part:
+class ModelOverhead:
     """What was found on one model."""
 
     name: str
@@ -115,14 +112,15 @@ class Part:
     prompts: int
 
 
-def _part(model: str, name: str, options: argparse.Namespace) -> Part:
+def _part(model: str, name: str, options: argparse.Namespace) -> ModelOverhead:
     from paceline.bench.overhead import contests
     from paceline.drafters.assistant import DraftModel
 
-    draft = _draft_name(options, model)
+    options.model = model
+    draft = draft_model(options)
     methods = dict.fromkeys(options.methods or (METHODS if draft else METHODS[:-1]))
     with progress(f"loading {model}") as advance:
-        lm = load_model(argparse.Namespace(model=model, dtype=options.dtype, device=options.device))
+        lm = load_model(options)
         prompts = _prompts(lm, options)
         drafts = DraftModel.load(draft, lm.target) if draft and "assistant" in methods else None
         if drafts is not None:
@@ -139,7 +137,7 @@ def _part(model: str, name: str, options: argparse.Namespace) -> Part:
         )
         races = list(found)
     rows = [race.as_dict() | {"model": model} for race in races]
-    return Part(name, _facts(lm, drafts), rows, {n for race in races for n in race.lengths}, len(prompts))
+    return ModelOverhead(name, _facts(lm, drafts), rows, {n for race in races for n in race.lengths}, len(prompts))
 
 
 def _prompts(lm: LanguageModel, options: argparse.Namespace) -> list[Ints]:
@@ -168,7 +166,7 @@ def _facts(lm: LanguageModel, drafts: DraftModel | None) -> dict[str, Any]:
     }
 
 
-def _lines(part: Part) -> Iterator[str]:
+def _lines(part: ModelOverhead) -> Iterator[str]:
     """A model's table, and what must be known to read it."""
     facts, versions = part.facts, _versions()
     yield f"{facts['ballast'] or facts['model']}"
@@ -193,7 +191,7 @@ def _cells(row: dict[str, Any]) -> tuple[str, ...]:
     )
 
 
-def _notes(part: Part) -> Iterator[str]:
+def _notes(part: ModelOverhead) -> Iterator[str]:
     rows = part.rows
     yield f"medians over {rows[0]['turns']} turns, 95% intervals"
     yield f"{' or '.join(map(str, sorted(part.lengths)))} tokens from each of {counted(part.prompts, 'prompt')}"
@@ -209,7 +207,7 @@ def _notes(part: Part) -> Iterator[str]:
     yield from cautions(repeated, "lookup on all sides", spread, "times of the same text differ")
 
 
-def _summary(parts: Sequence[Part], options: argparse.Namespace, seconds: float) -> dict[str, Any]:
+def _summary(parts: Sequence[ModelOverhead], options: argparse.Namespace, seconds: float) -> dict[str, Any]:
     """Everything as plain data; ratios by method and model, ours over theirs, come first."""
     rows = {f"{row['method']}@{part.name}": row for part in parts for row in part.rows}
     found: dict[str, Any] = {}

@@ -20,7 +20,7 @@ from paceline.errors import InputError
 from paceline.integrations.transformers.inputs import paddings, refuse, refuse_companions, withheld_by_generate
 from paceline.integrations.transformers.output import Columns, record, sequences
 from paceline.integrations.transformers.processors import split_processors
-from paceline.integrations.transformers.rows import Decoding, Row, Within, rows_of, write
+from paceline.integrations.transformers.rows import Decoding, GenerateRow, WithinContext, rows_of, write
 from paceline.integrations.transformers.targets import borrowed
 from paceline.law import Sampling
 from paceline.planning.base import Planner
@@ -131,7 +131,7 @@ class CustomGenerate:
         return record(found, rows, pad) if generation_config.return_dict_in_generate else found
 
 
-def _within(planner: Planner, target: HFTarget, rows: Sequence[Row]) -> Planner:
+def _within(planner: Planner, target: HFTarget, rows: Sequence[GenerateRow]) -> Planner:
     """The planner, held to the target's context; a target that is not exact so far is refused."""
     limit = target.context_length
     longest = max(row.padded.shape[1] - row.padding + row.ends.max_new_tokens for row in rows)
@@ -140,7 +140,7 @@ def _within(planner: Planner, target: HFTarget, rows: Sequence[Row]) -> Planner:
             f"{target.name} is scored faithfully up to position {target.trusted} and may have to write up to "
             f"{longest}; lower max_new_tokens, or generate without custom_generate"
         )
-    return planner if limit is None or longest <= limit else Within(planner, limit)
+    return planner if limit is None or longest <= limit else WithinContext(planner, limit)
 
 
 def _stops(strings: str | Sequence[str] | None, tokenizer: Any) -> list[StopStringCriteria]:

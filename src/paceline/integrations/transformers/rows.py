@@ -45,7 +45,7 @@ class Ends:
         )
 
 
-class Within(Planner):
+class WithinContext(Planner):
     """A planner whose drafts end where the model's context does. The text may go on: transformers stops there for no
     model, and one without rotary positions fails there, but a draft must not fail before the text does."""
 
@@ -81,7 +81,7 @@ class Decoding:
 
 
 @dataclass(eq=False)
-class Row:
+class GenerateRow:
     """``padded`` is ``[1, length]``, the row as `generate` was given it, ``padding`` tokens of it in front."""
 
     number: int
@@ -136,7 +136,7 @@ def rows_of(
     split: SplitProcessors,
     criteria: Sequence[Any],
     config: GenerationConfig,
-) -> list[Row]:
+) -> list[GenerateRow]:
     """The rows of the batch, each with processors and criteria of its own; a single one has the given ones."""
     ends = Ends.of(criteria, input_ids.shape[1], config.max_length)
     rows = []
@@ -153,11 +153,11 @@ def rows_of(
             scores=bool(config.return_dict_in_generate and config.output_scores),
             logits=bool(config.return_dict_in_generate and config.output_logits),
         )
-        rows.append(Row(number, padded, padding, replace(ends, asked=asked), processor))
+        rows.append(GenerateRow(number, padded, padding, replace(ends, asked=asked), processor))
     return rows
 
 
-def write(rows: Sequence[Row], decoding: Decoding, show: Callable[[], None], *, padded: bool) -> Totals:
+def write(rows: Sequence[GenerateRow], decoding: Decoding, show: Callable[[], None], *, padded: bool) -> Totals:
     """Write all rows, and tell what it took; ``show`` is called whenever some of them have got on.
 
     Rows that end early are ``padded``; where transformers has nothing to pad with, no token that ends a text, they go
@@ -172,7 +172,9 @@ def write(rows: Sequence[Row], decoding: Decoding, show: Callable[[], None], *, 
     return _totals(sessions, time.perf_counter() - began)
 
 
-def _write(writing: dict[Session, Row], target: Target, show: Callable[[], None], *, ended: bool) -> list[Session]:
+def _write(
+    writing: dict[Session, GenerateRow], target: Target, show: Callable[[], None], *, ended: bool
+) -> list[Session]:
     """All rows go together. What was settled before one of them failed is still shown. Returns the sessions."""
     try:
         with Batch(target, at_once=None) as batch:
