@@ -192,6 +192,11 @@ def test_a_piped_chat_answers_line_by_line(model: str, typed: Any, capsys: pytes
     replies = [json.loads(line) for line in out.splitlines()]
     assert [reply["user"] for reply in replies] == ["Hello", "Again", "Hello"]
     assert replies[0]["tokens"] == replies[2]["tokens"]
+    for reply in replies:
+        assert (reply["model"], reply["device"], reply["method"]) == (model, "cpu", "auto")
+        assert (reply["temperature"], reply["seed"], reply["rule"]) == (0.9, 3, "coupled")
+        assert reply["fingerprint"]
+        assert reply["dtype"]
     assert f"{replies[1]['prompt_tokens'] - replies[1]['cached_tokens']} of {replies[1]['prompt_tokens']}" in error
     assert "no command /nothing" in error
     assert "conversation: 2 replies, 48 tokens" in error
@@ -291,16 +296,6 @@ def test_what_is_typed_at_a_terminal_leaves_the_replies_alone(
     assert [reply["user"] for reply in replies] == ["Hello", "Again"]
     assert error.count("> ") == 4
     assert "what was typed is not UTF-8 text (byte 0xff at offset 1)" in error
-
-
-def test_every_reply_says_what_wrote_it(model: str, typed: Any, capsys: pytest.CaptureFixture[str]) -> None:
-    typed("Hello\nAgain\n")
-    out = say(["chat", "--model", model, *FLAGS, "--json"], capsys)[1]
-    for reply in map(json.loads, out.splitlines()):
-        assert (reply["model"], reply["device"], reply["method"]) == (model, "cpu", "auto")
-        assert (reply["temperature"], reply["seed"], reply["rule"]) == (0.9, 3, "coupled")
-        assert reply["fingerprint"]
-        assert reply["dtype"]
 
 
 def test_at_a_terminal(model: str) -> None:

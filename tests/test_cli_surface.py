@@ -11,7 +11,8 @@ from paceline.cli.reference import commands
 
 
 def every() -> dict[str, argparse.ArgumentParser]:
-    return {name.removeprefix("paceline "): command for name, command in commands("paceline", parser())}
+    """Every command, those below another after it."""
+    return {name.partition(" ")[2]: command for name, command in commands("paceline", parser()) if " " in name}
 
 
 def test_every_default_is_told_in_help() -> None:
