@@ -36,9 +36,9 @@ class LanguageModel:
     """A target with its vocabulary. Keeps the cached rows of the last text, so that one which begins alike (the next
     turn of a chat, another sample of a prompt) reads only what is new.
 
-    Texts may be written from several threads; their forwards take turns. Whoever changes a loaded model's weights or
-    adapters calls `forget`, since kept rows are the old weights'. A process is forked before the first model is loaded;
-    later a fork lacks the threads that compute, and says so."""
+    Texts may be written from several threads; their forwards take turns. After a change of
+    a loaded model's weights or adapters call `forget`, since kept rows are the old weights'. Fork a process before the
+    first model is loaded: later a fork lacks the threads that compute, and says so."""
 
     def __init__(self, target: Target, vocabulary: Vocabulary | None = None) -> None:
         self.target = target
@@ -108,7 +108,7 @@ class LanguageModel:
         return self.write(prompt, **settings).pieces()
 
     def write(self, prompt: Prompt, **settings: Any) -> Writing:
-        """Like `stream`, for those who want the `Generation` afterwards: read its `pieces`, then its `result`."""
+        """Like `stream`, with the `Generation` afterwards: read its `pieces`, then its `result`."""
         return Writing(self, prompt, 0, *split_settings(settings))
 
     def lease(self, settings: Settings) -> Lease:

@@ -74,8 +74,8 @@ class Generation:
 class Writing:
     """One text being written: the engine's session between two conversions of text.
 
-    Whoever writes it alone reads its `pieces`. Who writes several together begins each, feeds it what its session
-    brought, and ends it.
+    To write it alone, read its `pieces`. To write several together, `begin` each, `feed` it what its session emitted,
+    and `end` it.
     """
 
     def __init__(self, lm: LanguageModel, prompt: Prompt, number: int, settings: Settings, sampling: Sampling) -> None:
@@ -112,7 +112,7 @@ class Writing:
             self.end()
 
     def begin(self, kept: KeptRows) -> Session:
-        """Take rows, from here on until the `end`."""
+        """The session that writes the text. Its rows are taken here and given back by `end`."""
         if self._lent is not None or self.session is not None:
             raise InputError("this text is being written, or has been; a text is written once")
         rows = kept.take(self._prompt[:-1], len(self.context) + self.context.room + SPARE_ROWS)
@@ -129,11 +129,11 @@ class Writing:
         return self.session
 
     def feed(self, emissions: Sequence[Emission]) -> list[Piece]:
-        """What tokens say, and after the last one of the text what was held back."""
+        """The pieces of new tokens, and after the last token of the text what was held back."""
         return [*map(self._say, emissions), *self._rest()]
 
     def cancel(self) -> None:
-        """Be content with what there is: the `result` holds it."""
+        """Stop here. The `result` holds what was written."""
         self.context.cancel()
         if self.session is not None:
             said = sum(piece.token is not None for piece in self._said)

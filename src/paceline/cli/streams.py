@@ -14,8 +14,8 @@ from paceline.files.visible import visible
 
 
 def prepare() -> None:
-    """Closed input is empty input, and complaints that nobody hears go nowhere; a closed output is told. What an
-    output's encoding lacks is written as its escape."""
+    """Replace closed streams: input is empty, and what is written to standard error is dropped. A closed output is
+    refused. Characters that an output's encoding lacks are written as escapes."""
     if sys.stderr is None:
         sys.stderr = open(os.devnull, "w", encoding="utf8")  # noqa: SIM115  (it stands for a stream of the process)
     if sys.stdin is None:

@@ -66,11 +66,11 @@ def custom_generate(
 
 
 class CustomGenerate:
-    """Serves any number of `generate` calls, of several models and from several threads; what a drafter learns stays
-    with it from call to call."""
+    """The callable. It serves any number of `generate` calls, of several models and from several threads, and keeps
+    what its drafters learn."""
 
     def __init__(self, settings: Settings, vocabulary: Vocabulary | None = None) -> None:
-        settings.planner_for(settings.drafter)  # a misspelt spec is told here, not in the middle of `generate`
+        settings.planner_for(settings.drafter)  # a misspelt spec is refused here, not in the middle of `generate`
         self._settings = settings
         self._vocabulary = vocabulary
         self._drafters: WeakKeyDictionary[HFTarget, Drafters] = WeakKeyDictionary()
