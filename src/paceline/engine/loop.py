@@ -20,7 +20,7 @@ from paceline.engine.account import Ledger, Round
 from paceline.engine.calls import READER, Call, Flow, Reply, Row
 from paceline.law import Dice, Distribution, KeyedDice, Law
 from paceline.planning.base import Cut, Draft, Outcome, Planner, Room
-from paceline.targets.base import NOTHING, Request, Rows, Target, Want
+from paceline.targets.base import NOTHING, SPARE_ROWS, Request, Rows, Target, Want
 from paceline.targets.scores import Scores
 from paceline.tree import EMPTY, DraftTree, Ints
 from paceline.verify import Kind, Rule, Settled, Verdict, judge
@@ -70,6 +70,21 @@ class Session:
     """Reading the prompt, the first token included: the target's part, and what the drafter does when it is opened."""
     reused: int = 0
     """Prompt tokens whose KV rows were there already."""
+
+    @classmethod
+    def opened(
+        cls,
+        context: Context,
+        target: Target,
+        drafter: Drafter,
+        planner: Planner,
+        *,
+        ahead: int | None = None,
+        **how: Any,
+    ) -> Session:
+        """A session on rows of its own, with memory for ``ahead`` more tokens; by default for all that may follow."""
+        ahead = context.room if ahead is None else min(ahead, context.room)
+        return cls(context, target, target.open(len(context) + ahead + SPARE_ROWS), drafter, planner, **how)
 
     def __post_init__(self) -> None:
         refuse_foreign(self.context.tokens, self.target)

@@ -19,7 +19,7 @@ from paceline.engine.loop import Session
 from paceline.integrations.transformers.processors import BatchRow, RowProcessor, SplitProcessors, own_copies
 from paceline.law import Sampling
 from paceline.planning.base import Cut, Draft, Outcome, Planner, Room
-from paceline.targets.base import SPARE_ROWS, Target
+from paceline.targets.base import Target
 from paceline.verify import Rule
 
 AHEAD = 1024
@@ -108,13 +108,8 @@ class GenerateRow:
             criteria=criteria,
         )
         context = Context(text, replace(decoding.sampling, processors=processors), ending, sample=self.number)
-        return Session(
-            context=context,
-            target=decoding.target,
-            rows=decoding.target.open(len(context) + min(context.room, AHEAD) + SPARE_ROWS),
-            drafter=decoding.drafter,
-            planner=decoding.planner,
-            rule=decoding.rule,
+        return Session.opened(
+            context, decoding.target, decoding.drafter, decoding.planner, ahead=AHEAD, rule=decoding.rule
         )
 
     def _asked(self, tokens: Ints) -> bool:
