@@ -118,13 +118,13 @@ class Parser(argparse.ArgumentParser):
         text = "write on from this, not from the built-in ones; may repeat"
         self.argument("--prompt", "TEXT", text, utf8, action="append")
 
-    def add_length(self, default: int | None, told: object = None) -> None:
-        """How many tokens a text has; ``told`` is the default in words."""
-        self.argument("--max-new-tokens", "N", f"tokens per text (default: {told or default})", int, default=default)
+    def add_length(self, default: int | None, words: object = None) -> None:
+        """How many tokens a text has; ``words`` say the default."""
+        self.argument("--max-new-tokens", "N", f"tokens per text (default: {words or default})", int, default=default)
 
-    def add_draft_length(self, default: int | None, told: object = None, of: str = "") -> None:
+    def add_draft_length(self, default: int | None, words: object = None, of: str = "") -> None:
         """How many tokens a draft has, of the methods ``of`` some kind."""
-        text = f"draft tokens per round{of} (default: {told or default})"
+        text = f"draft tokens per round{of} (default: {words or default})"
         self.argument("--num-draft-tokens", "K", text, int, default=default)
 
     def add_seed(self) -> None:

@@ -204,12 +204,12 @@ def _notes(method: Acceptance) -> Iterator[str]:
 
 
 def _json(profile: Profile, methods: list[Acceptance], path: Path, took: float) -> dict[str, Any]:
-    told = profile.as_dict()
+    stored = profile.as_dict()
     return {
         "profile": str(path),
         "seconds": took,
-        "setup": told["setup"],
-        "timings": told["timings"],
+        "setup": stored["setup"],
+        "timings": stored["timings"],
         "methods": [
             {"nodes": method.choices[0].nodes, "tokens_per_second": method.choices[0].tokens_per_second}
             | method.as_dict()

@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 
 from paceline.cli.arguments import Subparsers
-from paceline.cli.output import listed, print_json, say
+from paceline.cli.output import bullets, print_json, say
 from paceline.errors import InputError
 
 ENGINES = ("vllm", "llama.cpp", "transformers")
@@ -48,8 +48,8 @@ def run(options: argparse.Namespace) -> int:
         model, tokens = options.draft_model, options.num_draft_tokens
         found = [equivalent(options.engine, options.method, draft_model=model, draft_tokens=tokens)]
     version = VERSIONS[options.engine]
-    told = [(f"# {each.method} in {version}", *each.lines, *listed(each.notes, "# ")) for each in found]
-    say("\n\n".join(map("\n".join, told)))
+    blocks = [(f"# {each.method} in {version}", *each.lines, *bullets(each.notes, "# ")) for each in found]
+    say("\n\n".join(map("\n".join, blocks)))
     if options.json:
         print_json({"engine": options.engine, "version": version, "methods": [each.as_dict() for each in found]})
     return 0

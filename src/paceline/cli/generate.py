@@ -59,9 +59,9 @@ def run(options: argparse.Namespace) -> int:
             say("\n" + "\n".join(text.explain()))
     if options.json:
         explained = [text.explain() for text in texts] if options.explain else []
-        told = {"explain": explained[0] if len(explained) == 1 else explained} if explained else {}
+        explanation = {"explain": explained[0] if len(explained) == 1 else explained} if explained else {}
         found = [text.as_dict() for text in texts]
-        print_json((found[0] if len(found) == 1 else {"samples": found}) | told | provenance(lm, how, sampling))
+        print_json((found[0] if len(found) == 1 else {"samples": found}) | explanation | provenance(lm, how, sampling))
     return 0
 
 

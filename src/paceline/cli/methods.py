@@ -58,11 +58,15 @@ def _row(name: str, factory: Any) -> dict[str, Any]:
     plain = name in BUILT_IN and all(option.default is not option.empty for option in options)
     made = method() if plain else method
     needs, of_prompt = (getattr(made, wish, NOTHING) for wish in ("needs", "prompt_needs"))
-    told = [getattr(method, "requires", ""), in_words(needs), "every row of the prompt" if of_prompt != NOTHING else ""]
+    needs_all = [
+        getattr(method, "requires", ""),
+        in_words(needs),
+        "every row of the prompt" if of_prompt != NOTHING else "",
+    ]
     return {
         **row,
         "summary": getattr(method, "summary", "") or "a plug-in",
-        "needs": "; ".join(filter(None, told)) or "nothing beyond the text",
+        "needs": "; ".join(filter(None, needed)) or "nothing beyond the text",
         "source": getattr(method, "source", "") or "an installed package",
         "unfit": getattr(method, "unfit", ""),
         "options": {
@@ -75,9 +79,9 @@ def _row(name: str, factory: Any) -> dict[str, Any]:
 
 def in_words(want: Want) -> str:
     """What a method reads of the model besides its tokens."""
-    told = [
+    parts = [
         f"the {want.top} best tokens after every scored row" if want.top else "",
         f"hidden states of layers {', '.join(map(str, sorted(want.hidden)))}" if want.hidden else "",
         f"an early exit at layer {want.early_exit}" if want.early_exit is not None else "",
     ]
-    return ", ".join(filter(None, told))
+    return ", ".join(filter(None, parts))

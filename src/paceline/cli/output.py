@@ -72,7 +72,7 @@ def interval(value: float, low: float, high: float) -> str:
     return f"{value:.2f}" + ("" if math.isnan(low) else f" [{low:.2f}, {high:.2f}]")
 
 
-def listed(notes: Iterable[str], before: str = "") -> Iterator[str]:
+def bullets(notes: Iterable[str], before: str = "") -> Iterator[str]:
     """The lines of a list of notes, each with ``before`` in front."""
     for note in notes:
         yield from textwrap.wrap(note, WIDTH, initial_indent=f"{before}- ", subsequent_indent=f"{before}  ")
@@ -124,12 +124,12 @@ def show(text: Text, color: bool, *, end: str = "\n", width: int | None = None) 
     from rich.console import Console
 
     # Anything but a terminal that says which colours it has gets all of them: on too few, sources look alike.
-    told = sys.stdout.isatty() and os.environ.get("TERM", "dumb") not in ("dumb", "unknown")
+    names_colors = sys.stdout.isatty() and os.environ.get("TERM", "dumb") not in ("dumb", "unknown")
     console = Console(
         file=sys.stdout,
         force_terminal=color,
         no_color=not color,
-        color_system="truecolor" if color and not told else "auto",
+        color_system="truecolor" if color and not names_colors else "auto",
         width=width,
         highlight=False,
         legacy_windows=False,

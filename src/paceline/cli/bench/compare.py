@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from paceline.cli.arguments import Subparsers
-from paceline.cli.output import counted, listed, print_json, say, table
+from paceline.cli.output import bullets, counted, print_json, say, table
 from paceline.errors import InputError, need
 
 if TYPE_CHECKING:
@@ -86,8 +86,10 @@ def _within(found: Within) -> Iterator[str]:
         yield table((*head, *more), rows, left=(0, len(head) + 2))
         yield ""
     notes = [f"{BEST} the fastest of its column, and what is not told apart from it"]
-    notes += [_told(one) for one in found.findings if one.task is None and summary.base not in (one.entry, one.other)]
-    yield from listed([*notes, *warnings(summary)])
+    notes += [
+        _sentence(one) for one in found.findings if one.task is None and summary.base not in (one.entry, one.other)
+    ]
+    yield from bullets([*notes, *warnings(summary)])
 
 
 def _speed_up(summary: Summary, entry: str, task: str | None, best: Sequence[str]) -> list[str]:
@@ -126,7 +128,7 @@ def _between(found: Between) -> Iterator[str]:
             yield from ("", caption)
             yield from _ratios(found, findings, calls=findings is found.findings)
     yield ""
-    yield from listed(found.notes)
+    yield from bullets(found.notes)
 
 
 def _ratios(found: Between, findings: Sequence[Finding], *, calls: bool) -> Iterator[str]:
@@ -150,7 +152,7 @@ def _limits(oracle: Oracle) -> Iterator[str]:
         rows.append(("" if cell == last else cell, share.entry, f"{share.speed_up:.2f}", *_limit(share)))
         last = cell
     yield table(("", "", f"x {base}", "of hindsight", "limit", "of knowing", "limit"), rows, left=(0, 1))
-    yield from listed(
+    yield from bullets(
         [
             "all of rounds alone, over " + base + "; reading the prompt counts in none of it",
             "of hindsight: of the speed that the same rounds would have had with only those nodes that were accepted, "
@@ -168,7 +170,7 @@ def _limit(share: Share) -> Iterator[str]:
         yield f"{speed_up:.2f}"
 
 
-def _told(one: Finding) -> str:
+def _sentence(one: Finding) -> str:
     prompts = counted(one.prompts, "prompt")
     return f"{one.entry} is {_value(one.ratio)} x {one.other} {_bounds(one.ratio)} over {prompts}: {one.call}"
 

@@ -100,8 +100,8 @@ def run(options: argparse.Namespace) -> int:
     }
     say("\n\n".join(_blocks(result)), flush=True)
     if options.model is not None:
-        result["rounds_of_a_model"] = told = _rounds(options)
-        say("", *_share_blocks(told), sep="\n\n")
+        result["rounds_of_a_model"] = shares = _rounds(options)
+        say("", *_share_blocks(shares), sep="\n\n")
     if options.json:
         print_json(result)
     return 0
@@ -169,17 +169,17 @@ def _best_size(target: Target, spec: str) -> int | None:
     return method.choices[0].nodes or None if method is not None else None
 
 
-def _share_blocks(told: Mapping[str, Any]) -> Iterator[str]:
-    plain = ", ".join(f"{ms:.1f} ms at temperature {at}" for at, ms in told["milliseconds_plain_forward"].items())
+def _share_blocks(found: Mapping[str, Any]) -> Iterator[str]:
+    plain = ", ".join(f"{ms:.1f} ms at temperature {at}" for at, ms in found["milliseconds_plain_forward"].items())
     text = (
-        f"Rounds of {told['model']} ({told['dtype']}) behind {told['context']} tokens, medians of {told['rounds']} in "
-        f"turns: a forward of one row takes {plain}. Drafting and reading the best tokens of all rows, as a share of "
+        f"Rounds of {found['model']} ({found['dtype']}) behind {found['context']} tokens, medians of {found['rounds']} "
+        f"in turns: a forward of one row takes {plain}. Drafting and reading the best tokens of all rows, as a share of "
         "the round they make with the forward; * at the size that 'paceline calibrate' found, else at the method's "
         "own."
     )
     yield textwrap.fill(text, WIDTH)
     head = ("", "temperature", "budget", "nodes", "forward", "draft", "read", "share", "")
-    yield table(head, map(_share_row, told["methods"]), left=(0, 8))
+    yield table(head, map(_share_row, found["methods"]), left=(0, 8))
 
 
 def _share_row(one: Mapping[str, Any]) -> tuple[str, ...]:

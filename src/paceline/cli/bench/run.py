@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from paceline.cli.arguments import Parser, Subparsers
 from paceline.cli.bench.suite import add_choice
 from paceline.cli.options import check_counts, draft_model, inputs_of, load_model, temperature_of
-from paceline.cli.output import counted, interval, listed, print_json, progress, say, table
+from paceline.cli.output import bullets, counted, interval, print_json, progress, say, table
 from paceline.errors import InputError, MissingPackage, need
 from paceline.files import Terminated, check_apart
 
@@ -210,7 +210,7 @@ def _lines(summary: Summary, warnings: list[str]) -> Iterator[str]:
     yield ""
     found = [figures for entry in summary.entries if (figures := summary.figures(entry)) is not None]
     yield table(HEAD, map(_row, found), left=(0, len(HEAD) - 1))
-    yield from listed(warnings)
+    yield from bullets(warnings)
 
 
 def _row(figures: Figures) -> tuple[str, ...]:

@@ -137,10 +137,10 @@ def _draw(passages: Sequence[Passage], color: bool) -> None:
         show(Text(passage.key, "bold"), color)
         painter = draw(passage.picture.pieces, color, passage.picture.prompt)
         show(painter.legend(passage.picture), color)
-        show(Text(f"{_told(passage.tally)}\n"), color)
+        show(Text(f"{_sentence(passage.tally)}\n"), color)
 
 
-def _told(tally: Tally) -> str:
+def _sentence(tally: Tally) -> str:
     return (
         f"{tally.tokens} tokens in {tally.steps} steps: {tally.speed_up:.2f}x; {tally.coverage:.0%} of steps with a "
         f"draft, {tally.accepted} of {tally.proposed} proposed tokens accepted"
