@@ -54,26 +54,19 @@ def _row(name: str, factory: Any) -> dict[str, Any]:
         method: Any = factory.load() if isinstance(factory, PlugIn) else factory
     except ValueError as error:
         return {**row, "summary": f"cannot be used: {error}"}
-    options = inspect.signature(method).parameters.values()
-    plain = name in BUILT_IN and all(option.default is not option.empty for option in options)
-    made = method() if plain else method
+    parameters = inspect.signature(method).parameters
+    options = {key: one.default for key, one in parameters.items() if one.default is not one.empty}
+    made = method() if name in BUILT_IN and len(options) == len(parameters) else method
     needs, of_prompt = (getattr(made, wish, NOTHING) for wish in ("needs", "prompt_needs"))
-    needs_all = [
-        getattr(method, "requires", ""),
-        in_words(needs),
-        "every row of the prompt" if of_prompt != NOTHING else "",
-    ]
+    rows = "every row of the prompt" if of_prompt != NOTHING else ""
+    needed = filter(None, (getattr(method, "requires", ""), in_words(needs), rows))
     return {
         **row,
         "summary": getattr(method, "summary", "") or "a plug-in",
-        "needs": "; ".join(filter(None, needed)) or "nothing beyond the text",
+        "needs": "; ".join(needed) or "nothing beyond the text",
         "source": getattr(method, "source", "") or "an installed package",
         "unfit": getattr(method, "unfit", ""),
-        "options": {
-            key: parameter.default
-            for key, parameter in inspect.signature(method).parameters.items()
-            if parameter.default is not parameter.empty
-        },
+        "options": options,
     }
 
 
