@@ -127,13 +127,14 @@ class Session:
         return replace(budget, depth=min(budget.depth, depth))
 
     def _depth(self) -> int:
-        """How deep a draft may go: as the sequence has room and the target can score.
+        """How deep a draft may go: as the sequence has room, and as the target can score and its context reaches.
 
-        A round emits one token more than it accepts, so a draft as deep as the room left is one too deep.
+        A round emits one token more than it accepts, so a draft as deep as the room left is one too deep. A text may
+        outgrow the context where its ending allows that (transformers stops for no model); its drafts do not.
         """
-        depth = self.context.room - 1
-        limit = self.target.reach(len(self.context) - 1).depth
-        return depth if limit is None else min(depth, limit)
+        length, end = len(self.context), self.target.context_length
+        reach, context = self.target.reach(length - 1).depth, None if end is None else end - length
+        return min(limit for limit in (self.context.room - 1, reach, context) if limit is not None)
 
     # draft
 

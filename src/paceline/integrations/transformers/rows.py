@@ -12,13 +12,13 @@ from transformers import GenerationConfig, PreTrainedModel
 from transformers.generation.stopping_criteria import EosTokenCriteria, MaxLengthCriteria, StoppingCriteriaList
 
 from paceline.context import Context, Ending, Ints
-from paceline.drafters import Budget, Drafter
+from paceline.drafters import Drafter
 from paceline.engine.account import Totals
 from paceline.engine.batch import Batch
 from paceline.engine.loop import Session
 from paceline.integrations.transformers.processors import BatchRow, RowProcessor, SplitProcessors, own_copies
 from paceline.law import Sampling
-from paceline.planning.base import Cut, Draft, Outcome, Planner, Room
+from paceline.planning.base import Planner
 from paceline.targets.base import Target
 from paceline.verify import Rule
 
@@ -43,30 +43,6 @@ class Ends:
             eos=frozenset(int(token) for c in ends for token in c.eos_token_id),
             asked=[c for c in criteria if type(c) not in (MaxLengthCriteria, EosTokenCriteria)],
         )
-
-
-class WithinContext(Planner):
-    """A planner whose drafts end where the model's context does. The text may go on: transformers stops there for no
-    model, and one without rotary positions fails there, but a draft must not fail before the text does."""
-
-    def __init__(self, planner: Planner, length: int) -> None:
-        self._planner = planner
-        self._length = length
-
-    def plan(self, rooms: Sequence[Room]) -> list[Budget]:
-        left = [max(0, self._length - len(room.context)) for room in rooms]
-        within = [Room(context, min(depth, most)) for (context, depth), most in zip(rooms, left, strict=True)]
-        granted = zip(self._planner.plan(within), left, strict=True)
-        return [Budget(min(budget.nodes, most), min(budget.depth, most)) for budget, most in granted]
-
-    def worth(self, drafts: Sequence[Draft]) -> list[bool]:
-        return self._planner.worth(drafts)
-
-    def cut(self, drafts: Sequence[Draft]) -> list[Cut]:
-        return self._planner.cut(drafts)
-
-    def review(self, outcomes: Sequence[Outcome]) -> None:
-        self._planner.review(outcomes)
 
 
 @dataclass(frozen=True)
