@@ -76,7 +76,7 @@ def run(options: argparse.Namespace) -> int:
             known = load(setup_of(lm.target))
         except Unreadable:
             known = None  # it is about to be replaced
-        path_of(setup_of(lm.target))  # without a place for a profile this fails before anything is measured
+        path_of(setup_of(lm.target))  # fails before anything is measured where there is no place for a profile
         methods = _methods(lm, specs, options.draft_model)
         calibrator = Calibrator(target=lm.target, methods=methods, prompts=prompts, plan=plan, progress=advance)
         fresh = calibrator.run(known)
@@ -84,7 +84,7 @@ def run(options: argparse.Namespace) -> int:
     took = time.monotonic() - started
     found = [profile.method(method.spec, method.draft) for method in methods]
     measured = [one for one in found if one is not None]
-    say("\n".join(_said(profile, measured)))
+    say("\n".join(_lines(profile, measured)))
     say(f"\nmeasured in {took:.0f} s and kept in {path}")
     if options.html is not None:
         from paceline.bench.calibrate.page import calibration_page
@@ -97,7 +97,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _specs(options: argparse.Namespace) -> list[str]:
-    """The methods by their specs; a misspelt one is told before a model is loaded."""
+    """The specs of the methods. A misspelt one is refused before a model is loaded."""
     from paceline.api.settings import Settings
     from paceline.drafters import make_drafter
 
@@ -126,7 +126,7 @@ def _plan(options: argparse.Namespace) -> Plan:
 
 
 def _check_lengths(lengths: list[int] | None, lm: LanguageModel) -> None:
-    """Lengths that were asked for are not left out in silence, as those of the plan are."""
+    """Refuse lengths that do not fit the context. Those of the plan itself would be left out instead."""
     from paceline.bench.calibrate.run import fits
 
     limit = lm.target.context_length
@@ -151,7 +151,7 @@ def _methods(lm: LanguageModel, specs: list[str], draft_model: str | None) -> li
     return methods
 
 
-def _said(profile: Profile, methods: list[Acceptance]) -> Iterator[str]:
+def _lines(profile: Profile, methods: list[Acceptance]) -> Iterator[str]:
     yield f"{profile.setup.told}, weights {profile.setup.fingerprint}"
     for method in methods:
         yield ""
@@ -163,7 +163,7 @@ def _said(profile: Profile, methods: list[Acceptance]) -> Iterator[str]:
 
 
 def _sizes(profile: Profile, method: Acceptance) -> Iterator[tuple[str, ...]]:
-    """What rounds take and bring by their size, at the first company and length."""
+    """Seconds and tokens of rounds by their number of nodes, at the first batch size and length."""
     choice = method.choices[0]
     key = choice.sequences, choice.length
     seconds = method.seconds(profile.curves(method.top), *key)

@@ -84,7 +84,7 @@ def run(options: argparse.Namespace) -> int:
     for model in models:
         try:
             parts.append(_shown(model, methods, options, parts[0] if parts else None))
-        except Exception as error:  # a machine too small for the slow twin has seen the model itself
+        except Exception as error:  # a small machine cannot run the slow twin, but has shown the model itself
             if not parts or (said := sentence(error)) is None:
                 raise
             left_out[model] = said
@@ -156,7 +156,7 @@ def _models(options: argparse.Namespace) -> list[str]:
     from paceline.targets.pocket.shape import read_ballast
 
     twin = f"{options.model}{BALLASTED}:{options.ballast or BALLAST}"
-    read_ballast(twin)  # a size that cannot be read is told before anything is measured
+    read_ballast(twin)  # refuses a wrong size before anything is measured
     return [options.model, twin]
 
 
@@ -217,7 +217,7 @@ def _print(part: ModelDemo, color: bool) -> None:
 
 
 def _moral(part: ModelDemo) -> str:
-    """What a small model that gained nothing shows, before its slow twin comes."""
+    """What it means that a small model gained nothing, before its slow twin is shown."""
     if any(row["speed_up"] > GAIN for row in part.found.rows()):
         return ""
     saves = part.found.per_round(part.found.best) > GAIN

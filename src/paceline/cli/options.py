@@ -112,7 +112,7 @@ def draft_model(options: argparse.Namespace) -> str | None:
 
 def writing_settings(options: argparse.Namespace) -> tuple[dict[str, Any], Settings, Sampling]:
     """The settings of `add_writing`'s options: those that were given, so that defaults stand in one place, and the same
-    in their two kinds. A misspelt method or planner is told here, before a model is loaded."""
+    in their two kinds. A misspelt method or planner is refused here, before a model is loaded."""
     from paceline.api.settings import split_settings
 
     names = [

@@ -76,7 +76,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _check(options: argparse.Namespace) -> None:
-    """Tell mistakes before a model is loaded."""
+    """Refuse mistakes before a model is loaded."""
     from paceline.targets.hf.load import named_dtype
     from paceline.targets.pocket.open import is_bundled
     from paceline.targets.pocket.shape import MARK, read_ballast

@@ -160,7 +160,7 @@ def _kept(run: Run) -> str:
 
 
 def check(options: argparse.Namespace) -> None:
-    """Tell mistakes before a model is loaded, and fill in what follows from the rest."""
+    """Refuse mistakes before a model is loaded, and fill in the defaults that depend on other options."""
     check_counts(options, "limit", "max_new_tokens", "num_draft_tokens", "repeat", "batch", "threads")
     for name in ("qps", "watts"):
         given = getattr(options, name)
