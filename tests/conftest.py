@@ -6,7 +6,6 @@ from collections.abc import Iterator
 
 import pytest
 
-import families
 from clock import MadeClock
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
@@ -33,6 +32,8 @@ def own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 @pytest.fixture(scope="session")
 def model(tmp_path_factory: pytest.TempPathFactory) -> str:
     """The folder of a tiny Llama with random weights, for commands."""
+    import families
+
     folder = tmp_path_factory.mktemp("models") / "llama"
     families.save("llama", folder)
     return str(folder)

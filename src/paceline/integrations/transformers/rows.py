@@ -171,11 +171,5 @@ def _totals(sessions: Sequence[Session], seconds: float) -> Totals:
     sums over rows only say how they are shared among the phases."""
     lived = Totals.of([r for s in sessions for r in s.rounds], sum(s.seconds_prefill for s in sessions))
     share = seconds / (lived.seconds_prefill + lived.seconds)
-    return replace(
-        lived,
-        seconds_prefill=share * lived.seconds_prefill,
-        seconds_draft=share * lived.seconds_draft,
-        seconds_score=share * lived.seconds_score,
-        seconds_read=share * lived.seconds_read,
-        seconds_judge=share * lived.seconds_judge,
-    )
+    phases = ("prefill", "draft", "score", "read", "judge")
+    return replace(lived, **{f"seconds_{phase}": share * getattr(lived, f"seconds_{phase}") for phase in phases})
