@@ -202,7 +202,7 @@ def _session(target: HFTarget, reference: Reference, tree: bool | None) -> Sessi
     ending = Ending(max_new_tokens=NEW_TOKENS, context_length=target.context_length)
     context = Context(reference.tokens[: reference.prompt], Sampling(), ending)
     drafter = Plain() if tree is None else Oracle(reference.tokens, VOCABULARY, tree=tree)
-    return Session.opened(context, target, drafter, Fixed(0 if tree is None else NODES), checked=True)
+    return Session(context, target, target.open(), drafter, Fixed(0 if tree is None else NODES), checked=True)
 
 
 def _inside_generate(target: HFTarget, reference: Reference) -> Ints:

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from paceline.cli.arguments import Subparsers
+from paceline.cli.arguments import Parser, Subparsers
 from paceline.cli.options import check_counts, inputs_of, load_model, temperature_of
 from paceline.cli.output import counted, print_json, progress, say, table
 from paceline.errors import InputError, need
@@ -26,7 +26,7 @@ CHOICES = ("best size", "texts", "of tokens", "nodes", "tokens/s", "plain", "tim
 
 
 def add(commands: Subparsers) -> None:
-    parser = commands.add_parser(
+    parser: Parser = commands.add_parser(
         "calibrate",
         run=run,
         help="find the draft size that suits a method on this machine, and keep it",

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
-from paceline.cli.arguments import Subparsers
+from paceline.cli.arguments import Parser, Subparsers
 from paceline.cli.options import PROMPT, decode, load_model, provenance, utf8, writing_settings
 from paceline.cli.output import draw, print_json, say, show, wants_color, write
 from paceline.errors import InputError
@@ -31,7 +31,7 @@ ASKS = "> "
 
 
 def add(commands: Subparsers) -> None:
-    parser = commands.add_parser(
+    parser: Parser = commands.add_parser(
         "chat",
         run=run,
         help="talk with a model",

@@ -6,7 +6,7 @@ import argparse
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
-from paceline.cli.arguments import Subparsers
+from paceline.cli.arguments import Parser, Subparsers
 from paceline.cli.options import draft_model, load_model
 from paceline.cli.output import print_json, progress, say, table
 from paceline.errors import InputError
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def add(commands: Subparsers) -> None:
-    parser = commands.add_parser(
+    parser: Parser = commands.add_parser(
         "check",
         run=run,
         help="find out whether a model writes the same with and without drafts",

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from paceline.cli.arguments import Subparsers
+from paceline.cli.arguments import Parser, Subparsers
 from paceline.cli.options import MODEL, decode, inputs_of
 from paceline.cli.output import print_json, progress, say
 from paceline.errors import InputError
@@ -23,13 +23,13 @@ ENDING = ".rest"
 
 
 def add(commands: Subparsers) -> None:
-    parser = commands.add_parser(
+    parser: Parser = commands.add_parser(
         "datastore",
         help="build a corpus for rest and suffix",
         description="Builds and describes the files that the methods rest:corpus=FILE and suffix:corpus=FILE read.",
     )
     actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True, help="what to do")
-    building = actions.add_parser(
+    building: Parser = actions.add_parser(
         "build",
         run=build,
         help="write the datastore of some text files",
@@ -42,7 +42,7 @@ def add(commands: Subparsers) -> None:
     building.argument("--text", "FILE", "text files, in UTF-8", Path, nargs="+", required=True)
     building.argument("--out", "FILE", f"where to write it, say corpus{ENDING}", Path, required=True)
     building.add_json()
-    describing = actions.add_parser(
+    describing: Parser = actions.add_parser(
         "info",
         run=info,
         help="describe a datastore, and check that it is whole",

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from paceline.cli.arguments import Subparsers
+from paceline.cli.arguments import Parser, Subparsers
 from paceline.cli.failures import sentence
 from paceline.cli.options import DRAFT, MODEL, describe, draft_model, inputs_of, load_model, prompts_of
 from paceline.cli.output import cautions, counted, print_json, progress, say, show, table, wants_color
@@ -42,7 +42,7 @@ HEAD = ("method", "tokens/s", "speed-up", "tokens/round", "mean accepted", "text
 
 
 def add(commands: Subparsers) -> None:
-    parser = commands.add_parser(
+    parser: Parser = commands.add_parser(
         "demo",
         run=run,
         help="see the bundled models write faster and write the same",

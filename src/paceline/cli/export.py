@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from paceline.cli.arguments import Subparsers
+from paceline.cli.arguments import Parser, Subparsers
 from paceline.cli.output import bullets, print_json, say
 from paceline.errors import InputError
 
@@ -13,7 +13,7 @@ ENGINES = ("vllm", "llama.cpp", "transformers")
 
 
 def add(commands: Subparsers) -> None:
-    parser = commands.add_parser(
+    parser: Parser = commands.add_parser(
         "export",
         run=run,
         help="a method as flags of vLLM or llama.cpp, or as Python of transformers",

@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from paceline.cli.arguments import Subparsers
+from paceline.cli.arguments import Parser, Subparsers
 from paceline.cli.options import describe, inputs_of, load_model, provenance, read_prompt, utf8, writing_settings
 from paceline.cli.output import draw, print_json, say, show, wants_color, write
 from paceline.errors import InputError
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def add(commands: Subparsers) -> None:
-    parser = commands.add_parser(
+    parser: Parser = commands.add_parser(
         "generate",
         run=run,
         help="write on from a prompt",

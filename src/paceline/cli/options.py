@@ -54,7 +54,7 @@ MOST = {
     **dict.fromkeys(("top_k", "min_count", "ngrams"), 1 << 31),
     **dict.fromkeys(("sizes", "entries", "order"), 1 << 31),  # and closer where they are used
     **dict.fromkeys(("max_prefix", "max_completion"), 1 << 31),
-    **dict.fromkeys(("seconds", "calibration_seconds"), 7 * 24 * 60 * 60),
+    "seconds": 7 * 24 * 60 * 60,
     "seed": (1 << 64) - 1,
 }
 """Options that say how much work there is -> the largest value: beyond it a command would never end."""

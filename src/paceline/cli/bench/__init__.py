@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from paceline.cli.arguments import Subparsers
+from paceline.cli.arguments import Parser, Subparsers
 from paceline.cli.bench import compare, draft_cost, overhead, report, run, suite
 
 MEASUREMENTS = (suite, run, compare, report, overhead, draft_cost)
@@ -10,7 +10,7 @@ MEASUREMENTS = (suite, run, compare, report, overhead, draft_cost)
 
 def add(commands: Subparsers) -> None:
     text = "Measures speed on this machine."
-    parser = commands.add_parser("bench", help="measure how fast this is here", description=text)
+    parser: Parser = commands.add_parser("bench", help="measure how fast this is here", description=text)
     text = "what to measure"
     measurements = parser.add_subparsers(dest="measurement", metavar="MEASUREMENT", required=True, help=text)
     for measurement in MEASUREMENTS:

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from paceline.cli.arguments import Subparsers
+from paceline.cli.arguments import Parser, Subparsers
 from paceline.cli.output import bullets, counted, print_json, say, table
 from paceline.errors import InputError, need
 
@@ -24,7 +24,7 @@ AT_ONCE = 5
 
 
 def add(commands: Subparsers) -> None:
-    parser = commands.add_parser(
+    parser: Parser = commands.add_parser(
         "compare",
         run=run,
         help="methods of a run side by side, or runs against each other",

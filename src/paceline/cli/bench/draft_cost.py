@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from paceline.cli.arguments import Subparsers
+from paceline.cli.arguments import Parser, Subparsers
 from paceline.cli.bench.forwards import add_forwards, time_forwards
 from paceline.cli.options import check_counts, describe, load_model
 from paceline.cli.output import WIDTH, counted, print_json, say, table
@@ -33,7 +33,7 @@ LAW_REPEATS = 40
 
 
 def add(commands: Subparsers) -> None:
-    parser = commands.add_parser(
+    parser: Parser = commands.add_parser(
         "draft-cost",
         run=run,
         help="microseconds of a draft and milliseconds of reading logits, without a model",

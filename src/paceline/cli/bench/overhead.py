@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from paceline.cli.arguments import Subparsers
+from paceline.cli.arguments import Parser, Subparsers
 from paceline.cli.options import DRAFT, MODEL, check_counts, describe, draft_model, load_model, prompts_of
 from paceline.cli.output import WIDTH, cautions, counted, interval, print_json, progress, say, table
 from paceline.errors import InputError
@@ -33,7 +33,7 @@ HOW = (
 
 
 def add(commands: Subparsers) -> None:
-    parser = commands.add_parser(
+    parser: Parser = commands.add_parser(
         "overhead",
         run=run,
         help="our speed against transformers' own generation on the same weights",

@@ -7,7 +7,7 @@ import os
 from collections.abc import Iterable
 from pathlib import Path
 
-from paceline.cli.arguments import Subparsers
+from paceline.cli.arguments import Parser, Subparsers
 from paceline.cli.output import print_json, progress, say
 from paceline.errors import InputError, need
 from paceline.files import claimed, named, workplace
@@ -18,7 +18,7 @@ LOOKED_AT = 4096
 
 
 def add(commands: Subparsers) -> None:
-    parser = commands.add_parser(
+    parser: Parser = commands.add_parser(
         "report",
         run=run,
         help="runs as Markdown and as a page with pictures",

@@ -34,7 +34,7 @@ HEAD = ("", "tokens/s", "x plain [95%]", "ratio of means", "tokens/round", "acce
 
 
 def add(commands: Subparsers) -> None:
-    parser = commands.add_parser(
+    parser: Parser = commands.add_parser(
         "run",
         run=run,
         help="write a suite with several methods in turns and keep everything that happened",

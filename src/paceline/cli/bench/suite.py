@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def add(commands: Subparsers) -> None:
-    parser = commands.add_parser(
+    parser: Parser = commands.add_parser(
         "suite",
         run=run,
         help="list the suites, or show what is in one",

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from paceline.cli.arguments import Subparsers
+from paceline.cli.arguments import Parser, Subparsers
 from paceline.cli.dictionary import build, emulate, info, lookup
 
 ACTIONS = (build, info, lookup, emulate)
 
 
 def add(commands: Subparsers) -> None:
-    parser = commands.add_parser(
+    parser: Parser = commands.add_parser(
         "dict",
         help="build and study dictionaries that complete the words of a language",
         description="What concerns dictionaries: files that complete the words of one language for one tokenizer.",

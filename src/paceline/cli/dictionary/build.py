@@ -22,7 +22,7 @@ NGRAMS = 1_000_000
 
 
 def add(actions: Subparsers) -> None:
-    parser = actions.add_parser(
+    parser: Parser = actions.add_parser(
         "build",
         run=run,
         help="write the dictionary of a language for a tokenizer",

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from paceline.cli.arguments import Subparsers
+from paceline.cli.arguments import Parser, Subparsers
 from paceline.cli.dictionary.tokenizer import tokenizer_of
 from paceline.cli.options import MODEL, check_counts, inputs_of, utf8
 from paceline.cli.output import draw, print_json, progress, say, show, table, wants_color
@@ -26,7 +26,7 @@ HEAD = ("", "tokens", "steps", "speed-up", "coverage", "accepted/draft", "accept
 
 
 def add(actions: Subparsers) -> None:
-    parser = actions.add_parser(
+    parser: Parser = actions.add_parser(
         "emulate",
         run=run,
         help="count the steps that a text takes with a dictionary, without a model",

@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from paceline.cli.arguments import Subparsers
+from paceline.cli.arguments import Parser, Subparsers
 from paceline.cli.output import print_json, say
 from paceline.files.visible import one_line
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def add(actions: Subparsers) -> None:
-    parser = actions.add_parser(
+    parser: Parser = actions.add_parser(
         "info",
         run=run,
         help="describe a dictionary, and check that it is whole",

@@ -7,7 +7,7 @@ from math import exp
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from paceline.cli.arguments import Subparsers
+from paceline.cli.arguments import Parser, Subparsers
 from paceline.cli.dictionary.tokenizer import of_another, tokenizer_of
 from paceline.cli.options import MODEL, utf8
 from paceline.cli.output import print_json, say
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def add(actions: Subparsers) -> None:
-    parser = actions.add_parser(
+    parser: Parser = actions.add_parser(
         "lookup",
         run=run,
         help="show what a dictionary proposes behind a text",
