@@ -72,7 +72,7 @@ class Session:
     """Prompt tokens whose KV rows were there already."""
 
     @classmethod
-    def opened(
+    def on_new_rows(
         cls,
         context: Context,
         target: Target,

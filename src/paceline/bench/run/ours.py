@@ -97,7 +97,7 @@ class Ours(TextContestant):
         ending = Ending(max_new_tokens=job.max_new_tokens, eos=job.eos, context_length=limit)
         context = Context(job.prompt, job.sampling, ending)
         dice = None if job.script is None else FollowingDice(KeyedDice(context.noise), job.script)
-        return Session.opened(context, self.target, self.drafter, self._planner, rule=self._how.rule, dice=dice)
+        return Session.on_new_rows(context, self.target, self.drafter, self._planner, rule=self._how.rule, dice=dice)
 
     def write(self, job: Job, clock: Clock) -> Written:
         started = clock()

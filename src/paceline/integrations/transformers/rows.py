@@ -84,7 +84,7 @@ class GenerateRow:
             criteria=criteria,
         )
         context = Context(text, replace(decoding.sampling, processors=processors), ending, sample=self.number)
-        return Session.opened(
+        return Session.on_new_rows(
             context, decoding.target, decoding.drafter, decoding.planner, ahead=AHEAD, rule=decoding.rule
         )
 
