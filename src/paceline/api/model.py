@@ -72,7 +72,7 @@ class LanguageModel:
         """``n`` texts of each prompt, written together: the same ones that `sample` writes one after the other.
 
         ``each`` holds settings of single prompts, which go before those of all; equal prompts with equal seeds have
-        equal texts. ``progress`` is told how many texts are finished, of how many. Processors and criteria that keep
+        equal texts. ``progress`` is called with the number of finished texts and of all. Processors and criteria that keep
         state see the calls of all texts mixed: where that matters, give every text its own. The first text that fails
         ends all; to have the others, use `batch`.
         """
@@ -165,7 +165,7 @@ def load(
     the cost of a model of that size, ``pocket+ballast:500M/150k`` with as many token ids. A folder that happens to be
     called like one of them is reached as ``./pocket``.
 
-    ``fixed_shapes`` asks for forwards that are recorded once for all drafts of a shape, or forbids them; unless told, a
+    ``fixed_shapes`` asks for forwards that are recorded once for all drafts of a shape, or forbids them; by default a
     model on a CUDA device has them (docs/cuda.md).
 
     ``trust_remote_code`` runs the Python code that this model or its tokenizer brings along, which can do anything on

@@ -62,7 +62,7 @@ def build(options: argparse.Namespace) -> int:
     vocabulary = open_vocabulary(options.tokenizer or options.model)
     with progress("encoding") as advance:
         header = build(options.out, _encoded(texts, vocabulary, advance), vocabulary.fingerprint, advance)
-    _tell(header, str(options.out), options.json)
+    _print(header, str(options.out), options.json)
     return 0
 
 
@@ -72,7 +72,7 @@ def info(options: argparse.Namespace) -> int:
 
     store = Datastore(options.file)
     store.verify()
-    _tell(store.header, options.file, options.json)
+    _print(store.header, options.file, options.json)
     return 0
 
 
@@ -99,8 +99,8 @@ def _encoded(texts: list[str], vocabulary: Vocabulary, advance: Callable[[str, i
         yield np.concatenate(ids) if ids else np.empty(0, np.int64)
 
 
-def _tell(header: Header, file: str, as_json: bool) -> None:
-    said: dict[str, Any] = {
+def _print(header: Header, file: str, as_json: bool) -> None:
+    facts: dict[str, Any] = {
         "file": file,
         "texts": header.texts,
         "tokens": header.tokens - header.texts,
@@ -110,7 +110,7 @@ def _tell(header: Header, file: str, as_json: bool) -> None:
         "bytes": Path(file).stat().st_size,
     }
     if as_json:
-        print_json(said)
+        print_json(facts)
         return
-    say(f"{file}: {said['tokens']} tokens of {said['texts']} texts, {said['bytes']} bytes")
-    say(f"tokenizer {said['tokenizer']}, highest token {said['highest_token']}, digest {said['digest'][:16]}")
+    say(f"{file}: {facts['tokens']} tokens of {facts['texts']} texts, {facts['bytes']} bytes")
+    say(f"tokenizer {facts['tokenizer']}, highest token {facts['highest_token']}, digest {facts['digest'][:16]}")

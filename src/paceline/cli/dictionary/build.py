@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from paceline.cli.arguments import Parser, Subparsers
-from paceline.cli.dictionary.info import show, tell
+from paceline.cli.dictionary.info import facts_of, print_facts
 from paceline.cli.options import MODEL, check_counts, inputs_of, utf8
 from paceline.cli.output import print_json, progress, say
 from paceline.errors import InputError, need
@@ -110,9 +110,9 @@ def run(options: argparse.Namespace) -> int:
     if header.entries < settings.entries:
         notes.append(f"the corpus gives {header.entries} entries, fewer than the {settings.entries} asked for")
     if options.json:
-        print_json({**tell(options.out, header), "notes": notes})
+        print_json({**facts_of(options.out, header), "notes": notes})
         return 0
-    show(tell(options.out, header))
+    print_facts(facts_of(options.out, header))
     for note in notes:
         say(f"note: {note}")
     return 0
