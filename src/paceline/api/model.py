@@ -72,9 +72,9 @@ class LanguageModel:
         """``n`` texts of each prompt, written together: the same ones that `sample` writes one after the other.
 
         ``each`` holds settings of single prompts, which go before those of all; equal prompts with equal seeds have
-        equal texts. ``progress`` is called with the number of finished texts and of all. Processors and criteria that keep
-        state see the calls of all texts mixed: where that matters, give every text its own. The first text that fails
-        ends all; to have the others, use `batch`.
+        equal texts. ``progress`` is called with the number of finished texts and of all. Processors and criteria that
+        keep state see the calls of all texts mixed: where that matters, give every text its own. The first text that
+        fails ends all; to have the others, use `batch`.
         """
         _check_samples(n)
         if isinstance(prompts, str) or not isinstance(prompts, Iterable):
