@@ -183,11 +183,6 @@ def test_a_difference_in_any_pass_counts_and_so_does_a_base_that_does_not_repeat
     assert str(wavering.parting("plain")) == "parts at token 2 of prompt 1"
 
 
-def test_a_loop_is_seen() -> None:
-    assert seen((written([1, 2] * 40), written([]))).repetition > 0.9
-    assert seen((written(list(range(80))), written([]))).repetition == 0
-
-
 def test_a_method_forgets_before_a_prompt_and_writes_as_long_as_it_is_asked(model: str) -> None:
     resets: list[int] = []
 
