@@ -13,8 +13,8 @@ from families import VOCAB, WINDOW, build
 from paceline.context import Context
 from paceline.drafters import Budget, Drafter
 from paceline.targets.base import NOTHING, Request, Rows, Want
-from paceline.targets.hf.forward import Mode
 from paceline.targets.hf.load import load_target
+from paceline.targets.hf.own import Mode
 from paceline.targets.hf.target import HFTarget
 from paceline.targets.scores import Scores
 from paceline.tree import EMPTY, ROOT, DraftTree, Ints

@@ -29,7 +29,7 @@ from paceline.targets.pocket.ballast import (
 )
 from paceline.targets.pocket.bundle import Bundle, assembled, read_bundle, read_tokenizer
 from paceline.targets.pocket.names import NAMES
-from paceline.targets.pocket.shape import CLOSE_ENOUGH, Shape, choose_shape, read_ballast
+from paceline.targets.pocket.shape import CLOSE_ENOUGH, ModelShape, choose_shape, read_ballast
 
 CPU = torch.device("cpu")
 GAP = 1e-4
@@ -38,7 +38,7 @@ TEXT = (
     "W mieście było cicho; tylko rzeka szumiała pod mostem jak co wieczór. ",
     "Увечері над річкою стояв туман, і ніхто не знав, куди веде стежка. ",
 )
-SHAPE = Shape(ratio=4, layers=8, units=480, vocab=8192)
+SHAPE = ModelShape(ratio=4, layers=8, units=480, vocab=8192)
 SMALL = "pocket-draft+ballast:20M"
 State = dict[str, torch.Tensor]
 
@@ -57,7 +57,7 @@ def tokens() -> torch.Tensor:
 @pytest.fixture(scope="module")
 def wanted(small: Bundle, tokens: torch.Tensor) -> torch.Tensor:
     weights = {name: weight.float() for name, weight in small.weights.items()}
-    return HFTarget(assembled(small.config, weights)).unassisted(tokens)
+    return HFTarget(assembled(small.config, weights)).own.unassisted(tokens)
 
 
 @pytest.fixture
@@ -69,7 +69,7 @@ def gap(small: Bundle, wide: State, tokens: torch.Tensor, wanted: torch.Tensor, 
     """The largest difference of a logit between the small model and weights in `SHAPE`."""
     large = widened_config(small.config, SHAPE)
     large.update(config)
-    return float((HFTarget(assembled(large, wide)).unassisted(tokens) - wanted).abs().max())
+    return float((HFTarget(assembled(large, wide)).own.unassisted(tokens) - wanted).abs().max())
 
 
 def test_the_function_is_the_same(small: Bundle, wide: State, tokens: torch.Tensor, wanted: torch.Tensor) -> None:
@@ -215,7 +215,7 @@ def test_new_ids_are_impossible_and_change_nothing(small: Bundle, tokens: torch.
     shape = replace(SHAPE, vocab=vocab)
     model = assembled(widened_config(small.config, shape), widened(small, shape, torch.float32, CPU))
     forbid(model.lm_head.bias, known)
-    found = HFTarget(model).unassisted(tokens)
+    found = HFTarget(model).own.unassisted(tokens)
     assert found.shape[-1] == vocab
     assert float((found[:, :known] - wanted).abs().max()) < GAP
     for temperature in (1.0, 50.0):

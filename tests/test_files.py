@@ -22,8 +22,8 @@ from paceline.drafters.memory import Memory
 from paceline.errors import UnwritableFile
 from paceline.files import (
     Terminated,
-    alone,
     check_output,
+    exclusive,
     remove_left,
     terminable,
     workplace,
@@ -305,7 +305,7 @@ def test_who_wants_a_file_alone_waits(tmp_path: Path) -> None:
 
     def go(number: int) -> None:
         nonlocal inside, most
-        with alone(tmp_path / "a"):
+        with exclusive(tmp_path / "a"):
             inside += 1
             most = max(most, inside)
             with (tmp_path / "seen").open("a") as file:

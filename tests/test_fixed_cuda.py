@@ -15,8 +15,8 @@ from paceline.law.contenders import contenders
 from paceline.targets.base import Request
 from paceline.targets.hf.fixed.kernels import splits_here
 from paceline.targets.hf.fixed.replay import FixedPath
-from paceline.targets.hf.forward import Mode
 from paceline.targets.hf.load import load_target
+from paceline.targets.hf.own import Mode
 from paceline.targets.hf.target import HFTarget
 from paceline.tree import EMPTY
 from scoring import CLOSE, CONTEXT, apart, filled, random_tree, tokens

@@ -17,16 +17,16 @@ from transformers.models.llama.modeling_llama import LlamaAttention, LlamaMLP, L
 
 from families import FAMILIES, LLAMA, VOCAB, WINDOW, build
 from paceline.targets.base import NOTHING, OnEarly, Request, Want
-from paceline.targets.hf import kinds
 from paceline.targets.hf import lean as lean_path
-from paceline.targets.hf.forward import Mode
-from paceline.targets.hf.joined import Share
-from paceline.targets.hf.kinds import KINDS
+from paceline.targets.hf import variants
+from paceline.targets.hf.joined import LinearSlice
 from paceline.targets.hf.lean import Lean
+from paceline.targets.hf.own import Mode
 from paceline.targets.hf.packed import PackedLinear, parameter_count
-from paceline.targets.hf.path import Job
+from paceline.targets.hf.path import ForwardJob
 from paceline.targets.hf.probe import prepare
 from paceline.targets.hf.target import HFTarget
+from paceline.targets.hf.variants import VARIANTS
 from paceline.targets.load import open_model
 from paceline.targets.scores import Scores
 from paceline.tree import ROOT, DraftTree
@@ -61,7 +61,7 @@ def lean_of(target: HFTarget) -> Lean:
 
 
 def is_taken(target: HFTarget) -> bool:
-    job = Job([Request.of_prompt(target.open(), TEXT)])
+    job = ForwardJob([Request.of_prompt(target.open(), TEXT)])
     return any(isinstance(path, Lean) and path.takes(job) for path in target.paths)
 
 
@@ -475,13 +475,13 @@ def test_functions_replaced_in_the_models_file_close_the_path_until_they_are_bac
 
 def test_a_refusal_is_remembered_until_something_changes(monkeypatch: pytest.MonkeyPatch) -> None:
     target, looks = load_quietly(build("llama")), list[Any]()
-    honest = kinds._computed
+    honest = variants._computed
 
     def counted(model: Any, kind: Any) -> Any:
         looks.append(model)
         return honest(model, kind)
 
-    monkeypatch.setattr(kinds, "_computed", counted)
+    monkeypatch.setattr(variants, "_computed", counted)
     layers = target.model.get_decoder().layers
     hook = layers[1].mlp.register_forward_hook(lambda *_: None)
     for _ in range(3):
@@ -534,7 +534,7 @@ def test_what_breaks_after_load_is_told_once_and_left_to_the_model(monkeypatch: 
     rows = filled(target, TEXT)
     expected = along(target, target.own, [Request.of_tree(rows, 1, tree)])[0].logits
     rows.keep([])
-    monkeypatch.setattr(lean_path, "_turned", broken)
+    monkeypatch.setattr(lean_path, "_rotated", broken)
     with pytest.warns(UserWarning, match="layers are left to transformers, .*: KeyError: 'weight'"):
         assert torch.equal(score(target, rows, 1, tree), expected)
     rows.check()
@@ -567,7 +567,7 @@ def test_other_structures_and_other_modes_go_the_models_own_way() -> None:
 def test_a_name_alone_is_not_believed(monkeypatch: pytest.MonkeyPatch) -> None:
     model = build("llama")
     home = "transformers.models.llama.modeling_llama"
-    assert home in KINDS
+    assert home in VARIANTS
     double = type("LlamaForCausalLM", (type(model),), {"__module__": home})
     model.__class__ = double
     assert not is_taken(load_quietly(model))
@@ -578,8 +578,8 @@ def test_a_name_alone_is_not_believed(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_rows_that_disagree_at_load_close_the_path(dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
-    honest = lean_path._turned
-    monkeypatch.setattr(lean_path, "_turned", lambda heads, turns: honest(heads, (turns[0], -turns[1])))
+    honest = lean_path._rotated
+    monkeypatch.setattr(lean_path, "_rotated", lambda heads, turns: honest(heads, (turns[0], -turns[1])))
     target = load_quietly(build("llama", dtype))
     assert not is_taken(target)
     tree = random_tree(8)
@@ -591,11 +591,11 @@ def test_a_path_that_breaks_at_load_is_closed(error: type[Exception], monkeypatc
     def broken(*_: Any) -> Tensor:
         raise error("no such kernel")
 
-    monkeypatch.setattr(lean_path, "_turned", broken)
+    monkeypatch.setattr(lean_path, "_rotated", broken)
     assert not is_taken(load_quietly(build("llama")))
 
 
-def test_positions_beyond_the_trained_ones_are_turned_as_the_model_turns_them() -> None:
+def test_positions_beyond_the_trained_ones_are_rotated_as_the_model_turns_them() -> None:
     target = load_quietly(build("llama", max_position_embeddings=64))
     text = tokens(200, 9)
     assert apart(score(target, filled(target, text), 1), native(target.model, np.append(text, 1))[-1:]) < CLOSE
@@ -619,7 +619,7 @@ def test_joined_layers_lose_nothing(dtype: torch.dtype, width: int) -> None:
     target.pack()
     attention = target.model.model.layers[0].self_attn
     joined = width == 64 or packs(dtype)  # so narrow a layer is joined without being packed
-    assert isinstance(attention.k_proj, Share) is joined
+    assert isinstance(attention.k_proj, LinearSlice) is joined
     assert target.fingerprint() == fingerprint
     assert parameter_count(target.model) == count
     twin = copy.deepcopy(target.model)
@@ -674,7 +674,7 @@ def test_a_joined_layer_that_is_called_by_itself_keeps_no_rows_and_no_gradients(
     target = joinable(width=64).pack()
     attention = target.model.model.layers[0].self_attn
     for layer in (attention.q_proj, attention.k_proj, attention.v_proj):
-        layer.joined._layer.requires_grad_(True)
+        layer.joint._layer.requires_grad_(True)
     rows = torch.randn(1, 3, 64)
     with torch.no_grad():
         attention.q_proj(rows)
@@ -699,12 +699,12 @@ def test_a_hooked_share_is_called() -> None:
     assert is_taken(target)
     assert gap_to_own(target) == 0
     assert apart(score(target, filled(target, TEXT), 1, random_tree(7)), before) > SEEN
-    assert not any(part.reads_joined and part.gate_joined for part in lean_of(target).build.layers[:2])
+    assert not any(part.qkv_joint and part.gate_up_joint for part in lean_of(target).modules.layers[:2])
     for hook in hooks:
         hook.remove()
     del replaced.forward
     assert is_taken(target)
-    assert all(part.reads_joined and part.gate_joined for part in lean_of(target).build.layers)
+    assert all(part.qkv_joint and part.gate_up_joint for part in lean_of(target).modules.layers)
     assert torch.equal(score(target, filled(target, TEXT), 1, random_tree(7)), before)
 
 
@@ -712,10 +712,10 @@ def test_what_cannot_be_joined_stays_apart(monkeypatch: pytest.MonkeyPatch) -> N
     model = build("qwen2", hidden_size=256, intermediate_size=320).requires_grad_(False)
     HFTarget(model).pack()
     assert type(model.model.layers[0].self_attn.q_proj) is PackedLinear
-    assert isinstance(model.model.layers[0].mlp.gate_proj, Share)
+    assert isinstance(model.model.layers[0].mlp.gate_proj, LinearSlice)
     other = build("gemma2", hidden_size=256, intermediate_size=320).requires_grad_(False)
     HFTarget(other).pack()
-    assert not any(isinstance(module, Share) for module in other.modules())
+    assert not any(isinstance(module, LinearSlice) for module in other.modules())
     monkeypatch.setattr(torch.backends.mkldnn, "is_available", lambda: False)
     target = joinable().pack()
     assert not any(isinstance(module, PackedLinear) for module in target.model.modules())

@@ -231,7 +231,7 @@ def test_stop_strings_cut_where_decoding_slowly_sees_them(method: str, stops: tu
     size = len(alphabet)
     drafters = {"erratic": Erratic(size), "union": Union([make_drafter("lookup"), Erratic(size, 7)])}
     target = TableTarget(habitual(size, seed=5), size)
-    lm = LanguageModel(target, Vocabulary.of(alphabet))
+    lm = LanguageModel(target, Vocabulary(alphabet))
 
     def said(prompt: Sequence[int], emitted: Sequence[int]) -> str:
         """What the tokens add to the prompt's text: the prompt opens the text, so no space is stripped after it."""

@@ -28,7 +28,7 @@ def speaking() -> LanguageModel:
     """A table of tokens that are bytes and short words, so that characters and stop strings are cut anywhere."""
     tokenizer = families.byte_tokenizer()
     size = len(tokenizer)
-    return LanguageModel(TableTarget(habitual(size, seed=5), size), Vocabulary.of(tokenizer))
+    return LanguageModel(TableTarget(habitual(size, seed=5), size), Vocabulary(tokenizer))
 
 
 @cache

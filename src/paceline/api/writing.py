@@ -24,7 +24,7 @@ from paceline.errors import InputError
 from paceline.law import Sampling
 from paceline.planning.base import Planner
 from paceline.targets.base import SPARE_ROWS, Rows, Target
-from paceline.targets.forked import use
+from paceline.targets.forked import note_use
 from paceline.targets.lending import KeptRows
 from paceline.tree import Ints
 from paceline.verify import Rule
@@ -91,7 +91,7 @@ class Writing:
     """
 
     def __init__(self, lm: Writer, prompt: Prompt, number: int, settings: Settings, sampling: Sampling) -> None:
-        use()
+        note_use()
         self._lm = lm
         self._prompt = lm.encode(prompt)
         self._stops = _stop_strings(lm, settings.stops)

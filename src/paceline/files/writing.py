@@ -35,7 +35,7 @@ TRIES = 100
 
 
 @contextmanager
-def named(path: str | Path) -> Iterator[None]:
+def naming(path: str | Path) -> Iterator[None]:
     """Errors of writing name this path, which a full disk does not do; errors at other files stay as they are."""
     try:
         yield
@@ -66,7 +66,7 @@ def partial(path: str | Path, *, sync: bool = False) -> Iterator[Path]:
     """An empty file to fill, which replaces ``path`` when no error occurred. A link stays a link, and a file keeps its
     permissions. With ``sync`` it survives a power cut."""
     place = Path(os.path.realpath(path))
-    with named(path), workplace(place.parent) as work:
+    with naming(path), workplace(place.parent) as work:
         fresh = work / place.name
         fresh.touch()
         mode = stat.S_IMODE((place if place.exists() else fresh).stat().st_mode)

@@ -30,6 +30,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
+from paceline.errors import InputError
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
@@ -90,9 +92,9 @@ class Noise:
 
     def __post_init__(self) -> None:
         if not 0 <= self.seed < 2**64:
-            raise ValueError(f"seed is {self.seed}: choose one from 0 to 2**64 - 1.")
+            raise InputError(f"seed is {self.seed}: choose one from 0 to 2**64 - 1.")
         if not 0 <= self.sample < 2**32:
-            raise ValueError(f"sample is {self.sample}: choose one from 0 to 2**32 - 1.")
+            raise InputError(f"sample is {self.sample}: choose one from 0 to 2**32 - 1.")
 
     def uniform(self, stream: Stream, index: int, ids: Ids, turn: int = 0) -> NDArray[np.float64]:
         """Uniforms in (0, 1) for the tokens ``ids``, in any order, at place ``index`` of the token list."""

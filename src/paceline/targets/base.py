@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
+from paceline.errors import InputError
 from paceline.tree import DraftTree, Ints, ancestors, is_chain, offsets, rows_of
 
 if TYPE_CHECKING:
@@ -43,7 +44,7 @@ class Want:
     def __or__(self, other: Want) -> Want:
         exits = {want.early_exit for want in (self, other)} - {None}
         if len(exits) > 1:
-            raise ValueError(
+            raise InputError(
                 f"drafters ask for different early-exit layers {sorted(map(str, exits))}; a forward has one"
             )
         return Want(
@@ -305,8 +306,8 @@ class Target(ABC):
         """Logits ``[n, vocabulary]`` of states ``[n, width]`` behind the final norm: the output head."""
         raise self._has_none("output head")
 
-    def _has_none(self, what: str) -> ValueError:
-        return ValueError(f"{self.name} shows no {what}; choose a drafter that needs none")
+    def _has_none(self, what: str) -> InputError:
+        return InputError(f"{self.name} shows no {what}; choose a drafter that needs none")
 
     @abstractmethod
     def open(self, capacity: int = 0) -> Rows:

@@ -20,7 +20,7 @@ from paceline.tree import Ints
 
 
 @contextmanager
-def lasting() -> Iterator[None]:
+def persistent_tensors() -> Iterator[None]:
     """Without gradients, and outside a caller's inference mode: tensors made there could not be written to later."""
     with torch.inference_mode(False), torch.no_grad():
         yield
@@ -70,7 +70,7 @@ class LayerRows:
 
 
 def _room(like: torch.Tensor, capacity: int) -> torch.Tensor:
-    with lasting():
+    with persistent_tensors():
         return like.new_empty((*like.shape[:2], capacity, like.shape[3]))
 
 
@@ -122,12 +122,6 @@ class CacheRows(Rows):
         for number, layer in self.layers.items():
             assert layer.filled == expected, f"layer {number} holds {layer.filled} rows, the sequence {expected}"
             assert layer.keys is not None and layer.keys.shape[2] == layer.capacity >= expected
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes set aside for keys and values."""
-        buffers = [b for layer in self.layers.values() for b in (layer.keys, layer.values) if b is not None]
-        return sum(b.nbytes for b in buffers)
 
     def close(self) -> None:
         self.layers.clear()

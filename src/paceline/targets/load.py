@@ -9,7 +9,7 @@ import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from paceline.errors import InputError
-from paceline.targets.forked import use
+from paceline.targets.forked import note_use
 from paceline.targets.hf.load import load_target, load_tokenizer, named_device, named_dtype
 from paceline.targets.hf.target import HFTarget
 from paceline.targets.pocket.bundle import read_tokenizer
@@ -33,7 +33,7 @@ def open_model(
     The names of bundled models win over folders that are called the same; such a folder is reached as ``./pocket``
     or as a `Path`.
     """
-    use()
+    note_use()
     if isinstance(model, str) and is_bundled(model):
         if device_map is not None:
             raise InputError(f"{model} is built on one device; give device instead of device_map={device_map}")

@@ -22,6 +22,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from paceline.errors import InputError
 from paceline.targets.base import Done, OnEarly, Pending, Request, Rows, Target
 from paceline.targets.reading import Floats, Top
 from paceline.targets.scores import Scores
@@ -86,9 +87,9 @@ class ReplayTarget(Target):
         self.forwards = 0
         for number, text in enumerate(self.texts, start=1):
             if len(text) == 0:
-                raise ValueError(f"text {number} of {len(self.texts)} to replay is empty")
+                raise InputError(f"text {number} of {len(self.texts)} to replay is empty")
             if text.min() < 0 or text.max() >= vocab_size:
-                raise ValueError(
+                raise InputError(
                     f"text {number} to replay has tokens from {text.min()} to {text.max()}, and the vocabulary "
                     f"{vocab_size} ids; encode it with this vocabulary's tokenizer"
                 )
@@ -114,7 +115,7 @@ class ReplayTarget(Target):
         rows = request.rows
         assert isinstance(rows, ReplayRows), "a text is replayed on the rows it opened"
         if request.want.hidden or request.want.early_exit is not None:
-            raise ValueError(f"{self.name} is a text and has no hidden states; drafters that read them need a model")
+            raise InputError(f"{self.name} is a text and has no hidden states; drafters that read them need a model")
         rows.note(request.tokens, request.held)
         said = self._said(rows, self._text(rows), request.parents)[request.held :]
         cut = request.prompt if request.prompt < len(said) else 0
@@ -207,5 +208,5 @@ def open_vocabulary(model: str | Path) -> Vocabulary:
         return Vocabulary(read_tokenizer(read_ballast(model).source if MARK in model else model))
     tokenizer = load_tokenizer(model)
     if tokenizer is None:
-        raise ValueError(f"no tokenizer at {str(model)!r}: neither a folder that holds one nor a model within reach")
+        raise InputError(f"no tokenizer at {str(model)!r}: neither a folder that holds one nor a model within reach")
     return Vocabulary(tokenizer)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from functools import cached_property
 from typing import TYPE_CHECKING
 
+from paceline.errors import InputError
 from paceline.targets.reading import Floats, RowBlocks, Top, by_blocks, read_peaks, read_plainly
 from paceline.tree import ROOT, Ints
 
@@ -70,7 +71,7 @@ class Scores:
     def logits(self) -> torch.Tensor:
         """Full logits, root row first, before any warp."""
         if self._logits is None:
-            raise ValueError("logits of prompt rows were not computed; ask for them with Want(logits=True)")
+            raise InputError("logits of prompt rows were not computed; ask for them with Want(logits=True)")
         return self._logits
 
     def row(self, node: int) -> torch.Tensor:

@@ -47,10 +47,6 @@ class Vocabulary:
                 f"load a fast tokenizer, one with a tokenizer.json"
             )
 
-    @classmethod
-    def of(cls, tokenizer: PreTrainedTokenizerBase) -> Vocabulary:
-        return cls(tokenizer)
-
     @property
     def tokenizer(self) -> PreTrainedTokenizerBase:
         """The tokenizer itself, for calls of transformers."""

@@ -88,7 +88,7 @@ def named_device(name: str) -> torch.device:
 
 
 def _name(model: str | Path) -> str:
-    """What transformers should look up; a path that does not exist is told before a hub is asked for it."""
+    """What transformers should look up. A path that does not exist is refused before a hub is asked for it."""
     try:
         path = Path(model).expanduser()
     except RuntimeError:
@@ -104,12 +104,12 @@ def _name(model: str | Path) -> str:
 
 
 def _asked(name: str) -> dict[str, Any]:
-    """How transformers is asked for it. A folder may still name a hub's model, an adapter's base for one."""
+    """Arguments for transformers. A folder may still name a model on a hub, for example an adapter's base."""
     return {} if Path(name).is_dir() else {"local_files_only": not hub.answers()}
 
 
 def _config(name: str, trusted: bool, asked: dict[str, Any]) -> Any:
-    """The configuration first: a model that cannot be served is refused before its weights are read."""
+    """The configuration, so that a model that cannot be served is refused before its weights are read."""
     place = Path(name)
     local = place.is_dir()
     if local:
@@ -121,7 +121,7 @@ def _config(name: str, trusted: bool, asked: dict[str, Any]) -> Any:
         sizes = _sized(config)
     except MemoryError:
         raise
-    except Exception as error:  # what is wrong with a file, transformers says with errors of every kind
+    except Exception as error:  # transformers reports damaged files with errors of every kind
         if trust.is_unanswered(error):
             raise trust.refusal(name) from None
         if local:
@@ -185,7 +185,7 @@ def _weights(name: str, config: Any, kind: torch.dtype | None, trusted: bool, as
 
 
 def load_tokenizer(model: str | Path, trust_remote_code: bool = False) -> PreTrainedTokenizerBase | None:
-    """The tokenizer beside a model, if there is one; a model without speaks token ids only."""
+    """The tokenizer beside a model, if there is one."""
     name = _name(model)
     local = Path(name).is_dir()
     if local:

@@ -25,7 +25,7 @@ import math
 import torch
 
 from paceline.targets.pocket.bundle import Bundle, Config
-from paceline.targets.pocket.shape import Shape
+from paceline.targets.pocket.shape import ModelShape
 
 IMPOSSIBLE = -60_000.0
 """The bias of an id that does not exist: finite in float16, and out of reach at any temperature below some hundreds."""
@@ -38,7 +38,7 @@ WRITE = ("self_attn.o_proj", "mlp.down_proj")
 NORMS = ("input_layernorm", "post_attention_layernorm")
 
 
-def widened_config(config: Config, shape: Shape) -> Config:
+def widened_config(config: Config, shape: ModelShape) -> Config:
     """The small model's configuration in the large shape."""
     wide = copy.deepcopy(config)
     wide.hidden_size *= shape.ratio
@@ -56,7 +56,7 @@ def real_layers(layers: int, real: int) -> dict[int, int]:
     return {(number + 1) * layers // real - 1: number for number in range(real)}
 
 
-def widened(bundle: Bundle, shape: Shape, dtype: torch.dtype, device: torch.device) -> dict[str, torch.Tensor]:
+def widened(bundle: Bundle, shape: ModelShape, dtype: torch.dtype, device: torch.device) -> dict[str, torch.Tensor]:
     """All weights of the large model, in their final type and place from the start. A padded vocabulary comes with a
     bias of zeros: `forbid` makes the new ids impossible."""
     return Widening(bundle, shape, Timber(dtype, device)).weights()
@@ -93,7 +93,7 @@ class Timber:
 class Widening:
     """The weights of one bundled model being set into larger ones."""
 
-    def __init__(self, bundle: Bundle, shape: Shape, timber: Timber) -> None:
+    def __init__(self, bundle: Bundle, shape: ModelShape, timber: Timber) -> None:
         self._small, self._weights = bundle.config, bundle.weights
         self._large = widened_config(bundle.config, shape)
         self._shape, self._timber = shape, timber

@@ -18,7 +18,7 @@ from safetensors.torch import save_file
 from paceline.errors import InputError
 from paceline.files import cache_folder, partial
 from paceline.targets.pocket.bundle import Bundle
-from paceline.targets.pocket.shape import Shape
+from paceline.targets.pocket.shape import ModelShape
 
 VARIABLE = "PACELINE_CACHE"
 FORMAT = 1
@@ -28,7 +28,7 @@ CHECKSUM = "sha256"
 Weights = dict[str, torch.Tensor]
 
 
-def kept(bundle: Bundle, shape: Shape, dtype: torch.dtype, build: Callable[[], Weights]) -> Weights:
+def kept(bundle: Bundle, shape: ModelShape, dtype: torch.dtype, build: Callable[[], Weights]) -> Weights:
     """The weights from the cache folder, or built and put there; only built where no folder is named."""
     if not os.environ.get(VARIABLE) or (place := cache_folder()) is None:
         return build()
@@ -47,7 +47,7 @@ def kept(bundle: Bundle, shape: Shape, dtype: torch.dtype, build: Callable[[], W
     return weights
 
 
-def _file_name(bundle: Bundle, shape: Shape, dtype: torch.dtype) -> str:
+def _file_name(bundle: Bundle, shape: ModelShape, dtype: torch.dtype) -> str:
     content = f"{FORMAT} {bundle.digest} {shape} {dtype}"
     return f"{bundle.name}-{hashlib.sha256(content.encode()).hexdigest()[:16]}.safetensors"
 

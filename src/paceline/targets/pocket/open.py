@@ -14,7 +14,7 @@ from paceline.targets.pocket.ballast import forbid, widened, widened_config
 from paceline.targets.pocket.bundle import Bundle, assembled, read_bundle
 from paceline.targets.pocket.kept import kept
 from paceline.targets.pocket.names import NAMES, close_name
-from paceline.targets.pocket.shape import MARK, Ballast, Shape, choose_shape, read_ballast
+from paceline.targets.pocket.shape import MARK, Ballast, ModelShape, choose_shape, read_ballast
 
 SHIPPED = torch.bfloat16
 MEMORY = Path("/proc/meminfo")
@@ -52,7 +52,7 @@ def describe(name: str) -> str:
     )
 
 
-def _shaped(ballast: Ballast) -> tuple[Bundle, Shape]:
+def _shaped(ballast: Ballast) -> tuple[Bundle, ModelShape]:
     bundle = read_bundle(ballast.source)
     return bundle, choose_shape(ballast, bundle.config)
 
@@ -69,7 +69,7 @@ def _with_ballast(name: str, dtype: torch.dtype | None, device: torch.device, fi
     return target
 
 
-def _built(bundle: Bundle, shape: Shape, dtype: torch.dtype, device: torch.device) -> LlamaForCausalLM:
+def _built(bundle: Bundle, shape: ModelShape, dtype: torch.dtype, device: torch.device) -> LlamaForCausalLM:
     if device.type == "cpu":
         weights = kept(bundle, shape, dtype, lambda: widened(bundle, shape, dtype, device))
     else:

@@ -39,7 +39,7 @@ class Ballast:
 
 
 @dataclass(frozen=True)
-class Shape:
+class ModelShape:
     """The widened model: how much wider its residual stream is, its layers, MLP units and ids."""
 
     ratio: int
@@ -82,7 +82,7 @@ def _count(text: str) -> int | None:
     return round(number * SUFFIXES[unit]) or None
 
 
-def choose_shape(ballast: Ballast, config: Config) -> Shape:
+def choose_shape(ballast: Ballast, config: Config) -> ModelShape:
     """The best proportioned shape within one percent of the size that was asked for."""
     vocab = ballast.vocab or config.vocab_size
     if vocab < config.vocab_size:
@@ -90,7 +90,7 @@ def choose_shape(ballast: Ballast, config: Config) -> Shape:
             f"a vocabulary of {vocab} in {ballast.name!r} is smaller than the {config.vocab_size} ids that "
             f"{ballast.source} writes with; give that many or more"
         )
-    smallest = Shape(1, config.num_hidden_layers, config.intermediate_size, vocab).parameters(config)
+    smallest = ModelShape(1, config.num_hidden_layers, config.intermediate_size, vocab).parameters(config)
     if ballast.size < smallest * (1 - CLOSE_ENOUGH):
         raise InputError(
             f"{ballast.size:,} parameters in {ballast.name!r} do not hold {ballast.source}"
@@ -102,19 +102,19 @@ def choose_shape(ballast: Ballast, config: Config) -> Shape:
     return min(shapes, key=lambda shape: _oddness(shape, ballast.size, config))
 
 
-def _close_shapes(size: int, vocab: int, config: Config) -> Iterator[Shape]:
+def _close_shapes(size: int, vocab: int, config: Config) -> Iterator[ModelShape]:
     least = config.intermediate_size
     for ratio in RATIOS:
         for layers in range(config.num_hidden_layers, 201):
-            bare = Shape(ratio, layers, 0, vocab).parameters(config)
+            bare = ModelShape(ratio, layers, 0, vocab).parameters(config)
             per_unit = 3 * ratio * config.hidden_size * layers
             units = max(least, round((size - bare) / per_unit / MLP_STEP) * MLP_STEP)
-            shape = Shape(ratio, layers, units, vocab)
+            shape = ModelShape(ratio, layers, units, vocab)
             if abs(shape.parameters(config) - size) <= CLOSE_ENOUGH * size:
                 yield shape
 
 
-def _oddness(shape: Shape, size: int, config: Config) -> float:
+def _oddness(shape: ModelShape, size: int, config: Config) -> float:
     """How far from the proportions of common models, depth against depth and MLP against width. Depth counts twice: it
     decides how many small steps a forward has, and so how its time divides."""
     depth = REFERENCE_DEPTH * (size / REFERENCE) ** (1 / 3)

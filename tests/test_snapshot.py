@@ -13,15 +13,15 @@ from transformers.models.llama import modeling_llama
 
 from families import FAMILIES, build
 from paceline.targets.hf.fixed.replay import FixedPath
-from paceline.targets.hf.fixed.standing import Standing
 from paceline.targets.hf.lean import Lean
 from paceline.targets.hf.probe import prepare
+from paceline.targets.hf.snapshot import ModelSnapshot
 from paceline.targets.hf.target import HFTarget
 from scoring import CLOSE, CONTEXT, SEEN, apart, filled, random_tree, score, target_of, tokens
 from tape import taped
 
 TEXT, TREE = tokens(CONTEXT), random_tree(1, 12)
-HINDERED = "ignore:forwards are not recorded"
+UNRECORDED = "ignore:forwards are not recorded"
 
 both_ways = pytest.mark.parametrize("lean", [False, True])
 
@@ -176,7 +176,7 @@ def merge(adapter: Adapter) -> None:
 
 @both_ways
 @pytest.mark.parametrize("change", [switch_off, scale, merge])
-@pytest.mark.filterwarnings(HINDERED)
+@pytest.mark.filterwarnings(UNRECORDED)
 def test_adapters_are_asked_in_every_forward(change: Callable[[Adapter], None], lean: bool) -> None:
     target = recorded(build("llama").requires_grad_(False), lean=lean)
     for layer in target.model.get_decoder().layers:
@@ -213,7 +213,7 @@ def test_hooks_are_called_and_told_once(recwarn: pytest.WarningsRecorder) -> Non
     assert fixed_of(target).recorded
 
 
-@pytest.mark.filterwarnings(HINDERED)
+@pytest.mark.filterwarnings(UNRECORDED)
 def test_hooks_on_all_modules_are_called() -> None:
     target = recorded(build("llama").requires_grad_(False))
     before = rows_of(target)
@@ -230,7 +230,7 @@ def test_hooks_on_all_modules_are_called() -> None:
     assert apart(rows_of(target), before) < CLOSE
 
 
-@pytest.mark.filterwarnings(HINDERED)
+@pytest.mark.filterwarnings(UNRECORDED)
 def test_forwards_that_somebody_wrote_are_called(monkeypatch: pytest.MonkeyPatch) -> None:
     target, calls = recorded(build("llama").requires_grad_(False)), list[int]()
     norm, honest = target.model.get_decoder().norm, modeling_llama.LlamaMLP.forward
@@ -268,10 +268,10 @@ def test_a_forward_changes_nothing_that_is_looked_at(name: str) -> None:
     target = HFTarget(build(name))
     target.limits = target_of(name).limits
     rows_of(target)
-    standing = Standing(target.model)
-    assert standing.hindrance is None
+    snapshot = ModelSnapshot(target.model)
+    assert snapshot.obstacle is None
     rows_of(target)
-    assert standing.holds()
+    assert snapshot.unchanged()
 
 
 def test_memory_of_weights_stays_until_the_change_is_seen() -> None:
@@ -283,10 +283,10 @@ def test_memory_of_weights_stays_until_the_change_is_seen() -> None:
     layer.weight.data = layer.weight.data.clone()
     others = [torch.empty_like(layer.weight) for _ in range(64)]
     assert held not in {other.data_ptr() for other in others}
-    standing = fixed_of(target)._standing
-    assert standing is not None
-    gone = weakref.ref(standing)
-    del standing
+    snapshot = fixed_of(target)._snapshot
+    assert snapshot is not None
+    gone = weakref.ref(snapshot)
+    del snapshot
     rows_of(target)
     gc.collect()
     assert gone() is None
