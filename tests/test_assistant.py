@@ -32,7 +32,7 @@ from paceline.engine.loop import Session
 from paceline.engine.serial import run
 from paceline.law import Sampling, Stream
 from paceline.planning.fixed import Fixed
-from paceline.targets.base import OnEarly, Pending, Reach, Request
+from paceline.targets.base import Pending, Reach, Request
 from paceline.targets.hf.load import load_target
 from paceline.targets.table import Table, TableTarget, random_table
 from paceline.tree import DraftTree
@@ -78,8 +78,8 @@ class Watched(TableTarget):
         self.sizes: list[int] = []
         self.siblings = False
 
-    def submit(self, requests: Sequence[Request], on_early: OnEarly | None = None) -> Pending:
-        pending = super().submit(requests, on_early)
+    def submit(self, requests: Sequence[Request]) -> Pending:
+        pending = super().submit(requests)
         for request in requests:
             self.siblings |= not request.is_chain
             before, drafted = request.rows.tokens.tolist(), request.rows.drafted

@@ -406,8 +406,8 @@ def answers_swapped(patch: pytest.MonkeyPatch) -> None:
     """Two sequences that score as many rows get each other's."""
     right = HFTarget.submit
 
-    def submit(self: HFTarget, requests: Sequence[base.Request], on_early: base.OnEarly | None = None) -> base.Pending:
-        scores = right(self, requests, on_early).result()
+    def submit(self: HFTarget, requests: Sequence[base.Request]) -> base.Pending:
+        scores = right(self, requests).result()
         if len(scores) > 1 and len(requests[0].tokens) == len(requests[1].tokens):
             scores[0], scores[1] = scores[1], scores[0]
         return Done(scores)

@@ -11,6 +11,7 @@ import shlex
 import weakref
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -275,7 +276,7 @@ def test_wanted_states_come_along_and_early_exits_go_the_models_own_way(lean: bo
     assert [shape.hidden for shape in path_of(target).recorded] == [{0, 2, 3}, {1}]
     ours, twin = pair.requests(5, tree, Want(early_exit=1))
     early: list[Tensor] = []
-    found = target.submit([ours], lambda _, logits: early.append(logits)).result()[0]
+    found = target.submit([replace(ours, on_early=early.append)]).result()[0]
     assert apart(found.early, plain.submit([twin]).result()[0].early) < CLOSE
     assert len(early) == 1
     assert len(path_of(target).recorded) == 2

@@ -1,6 +1,8 @@
 """The memory of the `hf` target: what a round makes does not grow with the context."""
 
+import gc
 import sys
+import weakref
 from typing import Any
 
 import pytest
@@ -97,3 +99,18 @@ def test_a_long_text_stays_in_the_memory_set_aside_for_it() -> None:
     session = write(target, tokens(CONTEXT), Lookup(), rows=rows, max_new_tokens=2000)
     assert len(session.context.emitted) == 2000
     assert {layer.capacity for layer in rows.layers.values()} == {2100}
+
+
+@pytest.mark.parametrize("kind", TARGETS)
+def test_rows_that_are_dropped_are_gone_at_once(kind: str) -> None:
+    """Without a garbage collection, which may be a long time away."""
+    target = TARGETS[kind]()
+    gc.disable()
+    try:
+        rows = filled(target, tokens(CONTEXT))
+        score(target, rows, 1)
+        gone = weakref.ref(rows)
+        del rows
+        assert gone() is None
+    finally:
+        gc.enable()

@@ -4,7 +4,6 @@ import copy
 import gc
 import weakref
 from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -16,7 +15,7 @@ from transformers.models.llama import modeling_llama
 from transformers.models.llama.modeling_llama import LlamaAttention, LlamaMLP, LlamaRMSNorm
 
 from families import FAMILIES, LLAMA, VOCAB, WINDOW, build
-from paceline.targets.base import NOTHING, OnEarly, Request, Want
+from paceline.targets.base import NOTHING, Request, Want
 from paceline.targets.hf import lean as lean_path
 from paceline.targets.hf import variants
 from paceline.targets.hf.joined import LinearSlice
@@ -65,11 +64,11 @@ def is_taken(target: HFTarget) -> bool:
     return any(isinstance(path, Lean) and path.takes(job) for path in target.paths)
 
 
-def along(target: HFTarget, path: Any, requests: list[Request], on_early: OnEarly | None = None) -> list[Scores]:
+def along(target: HFTarget, path: Any, requests: list[Request]) -> list[Scores]:
     """What one path finds of requests, all others being closed."""
     paths, target.paths = target.paths, [path]
     try:
-        return target.submit(requests, on_early).result()
+        return target.submit(requests).result()
     finally:
         target.paths = paths
 
@@ -79,10 +78,6 @@ def same(one: Tensor, other: Tensor, close: float) -> bool:
 
 
 # --- equal to the model's own forward -----------------------------------------------------------------------
-
-
-def remember(found: list[Tensor], number: int, logits: Tensor) -> None:
-    found.append(logits.clone())
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -98,12 +93,12 @@ def test_every_row_and_state_is_the_models_own(name: str, dtype: torch.dtype) ->
         rows = [filled(target, TEXT[: CONTEXT - 5 * i]) for i in range(len(drafts))]
         for _ in range(3):
             requests = [
-                Request.of_tree(r, 1, draft, want if i else NOTHING)
+                Request.of_tree(r, 1, draft, want if i else NOTHING, on_early=early.append)
                 for i, (r, draft) in enumerate(zip(rows, drafts, strict=True))
             ]
             fresh = [target.open(), target.open()]
             requests += [Request.of_prompt(fresh[0], TEXT), Request.of_prompt(fresh[1], TEXT[:9], Want(logits=True))]
-            scores = along(target, path, requests, partial(remember, early))
+            scores = along(target, path, requests)
             shown += [s.logits for i, s in enumerate(scores) if i != 4]
             shown += [s.hidden(layer) for s in scores[1:4] for layer in want.hidden]
             shown += [s.early for s in scores[1:4]]

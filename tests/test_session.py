@@ -17,7 +17,7 @@ from paceline.drafters.compose import Union
 from paceline.engine.account import Round, Totals
 from paceline.engine.loop import Session
 from paceline.law import Sampling
-from paceline.targets.base import OnEarly, Pending, Reach, Request
+from paceline.targets.base import Pending, Reach, Request
 from paceline.targets.table import TableTarget
 from paceline.tree import DraftTree, Ints
 from paceline.verify import Kind, Rule
@@ -173,7 +173,7 @@ class Guarded(TableTarget):
     def reach(self, position: int) -> Reach:
         return self.reached
 
-    def submit(self, requests: Sequence[Request], on_early: OnEarly | None = None) -> Pending:
+    def submit(self, requests: Sequence[Request]) -> Pending:
         for request in requests:
             assert request.positions.max() < self.last_position
             if not request.prefill:
@@ -181,7 +181,7 @@ class Guarded(TableTarget):
                 self.deepest = max(self.deepest, depth)
                 assert self.reached.trees or request.is_chain
                 assert self.reached.depth is None or depth <= self.reached.depth
-        return super().submit(requests, on_early)
+        return super().submit(requests)
 
 
 @EVERY_METHOD

@@ -94,9 +94,9 @@ class Watched(TableTarget):
         self.asked.append(("open", (capacity, type(rows))))
         return rows
 
-    def submit(self, requests: Any, on_early: Any = None) -> Any:
+    def submit(self, requests: Any) -> Any:
         self.asked.append(("submit", len(requests)))
-        return super().submit(requests, on_early) if on_early else super().submit(requests)
+        return super().submit(requests)
 
 
 class Silent(Drafter):

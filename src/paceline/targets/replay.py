@@ -23,7 +23,7 @@ import numpy as np
 import torch
 
 from paceline.errors import InputError
-from paceline.targets.base import Done, OnEarly, Pending, Request, Rows, Target
+from paceline.targets.base import Done, Pending, Request, Rows, Target
 from paceline.targets.reading import Floats, Top
 from paceline.targets.scores import Scores
 from paceline.tree import DraftTree, Ints
@@ -101,7 +101,7 @@ class ReplayTarget(Target):
     def open(self, capacity: int = 0) -> ReplayRows:
         return ReplayRows()
 
-    def submit(self, requests: Sequence[Request], on_early: OnEarly | None = None) -> Pending:
+    def submit(self, requests: Sequence[Request]) -> Pending:
         self.forwards += 1
         return Done([self._score(request) for request in requests])
 

@@ -23,7 +23,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import torch
 
-from paceline.targets.base import Done, OnEarly, Pending, Request, Rows, Target
+from paceline.targets.base import Done, Pending, Request, Rows, Target
 from paceline.targets.scores import Scores
 from paceline.tree import DraftTree, Ints
 
@@ -89,7 +89,7 @@ class TableTarget(Target):
     def open(self, capacity: int = 0) -> TableRows:
         return TableRows(capacity)
 
-    def submit(self, requests: Sequence[Request], on_early: OnEarly | None = None) -> Pending:
+    def submit(self, requests: Sequence[Request]) -> Pending:
         self.forwards += 1
         return Done([self._score(request) for request in requests])
 

@@ -13,7 +13,7 @@ from typing import Protocol
 
 import torch
 
-from paceline.targets.base import NOTHING, OnEarly, Request, Want
+from paceline.targets.base import NOTHING, Request, Want
 from paceline.targets.scores import Scores
 
 UNEXPECTED = (ArithmeticError, LookupError, TypeError, ValueError, RuntimeError, AttributeError)
@@ -47,7 +47,6 @@ class ForwardJob:
     """The requests of one forward. Their rows are packed: ``[sum n]`` in the order of the requests."""
 
     requests: Sequence[Request]
-    on_early: OnEarly | None = None
 
     @cached_property
     def want(self) -> Want:
@@ -79,17 +78,16 @@ class ForwardJob:
             return None
         return torch.cat([torch.arange(rows.start, rows.stop) for rows in self.scored])
 
-    @cached_property
+    @property
     def outputs(self) -> Outputs:
+        """Made anew: a cached one would hold the job, and so the rows, in a cycle until the next garbage collection."""
         return Outputs(self.want, self.logit_rows, self.early)
 
     def early(self, logits: torch.Tensor) -> None:
         """Pass on the early logits ``[sum n, vocabulary]``, before the later layers are computed."""
-        if self.on_early is None:
-            return
-        for number, (request, span) in enumerate(zip(self.requests, self.spans, strict=True)):
-            if request.want.early_exit is not None:
-                self.on_early(number, logits[span])
+        for request, span in zip(self.requests, self.spans, strict=True):
+            if request.on_early is not None and request.want.early_exit is not None:
+                request.on_early(logits[span])
 
 
 @dataclass

@@ -12,7 +12,7 @@ import torch
 from transformers import PreTrainedModel
 
 from paceline.errors import InputError, UnsupportedModel
-from paceline.targets.base import Done, OnEarly, Pending, Reach, Request, Target
+from paceline.targets.base import Done, Pending, Reach, Request, Target
 from paceline.targets.cache import CacheRows, persistent_tensors
 from paceline.targets.forked import note_use
 from paceline.targets.hf.fixed.replay import FixedPath
@@ -139,17 +139,12 @@ class HFTarget(Target):
         whole = self.switch is not None and length >= self.switch.position
         return length + 1 if whole else self.prefill_chunk  # the root goes with them
 
-    def submit(self, requests: Sequence[Request], on_early: OnEarly | None = None) -> Pending:
+    def submit(self, requests: Sequence[Request]) -> Pending:
         for request in requests:
             self._reread(request)
         scores: dict[int, Scores] = {}
         for group in self._groups(requests):
-
-            def early(number: int, logits: torch.Tensor, group: list[int] = group) -> None:
-                if on_early is not None:
-                    on_early(group[number], logits)
-
-            scores.update(zip(group, self.forward([requests[i] for i in group], early), strict=True))
+            scores.update(zip(group, self.forward([requests[i] for i in group]), strict=True))
         return Done([scores[i] for i in range(len(requests))])
 
     def _groups(self, requests: Sequence[Request]) -> list[list[int]]:
@@ -169,11 +164,11 @@ class HFTarget(Target):
             self.forward([Request.of_prompt(rows, text)])
             rows.keep(range(len(text)))
 
-    def forward(self, requests: Sequence[Request], on_early: OnEarly | None = None) -> list[Scores]:
+    def forward(self, requests: Sequence[Request]) -> list[Scores]:
         """Score requests in one forward. One forward at a time: the model's attention implementation is switched."""
         note_use()
         with self._one_at_a_time, persistent_tensors():
-            job = ForwardJob(requests, on_early)
+            job = ForwardJob(requests)
             self.anatomy.check(job.want, self.name)
             path = next(path for path in self.paths if path.takes(job))
             return path.run(job).split(job)
