@@ -21,7 +21,7 @@ from paceline.targets.pocket import bundle, kept, open
 from paceline.targets.pocket.ballast import (
     IMPOSSIBLE,
     NOISE_SCALE,
-    Timber,
+    NewWeights,
     forbid,
     real_layers,
     widened,
@@ -143,13 +143,13 @@ def test_rescaling_is_exact_in_the_shipped_type(small: Bundle) -> None:
 GROWTH = """
 import os, torch
 from pathlib import Path
-from paceline.targets.pocket.ballast import Timber
+from paceline.targets.pocket.ballast import NewWeights
 
 def resident():
     return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
-timber, kept = Timber(torch.bfloat16, torch.device("cpu")), []
-for cut in (timber.zeros, timber.noise):
+fresh, kept = NewWeights(torch.bfloat16, torch.device("cpu")), []
+for cut in (fresh.zeros, fresh.noise):
     before = resident()
     kept.append(cut(64 * 1024, 512))
     print(resident() - before)
@@ -168,7 +168,7 @@ def test_new_weights_are_written_memory() -> None:
 
 
 def test_noise_has_the_spread_of_weights() -> None:
-    weight = Timber(torch.bfloat16, CPU).noise(64 * 1024, 512)
+    weight = NewWeights(torch.bfloat16, CPU).noise(64 * 1024, 512)
     assert weight.float().std().item() == pytest.approx(NOISE_SCALE, rel=0.01)
 
 

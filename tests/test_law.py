@@ -470,27 +470,27 @@ PROCESSOR: Processor = identity
 
 
 @pytest.mark.parametrize(
-    ("settings", "greedy", "adjusts", "warps"),
+    ("settings", "greedy", "adjusts"),
     [
-        ({}, True, False, False),
-        ({"top_k": 5, "top_p": 0.5, "min_p": 0.5}, True, False, False),
-        ({"temperature": 1.0}, False, False, False),
-        ({"temperature": 0.8}, False, False, True),
-        ({"temperature": 1.0, "top_k": 5}, False, False, True),
-        ({"temperature": 1.0, "top_p": 0.5}, False, False, True),
-        ({"temperature": 1.0, "min_p": 0.5}, False, False, True),
-        ({"repetition_penalty": 0.9}, True, True, False),
-        ({"presence_penalty": -0.1}, True, True, False),
-        ({"frequency_penalty": 0.1}, True, True, False),
-        ({"logit_bias": {1: 0.5}}, True, True, False),
-        ({"banned": ((1, 2),)}, True, True, False),
-        ({"processors": (PROCESSOR,)}, True, True, False),
+        ({}, True, False),
+        ({"top_k": 5, "top_p": 0.5, "min_p": 0.5}, True, False),
+        ({"temperature": 1.0}, False, False),
+        ({"temperature": 0.8}, False, False),
+        ({"temperature": 1.0, "top_k": 5}, False, False),
+        ({"temperature": 1.0, "top_p": 0.5}, False, False),
+        ({"temperature": 1.0, "min_p": 0.5}, False, False),
+        ({"repetition_penalty": 0.9}, True, True),
+        ({"presence_penalty": -0.1}, True, True),
+        ({"frequency_penalty": 0.1}, True, True),
+        ({"logit_bias": {1: 0.5}}, True, True),
+        ({"banned": ((1, 2),)}, True, True),
+        ({"processors": (PROCESSOR,)}, True, True),
     ],
     ids=named,
 )
-def test_the_settings_know_what_acts(settings: dict[str, Any], greedy: bool, adjusts: bool, warps: bool) -> None:
+def test_the_settings_know_what_acts(settings: dict[str, Any], greedy: bool, adjusts: bool) -> None:
     sampling = Sampling(**settings)
-    assert (sampling.greedy, sampling.adjusts, sampling.warps) == (greedy, adjusts, warps)
+    assert (sampling.greedy, sampling.adjusts) == (greedy, adjusts)
     assert Law(sampling, 0).argmax_only == (greedy and not adjusts)
 
 

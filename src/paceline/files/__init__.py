@@ -1,4 +1,4 @@
-"""Files: the cache folder; reading files of others; writing, whole and by one process at a time; how a process ends."""
+"""Files: the cache folder, reading untrusted files, writing whole files by one process at a time, SIGTERM."""
 
 from paceline.files.cache import CACHE, cache_folder
 from paceline.files.ending import Terminated, terminable

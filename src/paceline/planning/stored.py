@@ -129,7 +129,7 @@ def load(setup: Setup) -> Profile | None:
     except ValueError as error:
         raise Unreadable(f"the profile {path} is damaged ({error}) and is ignored; {again}") from None
     if profile.setup.digest != setup.digest:
-        raise Unreadable(f"{path} is the profile of {profile.setup.told} and is ignored; {again}")
+        raise Unreadable(f"{path} is the profile of {profile.setup.summary} and is ignored; {again}")
     if dict(profile.versions) != versions():
         old, new = (", ".join(f"{name} {v}" for name, v in v.items()) for v in (profile.versions, versions()))
         raise Unreadable(f"the profile {path} was measured with {old}, not {new}, and is ignored; {again}")

@@ -1,8 +1,8 @@
-"""How large a ballast is asked for, and the shape that comes closest to it.
+"""The size of a ballast, read from its name, and the model shape that comes closest to it.
 
-The width may only be a power of 4 times the small model's: then its square root is a power of 2, and rescaling a norm
-by it is exact in every floating-point type. So size is set by depth and by the width of the MLPs, looking for
-proportions as models of that size have them.
+The width must be a power of 4 times the small model's: then its square root is a power of 2, and rescaling a norm by it
+is exact in every floating-point type. So the size is met by depth and by the width of the MLPs, with proportions like
+those of models of that size.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ CLOSE_ENOUGH = 0.01
 SUFFIXES = {"": 1, "k": 10**3, "m": 10**6, "b": 10**9}
 REFERENCE = 500e6
 REFERENCE_DEPTH = 24
-"""Models of half a billion parameters have about so many layers; depth grows with the cube root of size."""
+"""Layers of models with half a billion parameters; depth grows with the cube root of size."""
 MLP_WIDTHS = 5.5
-"""How many times wider than the residual stream an MLP is, where nothing else presses."""
+"""The usual width of an MLP, as a multiple of the residual stream's."""
 
 
 @dataclass(frozen=True)
 class Ballast:
-    """What was asked for: ``pocket+ballast:500M/150k``."""
+    """The parts of a name like ``pocket+ballast:500M/150k``."""
 
     name: str
     source: str
@@ -48,7 +48,7 @@ class ModelShape:
     vocab: int
 
     def parameters(self, config: Config) -> int:
-        """All weights, the tied matrix of embedding and head counted once; the head's bias is none of the asked."""
+        """The number of weights, the tied matrix of embedding and head counted once, without the head's bias."""
         width = self.ratio * config.hidden_size
         heads = 2 * (config.num_attention_heads + config.num_key_value_heads) * self.ratio
         layer = heads * config.head_dim * width + 3 * width * self.units + 2 * width
@@ -115,8 +115,8 @@ def _close_shapes(size: int, vocab: int, config: Config) -> Iterator[ModelShape]
 
 
 def _oddness(shape: ModelShape, size: int, config: Config) -> float:
-    """How far from the proportions of common models, depth against depth and MLP against width. Depth counts twice: it
-    decides how many small steps a forward has, and so how its time divides."""
+    """The distance from the proportions of common models, in depth and in MLP width. Depth counts twice, because it
+    decides how many small operations a forward has."""
     depth = REFERENCE_DEPTH * (size / REFERENCE) ** (1 / 3)
     widths = shape.units / (shape.ratio * config.hidden_size)
     return 2 * math.log(shape.layers / depth) ** 2 + math.log(widths / MLP_WIDTHS) ** 2
