@@ -55,8 +55,10 @@ from scoring import (
     filled,
     generated,
     load_quietly,
+    path_of,
     random_tree,
     read,
+    recorded,
     score,
     target_of,
     tokens,
@@ -72,13 +74,8 @@ every_way = pytest.mark.parametrize(("name", "lean"), WAYS)
 
 
 def fixed(name: str = "llama", record: Any = taped, *, lean: bool = False, seed: int = 0) -> HFTarget:
-    """A target whose drafts are recorded; on the CPU this has to be asked for."""
-    target = HFTarget(build(name, seed=seed), fixed_shapes=True)
+    target = recorded(build(name, seed=seed), record, lean=lean)
     target.limits = target_of(name).limits
-    target.fixed = FixedPath(target.own, record)
-    target.fixed.lean = Lean.of(target.own) if lean else None
-    target._one_at_a_time = target.fixed.slab.lock
-    target.paths = [target.fixed, target.own]
     return target
 
 
@@ -104,11 +101,6 @@ def record_calls(monkeypatch: pytest.MonkeyPatch, owner: type, name: str) -> lis
 
     monkeypatch.setattr(owner, name, called)
     return calls
-
-
-def path_of(target: HFTarget) -> FixedPath:
-    assert target.fixed is not None
-    return target.fixed
 
 
 def slab_rows(rows: Rows) -> SlabRows:
@@ -532,29 +524,6 @@ def test_a_shape_too_large_for_memory_goes_its_own_way_and_others_do_not() -> No
     for size in (4, 12, 12, 6):
         assert gap(target, plain, [pair.requests(1, random_tree(1, size))]) < CLOSE
     assert sizes == [8, 16, 8]
-
-
-@pytest.mark.parametrize("lean", [False, True])
-@pytest.mark.parametrize("change", ["hook", "weights", "adapter", "rotation"])
-@pytest.mark.filterwarnings("ignore:forwards are not recorded.*hooked")
-def test_a_model_that_its_owner_changed_is_recorded_anew(change: str, lean: bool) -> None:
-    target, tree = fixed(lean=lean), random_tree(1, 12)
-    rows = filled(target, tokens(CONTEXT))
-    before = score(target, rows, 1, tree)
-    layer: Any = target.model.get_decoder().layers[1]
-    if change == "hook":
-        layer.register_forward_hook(lambda _, __, out: 2 * out if isinstance(out, Tensor) else (2 * out[0], *out[1:]))
-    elif change == "weights":
-        layer.mlp.down_proj.weight = torch.nn.Parameter(2 * layer.mlp.down_proj.weight, requires_grad=False)
-    elif change == "rotation":
-        rotary = target.model.get_decoder().rotary_emb
-        rotary.inv_freq = rotary.inv_freq / 3
-    else:
-        layer.mlp.down_proj = torch.nn.Sequential(layer.mlp.down_proj, torch.nn.Dropout(), torch.nn.Tanh()).train(False)
-    found = score(target, rows, 1, tree)
-    target.paths = [target.own]
-    assert apart(found, before) > SEEN
-    assert apart(found, score(target, rows, 1, tree)) < CLOSE
 
 
 @every_way

@@ -14,6 +14,7 @@ from transformers import AutoConfig, AutoModelForCausalLM
 from transformers.models.llama import modeling_llama
 from transformers.models.llama.modeling_llama import LlamaAttention, LlamaMLP, LlamaRMSNorm
 
+from changes import CHANGES, adapt
 from families import FAMILIES, LLAMA, VOCAB, WINDOW, build
 from paceline.targets.base import NOTHING, Request, Want
 from paceline.targets.hf import lean as lean_path
@@ -35,12 +36,14 @@ from scoring import (
     SEEN,
     apart,
     filled,
+    gap_to_own,
     load_quietly,
     native,
     packs,
     path_gaps,
     random_tree,
     score,
+    scored_anew,
     tokens,
 )
 
@@ -223,75 +226,6 @@ def test_bundled_models_go_this_way(name: str, dtype: str) -> None:
 # --- what its owner does to a model -------------------------------------------------------------------------
 
 
-@torch.no_grad()
-def scale_everything(model: Any) -> None:
-    for weight in model.parameters():
-        weight.mul_(1.1)
-
-
-def replace_weights(model: Any) -> None:
-    for layer in model.model.layers:
-        layer.self_attn.q_proj.weight = nn.Parameter(-layer.self_attn.q_proj.weight)
-        layer.input_layernorm.weight = nn.Parameter(2 * layer.input_layernorm.weight)
-    model.model.norm.weight = nn.Parameter(-model.model.norm.weight)
-
-
-def turn_faster(model: Any) -> None:
-    model.model.rotary_emb.inv_freq.mul_(2)
-
-
-def turn_otherwise(model: Any) -> None:
-    model.model.rotary_emb.inv_freq = model.model.rotary_emb.inv_freq * 3
-
-
-def turn_behind_the_back(model: Any) -> None:
-    model.model.rotary_emb.inv_freq.data = model.model.rotary_emb.inv_freq.data * 3
-
-
-def turn_in_place_behind_the_back(model: Any) -> None:
-    model.model.rotary_emb.inv_freq.data.mul_(3)
-
-
-def hold_a_weight_as_an_attribute(model: Any) -> None:
-    weight = model.model.norm.weight.data
-    del model.model.norm.weight
-    model.model.norm.weight = weight.flip(0) * 2
-
-
-def move_layers(model: Any) -> None:
-    layers = list(model.model.layers)
-    model.model.layers = nn.ModuleList([layers[2], layers[0], layers[1]])
-
-
-def change_eps(model: Any) -> None:
-    model.model.norm.variance_epsilon = 10.0
-
-
-def change_scaling(model: Any) -> None:
-    model.model.layers[1].self_attn.scaling = 1.0
-
-
-class Adapted(nn.Module):
-    """A linear layer with a low-rank addition, as fine-tuning leaves it."""
-
-    def __init__(self, layer: nn.Linear) -> None:
-        super().__init__()
-        self.layer = layer
-        self.down = nn.Linear(layer.in_features, 2, bias=False)
-        self.up = nn.Linear(2, layer.out_features, bias=False)
-
-    def forward(self, rows: Tensor) -> Tensor:
-        result: Tensor = self.layer(rows) + 3 * self.up(self.down(rows))
-        return result
-
-
-def adapt(model: Any) -> None:
-    torch.manual_seed(1)
-    for layer in model.model.layers:
-        layer.self_attn.q_proj = Adapted(layer.self_attn.q_proj)
-        layer.mlp.down_proj = Adapted(layer.mlp.down_proj)
-
-
 def hook_a_linear_layer(model: Any) -> None:
     model.model.layers[1].mlp.up_proj.register_forward_hook(lambda module, given, output: 2 * output)
 
@@ -304,22 +238,7 @@ def change_the_embedding(model: Any) -> None:
     model.model.embed_tokens.register_forward_hook(lambda module, given, output: output.flip(-1))
 
 
-SEEN_CHANGES: list[Callable[[Any], None]] = [
-    scale_everything,
-    replace_weights,
-    turn_faster,
-    turn_otherwise,
-    turn_behind_the_back,
-    turn_in_place_behind_the_back,
-    hold_a_weight_as_an_attribute,
-    move_layers,
-    change_eps,
-    change_scaling,
-    adapt,
-    hook_a_linear_layer,
-    hook_the_head,
-    change_the_embedding,
-]
+SEEN_CHANGES = [*CHANGES, adapt, hook_a_linear_layer, hook_the_head, change_the_embedding]
 
 
 class OtherNorm(LlamaRMSNorm):
@@ -395,35 +314,25 @@ STRANGE_CHANGES: list[Callable[[Any], None]] = [
 ]
 
 
-def gap_to_own(target: HFTarget) -> float:
-    """Between the path that is taken and the model's own, both reading a text anew."""
-    paths, found = target.paths, []
-    for chosen in (paths, [target.own]):
-        target.paths = chosen
-        found.append(score(target, filled(target, TEXT), 1, random_tree(7)))
-    target.paths = paths
-    return apart(*found)
-
-
 @pytest.mark.parametrize("change", SEEN_CHANGES)
 def test_a_model_changed_after_load_is_computed_as_it_is_now(change: Callable[[Any], None]) -> None:
     target = load_quietly(build("llama").requires_grad_(False))
-    before = score(target, filled(target, TEXT), 1, random_tree(7))
+    before = scored_anew(target)
     change(target.model)
     assert is_taken(target)
     assert gap_to_own(target) < CLOSE
-    assert apart(score(target, filled(target, TEXT), 1, random_tree(7)), before) > SEEN
+    assert apart(scored_anew(target), before) > SEEN
 
 
 @pytest.mark.parametrize("change", STRANGE_CHANGES)
 def test_what_is_strange_is_left_to_the_model(change: Callable[[Any], None]) -> None:
     target = load_quietly(build("llama").requires_grad_(False))
-    before = score(target, filled(target, TEXT), 1, random_tree(7))
+    before = scored_anew(target)
     assert is_taken(target)
     change(target.model)
     assert not is_taken(target)
     assert gap_to_own(target) == 0
-    assert apart(score(target, filled(target, TEXT), 1, random_tree(7)), before) > SEEN
+    assert apart(scored_anew(target), before) > SEEN
 
 
 @pytest.mark.parametrize("change", [c for c in STRANGE_CHANGES if c not in (wrap_the_model, drop_a_layer)])
@@ -683,7 +592,7 @@ def test_a_joined_layer_that_is_called_by_itself_keeps_no_rows_and_no_gradients(
 
 def test_a_hooked_share_is_called() -> None:
     target = prepare(joinable().pack())
-    before = score(target, filled(target, TEXT), 1, random_tree(7))
+    before = scored_anew(target)
     layer = target.model.model.layers[1]
     hooks = [
         layer.self_attn.k_proj.register_forward_hook(lambda module, given, output: 2 * output),
@@ -693,14 +602,14 @@ def test_a_hooked_share_is_called() -> None:
     honest, replaced.forward = replaced.forward, lambda rows: -honest(rows)
     assert is_taken(target)
     assert gap_to_own(target) == 0
-    assert apart(score(target, filled(target, TEXT), 1, random_tree(7)), before) > SEEN
+    assert apart(scored_anew(target), before) > SEEN
     assert not any(part.qkv_joint and part.gate_up_joint for part in lean_of(target).modules.layers[:2])
     for hook in hooks:
         hook.remove()
     del replaced.forward
     assert is_taken(target)
     assert all(part.qkv_joint and part.gate_up_joint for part in lean_of(target).modules.layers)
-    assert torch.equal(score(target, filled(target, TEXT), 1, random_tree(7)), before)
+    assert torch.equal(scored_anew(target), before)
 
 
 def test_what_cannot_be_joined_stays_apart(monkeypatch: pytest.MonkeyPatch) -> None:
