@@ -1,6 +1,6 @@
 """The draft tree: what a drafter proposes and a target scores in one forward.
 
-Nodes stand in topological order (a parent before its children). Parent ``-1`` (`ROOT`) is the last committed token,
+Nodes are in topological order (a parent before its children). Parent ``-1`` (`ROOT`) is the last committed token,
 which is scored with the tree. The arrays live on the host: trees are small, and a gather costs a quarter of the time in
 numpy that it costs in torch.
 """
