@@ -111,22 +111,15 @@ def test_every_option_that_names_a_file_is_an_input_or_an_output() -> None:
 # --- a folder is taken only where it is ours ----------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("command", "file"),
-    [
-        ("bench run --suite prompts:asked.jsonl --model pocket --out mine", "prompts.jsonl"),
-    ],
-)
-def test_a_folder_of_somebody_else_is_left_as_it_is(
-    command: str, file: str, tmp_path: Path, capsys: Any, monkeypatch: Any
-) -> None:
+def test_a_folder_of_another_program_is_left_as_it_is(tmp_path: Path, capsys: Any, monkeypatch: Any) -> None:
     monkeypatch.chdir(tmp_path)
-    Path("other").write_text(TEXT)
     Path("asked.jsonl").write_text(json.dumps({"prompt": "Once"}) + "\n")
     Path("mine").mkdir()
-    (Path("mine") / file).write_text('{"prompt": "somebody\'s"}\n')
+    Path("mine/prompts.jsonl").write_text('{"prompt": "another\'s"}\n')
     before = contents(tmp_path)
-    code, _, error = say(command.split(), capsys)
+    code, _, error = say(
+        ["bench", "run", "--suite", "prompts:asked.jsonl", "--model", "pocket", "--out", "mine"], capsys
+    )
     assert (code, error.count("\n")) == (2, 1), error
     assert "mine is " in error
     assert contents(tmp_path) == before
