@@ -122,11 +122,9 @@ def scored_anew(target: HFTarget) -> Tensor:
 
 def gap_to_own(target: HFTarget) -> float:
     """Between the path that is taken and the model's own."""
-    found, paths = scored_anew(target), target.paths
-    target.paths = [target.own]
-    expected = scored_anew(target)
-    target.paths = paths
-    return apart(found, expected)
+    found = scored_anew(target)
+    with target.using(target.own):
+        return apart(found, scored_anew(target))
 
 
 @torch.no_grad()

@@ -68,12 +68,9 @@ def is_taken(target: HFTarget) -> bool:
 
 
 def along(target: HFTarget, path: Any, requests: list[Request]) -> list[Scores]:
-    """What one path finds of requests, all others being closed."""
-    paths, target.paths = target.paths, [path]
-    try:
+    """The scores of one path."""
+    with target.using(path):
         return target.submit(requests).result()
-    finally:
-        target.paths = paths
 
 
 def same(one: Tensor, other: Tensor, close: float) -> bool:

@@ -49,11 +49,8 @@ PROBED_WINDOW = 512
 def prepare(target: HFTarget) -> HFTarget:
     """Find the best mode in which our rows are the model's; warns where drafts are clipped, raises where there is no
     such mode. Then try the faster paths."""
-    paths, target.paths = target.paths, [target.own]
-    try:
+    with target.using(target.own):
         _find_mode(target)
-    finally:
-        target.paths = paths
     _try_lean(target)
     _try_fixed(target)
     return target
@@ -64,29 +61,26 @@ def _try_lean(target: HFTarget) -> None:
     lean = Lean.of(target.own)
     if lean is None or target.mode is not Mode.PACKED:
         return
-    paths = target.paths
     try:
         ours, theirs = (_read_and_scored(target, path) for path in (lean, target.own))
     except torch.OutOfMemoryError:
         raise
     except (AssertionError, *UNEXPECTED):
         return
-    finally:
-        target.paths = paths
     if not _gap(target, ours, theirs, SAME_OPERATIONS):
         lean.trusted = True
-        target.paths = [*paths[:-1], lean, target.own]
+        target.paths.insert(-1, lean)
         if target.fixed is not None:
             target.fixed.lean = lean
 
 
 def _read_and_scored(target: HFTarget, path: Path) -> torch.Tensor:
     """Rows of a tree behind a short text, computed by one path."""
-    target.paths = [path]
     prefix, line, other = (_tokens(target, count, salt) for salt, count in enumerate((PREFIX, DRAFT, DRAFT)))
     rows = target.open(PREFIX + 2 * DRAFT)
-    _feed(target, rows, Request.of_prompt(rows, prefix[:-1]))
-    found = _scored(target, rows, prefix, _tree(line, other))
+    with target.using(path):
+        _feed(target, rows, Request.of_prompt(rows, prefix[:-1]))
+        found = _scored(target, rows, prefix, _tree(line, other))
     rows.close()
     return found
 

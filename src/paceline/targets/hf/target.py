@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
@@ -63,6 +64,15 @@ class HFTarget(Target):
         self.fixed = FixedPath.of(self.own, wanted=fixed_shapes, switching=self.switch is not None)
         self.paths: list[Path] = [self.own] if self.fixed is None else [self.fixed, self.own]
         self._one_at_a_time = threading.RLock() if self.fixed is None else self.fixed.slab.lock
+
+    @contextmanager
+    def using(self, *paths: Path) -> Iterator[None]:
+        """Compute forwards by these paths only."""
+        before, self.paths = self.paths, list(paths)
+        try:
+            yield
+        finally:
+            self.paths = before
 
     @property
     def mode(self) -> Mode:
