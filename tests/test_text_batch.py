@@ -161,9 +161,9 @@ class Buffers:
         monkeypatch.setattr(target, "open", noted)
 
     @property
-    def held(self) -> list[int]:
-        """Bytes of those that hold any."""
-        return [rows.nbytes for rows in self.rows if rows.nbytes]
+    def held(self) -> list[Any]:
+        """Those that hold memory."""
+        return [rows for rows in self.rows if rows.layers]
 
 
 @pytest.mark.parametrize(("kind", "schedules"), [("tiny", 8), ("pocket", 3)])
