@@ -82,7 +82,6 @@ class ReplayTarget(Target):
         self.texts = [np.array(text, np.int64) for text in texts]
         self.vocab_size = vocab_size
         self.eos = eos
-        self.forwards = 0
         for number, text in enumerate(self.texts, start=1):
             if len(text) == 0:
                 raise InputError(f"text {number} of {len(self.texts)} to replay is empty")
@@ -100,7 +99,6 @@ class ReplayTarget(Target):
         return ReplayRows()
 
     def submit(self, requests: Sequence[Request]) -> Pending:
-        self.forwards += 1
         return Done([self._score(request) for request in requests])
 
     def fingerprint(self) -> str:
