@@ -1,4 +1,4 @@
-"""What is written: never over an input, in no folder of somebody else, whole or not at all, and by one at a time."""
+"""Writing files: never over an input, not in folders of other programs, whole or not at all, one process at a time."""
 
 import argparse
 import json
@@ -152,7 +152,7 @@ def started(*command: str, cwd: Path | None = None, **environment: str) -> "subp
 @pytest.mark.skipif(not has_fcntl, reason="needs locks of the system")
 @pytest.mark.parametrize("kind", ["file", "folder"])
 def test_the_next_one_removes_what_a_killed_process_left(kind: str, tmp_path: Path) -> None:
-    """Not what a living one writes, nor what is somebody else's, nor what may be another host's."""
+    """Not what a living process writes, nor files of other programs or of other hosts."""
     others = [tmp_path / f".paceline-{host}-{12 * '0'}.partial" for host in ("00000000", "11111111")]
     foreign = [tmp_path / name for name in ("a.partial", ".a.1.partial", f".paceline-{HOST}-0.partial", "x.lock")]
     for path in (*others, *foreign):
@@ -292,7 +292,7 @@ def test_updates_of_one_profile_at_once_keep_every_method(tmp_path: Path, monkey
     assert names <= {one.method for one in found.methods}
 
 
-def test_who_wants_a_file_alone_waits(tmp_path: Path) -> None:
+def test_exclusive_waits(tmp_path: Path) -> None:
     """Several that wait get it one after the other, also those that wait for a lock that is removed."""
     inside, most = 0, 0
 

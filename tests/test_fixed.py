@@ -426,10 +426,10 @@ def test_texts_written_together_and_from_several_threads() -> None:
     assert path_of(target).slab.taken == []
 
 
-# --- who goes this way --------------------------------------------------------------------------------------
+# --- which models are recorded --------------------------------------------------------------------------------------
 
 
-def test_on_a_cpu_nobody_does_unless_asked() -> None:
+def test_on_a_cpu_nothing_is_recorded_unless_asked() -> None:
     assert load_quietly(build("llama")).fixed is None
     assert HFTarget(build("llama"), fixed_shapes=False).fixed is None
     scaled = build("llama", rope_parameters={"rope_type": "dynamic", "factor": 2.0, "rope_theta": 10000.0})
@@ -566,7 +566,7 @@ def test_what_a_recording_cannot_repeat_is_refused_before_it(function: Callable[
         assert rehearse(function).equal(function())
 
 
-# --- the page that tells of it ------------------------------------------------------------------------------
+# --- the page in the docs ---------------------------------------------------------------------------------
 
 
 def page(language: str) -> list[str]:
@@ -717,7 +717,7 @@ def test_where_memory_ends_sequences_live_outside(monkeypatch: pytest.MonkeyPatc
 
 
 def test_rows_given_back_in_the_middle_of_a_move_are_left_behind(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A text that nobody wanted to the end gives its rows back when the garbage collector finds it: anywhere."""
+    """The garbage collector may close the rows of an abandoned text at any time."""
     target = fixed(record=direct)
     slab, staying, doomed = path_of(target).slab, filled(target, tokens(7)), filled(target, tokens(5))
     attach = Slab._attach
@@ -734,7 +734,7 @@ def test_rows_given_back_in_the_middle_of_a_move_are_left_behind(monkeypatch: py
 
 @pytest.mark.parametrize("gone", [False, True])
 def test_a_slot_is_given_back_by_whoever_has_it(gone: bool) -> None:
-    """The collector forgets rows before what holds them is closed; by then somebody else may have their slot."""
+    """Rows are garbage before they are closed; by then other rows may have their slot."""
     target = fixed(record=direct)
     slab, late = path_of(target).slab, slab_rows(target.open())
     slab._taken[0] = weakref.ref(Slab())  # type: ignore[assignment]  # dead, as the collector leaves it
@@ -746,28 +746,28 @@ def test_a_slot_is_given_back_by_whoever_has_it(gone: bool) -> None:
     assert slab.taken == ([] if gone else [again])
 
 
-def test_a_wish_for_many_rows_takes_memory_as_they_are_written() -> None:
-    """Every slot pays for the longest text, so nobody pays for a text that was only announced."""
+def test_requested_rows_take_memory_as_they_are_written() -> None:
+    """Every slot is as large as the longest text, so requested rows take no memory before they are written."""
     target = fixed(record=direct)
     slab, others = path_of(target).slab, [filled(target, tokens(5, i)) for i in range(4)]
     before = slab.nbytes
     assert len(slab.taken) == len(others)
-    wishful = target.open(3500)
-    read(target, wishful, tokens(100))
+    requesting = target.open(3500)
+    read(target, requesting, tokens(100))
     assert slab.capacity <= AHEAD
     assert slab.nbytes <= 2 * before * AHEAD // GRAIN  # the fifth slot doubled them
     written, moves = 100, 0
     while written < 3400:
         capacity = slab.capacity
-        read(target, wishful, tokens(100))
+        read(target, requesting, tokens(100))
         written += 100
         moves += slab.capacity != capacity
         assert written < slab.capacity <= bucket(written + AHEAD)
-        wishful.check()
+        requesting.check()
     assert moves <= 4
 
 
-def test_a_wish_that_does_not_fit_is_left_out() -> None:
+def test_requested_rows_that_do_not_fit_are_left_out() -> None:
     target = fixed(record=direct)
     slab, rows = path_of(target).slab, target.open()
     read(target, rows, tokens(5))
@@ -822,7 +822,7 @@ def test_lengths_are_rounded_up_by_a_quarter_at_most() -> None:
     assert all(length % piece_of(length) == 0 and length <= 64 * piece_of(length) for length in lengths)
 
 
-def test_a_shape_full_of_nobody_is_not_worth_it() -> None:
+def test_a_shape_of_mostly_padding_is_not_recorded() -> None:
     target, plain = fixed(record=direct), target_of("llama")
     pairs = [Pair(target, plain, tokens(9, i)) for i in range(16)]
     ends = [pairs[0], pairs[15]]

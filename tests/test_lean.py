@@ -131,8 +131,8 @@ def test_a_level_is_scored_behind_held_rows(name: str) -> None:
 
 
 @every_known
-def test_a_prompt_without_wishes_leaves_the_rows_that_the_model_would(name: str) -> None:
-    """Its last layer is not finished, which nobody can tell."""
+def test_a_prompt_that_wants_nothing_leaves_the_rows_that_the_model_would(name: str) -> None:
+    """Its last layer only writes keys and values."""
     target = load_quietly(build(name))
     scored = []
     for path in (lean_of(target), target.own):

@@ -1,4 +1,4 @@
-"""Packed weights: the same values in another order, and ordinary again for whoever asks."""
+"""Packed weights: the same values in another order, and ordinary again in copies and state dicts."""
 
 import copy
 import operator

@@ -145,7 +145,7 @@ OTHERS: dict[str, tuple[str, dict[str, Any], Mode, bool]] = {
         Mode.PACKED,
         True,
     ),
-    "a window that attention is not told of": (
+    "a window that attention does not get": (
         "phimoe",
         SIZES | {"sliding_window": 8, "num_local_experts": 4},
         Mode.MASKED,

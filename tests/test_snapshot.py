@@ -1,4 +1,4 @@
-"""A model that its owner changes is not played back as it was: whatever a recording took from it is looked up."""
+"""A model that its owner changes is not replayed as it was: recordings notice the change."""
 
 import gc
 import weakref
@@ -169,7 +169,7 @@ def test_a_forward_changes_nothing_that_is_looked_at(name: str) -> None:
 
 
 def test_memory_of_weights_stays_until_the_change_is_seen() -> None:
-    """Otherwise a replay would read what is somebody else's by then."""
+    """Otherwise a replay would read memory that is used for something else."""
     target = recorded(build("llama").requires_grad_(False))
     scored_anew(target)
     layer = target.model.get_decoder().layers[0].mlp.down_proj
