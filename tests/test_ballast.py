@@ -157,7 +157,7 @@ for cut in (fresh.zeros, fresh.noise):
 
 
 def test_new_weights_are_written_memory() -> None:
-    """Pages that were never written are one and the same page of zeros, and reading them is cheaper than reading weights.
+    """Pages that were never written are one page of zeros, and reading them is cheaper than reading weights.
 
     In a process of its own: in this one the allocator has pages to hand out that were written for something else.
     """
