@@ -17,7 +17,7 @@ from torch import nn
 
 from paceline.targets.hf.attention import AttentionOptions, KVCache, MaskScratch, PackedKVCache, Segment
 from paceline.targets.hf.own import Mode, OwnForward, joined
-from paceline.targets.hf.path import UNEXPECTED, ForwardJob, Found, Outputs, Path, Taps
+from paceline.targets.hf.path import UNEXPECTED, ForwardJob, ForwardPath, Found, Outputs, Taps
 from paceline.targets.hf.snapshot import DefinitionSnapshot, origin
 from paceline.targets.hf.variants import Inspection, Layer, LlamaModules
 
@@ -25,7 +25,7 @@ FIRST_TABLE = 1024
 """Positions in the first rotary table; each further one has at least twice as many."""
 
 
-class Lean(Path):
+class Lean(ForwardPath):
     """Computes models that `variants` knows. The model's own path gives it the mode and the early exit."""
 
     def __init__(self, own: OwnForward, inspection: Inspection) -> None:

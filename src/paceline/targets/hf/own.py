@@ -22,7 +22,7 @@ from transformers import AttentionInterface, Cache, PreTrainedConfig, PreTrained
 
 from paceline.targets.base import Request
 from paceline.targets.hf.attention import AttentionOptions, KVCache, MaskScratch, PackedKVCache, Segment, causal_mask
-from paceline.targets.hf.path import ForwardJob, Found, Path
+from paceline.targets.hf.path import ForwardJob, ForwardPath, Found
 from paceline.targets.hf.rope import RotatedRows, Switch, rotary_modules, rotary_position, rotated_as_of
 from paceline.targets.hf.taps import Anatomy, tapped
 from paceline.tree import Ints
@@ -165,7 +165,7 @@ def masks(segment: Segment, like: torch.Tensor, layer_types: Sequence[str], wind
     return by_kind if len(by_kind) > 1 else next(iter(by_kind.values()))
 
 
-class OwnForward(Path):
+class OwnForward(ForwardPath):
     """Calls the model, in the mode that the probe found."""
 
     def __init__(self, model: PreTrainedModel, switch: Switch | None, mode: Mode) -> None:

@@ -120,7 +120,7 @@ class Found:
         return scores
 
 
-class Path(Protocol):
+class ForwardPath(Protocol):
     """One way to compute a forward."""
 
     def takes(self, job: ForwardJob) -> bool:

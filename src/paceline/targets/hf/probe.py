@@ -24,7 +24,7 @@ from paceline.errors import UnsupportedModel
 from paceline.targets.base import Reach, Request, Rows
 from paceline.targets.hf.lean import Lean
 from paceline.targets.hf.own import Mode, Unsupported
-from paceline.targets.hf.path import UNEXPECTED, Path
+from paceline.targets.hf.path import UNEXPECTED, ForwardPath
 from paceline.targets.hf.probe_points import NEAR, ProbePoint, probe_points, sizes
 from paceline.targets.hf.target import HFTarget
 from paceline.tree import EMPTY, DraftTree, Ints
@@ -74,7 +74,7 @@ def _try_lean(target: HFTarget) -> None:
             target.fixed.lean = lean
 
 
-def _read_and_scored(target: HFTarget, path: Path) -> torch.Tensor:
+def _read_and_scored(target: HFTarget, path: ForwardPath) -> torch.Tensor:
     """Rows of a tree behind a short text, computed by one path."""
     prefix, line, other = (_tokens(target, count, salt) for salt, count in enumerate((PREFIX, DRAFT, DRAFT)))
     rows = target.open(PREFIX + 2 * DRAFT)

@@ -19,7 +19,7 @@ from paceline.targets.forked import note_use
 from paceline.targets.hf.fixed.replay import FixedPath
 from paceline.targets.hf.own import Mode, OwnForward
 from paceline.targets.hf.packed import identities, pack
-from paceline.targets.hf.path import ForwardJob, Path
+from paceline.targets.hf.path import ForwardJob, ForwardPath
 from paceline.targets.hf.rope import RotatedRows, Switch, context_length, rotation_groups
 from paceline.targets.hf.taps import Anatomy
 from paceline.targets.hf.variants import join_layers
@@ -62,11 +62,11 @@ class HFTarget(Target):
         self.switch = Switch.of(config)
         self.own = OwnForward(model, self.switch, mode)
         self.fixed = FixedPath.of(self.own, wanted=fixed_shapes, switching=self.switch is not None)
-        self.paths: list[Path] = [self.own] if self.fixed is None else [self.fixed, self.own]
+        self.paths: list[ForwardPath] = [self.own] if self.fixed is None else [self.fixed, self.own]
         self._one_at_a_time = threading.RLock() if self.fixed is None else self.fixed.slab.lock
 
     @contextmanager
-    def using(self, *paths: Path) -> Iterator[None]:
+    def using(self, *paths: ForwardPath) -> Iterator[None]:
         """Compute forwards by these paths only."""
         before, self.paths = self.paths, list(paths)
         try:

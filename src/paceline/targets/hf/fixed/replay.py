@@ -17,7 +17,7 @@ from paceline.targets.hf.fixed.slab import Slab, SlabRows
 from paceline.targets.hf.fixed.step import Result, Step
 from paceline.targets.hf.lean import Lean
 from paceline.targets.hf.own import Mode, OwnForward, Unsupported
-from paceline.targets.hf.path import UNEXPECTED, ForwardJob, Found, Path
+from paceline.targets.hf.path import UNEXPECTED, ForwardJob, ForwardPath, Found
 from paceline.targets.hf.snapshot import ModelSnapshot
 
 RECORDINGS = 48
@@ -29,7 +29,7 @@ COMPARED = 64
 """Rows of it that are compared."""
 
 
-class FixedPath(Path):
+class FixedPath(ForwardPath):
     """Scores drafts by replaying recordings. Other forwards, and models that cannot be recorded, use the model's own
     path over the same rows."""
 
