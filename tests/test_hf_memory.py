@@ -95,10 +95,10 @@ def test_what_transformers_copies_is_not_ours_whatever_the_folder_is_called() ->
 
 def test_a_long_text_stays_in_the_memory_set_aside_for_it() -> None:
     target = target_of("llama")
-    rows = target.open(2100)
-    session = write(target, tokens(CONTEXT), Lookup(), rows=rows, max_new_tokens=2000)
-    assert len(session.context.emitted) == 2000
-    assert {layer.capacity for layer in rows.layers.values()} == {2100}
+    rows = target.open(600)
+    session = write(target, tokens(CONTEXT), Lookup(), rows=rows, max_new_tokens=500)
+    assert len(session.context.emitted) == 500
+    assert {layer.capacity for layer in rows.layers.values()} == {600}
 
 
 @pytest.mark.parametrize("kind", TARGETS)
