@@ -1,4 +1,4 @@
-"""Scoring random drafts on the tiny models, and what a model finds when nothing of ours is in the way."""
+"""Scoring random drafts on the tiny models, and the logits of a model alone."""
 
 import warnings
 from functools import cache
