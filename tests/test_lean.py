@@ -461,7 +461,7 @@ def test_other_structures_and_other_modes_go_the_models_own_way() -> None:
     for name in sorted(FAMILIES.keys() - set(KNOWN)):
         assert Lean.of(HFTarget(build(name)).own) is None
     target = load_quietly(build("llama"))
-    target.mode = Mode.MASKED
+    target.own.mode = Mode.MASKED
     assert not is_taken(target)
 
 

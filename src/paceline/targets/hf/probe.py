@@ -110,7 +110,7 @@ def _find_mode(target: HFTarget) -> None:
     for shorten, mode in product((False, True), Mode):
         if shorten and not any(reason.startswith(FURTHER) for reason in modes):
             break
-        target.mode, (target.context_length, target.trusted) = mode, lengths
+        target.own.mode, (target.context_length, target.trusted) = mode, lengths
         try:
             _check_windows(target)
             reason = _probe(target) or _probe_further(target, shorten=shorten)

@@ -79,10 +79,6 @@ class HFTarget(Target):
         """How drafts reach the model's own forward."""
         return self.own.mode
 
-    @mode.setter
-    def mode(self, mode: Mode) -> None:
-        self.own.mode = mode
-
     @property
     def anatomy(self) -> Anatomy:
         return self.own.anatomy
