@@ -159,7 +159,8 @@ def test_a_sweep_that_ends_leaves_no_process_behind(ended: Any, place: Path, tmp
         command, cwd=tmp_path, env=os.environ | {"PYTHONPATH": paths}, stdout=-1, stderr=-1, text=True
     ) as process:
         assert process.stdout is not None
-        workers = [int(process.stdout.readline()) for _ in range(2)]
+        workers = [int(line) for line in (process.stdout.readline(), process.stdout.readline()) if line]
+        assert len(workers) == 2, process.communicate()
         # the one that was started last, after the pool had begun to wait for the death of the others
         os.kill(max(workers) if ended == "worker" else process.pid, signal.SIGKILL if ended == "worker" else ended)
         _, error = process.communicate(timeout=60)
