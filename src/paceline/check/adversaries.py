@@ -1,8 +1,8 @@
 """Drafters made to find mistakes rather than to save time.
 
-A model accepts few tokens of a lookup draft, and a draft that is refused at once proves little. `Oracle` knows plain
-decoding's text and spoils some of it, so drafts are accepted to every depth. `Recall` remembers what the model said
-after each token and looks at the public noise. `SelfDraft` samples from known laws for the rejection rule.
+A model accepts few tokens of a lookup draft, and a draft that is refused at once proves little. `OracleDrafter` knows
+plain decoding's text and spoils some of it, so drafts are accepted to every depth. `Recall` remembers the model's best
+tokens after each token and ranks them by the public noise. `SelfDraft` samples from known laws for the rejection rule.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ SPOILED = 0.2
 """The share of an oracle's tokens that are wrong on purpose."""
 
 
-class Oracle(Drafter):
+class OracleDrafter(Drafter):
     """Plain's own text, a fifth of it spoiled; as a tree, every true token has a false sibling with a child."""
 
     name = "oracle"
@@ -61,7 +61,7 @@ class Oracle(Drafter):
 
 
 class Recall(Drafter):
-    """Trees of what the model last said after each token, two children per node, ranked with the public noise."""
+    """Trees of the model's last best tokens after each token, two children per node, ranked by the public noise."""
 
     name = "recall"
     prompt_needs = Want(logits=True)
@@ -146,9 +146,9 @@ class SelfDraft(Drafter):
 
 SAMPLED = "(self, sampled)"
 ADVERSARIES: dict[str, Callable[[Recording], Drafter]] = {
-    "(oracle chain)": lambda plain: Oracle(plain.tokens, plain.target.vocab_size, tree=False),
-    "(oracle tree)": lambda plain: Oracle(plain.tokens, plain.target.vocab_size, tree=True),
-    "(whole oracle)": lambda plain: Oracle(plain.tokens, plain.target.vocab_size, tree=False, whole=True),
+    "(oracle chain)": lambda plain: OracleDrafter(plain.tokens, plain.target.vocab_size, tree=False),
+    "(oracle tree)": lambda plain: OracleDrafter(plain.tokens, plain.target.vocab_size, tree=True),
+    "(whole oracle)": lambda plain: OracleDrafter(plain.tokens, plain.target.vocab_size, tree=False, whole=True),
     "(recall with shared noise)": lambda plain: Recall(),
     SAMPLED: lambda plain: SelfDraft(plain.target),
 }

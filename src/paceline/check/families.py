@@ -20,7 +20,7 @@ from transformers import MODEL_FOR_CAUSAL_LM_MAPPING, PreTrainedConfig
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 from transformers.utils.logging import get_verbosity, set_verbosity
 
-from paceline.check.adversaries import Oracle
+from paceline.check.adversaries import OracleDrafter
 from paceline.check.tiny import VARIANTS, VOCABULARY, build, configuration
 from paceline.context import Context, Ending, Ints
 from paceline.drafters import Plain
@@ -201,13 +201,13 @@ def _session(target: HFTarget, reference: Reference, tree: bool | None) -> Sessi
     """About to write a text, by drafts of it in trees or chains, or by none."""
     ending = Ending(max_new_tokens=NEW_TOKENS, context_length=target.context_length)
     context = Context(reference.tokens[: reference.prompt], Sampling(), ending)
-    drafter = Plain() if tree is None else Oracle(reference.tokens, VOCABULARY, tree=tree)
+    drafter = Plain() if tree is None else OracleDrafter(reference.tokens, VOCABULARY, tree=tree)
     return Session(context, target, target.open(), drafter, Fixed(0 if tree is None else NODES), checked=True)
 
 
 def _inside_generate(target: HFTarget, reference: Reference) -> Ints:
     room = NEW_TOKENS if target.trusted is None else target.trusted - reference.prompt
-    ours = custom_generate(Oracle(reference.tokens, VOCABULARY, tree=True), planner=f"fixed:{NODES}")
+    ours = custom_generate(OracleDrafter(reference.tokens, VOCABULARY, tree=True), planner=f"fixed:{NODES}")
     prompt = reference.tokens[: reference.prompt]
     tokens: Ints = _generate(target.model, prompt, min(NEW_TOKENS, room), custom_generate=ours)[0].numpy()
     return tokens

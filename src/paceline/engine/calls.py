@@ -12,7 +12,7 @@ worth      planner     `Draft`             bool                  is the drafter'
 enrich     drafter     `Enrich`            `DraftTree`           the draft together with that of the expensive part
 cut        planner     `Draft`             `Cut`                 which nodes of the draft are worth scoring?
 score      target      `Request`           `Scores`              one forward over the root and the draft
-law        `Reader`    `Row`               `Distribution`        the law of the next token after one scored row
+law        `Reader`    `ScoredRow`         `Distribution`        the law of the next token after one scored row
 read       drafter     `Seen`              None                  read from the scores what `observe` needs
 observe    drafter     `Seen`              None                  learn from the round
 review     planner     `Outcome`           None                  learn from the round
@@ -106,7 +106,7 @@ class Timed:
         self._asked += seconds
 
 
-class Row(NamedTuple):
+class ScoredRow(NamedTuple):
     """A scored row, the one of the root or of a node of the draft, and the text that goes on after it."""
 
     scores: Scores
@@ -121,7 +121,7 @@ class Reader:
     """Turns scored rows into laws, those of several sequences together. On a device that works ahead of the host this
     is where the host waits, so it is a call of its own, with its own seconds."""
 
-    def law(self, rows: Sequence[Row]) -> list[Distribution | Exception]:
+    def law(self, rows: Sequence[ScoredRow]) -> list[Distribution | Exception]:
         """The law of the next token after each row, or what went wrong with it."""
         sampled = [
             Place(law, scores.row(node), c.tokens, noise) for scores, node, law, c, noise in rows if not law.argmax_only
@@ -133,7 +133,7 @@ class Reader:
 READER = Reader()
 
 
-def _best(row: Row) -> Distribution | Exception:
+def _best(row: ScoredRow) -> Distribution | Exception:
     """Of a law that is all on the best token, without its logits."""
     try:
         row.law.check_peak(row.scores.peak(row.node))

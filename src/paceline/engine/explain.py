@@ -71,8 +71,8 @@ class Phase:
 
     def _reason(self) -> str:
         known = [r.why for r in self.rounds if r.why is not None]
-        asleep = sum(r.why is None for r in self.rounds)
-        if asleep > len(known):
+        backed_off = sum(r.why is None for r in self.rounds)
+        if backed_off > len(known):
             return "drafting had not been worth its own time"
         if not any(r.proposed for r in self.rounds):
             return "there was nothing to draft"

@@ -17,7 +17,7 @@ from typing import Any
 from paceline.context import Context
 from paceline.drafters.base import Ask, Budget, Drafter, Enrich, Seen
 from paceline.engine.account import Ledger, Round
-from paceline.engine.calls import READER, Call, Flow, Reply, Row
+from paceline.engine.calls import READER, Call, Flow, Reply, ScoredRow
 from paceline.law import Dice, Distribution, KeyedDice, Law
 from paceline.planning.base import Cut, Draft, Outcome, Planner, Room
 from paceline.targets.base import NOTHING, Request, Rows, Target, Want
@@ -168,7 +168,7 @@ class Session:
             except StopIteration as end:
                 verdict: Verdict = end.value
                 return verdict
-            row = Row(scores, node, self._law, self.context, self._public)
+            row = ScoredRow(scores, node, self._law, self.context, self._public)
             found: Distribution | Exception = yield from self._call("law", READER, row)
             if isinstance(found, Exception):
                 raise found

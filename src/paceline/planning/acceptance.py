@@ -1,7 +1,7 @@
 """What drafts of a method bring by their size, and which size is best under given seconds.
 
-A method that finds nothing sends nothing, so a budget of 16 nodes costs a round of 17 rows only now and then: what
-counts at a size is the mean over the rounds that there are at that size, of the seconds of what they send.
+A method that finds nothing sends nothing, so a budget of 16 nodes costs a round of 17 rows only now and then. So the
+seconds of a size are the mean over its rounds of the seconds of what they send.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from numpy.typing import NDArray
 
 from paceline.files.shape import Amount, Count
 from paceline.planning.curve import Curves
-from paceline.planning.fits import Cubic, Floats, Optimum, Spline, optimum
+from paceline.planning.fits import Floats, Optimum, optimum
 from paceline.planning.timing import BatchSize, Nodes
 
 TELLING = 0.05
-"""So many accepted tokens per round are the least from which anything can be told."""
+"""Accepted tokens per round below which a prediction is not judged."""
 BOUNDS = 0.25, 4.0
 
 
@@ -36,7 +36,7 @@ class Point:
 
 @dataclass(frozen=True, kw_only=True)
 class Spot:
-    """What was told of a small size from the rounds of the largest, and what rounds of that size then brought."""
+    """Tokens per round predicted for a small size from the rounds of the largest, and those that it then brought."""
 
     nodes: Nodes
     foretold: Amount
@@ -44,28 +44,22 @@ class Spot:
 
     @property
     def ratio(self) -> float:
-        """Accepted tokens over those foretold, within `BOUNDS`; 1 where too few were foretold to tell."""
+        """Accepted tokens over predicted ones, within `BOUNDS`; 1 where too few were predicted."""
         if self.foretold - 1 < TELLING:
             return 1.0
         return min(max((self.found - 1) / (self.foretold - 1), BOUNDS[0]), BOUNDS[1])
 
 
 @dataclass(frozen=True, kw_only=True)
-class Choice:
-    """The best size for so many sequences, each about ``length`` long, and the curves that it comes from."""
+class Choice(Optimum):
+    """The best size for so many sequences, each about ``length`` long."""
 
     sequences: BatchSize
     length: Count
-    nodes: Nodes
     tokens_per_second: Amount
     """Expected of all sequences together, drafting included."""
     tokens_per_second_plain: Amount
     """Expected without drafts."""
-    fitted: Nodes
-    direct: Nodes
-    loss: float
-    seconds: Spline
-    tokens: Cubic
 
     @property
     def trusted(self) -> bool:
@@ -126,19 +120,14 @@ class Acceptance:
         """The best size under these seconds."""
         seconds = self.seconds(curves, sequences, length)
         sizes, tokens = [point.nodes for point in self.points], [point.tokens for point in self.points]
-        found: Optimum = optimum(sizes, tokens, seconds.tolist())
+        found = optimum(sizes, tokens, seconds.tolist())
         speeds = self.speeds(curves, sequences, length)
         return Choice(
+            **vars(found),
             sequences=sequences,
             length=length,
-            nodes=found.nodes,
             tokens_per_second=sequences * float(speeds[found.nodes]),
             tokens_per_second_plain=sequences * float(speeds[0]),
-            fitted=found.fitted,
-            direct=found.direct,
-            loss=found.loss,
-            seconds=found.seconds,
-            tokens=found.tokens,
         )
 
 

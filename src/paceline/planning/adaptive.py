@@ -26,7 +26,7 @@ from paceline.drafters.base import Budget, Drafter
 from paceline.planning.backoff import BEARABLE, BackOff, Running, Steady
 from paceline.planning.base import Cut, Draft, Outcome, Planner, Room, Why
 from paceline.planning.chances import Reliability, Trust
-from paceline.planning.choice import Choice, Machine, Weighed, along_paths, choose
+from paceline.planning.choice import ChosenNodes, RoundCosts, Weighed, along_paths, choose
 from paceline.planning.costs import Costs
 from paceline.planning.stored import find
 from paceline.planning.timing import Timing
@@ -47,7 +47,7 @@ STRONG = (0.3, 1.0)
 """Values of a cheap draft, in tokens, between which it is judged apart whether the expensive part is worth its time."""
 
 
-class Pending(NamedTuple):
+class UndecidedDraft(NamedTuple):
     """A draft on which the text has not decided yet: how far it has followed, and up to which of its tokens."""
 
     tree: DraftTree
@@ -95,7 +95,7 @@ class Knowledge:
     saved: float = BEARABLE
     """How much time probe nodes may lose, in plain rounds; at first as much as a source may."""
     round: RoundState = field(default_factory=RoundState)
-    pending: WeakKeyDictionary[Context, list[Pending]] = field(default_factory=WeakKeyDictionary)
+    pending: WeakKeyDictionary[Context, list[UndecidedDraft]] = field(default_factory=WeakKeyDictionary)
 
     @property
     def backoff(self) -> BackOff:
@@ -124,10 +124,10 @@ class Knowledge:
     def _odds(self, tree: DraftTree) -> Floats:
         return (self.reliability.levels if tree.drawn else self.reliability.odds)(tree, tree.depths())
 
-    def choose(self, drafts: Sequence[Weighed], length: int) -> Choice:
+    def choose(self, drafts: Sequence[Weighed], length: int) -> ChosenNodes:
         """The nodes worth scoring of drafts for texts of about this length."""
         batch = self.round.batch
-        machine = Machine(
+        machine = RoundCosts(
             seconds=partial(self.costs.seconds, sequences=batch, length=length),
             tried=self.costs.tried(sequences=batch, length=length),
             rate=self.rate,
@@ -154,12 +154,12 @@ class Knowledge:
         context = outcome.context
         waiting = self.pending.pop(context, [])
         if len(outcome.proposed):
-            waiting.append(Pending(outcome.proposed, ROOT, len(context) - len(outcome.tokens)))
+            waiting.append(UndecidedDraft(outcome.proposed, ROOT, len(context) - len(outcome.tokens)))
         left = []
         for tree, node, place in waiting:
             reached = self.reliability.learn(tree, node, context.tokens[place:].tolist())
             if reached is not None:
-                left.append(Pending(tree, reached, len(context)))
+                left.append(UndecidedDraft(tree, reached, len(context)))
         if left and context.finish is None:
             self.pending[context] = left
 

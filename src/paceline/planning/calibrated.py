@@ -7,7 +7,7 @@ size under the new curve is taken if it is better by more than `GAIN`. Every tri
 time until the next, so what trials cost is bounded.
 
 None of that happens under the rejection rule, where the text may depend on the size of drafts: there the stored size
-of a single text stands, whoever writes beside it.
+of a single text stands, whatever is written beside it.
 """
 
 from __future__ import annotations
@@ -94,11 +94,11 @@ class Calibrated(Planner):
 
     @staticmethod
     def _counts(key: Key, contexts: Sequence[Context]) -> bool:
-        """Whether such a round tells of the machine. Others take no part in a trial, which they could not end."""
+        """Whether such a round measures the machine. Others take no part in a trial, which they could not end."""
         return key[0] == len(contexts) and all(context.foreseeable for context in contexts)
 
     def _alone(self, room: Room) -> int:
-        """The stored size for a text that is written alone: who else writes beside it is no part of its text."""
+        """The stored size for a text that is written alone: other texts of the batch must not change this one."""
         return self._sizes[self._key([len(room.context)])]
 
     def review(self, outcomes: Sequence[Outcome]) -> None:

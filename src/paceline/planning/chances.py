@@ -51,7 +51,7 @@ class Trust:
 
     def learn(self, expected: float, came: float) -> None:
         """A draft was expected to bring so many tokens, at this share, and brought so many. Rounds without one count,
-        too: who is trusted too little to be sent is given another chance in time."""
+        too: drafts that are trusted too little to be sent get another chance in time."""
         promised = expected / self.share
         self._promised += (1 - FORGOTTEN) * (TRUSTING - self._promised) + promised
         self._came += (1 - FORGOTTEN) * (TRUSTING - self._came) + came

@@ -75,7 +75,7 @@ def along_paths(tree: DraftTree, odds: Floats) -> Floats:
     return np.array(paths)
 
 
-class Machine(NamedTuple):
+class RoundCosts(NamedTuple):
     """What time costs in this round."""
 
     seconds: Callable[[int], Floats]
@@ -90,7 +90,7 @@ class Machine(NamedTuple):
     """How much of what chosen nodes promise comes true."""
 
 
-class Choice(NamedTuple):
+class ChosenNodes(NamedTuple):
     """The nodes of each draft that are worth scoring, what they are worth beyond their time (in tokens), and why."""
 
     nodes: list[Bools]
@@ -98,7 +98,7 @@ class Choice(NamedTuple):
     why: Why
 
 
-def choose(drafts: Sequence[Weighed], machine: Machine) -> Choice:
+def choose(drafts: Sequence[Weighed], machine: RoundCosts) -> ChosenNodes:
     """The best part of drafts that are scored together."""
     held = sum(0 if one.held is None else int(one.held.sum()) for one in drafts)
     chances = np.concatenate([one.free for one in drafts])
@@ -126,4 +126,4 @@ def choose(drafts: Sequence[Weighed], machine: Machine) -> Choice:
         chance=float(gains[1]) if len(order) else 0.0,
         price=rate * float(seconds[min(first + 1, len(seconds) - 1)] - plain),
     )
-    return Choice(chosen, float(values[count]), why)
+    return ChosenNodes(chosen, float(values[count]), why)
