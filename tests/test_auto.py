@@ -1,4 +1,4 @@
-"""`auto`: one tree of the cheap sources, and the dear one where it is worth its time."""
+"""`auto`: one tree of the cheap sources, and the expensive one where it is worth its time."""
 
 from collections.abc import Callable, Sequence
 
@@ -49,7 +49,7 @@ class Part(Drafter):
 def made_of(*tokens: Sequence[int]) -> tuple[Auto, list[Part]]:
     """An `auto` with a draft model whose parts are replaced."""
     auto = Auto(model=TableTarget(habitual(memory=1), SIZE))
-    parts = [Part(name, told) for name, told in zip(("one", "two", "dear"), tokens, strict=True)]
+    parts = [Part(name, told) for name, told in zip(("one", "two", "expensive"), tokens, strict=True)]
     auto.cheap, auto.expensive, auto.parts = tuple(parts[:2]), tuple(parts[2:]), tuple(parts)
     return auto, parts
 
@@ -87,7 +87,7 @@ def test_enriched_drafts_remember_all_sources_and_only_those_that_were_asked_for
     assert set(first.sources) == {"one+two", "one", "two"}
     assert not expensive.asked
     [more] = auto.enrich([Enrich(states[1], budget, second)])
-    assert set(more.sources) == {"one+two+dear", "one+dear", "two", "dear"}
+    assert set(more.sources) == {"one+two+expensive", "one+expensive", "two", "expensive"}
     assert len(expensive.asked) == 1
 
 

@@ -203,7 +203,7 @@ def _parameters(factory: Factory) -> dict[str, inspect.Parameter] | None:
 
 
 def _kind(parameter: inspect.Parameter) -> type:
-    """What an option's text is read as: what its annotation says, or else the type of its default."""
+    """The type that an option's text is read as: that of its annotation, or else of its default."""
     words = set(re.findall(r"\w+", inspect.formatannotation(parameter.annotation)))
     for kind in (bool, float, int, str):
         if kind.__name__ in words:

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from paceline.context import Context
 from paceline.drafters.base import Drafter, Seen
-from paceline.drafters.noise import Chances, SharedNoise, wants_noise
+from paceline.drafters.noise import Chances, SharedNoise, hides_noise, wants_noise
 from paceline.errors import InputError
 from paceline.targets.base import Target, Want
 from paceline.targets.reading import Top
@@ -24,7 +24,7 @@ from paceline.tree import ROOT, Ints
 from paceline.vocabulary import Vocabulary
 
 
-class Store:
+class SuccessorStore:
     """``[vocabulary, width]``: tokens, best first, and their probabilities, 0 where nothing is known. Every token that
     a row names has a row itself.
 
@@ -97,16 +97,17 @@ def renumbered(parents: Ints, chosen: Ints) -> Ints:
 
 
 @dataclass(eq=False)
-class Text:
+class StoreState:
     """One sequence, the store that it uses, and the noise by which candidates are ranked, if by any."""
 
     context: Context
-    store: Store
+    store: SuccessorStore
     noise: SharedNoise | None
 
 
-class Storing(Drafter):
-    """A drafter that learns from the best tokens of scored rows: into one store for all texts, or one for each."""
+class StoreDrafter(Drafter):
+    """A drafter that learns from the best tokens of scored rows: into one store for all texts, or one for each.
+    Under hidden coins every text has its own (`hides_noise`)."""
 
     def __init__(self, *, width: int, noise: str, store: str, prefill: bool) -> None:
         if store not in ("shared", "private"):
@@ -116,7 +117,7 @@ class Storing(Drafter):
         if prefill:
             self.prompt_needs = Want(top=width, logits=True)
         self._prefill = prefill
-        self._shared = Store(width) if store == "shared" else None
+        self._shared = SuccessorStore(width) if store == "shared" else None
         self._width = width
         self._size = 0
         self._target: ReferenceType[Target] | None = None
@@ -131,18 +132,18 @@ class Storing(Drafter):
         if self._shared is not None:
             self._shared.reset(self._size)
 
-    def open(self, context: Context) -> Text:
-        return Text(context, self._store(), SharedNoise.of(context, self._noise))
+    def open(self, context: Context) -> StoreState:
+        return StoreState(context, self._store(context), SharedNoise.of(context, self._noise))
 
-    def _store(self) -> Store:
+    def _store(self, context: Context) -> SuccessorStore:
         """The store of a new text."""
-        if self._shared is not None:
+        if self._shared is not None and not hides_noise(context):
             return self._shared
-        own = Store(self._width)
+        own = SuccessorStore(self._width)
         own.reset(self._size)
         return own
 
-    def _learn(self, seen: Seen, store: Store) -> tuple[Top, Chances] | None:
+    def _learn(self, seen: Seen, store: SuccessorStore) -> tuple[Top, Chances] | None:
         """Keep the best tokens of a round's rows, or of a prompt's; returns them, or None where they are not read."""
         if not seen.verdict.tokens and not self._prefill:
             return None

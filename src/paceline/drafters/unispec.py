@@ -23,7 +23,7 @@ import numpy as np
 from paceline.context import Context
 from paceline.drafters.base import Budget, Seen
 from paceline.drafters.noise import Chances, Ids, SharedNoise
-from paceline.drafters.store import Storing, Text, renumbered
+from paceline.drafters.store import StoreDrafter, StoreState, renumbered
 from paceline.errors import InputError
 from paceline.tree import EMPTY, ROOT, DraftTree, Floats, Ints
 
@@ -34,7 +34,7 @@ BELOW = 1 - 1e-12
 
 
 @dataclass(eq=False)
-class Guessed(Text):
+class UniSpecState(StoreState):
     """One sequence, and the candidates for the place of its last token."""
 
     others: Ids | None = None
@@ -64,7 +64,7 @@ class Candidates:
         return here
 
 
-class UniSpec(Storing):
+class UniSpec(StoreDrafter):
     """Algorithm 1 of the paper but for its calibration, which is a planner's."""
 
     name = "unispec"
@@ -104,19 +104,19 @@ class UniSpec(Storing):
         self._later = f"{self.name}-next"
         self._both = f"{self.name}+{self._later}"
 
-    def open(self, context: Context) -> Guessed:
-        return Guessed(context, self._store(), SharedNoise.of(context, self._noise and self._ranks is None))
+    def open(self, context: Context) -> UniSpecState:
+        return UniSpecState(context, self._store(context), SharedNoise.of(context, self._noise and self._ranks is None))
 
     def observe(self, seen: Sequence[Seen]) -> None:
         for one in seen:
-            text: Guessed = one.state
+            text: UniSpecState = one.state
             found = self._learn(one, text.store)
             if found is not None:
                 path = one.verdict.path
                 last = path[-1] + 1 if path else 0
                 text.others, text.chances = _wide(found[0].ids[last], self.k), _wide(found[1][last], self.k)
 
-    def propose_one(self, state: Guessed, budget: Budget) -> DraftTree:
+    def propose_one(self, state: UniSpecState, budget: Budget) -> DraftTree:
         if budget.empty:
             return EMPTY
         depth = min(self.depth, budget.depth)
@@ -126,7 +126,7 @@ class UniSpec(Storing):
             self._grow(state, found, depth)
         return self._chosen(found, names, budget.nodes)
 
-    def _first(self, text: Guessed, found: Candidates) -> list[str]:
+    def _first(self, text: UniSpecState, found: Candidates) -> list[str]:
         """Adds the candidates for the next token; returns the source of each. One that both sources name is one
         candidate."""
         root, store = text.context.root, text.store
@@ -154,7 +154,7 @@ class UniSpec(Storing):
         found.add(np.array(list(first), np.int64), chances, chances, ROOT)
         return list(names.values())
 
-    def _believed(self, text: Text, chances: Chances, ids: Ids, place: int) -> Chances:
+    def _believed(self, text: StoreState, chances: Chances, ids: Ids, place: int) -> Chances:
         """The probability of each candidate, as far as it is known; 0 for the places of a row that hold none."""
         if text.noise is not None:
             return text.noise.wins(chances, ids, place)
@@ -163,7 +163,7 @@ class UniSpec(Storing):
             return ranked
         return chances
 
-    def _grow(self, text: Text, found: Candidates, depth: int) -> None:
+    def _grow(self, text: StoreState, found: Candidates, depth: int) -> None:
         """Adds all further levels, as far as nodes are worth going on from."""
         ends, store, here = text.context.ending.eos, text.store, slice(0, found.count)
         rows = len(store)
