@@ -75,6 +75,12 @@ def rows_of(kind: str, count: int = 12) -> torch.Tensor:
     return torch.stack([ROWS[kind](normal(seed)) for seed in range(count)])
 
 
+@pytest.fixture(autouse=True)
+def small_rows_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rows as small as these race whole on the host, where that is faster."""
+    monkeypatch.setattr(module, "WIDE", 0)
+
+
 def coins_of(count: int) -> list[tuple[Noise, int]]:
     """Of a few texts; some rows share a place."""
     return [(Noise(2**63 + number // 5, number % 3), 1000 + number // 2) for number in range(count)]

@@ -150,7 +150,11 @@ def _each(jobs: Sequence[tuple[Path, Settings, Pair]], workers: int) -> Iterator
     # started anew rather than split off, for tokenizers and the counting engine have threads
     pool = ProcessPoolExecutor(min(workers, len(jobs)), multiprocessing.get_context("spawn"), _alone)
     try:
-        for done in as_completed([pool.submit(measure, job) for job in jobs]):
+        pairs = [pool.submit(measure, job) for job in jobs]
+        # The pool looks at the workers it had when a job came, and starts another only after that: without one more
+        # job, the death of the last worker would be seen when another one has finished, hours later.
+        pool.submit(int)
+        for done in as_completed(pairs):
             yield done.result()
     except BrokenProcessPool:
         raise ValueError(
