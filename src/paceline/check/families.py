@@ -42,11 +42,11 @@ SEEDS = 4
 VARIED = 5
 """A text of fewer different tokens would hide mistakes; another seed is tried."""
 TIE = 1e-4
-"""Of the logits' deviation: two best tokens this close may change places between kernels."""
+"""Two best tokens closer than this share of the logits' deviation may change places between kernels."""
 
 
 class Support(StrEnum):
-    """What became of a configuration, best first."""
+    """The verdict on a configuration, best first."""
 
     EXACT = "exact"
     CHAINS = "chains"
@@ -137,7 +137,7 @@ def _verdict(config: PreTrainedConfig) -> tuple[Support, str]:
 
 @dataclass(frozen=True)
 class Reference:
-    """What transformers wrote after a prompt, and the logits it chose from."""
+    """The text of transformers after a prompt, and the logits it chose from."""
 
     tokens: Ints
     prompt: int
@@ -154,7 +154,7 @@ def _references(config: PreTrainedConfig) -> tuple[int, list[Reference]]:
 
 
 def _generated(config: PreTrainedConfig, seed: int, length: int) -> Reference:
-    """By a new model, since a rotary embedding may remember the longest text that it has seen."""
+    """A reference by a new model, since a rotary embedding may remember the longest text that it has seen."""
     prompt = np.random.default_rng(length).integers(2, VOCABULARY, length)
     found = _generate(build(config, seed), prompt, NEW_TOKENS, return_dict_in_generate=True, output_logits=True)
     logits = torch.cat(found.logits)

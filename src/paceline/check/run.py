@@ -34,9 +34,9 @@ from paceline.verify import Rule
 from paceline.vocabulary import Vocabulary
 
 ASSISTED = ("assistant", "assistant:top=4", "assistant:beams=3,noise=none")
-"""What is checked besides where there is a draft model."""
+"""Methods that are checked as well where there is a draft model."""
 WITH_DICTIONARY = ("dictionary", "hybrid", "dictionary+lookup")
-"""What is checked besides where a dictionary for the model's tokenizer is shipped."""
+"""Methods that are checked as well where a dictionary for the model's tokenizer is shipped."""
 LAW = "(law against transformers)"
 ROWS = "(rows against the model)"
 BATCHES = (1, 8)

@@ -1,4 +1,4 @@
-"""The same count on many machines, by Ray: blocks of the corpus are counted apart, then each part is summed over all.
+"""Counting on many machines, by Ray: blocks of the corpus are counted apart, then each part is summed over all.
 
 The corpus is read here and sent out, so no other machine needs its files. Each part comes back as its most frequent
 n-grams only, which hold those of the whole.
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 Limits = tuple[int, int, int]
 """Order, least count and limit."""
 Resources = tuple[str, Path | None]
-"""What each task may use: memory, and a folder for what does not fit."""
+"""The memory that each task may use, and a folder for what does not fit."""
 BLOCKS_PER_CPU = 2
 """Blocks that wait or are counted, for each processor; more would only fill Ray's store."""
 

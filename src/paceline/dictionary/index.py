@@ -66,7 +66,7 @@ class Match(NamedTuple):
     first: float
     """The log-probability of the first of them, rounded to a level."""
     rest: float
-    """That of each later one."""
+    """The log-probability of each later one."""
 
 
 class Dictionary:
@@ -234,5 +234,5 @@ def _keys(entries: Entries, width: int) -> list[bytes]:
 
 
 def _version() -> bytes:
-    """Of MARISA's library, which fixes its format."""
+    """The version of MARISA's library, which fixes its format."""
     return version("marisa-trie").encode()[:16]

@@ -1,4 +1,4 @@
-"""What a word is, and how a line of text is cut into n-grams of words.
+"""The definition of a word, and of the n-grams of words in a line of text.
 
 A **word** is a run of letters, marks and digits, with single apostrophes inside (``комп'ютер``, ``l'eau``). Scripts
 that put no spaces between words have no such runs: there a word is one character with its marks (``我``, ``ก็``).

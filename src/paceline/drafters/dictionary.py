@@ -36,7 +36,7 @@ from paceline.vocabulary import Vocabulary
 
 NAME = "dictionary"
 KEPT = 31 / 32
-"""What an entry leaves of the weight of those looked up before it, in the share of entries that came true."""
+"""The weight that earlier entries keep with each new one, in the share of entries that came true."""
 HOPELESS = 0.1
 """A dictionary with a smaller share of entries that come true drafts nothing, unless it is the only source."""
 READ = 64

@@ -30,13 +30,13 @@ from paceline.errors import InputError
 from paceline.tree import EMPTY, ROOT, DraftTree, Floats, Ints
 
 SHARES = (0.5, 0.2, 0.3)
-"""Of after, beside and anywhere, at first."""
+"""The first shares of after, beside and anywhere."""
 LEARNING = 0.03
 """How much of the shares one token decides."""
 LEAST = 0.02
 """No share falls below this: an estimate that was useless for long may become useful again."""
 FADING = 0.995
-"""What one row leaves of the rows before it, in what is probable anywhere."""
+"""The weight that earlier rows keep with each new row, in the probabilities of anywhere."""
 HEAVIEST = 1e12
 """Before the newest row weighs this, all weights are scaled down, and the oldest rows are forgotten."""
 RENEWED = 8
@@ -64,7 +64,7 @@ class Anywhere:
         self._most = most
         self._rounds = 0
         self._weight = 1.0
-        """Of the newest row. It grows, which spares a pass over the vocabulary to let the others fade."""
+        """The newest row's weight. It grows with each row, so that older ones fade without a pass over the vocabulary."""
         self.shares = np.array(SHARES)
         self.unasked = count()
         """Rounds in which a text wanted no draft."""
@@ -105,7 +105,7 @@ class ForesightState(StoreState):
     anywhere: Anywhere
     ids: Ids | None = None
     chances: Chances | None = None
-    """Of the row that chose the root."""
+    """The candidates of the row that chose the root, and their probabilities."""
     asked: bool = True
     """Whether a draft was wanted in this round."""
     spared: bool = False

@@ -105,7 +105,7 @@ class Window:
         return None if MISSING in rows else np.array(rows)
 
     def places(self) -> Ints:
-        """Where the answers to the newest level stand, counted from the root's successor."""
+        """The positions of the answers to the newest level, counted from the root's successor."""
         return np.arange(self.width) + len(self.levels) - 1
 
     def move(self, root: int, said: Sequence[int], text: Ints) -> list[tuple[int, ...]]:

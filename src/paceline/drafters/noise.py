@@ -63,11 +63,11 @@ class SharedNoise:
         return cls(context) if wanted and context.foreseeable and not context.sampling.greedy else None
 
     def exponentials(self, ahead: int, ids: Ints) -> Floats:
-        """Of several tokens at one place."""
+        """The exponentials of several tokens at one place."""
         return self._context.exponentials(ahead, ids)
 
     def speeds(self, weights: dict[int, float], ahead: int) -> dict[int, float]:
-        """Of tokens at one place, weighed at the settings' temperature already."""
+        """The speeds of tokens at one place, from weights at the settings' temperature."""
         exponentials = self.exponentials(ahead, np.array(list(weights), np.int64)).tolist()
         return {token: weight / time for (token, weight), time in zip(weights.items(), exponentials, strict=True)}
 
@@ -103,7 +103,7 @@ class SharedNoise:
 
 
 def choices(scores: Scores, rows: Ints, noise: SharedNoise | None, ahead: Ints) -> Ints:
-    """What the target would say after each of the ``rows``, at the places ``ahead``: without noise its likeliest."""
+    """The target's choices after each of the ``rows``, at the places ``ahead``; without noise its likeliest tokens."""
     found: Ints = scores.choices()[rows] if noise is None else noise.samples(scores, rows, ahead)
     return found
 

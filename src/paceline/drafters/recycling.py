@@ -36,9 +36,9 @@ class Template:
     starts: tuple[int, ...]
     """Where each level begins, and where the last one ends."""
     above: tuple[Ints, ...]
-    """Of each level after the first, the nodes that it hangs from, each once."""
+    """For each level after the first: the parents of its nodes, each once."""
     among: tuple[Ints, ...]
-    """And which of those each of its nodes hangs from."""
+    """For each level after the first: the number of each node's parent among those."""
 
 
 @lru_cache(maxsize=256)
@@ -98,7 +98,7 @@ class Recycling(StoreDrafter):
     def _candidates(
         self, text: StoreState, above: Ints, place: int, among: Ints | int, ranks: Ints
     ) -> tuple[Ids, Chances]:
-        """Of the tokens ``above``, the candidates of the given ``ranks``; ``among`` names the row of each."""
+        """The candidates of the given ``ranks`` after the tokens ``above``; ``among`` is the row of each."""
         ids, chances = text.store.tokens.take(above, 0), text.store.chances.take(above, 0)
         if text.noise is None:
             return ids[among, ranks], chances[among, ranks]

@@ -165,7 +165,7 @@ def _single(text: str, spec: str, given: dict[str, Any], taken: list[str]) -> Dr
 
 
 def _options(name: str, factory: Factory, text: str, given: dict[str, Any]) -> dict[str, Any]:
-    """What is written after a method's name, and of what is ``given`` whatever the method takes and does not name."""
+    """The options in a method's spec, and those ``given`` options that the method takes and its spec leaves out."""
     known = _parameters(factory)
     options: dict[str, Any] = {}
     for pair in _parted(text, ",") if text else ():

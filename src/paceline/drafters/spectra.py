@@ -200,7 +200,7 @@ class Spectra(Drafter):
         return tree if state.window is None else merge([tree, state.window.tree(self.name)])
 
     def _retrieved(self, state: SpectraState, corpus: Datastore, budget: Budget) -> DraftTree:
-        """What followed in the corpus. Together its places weigh as much as the matched ending is long."""
+        """The draft from the corpus. Together its places weigh as much as the matched ending is long."""
         ending = state.context.tokens[-KEY:].tolist()
         found = corpus.following(ending, PLACES, 2 * (self.level - 1))
         weights = [size * ELSEWHERE / len(found) for _, size in found]

@@ -70,7 +70,7 @@ class SuccessorStore:
 
 
 def probabilities(top: Top) -> Chances:
-    """Of the best tokens after each row; 0 after a row of no numbers."""
+    """The probabilities of the best tokens after each row; 0 after a row that is not numbers."""
     with np.errstate(invalid="ignore"):
         found: Chances = np.exp(top.logits - top.log_z[:, None].astype(np.float32))
     np.fmax(found, 0.0, out=found)

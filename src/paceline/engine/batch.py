@@ -36,7 +36,7 @@ WORTH_WAITING = 16
 
 
 class Turn(NamedTuple):
-    """What a step brought one sequence. With ``ended`` it has left: finished, or failed with ``error``."""
+    """One sequence's part of a step. With ``ended`` it has left: finished, or failed with ``error``."""
 
     session: Session
     emissions: list[Emission]
@@ -83,7 +83,7 @@ class Seat:
             error.add_note(f"and then, closing the sequence: {another}")
 
     def turn(self) -> Turn:
-        """What came since the last turn."""
+        """The emissions since the last turn."""
         new = self.session.emissions[self.given :]
         self.given += len(new)
         return Turn(self.session, new, self.call is None, self.error)
@@ -185,7 +185,7 @@ class Batch:
             raise InputError("a batch is stepped and closed by its owner, not from inside one of its sequences")
 
     def _closed(self) -> list[Exception]:
-        """What went wrong in closing, if anything did; all are closed in any case."""
+        """Close all sequences; the errors of those that failed to close."""
         seats, self._seats, self._waiting = self._seats, [], []
         return [error for seat in seats if (error := _closed(seat.timed.flow)) is not None]
 
@@ -266,7 +266,7 @@ def _common(one: Ints, other: Ints) -> int:
 
 
 def _closed(flow: Flow) -> Exception | None:
-    """What went wrong in closing, if anything did."""
+    """Close a sequence; the error if that failed."""
     try:
         flow.close()
     except Exception as error:

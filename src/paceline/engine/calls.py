@@ -43,7 +43,7 @@ ROLES = {
     **dict.fromkeys(("propose", "enrich"), "drafter"),
     **dict.fromkeys(("score", "law"), "model"),
 }
-"""Who is asked, in messages."""
+"""The name of the answering part, for messages."""
 
 
 class Call(NamedTuple):
@@ -134,7 +134,7 @@ READER = Reader()
 
 
 def _best(row: ScoredRow) -> Distribution | Exception:
-    """Of a law that is all on the best token, without its logits."""
+    """A law that is all on the best token, made without its logits."""
     try:
         row.law.check_peak(row.scores.peak(row.node))
     except ValueError as error:

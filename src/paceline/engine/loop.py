@@ -300,7 +300,7 @@ class Session:
 
 @dataclass(frozen=True)
 class Drafted:
-    """What the drafter proposed, and the part of it that is scored."""
+    """The drafter's proposal, and the part of it that is scored."""
 
     tree: DraftTree
     cut: Cut

@@ -1,4 +1,4 @@
-"""What drafts of a method bring by their size, and which size is best under given seconds.
+"""Tokens that drafts of a method bring by their size, and the best size under given seconds.
 
 A method that finds nothing sends nothing, so a budget of 16 nodes costs a round of 17 rows only now and then. So the
 seconds of a size are the mean over its rounds of the seconds of what they send.
@@ -101,7 +101,7 @@ class Acceptance:
         return np.where(np.asarray(sizes) == 0, 0.0, found)
 
     def seconds(self, curves: Curves, sequences: int = 1, length: int = 0) -> Floats:
-        """Of a round at each of the points, drafting included."""
+        """Seconds of a round at each of the points, drafting included."""
         rounds = [
             float(shares @ curves.seconds(np.arange(len(shares)) + sequences, sequences, length))
             for shares in (_together(point.sent, sequences) for point in self.points)

@@ -62,9 +62,9 @@ class RoundState:
     batch: int = 1
     """How many sequences are in it."""
     value: float = 0.0
-    """What its drafts are worth, in tokens, the time of probe nodes apart."""
+    """The value of its drafts, in tokens, the time of probe nodes apart."""
     offered: float = 0.0
-    """The same of the cheap parts by themselves, where expensive ones ran."""
+    """The value of the cheap parts by themselves, where expensive ones ran."""
     why: Why | None = None
     probed: bool = False
     """Whether probe nodes are scored."""
@@ -74,22 +74,22 @@ class RoundState:
 
 @dataclass(eq=False)
 class Knowledge:
-    """What is known of drafts and of time: of all texts, or of one that must not depend on any other."""
+    """A planner's knowledge of drafts and of time: from all texts, or from one that must not depend on any other."""
 
     costs: Costs
     live: bool
     reliability: Reliability = field(default_factory=Reliability)
     running: dict[int, Running] = field(default_factory=dict)
-    """By batch size."""
+    """Batch size -> the recent rate."""
     trust: Trust = field(default_factory=Trust)
     backoffs: dict[int, BackOff] = field(default_factory=dict)
     """The drafter's, by batch size: drafts that pay for one text may not for eight."""
     expensive: tuple[BackOff, ...] = field(default_factory=lambda: tuple(BackOff() for _ in range(len(STRONG) + 1)))
     """The expensive part's, by the class of the cheap draft beside it."""
     cheap_time: Steady = field(default_factory=Steady)
-    """What drafting takes without the expensive part."""
+    """Seconds of drafting without the expensive part."""
     whole_time: Steady = field(default_factory=Steady)
-    """What it takes with it."""
+    """Seconds of drafting with it."""
     reach: float = 8.0
     """How many nodes were recently worth sending, at most."""
     saved: float = BEARABLE
@@ -319,7 +319,7 @@ def _judge(known: Knowledge, why: Why, drafting: float, spared: float) -> None:
 
 
 _COSTS: WeakKeyDictionary[Target, dict[Want, Costs]] = WeakKeyDictionary()
-"""What is known of every target's rounds, by what is read in them: it holds for all methods and texts."""
+"""The costs of every target's rounds by what is read in them, for all methods and texts."""
 
 
 def costs_of(target: Target, want: Want) -> Costs:

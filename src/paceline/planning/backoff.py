@@ -13,9 +13,9 @@ TRIED = 8
 BEARABLE = 0.3
 """How many tokens it may cost before, if every round of it costs some."""
 RUN = 0.97
-"""What a round leaves of the weight of those before, in the running rate."""
+"""The weight that earlier rounds keep with each new one, in the running rate."""
 NOTED = 0.9
-"""The same for what drafting takes and brings."""
+"""The same for the seconds and the value of drafting."""
 
 
 @dataclass(eq=False)
@@ -56,10 +56,10 @@ class BackOff:
     left out for longer the more it lost."""
 
     value: float = 0.0
-    """Of a round with it, recently."""
+    """The recent value of a round with it, in tokens."""
     rounds: int = 0
     lost: float = 0.0
-    """By the rounds with it so far."""
+    """Tokens lost by the rounds with it so far."""
     left: int = 0
     """Rounds for which it is still left out."""
 

@@ -39,7 +39,7 @@ DRIFT = 1.2
 TRIED = 6
 """Rounds of each size in a trial."""
 GAIN = 0.03
-"""What another size must gain to be taken."""
+"""The share of throughput that another size must gain to be taken."""
 PATIENCE = 64, 4096
 """Rounds between trials, at first and at most."""
 AGAIN = 2048
@@ -176,7 +176,7 @@ def calibrated(drafter: Drafter, target: Target) -> Calibrated:
 
 
 def identity(drafter: Drafter) -> tuple[str, list[Target]]:
-    """What measurements of a drafter are kept under: its spec, and the models that it drafts with."""
+    """The key of a drafter's measurements: its spec, and the models that it drafts with."""
     return drafter.spec or drafter.name, list(drafter.models)
 
 

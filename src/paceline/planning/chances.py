@@ -23,30 +23,30 @@ EDGES = np.log([0.01, 0.03, 0.06, 0.1, 0.17, 0.25, 0.35, 0.45, 0.55, 0.65, 0.75,
 DEPTHS = (1, 2, 3, 5)
 """Depths from which on another class begins."""
 MEMORY = 0.99
-"""What every new node of a class leaves of the weight of those before."""
+"""The weight that earlier nodes of a class keep with each new one."""
 PRIOR = 4.0
 """How many nodes the claim counts as."""
 LEAST, MOST = 1e-4, 0.98
 """No node is impossible, and none is certain: so a child is always less likely than its parent."""
 
 TRUSTING = 4.0
-"""As how many tokens that were promised and came a new planner's good faith counts."""
+"""Tokens, promised and come true, that a new planner begins with."""
 FORGOTTEN = 0.98
-"""What a round leaves of the weight of those before, in what was promised and what came."""
+"""The weight that earlier rounds keep with each new one, in promised tokens and those that came true."""
 
 _CLASSES = np.searchsorted(DEPTHS, np.arange(1, 65), side="right") - 1
 
 
 class Trust:
-    """What chosen nodes bring of what they promise. Chosen are those that look best, and among many doubtful ones some
-    look better than they are: the more of them, the less is known and the more there is to choose from."""
+    """The share of promised tokens that chosen nodes bring. Chosen are those that look best, and among many doubtful
+    ones some look better than they are: the more of them, the less is known and the more there is to choose from."""
 
     def __init__(self) -> None:
         self._promised = self._came = TRUSTING
 
     @property
     def share(self) -> float:
-        """Of a promise, at most all of it."""
+        """The share of a promise that is believed, at most all of it."""
         return min(1.0, self._came / self._promised)
 
     def learn(self, expected: float, came: float) -> None:
@@ -67,7 +67,7 @@ class Reliability:
         self._claimed, self._came = np.zeros(shape[:1]), np.zeros(shape[:1])
 
     def odds(self, tree: DraftTree, depths: Ints) -> Floats:
-        """Of every node, how likely it comes true if its parent does."""
+        """Every node's chance to come true if its parent does."""
         where = self._classes(tree, depths)
         source = where[0]
         claims = np.exp(tree.scores) * (self._came[source] + 1.0) / (self._claimed[source] + 1.0)
@@ -76,7 +76,7 @@ class Reliability:
         return odds
 
     def levels(self, tree: DraftTree, depths: Ints) -> Floats:
-        """The same by source and depth alone, for nodes whose value may not decide on their fate."""
+        """The same chances by source and depth alone, for sampled nodes, which may not be cut by their value."""
         source, depth, _ = self._classes(tree, depths)
         seen, true = self._seen.sum(axis=2), self._true.sum(axis=2)
         odds: Floats = np.clip((true[source, depth] + 1.0) / (seen[source, depth] + 2.0), LEAST, MOST)

@@ -46,7 +46,7 @@ class Weighed(NamedTuple):
         return self.paths if self.held is None else np.where(self.held, 0.0, self.paths)
 
     def bare(self) -> Weighed:
-        """The same without probes and whatever hangs from them."""
+        """The draft without probes and the nodes below them."""
         probes = self.tree.probes
         if probes is None:
             return self
@@ -76,7 +76,7 @@ def along_paths(tree: DraftTree, odds: Floats) -> Floats:
 
 
 class RoundCosts(NamedTuple):
-    """What time costs in this round."""
+    """The costs of time in this round."""
 
     seconds: Callable[[int], Floats]
     """The most rows -> seconds of a round of 0 .. so many rows."""

@@ -27,7 +27,7 @@ eights and sixteens, so a round takes a step behind those numbers."""
 TRUSTED = 2
 """So many rounds of a size must have been seen: the first of a shape often pays for preparing it."""
 MEASURED = 30
-"""As how many rounds a size counts that was measured on purpose."""
+"""A size that was measured on purpose counts as so many rounds."""
 MOST = 30
 """More rounds of a size make it no surer: it may change."""
 PACE = 0.25
@@ -35,9 +35,9 @@ PACE = 0.25
 SWING = math.log(1.5)
 """The most that one round changes: it may have been held up."""
 UNTRIED = 0.01
-"""What one more row is assumed to take where nothing is known, as a share of a plain round."""
+"""Seconds that one more row is assumed to take where nothing is known, as a share of a plain round."""
 DOUBT = 1.0
-"""As how many rounds that assumption counts."""
+"""Rounds that this assumption counts as."""
 AGING = 200
 """After so many rounds of other sizes, a size's own count for a third of what they did."""
 SHORT = 1024
@@ -87,7 +87,7 @@ class Costs:
         return any(map(_known, self._curves.values()))
 
     def frozen(self) -> Costs:
-        """What was known at first, or, where nothing was, rounds that take one second and grow by the row."""
+        """The costs as they were at first; where nothing was known, a second a round and a little more for each row."""
         return Costs(self._timings or (Timing(rows=1, seconds=1.0), Timing(rows=64, seconds=1.0 + 64 * UNTRIED)))
 
     def seconds(self, most: int, *, sequences: int = 1, length: int = 0) -> Floats:

@@ -62,7 +62,7 @@ class Curves:
         return min(self._curves, key=apart)
 
     def seconds(self, rows: NDArray[np.integer] | Floats, sequences: int = 1, length: int = 0) -> Floats:
-        """Of rounds of so many rows in all."""
+        """Seconds of rounds of so many rows in all."""
         sizes, seconds = self._curves[self.nearest(sequences, length)]
         wanted = np.asarray(rows, np.float64)
         found: Floats = np.interp(wanted, sizes, seconds)

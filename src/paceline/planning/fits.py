@@ -23,7 +23,7 @@ Curve = Callable[[Floats], Floats]
 
 DEGREE, KNOTS, POWER = 2, 8, 3
 SEED, ROUNDS, TOLERANCE = 42, 1000, 1e-6
-"""Of the search, as the paper has them."""
+"""Settings of the search, as the paper has them."""
 DOUBT = 0.02
 """The share of the best throughput among the points that the fitted curves' choice may miss."""
 LEAST = 1e-9

@@ -34,7 +34,7 @@ class Unreadable(DamagedFile):
 
 @dataclass(frozen=True, kw_only=True)
 class Profile:
-    """What is known of a model on a machine."""
+    """The measurements of a model on a machine."""
 
     setup: Setup
     timings: tuple[Timing, ...]
@@ -83,12 +83,12 @@ class Profile:
                 raise InputError(f"{method.method} lacks sizes for some of what was timed")
 
     def method(self, spec: str, draft: str = "") -> Acceptance | None:
-        """What was measured of a method with this draft model."""
+        """The measurements of a method with this draft model."""
         known = (one for one in self.methods if (one.method, one.draft) == (spec, draft))
         return next(known, None)
 
     def with_methods(self, methods: tuple[Acceptance, ...]) -> Profile:
-        """The same with these in place of what it knew of them."""
+        """The profile with these methods added, or in place of what it had of them."""
         new = {(one.method, one.draft) for one in methods}
         return replace(self, methods=(*(m for m in self.methods if (m.method, m.draft) not in new), *methods))
 
@@ -102,7 +102,7 @@ def path_of(setup: Setup) -> Path:
 
 
 def find(setup: Setup) -> Profile | None:
-    """What is known of this setup. A file that cannot be used gives a warning and stays where it is."""
+    """The profile of this setup, if any. A file that cannot be used gives a warning and stays where it is."""
     try:
         return load(setup)
     except Unreadable as why:
@@ -111,7 +111,7 @@ def find(setup: Setup) -> Profile | None:
 
 
 def load(setup: Setup) -> Profile | None:
-    """What is known of this setup; `Unreadable` where there is a file that cannot be used."""
+    """The profile of this setup, if any; `Unreadable` where there is a file that cannot be used."""
     path = _kept(setup)
     if path is None:
         return None

@@ -55,7 +55,7 @@ class AssistantState:
     vocab_size: int | None = None
     """The number of ids of the target, if it is known."""
     parents: Ints = field(default_factory=lambda: NO_ROWS)
-    """Of the tentative rows: those of the last draft."""
+    """Parents of the tentative rows, which are those of the last draft."""
 
     def catch_up(self) -> None:
         """Keep the rows of the last draft that became text; drop the others."""
