@@ -64,7 +64,7 @@ class Anywhere:
         self._most = most
         self._rounds = 0
         self._weight = 1.0
-        """The newest row's weight. It grows with each row, so that older ones fade without a pass over the vocabulary."""
+        """The newest row's weight. It grows with each row, so older ones fade without a pass over the vocabulary."""
         self.shares = np.array(SHARES)
         self.unasked = count()
         """Rounds in which a text wanted no draft."""
