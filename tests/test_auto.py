@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 
 import pytest
 
-from drafting import context_of
+from drafting import as_plain, context_of
 from engine import PROMPT, SIZE, habitual, write, write_slowly
 from paceline.context import Context, Ending
 from paceline.drafters import Budget, Drafter, Seen, make_drafter
@@ -104,10 +104,7 @@ def test_what_is_composed_of_auto_has_its_expensive_part(spec: str) -> None:
     """Plain's text, and the draft model takes part."""
     target = TableTarget(habitual(memory=1), SIZE)
     drafter = make_drafter(spec, TableTarget(habitual(memory=1), SIZE))
-    context = Context(PROMPT, Sampling(temperature=0.8, seed=2), Ending(max_new_tokens=30))
-    session = Session(context, target, target.open(), drafter, Fixed(12), checked=True)
-    list(run(session))
-    assert context.emitted.tolist() == write_slowly(target, PROMPT, context.sampling, max_new_tokens=30).tokens
+    session = as_plain(target, PROMPT, drafter, nodes=12, sampling=Sampling(temperature=0.8, seed=2), max_new_tokens=30)
     assert any("assistant" in emission.source for emission in session.emissions)
 
 

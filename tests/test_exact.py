@@ -212,16 +212,20 @@ def test_the_shape_of_a_draft_may_follow_from_values_drawn_before(draft: Draft) 
     assert law_of(TRIPLES, Rule.REJECTION, draft) == TRIPLES.plain()
 
 
-LEARNING = ("unispec:next=none,k=1,depth=1", "spectra:store=shared,window=0", "suffix:remember=99")
+UNISPEC = "unispec:next=none,k=1,depth=1"
+LEARNING = [
+    (Fallback, UNISPEC, ENDINGS["eos 1"]),
+    (Fallback, "spectra:store=shared,window=0", ENDINGS["eos 1"]),
+    (Fallback, "suffix:remember=99", World()),
+    (Union, UNISPEC, SETTINGS["top-k"]),
+]
 
 
-@pytest.mark.parametrize("method", LEARNING)
-@pytest.mark.parametrize("composed", [Fallback, Union])
+@pytest.mark.parametrize(("composed", "method", "world"), LEARNING)
 def test_a_text_that_is_written_again_under_its_seed_keeps_the_law(
-    method: str, composed: type[Fallback | Union]
+    composed: type[Fallback | Union], method: str, world: World
 ) -> None:
     """The first text was made by the same coins. A source that knows it decides by them where a draft is sampled."""
-    world = World()
 
     def play(coins: Coins) -> tuple[Tokens, str]:
         drafter = composed([make_drafter(method), Sketch(world, sampled(another, (1,)), coins)])

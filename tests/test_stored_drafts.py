@@ -204,17 +204,14 @@ def test_the_next_next_token_is_named_and_one_candidate_of_both_is_one_node() ->
     drafter.observe([round_of(state, 7, [{9: 0.5, 4: 0.3, 5: 0.2}])])
     context.commit(9)
     tree = drafter.propose_one(state, Budget(9, 1))
-    said = {int(token): (source, round(float(np.exp(score)), 3)) for token, source, score in _nodes(tree)}
+    nodes = zip(tree.tokens.tolist(), tree.sources, np.exp(tree.scores).round(3).tolist(), strict=True)
+    said = {token: (source, chance) for token, source, chance in nodes}
     both = "unispec+unispec-next"
     assert said == {3: ("unispec", 0.2), 4: (both, 0.8), 5: ("unispec-next", 0.2)}
     alone = UniSpec(next="none")
     state = alone.open(context_of([9]))
     alone.observe([round_of(state, 9, [{3: 0.2, 4: 0.8}])])
     assert set(alone.propose_one(state, Budget(9, 1)).sources) == {"unispec"}
-
-
-def _nodes(tree: DraftTree) -> list[tuple[int, str, float]]:
-    return list(zip(tree.tokens.tolist(), tree.sources, tree.scores.tolist(), strict=True))
 
 
 def test_without_scores_ranks_alone_decide() -> None:
