@@ -28,6 +28,7 @@ from collections.abc import Generator, Sequence
 from typing import Any, NamedTuple
 
 from paceline.context import Context
+from paceline.errors import InputError
 from paceline.law import Distribution, Law, Noise, Place, laws
 from paceline.targets.scores import Scores
 
@@ -75,7 +76,7 @@ def answers(calls: Sequence[Call]) -> list[Any]:
         return [None] * len(calls)
     if len(found) != len(calls):
         name = getattr(of, "name", "") or type(of).__name__
-        raise ValueError(
+        raise InputError(
             f"{ROLES[verb]} {name!r} was asked to {verb} for {len(calls)} sequences and answered for {len(found)}"
         )
     return list(found)

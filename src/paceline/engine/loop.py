@@ -18,6 +18,7 @@ from paceline.context import Context
 from paceline.drafters.base import Ask, Budget, Drafter, Enrich, Seen
 from paceline.engine.account import Ledger, Round
 from paceline.engine.calls import READER, Call, Flow, Reply, ScoredRow
+from paceline.errors import InputError
 from paceline.law import Dice, Distribution, KeyedDice, Law
 from paceline.planning.base import Cut, Draft, Outcome, Planner, Room
 from paceline.targets.base import NOTHING, Request, Rows, Target, Want
@@ -317,7 +318,7 @@ def _read(count: int) -> Verdict:
 def refuse_foreign(tokens: Ints, target: Target) -> None:
     """Refuse a prompt of another tokenizer, before its ids are an index out of range."""
     if len(tokens) and (largest := tokens.max()) >= target.vocab_size:
-        raise ValueError(
+        raise InputError(
             f"the prompt holds token {largest}, outside the model's vocabulary of {target.vocab_size}; "
             "encode it with the model's own tokenizer"
         )
