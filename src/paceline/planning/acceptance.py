@@ -7,8 +7,7 @@ seconds of a size are the mean over its rounds of the seconds of what they send.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -87,10 +86,6 @@ class Acceptance:
     rounds: Count
     emitted: Count
     choices: tuple[Choice, ...] = ()
-
-    def as_dict(self) -> dict[str, Any]:
-        """Plain data."""
-        return asdict(self)
 
     def seconds_draft(self, sizes: Sequence[int]) -> Floats:
         """Per round of one sequence."""

@@ -52,15 +52,7 @@ class Profile:
 
     def as_dict(self) -> dict[str, Any]:
         """Plain data, of which `load` makes the same again."""
-        return {
-            "format": FORMAT,
-            "setup": asdict(self.setup),
-            "when": self.when,
-            "versions": dict(self.versions),
-            "timings": [asdict(timing) for timing in self.timings],
-            "readings": [list(reading) for reading in self.readings],
-            "methods": [method.as_dict() for method in self.methods],
-        }
+        return {"format": FORMAT, **asdict(self)}
 
     def timings_with(self, top: int) -> tuple[Timing, ...]:
         """Rounds after which the ``top`` best tokens of every row are read."""
