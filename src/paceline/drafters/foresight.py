@@ -32,7 +32,7 @@ from paceline.tree import EMPTY, ROOT, DraftTree, Floats, Ints
 SHARES = (0.5, 0.2, 0.3)
 """The first shares of after, beside and anywhere."""
 LEARNING = 0.03
-"""How much of the shares one token decides."""
+"""The part of the shares that one token decides."""
 LEAST = 0.02
 """No share falls below this: an estimate that was useless for long may become useful again."""
 FADING = 0.995
@@ -42,9 +42,9 @@ HEAVIEST = 1e12
 RENEWED = 8
 """Rounds between two searches for the most probable tokens anywhere."""
 NARROW = 10
-"""How many candidates of a row count where no noise tells them apart."""
+"""Candidates of a row that count where there is no noise."""
 BRANCHES = 8
-"""How many children a node has at most; the root has as many as fit."""
+"""Children that a node has at most; the root has as many as fit."""
 BELOW = 1 - 2.0**-20
 """A node is worth less than its parent, if only by this, so that the worthiest nodes are connected."""
 IMPOSSIBLE = float(np.finfo(np.float64).tiny)

@@ -21,7 +21,7 @@ from paceline.drafters.store import StoreDrafter, StoreState, renumbered
 from paceline.tree import EMPTY, ROOT, DraftTree, Floats, Ints
 
 WIDTH = 8
-"""How many candidates are kept for every token."""
+"""Candidates that are kept for every token."""
 LEVELS = (8, 21, 25, 15, 8, 3)
 """How many nodes the paper's tree has at each depth: 80 in all."""
 

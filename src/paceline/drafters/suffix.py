@@ -27,12 +27,12 @@ from paceline.tree import DraftTree
 from paceline.vocabulary import Vocabulary
 
 PLACES = 16
-"""How many places vote at most."""
+"""Places that vote at most."""
 FOREIGN = 1
-"""By how many tokens a match in another text counts as shorter than it is."""
+"""Tokens by which a match in another text counts as shorter than it is."""
 WEIGHTS = [ranked(rank) for rank in range(PLACES)]
 BEFORE = 8
-"""How many tokens of a prompt are remembered with the text behind it."""
+"""Tokens of a prompt that are remembered with the text behind it."""
 
 
 @dataclass(eq=False)

@@ -10,9 +10,9 @@ from paceline.engine.account import Round
 from paceline.engine.loop import Emission
 
 SHORTEST = 5
-"""Rounds that a phase has at least, or it belongs to the one before it."""
+"""Rounds of the shortest phase; a shorter one joins the one before it."""
 AROUND = 4
-"""So many rounds on either side have a say in what kind of phase a round belongs to."""
+"""Rounds on either side that help to decide which kind of phase a round belongs to."""
 NO_DRAFT, MISSED = "no draft", "missed"
 
 

@@ -42,7 +42,7 @@ at once are row counts that were never tried, and may take far longer than predi
 UNEXPECTED = 0.5
 """How much longer than expected a round can take, in plain rounds, and still be charged to its draft."""
 WIDER = 4
-"""How many nodes more are asked for than were recently worth sending."""
+"""Nodes that are asked for beyond those that were recently worth sending."""
 STRONG = (0.3, 1.0)
 """Values of a cheap draft, in tokens, between which it is judged apart whether the expensive part is worth its time."""
 
@@ -91,9 +91,9 @@ class Knowledge:
     whole_time: Steady = field(default_factory=Steady)
     """Seconds of drafting with it."""
     reach: float = 8.0
-    """How many nodes were recently worth sending, at most."""
+    """The most nodes that were recently worth sending."""
     saved: float = BEARABLE
-    """How much time probe nodes may lose, in plain rounds; at first as much as a source may."""
+    """Time that probe nodes may lose, in plain rounds; at first as much as a source may."""
     round: RoundState = field(default_factory=RoundState)
     pending: WeakKeyDictionary[Context, list[UndecidedDraft]] = field(default_factory=WeakKeyDictionary)
 

@@ -33,9 +33,9 @@ from paceline.targets.base import Target
 from paceline.targets.setup import setup_of
 
 WATCHED = 32
-"""So many rounds are looked at together."""
+"""Rounds that are judged together."""
 DRIFT = 1.2
-"""Rounds that take so many times as long as they should, or as short, are no chance."""
+"""Rounds whose median is off by this factor, in either direction, have drifted."""
 TRIED = 6
 """Rounds of each size in a trial."""
 GAIN = 0.03

@@ -1,9 +1,9 @@
-"""How far a source's scores can be trusted: of the nodes that it gave such a score at such a depth, how many came true.
+"""The chance of a draft node to come true, by its source, its depth and the score that the source gave it.
 
-A node counts once what stands before it came true: then the text says of it, and of its siblings, whether it came true
-as well, be it that they were scored or left out. So nothing need be sent to learn. Where little was seen, the claim
-itself counts, less what this source's claims have been wrong by in general; a source that is always wrong is found out
-in a few rounds, whatever it claims.
+A node counts once all nodes before it came true: then the text shows whether it did, and its siblings, whether they
+were scored or left out. So nothing need be sent to learn. Where few nodes were seen, the source's own probability
+counts, corrected by how far its probabilities have been off in general. So a source that is always wrong is noticed
+within a few rounds, whatever it claims.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
 EDGES = np.log([0.01, 0.03, 0.06, 0.1, 0.17, 0.25, 0.35, 0.45, 0.55, 0.65, 0.75, 0.85, 0.92, 0.97, 0.99])
-"""Between which log-probabilities scores count as equal."""
+"""Log-probabilities between two of which scores count as equal."""
 DEPTHS = (1, 2, 3, 5)
-"""Depths from which on another class begins."""
+"""Depths at which a class begins."""
 MEMORY = 0.99
 """The weight that earlier nodes of a class keep with each new one."""
 PRIOR = 4.0
-"""How many nodes the claim counts as."""
+"""Nodes that the source's own probability counts as."""
 LEAST, MOST = 1e-4, 0.98
 """No node is impossible, and none is certain: so a child is always less likely than its parent."""
 

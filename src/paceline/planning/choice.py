@@ -24,8 +24,8 @@ from paceline.planning.base import Why
 from paceline.tree import EMPTY, ROOT, Bools, DraftTree, Floats
 
 FEW, WIDENING = 8, 2
-"""So many rows are tried at once, and so many times as many as were tried before, those of probes apart: a step too far
-is no disaster then."""
+"""A round may score this many rows at once, or this many times as many as were tried before, probes apart: so a step too
+far costs little."""
 
 
 class Weighed(NamedTuple):
