@@ -24,8 +24,8 @@ from paceline.planning.base import Why
 from paceline.tree import EMPTY, ROOT, Bools, DraftTree, Floats
 
 FEW, WIDENING = 8, 2
-"""A round may score this many rows at once, or this many times as many as were tried before, probes apart: so a step too
-far costs little."""
+"""A round may score this many rows, or this many times as many as were tried before, probes apart: so a step too far
+costs little."""
 
 
 class Weighed(NamedTuple):
