@@ -18,14 +18,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import count
-from typing import NamedTuple
 
 import numpy as np
 
 from paceline.context import Context
 from paceline.drafters.base import Budget, Seen
 from paceline.drafters.noise import Chances, Ids, SharedNoise
-from paceline.drafters.store import StoreDrafter, StoreState, renumbered
+from paceline.drafters.store import Level, StoreDrafter, StoreState, tree_of, worth_of
 from paceline.errors import InputError
 from paceline.tree import EMPTY, ROOT, DraftTree, Floats, Ints
 
@@ -232,7 +231,7 @@ class Foresight(StoreDrafter):
         """The worthiest nodes of all levels. A node is worth the probability of its path."""
         tokens, odds = self._first(text)
         best = _best(odds, budget.nodes)
-        level = _Level(tokens[best], odds[best], odds[best], np.full(len(best), ROOT))
+        level = Level(tokens[best], odds[best], odds[best], np.full(len(best), ROOT))
         levels, before = [level], 0
         for place in range(1, min(self.depth, budget.depth)):
             going = self._going(text, level)
@@ -244,7 +243,7 @@ class Foresight(StoreDrafter):
             levels.append(level)
         return self._chosen(levels, budget.nodes)
 
-    def _going(self, text: ForesightState, level: _Level) -> Ints:
+    def _going(self, text: ForesightState, level: Level) -> Ints:
         """The nodes of a level that go on: the worthiest ones above the threshold with a row, but no ends of text."""
         best = _best(level.worth, self.beams)
         ends, rows = text.context.ending.eos, len(text.store)
@@ -257,7 +256,7 @@ class Foresight(StoreDrafter):
         ]
         return np.array(going, np.int64)
 
-    def _below(self, text: ForesightState, level: _Level, going: Ints, place: int, before: int) -> _Level:
+    def _below(self, text: ForesightState, level: Level, going: Ints, place: int, before: int) -> Level:
         """The best children of the nodes that go on."""
         most = NARROW if text.noise is None else None
         rows = level.tokens[going]
@@ -272,16 +271,12 @@ class Foresight(StoreDrafter):
         tokens = ids.astype(np.int64).ravel()
         known = (worth > IMPOSSIBLE).ravel()
         if known.all():
-            return _Level(tokens, odds.ravel(), worth.ravel(), parents)
-        return _Level(tokens[known], odds.ravel()[known], worth.ravel()[known], parents[known])
+            return Level(tokens, odds.ravel(), worth.ravel(), parents)
+        return Level(tokens[known], odds.ravel()[known], worth.ravel()[known], parents[known])
 
-    def _chosen(self, levels: Sequence[_Level], nodes: int) -> DraftTree:
-        worth = np.concatenate([level.worth for level in levels])
-        chosen = np.sort(_best(worth, nodes))
-        parents = renumbered(np.concatenate([level.parents for level in levels]), chosen)
-        scores = np.log(np.concatenate([level.odds for level in levels])[chosen].astype(np.float64))
-        tokens = np.concatenate([level.tokens for level in levels])[chosen]
-        return DraftTree(tokens, parents, np.fmin(scores, 0.0), (self.name,) * len(chosen))
+    def _chosen(self, levels: Sequence[Level], nodes: int) -> DraftTree:
+        chosen = np.sort(_best(worth_of(levels), nodes))
+        return tree_of(levels, chosen, (self.name,) * len(chosen))
 
 
 def _spared(seen: Sequence[Seen]) -> set[int]:
@@ -300,15 +295,6 @@ def _spared(seen: Sequence[Seen]) -> set[int]:
         if rest == SELDOM - 1:
             del numbers[turn % len(numbers)]
     return {number for numbers in idle.values() for number in numbers}
-
-
-class _Level(NamedTuple):
-    """The nodes of one depth; parents are counted through all levels."""
-
-    tokens: Ints
-    odds: Floats
-    worth: Floats
-    parents: Ints
 
 
 def _best(worth: Floats, count: int) -> Ints:
