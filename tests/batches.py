@@ -90,9 +90,7 @@ def any_wish(random: np.random.Generator) -> Wish:
     beginning = random.integers(SIZE, size=60) if random.random() < 0.5 else np.arange(60) * 7 % 5
     prompt = [*beginning[: random.integers(60)], int(random.integers(SIZE))]
     sampling: dict[str, Any] = {"temperature": float(random.choice([0, 0.4, 1])), "seed": int(random.integers(99))}
-    sampling |= [{}, {"top_k": 4, "top_p": 0.9}, {"repetition_penalty": 1.2, "banned": ((5,), (0, 3))}][
-        random.choice(3)
-    ]
+    sampling |= CUTS[random.choice(3)]
     ending: dict[str, Any] = {"max_new_tokens": int(random.integers(1, 14))}
     last = int(random.integers(SIZE))
     ending |= [

@@ -27,3 +27,13 @@ def own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
         yield
+
+
+@pytest.fixture(scope="session")
+def model(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """The folder of a tiny Llama with random weights, for commands."""
+    import families
+
+    folder = tmp_path_factory.mktemp("models") / "llama"
+    families.save("llama", folder)
+    return str(folder)

@@ -10,14 +10,14 @@ import numpy as np
 import torch
 
 from paceline.context import Context, Ending
-from paceline.drafters import Budget, Drafter, Plain, make_drafter
+from paceline.drafters import Budget, Drafter, Plain, Seen, make_drafter
 from paceline.drafters.assistant import Assistant
 from paceline.drafters.compose import Fallback, Union
 from paceline.engine.loop import Session
 from paceline.engine.serial import run
 from paceline.law import Distribution, KeyedDice, Law, Noise, Sampling
 from paceline.planning.fixed import Fixed
-from paceline.targets.base import Rows, Target
+from paceline.targets.base import Rows, Target, Want
 from paceline.targets.table import Table, TableTarget
 from paceline.tree import EMPTY, ROOT, DraftTree
 from paceline.verify import Rule
@@ -177,6 +177,20 @@ class Watched(Drafter):
             self._after -= 1
             if self._after < 0:
                 raise self._error(where)
+
+
+class Shown(Plain):
+    """Wants the logits of the whole prompt, and remembers which tokens it was shown, by sequence."""
+
+    prompt_needs = Want(logits=True)
+
+    def __init__(self) -> None:
+        self.shown: dict[Context, list[int]] = {}
+
+    def observe(self, seen: Sequence[Seen]) -> None:
+        for context, _, scores in seen:
+            assert scores.logits.shape == (len(scores.tokens), SIZE)
+            self.shown.setdefault(context, []).extend(scores.tokens.tolist())
 
 
 METHODS: dict[str, Callable[[], Drafter]] = {

@@ -8,14 +8,14 @@ import pytest
 import torch
 
 from batches import WARM, Spied, Wish, finish, told
-from engine import PROMPT, SIZE, Erratic, Watched
-from paceline.context import Context, Ints
-from paceline.drafters import Budget, Drafter, Plain, Seen, make_drafter
+from engine import PROMPT, Erratic, Shown, Watched
+from paceline.context import Ints
+from paceline.drafters import Budget, Drafter, Plain, make_drafter
 from paceline.engine.batch import WORTH_WAITING, Batch, Turn
 from paceline.engine.loop import Session
 from paceline.planning.base import Room
 from paceline.planning.fixed import Fixed
-from paceline.targets.base import Target, Want
+from paceline.targets.base import Target
 from paceline.targets.hf.target import HFTarget
 from paceline.tree import EMPTY, DraftTree
 from scoring import filled, random_tree, score, target_of, tokens
@@ -188,20 +188,6 @@ def test_a_criterion_may_have_others_leave() -> None:
     assert drafter.opened == drafter.closed == 2
 
 
-def test_a_criterion_that_has_its_own_text_leave_is_told_and_the_others_go_on() -> None:
-    target = Spied()
-    batch = Batch(target)
-    sessions: list[Session] = []
-    leaving = replace(WARM, ending={"criteria": (lambda tokens: batch.leave(sessions[0]),)}).session(target, Plain())
-    sessions += [leaving, WARM.session(target, Plain())]
-    for session in sessions:
-        batch.join(session)
-    errors = {id(turn.session): turn.error for turn in finish(batch) if turn.ended}
-    assert "cannot leave while it is asked itself" in str(errors[id(leaving)])
-    assert errors[id(sessions[1])] is None
-    assert told(sessions[1]) == told(WARM.alone(target, Plain()))
-
-
 def test_who_cannot_join_is_told_and_who_is_not_there_may_leave() -> None:
     target = Spied()
     seated, waiting, gone = (WARM.session(target, Plain()) for _ in range(3))
@@ -262,20 +248,6 @@ def test_nobody_waits_for_a_reader_who_is_gone(how: str) -> None:
     assert sum(target.prompt_rows) == 20 + 40
     for number, session in enumerate(others):
         assert told(session) == told(replace(WARM, prompt=LONG, sample=number).alone(target, Erratic()))
-
-
-class Shown(Plain):
-    """Wants the logits of the whole prompt, and remembers which tokens it was shown, by sequence."""
-
-    prompt_needs = Want(logits=True)
-
-    def __init__(self) -> None:
-        self.shown: dict[Context, list[int]] = {}
-
-    def observe(self, seen: Sequence[Seen]) -> None:
-        for context, _, scores in seen:
-            assert scores.logits.shape == (len(scores.tokens), SIZE)
-            self.shown.setdefault(context, []).extend(scores.tokens.tolist())
 
 
 def test_a_drafter_that_needs_the_prompt_is_shown_all_of_it() -> None:

@@ -29,30 +29,8 @@ DRAFT = 3
 # --- numbers ------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("count", [1, 2, 3, 4, 9, 30])
-def test_an_interval_holds_its_median_and_comes_again(count: int) -> None:
-    values = np.random.default_rng(count).lognormal(size=count).tolist()
-    found = median_of(values)
-    assert found.value == np.median(values)
-    assert found == median_of(values)
-    assert found.bounded == (count > 1)
-    if found.bounded:
-        assert 0 < found.low < found.value < found.high
-
-
-def test_an_interval_scales_with_what_was_measured() -> None:
-    values = [1.0, 1.2, 1.1, 1.4, 0.9]
-    once, twice = median_of(values), median_of([2 * value for value in values])
-    assert (twice.low, twice.value, twice.high) == pytest.approx((2 * once.low, 2 * once.value, 2 * once.high))
-
-
-def test_intervals_hold_the_truth_about_as_often_as_they_say() -> None:
-    draws = np.random.default_rng(0).exponential(size=(200, 15))
-    held = [found.low <= np.log(2) <= found.high for found in map(median_of, draws.tolist())]
-    assert 0.88 < np.mean(held) < 0.99
-
-
-def test_nothing_has_no_median() -> None:
+def test_a_median_is_numpys_and_nothing_has_none() -> None:
+    assert median_of([1.0, 1.2, 1.1, 1.4]).value == np.median([1.0, 1.2, 1.1, 1.4])
     with pytest.raises(ValueError, match="measure at least once"):
         median_of([])
 
@@ -281,34 +259,3 @@ def test_ratios_are_called_by_short_names_where_they_are_unique() -> None:
     one, other = "pocket+ballast:300M", "pocket+ballast:1B"
     assert _short_names(["pocket", one, one]) == {"pocket": "pocket", one: "ballast"}
     assert _short_names([one, other]) == {one: one, other: other}
-
-
-@pytest.mark.parametrize(
-    ("arguments", "said"),
-    [
-        (["--methods", "suffix"], "invalid choice: 'suffix' (choose from"),
-        (["--models", "pockt"], "did you mean 'pocket'?"),
-        (["--models", "pocket+ballast:much"], "cannot read a size in 'pocket+ballast:much'"),
-        (["--models", "no/such/folder"], "no model at 'no/such/folder'"),
-        (["--models", "x", "--methods", "assistant"], "assistant needs a draft model for x: give --draft-model NAME"),
-        (["--models", "pocket", "--draft-model", "pocket-foreign"], "does not speak the tokens of pocket"),
-        (["--models", "pocket", "--max-new-tokens", "100000"], "give fewer --max-new-tokens"),
-        (["--passes", "0"], "--passes must be at least 1, not 0"),
-        (["--num-draft-tokens", "0"], "--num-draft-tokens must be at least 1, not 0"),
-        (["--threads", "-1"], "--threads must be at least 1, not -1"),
-        (["--dtype", "int8"], "unknown dtype 'int8'"),
-        (["--prompt", ""], "a --prompt is empty"),
-    ],
-    ids=str,
-)
-def test_the_bench_tells_mistakes(arguments: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
-    code, out, error = say(["bench", "overhead", *arguments], capsys)
-    assert (code, out) == (2, "")
-    assert said in error
-    assert error.count("\n") == 1
-
-
-def test_the_bench_wants_to_know_what_to_measure(capsys: pytest.CaptureFixture[str]) -> None:
-    code, _, error = say(["bench"], capsys)
-    assert code == 2
-    assert "MEASUREMENT" in error

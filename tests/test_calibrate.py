@@ -389,22 +389,3 @@ def test_an_interruption_leaves_the_profile_as_it_was(
     assert main(["calibrate", *QUICK]) == 130
     assert path.read_bytes() == before
     assert list(path.parent.iterdir()) == [path]
-
-
-@pytest.mark.parametrize(
-    ("arguments", "told"),
-    [
-        (["--max-nodes", "0"], "at least 1 node, not 0"),
-        (["--method", "lookupp"], "unknown method 'lookupp'"),
-        (["--samples", "0"], "--samples must be at least 1"),
-        (["--prompts", "nowhere"], "unknown suite 'nowhere'"),
-        (["--html", "/nowhere/page.html"], "there is no folder /nowhere"),
-        (["--seconds", "0"], "the seconds to measure for"),
-        (["--lengths", "16", "100000"], "--lengths 100000 is too long for pocket, whose context ends at "),
-    ],
-)
-def test_mistakes_are_told_in_a_sentence(arguments: list[str], told: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["calibrate", "--model", "pocket", *arguments]) == 2
-    error = capsys.readouterr().err
-    assert told in error
-    assert error.count("\n") == 1

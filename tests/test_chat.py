@@ -33,13 +33,6 @@ SETTINGS: dict[str, Any] = {"temperature": 0.9, "seed": 3, "max_new_tokens": 24}
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("models") / "llama"
-    families.save("llama", folder)
-    return folder
-
-
-@pytest.fixture(scope="module")
 def templated(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("models") / "chatty"
     families.save("llama", folder)
@@ -69,7 +62,7 @@ def prompts_of(lm: LanguageModel, monkeypatch: pytest.MonkeyPatch) -> list[list[
 # --- what is read again -------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("kind", ["folder", "templated"])
+@pytest.mark.parametrize("kind", ["model", "templated"])
 def test_a_turn_reads_only_what_is_new(
     kind: str, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -89,13 +82,13 @@ def test_a_turn_reads_only_what_is_new(
         assert reply.prompt_tokens - reply.cached_tokens < 70
 
 
-def test_what_is_kept_changes_no_reply(folder: Path) -> None:
+def test_what_is_kept_changes_no_reply(model: str) -> None:
     """Every reply is what a model writes that reads the same tokens for the first time."""
-    lm = paceline.load(folder, dtype="float32")
+    lm = paceline.load(model, dtype="float32")
     conversation = Conversation(lm, **SETTINGS)
     for said in ("Hello", "and then?", "why"):
         told(conversation, said)
-    fresh = Conversation(paceline.load(folder, dtype="float32"), **SETTINGS)
+    fresh = Conversation(paceline.load(model, dtype="float32"), **SETTINGS)
     for said, reply in zip(("Hello", "and then?", "why"), conversation.replies, strict=True):
         fresh._lm.forget()
         told(fresh, said)
@@ -116,9 +109,9 @@ def test_a_text_is_continued_with_every_tokenizer(kind: str) -> None:
                 assert vocabulary.text(head + more) == vocabulary.text(head) + text[place:]
 
 
-def test_a_cut_stop_string_is_not_remembered(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_cut_stop_string_is_not_remembered(model: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The reply ends before the stop string; what was written of it is not part of the next prompt."""
-    lm = paceline.load(folder, dtype="float32")
+    lm = paceline.load(model, dtype="float32")
     free = Conversation(lm, **SETTINGS)
     text = told(free, "Hello")
     stop = text[len(text) // 2 : len(text) // 2 + 2]
@@ -131,14 +124,14 @@ def test_a_cut_stop_string_is_not_remembered(folder: Path, monkeypatch: pytest.M
     assert lm.vocabulary.text(prompts[1]) == f"User: Hello\nAssistant:{cut}\nUser: on\nAssistant:"
 
 
-def test_a_model_without_a_template_is_stopped_before_the_users_turn(folder: Path) -> None:
-    lm = paceline.load(folder)
+def test_a_model_without_a_template_is_stopped_before_the_users_turn(model: str) -> None:
+    lm = paceline.load(model)
     conversation = Conversation(lm, stop="###")
     assert conversation._settings["stop"] == (STOP, "###")
 
 
-def test_a_reset_forgets_the_turns_and_keeps_the_system(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    lm = paceline.load(folder, dtype="float32")
+def test_a_reset_forgets_the_turns_and_keeps_the_system(model: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    lm = paceline.load(model, dtype="float32")
     prompts = prompts_of(lm, monkeypatch)
     conversation = Conversation(lm, system="Be brief.", **SETTINGS)
     first = told(conversation, "Hello")
@@ -148,8 +141,8 @@ def test_a_reset_forgets_the_turns_and_keeps_the_system(folder: Path, monkeypatc
     assert prompts[2] == prompts[0]
 
 
-def test_a_reply_that_is_not_read_to_its_end_was_never_said(folder: Path) -> None:
-    lm = paceline.load(folder, dtype="float32")
+def test_a_reply_that_is_not_read_to_its_end_was_never_said(model: str) -> None:
+    lm = paceline.load(model, dtype="float32")
     conversation = Conversation(lm, **SETTINGS)
     pieces = conversation.reply("Hello")
     next(pieces)
@@ -192,23 +185,28 @@ def typed(monkeypatch: pytest.MonkeyPatch) -> Any:
 FLAGS = ["--temperature", "0.9", "--seed", "3", "--max-new-tokens", "24"]
 
 
-def test_a_piped_chat_answers_line_by_line(folder: Path, typed: Any, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_piped_chat_answers_line_by_line(model: str, typed: Any, capsys: pytest.CaptureFixture[str]) -> None:
     typed("Hello\n\n/stats\n/nothing\nAgain\n/stats\n/reset\nHello\n/quit\nnot read\n")
-    code, out, error = say(["chat", "--model", str(folder), *FLAGS, "--json"], capsys)
+    code, out, error = say(["chat", "--model", model, *FLAGS, "--json"], capsys)
     assert code == 0
     replies = [json.loads(line) for line in out.splitlines()]
     assert [reply["user"] for reply in replies] == ["Hello", "Again", "Hello"]
     assert replies[0]["tokens"] == replies[2]["tokens"]
+    for reply in replies:
+        assert (reply["model"], reply["device"], reply["method"]) == (model, "cpu", "auto")
+        assert (reply["temperature"], reply["seed"], reply["rule"]) == (0.9, 3, "coupled")
+        assert reply["fingerprint"]
+        assert reply["dtype"]
     assert f"{replies[1]['prompt_tokens'] - replies[1]['cached_tokens']} of {replies[1]['prompt_tokens']}" in error
     assert "no command /nothing" in error
     assert "conversation: 2 replies, 48 tokens" in error
 
 
-def test_text_and_pictures_are_the_same_chat(folder: Path, typed: Any, capsys: pytest.CaptureFixture[str]) -> None:
+def test_text_and_pictures_are_the_same_chat(model: str, typed: Any, capsys: pytest.CaptureFixture[str]) -> None:
     shown = {}
     for flags in ((), ("--show", "tokens"), ("--json",)):
         typed("Hello\nAgain\n")
-        shown[flags] = say(["chat", "--model", str(folder), *FLAGS, *flags], capsys)[1]
+        shown[flags] = say(["chat", "--model", model, *FLAGS, *flags], capsys)[1]
     texts = [json.loads(line)["text"] for line in shown[("--json",)].splitlines()]
     assert shown[()] == "".join(text.lstrip() + "\n" for text in texts)
     assert shown[("--show", "tokens")].count("the model itself") == 2
@@ -229,9 +227,9 @@ def test_a_full_context_ends_the_chat_with_a_sentence(
     assert "Traceback" not in error
 
 
-def test_what_is_not_text_is_told(folder: Path, typed: Any, capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_is_not_text_is_told(model: str, typed: Any, capsys: pytest.CaptureFixture[str]) -> None:
     typed("zażółć".encode("iso-8859-2"))
-    code, _, error = say(["chat", "--model", str(folder)], capsys)
+    code, _, error = say(["chat", "--model", model], capsys)
     assert code == 2
     assert "standard input is not UTF-8 text" in error
 
@@ -252,17 +250,17 @@ def pressing(presses: int, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("presses", [1, 2])
 def test_an_interruption_stops_the_reply_and_not_the_chat(
-    presses: int, folder: Path, typed: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    presses: int, model: str, typed: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Once, and what was written of the reply stands; twice, and it was never said. Either way the next turn is what
     it is after such a history."""
     pressing(presses, monkeypatch)
     typed("Hello\nAgain\n", terminal=True)
-    code, out, error = say(["chat", "--model", str(folder), *FLAGS, "--method", "plain", "--json"], capsys)
+    code, out, error = say(["chat", "--model", model, *FLAGS, "--method", "plain", "--json"], capsys)
     replies = [json.loads(line) for line in out.splitlines()]
     assert code == 0
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
-    lm = paceline.load(folder)
+    lm = paceline.load(model)
     if presses == 1:
         assert "the reply was stopped" in error
         assert replies[0]["finish"] == "criterion"
@@ -277,22 +275,22 @@ def test_an_interruption_stops_the_reply_and_not_the_chat(
 
 
 def test_an_interruption_ends_a_piped_chat(
-    folder: Path, typed: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    model: str, typed: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     pressing(1, monkeypatch)
     typed("Hello\nAgain\nAnd again\n")
-    code, out, error = say(["chat", "--model", str(folder), *FLAGS, "--method", "plain", "--json"], capsys)
+    code, out, error = say(["chat", "--model", model, *FLAGS, "--method", "plain", "--json"], capsys)
     assert code == 130
     assert out == ""
     assert "interrupted" in error
 
 
 def test_what_is_typed_at_a_terminal_leaves_the_replies_alone(
-    folder: Path, typed: Any, capsys: pytest.CaptureFixture[str]
+    model: str, typed: Any, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """`chat --json > log`: the prompt is for the terminal, the log is JSON. A line that is no text spoils no chat."""
     typed(b"Hello\nb\xff\nAgain\n", terminal=True)
-    code, out, error = say(["chat", "--model", str(folder), *FLAGS, "--json"], capsys)
+    code, out, error = say(["chat", "--model", model, *FLAGS, "--json"], capsys)
     assert code == 0
     replies = [json.loads(line) for line in out.splitlines()]
     assert [reply["user"] for reply in replies] == ["Hello", "Again"]
@@ -300,20 +298,10 @@ def test_what_is_typed_at_a_terminal_leaves_the_replies_alone(
     assert "what was typed is not UTF-8 text (byte 0xff at offset 1)" in error
 
 
-def test_every_reply_says_what_wrote_it(folder: Path, typed: Any, capsys: pytest.CaptureFixture[str]) -> None:
-    typed("Hello\nAgain\n")
-    out = say(["chat", "--model", str(folder), *FLAGS, "--json"], capsys)[1]
-    for reply in map(json.loads, out.splitlines()):
-        assert (reply["model"], reply["device"], reply["method"]) == (str(folder), "cpu", "auto")
-        assert (reply["temperature"], reply["seed"], reply["rule"]) == (0.9, 3, "coupled")
-        assert reply["fingerprint"]
-        assert reply["dtype"]
-
-
-def test_at_a_terminal(folder: Path) -> None:
+def test_at_a_terminal(model: str) -> None:
     """A prompt, a reply, Ctrl-C at the prompt, Ctrl-D."""
     terminal, theirs = pty.openpty()
-    command = [sys.executable, "-m", "paceline", "chat", "--model", str(folder), *FLAGS]
+    command = [sys.executable, "-m", "paceline", "chat", "--model", model, *FLAGS]
     environment = {**os.environ, "TERM": "xterm", "PYTHONPATH": os.pathsep.join(sys.path)}
     chat = subprocess.Popen(
         command, stdin=theirs, stdout=theirs, stderr=theirs, env=environment, start_new_session=True, close_fds=True

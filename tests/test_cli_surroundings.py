@@ -15,18 +15,12 @@ from rich.text import Text
 import families
 import paceline
 from paceline.cli import main
-from paceline.cli.common import print_json, progress, show, utf8
+from paceline.cli.options import utf8
+from paceline.cli.output import print_json, progress, show
 from paceline.files import check_output, write_whole
 from test_cli import say
 
 SHORT = ["--max-new-tokens", "6", "--ignore-eos"]
-
-
-@pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> str:
-    folder = tmp_path_factory.mktemp("models") / "llama"
-    families.save("llama", folder)
-    return str(folder)
 
 
 # --- where a page goes --------------------------------------------------------------------------------------
@@ -160,28 +154,36 @@ def test_a_text_without_end_is_refused(tokens: str, tmp_path: Path) -> None:
         paceline.load(tmp_path).generate("x", max_new_tokens=int(tokens))
 
 
+NO_MEMORY = "paceline: error: there is not enough memory"
+
+
 @pytest.mark.parametrize(
-    "error",
+    ("error", "code", "said"),
     [
-        MemoryError(),
-        torch.OutOfMemoryError("CUDA out of memory.\nTried to allocate"),
-        RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 1 bytes"),
+        (KeyboardInterrupt(), 130, "\npaceline: interrupted\n"),
+        (MemoryError(), 2, NO_MEMORY),
+        (torch.OutOfMemoryError("CUDA out of memory.\nTried to allocate"), 2, NO_MEMORY),
+        (RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 1 bytes"), 2, NO_MEMORY),
     ],
-    ids=lambda error: type(error).__name__,
+    ids=lambda value: type(value).__name__,
 )
-def test_too_little_memory_is_one_sentence(
-    error: Exception, model: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+def test_an_interruption_and_too_little_memory_are_one_sentence(
+    error: BaseException,
+    code: int,
+    said: str,
+    model: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     from paceline.api.model import LanguageModel
 
-    def full(*_: object, **__: object) -> None:
+    def fail(*_: object, **__: object) -> None:
         raise error
 
-    monkeypatch.setattr(LanguageModel, "write", full)
-    code, _, said = say(["generate", "Hello", "--model", model], capsys)
-    assert code == 2
-    assert said.startswith("paceline: error: there is not enough memory")
-    assert said.count("\n") == 1
+    monkeypatch.setattr(LanguageModel, "write", fail)
+    found, _, told = say(["generate", "Hello", "--model", model], capsys)
+    assert (found, told.strip().count("\n")) == (code, 0)
+    assert told.startswith(said)
 
 
 def test_a_bug_of_ours_keeps_its_traceback(model: str, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -176,18 +176,6 @@ def test_settings_act_as_in_transformers(name: str, inputs: Callable[[], dict[st
     assert text.shape[1] > LENGTH
 
 
-def test_a_setting_that_did_nothing_would_be_seen() -> None:
-    """Each of the settings above changes the text of the batch, but for those that must not."""
-    ends = ends_at_different_places(llama(), batch())
-    without = generate(llama(), batch(), eos_token_id=ends, pad_token_id=0).tolist()
-    idle = {
-        name
-        for name, settings in SETTINGS.items()
-        if generate(llama(), batch(), eos_token_id=ends, pad_token_id=0, **settings).tolist() == without
-    }
-    assert idle <= {"forced_eos_token_id", "remove_invalid_values", "use_cache"}
-
-
 def test_padding_that_no_mask_tells_of_is_found_by_the_pad_token() -> None:
     found = equal_to_theirs(llama(), {"input_ids": batch()["input_ids"]}, pad_token_id=0, eos_token_id=[5])
     told = equal_to_theirs(llama(), batch(), pad_token_id=0, eos_token_id=[5])
@@ -604,22 +592,27 @@ def test_text_can_be_read_from_another_thread_while_it_is_written() -> None:
 
 
 class Failing(Recording):
+    def __init__(self, error: type[BaseException]) -> None:
+        super().__init__()
+        self.error = error
+
     def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
         if len(self.seen) == 7:
-            raise ZeroDivisionError("in a processor")
+            raise self.error
         return super().__call__(input_ids, scores)
 
 
 @pytest.mark.parametrize(
     ("settings", "error", "tokens"),
     [
-        ({"logits_processor": [Failing()], "streamer": Listening()}, ZeroDivisionError, 7),
+        ({"logits_processor": [Failing(ZeroDivisionError)], "streamer": Listening()}, ZeroDivisionError, 7),
+        ({"logits_processor": [Failing(KeyboardInterrupt)], "streamer": Listening()}, KeyboardInterrupt, 7),
         ({"streamer": Listening(fails_after=6)}, BrokenPipeError, 5),
     ],
-    ids=["processor", "listener"],
+    ids=["processor", "interrupt", "listener"],
 )
 def test_a_generation_that_fails_leaves_nothing_behind(
-    settings: dict[str, Any], error: type[Exception], tokens: int, monkeypatch: pytest.MonkeyPatch
+    settings: dict[str, Any], error: type[BaseException], tokens: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     opened: list[CacheRows] = []
     init = CacheRows.__init__
@@ -635,20 +628,6 @@ def test_a_generation_that_fails_leaves_nothing_behind(
     assert len(settings["streamer"].put_in) == 1 + tokens, "what was settled has been told"
     assert settings["streamer"].ends == 0
     assert generate(model.eval(), one(), custom_generate=custom_generate(drafter)).shape == (1, LENGTH + 24)
-
-
-def test_an_interrupt_closes_what_was_opened() -> None:
-    class Interrupted(Recording):
-        def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
-            if len(self.seen) == 4:
-                raise KeyboardInterrupt
-            return super().__call__(input_ids, scores)
-
-    drafter, model = Watched(Lookup()), build("llama").train()
-    with pytest.raises(KeyboardInterrupt):
-        generate(model, batch(), logits_processor=[Interrupted()], custom_generate=custom_generate(drafter))
-    assert drafter.opened == drafter.closed == 3
-    assert model.training
 
 
 # --- refused in a sentence ----------------------------------------------------------------------------------
@@ -683,18 +662,16 @@ def test_what_cannot_be_honoured_is_refused(name: str) -> None:
         generate(llama(), inputs, **settings, custom_generate=custom_generate())
 
 
-def test_an_assistant_of_transformers_is_refused() -> None:
-    with pytest.raises(ValueError, match=r"draft_model="):
-        generate(llama(), one(), assistant_model=build("llama"), custom_generate=custom_generate())
-
-
-def test_embeddings_and_filled_caches_are_refused() -> None:
+def test_other_models_embeddings_and_filled_caches_are_refused() -> None:
     embedded = {"inputs_embeds": llama().get_input_embeddings()(one()["input_ids"])}
-    with pytest.raises(ValueError, match=r"inputs_embeds.*input_ids"):
-        generate(llama(), embedded, custom_generate=custom_generate())
     longer = {"input_ids": torch.tensor([[1, 2, 3]])}
-    with pytest.raises(ValueError, match="past_key_values"):
-        generate(llama(), longer, past_key_values=cache_that_is_filled(), custom_generate=custom_generate())
+    for inputs, settings, sentence in (
+        (one(), {"assistant_model": build("llama")}, r"draft_model="),
+        (embedded, {}, r"inputs_embeds.*input_ids"),
+        (longer, {"past_key_values": cache_that_is_filled()}, "past_key_values"),
+    ):
+        with pytest.raises(ValueError, match=sentence):
+            generate(llama(), inputs, **settings, custom_generate=custom_generate())
 
 
 def test_a_filled_cache_is_refused_whoever_made_it() -> None:
@@ -714,17 +691,6 @@ def test_only_left_padding_is_served(hidden: int, sentence: str) -> None:
     inputs["attention_mask"][1, hidden] = 0
     with pytest.raises(ValueError, match=sentence):
         generate(llama(), inputs, custom_generate=custom_generate())
-
-
-def test_mistakes_in_the_method_are_told_before_anything_is_generated() -> None:
-    for wrong, sentence in (
-        ({"method": "lokup"}, "unknown method"),
-        ({"method": "lookup", "draft_model": "pocket-draft"}, "uses none"),
-        ({"planner": "wide"}, "planner"),
-        ({"rule": "typical"}, "unknown rule"),
-    ):
-        with pytest.raises(ValueError, match=sentence):
-            custom_generate(**wrong)
 
 
 def test_a_draft_model_must_speak_the_tokens_of_the_model() -> None:
@@ -747,11 +713,19 @@ def test_a_draft_model_is_used_by_default() -> None:
 
 
 def test_what_is_no_method_is_told_at_once() -> None:
-    for wrong, mend in ((llama(), "draft_model"), (7, "a spec"), (Lookup, r"Lookup\(\)")):
-        with pytest.raises(ValueError, match=f"method is .*{mend}"):
-            custom_generate(wrong)  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match="unknown setting 'metod' of custom_generate; known are method, draft_model"):
-        custom_generate(metod="lookup")
+    mistakes: list[tuple[dict[str, Any], str]] = [
+        ({"method": llama()}, "method is .*draft_model"),
+        ({"method": 7}, "method is .*a spec"),
+        ({"method": Lookup}, r"method is .*Lookup\(\)"),
+        ({"method": "lokup"}, "unknown method"),
+        ({"method": "lookup", "draft_model": "pocket-draft"}, "uses none"),
+        ({"planner": "wide"}, "planner"),
+        ({"rule": "typical"}, "unknown rule"),
+        ({"metod": "lookup"}, "unknown setting .metod. of custom_generate; known are method, draft_model"),
+    ]
+    for wrong, sentence in mistakes:
+        with pytest.raises(ValueError, match=sentence):
+            custom_generate(**wrong)
     with pytest.raises(ValueError, match=r"without being called; write .*custom_generate\(\)\)"):
         generate(llama(), one(), custom_generate=custom_generate)
 
@@ -846,16 +820,6 @@ def test_a_model_with_more_tokens_is_another_one(draft: bool) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         generate(model, new, do_sample=True, custom_generate=ours)
-
-
-def test_a_drafter_is_fitted_again_to_a_model_that_was_changed(monkeypatch: pytest.MonkeyPatch) -> None:
-    fitted: list[int] = []
-    monkeypatch.setattr(Lookup, "fit", lambda _, target, vocabulary=None: fitted.append(target.vocab_size))
-    model, ours = build("llama"), custom_generate("lookup")
-    for size in (VOCAB, VOCAB, VOCAB + 8):
-        model.resize_token_embeddings(size, mean_resizing=False)
-        generate(model, one(), custom_generate=ours)
-    assert fitted == [VOCAB, VOCAB + 8]
 
 
 def test_a_named_draft_model_is_loaded_once_for_all_models(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,17 +15,11 @@ from paceline.api.writing import Generation
 from paceline.bench import demo as bench_demo
 from paceline.bench.demo import Asked, Method, Shown
 from paceline.bench.race import Heat, Lap
-from paceline.cli import common, demo
+from paceline.cli import demo, options
 from paceline.drafters import Plain
 from paceline.engine.account import Totals
+from paceline.targets.pocket import open as pocket
 from test_cli import say
-
-
-@pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> str:
-    folder = tmp_path_factory.mktemp("models") / "llama"
-    families.save("llama", folder)
-    return str(folder)
 
 
 @pytest.fixture(autouse=True)
@@ -111,14 +105,14 @@ def test_the_demo_tells_a_base_that_does_not_repeat_itself(
 
 def twin_of(model: str, monkeypatch: pytest.MonkeyPatch, opened: Callable[[str], Any]) -> None:
     """Give a model a slow twin, which `opened` makes of its name."""
-    proper = common.load_model
+    proper = options.load_model
 
-    def load(options: argparse.Namespace) -> Any:
-        return opened(options.model) if "+" in options.model else proper(options)
+    def load(given: argparse.Namespace) -> Any:
+        return opened(given.model) if "+" in given.model else proper(given)
 
     monkeypatch.setattr(demo, "load_model", load)
     monkeypatch.setattr(demo, "_models", lambda options: [model, f"{model}+ballast:20M"])
-    monkeypatch.setattr(demo, "_shape", lambda name: name)
+    monkeypatch.setattr(pocket, "describe", lambda name: name)
 
 
 def test_the_demo_tells_ballast_that_is_none(
@@ -189,11 +183,6 @@ def test_a_difference_in_any_pass_counts_and_so_does_a_base_that_does_not_repeat
     assert str(wavering.parting("plain")) == "parts at token 2 of prompt 1"
 
 
-def test_a_loop_is_seen() -> None:
-    assert seen((written([1, 2] * 40), written([]))).repetition > 0.9
-    assert seen((written(list(range(80))), written([]))).repetition == 0
-
-
 def test_a_method_forgets_before_a_prompt_and_writes_as_long_as_it_is_asked(model: str) -> None:
     resets: list[int] = []
 
@@ -211,34 +200,12 @@ def test_a_method_forgets_before_a_prompt_and_writes_as_long_as_it_is_asked(mode
 def test_the_demo_claims_only_what_it_saw() -> None:
     """That drafts save rounds is said where they do; a single pass is told to be one."""
 
-    def part(rounds: int, passes: int) -> demo.Part:
-        return demo.Part({}, ["a"], seen(*[(written([1] * 12, rounds=12), written([1] * 12, rounds=rounds))] * passes))
+    def part(rounds: int, passes: int) -> demo.ModelDemo:
+        return demo.ModelDemo(
+            {}, ["a"], seen(*[(written([1] * 12, rounds=12), written([1] * 12, rounds=rounds))] * passes)
+        )
 
     assert demo._moral(part(4, 1)).startswith("Drafts save rounds here but no time")
     assert demo._moral(part(12, 1)).startswith("Drafts save hardly any rounds here")
     assert "one pass, so how steady the speeds are is not known" in list(demo._notes(part(4, 1)))
     assert "medians of 2 passes, methods taking turns" in list(demo._notes(part(4, 2)))
-
-
-@pytest.mark.parametrize(
-    ("arguments", "said"),
-    [
-        (["--methods", "nope"], "unknown method 'nope'"),
-        (["--methods", "assistant", "--model", "x"], "needs a draft model"),
-        (["--prompt", ""], "a --prompt is empty"),
-        (["--max-new-tokens", "0"], "max_new_tokens must be at least 1"),
-        (["--temperature", "-1"], "temperature is -1.0"),
-        (["--ballast", "much"], "much"),
-        (["--ballast", "9M", "--no-ballast"], "not allowed with"),
-        (["--ballast", "9M", "--model", "x"], "ballast"),
-        (["--html", "."], "cannot write ."),
-        (["--color", "pink"], "argument --color"),
-    ],
-    ids=str,
-)
-def test_the_demo_tells_mistakes_first(arguments: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
-    code, out, error = say(["demo", *arguments], capsys)
-    assert code == 2
-    assert said in error
-    assert error.count("\n") == 1
-    assert out == ""

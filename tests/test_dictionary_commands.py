@@ -15,12 +15,12 @@ from typing import Any
 import pytest
 
 from dictionary_tables import made_up, write
-from paceline.cli import main
 from paceline.dictionary import build as build_module
 from paceline.dictionary import corpus as corpus_module
 from paceline.dictionary import counting, file
 from paceline.dictionary.index import Dictionary
 from paceline.targets.replay import open_vocabulary
+from test_cli import say as command
 from tokenizer_kinds import tokenizer_of
 
 for needed in ("duckdb", "pyarrow", "marisa_trie"):
@@ -55,15 +55,7 @@ def out(tmp_path: Path) -> Path:
 def say(capsys: pytest.CaptureFixture[str]) -> Callable[..., tuple[int, str, str]]:
     """Exit code, standard output and standard error of a command."""
 
-    def run(*arguments: object) -> tuple[int, str, str]:
-        try:
-            code = main(["dict", *map(str, arguments)])
-        except SystemExit as stop:
-            code = int(stop.code or 0)
-        said = capsys.readouterr()
-        return code, said.out, said.err
-
-    return run
+    return lambda *arguments: command(["dict", *map(str, arguments)], capsys)
 
 
 @pytest.fixture

@@ -205,19 +205,6 @@ def test_the_python_that_is_printed_runs_and_writes_the_same(
         )
 
 
-def test_a_lookup_there_is_as_long_as_it_says(lm: paceline.LanguageModel) -> None:
-    model, rows = ordinary(lm.target), list[int]()
-
-    def saw(_: torch.nn.Module, __: Any, given: dict[str, Any]) -> None:
-        rows.append(given["input_ids"].shape[1])
-
-    model.register_forward_pre_hook(saw, with_kwargs=True)
-    ids = torch.from_numpy(lm.encode("one two three four five six " * 6))[None]
-    generate: Any = model.generate
-    generate(ids, max_new_tokens=20, do_sample=False, **asked("transformers", "lookup", tokens=4).settings)
-    assert max(rows[1:]) == 4 + 1
-
-
 # --- the command --------------------------------------------------------------------------------------------
 
 
@@ -283,25 +270,3 @@ def test_what_is_printed_can_be_pasted(capsys: pytest.CaptureFixture[str]) -> No
         bare = [line for line in out.splitlines() if not line.startswith("#")]
         assert bare == [line for line in asked(engine, "assistant", 3).lines if not line.startswith("#")]
     compile(out, "printed", "exec")
-
-
-@pytest.mark.parametrize(
-    ("arguments", "said"),
-    [
-        (["sglang", "lookup"], "invalid choice: 'sglang'"),
-        (["vllm"], "give a METHOD or --run DIR, one of the two"),
-        (["vllm", "lookup", "--run", "x"], "give a METHOD or --run DIR, one of the two"),
-        (["vllm", "--run", "no/such/run"], "no/such/run holds no run"),
-        (["vllm", "--run", "x", "-md", "y"], "leave out --draft-model and --num-draft-tokens"),
-        (["vllm", "lookupp"], "unknown method 'lookupp'"),
-        (["vllm", "assistant"], "method 'assistant' needs a draft model"),
-        (["vllm", "lookup", "-md", "x"], "a draft model is given, and method 'lookup' uses none"),
-        (["vllm", "lookup", "--num-draft-tokens", "0"], "a draft has at least 1 token, not 0"),
-    ],
-    ids=str,
-)
-def test_mistakes_are_told(arguments: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
-    code, out, error = say(["export", *arguments], capsys)
-    assert (code, out) == (2, "")
-    assert said in error
-    assert error.count("\n") == 1

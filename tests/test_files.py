@@ -17,7 +17,7 @@ import pytest
 from filelock import has_fcntl
 
 from paceline.cli import parser
-from paceline.cli.common import INPUTS
+from paceline.cli.options import INPUTS
 from paceline.drafters.memory import Memory
 from paceline.errors import UnwritableFile
 from paceline.files import (

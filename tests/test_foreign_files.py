@@ -22,7 +22,7 @@ import pytest
 import families
 from paceline.bench.run.directory import RECORDS
 from paceline.cli import parser
-from paceline.cli.common import MOST
+from paceline.cli.options import MOST
 from paceline.files import reading
 from paceline.files.reading import read_file, read_pipe
 from paceline.files.shape import Count, shaped
@@ -221,15 +221,15 @@ def test_a_pipe_with_a_writer_is_a_prompt_and_is_bounded(fifo: Path) -> None:
 
 
 def test_a_prompt_from_standard_input_by_either_name(monkeypatch: pytest.MonkeyPatch) -> None:
-    from paceline.cli import common
+    from paceline.cli import options
 
     for how in (("-", None), (None, Path("-"))):
         monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"Once")))
-        assert common.read_prompt(*how) == "Once"
-    monkeypatch.setattr(common, "PROMPT", 3)
+        assert options.read_prompt(*how) == "Once"
+    monkeypatch.setattr(options, "PROMPT", 3)
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"Once")))
     with pytest.raises(ValueError, match="cannot read standard input: it goes on"):
-        common.read_prompt("-", None)
+        options.read_prompt("-", None)
 
 
 # --- prompts and counts without measure

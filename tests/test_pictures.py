@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-import families
 import paceline
 from paceline.api.model import LanguageModel
 from paceline.api.pictures import TokenPicture, cells
@@ -49,10 +48,8 @@ def picture(texts: list[str], prompt: str = "", sources: tuple[str, ...] = ("", 
 
 
 @pytest.fixture(scope="module")
-def lm(tmp_path_factory: pytest.TempPathFactory) -> LanguageModel:
-    folder = tmp_path_factory.mktemp("models") / "llama"
-    families.save("llama", folder)
-    return paceline.load(folder, dtype="float32")
+def lm(model: str) -> LanguageModel:
+    return paceline.load(model, dtype="float32")
 
 
 # --- cells --------------------------------------------------------------------------------------------------

@@ -12,20 +12,20 @@ import torch
 import families
 import paceline
 from clock import MadeClock
-from engine import METHODS, PROMPT, SIZE, Erratic, Watched, habitual, tabled, write, write_slowly
+from engine import METHODS, PROMPT, SIZE, Erratic, Shown, Watched, habitual, tabled, write, write_slowly
 from paceline.api.model import LanguageModel
 from paceline.api.piece import Piece
 from paceline.api.settings import split_settings
 from paceline.api.writing import Writing
 from paceline.context import Context, Ending, Ints
-from paceline.drafters import Budget, Plain, Seen, make_drafter
+from paceline.drafters import Budget, Plain, make_drafter
 from paceline.drafters.compose import Fallback, Union
 from paceline.engine.loop import Session
 from paceline.engine.serial import run
 from paceline.law import Sampling
 from paceline.planning.base import Planner, Room
 from paceline.planning.fixed import Fixed
-from paceline.targets.base import OnEarly, Pending, Request, Want
+from paceline.targets.base import OnEarly, Pending, Request
 from paceline.targets.table import TableTarget
 
 # --- a life cut short ---------------------------------------------------------------------------------------
@@ -170,26 +170,12 @@ def test_a_prompt_that_begins_alike_is_read_from_where_it_parts(method: str) -> 
     assert ask([4, 4])[1] == 1
 
 
-class Reader(Plain):
-    """Wants the logits of the whole prompt, and remembers which tokens it was shown."""
-
-    prompt_needs = Want(logits=True)
-
-    def __init__(self) -> None:
-        self.shown: list[int] = []
-
-    def observe(self, seen: Sequence[Seen]) -> None:
-        for _, _, scores in seen:
-            assert scores.logits.shape == (len(scores.tokens), SIZE)
-            self.shown += scores.tokens.tolist()
-
-
 def test_a_drafter_that_needs_the_prompt_is_shown_all_of_it_every_time() -> None:
     lm = LanguageModel(tabled())
     for _ in range(2):
-        reader = Reader()
+        reader = Shown()
         tokens = lm.generate(PROMPT, method=reader, max_new_tokens=4).tokens
-        assert reader.shown == [*PROMPT, *tokens[:-1]]
+        assert list(reader.shown.values()) == [[*PROMPT, *tokens[:-1]]]
 
 
 def test_rows_that_are_reused_hold_what_they_say() -> None:
@@ -297,15 +283,6 @@ def test_a_misspelt_method_is_told_at_once_and_costs_no_cache() -> None:
     assert len(lm.kept) == 1
 
 
-def test_end_of_text_tokens_may_be_given() -> None:
-    lm = LanguageModel(tabled())
-    free = lm.generate(PROMPT, max_new_tokens=12).tokens
-    for eos in (free[4], [free[4]]):
-        cut = lm.generate(PROMPT, max_new_tokens=12, eos=eos, stop=None)
-        assert cut.tokens == free[: free.index(free[4]) + 1]
-        assert cut.finish == "eos"
-
-
 @pytest.mark.parametrize(
     ("settings", "said"),
     [
@@ -330,12 +307,12 @@ def test_what_python_would_take_in_silence_is_told(settings: dict[str, Any], sai
         LanguageModel(tabled()).write(PROMPT, **settings)
 
 
-@pytest.mark.parametrize("kind", [np.int64, np.array, torch.tensor, lambda token: torch.tensor([token]), lambda t: [t]])
-def test_end_of_text_tokens_come_in_many_types(kind: Any) -> None:
+@pytest.mark.parametrize("kind", [int, np.int64, np.array, torch.tensor, lambda t: torch.tensor([t]), lambda t: [t]])
+def test_end_of_text_tokens_may_be_given_in_many_types(kind: Any) -> None:
     lm = LanguageModel(tabled())
     free = lm.generate(PROMPT, max_new_tokens=12).tokens
-    cut = lm.generate(PROMPT, max_new_tokens=12, eos=kind(free[4]))
-    assert cut.tokens == free[: free.index(free[4]) + 1]
+    cut = lm.generate(PROMPT, max_new_tokens=12, eos=kind(free[4]), stop=None)
+    assert (cut.tokens, cut.finish) == (free[: free.index(free[4]) + 1], "eos")
 
 
 class Slow(Plain):

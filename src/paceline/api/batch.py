@@ -1,24 +1,27 @@
-"""Several texts written together: what a program does that has a list of prompts, or users who come and go."""
+"""Several texts written together, for a list of prompts or for users who come and go."""
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator
 from types import TracebackType
-from typing import Any, NamedTuple, Self
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 from paceline.api.piece import Piece
 from paceline.api.settings import split_settings
-from paceline.api.writing import Prompt, Writer, Writing
+from paceline.api.writing import Prompt, Writing
 from paceline.engine.batch import AT_ONCE, Batch, Turn
 from paceline.engine.loop import Session
 from paceline.errors import InputError
 from paceline.law.settings import require_whole
 from paceline.targets.lending import KeptRows
 
+if TYPE_CHECKING:
+    from paceline.api.model import LanguageModel
+
 
 class Progress(NamedTuple):
-    """What a step brought one text. With ``ended`` its `result` can be had, or raises what went wrong."""
+    """The new pieces of one text. With ``ended`` its `result` can be had, or raises what went wrong."""
 
     writing: Writing
     pieces: list[Piece]
@@ -38,7 +41,7 @@ class TextBatch:
     At most ``at_once`` are written at a time; the others wait for their turn. Belongs to one thread.
     """
 
-    def __init__(self, lm: Writer, *, at_once: int = AT_ONCE) -> None:
+    def __init__(self, lm: LanguageModel, *, at_once: int = AT_ONCE) -> None:
         require_whole("at_once", at_once)
         self._lm = lm
         self._batch = Batch(lm.target, at_once=at_once)
@@ -46,7 +49,7 @@ class TextBatch:
         self._kept = KeptRows(lm.target, at_once)
         self._waiting: deque[Writing] = deque()
         self._writing: dict[Session, Writing] = {}
-        self._untold: deque[Progress] = deque()
+        self._unreported: deque[Progress] = deque()
         self._closed = False
 
     def add(self, prompt: Prompt, *, sample: int = 0, **settings: Any) -> Writing:
@@ -73,26 +76,26 @@ class TextBatch:
         else:
             return
         writing.cancel()
-        self._untold = deque(progress for progress in self._untold if progress.writing is not writing)
+        self._unreported = deque(progress for progress in self._unreported if progress.writing is not writing)
 
     def step(self) -> list[Progress]:
-        """One round of every text; tells of those that it brought something, and what was not told yet."""
+        """One round of every text. Returns the progress of those that got on, and what was not reported before."""
         self._round()
-        told = list(self._untold)
-        self._untold.clear()
-        return told
+        found = list(self._unreported)
+        self._unreported.clear()
+        return found
 
     def __iter__(self) -> Iterator[Progress]:
-        """What happens, until nothing is left to write or to tell. Whoever leaves the loop may take it up again."""
+        """Progress, until nothing is left to write or to report. The loop may be left and entered again."""
         while len(self):
-            if self._untold:
-                yield self._untold.popleft()
+            if self._unreported:
+                yield self._unreported.popleft()
             else:
                 self._round()
 
     def __len__(self) -> int:
-        """How many texts are being written, wait, or have something to tell."""
-        ended = {id(progress.writing) for progress in self._untold if progress.ended}
+        """How many texts are being written, wait, or have an end to report."""
+        ended = {id(progress.writing) for progress in self._unreported if progress.ended}
         return len(self._writing) + len(self._waiting) + len(ended)
 
     def close(self) -> None:
@@ -102,7 +105,7 @@ class TextBatch:
         for writing in self._waiting:
             writing.end()
         self._waiting.clear()
-        self._untold.clear()
+        self._unreported.clear()
         try:
             self._batch.close()
         finally:
@@ -119,7 +122,7 @@ class TextBatch:
     def _round(self) -> None:
         self._batch.refuse_inside()
         try:
-            # Who waits for another's prompt has no seat yet; others are let in meanwhile.
+            # A text that waits for another's prompt has no seat yet; others begin meanwhile.
             for _ in range(min(len(self._waiting), self._at_once - self._batch.seated)):
                 self._begin(self._waiting.popleft())
             for turn in self._batch.step():
@@ -129,26 +132,26 @@ class TextBatch:
             raise
 
     def _begin(self, writing: Writing) -> None:
-        """Have a text written; it has ended where it cannot be."""
+        """Hand a text to the engine. One that cannot begin has ended."""
         try:
             session = writing.begin(self._kept)
         except Exception as error:
             writing.error = error
             writing.end()
-            self._untold.append(Progress(writing, [], True))
+            self._unreported.append(Progress(writing, [], True))
             return
         self._writing[session] = writing
         self._batch.join(session)
 
     def _note(self, turn: Turn) -> None:
-        """What a turn brought; nothing of a text that was cancelled meanwhile."""
+        """Report a turn, unless its text was cancelled meanwhile."""
         if (writing := self._writing.get(turn.session)) is None:
             return
         writing.error = turn.error
         pieces = writing.feed(turn.emissions)
         if turn.ended:
             self._leave(writing)
-        self._untold.append(Progress(writing, pieces, turn.ended))
+        self._unreported.append(Progress(writing, pieces, turn.ended))
 
     def _leave(self, writing: Writing) -> None:
         assert writing.session is not None, "only what has begun can leave"

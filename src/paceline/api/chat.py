@@ -20,7 +20,7 @@ from paceline.vocabulary.transcript import STOP, render
 if TYPE_CHECKING:
     from paceline.api.model import LanguageModel
     from paceline.api.piece import Piece
-from paceline.api.writing import Generation
+    from paceline.api.writing import Generation
 
 REPLACEMENT = "\ufffd"
 LEADS = ("", "\n", "a", ".")
@@ -82,12 +82,12 @@ class Conversation:
     def _keep(self, rendered: str, prompt: list[int], written: Generation) -> None:
         """Remember the tokens whose text stands: all of prompt and reply but what was cut off at the reply's end, be it
         a stop string or the first bytes of a character."""
-        stream, told, kept, text = Detokenizer(self._vocabulary, skip_special=False, prefix=prompt), "", 0, ""
+        stream, spelled, kept, text = Detokenizer(self._vocabulary, skip_special=False, prefix=prompt), "", 0, ""
         for count, token in enumerate(written.tokens, start=1):
-            told += stream.push(token)
+            spelled += stream.push(token)
             open_end = stream.copy().finish()
-            if REPLACEMENT not in open_end and written.text.startswith(told + open_end):
-                kept, text = count, told + open_end
+            if REPLACEMENT not in open_end and written.text.startswith(spelled + open_end):
+                kept, text = count, spelled + open_end
         self._tokens, self._text = prompt + written.tokens[:kept], rendered + text
 
 

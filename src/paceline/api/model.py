@@ -36,9 +36,9 @@ class LanguageModel:
     """A target with its vocabulary. Keeps the cached rows of the last text, so that one which begins alike (the next
     turn of a chat, another sample of a prompt) reads only what is new.
 
-    Texts may be written from several threads; their forwards take turns. Whoever changes a loaded model's weights or
-    adapters calls `forget`, since kept rows are the old weights'. A process is forked before the first model is loaded;
-    later a fork lacks the threads that compute, and says so."""
+    Texts may be written from several threads; their forwards take turns. After a change of
+    a loaded model's weights or adapters call `forget`, since kept rows are the old weights'. Fork a process before the
+    first model is loaded: later a fork lacks the threads that compute, and says so."""
 
     def __init__(self, target: Target, vocabulary: Vocabulary | None = None) -> None:
         self.target = target
@@ -72,9 +72,9 @@ class LanguageModel:
         """``n`` texts of each prompt, written together: the same ones that `sample` writes one after the other.
 
         ``each`` holds settings of single prompts, which go before those of all; equal prompts with equal seeds have
-        equal texts. ``progress`` is told how many texts are finished, of how many. Processors and criteria that keep
-        state see the calls of all texts mixed: where that matters, give every text its own. The first text that fails
-        ends all; to have the others, use `batch`.
+        equal texts. ``progress`` is called with the number of finished texts and of all. Processors and criteria that
+        keep state see the calls of all texts mixed: where that matters, give every text its own. The first text that
+        fails ends all; to have the others, use `batch`.
         """
         _check_samples(n)
         if isinstance(prompts, str) or not isinstance(prompts, Iterable):
@@ -108,7 +108,7 @@ class LanguageModel:
         return self.write(prompt, **settings).pieces()
 
     def write(self, prompt: Prompt, **settings: Any) -> Writing:
-        """Like `stream`, for those who want the `Generation` afterwards: read its `pieces`, then its `result`."""
+        """Like `stream`, with the `Generation` afterwards: read its `pieces`, then its `result`."""
         return Writing(self, prompt, 0, *split_settings(settings))
 
     def lease(self, settings: Settings) -> Lease:
@@ -165,7 +165,7 @@ def load(
     the cost of a model of that size, ``pocket+ballast:500M/150k`` with as many token ids. A folder that happens to be
     called like one of them is reached as ``./pocket``.
 
-    ``fixed_shapes`` asks for forwards that are recorded once for all drafts of a shape, or forbids them; unless told, a
+    ``fixed_shapes`` asks for forwards that are recorded once for all drafts of a shape, or forbids them; by default a
     model on a CUDA device has them (docs/cuda.md).
 
     ``trust_remote_code`` runs the Python code that this model or its tokenizer brings along, which can do anything on

@@ -1,4 +1,4 @@
-"""How to write a text: everything that a call may say besides its prompt and the settings of `Sampling`."""
+"""How to write a text: all settings of a call but those of `Sampling`."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ class Settings:
             raise InputError(f"max_new_tokens must be at least 1, not {self.max_new_tokens}")
 
     def _check_types(self) -> None:
-        """What Python would take, and would fail on later or read as something else."""
+        """Refuse values that Python would accept here and that would fail later, or mean something else."""
         require_whole("max_new_tokens", self.max_new_tokens)
         if self.logprobs is not None:
             require_whole("logprobs", self.logprobs)
@@ -104,7 +104,7 @@ class Settings:
         return self.method if isinstance(self.method, str) else DEFAULT_METHOD
 
     def planner_for(self, drafter: Drafter, target: Target | None = None) -> Planner:
-        """Who sizes the drafts of this drafter. Without a target only the spec is judged."""
+        """The planner of a drafter. Without a target only the spec is checked."""
         return self.planner if isinstance(self.planner, Planner) else make_planner(self.planner, drafter, target)
 
     @property
@@ -135,12 +135,12 @@ class Settings:
 
 
 def _short(value: object) -> str:
-    """Of what is not worth printing, its kind."""
+    """The value, or its type where it is long."""
     return repr(value) if isinstance(value, (int, float, list, tuple)) else f"a {type(value).__name__}"
 
 
 def split_settings(given: dict[str, Any]) -> tuple[Settings, Sampling]:
-    """Keyword arguments of a call, sorted into the two kinds; a misspelt one is told, not dropped."""
+    """Keyword arguments of a call, sorted into the two kinds; a misspelt one is refused, not dropped."""
     own = {f.name for f in fields(Settings)}
     sampling = {f.name for f in fields(Sampling)}
     for name in given:

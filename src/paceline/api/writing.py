@@ -6,7 +6,7 @@ from collections.abc import Generator, Sequence
 from contextlib import closing
 from dataclasses import asdict, dataclass
 from functools import cached_property
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,20 +15,20 @@ from paceline.api.drafters import Lease
 from paceline.api.piece import Piece
 from paceline.api.settings import Settings
 from paceline.context import Context, Ending
-from paceline.drafters import Drafter
 from paceline.engine.account import Round, Totals
 from paceline.engine.explain import phases
 from paceline.engine.loop import Emission, Session, refuse_foreign
 from paceline.engine.serial import run
 from paceline.errors import InputError
 from paceline.law import Sampling
-from paceline.planning.base import Planner
-from paceline.targets.base import SPARE_ROWS, Rows, Target
+from paceline.targets.base import SPARE_ROWS, Rows
 from paceline.targets.forked import use
 from paceline.targets.lending import KeptRows
-from paceline.tree import Ints
 from paceline.verify import Rule
-from paceline.vocabulary import StopStrings, TextStream, Vocabulary
+from paceline.vocabulary import StopStrings, TextStream
+
+if TYPE_CHECKING:
+    from paceline.api.model import LanguageModel
 
 Prompt = str | Sequence[int] | NDArray[np.int64]
 
@@ -71,34 +71,21 @@ class Generation:
         }
 
 
-class Writer(Protocol):
-    """What a text is written with: a `LanguageModel`."""
-
-    target: Target
-    vocabulary: Vocabulary | None
-    kept: KeptRows
-
-    def encode(self, prompt: Prompt) -> Ints: ...
-    def lease(self, settings: Settings) -> Lease: ...
-    def planner(self, settings: Settings, drafter: Drafter) -> Planner: ...
-
-
 class Writing:
     """One text being written: the engine's session between two conversions of text.
 
-    Whoever writes it alone reads its `pieces`. Who writes several together begins each, feeds it what its session
-    brought, and ends it.
+    To write it alone, read its `pieces`. To write several together, `begin` each, `feed` it what its session emitted,
+    and `end` it.
     """
 
-    def __init__(self, lm: Writer, prompt: Prompt, number: int, settings: Settings, sampling: Sampling) -> None:
+    def __init__(self, lm: LanguageModel, prompt: Prompt, number: int, settings: Settings, sampling: Sampling) -> None:
         use()
         self._lm = lm
         self._prompt = lm.encode(prompt)
-        self._stops = _stop_strings(lm, settings.stops)
         ending = Ending(
             max_new_tokens=settings.max_new_tokens,
             eos=settings.ends(lm.target),
-            strings=self._stops,
+            strings=_stop_strings(lm, settings.stops),
             criteria=settings.criteria,
             context_length=lm.target.context_length,
         )
@@ -125,7 +112,7 @@ class Writing:
             self.end()
 
     def begin(self, kept: KeptRows) -> Session:
-        """Take rows, from here on until the `end`."""
+        """The session that writes the text. Its rows are taken here and given back by `end`."""
         if self._lent is not None or self.session is not None:
             raise InputError("this text is being written, or has been; a text is written once")
         rows = kept.take(self._prompt[:-1], len(self.context) + self.context.room + SPARE_ROWS)
@@ -142,11 +129,11 @@ class Writing:
         return self.session
 
     def feed(self, emissions: Sequence[Emission]) -> list[Piece]:
-        """What tokens say, and after the last one of the text what was held back."""
+        """The pieces of new tokens, and after the last token of the text what was held back."""
         return [*map(self._say, emissions), *self._rest()]
 
     def cancel(self) -> None:
-        """Be content with what there is: the `result` holds it."""
+        """Stop here. The `result` holds what was written."""
         self.context.cancel()
         if self.session is not None:
             said = sum(piece.token is not None for piece in self._said)
@@ -200,7 +187,7 @@ class Writing:
         )
 
 
-def _stop_strings(lm: Writer, strings: tuple[str, ...]) -> StopStrings | None:
+def _stop_strings(lm: LanguageModel, strings: tuple[str, ...]) -> StopStrings | None:
     if not strings:
         return None
     if lm.vocabulary is None:

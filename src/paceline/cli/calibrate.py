@@ -9,18 +9,10 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from paceline.cli.common import Subparsers, add_json, add_model, inputs_of, load_model, print_json, progress
-from paceline.cli.measuring import (
-    add_length,
-    add_temperature,
-    add_threads,
-    check_counts,
-    counted,
-    temperature_of,
-)
-from paceline.cli.streams import say
-from paceline.cli.tables import table
-from paceline.errors import need
+from paceline.cli.arguments import Parser, Subparsers
+from paceline.cli.options import check_counts, inputs_of, load_model, temperature_of
+from paceline.cli.output import counted, print_json, progress, say, table
+from paceline.errors import InputError, need
 from paceline.files import check_output, write_whole
 
 if TYPE_CHECKING:
@@ -35,8 +27,9 @@ CHOICES = ("best size", "texts", "of tokens", "nodes", "tokens/s", "plain", "tim
 
 
 def add(commands: Subparsers) -> None:
-    parser = commands.add_parser(
+    parser: Parser = commands.add_parser(
         "calibrate",
+        run=run,
         help="find the draft size that suits a method on this machine, and keep it",
         description=(
             "Times rounds of this model by the nodes that are drafted, counts what drafts of a method bring, and finds "
@@ -44,38 +37,22 @@ def add(commands: Subparsers) -> None:
             "of threads in the user's cache folder ($PACELINE_CACHE names another), where --planner calibrated finds "
             "it. Interrupted, it leaves what was kept before as it was."
         ),
-        allow_abbrev=False,
     )
-    add_model(parser)
-    parser.add_argument(
-        "--method",
-        nargs="+",
-        metavar="SPEC",
-        help="what to calibrate, each method as an argument of its own (default: the method that is used by default)",
-    )
-    parser.add_argument("--draft-model", "-md", metavar="MODEL", help="a small model that drafts, named as in --model")
-    parser.add_argument(
-        "--prompts", metavar="FILE", help="prompts to write, a .jsonl file or a suite (default: a mixture of languages)"
-    )
-    parser.add_argument("--samples", type=int, metavar="N", help="how many of them to write (default: 5)")
-    parser.add_argument(
-        "--max-nodes", type=int, metavar="N", help="the largest draft (default: 128, or fewer where that is too dear)"
-    )
-    parser.add_argument(
-        "--lengths", nargs="+", type=int, metavar="L", help="time rounds behind texts of L tokens (default: 256 1024)"
-    )
-    parser.add_argument(
-        "--batches", nargs="+", type=int, metavar="B", help="time rounds of B texts written together (default: 1 4)"
-    )
-    add_temperature(parser)
-    add_length(parser, None, 128)
-    parser.add_argument(
-        "--seconds", type=float, metavar="S", help="how long to measure one method, loading apart (default: 36)"
-    )
-    add_threads(parser)
-    parser.add_argument("--html", type=Path, metavar="FILE", help="write a page with pictures of the curves")
-    add_json(parser)
-    parser.set_defaults(run=run)
+    parser.add_model()
+    text = "what to calibrate, each method as an argument of its own (default: the method that is used by default)"
+    parser.argument("--method", "SPEC", text, nargs="+")
+    parser.add_draft_model(bundled=False)
+    parser.argument("--prompts", "FILE", "prompts to write, a .jsonl file or a suite (default: a mixture of languages)")
+    parser.argument("--samples", "N", "how many of them to write (default: 5)", int)
+    parser.argument("--max-nodes", "N", "the largest draft (default: 128, or fewer where that is too dear)", int)
+    parser.argument("--lengths", "L", "time rounds behind texts of L tokens (default: 256 1024)", int, nargs="+")
+    parser.argument("--batches", "B", "time rounds of B texts written together (default: 1 4)", int, nargs="+")
+    parser.add_temperature()
+    parser.add_length(None, 128)
+    parser.argument("--seconds", "S", "how long to measure one method, loading apart (default: 36)", float)
+    parser.add_threads()
+    parser.argument("--html", "FILE", "write a page with pictures of the curves", Path)
+    parser.add_json()
 
 
 def run(options: argparse.Namespace) -> int:
@@ -93,14 +70,14 @@ def run(options: argparse.Namespace) -> int:
     with threads(options.threads), progress(f"loading {options.model}") as advance:
         lm = load_model(options)
         if lm.vocabulary is None:
-            raise ValueError(f"{lm.target.name} came without a tokenizer, and prompts are texts; put it beside it")
+            raise InputError(f"{lm.target.name} came without a tokenizer, and prompts are texts; put it beside it")
         _check_lengths(options.lengths, lm)
         prompts = prompts_of(options.prompts, lm.vocabulary, options.samples or SAMPLES)
         try:
             known = load(setup_of(lm.target))
         except Unreadable:
             known = None  # it is about to be replaced
-        path_of(setup_of(lm.target))  # without a place for a profile this fails before anything is measured
+        path_of(setup_of(lm.target))  # fails before anything is measured where there is no place for a profile
         methods = _methods(lm, specs, options.draft_model)
         calibrator = Calibrator(target=lm.target, methods=methods, prompts=prompts, plan=plan, progress=advance)
         fresh = calibrator.run(known)
@@ -108,7 +85,7 @@ def run(options: argparse.Namespace) -> int:
     took = time.monotonic() - started
     found = [profile.method(method.spec, method.draft) for method in methods]
     measured = [one for one in found if one is not None]
-    say("\n".join(_said(profile, measured)))
+    say("\n".join(_lines(profile, measured)))
     say(f"\nmeasured in {took:.0f} s and kept in {path}")
     if options.html is not None:
         from paceline.bench.calibrate.page import calibration_page
@@ -121,7 +98,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _specs(options: argparse.Namespace) -> list[str]:
-    """The methods by their specs; a misspelt one is told before a model is loaded."""
+    """The specs of the methods. A misspelt one is refused before a model is loaded."""
     from paceline.api.settings import Settings
     from paceline.drafters import make_drafter
 
@@ -150,12 +127,12 @@ def _plan(options: argparse.Namespace) -> Plan:
 
 
 def _check_lengths(lengths: list[int] | None, lm: LanguageModel) -> None:
-    """Lengths that were asked for are not left out in silence, as those of the plan are."""
+    """Refuse lengths that do not fit the context. Those of the plan itself would be left out instead."""
     from paceline.bench.calibrate.run import fits
 
     limit = lm.target.context_length
     if limit is not None and (beyond := [length for length in lengths or () if not fits(length, limit)]):
-        raise ValueError(
+        raise InputError(
             f"--lengths {beyond[0]} is too long for {lm.target.name}, whose context ends at {limit} tokens; give at "
             f"most {limit // 2}, half of it, which leaves room for the rounds"
         )
@@ -175,7 +152,7 @@ def _methods(lm: LanguageModel, specs: list[str], draft_model: str | None) -> li
     return methods
 
 
-def _said(profile: Profile, methods: list[Acceptance]) -> Iterator[str]:
+def _lines(profile: Profile, methods: list[Acceptance]) -> Iterator[str]:
     yield f"{profile.setup.told}, weights {profile.setup.fingerprint}"
     for method in methods:
         yield ""
@@ -187,7 +164,7 @@ def _said(profile: Profile, methods: list[Acceptance]) -> Iterator[str]:
 
 
 def _sizes(profile: Profile, method: Acceptance) -> Iterator[tuple[str, ...]]:
-    """What rounds take and bring by their size, at the first company and length."""
+    """Seconds and tokens of rounds by their number of nodes, at the first batch size and length."""
     choice = method.choices[0]
     key = choice.sequences, choice.length
     seconds = method.seconds(profile.curves(method.top), *key)
@@ -228,12 +205,12 @@ def _notes(method: Acceptance) -> Iterator[str]:
 
 
 def _json(profile: Profile, methods: list[Acceptance], path: Path, took: float) -> dict[str, Any]:
-    told = profile.as_dict()
+    stored = profile.as_dict()
     return {
         "profile": str(path),
         "seconds": took,
-        "setup": told["setup"],
-        "timings": told["timings"],
+        "setup": stored["setup"],
+        "timings": stored["timings"],
         "methods": [
             {"nodes": method.choices[0].nodes, "tokens_per_second": method.choices[0].tokens_per_second}
             | asdict(method)

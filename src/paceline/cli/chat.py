@@ -7,26 +7,13 @@ import signal
 import sys
 from collections.abc import Iterator
 from contextlib import nullcontext, suppress
+from dataclasses import dataclass
 from types import FrameType
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import TYPE_CHECKING, Any
 
-from paceline.cli.common import (
-    PROMPT,
-    Subparsers,
-    add_model,
-    add_pictures,
-    add_writing,
-    asked,
-    decode,
-    describe,
-    load_model,
-    print_json,
-    show,
-    utf8,
-    wants_color,
-    writing_settings,
-)
-from paceline.cli.streams import say, write
+from paceline.cli.arguments import Parser, Subparsers
+from paceline.cli.options import PROMPT, decode, load_model, provenance, utf8, writing_settings
+from paceline.cli.output import draw, print_json, say, show, wants_color, write
 from paceline.errors import InputError
 
 if TYPE_CHECKING:
@@ -44,8 +31,9 @@ ASKS = "> "
 
 
 def add(commands: Subparsers) -> None:
-    parser = commands.add_parser(
+    parser: Parser = commands.add_parser(
         "chat",
+        run=run,
         help="talk with a model",
         description=(
             "Talk with a model, a line at a time, from the terminal or through a pipe. A model with a chat template is "
@@ -53,30 +41,25 @@ def add(commands: Subparsers) -> None:
             "At a terminal Ctrl-C stops a reply and Ctrl-D ends the chat. "
             f"Commands: {'; '.join(f'{name}: {what}' for name, what in COMMANDS.items())}."
         ),
-        allow_abbrev=False,
     )
-    parser.add_argument("--system", type=utf8, metavar="TEXT", help="what the model is told before the first turn")
-    add_model(parser)
-    add_writing(parser)
-    add_pictures(parser)
-    parser.add_argument("--json", action="store_true", help="print one JSON object per reply, a line each, and no text")
-    parser.set_defaults(run=run)
+    parser.argument("--system", "TEXT", "what the model is told before the first turn", utf8)
+    parser.add_model()
+    parser.add_writing()
+    parser.add_pictures()
+    parser.flag("--json", "print one JSON object per reply, a line each, and no text")
 
 
 def run(options: argparse.Namespace) -> int:
     from paceline.api.chat import Conversation
-    from paceline.api.settings import split_settings
 
-    settings = writing_settings(options)
-    how, sampling = split_settings(settings)
-    how.planner_for(how.drafter)  # a misspelt method or planner is told before a model is loaded
+    settings, how, sampling = writing_settings(options)
     lm = load_model(options)
     brake = Brake()
     conversation = Conversation(lm, system=options.system, criteria=(brake,), **settings)
     if sys.stdin.isatty():
         _note(f"{lm.target.name}; /help lists the commands, Ctrl-D ends the chat")
-    provenance = describe(lm) | asked(how, sampling) if options.json else {}
-    Chat(lm, conversation, brake, options, provenance).run(_lines())
+    made_by = provenance(lm, how, sampling) if options.json else {}
+    Chat(lm, conversation, brake, options, made_by, sys.stdin.isatty()).run(_lines())
     return 0
 
 
@@ -107,24 +90,17 @@ class Brake:
         self.pressed = True
 
 
+@dataclass
 class Chat:
     """Lines in, replies out. At a terminal an interruption or a mistake ends a reply; in a pipe, the chat."""
 
-    def __init__(
-        self,
-        lm: LanguageModel,
-        conversation: Conversation,
-        brake: Brake,
-        options: argparse.Namespace,
-        provenance: dict[str, Any],
-    ) -> None:
-        self._lm = lm
-        self._conversation = conversation
-        self._brake = brake
-        self._options = options
-        self._provenance = provenance
-        self._color = wants_color(options)
-        self._typed = sys.stdin.isatty()
+    lm: LanguageModel
+    conversation: Conversation
+    brake: Brake
+    options: argparse.Namespace
+    made_by: dict[str, Any]
+    """What JSON says of the model and its settings."""
+    at_terminal: bool
 
     def run(self, lines: Iterator[str]) -> None:
         for line in lines:
@@ -139,7 +115,7 @@ class Chat:
     def _obey(self, command: str) -> None:
         match command:
             case "/reset":
-                self._conversation.reset()
+                self.conversation.reset()
             case "/stats":
                 _note("\n".join(self._stats()))
             case "/help":
@@ -149,34 +125,40 @@ class Chat:
 
     def _answer(self, said: str) -> None:
         try:
-            with self._brake if self._typed else nullcontext():
-                self._write(_text(said))
+            with self.brake if self.at_terminal else nullcontext():
+                # bytes that are no UTF-8 may stand in it as lone surrogates
+                self._write(decode(said.encode(errors="surrogateescape"), "what was typed"))
         except KeyboardInterrupt:
-            if not self._typed:
+            if not self.at_terminal:
                 raise
-            self._lm.forget()  # an interrupted forward may have left half a row
+            self.lm.forget()  # an interrupted forward may have left half a row
             _note("\nthe reply was dropped")
             return
         except ValueError as error:
-            if not self._typed:
+            if not self.at_terminal:
                 raise
             _note(str(error))
             return
-        written = self._conversation.replies[-1]
-        if self._options.json:
-            print_json({"user": said, **written.as_dict(), **self._provenance})
+        written = self.conversation.replies[-1]
+        if self.options.json:
+            print_json({"user": said, **written.as_dict(), **self.made_by})
             sys.stdout.flush()
         if remark := self._remark(written):
             _note(remark)
 
     def _write(self, said: str) -> None:
-        pieces = self._conversation.reply(said)
-        if self._options.json:
+        pieces = self.conversation.reply(said)
+        if self.options.json:
             for _ in pieces:
                 pass
             return
-        if self._options.show:
-            self._draw(pieces)
+        if self.options.show:
+            from paceline.api.pictures import TokenPicture
+
+            color = wants_color(self.options)
+            painter = draw(pieces, color)
+            written = self.conversation.replies[-1]
+            show(painter.caption(TokenPicture("", tuple(written.pieces), written.totals)), color, end="\n\n")
             return
         begun = False
         for piece in pieces:
@@ -184,17 +166,6 @@ class Chat:
             begun = begun or bool(text)
             write(text)
         say(flush=True)
-
-    def _draw(self, pieces: Any) -> None:
-        from paceline.api.pictures import TokenPicture, cells
-        from paceline.api.pictures.terminal import Painter
-
-        painter = Painter(self._color)
-        for cell in cells(pieces):
-            show(painter.cell(cell), self._color, end="")
-        show(painter.end(), self._color, end="\n\n")
-        written = self._conversation.replies[-1]
-        show(painter.caption(TokenPicture("", tuple(written.pieces), written.totals)), self._color, end="\n\n")
 
     def _remark(self, written: Generation) -> str:
         """What the user should know of how a reply ended."""
@@ -204,13 +175,13 @@ class Chat:
             case "length":
                 return f"the reply was cut after {len(written.tokens)} tokens; --max-new-tokens allows more"
             case "context":
-                return f"the model's context of {self._lm.target.context_length} tokens is full; /reset starts anew"
+                return f"the model's context of {self.lm.target.context_length} tokens is full; /reset starts anew"
         return ""
 
     def _stats(self) -> Iterator[str]:
         from paceline.api.pictures import summary
 
-        replies = self._conversation.replies
+        replies = self.conversation.replies
         if not replies:
             yield "no reply yet"
             return
@@ -238,11 +209,10 @@ def _lines() -> Iterator[str]:
     while True:
         try:
             yield _ask()
-        except KeyboardInterrupt:
-            say(file=_beside_the_lines())
-        except EOFError:
-            say(file=_beside_the_lines())
-            return
+        except (KeyboardInterrupt, EOFError) as end:
+            say(file=sys.stdout if sys.stdout.isatty() else sys.stderr)  # the terminal that lines are typed at
+            if isinstance(end, EOFError):
+                return
 
 
 def _ask() -> str:
@@ -251,16 +221,6 @@ def _ask() -> str:
         return input(ASKS)
     say(ASKS, end="", file=sys.stderr, flush=True)
     return input()
-
-
-def _beside_the_lines() -> TextIO:
-    """Where the terminal is that lines are typed at."""
-    return sys.stdout if sys.stdout.isatty() else sys.stderr
-
-
-def _text(said: str) -> str:
-    """What was typed; bytes that are no UTF-8 may stand in it as lone surrogates."""
-    return decode(said.encode(errors="surrogateescape"), "what was typed")
 
 
 def _note(text: str) -> None:

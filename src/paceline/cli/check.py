@@ -6,18 +6,9 @@ import argparse
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
-from paceline.cli.common import (
-    Subparsers,
-    add_draft_model,
-    add_json,
-    add_model,
-    draft_model,
-    load_model,
-    print_json,
-    progress,
-)
-from paceline.cli.streams import say
-from paceline.cli.tables import table
+from paceline.cli.arguments import Parser, Subparsers
+from paceline.cli.options import draft_model, load_model
+from paceline.cli.output import print_json, progress, say, table
 from paceline.errors import InputError
 
 if TYPE_CHECKING:
@@ -25,48 +16,29 @@ if TYPE_CHECKING:
 
 
 def add(commands: Subparsers) -> None:
-    parser = commands.add_parser(
+    parser: Parser = commands.add_parser(
         "check",
+        run=run,
         help="find out whether a model writes the same with and without drafts",
         description=(
             "Runs methods, rules, sampling settings and planners against plain decoding of the same model, "
             "counts differences, and tells near ties of the arithmetic from bugs. Exit code 1 means a bug."
         ),
-        allow_abbrev=False,
     )
-    add_model(parser)
-    add_draft_model(parser)
-    parser.add_argument(
-        "--methods",
-        nargs="+",
-        metavar="SPEC",
-        help="methods to check (default: all, installed plug-ins, and adversaries)",
-    )
-    parser.add_argument("--rules", nargs="+", metavar="RULE", help="coupled, rejection (default: both)")
-    parser.add_argument("--sizes", nargs="+", type=int, metavar="N", help="draft sizes; the same as planners fixed:N")
-    parser.add_argument(
-        "--planners",
-        nargs="+",
-        metavar="P",
-        help="who sizes drafts, each with everything (default: sizes 4 and 12, adaptive and calibrated, in turns)",
-    )
-    parser.add_argument(
-        "--batch",
-        nargs="+",
-        type=int,
-        metavar="B",
-        help="write so many cases at a time, which come and go (default: 1 8)",
-    )
-    parser.add_argument("--max-new-tokens", type=int, default=64, metavar="N", help="tokens per case (default: 64)")
-    parser.add_argument("--seed", type=int, default=0, metavar="S", help="seed of the sampled cases (default: 0)")
-    parser.add_argument(
-        "--families",
-        nargs="*",
-        metavar="TYPE",
-        help="check no model, but tiny random ones of all model types of the installed transformers, or of those named",
-    )
-    add_json(parser)
-    parser.set_defaults(run=run)
+    parser.add_model()
+    parser.add_draft_model()
+    text = "methods to check (default: all, installed plug-ins, and adversaries)"
+    parser.argument("--methods", "SPEC", text, nargs="+")
+    parser.argument("--rules", "RULE", "coupled, rejection (default: both)", nargs="+")
+    parser.argument("--sizes", "N", "draft sizes; the same as planners fixed:N", int, nargs="+")
+    text = "who sizes drafts, each with everything (default: sizes 4 and 12, adaptive and calibrated, in turns)"
+    parser.argument("--planners", "P", text, nargs="+")
+    parser.argument("--batch", "B", "write so many cases at a time, which come and go (default: 1 8)", int, nargs="+")
+    parser.argument("--max-new-tokens", "N", "tokens per case (default: 64)", int, default=64)
+    parser.argument("--seed", "S", "seed of the sampled cases (default: 0)", int, default=0)
+    text = "check no model, but tiny random ones of all model types of the installed transformers, or of those named"
+    parser.argument("--families", "TYPE", text, nargs="*")
+    parser.add_json()
 
 
 def run(options: argparse.Namespace) -> int:
@@ -111,10 +83,9 @@ def _refuse_mistakes(options: argparse.Namespace, drafts: str | None) -> tuple[s
     for method in methods:
         if method not in ADVERSARIES:
             make_drafter(method, drafts, must_use=False)
-    if small := [size for size in options.sizes or () if size < 1]:
-        raise InputError(f"a draft of {small[0]} tokens checks nothing; --sizes takes sizes of 1 and more")
-    if small := [size for size in options.batch or () if size < 1]:
-        raise InputError(f"a batch of {small[0]} cases checks nothing; --batch takes sizes of 1 and more")
+    for name, what in (("sizes", "draft of {} tokens"), ("batch", "batch of {} cases")):
+        if small := [size for size in getattr(options, name) or () if size < 1]:
+            raise InputError(f"a {what.format(small[0])} checks nothing; --{name} takes sizes of 1 and more")
     for planner in options.planners or ():
         make_planner(planner, Plain())
     if unknown := sorted(set(options.rules or ()) - set(Rule)):

@@ -7,8 +7,9 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from paceline.cli.common import MODEL, Subparsers, add_json, add_trust, decode, inputs_of, print_json, progress
-from paceline.cli.streams import say
+from paceline.cli.arguments import Parser, Subparsers
+from paceline.cli.options import MODEL, decode, inputs_of
+from paceline.cli.output import print_json, progress, say
 from paceline.errors import InputError
 from paceline.files import check_output
 from paceline.files.reading import read_file
@@ -22,40 +23,33 @@ ENDING = ".rest"
 
 
 def add(commands: Subparsers) -> None:
-    parser = commands.add_parser(
+    parser: Parser = commands.add_parser(
         "datastore",
         help="build a corpus for rest and suffix",
         description="Builds and describes the files that the methods rest:corpus=FILE and suffix:corpus=FILE read.",
-        allow_abbrev=False,
     )
     actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True, help="what to do")
-    building = actions.add_parser(
+    building: Parser = actions.add_parser(
         "build",
+        run=build,
         help="write the datastore of some text files",
         description="Encodes text files with a model's tokenizer and writes them with an index, all of it or nothing.",
-        allow_abbrev=False,
     )
-    whose = building.add_mutually_exclusive_group()
-    whose.add_argument(
-        "--model", "-m", default=MODEL, metavar="MODEL", help=f"the model to draft for (default: {MODEL})"
-    )
+    whose, text = building.add_mutually_exclusive_group(), f"the model to draft for (default: {MODEL})"
+    whose.add_argument("--model", "-m", default=MODEL, metavar="MODEL", help=text)
     whose.add_argument("--tokenizer", metavar="NAME", help="its tokenizer alone: a folder or name of transformers")
-    add_trust(building)
-    building.add_argument("--text", type=Path, nargs="+", required=True, metavar="FILE", help="text files, in UTF-8")
-    building.add_argument(
-        "--out", type=Path, required=True, metavar="FILE", help=f"where to write it, say corpus{ENDING}"
-    )
-    add_json(building)
-    building.set_defaults(run=build)
-    describing = actions.add_parser(
+    building.add_trust()
+    building.argument("--text", "FILE", "text files, in UTF-8", Path, nargs="+", required=True)
+    building.argument("--out", "FILE", f"where to write it, say corpus{ENDING}", Path, required=True)
+    building.add_json()
+    describing: Parser = actions.add_parser(
         "info",
+        run=info,
         help="describe a datastore, and check that it is whole",
         description="Reads a datastore through, and says what is in it.",
-        allow_abbrev=False,
     )
-    describing.add_argument("file", metavar="FILE", help="a file that 'paceline datastore build' wrote")
-    add_json(describing)
-    describing.set_defaults(run=info)
+    describing.argument("file", "FILE", "a file that 'paceline datastore build' wrote")
+    describing.add_json()
 
 
 def build(options: argparse.Namespace) -> int:
@@ -68,7 +62,7 @@ def build(options: argparse.Namespace) -> int:
     vocabulary = open_vocabulary(options.tokenizer or options.model)
     with progress("encoding") as advance:
         header = build(options.out, _encoded(texts, vocabulary, advance), vocabulary.fingerprint, advance)
-    _tell(header, str(options.out), options.json)
+    _print(header, str(options.out), options.json)
     return 0
 
 
@@ -78,7 +72,7 @@ def info(options: argparse.Namespace) -> int:
 
     store = Datastore(options.file)
     store.verify()
-    _tell(store.header, options.file, options.json)
+    _print(store.header, options.file, options.json)
     return 0
 
 
@@ -105,8 +99,8 @@ def _encoded(texts: list[str], vocabulary: Vocabulary, advance: Callable[[str, i
         yield np.concatenate(ids) if ids else np.empty(0, np.int64)
 
 
-def _tell(header: Header, file: str, as_json: bool) -> None:
-    said: dict[str, Any] = {
+def _print(header: Header, file: str, as_json: bool) -> None:
+    facts: dict[str, Any] = {
         "file": file,
         "texts": header.texts,
         "tokens": header.tokens - header.texts,
@@ -116,7 +110,7 @@ def _tell(header: Header, file: str, as_json: bool) -> None:
         "bytes": Path(file).stat().st_size,
     }
     if as_json:
-        print_json(said)
+        print_json(facts)
         return
-    say(f"{file}: {said['tokens']} tokens of {said['texts']} texts, {said['bytes']} bytes")
-    say(f"tokenizer {said['tokenizer']}, highest token {said['highest_token']}, digest {said['digest'][:16]}")
+    say(f"{file}: {facts['tokens']} tokens of {facts['texts']} texts, {facts['bytes']} bytes")
+    say(f"tokenizer {facts['tokenizer']}, highest token {facts['highest_token']}, digest {facts['digest'][:16]}")

@@ -11,36 +11,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from paceline.cli.common import (
-    MODEL,
-    Subparsers,
-    add_color,
-    add_draft_model,
-    add_json,
-    add_trust,
-    describe,
-    draft_model,
-    inputs_of,
-    load_model,
-    print_json,
-    progress,
-    show,
-    wants_color,
-)
+from paceline.cli.arguments import Parser, Subparsers
 from paceline.cli.failures import sentence
-from paceline.cli.measuring import (
-    DRAFT,
-    LOOPING,
-    STABLE,
-    add_draft_length,
-    add_length,
-    add_prompts,
-    add_seed,
-    counted,
-    prompts_of,
-)
-from paceline.cli.streams import say
-from paceline.cli.tables import table
+from paceline.cli.options import DRAFT, MODEL, describe, draft_model, inputs_of, load_model, prompts_of
+from paceline.cli.output import cautions, counted, print_json, progress, say, show, table, wants_color
 from paceline.files import check_output, write_whole
 
 if TYPE_CHECKING:
@@ -68,8 +42,9 @@ HEAD = ("method", "tokens/s", "speed-up", "tokens/round", "mean accepted", "text
 
 
 def add(commands: Subparsers) -> None:
-    parser = commands.add_parser(
+    parser: Parser = commands.add_parser(
         "demo",
+        run=run,
         help="see the bundled models write faster and write the same",
         description=(
             "Writes the same prompts plainly and with drafts, on a small bundled model and on the same model with "
@@ -77,33 +52,25 @@ def add(commands: Subparsers) -> None:
             "texts are the same. Works offline and takes about a minute. Exit code 1 means that texts are not the "
             "same, 2 that something was asked that cannot be."
         ),
-        allow_abbrev=False,
     )
-    parser.add_argument(
-        "--model", "-m", default=MODEL, metavar="MODEL", help=f"the model that writes (default: {MODEL})"
-    )
-    add_draft_model(parser)
-    add_trust(parser)
-    parser.add_argument(
-        "--methods",
-        nargs="+",
-        metavar="SPEC",
-        help=f"methods to show; plain always comes first (default: {' '.join(METHODS)})",
-    )
-    add_prompts(parser)
-    add_length(parser, 48)
-    add_draft_length(parser, DRAFT, of=" of methods that have no planner of their own")
-    parser.add_argument("--temperature", type=float, default=0.8, metavar="T", help="0 is greedy (default: 0.8)")
-    add_seed(parser)
+    parser.argument("--model -m", "MODEL", f"the model that writes (default: {MODEL})", default=MODEL)
+    parser.add_draft_model()
+    parser.add_trust()
+    text = f"methods to show; plain always comes first (default: {' '.join(METHODS)})"
+    parser.argument("--methods", "SPEC", text, nargs="+")
+    parser.add_prompts()
+    parser.add_length(48)
+    parser.add_draft_length(DRAFT, of=" of methods that have no planner of their own")
+    parser.argument("--temperature", "T", "0 is greedy (default: 0.8)", float, default=0.8)
+    parser.add_seed()
     weight = parser.add_mutually_exclusive_group()
-    weight.add_argument(
-        "--ballast", metavar="SIZE", help=f"size of the slow twin of a bundled model, e.g. 250M (default: {BALLAST})"
-    )
+    text = f"size of the slow twin of a bundled model, e.g. 250M (default: {BALLAST})"
+    weight.add_argument("--ballast", metavar="SIZE", help=text)
     weight.add_argument("--no-ballast", action="store_true", help="leave the slow twin out")
-    parser.add_argument("--html", type=Path, metavar="FILE", help="write what is shown as a page, too")
-    add_color(parser)
-    add_json(parser)
-    parser.set_defaults(run=run, dtype=DTYPE, device=None)
+    parser.argument("--html", "FILE", "write what is shown as a page, too", Path)
+    parser.add_color()
+    parser.add_json()
+    parser.set_defaults(dtype=DTYPE, device=None)
 
 
 def run(options: argparse.Namespace) -> int:
@@ -113,11 +80,11 @@ def run(options: argparse.Namespace) -> int:
     models, methods = _models(options), _methods(options)
     sampled = f"at temperature {options.temperature:g} with seed {options.seed}"
     say(f"A cheap source drafts, the model checks: {sampled}, every method must write the same text.\n", flush=True)
-    parts, left_out = list[Part](), dict[str, str]()
+    parts, left_out = list[ModelDemo](), dict[str, str]()
     for model in models:
         try:
-            parts.append(_part(model, methods, options, parts[0] if parts else None))
-        except Exception as error:  # a machine too small for the slow twin has seen the model itself
+            parts.append(_shown(model, methods, options, parts[0] if parts else None))
+        except Exception as error:  # a small machine cannot run the slow twin, but has shown the model itself
             if not parts or (said := sentence(error)) is None:
                 raise
             left_out[model] = said
@@ -147,7 +114,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 @dataclass(frozen=True)
-class Part:
+class ModelDemo:
     """What one model showed."""
 
     facts: dict[str, Any]
@@ -156,7 +123,7 @@ class Part:
     found: Shown
     ballast: str = ""
     """The name of a slow twin with its size and shape; otherwise empty."""
-    twin_of: Part | None = None
+    twin_of: ModelDemo | None = None
     """The part of the model that this slow twin belongs to."""
 
     @property
@@ -189,7 +156,7 @@ def _models(options: argparse.Namespace) -> list[str]:
     from paceline.targets.pocket.shape import read_ballast
 
     twin = f"{options.model}{BALLASTED}:{options.ballast or BALLAST}"
-    read_ballast(twin)  # a size that cannot be read is told before anything is measured
+    read_ballast(twin)  # refuses a wrong size before anything is measured
     return [options.model, twin]
 
 
@@ -210,8 +177,11 @@ def _methods(options: argparse.Namespace) -> dict[str, dict[str, Any]]:
     }
 
 
-def _part(model: str, methods: dict[str, dict[str, Any]], options: argparse.Namespace, twin_of: Part | None) -> Part:
+def _shown(
+    model: str, methods: dict[str, dict[str, Any]], options: argparse.Namespace, twin_of: ModelDemo | None
+) -> ModelDemo:
     from paceline.bench.demo import shown
+    from paceline.targets.pocket.open import describe as shape
 
     options.model, prompts = model, prompts_of(options)
     slow = BALLASTED in model
@@ -225,16 +195,10 @@ def _part(model: str, methods: dict[str, dict[str, Any]], options: argparse.Name
             seconds=SECONDS_WITH_BALLAST if slow else SECONDS,
             progress=lambda doing, done, total: advance(f"{model}: {doing}", done, total),
         )
-    return Part(describe(lm), list(prompts)[: len(found.prompts)], found, _shape(model) if slow else "", twin_of)
+    return ModelDemo(describe(lm), list(prompts)[: len(found.prompts)], found, shape(model) if slow else "", twin_of)
 
 
-def _shape(model: str) -> str:
-    from paceline.targets.pocket.open import describe
-
-    return describe(model)
-
-
-def _print(part: Part, color: bool) -> None:
+def _print(part: ModelDemo, color: bool) -> None:
     from rich.text import Text
 
     from paceline.api.pictures.terminal import paint
@@ -252,15 +216,15 @@ def _print(part: Part, color: bool) -> None:
     say()
 
 
-def _moral(part: Part) -> str:
-    """What a small model that gained nothing shows, before its slow twin comes."""
+def _moral(part: ModelDemo) -> str:
+    """What it means that a small model gained nothing, before its slow twin is shown."""
     if any(row["speed_up"] > GAIN for row in part.found.rows()):
         return ""
     saves = part.found.per_round(part.found.best) > GAIN
     return f"{WHAT_SMALL_MODELS_GAIN if saves else DRAFTS_FAIL} Now a slow one:\n\n"
 
 
-def _facts(part: Part) -> Iterator[str]:
+def _facts(part: ModelDemo) -> Iterator[str]:
     facts = part.facts
     yield from (part.ballast or facts["model"], facts["dtype"], f"weights {facts['fingerprint']}")
     yield f"{facts['device']}, {counted(facts['threads'], 'thread')}"
@@ -283,7 +247,7 @@ def _rows(found: Shown) -> Iterator[tuple[str, ...]]:
         )
 
 
-def _notes(part: Part) -> Iterator[str]:
+def _notes(part: ModelDemo) -> Iterator[str]:
     found = part.found
     first, *more = found.passes(found.base)
     yield f"{sum(len(text.tokens) for text in first)} tokens from {counted(len(found.prompts), 'prompt')}"
@@ -292,13 +256,7 @@ def _notes(part: Part) -> Iterator[str]:
     if more:
         yield f"medians of {1 + len(more)} passes, methods taking turns"
     yield "decoding time only, prefill apart"
-    yield f"repeated 8-grams {found.repetition:.0%}"
-    if found.repetition > LOOPING:
-        yield "the texts loop, which flatters methods that copy"
-    if found.spread is None:
-        yield "one pass, so how steady the speeds are is not known"
-    elif found.spread > STABLE:
-        yield f"unstable: passes of one method differ by {found.spread:.1f}x"
+    yield from cautions(found.repetition, "methods that copy", found.spread, "passes of one method differ")
     if part.twin_of is not None:
         model = part.twin_of.facts["model"]
         if part.claim is None:
@@ -307,7 +265,7 @@ def _notes(part: Part) -> Iterator[str]:
             yield f"NOT the texts of {model}, which ballast must leave alone: {part.claim}"
 
 
-def _sections(parts: list[Part]) -> Iterator[str]:
+def _sections(parts: list[ModelDemo]) -> Iterator[str]:
     from paceline.api.pictures.page import table_section, token_section
 
     for number, part in enumerate(parts):

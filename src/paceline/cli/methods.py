@@ -6,22 +6,16 @@ import argparse
 import inspect
 from typing import TYPE_CHECKING, Any
 
-from paceline.cli.common import Subparsers, add_json, print_json
-from paceline.cli.streams import say
+from paceline.cli.arguments import Subparsers
+from paceline.cli.output import print_json, say
 
 if TYPE_CHECKING:
     from paceline.targets.base import Want
 
 
 def add(commands: Subparsers) -> None:
-    parser = commands.add_parser(
-        "methods",
-        help="list the methods",
-        description="List the methods and their options.",
-        allow_abbrev=False,
-    )
-    add_json(parser)
-    parser.set_defaults(run=run)
+    text = "List the methods and their options."
+    commands.add_parser("methods", run=run, help="list the methods", description=text).add_json()
 
 
 def run(options: argparse.Namespace) -> int:
@@ -60,30 +54,27 @@ def _row(name: str, factory: Any) -> dict[str, Any]:
         method: Any = factory.load() if isinstance(factory, PlugIn) else factory
     except ValueError as error:
         return {**row, "summary": f"cannot be used: {error}"}
-    options = inspect.signature(method).parameters.values()
-    plain = name in BUILT_IN and all(option.default is not option.empty for option in options)
-    made = method() if plain else method
+    parameters = inspect.signature(method).parameters
+    options = {key: one.default for key, one in parameters.items() if one.default is not one.empty}
+    made = method() if name in BUILT_IN and len(options) == len(parameters) else method
     needs, of_prompt = (getattr(made, wish, NOTHING) for wish in ("needs", "prompt_needs"))
-    told = [getattr(method, "requires", ""), in_words(needs), "every row of the prompt" if of_prompt != NOTHING else ""]
+    rows = "every row of the prompt" if of_prompt != NOTHING else ""
+    needed = filter(None, (getattr(method, "requires", ""), in_words(needs), rows))
     return {
         **row,
         "summary": getattr(method, "summary", "") or "a plug-in",
-        "needs": "; ".join(filter(None, told)) or "nothing beyond the text",
+        "needs": "; ".join(needed) or "nothing beyond the text",
         "source": getattr(method, "source", "") or "an installed package",
         "unfit": getattr(method, "unfit", ""),
-        "options": {
-            key: parameter.default
-            for key, parameter in inspect.signature(method).parameters.items()
-            if parameter.default is not parameter.empty
-        },
+        "options": options,
     }
 
 
 def in_words(want: Want) -> str:
     """What a method reads of the model besides its tokens."""
-    told = [
+    parts = [
         f"the {want.top} best tokens after every scored row" if want.top else "",
         f"hidden states of layers {', '.join(map(str, sorted(want.hidden)))}" if want.hidden else "",
         f"an early exit at layer {want.early_exit}" if want.early_exit is not None else "",
     ]
-    return ", ".join(filter(None, told))
+    return ", ".join(filter(None, parts))

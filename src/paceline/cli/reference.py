@@ -9,7 +9,7 @@ import argparse
 import os
 from collections.abc import Iterator
 
-from paceline.cli.streams import say
+from paceline.cli.output import say
 
 
 def reference() -> str:
@@ -17,22 +17,18 @@ def reference() -> str:
     os.environ["COLUMNS"] = "110"
     from paceline.cli import parser
 
-    top = parser()
     parts = ["# Command line\n\nWritten by `python -m paceline.cli.reference > docs/cli.md`.\n"]
-    return "\n".join([*parts, *_blocks("paceline", top)])
+    parts += [f"## {name}\n\n```\n{one.format_help().rstrip()}\n```\n" for name, one in commands("paceline", parser())]
+    return "\n".join(parts)
 
 
-def _blocks(name: str, parser: argparse.ArgumentParser) -> Iterator[str]:
-    """A command, and the commands below it."""
-    yield _block(name, parser)
+def commands(name: str, parser: argparse.ArgumentParser) -> Iterator[tuple[str, argparse.ArgumentParser]]:
+    """A command, and the commands below it, by their whole names."""
+    yield name, parser
     for action in parser._actions:
         if isinstance(action, argparse._SubParsersAction):
-            for below, sub in action.choices.items():
-                yield from _blocks(f"{name} {below}", sub)
-
-
-def _block(name: str, parser: argparse.ArgumentParser) -> str:
-    return f"## {name}\n\n```\n{parser.format_help().rstrip()}\n```\n"
+            for word, below in action.choices.items():
+                yield from commands(f"{name} {word}", below)
 
 
 if __name__ == "__main__":

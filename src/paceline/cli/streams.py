@@ -8,15 +8,14 @@ import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TextIO
 
 from paceline.errors import InputError
 from paceline.files.visible import visible
 
 
 def prepare() -> None:
-    """Closed input is empty input, and complaints that nobody hears go nowhere; a closed output is told. What an
-    output's encoding lacks is written as its escape."""
+    """Replace closed streams: input is empty, and what is written to standard error is dropped. A closed output is
+    refused. Characters that an output's encoding lacks are written as escapes."""
     if sys.stderr is None:
         sys.stderr = open(os.devnull, "w", encoding="utf8")  # noqa: SIM115  (it stands for a stream of the process)
     if sys.stdin is None:
@@ -26,18 +25,6 @@ def prepare() -> None:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
-
-
-def say(*said: object, sep: str = " ", end: str = "\n", file: TextIO | None = None, flush: bool = False) -> None:
-    """Print, with nothing in it that a terminal would obey: names and texts may come from anybody's file. Every command
-    prints by this, but for what a model wrote."""
-    print(*(visible(str(one)) for one in said), sep=sep, end=end, file=file, flush=flush)
-
-
-def write(text: str) -> None:
-    """What a model wrote, at once: as it is into a file or a pipe, without what a terminal would obey at one."""
-    sys.stdout.write(visible(text) if sys.stdout.isatty() else text)
-    sys.stdout.flush()
 
 
 @contextmanager
@@ -57,7 +44,7 @@ class _Visible(logging.LogRecord):
 
 
 def silence() -> None:
-    """Let what is still buffered for standard output go nowhere: whoever read it has enough."""
+    """Drop what is still buffered for standard output: its reader has closed it."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 

@@ -21,7 +21,7 @@ from paceline.engine.calls import READER, Call, Flow, Reply, ScoredRow
 from paceline.errors import InputError
 from paceline.law import Dice, Distribution, KeyedDice, Law
 from paceline.planning.base import Cut, Draft, Outcome, Planner, Room
-from paceline.targets.base import NOTHING, Request, Rows, Target, Want
+from paceline.targets.base import NOTHING, SPARE_ROWS, Request, Rows, Target, Want
 from paceline.targets.scores import Scores
 from paceline.tree import EMPTY, DraftTree, Ints
 from paceline.verify import Kind, Rule, Settled, Verdict, judge
@@ -72,6 +72,21 @@ class Session:
     reused: int = 0
     """Prompt tokens whose KV rows were there already."""
 
+    @classmethod
+    def on_new_rows(
+        cls,
+        context: Context,
+        target: Target,
+        drafter: Drafter,
+        planner: Planner,
+        *,
+        ahead: int | None = None,
+        **how: Any,
+    ) -> Session:
+        """A session on rows of its own, with memory for ``ahead`` more tokens; by default for all that may follow."""
+        ahead = context.room if ahead is None else min(ahead, context.room)
+        return cls(context, target, target.open(len(context) + ahead + SPARE_ROWS), drafter, planner, **how)
+
     def __post_init__(self) -> None:
         refuse_foreign(self.context.tokens, self.target)
         self._law = self.law or Law(self.context.sampling, self.context.prompt_length)
@@ -113,13 +128,14 @@ class Session:
         return replace(budget, depth=min(budget.depth, depth))
 
     def _depth(self) -> int:
-        """How deep a draft may go: as the sequence has room and the target can score.
+        """How deep a draft may go: as the sequence has room, and as the target can score and its context reaches.
 
-        A round emits one token more than it accepts, so a draft as deep as the room left is one too deep.
+        A round emits one token more than it accepts, so a draft as deep as the room left is one too deep. A text may
+        outgrow the context where its ending allows that (transformers stops for no model); its drafts do not.
         """
-        depth = self.context.room - 1
-        limit = self.target.reach(len(self.context) - 1).depth
-        return depth if limit is None else min(depth, limit)
+        length, end = len(self.context), self.target.context_length
+        reach, context = self.target.reach(length - 1).depth, None if end is None else end - length
+        return min(limit for limit in (self.context.room - 1, reach, context) if limit is not None)
 
     # draft
 

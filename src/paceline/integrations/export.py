@@ -1,7 +1,7 @@
 """What other engines call our methods: the flags or the Python that draft alike, or why there are none.
 
-Nobody's drafts are quite ours. What does not carry over is said beside every answer, and changes only how many tokens
-are accepted: these engines, too, let the target decide every token.
+No other engine drafts quite as we do. What does not carry over is said beside every answer, and changes only how many
+tokens are accepted: these engines, too, let the target decide every token.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ import json
 import shlex
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -23,10 +22,8 @@ VERSIONS = {"vllm": "vLLM 0.33", "llama.cpp": "llama.cpp b11004", "transformers"
 """Engine -> the version that its answers hold for."""
 FOREIGN = "pocket-foreign"
 """The one draft model that is known to have another tokenizer without looking into it."""
-
 LIVE = ("adaptive", "calibrated")
 """Planners that choose sizes themselves."""
-
 TURNS = ("fallback", "hybrid")
 """Methods whose parts take turns."""
 
@@ -44,48 +41,13 @@ VLLM_UNSURE = "its drafts end at their full length, also where the model is unsu
 SIZED = "the {} planner chose the size of every draft here; there it is {} tokens"
 PER_TOKEN = "its confidence is of one token, ours of all up to it"
 
-
-@dataclass(frozen=True, kw_only=True)
-class Wish:
-    """A method to be found elsewhere."""
-
-    spec: str
-    drafter: Drafter
-    draft_model: str | None = None
-    apart: bool = False
-    """Whether the draft model is given beside the spec, and not in it."""
-    draft_tokens: int | None = None
-    """None for as many as the method drafts where nobody says."""
-    planner: str | None = None
-    """Who sized its drafts, where that was no fixed number."""
-
-    @property
-    def tokens(self) -> int:
-        """How long a draft is."""
-        return self.drafter.levels(self.draft_tokens or self.drafter.nodes)
-
-    @property
-    def model(self) -> str:
-        """Where the draft model is, for whoever loads it."""
-        assert self.draft_model is not None, "a method that drafts with a model has one"
-        return self.draft_model
-
-    def told(
-        self,
-        engine: str,
-        lines: tuple[str, ...] = (),
-        settings: dict[str, Any] | None = None,
-        notes: tuple[str, ...] = (),
-    ) -> Equivalent:
-        """An engine's answer to this."""
-        if settings and self.planner is not None:
-            notes = (*notes, SIZED.format(self.planner, self.tokens))
-        return Equivalent(engine=engine, method=self.spec, lines=lines, settings=settings or {}, notes=notes)
+Answer = tuple[tuple[str, ...], dict[str, Any], tuple[str, ...]]
+"""Lines, settings and notes, as in `Equivalent`."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Equivalent:
-    """An engine's answer."""
+    """What an engine has for a method."""
 
     engine: str
     method: str
@@ -98,6 +60,30 @@ class Equivalent:
 
     def as_dict(self) -> dict[str, Any]:
         return asdict(self)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Exported:
+    """A method for which another engine is to have an equivalent."""
+
+    spec: str
+    drafter: Drafter
+    draft_model: str | None = None
+    apart: bool = False
+    """Whether the draft model is given beside the spec, and not in it."""
+    draft_tokens: int | None = None
+    """None for as many as the method drafts by itself."""
+    planner: str | None = None
+    """The planner that sized its drafts, where that was no fixed number."""
+
+    @property
+    def tokens(self) -> int:
+        """How long a draft is."""
+        return self.drafter.levels(self.draft_tokens or self.drafter.nodes)
+
+    @property
+    def options(self) -> Mapping[str, Any]:
+        return self.drafter.spec_options
 
 
 def equivalent(
@@ -113,9 +99,19 @@ def equivalent(
         raise InputError(f"unknown engine {engine!r}; choose {', '.join(VERSIONS)}")
     if draft_tokens is not None and draft_tokens < 1:
         raise InputError(f"a draft has at least 1 token, not {draft_tokens}")
-    drafter, apart = make_drafter(spec, draft_model), draft_model is not None
-    wish = Wish(spec=spec, drafter=drafter, draft_model=_named(drafter), apart=apart, draft_tokens=draft_tokens)
-    return ANSWERS[engine](replace(wish, planner=planner))
+    drafter = make_drafter(spec, draft_model)
+    ours = Exported(
+        spec=spec,
+        drafter=drafter,
+        draft_model=_named(drafter),
+        apart=draft_model is not None,
+        draft_tokens=draft_tokens,
+        planner=planner,
+    )
+    lines, settings, notes = ANSWERS[engine](ours)
+    if settings and planner is not None:
+        notes = (*notes, SIZED.format(planner, ours.tokens))
+    return Equivalent(engine=engine, method=spec, lines=lines, settings=settings, notes=notes)
 
 
 def equivalents_of_run(engine: str, entries: Sequence[Mapping[str, Any]], origin: Path) -> list[Equivalent]:
@@ -125,12 +121,12 @@ def equivalents_of_run(engine: str, entries: Sequence[Mapping[str, Any]], origin
         if entry.get("ours"):
             spec = str(entry.get("method") or entry["name"])
             planner = str(entry.get("planner", ""))
-            tokens, live = planner.removeprefix("fixed:"), planner in LIVE
+            size = planner.removeprefix("fixed:")
             drafts = None if "model=" in spec else entry.get("draft_model")
-            sized = int(tokens) if tokens.isdecimal() and int(tokens) else None
-            sizing = planner if live else None
+            tokens = int(size) if size.isdecimal() and int(size) else None
+            live = planner if planner in LIVE else None
             try:
-                found.append(equivalent(engine, spec, draft_model=drafts, draft_tokens=sized, planner=sizing))
+                found.append(equivalent(engine, spec, draft_model=drafts, draft_tokens=tokens, planner=live))
             except ValueError as error:
                 raise InputError(
                     f"{origin} has {spec!r}, which cannot be exported ({error}); name a METHOD in place of --run"
@@ -138,198 +134,174 @@ def equivalents_of_run(engine: str, entries: Sequence[Mapping[str, Any]], origin
     return found
 
 
-def _vllm(wish: Wish) -> Equivalent:
-    drafter, answer = wish.drafter, partial(wish.told, "vllm")
-    if drafter.name == "plain":
-        return answer(notes=("vLLM decodes plainly where --speculative-config is left out",))
-    if drafter.parts:
-        return answer(notes=("there is none: vLLM drafts by one method at a time",))
+# --- vLLM ---
+
+
+def _vllm(ours: Exported) -> Answer:
+    settings: dict[str, Any]
+    match ours.drafter.name:
+        case "plain":
+            return _none("vLLM decodes plainly where --speculative-config is left out")
+        case _ if ours.drafter.parts:
+            return _none("there is none: vLLM drafts by one method at a time")
+        case "lookup":
+            settings = {
+                "method": "ngram",
+                "num_speculative_tokens": ours.tokens,
+                "prompt_lookup_min": ours.options["min_ngram"],
+                "prompt_lookup_max": ours.options["max_ngram"],
+            }
+            earliest = "it goes on from the first place where the longest n-gram stands, where ours takes the last"
+            notes = (earliest, *_reaching(ours))
+        case "suffix":
+            settings, notes = {"method": "suffix", "num_speculative_tokens": ours.tokens}, VLLM_SUFFIX
+        case "assistant":
+            settings = {"method": "draft_model", "model": ours.draft_model, "num_speculative_tokens": ours.tokens}
+            add = '"use_heterogeneous_vocab": true, which drafts greedily'
+            other = f"where the draft model has another tokenizer, add {add}"
+            if ours.draft_model == FOREIGN:
+                settings["use_heterogeneous_vocab"] = True
+                other = "across tokenizers it drafts greedily, and only tokens that both have"
+            sampling = 'at a temperature above 0, "draft_sample_method": "probabilistic" samples drafts, too'
+            notes = (*_lost(ours, VLLM_UNSURE), sampling, other)
+        case _:
+            return _none(_no_method("vLLM", ours))
+    flags = f"--speculative-config {shlex.quote(json.dumps(settings, ensure_ascii=False))}"
     refused = "requests with min_p or logit_bias are refused while it drafts"
-    if drafter.name == "lookup":
-        settings = {
-            "method": "ngram",
-            "num_speculative_tokens": wish.tokens,
-            "prompt_lookup_min": drafter.spec_options["min_ngram"],
-            "prompt_lookup_max": drafter.spec_options["max_ngram"],
-        }
-        earliest = "it goes on from the first place where the longest n-gram stands, where ours takes the last"
-        return answer(_vllm_flags(settings), settings, (earliest, *_reaching(drafter), refused))
-    if drafter.name == "suffix":
-        settings = {"method": "suffix", "num_speculative_tokens": wish.tokens}
-        return answer(_vllm_flags(settings), settings, (*VLLM_SUFFIX, refused))
-    if drafter.name != "assistant":
-        return answer(notes=(_none(wish, "vLLM"),))
-    settings = {"method": "draft_model", "model": wish.model, "num_speculative_tokens": wish.tokens}
-    other = 'where the draft model has another tokenizer, add "use_heterogeneous_vocab": true, which drafts greedily'
-    if wish.model == FOREIGN:
-        settings["use_heterogeneous_vocab"] = True
-        other = "across tokenizers it drafts greedily, and only tokens that both have"
-    sampling = 'at a temperature above 0, "draft_sample_method": "probabilistic" samples drafts, too'
-    notes = (*_lost(wish), *_unsure(drafter, VLLM_UNSURE), sampling, other, refused, *_boxed(wish))
-    return answer(_vllm_flags(settings), settings, notes)
+    return (flags,), settings, (*notes, refused, *_boxed(ours))
 
 
-def _vllm_flags(settings: dict[str, Any]) -> tuple[str, ...]:
-    return (f"--speculative-config {shlex.quote(json.dumps(settings, ensure_ascii=False))}",)
+# --- llama.cpp ---
 
 
-def _llama_cpp(wish: Wish) -> Equivalent:
-    drafter, answer = wish.drafter, partial(wish.told, "llama.cpp")
+def _llama_cpp(ours: Exported) -> Answer:
+    """``lookup,assistant`` carries over: of several methods it asks those without a model first. Each part of ours
+    drafts as much as the largest of them would alone."""
+    drafter, parts = ours.drafter, ours.drafter.parts or (ours.drafter,)
+    names = [part.name for part in parts]
+    foreign = ours.draft_model == FOREIGN
     if drafter.name == "plain":
-        return answer(notes=("llama.cpp decodes plainly where --spec-type is left out",))
-    if drafter.name in TURNS:
-        return _llama_cpp_fallback(wish)
-    if drafter.parts:
-        return answer(notes=("there is none: llama.cpp scores no trees, so no two methods draft for one round",))
-    if drafter.name == "lookup":
-        flags = _ngram_flags(drafter, wish.tokens)
-        return answer((_joined({"--spec-type": "ngram-simple", **flags}),), flags, _ngram_notes(drafter))
-    if drafter.name != "assistant":
-        return answer(notes=(_none(wish, "llama.cpp"),))
-    if wish.model == FOREIGN:
-        return answer(notes=("there is none: llama.cpp wants a draft model with the target's vocabulary",))
-    flags = _draft_flags(wish, drafter)
-    return answer((_joined({"--spec-type": "draft-simple", **flags}),), flags, _draft_notes(wish))
+        return _none("llama.cpp decodes plainly where --spec-type is left out")
+    if drafter.name in TURNS and (names != ["lookup", "assistant"] or foreign):
+        return _none("there is none: llama.cpp asks n-grams before draft models, one of each")
+    if drafter.parts and drafter.name not in TURNS:
+        return _none("there is none: llama.cpp scores no trees, so no two methods draft for one round")
+    if not {*names} <= {"lookup", "assistant"}:
+        return _none(_no_method("llama.cpp", ours))
+    if foreign:
+        return _none("there is none: llama.cpp wants a draft model with the target's vocabulary")
+    flags, notes, kinds = dict[str, Any](), list[str](), list[str]()
+    for part in parts:
+        one = replace(ours, drafter=part, draft_tokens=ours.tokens) if drafter.parts else ours
+        if part.name == "lookup":
+            kinds.append("ngram-simple")
+            sizes = ("--spec-ngram-simple-size-n", "--spec-ngram-simple-size-m")
+            flags |= dict(zip(sizes, (one.options["max_ngram"], ours.tokens), strict=True))
+            notes += _ngram_notes(one)
+        else:
+            kinds.append("draft-simple")
+            flags |= {"--spec-draft-model": one.draft_model, "--spec-draft-n-max": one.tokens}
+            flags |= {"--spec-draft-p-min": confidence} if (confidence := one.options["confidence"]) else {}
+            sampling = "at a temperature above 0, --spec-draft-sampling probabilistic samples drafts, too"
+            file = "the draft model is a GGUF file there, with the target's vocabulary; write its path"
+            notes += [*_lost(one, PER_TOKEN), sampling, file, *_boxed(one)]
+    words = {"--spec-type": ",".join(kinds), **flags}
+    return (shlex.join(str(word) for pair in words.items() for word in pair),), flags, tuple(notes)
 
 
-def _llama_cpp_fallback(wish: Wish) -> Equivalent:
-    """``lookup,assistant``: of those it is given it asks the ones without a model first. Each part of ours drafts as
-    much as the largest of them would alone."""
-    answer = partial(wish.told, "llama.cpp")
-    if [part.name for part in wish.drafter.parts] != ["lookup", "assistant"] or wish.model == FOREIGN:
-        return answer(notes=("there is none: llama.cpp asks n-grams before draft models, one of each",))
-    lookup, assistant = wish.drafter.parts
-    alone = Wish(spec="assistant", drafter=assistant, draft_model=wish.draft_model, draft_tokens=wish.tokens)
-    flags = {**_ngram_flags(lookup, wish.tokens), **_draft_flags(alone, assistant)}
-    notes = (*_ngram_notes(lookup), *_draft_notes(alone))
-    return answer((_joined({"--spec-type": "ngram-simple,draft-simple", **flags}),), flags, notes)
-
-
-def _ngram_flags(drafter: Drafter, tokens: int) -> dict[str, Any]:
-    return {"--spec-ngram-simple-size-n": drafter.spec_options["max_ngram"], "--spec-ngram-simple-size-m": tokens}
-
-
-def _draft_flags(wish: Wish, drafter: Drafter) -> dict[str, Any]:
-    sure = {"--spec-draft-p-min": confidence} if (confidence := drafter.spec_options["confidence"]) else {}
-    return {"--spec-draft-model": wish.model, "--spec-draft-n-max": wish.tokens, **sure}
-
-
-def _ngram_notes(drafter: Drafter) -> tuple[str, ...]:
-    longest, shortest = drafter.spec_options["max_ngram"], drafter.spec_options["min_ngram"]
+def _ngram_notes(ours: Exported) -> tuple[str, ...]:
+    longest, shortest = ours.options["max_ngram"], ours.options["min_ngram"]
     if longest == shortest:
-        return _reaching(drafter)
+        return _reaching(ours)
     sizes = f"{longest} down to {shortest}"
     single = f"it looks for n-grams of one length only, where ours tries {sizes}, so it drafts less often"
-    return single, *_reaching(drafter)
+    return single, *_reaching(ours)
 
 
-def _reaching(drafter: Drafter) -> tuple[str, ...]:
-    """Options of ours that change what is copied."""
-    options = [name for name in ("chain", "next") if drafter.spec_options[name]]
-    return (f"it has nothing like {' and '.join(options)}",) if options else ()
+# --- transformers ---
 
 
-def _draft_notes(wish: Wish) -> tuple[str, ...]:
-    file = "the draft model is a GGUF file there, with the target's vocabulary; write its path"
-    sampling = "at a temperature above 0, --spec-draft-sampling probabilistic samples drafts, too"
-    return (*_lost(wish), *_unsure(wish.drafter, PER_TOKEN), sampling, file, *_boxed(wish))
-
-
-def _joined(flags: dict[str, Any]) -> str:
-    return shlex.join(str(word) for pair in flags.items() for word in pair)
-
-
-def _transformers(wish: Wish) -> Equivalent:
-    drafter, answer = wish.drafter, partial(wish.told, "transformers")
-    ours = _custom_generate(wish)
+def _transformers(ours: Exported) -> Answer:
+    drafter, inside = ours.drafter, _custom_generate(ours)
     if drafter.name == "plain":
-        return answer(("model.generate(**inputs)",), {}, ("nothing is to be added",))
+        return ("model.generate(**inputs)",), {}, ("nothing is to be added",)
     if drafter.name == "lookup":
-        settings = {
-            "prompt_lookup_num_tokens": wish.tokens,
-            "max_matching_ngram_size": drafter.spec_options["max_ngram"],
-        }
+        settings = {"prompt_lookup_num_tokens": ours.tokens, "max_matching_ngram_size": ours.options["max_ngram"]}
+        call = f"model.generate(**inputs, {', '.join(f'{name}={value!r}' for name, value in settings.items())})"
         first = "it goes on from the first place where the n-gram stands, where ours takes the last"
-        shortest = () if drafter.spec_options["min_ngram"] == 1 else ("it always goes down to n-grams of one token",)
-        return answer((_generate(settings), *ours), settings, (first, *shortest, *_reaching(drafter)))
+        shortest = () if ours.options["min_ngram"] == 1 else ("it always goes down to n-grams of one token",)
+        return (call, *inside), settings, (first, *shortest, *_reaching(ours))
     if drafter.name == "assistant":
-        return answer((*_assisted(wish, drafter), *ours), _assistants(wish, drafter), _assisted_notes(wish))
-    own = "transformers itself has none" if drafter.parts else _none(wish, "transformers")
-    return answer(ours, {}, (f"{own}; our loop runs inside its generate",))
+        return _assisted(ours, inside)
+    own = "transformers itself has none" if drafter.parts else _no_method("transformers", ours)
+    return inside, {}, (f"{own}; our loop runs inside its generate",)
 
 
-def _assisted(wish: Wish, drafter: Drafter) -> tuple[str, ...]:
-    model = f"AutoModelForCausalLM.from_pretrained({wish.model!r})"
-    arguments = "assistant_model=draft"
-    tokenizers: tuple[str, ...] = ()
-    if wish.model == FOREIGN:
-        tokenizers = (f"theirs = AutoTokenizer.from_pretrained({wish.model!r})",)
-        arguments += ", tokenizer=tokenizer, assistant_tokenizer=theirs"
-    of_draft = ((name, value) for name, value in _assistants(wish, drafter).items() if name != "assistant_model")
-    return (
-        f"draft = {model}",
-        *tokenizers,
-        *(f"draft.generation_config.{name} = {value!r}" for name, value in of_draft),
-        f"model.generate(**inputs, {arguments})",
-    )
-
-
-def _assistants(wish: Wish, drafter: Drafter) -> dict[str, Any]:
-    """Of the draft model: transformers reads how to draft from its settings, not from the call's."""
-    return {
-        "assistant_model": wish.model,
-        "num_assistant_tokens": wish.tokens,
+def _assisted(ours: Exported, inside: tuple[str, ...]) -> Answer:
+    """transformers reads how to draft from the settings of the draft model, not from the call's."""
+    settings = {
+        "num_assistant_tokens": ours.tokens,
         "num_assistant_tokens_schedule": "constant",
-        "assistant_confidence_threshold": drafter.spec_options["confidence"],
+        "assistant_confidence_threshold": ours.options["confidence"],
     }
-
-
-def _assisted_notes(wish: Wish) -> tuple[str, ...]:
+    lines = [f"draft = AutoModelForCausalLM.from_pretrained({ours.draft_model!r})"]
+    arguments = "assistant_model=draft"
     other = "where the draft model has another tokenizer, give both: tokenizer=..., assistant_tokenizer=..."
-    if wish.model == FOREIGN:
+    if ours.draft_model == FOREIGN:
+        lines.append(f"theirs = AutoTokenizer.from_pretrained({ours.draft_model!r})")
+        arguments += ", tokenizer=tokenizer, assistant_tokenizer=theirs"
         other = "across tokenizers keep to do_sample=False: version 5.23 samples by another law there"
-    return (*_lost(wish), *_unsure(wish.drafter, PER_TOKEN), other, *_boxed(wish))
+    lines += [f"draft.generation_config.{name} = {value!r}" for name, value in settings.items()]
+    lines += [f"model.generate(**inputs, {arguments})", *inside]
+    notes = (*_lost(ours, PER_TOKEN), other, *_boxed(ours))
+    return tuple(lines), {"assistant_model": ours.draft_model, **settings}, notes
 
 
-def _custom_generate(wish: Wish) -> tuple[str, ...]:
+def _custom_generate(ours: Exported) -> tuple[str, ...]:
     """Our own loop in their `generate`, which has every method as it is here."""
-    model = "" if not wish.apart else f", draft_model={wish.draft_model!r}"
-    planner = wish.planner if wish.draft_tokens is None else f"fixed:{wish.draft_tokens}"
+    model = "" if not ours.apart else f", draft_model={ours.draft_model!r}"
+    planner = ours.planner if ours.draft_tokens is None else f"fixed:{ours.draft_tokens}"
     size = "" if planner is None else f', planner="{planner}"'
     return (
         "# our own loop, with nothing lost:",
-        f"model.generate(**inputs, custom_generate=paceline.custom_generate({wish.spec!r}{model}{size}))",
+        f"model.generate(**inputs, custom_generate=paceline.custom_generate({ours.spec!r}{model}{size}))",
     )
 
 
-def _generate(settings: dict[str, Any]) -> str:
-    return f"model.generate(**inputs, {', '.join(f'{name}={value!r}' for name, value in settings.items())})"
+# --- what does not carry over ---
 
 
-def _lost(wish: Wish) -> tuple[str, ...]:
-    """What no other engine has of drafts by a model."""
-    options = wish.drafter.spec_options
-    trees = [f"{name}={options[name]}" for name in ("beams", "top") if options[name] > 1]
-    lost = (NO_TREE.format(" and ".join(trees), wish.tokens),) if trees else ()
-    return (*lost, NO_COUPLING) if options["noise"] == "shared" else lost
+def _none(note: str) -> Answer:
+    return (), {}, (note,)
 
 
-def _unsure(drafter: Drafter, difference: str) -> tuple[str, ...]:
-    """A sentence for drafts that end where the model is unsure."""
-    return (difference,) if drafter.spec_options["confidence"] else ()
-
-
-def _boxed(wish: Wish) -> tuple[str, ...]:
-    return (
-        (f"{wish.model} lies in this package, and has to be saved or converted first",) if wish.model in NAMES else ()
-    )
-
-
-def _none(wish: Wish, engine: str) -> str:
+def _no_method(engine: str, ours: Exported) -> str:
     """For methods that an engine does not have, our own or another package's."""
-    if wish.spec.partition(":")[0] in BUILT_IN:
-        return f"there is none: {engine} has no method like {wish.spec}"
-    return f"there is none: {wish.spec} is a method of another package"
+    if ours.spec.partition(":")[0] in BUILT_IN:
+        return f"there is none: {engine} has no method like {ours.spec}"
+    return f"there is none: {ours.spec} is a method of another package"
+
+
+def _reaching(ours: Exported) -> tuple[str, ...]:
+    """Options of ours that change what is copied."""
+    options = [name for name in ("chain", "next") if ours.options[name]]
+    return (f"it has nothing like {' and '.join(options)}",) if options else ()
+
+
+def _lost(ours: Exported, unsure: str) -> tuple[str, ...]:
+    """What no other engine has of drafts by a model; ``unsure`` is about drafts that end where the model is unsure."""
+    options = ours.options
+    trees = [f"{name}={options[name]}" for name in ("beams", "top") if options[name] > 1]
+    return (
+        *((NO_TREE.format(" and ".join(trees), ours.tokens),) if trees else ()),
+        *((NO_COUPLING,) if options["noise"] == "shared" else ()),
+        *((unsure,) if options["confidence"] else ()),
+    )
+
+
+def _boxed(ours: Exported) -> tuple[str, ...]:
+    named = ours.draft_model
+    return (f"{named} lies in this package, and has to be saved or converted first",) if named in NAMES else ()
 
 
 def _named(drafter: Drafter) -> str | None:
@@ -339,7 +311,7 @@ def _named(drafter: Drafter) -> str | None:
     return next((name for part in drafter.parts if (name := _named(part)) is not None), None)
 
 
-ANSWERS: dict[str, Callable[[Wish], Equivalent]] = {
+ANSWERS: dict[str, Callable[[Exported], Answer]] = {
     "vllm": _vllm,
     "llama.cpp": _llama_cpp,
     "transformers": _transformers,

@@ -121,10 +121,10 @@ class TokenPicture:
 
 def summary(totals: Totals) -> str:
     """The totals in one sentence."""
-    told = totals.as_dict()
+    ratios = totals.as_dict()
     return (
         f"{_count(totals.tokens, 'token')} in {_count(totals.rounds, 'round')}: "
-        f"{told['tokens_per_round']:.2f} per round, {told['tokens_per_second']:.1f} per second; "
+        f"{ratios['tokens_per_round']:.2f} per round, {ratios['tokens_per_second']:.1f} per second; "
         f"{totals.accepted} of {_count(totals.drafted, 'drafted token')} accepted"
     )
 

@@ -22,7 +22,7 @@ from paceline.errors import InputError
 from paceline.law import KeyedDice
 from paceline.planning.base import Planner
 from paceline.planning.specs import make_planner
-from paceline.targets.base import SPARE_ROWS, Target
+from paceline.targets.base import Target
 from paceline.verify import Rule
 from paceline.vocabulary import Vocabulary
 
@@ -96,15 +96,8 @@ class Ours(TextContestant):
         limit = self.target.context_length
         ending = Ending(max_new_tokens=job.max_new_tokens, eos=job.eos, context_length=limit)
         context = Context(job.prompt, job.sampling, ending)
-        return Session(
-            context=context,
-            target=self.target,
-            rows=self.target.open(len(context) + context.room + SPARE_ROWS),
-            drafter=self.drafter,
-            planner=self._planner,
-            rule=self._how.rule,
-            dice=None if job.script is None else FollowingDice(KeyedDice(context.noise), job.script),
-        )
+        dice = None if job.script is None else FollowingDice(KeyedDice(context.noise), job.script)
+        return Session.on_new_rows(context, self.target, self.drafter, self._planner, rule=self._how.rule, dice=dice)
 
     def write(self, job: Job, clock: Clock) -> Written:
         started = clock()

@@ -2,21 +2,16 @@
 
 from __future__ import annotations
 
+from paceline.cli.arguments import Parser, Subparsers
 from paceline.cli.bench import compare, draft_cost, overhead, report, run, suite
-from paceline.cli.common import Subparsers
 
 MEASUREMENTS = (suite, run, compare, report, overhead, draft_cost)
 
 
 def add(commands: Subparsers) -> None:
-    parser = commands.add_parser(
-        "bench",
-        help="measure how fast this is here",
-        description="Measures speed on this machine.",
-        allow_abbrev=False,
-    )
-    measurements = parser.add_subparsers(
-        dest="measurement", metavar="MEASUREMENT", required=True, help="what to measure"
-    )
+    text = "Measures speed on this machine."
+    parser: Parser = commands.add_parser("bench", help="measure how fast this is here", description=text)
+    text = "what to measure"
+    measurements = parser.add_subparsers(dest="measurement", metavar="MEASUREMENT", required=True, help=text)
     for measurement in MEASUREMENTS:
         measurement.add(measurements)

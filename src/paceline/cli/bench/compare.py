@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import argparse
-import textwrap
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from paceline.cli.common import Subparsers, add_json, print_json
-from paceline.cli.streams import say
-from paceline.cli.tables import table
+from paceline.cli.arguments import Parser, Subparsers
+from paceline.cli.output import bullets, counted, print_json, say, table
 from paceline.errors import InputError, need
 
 if TYPE_CHECKING:
@@ -19,7 +17,6 @@ if TYPE_CHECKING:
     from paceline.bench.statistics import Estimate
     from paceline.bench.summary import Summary
 
-WIDTH = 110
 BEST = "*"
 ALL = "all"
 AT_ONCE = 5
@@ -27,27 +24,20 @@ AT_ONCE = 5
 
 
 def add(commands: Subparsers) -> None:
-    parser = commands.add_parser(
+    parser: Parser = commands.add_parser(
         "compare",
+        run=run,
         help="methods of a run side by side, or runs against each other",
         description=(
             "One run: the speed-ups of its methods by task, with 95% intervals. Several runs: how the speed-ups of "
             "each stand to those of the first, prompt by prompt. Only what the intervals bear out is called faster or "
             "slower, all of it together: where nothing differs, at most one comparison in twenty calls anything."
         ),
-        allow_abbrev=False,
     )
-    parser.add_argument("runs", nargs="+", type=Path, metavar="RUN", help="run directories; the first is the base")
-    parser.add_argument(
-        "--base", metavar="ENTRY", help="the entry that speed-ups are over (default: the run's first, plain)"
-    )
-    parser.add_argument(
-        "--oracle",
-        action="store_true",
-        help="how near each entry came to what the best draft would have given on this device",
-    )
-    add_json(parser)
-    parser.set_defaults(run=run)
+    parser.argument("runs", "RUN", "run directories; the first is the base", Path, nargs="+")
+    parser.argument("--base", "ENTRY", "the entry that speed-ups are over (default: the run's first, plain)")
+    parser.flag("--oracle", "how near each entry came to what the best draft would have given on this device")
+    parser.add_json()
 
 
 def run(options: argparse.Namespace) -> int:
@@ -96,8 +86,10 @@ def _within(found: Within) -> Iterator[str]:
         yield table((*head, *more), rows, left=(0, len(head) + 2))
         yield ""
     notes = [f"{BEST} the fastest of its column, and what is not told apart from it"]
-    notes += [_told(one) for one in found.findings if one.task is None and summary.base not in (one.entry, one.other)]
-    yield from _wrapped([*notes, *warnings(summary)])
+    notes += [
+        _sentence(one) for one in found.findings if one.task is None and summary.base not in (one.entry, one.other)
+    ]
+    yield from bullets([*notes, *warnings(summary)])
 
 
 def _speed_up(summary: Summary, entry: str, task: str | None, best: Sequence[str]) -> list[str]:
@@ -126,7 +118,7 @@ def _blocks(tasks: Sequence[str]) -> Iterator[list[str | None]]:
 
 def _between(found: Between) -> Iterator[str]:
     old, new = found.base.run.name, found.run.run.name
-    yield f"{new} against {old}: {_prompts(found)} in common"
+    yield f"{new} against {old}: {counted(found.prompts, 'prompt')} in common"
     captions = {
         f"speed-up over {found.run.base}, as a share of that in {old}": found.findings,
         f"tokens/s, as a share of those in {old}: machine or code, runs made apart cannot tell": found.raw,
@@ -136,7 +128,7 @@ def _between(found: Between) -> Iterator[str]:
             yield from ("", caption)
             yield from _ratios(found, findings, calls=findings is found.findings)
     yield ""
-    yield from _wrapped(found.notes)
+    yield from bullets(found.notes)
 
 
 def _ratios(found: Between, findings: Sequence[Finding], *, calls: bool) -> Iterator[str]:
@@ -160,7 +152,7 @@ def _limits(oracle: Oracle) -> Iterator[str]:
         rows.append(("" if cell == last else cell, share.entry, f"{share.speed_up:.2f}", *_limit(share)))
         last = cell
     yield table(("", "", f"x {base}", "of hindsight", "limit", "of knowing", "limit"), rows, left=(0, 1))
-    yield from _wrapped(
+    yield from bullets(
         [
             "all of rounds alone, over " + base + "; reading the prompt counts in none of it",
             "of hindsight: of the speed that the same rounds would have had with only those nodes that were accepted, "
@@ -178,17 +170,9 @@ def _limit(share: Share) -> Iterator[str]:
         yield f"{speed_up:.2f}"
 
 
-def _told(one: Finding) -> str:
-    return f"{one.entry} is {_value(one.ratio)} x {one.other} {_bounds(one.ratio)} over {_prompts(one)}: {one.call}"
-
-
-def _prompts(found: Finding | Between) -> str:
-    return f"{found.prompts} {'prompt' if found.prompts == 1 else 'prompts'}"
-
-
-def _wrapped(notes: Sequence[str]) -> Iterator[str]:
-    for note in notes:
-        yield from textwrap.wrap(f"- {note}", WIDTH, subsequent_indent="  ")
+def _sentence(one: Finding) -> str:
+    prompts = counted(one.prompts, "prompt")
+    return f"{one.entry} is {_value(one.ratio)} x {one.other} {_bounds(one.ratio)} over {prompts}: {one.call}"
 
 
 def _value(found: Estimate | None) -> str:

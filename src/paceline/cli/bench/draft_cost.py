@@ -9,19 +9,11 @@ from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from paceline.cli.arguments import Parser, Subparsers
 from paceline.cli.bench.forwards import add_forwards, time_forwards
-from paceline.cli.common import (
-    Subparsers,
-    add_json,
-    add_place,
-    add_trust,
-    describe,
-    load_model,
-    print_json,
-)
-from paceline.cli.measuring import check_counts, counted
-from paceline.cli.streams import say
-from paceline.cli.tables import table
+from paceline.cli.options import check_counts, describe, load_model
+from paceline.cli.output import WIDTH, counted, print_json, say, table
+from paceline.errors import InputError
 from paceline.files import workplace
 
 if TYPE_CHECKING:
@@ -38,12 +30,12 @@ REPEATS = 7
 FORWARDS = 15
 """Rounds of a model at most; a forward takes a thousand drafts' time."""
 LAW_REPEATS = 40
-WIDTH = 100
 
 
 def add(commands: Subparsers) -> None:
-    parser = commands.add_parser(
+    parser: Parser = commands.add_parser(
         "draft-cost",
+        run=run,
         help="microseconds of a draft and milliseconds of reading logits, without a model",
         description=(
             "Times what a round costs beside the model, in a vocabulary of 151,936 tokens and behind a text of 4,096: "
@@ -53,21 +45,19 @@ def add(commands: Subparsers) -> None:
             "as a share of the round. With --forwards only forwards of the model are timed, over one row and over "
             "drafts, along every path, beside transformers' own and the bandwidth of the memory."
         ),
-        allow_abbrev=False,
     )
-    parser.add_argument("--rounds", type=int, default=ROUNDS, metavar="N", help=f"rounds timed (default: {ROUNDS})")
-    parser.add_argument("--model", "-m", metavar="MODEL", help="time rounds of this model, too, named as elsewhere")
-    add_trust(parser)
-    add_place(parser)
+    parser.argument("--rounds", "N", f"rounds timed (default: {ROUNDS})", int, default=ROUNDS)
+    parser.argument("--model -m", "MODEL", "time rounds of this model, too, named as elsewhere")
+    parser.add_trust()
+    parser.add_place()
     add_forwards(parser)
-    add_json(parser)
-    parser.set_defaults(run=run)
+    parser.add_json()
 
 
 def run(options: argparse.Namespace) -> int:
     check_counts(options, "rounds")
     if options.model is None and (options.dtype or options.device):
-        raise ValueError("--dtype and --device are of a model; name one with --model")
+        raise InputError("--dtype and --device are of a model; name one with --model")
     if options.forwards:
         return time_forwards(options)
     import torch
@@ -108,10 +98,10 @@ def run(options: argparse.Namespace) -> int:
         "rounds": options.rounds,
         "threads": torch.get_num_threads(),
     }
-    say("\n".join(_lines(result)), flush=True)
+    say("\n\n".join(_blocks(result)), flush=True)
     if options.model is not None:
-        result["rounds_of_a_model"] = told = _rounds(options)
-        say("\n".join(_share_lines(told)))
+        result["rounds_of_a_model"] = shares = _rounds(options)
+        say("", *_share_blocks(shares), sep="\n\n")
     if options.json:
         print_json(result)
     return 0
@@ -179,19 +169,17 @@ def _best_size(target: Target, spec: str) -> int | None:
     return method.choices[0].nodes or None if method is not None else None
 
 
-def _share_lines(told: Mapping[str, Any]) -> Iterator[str]:
-    plain = ", ".join(f"{ms:.1f} ms at temperature {at}" for at, ms in told["milliseconds_plain_forward"].items())
-    yield ""
-    yield from textwrap.wrap(
-        f"Rounds of {told['model']} ({told['dtype']}) behind {told['context']} tokens, medians of {told['rounds']} in "
-        f"turns: a forward of one row takes {plain}. Drafting and reading the best tokens of all rows, as a share of "
-        "the round they make with the forward; * at the size that 'paceline calibrate' found, else at the method's "
-        "own.",
-        WIDTH,
+def _share_blocks(found: Mapping[str, Any]) -> Iterator[str]:
+    plain = ", ".join(f"{ms:.1f} ms at temperature {at}" for at, ms in found["milliseconds_plain_forward"].items())
+    text = (
+        f"Rounds of {found['model']} ({found['dtype']}) behind {found['context']} tokens, medians of "
+        f"{found['rounds']} in turns: a forward of one row takes {plain}. Drafting and reading the best tokens of all "
+        "rows, as a share of the round they make with the forward; * at the size that 'paceline calibrate' found, "
+        "else at the method's own."
     )
-    yield ""
+    yield textwrap.fill(text, WIDTH)
     head = ("", "temperature", "budget", "nodes", "forward", "draft", "read", "share", "")
-    yield table(head, map(_share_row, told["methods"]), left=(0, 8))
+    yield table(head, map(_share_row, found["methods"]), left=(0, 8))
 
 
 def _share_row(one: Mapping[str, Any]) -> tuple[str, ...]:
@@ -200,27 +188,19 @@ def _share_row(one: Mapping[str, Any]) -> tuple[str, ...]:
     return one["method"], f"{one['temperature']:g}", size, f"{one['nodes']:.0f}", *times, f"{one['share']:.1%}", "ms"
 
 
-def _lines(result: Mapping[str, Any]) -> Iterator[str]:
-    told = (
+def _blocks(result: Mapping[str, Any]) -> Iterator[str]:
+    text = (
         f"Microseconds a round, medians of {result['rounds']}; {result['vocabulary']:,} tokens in the vocabulary, "
         f"{result['context']:,} in the text ({result['text']}). Proposing and learning; with the nodes proposed. "
         "What learns from rows has seen one for every token of the vocabulary; the dictionary is of this text."
     )
-    yield from textwrap.wrap(told, WIDTH)
-    yield ""
+    yield textwrap.fill(text, WIDTH)
     head = ("", "temperature", "budget", "nodes", "propose", "learn", "together", "")
     yield table(head, map(_draft_row, result["drafts"]), left=(0, 7))
-    yield ""
-    yield from textwrap.wrap(
-        f"Milliseconds to read the {result['best']} best tokens and the normaliser of so many rows, "
-        f"{counted(result['threads'], 'thread')}:",
-        WIDTH,
-    )
-    yield ""
+    best, threads = result["best"], counted(result["threads"], "thread")
+    yield f"Milliseconds to read the {best} best tokens and the normaliser of so many rows, {threads}:"
     yield _by_rows("rows", result["read_top_k"])
-    yield ""
     yield "Milliseconds of the law and the choice of a token, by how certain the row is:"
-    yield ""
     yield _by_rows("", result["law"])
 
 

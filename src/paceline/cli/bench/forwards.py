@@ -6,9 +6,9 @@ import argparse
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-from paceline.cli.common import load_model, print_json
-from paceline.cli.streams import say
-from paceline.cli.tables import table
+from paceline.cli.arguments import Parser
+from paceline.cli.options import check_counts, load_model
+from paceline.cli.output import print_json, say, table
 from paceline.errors import InputError
 
 if TYPE_CHECKING:
@@ -17,21 +17,15 @@ if TYPE_CHECKING:
 CONTEXTS, SEQUENCES, ROWS = (256, 1024), (1,), (1, 2, 4, 8, 16, 32, 64)
 
 
-def add_forwards(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--forwards",
-        action="store_true",
-        help="time forwards alone, of --model or of random:8b, random:1b, random:tiny",
-    )
+def add_forwards(parser: Parser) -> None:
+    parser.flag("--forwards", "time forwards alone, of --model or of random:8b, random:1b, random:tiny")
     for name, usual, text in (
         ("--contexts", CONTEXTS, "cached tokens behind which they score"),
         ("--sequences", SEQUENCES, "sequences in a forward"),
         ("--rows", ROWS, "rows of each sequence"),
     ):
-        shown = " ".join(map(str, usual))
-        parser.add_argument(
-            name, type=int, nargs="+", default=usual, metavar="N", help=f"of --forwards: {text} (default: {shown})"
-        )
+        shown = f"of --forwards: {text} (default: {' '.join(map(str, usual))})"
+        parser.argument(name, "N", shown, int, nargs="+", default=usual)
 
 
 def time_forwards(options: argparse.Namespace) -> int:
@@ -40,9 +34,7 @@ def time_forwards(options: argparse.Namespace) -> int:
 
     if options.model is None:
         raise InputError("--forwards needs a --model, or random:8b, random:1b or random:tiny")
-    for name in ("contexts", "sequences", "rows"):
-        if (least := min(getattr(options, name))) < 1:
-            raise InputError(f"--{name} must be at least 1, not {least}")
+    check_counts(options, "contexts", "sequences", "rows")
     if options.model.startswith(forwards.RANDOM):
         shape = options.model.removeprefix(forwards.RANDOM)
         target: Any = forwards.random_target(shape, options.dtype or "bfloat16", options.device or "cpu")

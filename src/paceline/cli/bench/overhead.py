@@ -9,34 +9,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from paceline.cli.common import (
-    MODEL,
-    Subparsers,
-    add_draft_model,
-    add_json,
-    add_place,
-    add_trust,
-    describe,
-    draft_model,
-    load_model,
-    print_json,
-    progress,
-)
-from paceline.cli.measuring import (
-    DRAFT,
-    LOOPING,
-    STABLE,
-    add_draft_length,
-    add_length,
-    add_prompts,
-    add_threads,
-    check_counts,
-    counted,
-    interval,
-    prompts_of,
-)
-from paceline.cli.streams import say
-from paceline.cli.tables import table
+from paceline.cli.arguments import Parser, Subparsers
+from paceline.cli.options import DRAFT, MODEL, check_counts, describe, draft_model, load_model, prompts_of
+from paceline.cli.output import WIDTH, cautions, counted, interval, print_json, progress, say, table
+from paceline.errors import InputError
 
 if TYPE_CHECKING:
     from paceline.api.model import LanguageModel
@@ -48,7 +24,6 @@ MODELS = (MODEL, f"{MODEL}+{BALLAST}:300M")
 METHODS = ("plain", "lookup", "assistant")
 DTYPE = "float32"
 TOKENS, PASSES = 40, 3
-WIDTH = 100
 HOW = (
     "Greedy, past any end of text, so that all sides write the same. Calls are timed whole, from the prompt's ids to "
     "the finished ids, reading the prompt included, with a new cache each; every text is written once before that. "
@@ -58,41 +33,29 @@ HOW = (
 
 
 def add(commands: Subparsers) -> None:
-    parser = commands.add_parser(
+    parser: Parser = commands.add_parser(
         "overhead",
+        run=run,
         help="our speed against transformers' own generation on the same weights",
         description=(
             "Writes the same texts with Paceline and with transformers, in turns: plain decoding against generate, "
             "lookup against prompt_lookup_num_tokens, assistant against assistant_model, with the same weights, "
             "dtype, threads and draft length. Takes about four minutes on two cores."
         ),
-        allow_abbrev=False,
     )
-    parser.add_argument(
-        "--models",
-        nargs="+",
-        default=list(MODELS),
-        metavar="MODEL",
-        help=f"bundled models, or folders or names of transformers causal LMs (default: {' '.join(MODELS)})",
-    )
-    add_draft_model(parser)
-    add_trust(parser)
-    parser.add_argument(
-        "--methods",
-        nargs="+",
-        choices=METHODS,
-        help="what to compare (default: all; assistant where there is a draft model)",
-    )
-    add_place(parser, DTYPE)
-    add_threads(parser)
-    add_prompts(parser)
-    add_length(parser, TOKENS)
-    add_draft_length(parser, DRAFT)
-    parser.add_argument(
-        "--passes", type=int, default=PASSES, metavar="N", help=f"how often each text is timed (default: {PASSES})"
-    )
-    add_json(parser)
-    parser.set_defaults(run=run)
+    text = f"bundled models, or folders or names of transformers causal LMs (default: {' '.join(MODELS)})"
+    parser.argument("--models", "MODEL", text, nargs="+", default=list(MODELS))
+    parser.add_draft_model()
+    parser.add_trust()
+    text = "what to compare (default: all; assistant where there is a draft model)"
+    parser.add_argument("--methods", nargs="+", choices=METHODS, help=text)
+    parser.add_place(DTYPE)
+    parser.add_threads()
+    parser.add_prompts()
+    parser.add_length(TOKENS)
+    parser.add_draft_length(DRAFT)
+    parser.argument("--passes", "N", f"how often each text is timed (default: {PASSES})", int, default=PASSES)
+    parser.add_json()
 
 
 def run(options: argparse.Namespace) -> int:
@@ -101,7 +64,7 @@ def run(options: argparse.Namespace) -> int:
 
     started = time.monotonic()
     options.prompt = list(prompts_of(options).values())
-    parts = list[Part]()
+    parts = list[ModelOverhead]()
     with threads(options.threads), hushed():
         for model, name in _short_names(options.models).items():
             parts.append(_part(model, name, options))
@@ -113,7 +76,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _check(options: argparse.Namespace) -> None:
-    """Tell mistakes before a model is loaded."""
+    """Refuse mistakes before a model is loaded."""
     from paceline.targets.hf.load import named_dtype
     from paceline.targets.pocket.open import is_bundled
     from paceline.targets.pocket.shape import MARK, read_ballast
@@ -124,12 +87,9 @@ def _check(options: argparse.Namespace) -> None:
     for model in options.models:
         if is_bundled(model) and MARK in model:
             read_ballast(model)
-        if "assistant" in (options.methods or ()) and _draft_name(options, model) is None:
-            raise ValueError(f"assistant needs a draft model for {model}: give --draft-model NAME")
-
-
-def _draft_name(options: argparse.Namespace, model: str) -> str | None:
-    return draft_model(argparse.Namespace(model=model, draft_model=options.draft_model))
+        options.model = model
+        if "assistant" in (options.methods or ()) and draft_model(options) is None:
+            raise InputError(f"assistant needs a draft model for {model}: give --draft-model NAME")
 
 
 def _short_names(models: Sequence[str]) -> dict[str, str]:
@@ -139,7 +99,7 @@ def _short_names(models: Sequence[str]) -> dict[str, str]:
 
 
 @dataclass(frozen=True)
-class Part:
+class ModelOverhead:
     """What was found on one model."""
 
     name: str
@@ -152,14 +112,15 @@ class Part:
     prompts: int
 
 
-def _part(model: str, name: str, options: argparse.Namespace) -> Part:
+def _part(model: str, name: str, options: argparse.Namespace) -> ModelOverhead:
     from paceline.bench.overhead import contests
     from paceline.drafters.assistant import DraftModel
 
-    draft = _draft_name(options, model)
+    options.model = model
+    draft = draft_model(options)
     methods = dict.fromkeys(options.methods or (METHODS if draft else METHODS[:-1]))
     with progress(f"loading {model}") as advance:
-        lm = load_model(argparse.Namespace(model=model, dtype=options.dtype, device=options.device))
+        lm = load_model(options)
         prompts = _prompts(lm, options)
         drafts = DraftModel.load(draft, lm.target) if draft and "assistant" in methods else None
         if drafts is not None:
@@ -176,7 +137,7 @@ def _part(model: str, name: str, options: argparse.Namespace) -> Part:
         )
         races = list(found)
     rows = [race.as_dict() | {"model": model} for race in races]
-    return Part(name, _facts(lm, drafts), rows, {n for race in races for n in race.lengths}, len(prompts))
+    return ModelOverhead(name, _facts(lm, drafts), rows, {n for race in races for n in race.lengths}, len(prompts))
 
 
 def _prompts(lm: LanguageModel, options: argparse.Namespace) -> list[Ints]:
@@ -184,7 +145,7 @@ def _prompts(lm: LanguageModel, options: argparse.Namespace) -> list[Ints]:
     prompts = [lm.encode(prompt) for prompt in options.prompt]
     longest, limit = max(map(len, prompts)), lm.target.context_length
     if limit is not None and longest + options.max_new_tokens > limit:
-        raise ValueError(
+        raise InputError(
             f"a prompt of {longest} tokens and {options.max_new_tokens} new ones do not fit the {limit} that "
             f"{lm.target.name} reads; give fewer --max-new-tokens"
         )
@@ -205,7 +166,7 @@ def _facts(lm: LanguageModel, drafts: DraftModel | None) -> dict[str, Any]:
     }
 
 
-def _lines(part: Part) -> Iterator[str]:
+def _lines(part: ModelOverhead) -> Iterator[str]:
     """A model's table, and what must be known to read it."""
     facts, versions = part.facts, _versions()
     yield f"{facts['ballast'] or facts['model']}"
@@ -230,14 +191,10 @@ def _cells(row: dict[str, Any]) -> tuple[str, ...]:
     )
 
 
-def _notes(part: Part) -> Iterator[str]:
+def _notes(part: ModelOverhead) -> Iterator[str]:
     rows = part.rows
     yield f"medians over {rows[0]['turns']} turns, 95% intervals"
     yield f"{' or '.join(map(str, sorted(part.lengths)))} tokens from each of {counted(part.prompts, 'prompt')}"
-    repeated = max(row["repeated_8grams"] for row in rows)
-    yield f"repeated 8-grams {repeated:.0%}"
-    if repeated > LOOPING:
-        yield "the texts loop, which flatters lookup on all sides"
     for row in rows:
         for name, place in row["parts_at"].items():
             where = f"token {place['token'] + 1} of prompt {place['prompt'] + 1}"
@@ -245,14 +202,12 @@ def _notes(part: Part) -> Iterator[str]:
     if not all(row["texts_equal"] for row in rows):
         model, dtype = part.facts["model"], part.facts["dtype"]
         yield f"'paceline check --model {model} --dtype {dtype}' tells near ties of the arithmetic from bugs"
-    spreads = [row["spread"] for row in rows if row["spread"] is not None]
-    if not spreads:
-        yield "one pass, so how steady the speeds are is not known"
-    elif max(spreads) > STABLE:
-        yield f"unstable: times of the same text differ by {max(spreads):.1f}x"
+    spread = max((row["spread"] for row in rows if row["spread"] is not None), default=None)
+    repeated = max(row["repeated_8grams"] for row in rows)
+    yield from cautions(repeated, "lookup on all sides", spread, "times of the same text differ")
 
 
-def _summary(parts: Sequence[Part], options: argparse.Namespace, seconds: float) -> dict[str, Any]:
+def _summary(parts: Sequence[ModelOverhead], options: argparse.Namespace, seconds: float) -> dict[str, Any]:
     """Everything as plain data; ratios by method and model, ours over theirs, come first."""
     rows = {f"{row['method']}@{part.name}": row for part in parts for row in part.rows}
     found: dict[str, Any] = {}

@@ -7,8 +7,8 @@ import os
 from collections.abc import Iterable
 from pathlib import Path
 
-from paceline.cli.common import Subparsers, add_json, print_json, progress
-from paceline.cli.streams import say
+from paceline.cli.arguments import Parser, Subparsers
+from paceline.cli.output import print_json, progress, say
 from paceline.errors import InputError, need
 from paceline.files import claimed, named, workplace
 
@@ -18,27 +18,21 @@ LOOKED_AT = 4096
 
 
 def add(commands: Subparsers) -> None:
-    parser = commands.add_parser(
+    parser: Parser = commands.add_parser(
         "report",
+        run=run,
         help="runs as Markdown and as a page with pictures",
         description=(
             "Writes report.md and report.html, one page that needs nothing from elsewhere, and pages of coloured texts "
             "in texts/, into a folder. Several runs are compared first. Files of an earlier report are replaced, "
             "others are left alone."
         ),
-        allow_abbrev=False,
     )
-    parser.add_argument("runs", nargs="+", type=Path, metavar="RUN", help="run directories; the first is the base")
-    parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="the folder to write into; it is made")
-    parser.add_argument(
-        "--texts",
-        type=int,
-        default=TEXTS,
-        metavar="N",
-        help=f"prompts that get a page of coloured texts, spread over the runs (default: {TEXTS})",
-    )
-    add_json(parser)
-    parser.set_defaults(run=run)
+    parser.argument("runs", "RUN", "run directories; the first is the base", Path, nargs="+")
+    parser.argument("--out", "DIR", "the folder to write into; it is made", Path, required=True)
+    text = f"prompts that get a page of coloured texts, spread over the runs (default: {TEXTS})"
+    parser.argument("--texts", "N", text, int, default=TEXTS)
+    parser.add_json()
 
 
 def run(options: argparse.Namespace) -> int:

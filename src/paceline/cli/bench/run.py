@@ -8,46 +8,21 @@ import os
 import re
 import shlex
 import sys
-import textwrap
 import time
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager
+from collections.abc import Iterator
 from dataclasses import astuple, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from paceline.cli.arguments import Parser, Subparsers
 from paceline.cli.bench.suite import add_choice
-from paceline.cli.common import (
-    Subparsers,
-    add_draft_model,
-    add_json,
-    add_model,
-    draft_model,
-    inputs_of,
-    load_model,
-    print_json,
-    progress,
-)
-from paceline.cli.measuring import (
-    add_draft_length,
-    add_length,
-    add_seed,
-    add_temperature,
-    add_threads,
-    check_counts,
-    counted,
-    interval,
-    temperature_of,
-)
-from paceline.cli.streams import say
-from paceline.cli.tables import table
-from paceline.errors import MissingPackage, need
+from paceline.cli.options import check_counts, draft_model, inputs_of, load_model, temperature_of
+from paceline.cli.output import bullets, counted, interval, print_json, progress, say, table
+from paceline.errors import InputError, MissingPackage, need
 from paceline.files import Terminated, check_apart
 
 if TYPE_CHECKING:
-    from paceline.api.model import LanguageModel
     from paceline.bench.run.directory import Run
-    from paceline.bench.run.protocol import Referee
     from paceline.bench.summary import Figures, Summary
 
 SUITE = "continuation:en"
@@ -55,13 +30,13 @@ RUNS = Path("runs")
 METHODS = ("plain", "lookup", "assistant", "auto")
 TOKENS = 128
 DICTSPEC_BATCH = 5
-WIDTH = 110
 HEAD = ("", "tokens/s", "x plain [95%]", "ratio of means", "tokens/round", "accepted", "first token", "text")
 
 
 def add(commands: Subparsers) -> None:
-    parser = commands.add_parser(
+    parser: Parser = commands.add_parser(
         "run",
+        run=run,
         help="write a suite with several methods in turns and keep everything that happened",
         description=(
             "Writes the prompts of a suite with every method and every other library that is asked for, in turns, and "
@@ -69,113 +44,83 @@ def add(commands: Subparsers) -> None:
             "was interrupted. 'bench report' makes a page of it, 'bench compare' holds runs against each other. Exit "
             "code 1 means that a text differs from plain decoding where it must not."
         ),
-        allow_abbrev=False,
     )
-    add_options(parser)
-    parser.set_defaults(run=run)
-
-
-def add_options(parser: argparse.ArgumentParser) -> None:
     _add_what(parser)
     _add_how(parser)
-    _add_where(parser)
+    parser.argument(
+        "--energy", "METER", "nvml, rapl, powermetrics, stated or none (default: the first that works here)"
+    )
+    parser.argument("--watts", "W", "the power to estimate energy from where there is no meter", float)
+    parser.argument("--out", "DIR", f"the run's directory (default: {RUNS}/SUITE--MODEL)", Path)
+    parser.add_json()
 
 
-def _add_what(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
+def _add_what(parser: Parser) -> None:
+    parser.argument(
         "--suite",
+        "SUITE",
+        "spec-bench, multi-spec-bench, continuation:LANG, dictspec, alpaca-eval, prompts:FILE.jsonl or "
+        f"replay:FILE; 'paceline bench suite' lists them (default: {SUITE})",
         default=SUITE,
-        metavar="SUITE",
-        help=(
-            "spec-bench, multi-spec-bench, continuation:LANG, dictspec, alpaca-eval, prompts:FILE.jsonl or "
-            f"replay:FILE; 'paceline bench suite' lists them (default: {SUITE})"
-        ),
     )
     add_choice(parser)
-    add_model(parser)
-    add_draft_model(parser)
-    parser.add_argument(
+    parser.add_model()
+    parser.add_draft_model()
+    parser.argument(
         "--methods",
+        "SPEC",
+        "methods to measure, with commas between them or each as an argument of its own; plain always comes first "
+        f"(default: {','.join(METHODS)}; without a draft model no assistant). SPEC@PLANNER gives one "
+        "a planner of its own, as in lookup@fixed:8",
         nargs="+",
-        metavar="SPEC",
-        help=(
-            "methods to measure, with commas between them or each as an argument of its own; plain always comes first "
-            f"(default: {','.join(METHODS)}; without a draft model no assistant). SPEC@PLANNER gives one "
-            "a planner of its own, as in lookup@fixed:8"
-        ),
     )
-    parser.add_argument(
+    parser.argument(
         "--peers",
+        "PEER",
+        "other libraries on the same weights: transformers, transformers-lookup, transformers-assisted, "
+        "transformers-uag, and mlx-lm, mlx-lm-assisted, llama-cpp where they are installed (default: none)",
         nargs="+",
-        metavar="PEER",
-        help=(
-            "other libraries on the same weights: transformers, transformers-lookup, transformers-assisted, "
-            "transformers-uag, and mlx-lm, mlx-lm-assisted, llama-cpp where they are installed (default: none)"
-        ),
     )
 
 
-def _add_how(parser: argparse.ArgumentParser) -> None:
-    add_draft_length(parser, None, "as suits each method")
-    parser.add_argument(
-        "--planner",
-        metavar="P",
-        help="how large drafts are, for methods that do not say (default: each method's own; see 'generate')",
-    )
-    parser.add_argument("--rule", default="coupled", metavar="RULE", help="coupled or rejection (default: coupled)")
-    add_length(parser, None, f"{TOKENS}; all of a text to replay")
-    parser.add_argument("--ignore-eos", action="store_true", help="go on past the end-of-text token")
-    add_temperature(parser)
-    add_seed(parser)
+def _add_how(parser: Parser) -> None:
+    parser.add_draft_length(None, "as suits each method")
+    text = "how large drafts are, for methods that do not say (default: each method's own; see 'generate')"
+    parser.argument("--planner", "P", text)
+    parser.argument("--rule", "RULE", "coupled or rejection (default: coupled)", default="coupled")
+    parser.add_length(None, f"{TOKENS}; all of a text to replay")
+    parser.add_ignore_eos()
+    parser.add_temperature()
+    parser.add_seed()
     follow = parser.add_mutually_exclusive_group()
-    follow.add_argument(
-        "--follow",
-        action="store_true",
-        default=None,
-        help="all methods walk plain decoding's text, so that all do the same work (default in half precision)",
-    )
-    follow.add_argument(
-        "--free",
-        dest="follow",
-        action="store_false",
-        help="each writes on its own and is compared with plain decoding (default otherwise)",
-    )
-    parser.add_argument("--repeat", type=int, default=1, metavar="N", help="write everything N times (default: 1)")
-    parser.add_argument(
-        "--warm", action="store_true", help="methods keep what they learn from prompt to prompt (default: they forget)"
-    )
-    parser.add_argument(
-        "--batch", type=int, metavar="N", help=f"write N texts at once (default: 1; {DICTSPEC_BATCH} for dictspec)"
-    )
-    parser.add_argument(
-        "--qps",
-        type=float,
-        metavar="R",
-        help="let R prompts a second arrive at random moments, and measure how long each waits for its tokens",
-    )
-    add_threads(parser)
-
-
-def _add_where(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--energy",
-        metavar="METER",
-        help="nvml, rapl, powermetrics, stated or none (default: the first that works here)",
-    )
-    parser.add_argument(
-        "--watts", type=float, metavar="W", help="the power to estimate energy from where there is no meter"
-    )
-    parser.add_argument("--out", type=Path, metavar="DIR", help=f"the run's directory (default: {RUNS}/SUITE--MODEL)")
-    add_json(parser)
+    text = "all methods walk plain decoding's text, so that all do the same work (default in half precision)"
+    follow.add_argument("--follow", action="store_true", default=None, help=text)
+    text = "each writes on its own and is compared with plain decoding (default otherwise)"
+    follow.add_argument("--free", dest="follow", action="store_false", help=text)
+    parser.argument("--repeat", "N", "write everything N times (default: 1)", int, default=1)
+    parser.flag("--warm", "methods keep what they learn from prompt to prompt (default: they forget)")
+    parser.argument("--batch", "N", f"write N texts at once (default: 1; {DICTSPEC_BATCH} for dictspec)", int)
+    text = "let R prompts a second arrive at random moments, and measure how long each waits for its tokens"
+    parser.argument("--qps", "R", text, float)
+    parser.add_threads()
 
 
 def run(options: argparse.Namespace) -> int:
     check(options)
     from paceline.bench.machine import hushed, threads
     from paceline.bench.run.record import Verdict
+    from paceline.bench.run.setup import RunOptions, opened
 
     started = time.monotonic()
-    with threads(options.threads), hushed(), progress("loading") as advance, refereed(options, advance) as referee:
+    check_apart(options.out, inputs_of(options))
+    asked = RunOptions(**{field.name: getattr(options, field.name) for field in fields(RunOptions)})
+    how: dict[str, Any] = {"data": options.data, "energy": options.energy, "watts": options.watts}
+    with (
+        threads(options.threads),
+        hushed(),
+        progress("loading") as advance,
+        opened(asked, options.model, lambda: load_model(options), options.out, **how, progress=advance) as referee,
+    ):
         written = len(referee.run.records)
         try:
             referee.sit()
@@ -191,29 +136,6 @@ def run(options: argparse.Namespace) -> int:
         print_json(found)
     warm_up = (found.get("verdict") for found in referee.run.about.warm_up.values())
     return int(Verdict.BUG in {*warm_up, *(record.verdict for record in referee.run.records)})
-
-
-def refereed(
-    options: argparse.Namespace,
-    advance: Callable[[str, int, int], None],
-    load: Callable[[argparse.Namespace], LanguageModel] | None = None,
-    **more: Any,
-) -> AbstractContextManager[Referee]:
-    """The run that options ask for; ``more`` is of `opened`."""
-    from paceline.bench.run.setup import RunOptions, opened
-
-    check_apart(options.out, inputs_of(options))
-    return opened(
-        RunOptions(**{field.name: getattr(options, field.name) for field in fields(RunOptions)}),
-        options.model,
-        lambda: (load or load_model)(options),
-        options.out,
-        data=options.data,
-        energy=options.energy,
-        watts=options.watts,
-        progress=advance,
-        **more,
-    )
 
 
 def _summary(run: Run) -> dict[str, Any]:
@@ -238,14 +160,14 @@ def _kept(run: Run) -> str:
 
 
 def check(options: argparse.Namespace) -> None:
-    """Tell mistakes before a model is loaded, and fill in what follows from the rest."""
+    """Refuse mistakes before a model is loaded, and fill in the defaults that depend on other options."""
     check_counts(options, "limit", "max_new_tokens", "num_draft_tokens", "repeat", "batch", "threads")
     for name in ("qps", "watts"):
         given = getattr(options, name)
         if given is not None and not 0 < given < math.inf:
-            raise ValueError(f"--{name} must be more than 0 and finite, not {given:g}")
+            raise InputError(f"--{name} must be more than 0 and finite, not {given:g}")
     if options.threads is not None and options.threads > (cores := os.cpu_count() or options.threads):
-        raise ValueError(f"--threads must be at most {cores}, for so many processors are here, not {options.threads}")
+        raise InputError(f"--threads must be at most {cores}, for so many processors are here, not {options.threads}")
     options.draft_model = draft_model(options)
     options.methods = _methods(options)
     options.peers = _listed(options.peers or [])
@@ -288,8 +210,7 @@ def _lines(summary: Summary, warnings: list[str]) -> Iterator[str]:
     yield ""
     found = [figures for entry in summary.entries if (figures := summary.figures(entry)) is not None]
     yield table(HEAD, map(_row, found), left=(0, len(HEAD) - 1))
-    for warning in warnings:
-        yield from textwrap.wrap(f"- {warning}", WIDTH, subsequent_indent="  ")
+    yield from bullets(warnings)
 
 
 def _row(figures: Figures) -> tuple[str, ...]:

@@ -7,9 +7,8 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from paceline.cli.common import Subparsers, add_json, print_json
-from paceline.cli.streams import say
-from paceline.cli.tables import table
+from paceline.cli.arguments import Parser, Subparsers
+from paceline.cli.output import print_json, say, table
 from paceline.errors import InputError
 from paceline.files import check_output, write_whole
 
@@ -18,34 +17,29 @@ if TYPE_CHECKING:
 
 
 def add(commands: Subparsers) -> None:
-    parser = commands.add_parser(
+    parser: Parser = commands.add_parser(
         "suite",
+        run=run,
         help="list the suites, or show what is in one",
         description=(
             "Lists the suites that 'bench run' writes. With the name of one, builds it from the files here and "
             "prints how many prompts each task has in each language, what could not be built, and what stands in for "
             "what. --out keeps the prompts in a file, which --suite prompts:FILE reads."
         ),
-        allow_abbrev=False,
     )
-    parser.add_argument("suite", nargs="?", metavar="SUITE", help="the suite to show (default: list them all)")
+    parser.argument("suite", "SUITE", "the suite to show (default: list them all)", nargs="?")
     add_choice(parser)
-    parser.add_argument("--out", type=Path, metavar="FILE", help="keep the prompts in this file, a line each")
-    add_json(parser)
-    parser.set_defaults(run=run)
+    parser.argument("--out", "FILE", "keep the prompts in this file, a line each", Path)
+    parser.add_json()
 
 
-def add_choice(parser: argparse.ArgumentParser) -> None:
+def add_choice(parser: Parser) -> None:
     """Which prompts of a suite, and from where."""
-    parser.add_argument("--tasks", type=names, metavar="A,B", help="only these tasks of the suite")
-    parser.add_argument("--langs", type=names, metavar="A,B", help="only these languages, as in en,pl")
-    parser.add_argument("--limit", type=int, metavar="N", help="so many prompts of each task and language")
-    parser.add_argument(
-        "--data",
-        type=Path,
-        metavar="DIR",
-        help="where suites find their files (default: $PACELINE_DATA, ../shared/data, the hub)",
-    )
+    parser.argument("--tasks", "A,B", "only these tasks of the suite", names)
+    parser.argument("--langs", "A,B", "only these languages, as in en,pl", names)
+    parser.argument("--limit", "N", "so many prompts of each task and language", int)
+    text = "where suites find their files (default: $PACELINE_DATA, ../shared/data, the hub)"
+    parser.argument("--data", "DIR", text, Path)
 
 
 def names(given: str) -> list[str]:

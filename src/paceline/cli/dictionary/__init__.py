@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from paceline.cli.common import Subparsers
+from paceline.cli.arguments import Parser, Subparsers
 from paceline.cli.dictionary import build, emulate, info, lookup
 
 ACTIONS = (build, info, lookup, emulate)
 
 
 def add(commands: Subparsers) -> None:
-    parser = commands.add_parser(
+    parser: Parser = commands.add_parser(
         "dict",
         help="build and study dictionaries that complete the words of a language",
         description="What concerns dictionaries: files that complete the words of one language for one tokenizer.",
-        allow_abbrev=False,
     )
     actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True, help="what to do")
     for action in ACTIONS:

@@ -6,9 +6,10 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from paceline.cli.common import MODEL, Subparsers, add_json, add_trust, inputs_of, print_json, progress, utf8
-from paceline.cli.dictionary.info import show, tell
-from paceline.cli.streams import say
+from paceline.cli.arguments import Parser, Subparsers
+from paceline.cli.dictionary.info import facts_of, print_facts
+from paceline.cli.options import MODEL, check_counts, inputs_of, utf8
+from paceline.cli.output import print_json, progress, say
 from paceline.errors import InputError, need
 from paceline.files import check_output
 
@@ -21,89 +22,50 @@ NGRAMS = 1_000_000
 
 
 def add(actions: Subparsers) -> None:
-    parser = actions.add_parser(
+    parser: Parser = actions.add_parser(
         "build",
+        run=run,
         help="write the dictionary of a language for a tokenizer",
         description=(
             "Counts the words of a corpus and which words stand together, looks how the tokenizer spells them in "
             "running text, and writes which tokens go on in one way: a file for the methods dictionary, hybrid and "
             "auto, all of it or nothing. The same text gives the same bytes."
         ),
-        allow_abbrev=False,
     )
-    parser.add_argument(
-        "--tokenizer",
-        "--model",
-        "-m",
-        default=MODEL,
-        metavar="T",
-        help=f"the tokenizer to build for: a folder or name of transformers, or a bundled model (default: {MODEL})",
-    )
-    add_trust(parser)
-    parser.add_argument(
-        "--text",
-        type=utf8,
-        nargs="+",
-        required=True,
-        metavar="FILE",
-        help="plain text, .gz, .zst, .jsonl, .parquet, a folder of such files, a saved dataset, or hf:NAME[:SPLIT]",
-    )
-    parser.add_argument("--field", default="text", metavar="NAME", help="where records have their text (default: text)")
-    parser.add_argument("--out", type=Path, required=True, metavar="FILE", help="where to write it, say uk.dict")
-    parser.add_argument("--language", default="", type=utf8, metavar="LANG", help="what it says of itself, as in uk")
-    parser.add_argument("--licence", default="", type=utf8, metavar="NOTE", help="a note on the licence of the text")
+    text = f"the tokenizer to build for: a folder or name of transformers, or a bundled model (default: {MODEL})"
+    parser.argument("--tokenizer --model -m", "T", text, default=MODEL)
+    parser.add_trust()
+    text = "plain text, .gz, .zst, .jsonl, .parquet, a folder of such files, a saved dataset, or hf:NAME[:SPLIT]"
+    parser.argument("--text", "FILE", text, utf8, nargs="+", required=True)
+    parser.argument("--field", "NAME", "where records have their text (default: text)", default="text")
+    parser.argument("--out", "FILE", "where to write it, say uk.dict", Path, required=True)
+    parser.argument("--language", "LANG", "what it says of itself, as in uk", utf8, default="")
+    parser.argument("--licence", "NOTE", "a note on the licence of the text", utf8, default="")
     _add_recipe(parser)
     _add_counting(parser)
-    add_json(parser)
-    parser.set_defaults(run=run)
+    parser.add_json()
 
 
-def _add_counting(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--min-count", type=int, default=1, metavar="N", help="leave rarer n-grams out (default: 1)")
-    parser.add_argument(
-        "--ngrams",
-        type=int,
-        default=NGRAMS,
-        metavar="N",
-        help=f"so many n-grams of each number of words are looked at, the most frequent (default: {NGRAMS})",
-    )
-    parser.add_argument(
-        "--memory",
-        default="2GB",
-        metavar="SIZE",
-        help="what counting may take, with --cluster each of its tasks; the rest goes to disk (default: 2GB)",
-    )
-    parser.add_argument("--threads", type=int, metavar="N", help="threads of the counting (default: all cores)")
-    parser.add_argument(
-        "--spill", type=Path, metavar="DIR", help="where counting may use the disk (default: temporary)"
-    )
-    parser.add_argument(
-        "--cluster",
-        metavar="ADDRESS",
-        help="count on a Ray cluster: its address, or 'local' to start one on this machine; not with --threads",
-    )
+def _add_recipe(parser: Parser) -> None:
+    parser.argument("--order", "N", "words of an n-gram, 1 to 3 (default: 3)", int, default=3)
+    text = "how many to keep, the most frequent (default: 200000)"
+    parser.argument("--entries", "N", text, int, default=200_000)
+    text = "how likely each proposed token must be after those before it (default: 0.8)"
+    parser.argument("--min-prob", "P", text, float, default=0.8)
+    parser.argument("--max-prefix", "N", "tokens matched at most (default: 8)", int, default=8)
+    parser.argument("--max-completion", "N", "tokens proposed at most (default: 8)", int, default=8)
 
 
-def _add_recipe(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--order", type=int, default=3, metavar="N", help="words of an n-gram, 1 to 3 (default: 3)")
-    parser.add_argument(
-        "--entries",
-        type=int,
-        default=200_000,
-        metavar="N",
-        help="how many to keep, the most frequent (default: 200000)",
-    )
-    parser.add_argument(
-        "--min-prob",
-        type=float,
-        default=0.8,
-        metavar="P",
-        help="how likely each proposed token must be after those before it (default: 0.8)",
-    )
-    parser.add_argument("--max-prefix", type=int, default=8, metavar="N", help="tokens matched at most (default: 8)")
-    parser.add_argument(
-        "--max-completion", type=int, default=8, metavar="N", help="tokens proposed at most (default: 8)"
-    )
+def _add_counting(parser: Parser) -> None:
+    parser.argument("--min-count", "N", "leave rarer n-grams out (default: 1)", int, default=1)
+    text = f"so many n-grams of each number of words are looked at, the most frequent (default: {NGRAMS})"
+    parser.argument("--ngrams", "N", text, int, default=NGRAMS)
+    text = "what counting may take, with --cluster each of its tasks; the rest goes to disk (default: 2GB)"
+    parser.argument("--memory", "SIZE", text, default="2GB")
+    parser.argument("--threads", "N", "threads of the counting (default: all cores)", int)
+    parser.argument("--spill", "DIR", "where counting may use the disk (default: temporary)", Path)
+    text = "count on a Ray cluster: its address, or 'local' to start one on this machine; not with --threads"
+    parser.argument("--cluster", "ADDRESS", text)
 
 
 def run(options: argparse.Namespace) -> int:
@@ -148,18 +110,16 @@ def run(options: argparse.Namespace) -> int:
     if header.entries < settings.entries:
         notes.append(f"the corpus gives {header.entries} entries, fewer than the {settings.entries} asked for")
     if options.json:
-        print_json({**tell(options.out, header), "notes": notes})
+        print_json({**facts_of(options.out, header), "notes": notes})
         return 0
-    show(tell(options.out, header))
+    print_facts(facts_of(options.out, header))
     for note in notes:
         say(f"note: {note}")
     return 0
 
 
 def _check_counting(options: argparse.Namespace) -> None:
-    for flag, value in (("--min-count", options.min_count), ("--ngrams", options.ngrams)):
-        if value < 1:
-            raise InputError(f"{flag} must be at least 1, not {value}")
+    check_counts(options, "min_count", "ngrams")
     if options.cluster is not None and options.threads is not None:
         raise InputError(
             f"--threads {options.threads} is for counting without --cluster, whose tasks have one thread each; "

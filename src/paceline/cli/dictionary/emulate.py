@@ -8,22 +8,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from paceline.cli.common import (
-    MODEL,
-    Subparsers,
-    add_json,
-    add_pictures,
-    add_trust,
-    inputs_of,
-    print_json,
-    progress,
-    show,
-    utf8,
-    wants_color,
-)
+from paceline.cli.arguments import Parser, Subparsers
 from paceline.cli.dictionary.tokenizer import tokenizer_of
-from paceline.cli.streams import say
-from paceline.cli.tables import table
+from paceline.cli.options import MODEL, check_counts, inputs_of, utf8
+from paceline.cli.output import draw, print_json, progress, say, show, table, wants_color
 from paceline.errors import InputError
 from paceline.files import check_output, write_whole
 
@@ -38,43 +26,34 @@ HEAD = ("", "tokens", "steps", "speed-up", "coverage", "accepted/draft", "accept
 
 
 def add(actions: Subparsers) -> None:
-    parser = actions.add_parser(
+    parser: Parser = actions.add_parser(
         "emulate",
+        run=run,
         help="count the steps that a text takes with a dictionary, without a model",
         description=(
             "Writes a known text as if a model wrote it, with drafts from a dictionary, and counts steps: the engine "
             "itself runs, and only the model is replaced by the text. Each passage begins with 40 words that are known."
         ),
-        allow_abbrev=False,
     )
-    parser.add_argument("--dict", type=Path, nargs="+", default=[], metavar="FILE", help="dictionaries to draft from")
+    parser.argument("--dict", "FILE", "dictionaries to draft from", Path, nargs="+", default=[])
     text = parser.add_mutually_exclusive_group(required=True)
     text.add_argument("--text", type=Path, metavar="FILE", help="a text, or a .jsonl with prompt and text")
     text.add_argument("--suite", type=utf8, metavar="replay:FILE", help="the same, written as in 'bench run'")
-    parser.add_argument(
-        "--tokenizer",
-        "--model",
-        "-m",
-        type=utf8,
-        metavar="T",
-        help="what cuts the text into tokens: a bundled model, a folder, a name of transformers or of the data folder "
+    parser.argument(
+        "--tokenizer --model -m",
+        "T",
+        "what cuts the text into tokens: a bundled model, a folder, a name of transformers or of the data folder "
         f"(default: the one that the first dictionary was built for, where it is one of those, or {MODEL})",
+        utf8,
     )
-    add_trust(parser)
-    parser.add_argument(
-        "--data", type=Path, metavar="DIR", help="where tokenizers lie (default: $PACELINE_DATA, ../shared/data)"
-    )
-    parser.add_argument(
-        "--method", default="dictionary", metavar="SPEC", help="how to draft from them (default: dictionary)"
-    )
-    parser.add_argument(
-        "--budget", type=int, default=BUDGET, metavar="N", help=f"tokens that a draft may have (default: {BUDGET})"
-    )
-    parser.add_argument("--limit", type=int, metavar="N", help="so many passages, from all over the text")
-    add_pictures(parser)
-    parser.add_argument("--out", type=Path, metavar="FILE", help="write a page that shows where each token came from")
-    add_json(parser)
-    parser.set_defaults(run=run)
+    parser.add_trust()
+    parser.argument("--data", "DIR", "where tokenizers lie (default: $PACELINE_DATA, ../shared/data)", Path)
+    parser.argument("--method", "SPEC", "how to draft from them (default: dictionary)", default="dictionary")
+    parser.argument("--budget", "N", f"tokens that a draft may have (default: {BUDGET})", int, default=BUDGET)
+    parser.argument("--limit", "N", "so many passages, from all over the text", int)
+    parser.add_pictures()
+    parser.argument("--out", "FILE", "write a page that shows where each token came from", Path)
+    parser.add_json()
 
 
 def run(options: argparse.Namespace) -> int:
@@ -83,8 +62,7 @@ def run(options: argparse.Namespace) -> int:
     from paceline.bench.run.emulation import replay
     from paceline.bench.suites import open_suite
 
-    if options.budget < 1:
-        raise InputError(f"--budget must be at least 1, not {options.budget}")
+    check_counts(options, "budget")
     check_output(options.out, inputs_of(options))
     suite = options.suite if options.text is None else f"replay:{options.text}"
     if not suite.startswith("replay:"):
@@ -155,20 +133,14 @@ def _draw(passages: Sequence[Passage], color: bool) -> None:
     """Each passage with its tokens marked. Nothing is said of seconds, for no model took any."""
     from rich.text import Text
 
-    from paceline.api.pictures.terminal import Painter
-
     for passage in passages:
-        painter = Painter(color)
         show(Text(passage.key, "bold"), color)
-        show(painter.prompt(passage.picture.prompt), color, end="")
-        for cell in passage.picture.cells:
-            show(painter.cell(cell), color, end="")
-        show(painter.end(), color, end="\n\n")
+        painter = draw(passage.picture.pieces, color, passage.picture.prompt)
         show(painter.legend(passage.picture), color)
-        show(Text(f"{_told(passage.tally)}\n"), color)
+        show(Text(f"{_sentence(passage.tally)}\n"), color)
 
 
-def _told(tally: Tally) -> str:
+def _sentence(tally: Tally) -> str:
     return (
         f"{tally.tokens} tokens in {tally.steps} steps: {tally.speed_up:.2f}x; {tally.coverage:.0%} of steps with a "
         f"draft, {tally.accepted} of {tally.proposed} proposed tokens accepted"

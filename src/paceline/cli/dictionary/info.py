@@ -6,8 +6,8 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from paceline.cli.common import Subparsers, add_json, print_json
-from paceline.cli.streams import say
+from paceline.cli.arguments import Parser, Subparsers
+from paceline.cli.output import print_json, say
 from paceline.files.visible import one_line
 
 if TYPE_CHECKING:
@@ -15,15 +15,14 @@ if TYPE_CHECKING:
 
 
 def add(actions: Subparsers) -> None:
-    parser = actions.add_parser(
+    parser: Parser = actions.add_parser(
         "info",
+        run=run,
         help="describe a dictionary, and check that it is whole",
         description="Reads a dictionary through, and says what is in it.",
-        allow_abbrev=False,
     )
-    parser.add_argument("file", metavar="FILE", help="a file that 'paceline dict build' wrote")
-    add_json(parser)
-    parser.set_defaults(run=run)
+    parser.argument("file", "FILE", "a file that 'paceline dict build' wrote")
+    parser.add_json()
 
 
 def run(options: argparse.Namespace) -> int:
@@ -31,19 +30,16 @@ def run(options: argparse.Namespace) -> int:
     from paceline.dictionary.file import read
 
     header, entries = read(options.file)
-    said = tell(Path(options.file), header)
+    facts = facts_of(Path(options.file), header)
     by_length = (entries.prefixes >= 0).sum(axis=1)
     proposed = (entries.texts >= 0).sum(axis=1)[entries.completions]
-    said["entries_by_prefix_length"] = {str(n): int((by_length == n).sum()) for n in sorted(set(by_length.tolist()))}
-    said["mean_completion"] = round(float(proposed.mean()), 3) if len(proposed) else 0.0
-    if options.json:
-        print_json(said)
-        return 0
-    show(said)
+    facts["entries_by_prefix_length"] = {str(n): int((by_length == n).sum()) for n in sorted(set(by_length.tolist()))}
+    facts["mean_completion"] = round(float(proposed.mean()), 3) if len(proposed) else 0.0
+    (print_json if options.json else print_facts)(facts)
     return 0
 
 
-def tell(path: Path, header: DictionaryHeader) -> dict[str, Any]:
+def facts_of(path: Path, header: DictionaryHeader) -> dict[str, Any]:
     """A dictionary's header, and the size of its file."""
     return {
         "file": str(path),
@@ -63,9 +59,9 @@ def tell(path: Path, header: DictionaryHeader) -> dict[str, Any]:
     }
 
 
-def show(said: dict[str, Any]) -> None:
+def print_facts(facts: dict[str, Any]) -> None:
     """Print a line for each item, made safe for a terminal."""
-    for name, value in said.items():
+    for name, value in facts.items():
         say(f"{name.replace('_', ' '):25} {one_line(_in_words(value))}")
 
 

@@ -7,9 +7,10 @@ from math import exp
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from paceline.cli.common import MODEL, Subparsers, add_json, add_trust, print_json, utf8
+from paceline.cli.arguments import Parser, Subparsers
 from paceline.cli.dictionary.tokenizer import of_another, tokenizer_of
-from paceline.cli.streams import say
+from paceline.cli.options import MODEL, utf8
+from paceline.cli.output import print_json, say
 from paceline.errors import InputError
 
 if TYPE_CHECKING:
@@ -18,34 +19,26 @@ if TYPE_CHECKING:
 
 
 def add(actions: Subparsers) -> None:
-    parser = actions.add_parser(
+    parser: Parser = actions.add_parser(
         "lookup",
+        run=run,
         help="show what a dictionary proposes behind a text",
         description=(
             "Encodes a text and shows every entry that it ends with, the longest first: the tokens that match, what "
             "is proposed behind them, and how likely its first token and each later one is held to be."
         ),
-        allow_abbrev=False,
     )
-    parser.add_argument("text", type=utf8, metavar="TEXT", help="a text that ends where a word is to be completed")
-    parser.add_argument(
-        "--dict",
-        dest="files",
-        nargs="+",
-        metavar="FILE",
-        help="dictionaries (default: those that come with the package for this tokenizer)",
-    )
-    parser.add_argument(
-        "--tokenizer",
-        "--model",
-        "-m",
-        metavar="T",
-        help="what encodes the text: a folder or name of transformers, or a bundled model (default: the one that the "
+    parser.argument("text", "TEXT", "a text that ends where a word is to be completed", utf8)
+    text = "dictionaries (default: those that come with the package for this tokenizer)"
+    parser.argument("--dict", "FILE", text, dest="files", nargs="+")
+    parser.argument(
+        "--tokenizer --model -m",
+        "T",
+        "what encodes the text: a folder or name of transformers, or a bundled model (default: the one that the "
         f"first dictionary was built for, where it is bundled or in the data folder, or {MODEL})",
     )
-    add_trust(parser)
-    add_json(parser)
-    parser.set_defaults(run=run)
+    parser.add_trust()
+    parser.add_json()
 
 
 def run(options: argparse.Namespace) -> int:

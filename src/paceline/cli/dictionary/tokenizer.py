@@ -10,7 +10,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from paceline.cli.common import MODEL
+from paceline.cli.options import MODEL
 from paceline.errors import InputError
 
 if TYPE_CHECKING:

@@ -20,7 +20,7 @@ from paceline.errors import InputError
 from paceline.integrations.transformers.inputs import paddings, refuse, refuse_companions, withheld_by_generate
 from paceline.integrations.transformers.output import Columns, record, sequences
 from paceline.integrations.transformers.processors import split_processors
-from paceline.integrations.transformers.rows import Decoding, Row, Within, rows_of, write
+from paceline.integrations.transformers.rows import Decoding, GenerateRow, rows_of, write
 from paceline.integrations.transformers.targets import borrowed
 from paceline.law import Sampling
 from paceline.planning.base import Planner
@@ -66,11 +66,11 @@ def custom_generate(
 
 
 class CustomGenerate:
-    """Serves any number of `generate` calls, of several models and from several threads; what a drafter learns stays
-    with it from call to call."""
+    """The callable. It serves any number of `generate` calls, of several models and from several threads, and keeps
+    what its drafters learn."""
 
     def __init__(self, settings: Settings, vocabulary: Vocabulary | None = None) -> None:
-        settings.planner_for(settings.drafter)  # a misspelt spec is told here, not in the middle of `generate`
+        settings.planner_for(settings.drafter)  # a misspelt spec is refused here, not in the middle of `generate`
         self._settings = settings
         self._vocabulary = vocabulary
         self._drafters: WeakKeyDictionary[HFTarget, Drafters] = WeakKeyDictionary()
@@ -114,16 +114,12 @@ class CustomGenerate:
         rows = rows_of(model, input_ids, counts, split, criteria, generation_config)
         columns = Columns(streamer or withheld.streamer, rows, pad)
         with lasting(), borrowed(model) as target:
+            _check_reach(target, rows)
             drafters = self._drafters.setdefault(target, Drafters())
             lease = drafters.lease(self._settings, target, self._vocabulary)
             planner = drafters.planner(self._settings, lease.drafter, target)
-            decoding = Decoding(
-                target,
-                lease.drafter,
-                _within(planner, target, rows),
-                Rule(self._settings.rule),
-                Sampling(seed=seed, **split.fields),
-            )
+            sampling = Sampling(seed=seed, **split.fields)
+            decoding = Decoding(target, lease.drafter, planner, Rule(self._settings.rule), sampling)
             totals = write(rows, decoding, columns.show, padded=pads)
         columns.end()
         self.last = totals
@@ -131,16 +127,14 @@ class CustomGenerate:
         return record(found, rows, pad) if generation_config.return_dict_in_generate else found
 
 
-def _within(planner: Planner, target: HFTarget, rows: Sequence[Row]) -> Planner:
-    """The planner, held to the target's context; a target that is not exact so far is refused."""
-    limit = target.context_length
+def _check_reach(target: HFTarget, rows: Sequence[GenerateRow]) -> None:
+    """Refuse texts that may outgrow the positions up to which the target is exact."""
     longest = max(row.padded.shape[1] - row.padding + row.ends.max_new_tokens for row in rows)
     if target.trusted is not None and longest > target.trusted:
         raise InputError(
             f"{target.name} is scored faithfully up to position {target.trusted} and may have to write up to "
             f"{longest}; lower max_new_tokens, or generate without custom_generate"
         )
-    return planner if limit is None or longest <= limit else Within(planner, limit)
 
 
 def _stops(strings: str | Sequence[str] | None, tokenizer: Any) -> list[StopStringCriteria]:

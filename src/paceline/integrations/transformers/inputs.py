@@ -1,8 +1,8 @@
-"""What `generate` was given: all that can be honoured is found, and all that cannot is told in a sentence.
+"""The arguments of `generate`: those that can be honoured are read, all others are refused in a sentence.
 
 transformers takes streamer, tokenizer, assistant model and `synced_gpus` aside for its own methods, and forgets them if
-the method is a callable. A streamer that nobody feeds would leave its reader waiting for ever, so they are read where
-they were given: from the frames of the `generate` in progress.
+the method is a callable. A streamer without tokens would leave its reader waiting for ever, so they are read where they
+were given: from the frames of the `generate` in progress.
 """
 
 from __future__ import annotations

@@ -8,13 +8,13 @@ from typing import Any
 import torch
 from transformers.generation.utils import GenerateDecoderOnlyOutput
 
-from paceline.integrations.transformers.rows import Row
+from paceline.integrations.transformers.rows import GenerateRow
 
 
 class Columns:
     """Hands a streamer one token of every row at a time, as soon as all rows are that far."""
 
-    def __init__(self, streamer: Any, rows: Sequence[Row], pad: int | None) -> None:
+    def __init__(self, streamer: Any, rows: Sequence[GenerateRow], pad: int | None) -> None:
         self._streamer = streamer
         self._rows = rows
         self._pad = pad
@@ -35,7 +35,7 @@ class Columns:
             self._streamer.end()
 
 
-def sequences(input_ids: torch.Tensor, rows: Sequence[Row], pad: int | None) -> torch.Tensor:
+def sequences(input_ids: torch.Tensor, rows: Sequence[GenerateRow], pad: int | None) -> torch.Tensor:
     """The prompts with what was written behind them; rows that ended early are padded. Tokens are 64 bits wide
     whatever the prompts were given as, as with transformers."""
     steps = range(max(len(row.tokens) for row in rows))
@@ -43,7 +43,7 @@ def sequences(input_ids: torch.Tensor, rows: Sequence[Row], pad: int | None) -> 
     return torch.cat([input_ids, torch.tensor(written, device=input_ids.device)], dim=1)
 
 
-def record(found: Any, rows: Sequence[Row], pad: int | None) -> GenerateDecoderOnlyOutput:
+def record(found: Any, rows: Sequence[GenerateRow], pad: int | None) -> GenerateDecoderOnlyOutput:
     """What ``return_dict_in_generate`` asks for, as far as it is defined here."""
     processors = [row.processor for row in rows]
     return GenerateDecoderOnlyOutput(
@@ -66,7 +66,7 @@ def _steps(kept: Sequence[list[torch.Tensor] | None], pad: int | None) -> Any:
     return tuple(torch.cat([each[place] if place < len(each) else certain for each in lists]) for place in steps)
 
 
-def _token(row: Row, place: int, pad: int | None) -> int:
+def _token(row: GenerateRow, place: int, pad: int | None) -> int:
     if place < len(row.tokens):
         return row.tokens[place]
     assert pad is not None, "rows of unequal length are only left where there is a token to pad with"

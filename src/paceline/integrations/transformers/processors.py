@@ -7,7 +7,7 @@ own, which see a batch of one. What a processor of transformers' own holds for e
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -140,8 +140,7 @@ def own_copies(
             f"one of {names} cannot be copied for the rows of a batch ({error}); generate one row at a time"
         ) from error
     for processor in mine:
-        if (cut := CUTS.get(type(processor))) is not None:
-            cut(processor, batch_row)
+        _cut(processor, batch_row)
     return mine, asked
 
 
@@ -158,35 +157,19 @@ def _row_of(values: torch.Tensor | None, number: int) -> torch.Tensor | None:
     return values if values is None or len(values) == 1 else values[number : number + 1]
 
 
-def _cut_repetition(processor: Any, batch_row: BatchRow) -> None:
-    if isinstance(processor.prompt_ignore_length, torch.Tensor):
-        processor.prompt_ignore_length = _row_of(processor.prompt_ignore_length, batch_row.number)
-
-
-def _cut_allowed(processor: Any, batch_row: BatchRow) -> None:
-    allowed = processor._prefix_allowed_tokens_fn
-    processor._prefix_allowed_tokens_fn = lambda _, text: allowed(batch_row.number, text)
-
-
-def _cut_prompts(processor: Any, batch_row: BatchRow) -> None:
-    processor.encoder_input_ids = _row_of(processor.encoder_input_ids, batch_row.prompt)
-
-
-def _cut_ngrams(processor: Any, batch_row: BatchRow) -> None:
-    processor.generated_ngrams = [processor.generated_ngrams[batch_row.prompt]]
-    processor.batch_size = 1
-
-
-def _cut_guidance(processor: Any, batch_row: BatchRow) -> None:
-    for name in ("input_ids", "attention_mask"):
+def _cut(processor: Any, batch_row: BatchRow) -> None:
+    """Of what a processor of transformers' own holds for all rows, keep what is the row's."""
+    kind, (number, prompt) = type(processor), batch_row
+    if kind is RepetitionPenaltyLogitsProcessor and isinstance(processor.prompt_ignore_length, torch.Tensor):
+        processor.prompt_ignore_length = _row_of(processor.prompt_ignore_length, number)
+    elif kind is PrefixConstrainedLogitsProcessor:
+        allowed = processor._prefix_allowed_tokens_fn
+        processor._prefix_allowed_tokens_fn = lambda _, text: allowed(number, text)
+    elif kind is EncoderRepetitionPenaltyLogitsProcessor:
+        processor.encoder_input_ids = _row_of(processor.encoder_input_ids, prompt)
+    elif kind is EncoderNoRepeatNGramLogitsProcessor:
+        processor.generated_ngrams, processor.batch_size = [processor.generated_ngrams[prompt]], 1
+    elif kind is UnbatchedClassifierFreeGuidanceLogitsProcessor:
         held = processor.unconditional_context
-        held[name] = _row_of(held[name], batch_row.number)
-
-
-CUTS: dict[type, Callable[[Any, BatchRow], None]] = {
-    RepetitionPenaltyLogitsProcessor: _cut_repetition,
-    PrefixConstrainedLogitsProcessor: _cut_allowed,
-    EncoderRepetitionPenaltyLogitsProcessor: _cut_prompts,
-    EncoderNoRepeatNGramLogitsProcessor: _cut_ngrams,
-    UnbatchedClassifierFreeGuidanceLogitsProcessor: _cut_guidance,
-}
+        for name in ("input_ids", "attention_mask"):
+            held[name] = _row_of(held[name], number)

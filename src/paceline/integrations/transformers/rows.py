@@ -12,14 +12,14 @@ from transformers import GenerationConfig, PreTrainedModel
 from transformers.generation.stopping_criteria import EosTokenCriteria, MaxLengthCriteria, StoppingCriteriaList
 
 from paceline.context import Context, Ending, Ints
-from paceline.drafters import Budget, Drafter
+from paceline.drafters import Drafter
 from paceline.engine.account import Totals
 from paceline.engine.batch import Batch
 from paceline.engine.loop import Session
 from paceline.integrations.transformers.processors import BatchRow, RowProcessor, SplitProcessors, own_copies
 from paceline.law import Sampling
-from paceline.planning.base import Cut, Draft, Outcome, Planner, Room
-from paceline.targets.base import SPARE_ROWS, Target
+from paceline.planning.base import Planner
+from paceline.targets.base import Target
 from paceline.verify import Rule
 
 AHEAD = 1024
@@ -45,30 +45,6 @@ class Ends:
         )
 
 
-class Within(Planner):
-    """A planner whose drafts end where the model's context does. The text may go on: transformers stops there for no
-    model, and one without rotary positions fails there, but a draft must not fail before the text does."""
-
-    def __init__(self, planner: Planner, length: int) -> None:
-        self._planner = planner
-        self._length = length
-
-    def plan(self, rooms: Sequence[Room]) -> list[Budget]:
-        left = [max(0, self._length - len(room.context)) for room in rooms]
-        within = [Room(context, min(depth, most)) for (context, depth), most in zip(rooms, left, strict=True)]
-        granted = zip(self._planner.plan(within), left, strict=True)
-        return [Budget(min(budget.nodes, most), min(budget.depth, most)) for budget, most in granted]
-
-    def worth(self, drafts: Sequence[Draft]) -> list[bool]:
-        return self._planner.worth(drafts)
-
-    def cut(self, drafts: Sequence[Draft]) -> list[Cut]:
-        return self._planner.cut(drafts)
-
-    def review(self, outcomes: Sequence[Outcome]) -> None:
-        self._planner.review(outcomes)
-
-
 @dataclass(frozen=True)
 class Decoding:
     """What all rows of a call are written with."""
@@ -81,7 +57,7 @@ class Decoding:
 
 
 @dataclass(eq=False)
-class Row:
+class GenerateRow:
     """``padded`` is ``[1, length]``, the row as `generate` was given it, ``padding`` tokens of it in front."""
 
     number: int
@@ -108,13 +84,8 @@ class Row:
             criteria=criteria,
         )
         context = Context(text, replace(decoding.sampling, processors=processors), ending, sample=self.number)
-        return Session(
-            context=context,
-            target=decoding.target,
-            rows=decoding.target.open(len(context) + min(context.room, AHEAD) + SPARE_ROWS),
-            drafter=decoding.drafter,
-            planner=decoding.planner,
-            rule=decoding.rule,
+        return Session.on_new_rows(
+            context, decoding.target, decoding.drafter, decoding.planner, ahead=AHEAD, rule=decoding.rule
         )
 
     def _asked(self, tokens: Ints) -> bool:
@@ -136,7 +107,7 @@ def rows_of(
     split: SplitProcessors,
     criteria: Sequence[Any],
     config: GenerationConfig,
-) -> list[Row]:
+) -> list[GenerateRow]:
     """The rows of the batch, each with processors and criteria of its own; a single one has the given ones."""
     ends = Ends.of(criteria, input_ids.shape[1], config.max_length)
     rows = []
@@ -153,11 +124,11 @@ def rows_of(
             scores=bool(config.return_dict_in_generate and config.output_scores),
             logits=bool(config.return_dict_in_generate and config.output_logits),
         )
-        rows.append(Row(number, padded, padding, replace(ends, asked=asked), processor))
+        rows.append(GenerateRow(number, padded, padding, replace(ends, asked=asked), processor))
     return rows
 
 
-def write(rows: Sequence[Row], decoding: Decoding, show: Callable[[], None], *, padded: bool) -> Totals:
+def write(rows: Sequence[GenerateRow], decoding: Decoding, show: Callable[[], None], *, padded: bool) -> Totals:
     """Write all rows, and tell what it took; ``show`` is called whenever some of them have got on.
 
     Rows that end early are ``padded``; where transformers has nothing to pad with, no token that ends a text, they go
@@ -172,7 +143,9 @@ def write(rows: Sequence[Row], decoding: Decoding, show: Callable[[], None], *, 
     return _totals(sessions, time.perf_counter() - began)
 
 
-def _write(writing: dict[Session, Row], target: Target, show: Callable[[], None], *, ended: bool) -> list[Session]:
+def _write(
+    writing: dict[Session, GenerateRow], target: Target, show: Callable[[], None], *, ended: bool
+) -> list[Session]:
     """All rows go together. What was settled before one of them failed is still shown. Returns the sessions."""
     try:
         with Batch(target, at_once=None) as batch:
@@ -198,11 +171,5 @@ def _totals(sessions: Sequence[Session], seconds: float) -> Totals:
     sums over rows only say how they are shared among the phases."""
     lived = Totals.of([r for s in sessions for r in s.rounds], sum(s.seconds_prefill for s in sessions))
     share = seconds / (lived.seconds_prefill + lived.seconds)
-    return replace(
-        lived,
-        seconds_prefill=share * lived.seconds_prefill,
-        seconds_draft=share * lived.seconds_draft,
-        seconds_score=share * lived.seconds_score,
-        seconds_read=share * lived.seconds_read,
-        seconds_judge=share * lived.seconds_judge,
-    )
+    phases = ("prefill", "draft", "score", "read", "judge")
+    return replace(lived, **{f"seconds_{phase}": share * getattr(lived, f"seconds_{phase}") for phase in phases})

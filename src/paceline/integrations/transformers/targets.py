@@ -1,4 +1,4 @@
-"""What stays of a model from one `generate` to the next: the probed target, on the model itself.
+"""The probed target of a model, kept on the model itself from one `generate` to the next.
 
 A dictionary from models to targets would keep every model alive, for a target holds its model. As an attribute of the
 model, the two go together.
@@ -23,7 +23,7 @@ _attaching = threading.Lock()
 
 
 class ModelTarget:
-    """One model's target, and who uses it right now. Neither copied nor saved with the model."""
+    """The target of one model, and the number of calls that use it. Neither copied nor saved with the model."""
 
     def __init__(self) -> None:
         self.lock = threading.Lock()

@@ -1,0 +1,153 @@
+"""The parser of a command: mistakes in one sentence, and the options that several commands share, declared once."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable
+from typing import Any, NoReturn
+
+from paceline.cli.options import BUNDLED_TEMPERATURE, DRAFT_MODEL, MODEL, SAMPLING, utf8
+from paceline.files.visible import one_line
+
+WITHOUT_A_FLAG = 'the prompt without a flag, as in: paceline generate "Once"'
+OUTDATED = {
+    "--draft": "--num-draft-tokens",
+    "--draft-max": "--num-draft-tokens",
+    "--draft-n": "--num-draft-tokens",
+    "--spec-draft-n-max": "--num-draft-tokens",
+    "--speculative-num-draft-tokens": "--num-draft-tokens",
+    "--model-draft": "--draft-model",
+    "--spec-draft-model": "--draft-model",
+    "--speculative-model": "--draft-model",
+    "--speculative-draft-model-path": "--draft-model",
+    "--assistant-model": "--draft-model",
+    "--spec-type": "--method",
+    "--speculative-algorithm": "--method",
+    "--speculative-config": "--method, --draft-model and --num-draft-tokens",
+    "--prompt-lookup-num-tokens": "--method lookup and --num-draft-tokens",
+    "--max-tokens": "--max-new-tokens",
+    "-n": "--max-new-tokens",
+    "--n-predict": "--max-new-tokens",
+    "--predict": "--max-new-tokens",
+    "--temp": "--temperature",
+    "--repeat-penalty": "--repetition-penalty",
+    "--system-prompt": "--system",
+    "-p": WITHOUT_A_FLAG,
+    "--prompt": WITHOUT_A_FLAG,
+}
+"""Flags that other tools have or had, and what to write here."""
+
+Subparsers = Any
+"""What argparse returns for subcommands; its own type is private."""
+
+
+class Parser(argparse.ArgumentParser):
+    """The parser of one command. An error is one sentence, with exit code 2 and without the usage text before it."""
+
+    def __init__(self, *, run: Callable[[argparse.Namespace], int] | None = None, **given: Any) -> None:
+        super().__init__(allow_abbrev=False, **given)
+        self.set_defaults(run=run)
+
+    def error(self, message: str) -> NoReturn:
+        for word in message.replace("=", " ").split():
+            if (new := OUTDATED.get(word)) is not None:
+                message = f"{word} is another tool's flag; write {new}"
+        self.exit(2, f"paceline: error: {one_line(message)}\n")
+
+    def argument(self, names: str, metavar: str, text: str, kind: Callable[[str], Any] = str, **more: Any) -> None:
+        """A positional argument, or an option with a value. ``names`` has a blank between two spellings of one."""
+        self.add_argument(*names.split(), metavar=metavar, help=text, type=kind, **more)
+
+    def flag(self, name: str, text: str) -> None:
+        """An option without a value."""
+        self.add_argument(name, action="store_true", help=text)
+
+    # a model
+
+    def add_model(self) -> None:
+        """Which model, in which type, on which device."""
+        text = f"a bundled model, or folder or name of a transformers causal LM (default: {MODEL})"
+        self.argument("--model -m", "MODEL", text, default=MODEL)
+        self.add_place()
+        self.add_trust()
+
+    def add_place(self, dtype: str | None = None) -> None:
+        """In which type, and on which device."""
+        text = f"float64, float32, bfloat16 or float16 (default: {dtype or 'as the model has it'})"
+        self.argument("--dtype", "TYPE", text, default=dtype)
+        self.argument("--device", "DEVICE", "where to run it, e.g. cpu, cuda, mps (default: cpu)")
+
+    def add_trust(self) -> None:
+        """For every command that opens a model or a tokenizer: `main` gives the consent to all that it opens."""
+        text = "run the Python code that a model or tokenizer brings along, which can do anything on this machine"
+        self.flag("--trust-remote-code", text)
+
+    def add_draft_model(self, *, bundled: bool = True) -> None:
+        """``bundled``: the bundled model brings its draft model along, and `draft_model` reads the option."""
+        default = f", or none (default: {DRAFT_MODEL} for {MODEL} with or without ballast)"
+        text = f"a small model that drafts{default if bundled else ', named as in --model'}"
+        self.argument("--draft-model -md", "MODEL", text)
+
+    # texts
+
+    def add_writing(self) -> None:
+        """How to write: drafting, sampling, and where to end. `writing_settings` reads the options."""
+        self.argument("--method", "SPEC", "how to draft; 'paceline methods' lists them (default: auto)")
+        self.add_draft_model(bundled=False)
+        text = "draft tokens per round: --planner fixed:K (default: as suits the method)"
+        self.argument("--num-draft-tokens --num-speculative-tokens", "K", text, int, dest="num_draft_tokens")
+        self.argument(
+            "--planner",
+            "P",
+            "how large drafts are: fixed:K, fixed for the method's own size, calibrated for the size that 'paceline "
+            "calibrate' found, or adaptive for what is worth its time in every round (default: adaptive for auto, "
+            "otherwise fixed)",
+        )
+        self.argument("--rule", "RULE", "how drafts are accepted: coupled or rejection (default: coupled)")
+        self.argument("--max-new-tokens", "N", "stop after N tokens (default: 128)", int)
+        for name, kind, text in SAMPLING:
+            self.argument(f"--{name.replace('_', '-')}", name.split("_")[-1][0].upper(), text, kind)
+        self.argument("--stop", "STR", "stop before this string; may be repeated", utf8, action="append")
+        self.add_ignore_eos()
+
+    def add_ignore_eos(self) -> None:
+        self.flag("--ignore-eos", "go on past the end-of-text token")
+
+    def add_prompts(self) -> None:
+        """Prompts instead of the built-in ones; `prompts_of` reads them."""
+        text = "write on from this, not from the built-in ones; may repeat"
+        self.argument("--prompt", "TEXT", text, utf8, action="append")
+
+    def add_length(self, default: int | None, words: object = None) -> None:
+        """How many tokens a text has; ``words`` say the default."""
+        self.argument("--max-new-tokens", "N", f"tokens per text (default: {words or default})", int, default=default)
+
+    def add_draft_length(self, default: int | None, words: object = None, of: str = "") -> None:
+        """How many tokens a draft has, of the methods ``of`` some kind."""
+        text = f"draft tokens per round{of} (default: {words or default})"
+        self.argument("--num-draft-tokens", "K", text, int, default=default)
+
+    def add_seed(self) -> None:
+        self.argument("--seed", "S", "same seed, same texts (default: 0)", int, default=0)
+
+    def add_temperature(self) -> None:
+        """The temperature that `temperature_of` reads."""
+        bundled = f"{BUNDLED_TEMPERATURE:g} on the bundled models, which loop when greedy"
+        self.argument("--temperature", "T", f"0 is greedy (default: 0; {bundled})", float)
+
+    def add_threads(self) -> None:
+        self.argument("--threads", "N", "threads of torch (default: as torch chooses)", int)
+
+    # what is printed
+
+    def add_pictures(self) -> None:
+        """Whether to show where tokens came from."""
+        self.add_argument("--show", choices=("tokens",), help="tokens: mark each token by who proposed it")
+        self.add_color()
+
+    def add_color(self) -> None:
+        text = "colours in the terminal; auto also heeds NO_COLOR (default: auto)"
+        self.add_argument("--color", choices=("auto", "always", "never"), default="auto", help=text)
+
+    def add_json(self) -> None:
+        self.flag("--json", "print one JSON object as the last line of stdout")

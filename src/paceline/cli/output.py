@@ -1,0 +1,176 @@
+"""What commands print: text, tables, pictures, JSON, and a progress bar. Nothing else writes to a stream."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import os
+import sys
+import textwrap
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, TextIO
+
+from paceline.cli.streams import speaks_unicode
+from paceline.files.visible import LINE, one_line, visible
+
+if TYPE_CHECKING:
+    from rich.text import Text
+
+    from paceline.api.pictures.terminal import Painter
+    from paceline.api.piece import Piece
+
+WIDTH = 100
+"""Columns of running text."""
+WIDEST = 10_000
+"""Columns of tables, which are as wide as their contents: a pipe has no width, and a terminal wraps."""
+ESCAPED = {code: f"\\u{code:04x}" for code in LINE if code > 31}
+"""What a terminal would obey of the characters that JSON need not escape."""
+LOOPING = 0.2
+"""Share of repeated 8-grams from which texts count as loops."""
+STABLE = 1.3
+"""Ratio of slowest to fastest time for the same work up to which a measurement counts as stable."""
+
+
+def say(*said: object, sep: str = " ", end: str = "\n", file: TextIO | None = None, flush: bool = False) -> None:
+    """Print, with nothing in it that a terminal would obey: names and texts may come from anybody's file. Every command
+    prints by this, but for what a model wrote."""
+    print(*(visible(str(one)) for one in said), sep=sep, end=end, file=file, flush=flush)
+
+
+def write(text: str) -> None:
+    """What a model wrote, at once: as it is into a file or a pipe, without what a terminal would obey at one."""
+    sys.stdout.write(visible(text) if sys.stdout.isatty() else text)
+    sys.stdout.flush()
+
+
+def print_json(data: Mapping[str, Any]) -> None:
+    """One line of JSON. Minus infinity, the log-probability of a token that cannot be, has no number there: null."""
+    sys.stdout.write(json.dumps(_finite(data), ensure_ascii=not speaks_unicode(), allow_nan=False).translate(ESCAPED))
+    sys.stdout.write("\n")
+
+
+def _finite(data: Any) -> Any:
+    if isinstance(data, Mapping):
+        return {key: _finite(value) for key, value in data.items()}
+    if isinstance(data, (list, tuple)):
+        return [_finite(value) for value in data]
+    return None if isinstance(data, float) and not math.isfinite(data) else data
+
+
+# --- words and tables ---
+
+
+def counted(count: int, noun: str) -> str:
+    """A number with its noun in the singular or plural."""
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
+
+
+def interval(value: float, low: float, high: float) -> str:
+    """A value with its bounds, where it has any."""
+    return f"{value:.2f}" + ("" if math.isnan(low) else f" [{low:.2f}, {high:.2f}]")
+
+
+def bullets(notes: Iterable[str], before: str = "") -> Iterator[str]:
+    """The lines of a list of notes, each with ``before`` in front."""
+    for note in notes:
+        yield from textwrap.wrap(note, WIDTH, initial_indent=f"{before}- ", subsequent_indent=f"{before}  ")
+
+
+def cautions(repeated: float, flattered: str, spread: float | None, differ: str) -> Iterator[str]:
+    """What keeps a measurement from meaning much: texts that loop, and times of the same work that ``differ``, by the
+    ratio ``spread`` of the slowest to the fastest."""
+    yield f"repeated 8-grams {repeated:.0%}"
+    if repeated > LOOPING:
+        yield f"the texts loop, which flatters {flattered}"
+    if spread is None:
+        yield "one pass, so how steady the speeds are is not known"
+    elif spread > STABLE:
+        yield f"unstable: {differ} by {spread:.1f}x"
+
+
+def table(head: Sequence[str], rows: Iterable[Sequence[object]], *, left: Sequence[int] = (0,)) -> str:
+    """A table as text. The columns ``left`` are words and stand to the left, the others numbers and to the right. A
+    cell is one line, or a list of lines."""
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    drawn = Table(box=None, pad_edge=False, show_header=any(head))
+    for place, title in enumerate(head):
+        drawn.add_column(Text(title), justify="left" if place in left else "right", no_wrap=True)
+    for row in rows:
+        lines = (cell if isinstance(cell, list) else [cell] for cell in row)
+        drawn.add_row(*(Text("\n".join(one_line(str(line)) for line in cell)) for cell in lines))
+    console = Console(width=WIDEST, color_system=None, legacy_windows=False)
+    with console.capture() as captured:
+        console.print(drawn)
+    return "\n".join(line.rstrip() for line in captured.get().splitlines())
+
+
+# --- pictures ---
+
+
+def wants_color(options: argparse.Namespace) -> bool:
+    """Whether standard output should be coloured."""
+    if options.color != "auto":
+        return bool(options.color == "always")
+    return sys.stdout.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+
+
+def show(text: Text, color: bool, *, end: str = "\n", width: int | None = None) -> None:
+    """Print a picture, wrapped at a width or left to the terminal. Without colours it is plain text."""
+    from rich.console import Console
+
+    # Anything but a terminal that says which colours it has gets all of them: on too few, sources look alike.
+    names_colors = sys.stdout.isatty() and os.environ.get("TERM", "dumb") not in ("dumb", "unknown")
+    console = Console(
+        file=sys.stdout,
+        force_terminal=color,
+        no_color=not color,
+        color_system="truecolor" if color and not names_colors else "auto",
+        width=width,
+        highlight=False,
+        legacy_windows=False,
+    )
+    drawn = text.copy()
+    drawn.plain = visible(text.plain)
+    console.print(drawn, end=end, soft_wrap=width is None)
+    sys.stdout.flush()
+
+
+def draw(pieces: Iterable[Piece], color: bool, prompt: str = "") -> Painter:
+    """Show a text's cells as they become certain. The painter then has the legend."""
+    from paceline.api.pictures import cells
+    from paceline.api.pictures.terminal import Painter
+
+    painter = Painter(color)
+    show(painter.prompt(prompt), color, end="")
+    for cell in cells(pieces):
+        show(painter.cell(cell), color, end="")
+    show(painter.end(), color, end="\n\n")
+    return painter
+
+
+@contextmanager
+def progress(first: str) -> Iterator[Callable[[str, int, int], None]]:
+    """A bar on standard error, moved by what is being done, how much is done and how much there is; silent where
+    standard error is no terminal."""
+    if not sys.stderr.isatty():
+        yield lambda *_: None
+        return
+    from rich.console import Console
+    from rich.markup import escape
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    columns = (BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(), TextColumn("{task.description}"))
+    # seldom, for a bar is drawn beside what is being timed
+    with Progress(*columns, console=Console(stderr=True), transient=True, refresh_per_second=2) as bar:
+        task = bar.add_task(escape(one_line(first)), total=None)
+
+        def advance(doing: str, done: int, total: int) -> None:
+            """Where there is nothing to count, an empty bar and not a full one."""
+            bar.update(task, description=escape(one_line(doing)), completed=done, total=total or None)
+
+        yield advance
