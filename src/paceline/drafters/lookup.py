@@ -81,25 +81,14 @@ class Lookup(Drafter):
         count = min(budget.nodes, budget.depth)
         if not count:
             return EMPTY
-        if not (self.chain or state.guesses):
-            return self._copy(state, count)
-        tree = DraftTree.chain(self._following(state, [], count), source=self.name)
+        following = self._following(state, [], count)
+        tree = DraftTree.chain(following, source=self.name) if following else EMPTY
         if not state.guesses:
             return tree
         beams = [[token, *self._following(state, [token], count - 1)] for token, _ in state.guesses]
         scores = [[score] + [UNSURE] * count for _, score in state.guesses]
         guessed = DraftTree.from_beams(beams, source=self.name + NEXT, scores=scores)
         return merge([tree, guessed]).top(budget.nodes)
-
-    def _copy(self, text: LookupState, count: int) -> DraftTree:
-        """The draft of `_following` as an array, which is faster."""
-        place = self._place(text, [])
-        if place is None:
-            return EMPTY
-        tokens, start = text.context.tokens, place + 1
-        period = len(tokens) - start
-        copied = tokens[start : start + count] if count <= period else tokens[start + np.arange(count) % period]
-        return DraftTree.chain(copied, source=self.name)
 
     def _following(self, text: LookupState, ahead: list[int], count: int) -> list[int]:
         """At most ``count`` tokens that follow the text with the tokens ``ahead`` of it."""
