@@ -16,7 +16,7 @@ from paceline.engine.serial import run
 from paceline.law import Sampling
 from paceline.planning.base import Planner
 from paceline.planning.fixed import Fixed
-from paceline.targets.base import OnEarly, Pending, Request, Target
+from paceline.targets.base import Pending, Request, Target
 from paceline.targets.table import TableTarget
 from paceline.verify import Rule
 
@@ -33,9 +33,9 @@ class Spied(TableTarget):
         super().__init__(habitual(), SIZE, **options)
         self.seen: list[list[Request]] = []
 
-    def submit(self, requests: Sequence[Request], on_early: OnEarly | None = None) -> Pending:
+    def submit(self, requests: Sequence[Request]) -> Pending:
         self.seen.append(list(requests))
-        pending = super().submit(requests, on_early)
+        pending = super().submit(requests)
         error, self.fails = self.fails, None
         if error is not None:
             raise error

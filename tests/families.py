@@ -1,14 +1,11 @@
 """Tiny random models of the transformers families, as different from each other as attention gets.
 
-The default initialisation of transformers (standard deviation 0.02) makes a tiny model almost blind:
-attention is uniform, positions barely matter, and a wrong mask or a wrong rotary angle changes nothing that a
-test could see. `redraw` draws weights in which a wrong key, a wrong position, a forgotten sink or a
-forgotten soft cap shows, and greedy text goes on; `test_families_ready.py` holds them to that.
-
-    python tests/families.py NAME DIRECTORY     saves model and byte-level tokenizer for `from_pretrained`
+The default initialisation of transformers (standard deviation 0.02) makes a tiny model almost blind: attention is
+uniform, positions barely matter, and a wrong mask or rotary angle changes nothing that a test could see. `redraw` draws
+weights with which a wrong key, a wrong position, a forgotten sink or a forgotten soft cap shows; `test_families.py`
+tries these mistakes.
 """
 
-import argparse
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -41,15 +38,6 @@ class Family:
     alibi: bool = False
     """Position is a bias by key index, built inside the model: it cannot be given from outside."""
     moe: bool = False
-
-    @property
-    def window(self) -> int | None:
-        return WINDOW if self.windowed else None
-
-    @property
-    def reach(self) -> int | None:
-        """How many of the last tokens the last logits depend on; None where a full layer sees them all."""
-        return 1 + LAYERS * (WINDOW - 1) if self.windowed == EVERY_LAYER else None
 
 
 LLAMA = {
@@ -241,15 +229,3 @@ def save(name: str, directory: Path, seed: int = 0) -> None:
     end = tokenizer.eos_token_id
     build(name, seed=seed, vocab_size=len(tokenizer), eos_token_id=end).save_pretrained(directory)
     tokenizer.save_pretrained(directory)
-
-
-def main(arguments: list[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(description="Save a tiny random model and its tokenizer.")
-    parser.add_argument("name", choices=FAMILIES)
-    parser.add_argument("directory", type=Path)
-    options = parser.parse_args(arguments)
-    save(options.name, options.directory)
-
-
-if __name__ == "__main__":
-    main()

@@ -1,4 +1,4 @@
-"""Scoring random drafts on the tiny models, and what a model finds when nothing of ours is in the way."""
+"""Scoring random drafts on the tiny models, and the logits of a model alone."""
 
 import warnings
 from functools import cache
@@ -13,11 +13,15 @@ from families import VOCAB, WINDOW, build
 from paceline.context import Context
 from paceline.drafters import Budget, Drafter
 from paceline.targets.base import NOTHING, Request, Rows, Want
-from paceline.targets.hf.forward import Mode
+from paceline.targets.hf.fixed.capture import Recorder
+from paceline.targets.hf.fixed.replay import FixedPath
+from paceline.targets.hf.lean import Lean
 from paceline.targets.hf.load import load_target
+from paceline.targets.hf.own import Mode
 from paceline.targets.hf.target import HFTarget
 from paceline.targets.scores import Scores
 from paceline.tree import EMPTY, ROOT, DraftTree, Ints
+from tape import taped
 
 CLOSE = 1e-4
 """Of the logits' deviation: what kernels of other shapes may change in float32."""
@@ -43,6 +47,21 @@ def target_of(name: str) -> HFTarget:
 def masked(name: str) -> HFTarget:
     """The same model as if it did not know of registered attention functions."""
     return HFTarget(build(name), mode=Mode.MASKED)
+
+
+def recorded(model: PreTrainedModel, record: Recorder = taped, *, lean: bool = False) -> HFTarget:
+    """A target whose drafts are recorded and replayed; on the CPU this has to be asked for."""
+    target = HFTarget(model, fixed_shapes=True)
+    target.fixed = FixedPath(target.own, record)
+    target.fixed.lean = Lean.of(target.own) if lean else None
+    target._one_at_a_time = target.fixed.slab.lock
+    target.paths = [target.fixed, target.own]
+    return target
+
+
+def path_of(target: HFTarget) -> FixedPath:
+    assert target.fixed is not None
+    return target.fixed
 
 
 def tokens(count: int, seed: int = 0) -> Ints:
@@ -91,6 +110,21 @@ def stepwise(target: HFTarget, rows: Rows, line: Ints) -> Tensor:
         found.append(score(target, rows, token))
         rows.keep([0])
     return torch.cat(found)
+
+
+def scored_anew(target: HFTarget) -> Tensor:
+    """The rows of a tree behind a text that is read for it."""
+    rows = filled(target, tokens(CONTEXT))
+    found = score(target, rows, 1, random_tree(1, 12))
+    rows.close()
+    return found
+
+
+def gap_to_own(target: HFTarget) -> float:
+    """Between the path that is taken and the model's own."""
+    found = scored_anew(target)
+    with target.using(target.own):
+        return apart(found, scored_anew(target))
 
 
 @torch.no_grad()

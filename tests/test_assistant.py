@@ -32,7 +32,7 @@ from paceline.engine.loop import Session
 from paceline.engine.serial import run
 from paceline.law import Sampling, Stream
 from paceline.planning.fixed import Fixed
-from paceline.targets.base import OnEarly, Pending, Reach, Request
+from paceline.targets.base import Pending, Reach, Request
 from paceline.targets.hf.load import load_target
 from paceline.targets.table import Table, TableTarget, random_table
 from paceline.tree import DraftTree
@@ -78,8 +78,8 @@ class Watched(TableTarget):
         self.sizes: list[int] = []
         self.siblings = False
 
-    def submit(self, requests: Sequence[Request], on_early: OnEarly | None = None) -> Pending:
-        pending = super().submit(requests, on_early)
+    def submit(self, requests: Sequence[Request]) -> Pending:
+        pending = super().submit(requests)
         for request in requests:
             self.siblings |= not request.is_chain
             before, drafted = request.rows.tokens.tolist(), request.rows.drafted
@@ -476,7 +476,7 @@ def test_a_real_model_drafts_for_itself_and_is_never_wrong(name: str, shape: str
 
 
 def test_another_tokenizer_is_refused_in_a_sentence() -> None:
-    mine, other = Vocabulary.of(wrapped(byte_level())), Vocabulary.of(wrapped(sentencepiece(sequence())))
+    mine, other = Vocabulary(wrapped(byte_level())), Vocabulary(wrapped(sentencepiece(sequence())))
     drafter = Assistant(model=DraftModel(alike(), other))
     with pytest.raises(ValueError, match="tokenizers differ"):
         drafter.fit(tabled(), mine)
@@ -489,7 +489,7 @@ def test_without_tokenizers_the_sizes_must_agree() -> None:
 
 
 def test_padded_rows_of_the_draft_model_are_not_drafted() -> None:
-    vocabulary = Vocabulary.of(wrapped(byte_level()))
+    vocabulary = Vocabulary(wrapped(byte_level()))
     padded = TableTarget(lambda history: [*habitual()(history), 50.0, 50.0], SIZE + 2)
     drafter = Assistant(model=DraftModel(padded, vocabulary), top=3)
     drafter.fit(tabled(), vocabulary)
@@ -498,7 +498,7 @@ def test_padded_rows_of_the_draft_model_are_not_drafted() -> None:
 
 
 def test_a_token_that_the_draft_model_lacks_silences_it() -> None:
-    vocabulary = Vocabulary.of(wrapped(byte_level()))
+    vocabulary = Vocabulary(wrapped(byte_level()))
     rare = TableTarget(lambda history: [*habitual()(tuple(min(t, SIZE - 1) for t in history)), 3.0], SIZE + 1)
     drafter = Assistant(model=DraftModel(load_small(), vocabulary))
     drafter.fit(rare, vocabulary)

@@ -1,7 +1,6 @@
 """Attention over cached rows against its definition: which keys a row sees, and what it makes of them."""
 
 import math
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -12,7 +11,7 @@ from torch import Tensor
 from paceline.targets.base import Request
 from paceline.targets.cache import CacheRows
 from paceline.targets.hf import attention
-from paceline.targets.hf.attention import FOLD, MaskScratch, Part, View, fused, streamed
+from paceline.targets.hf.attention import FOLD, AttentionOptions, MaskScratch, Segment, View, fused, streamed
 from paceline.tree import DraftTree
 from scoring import random_tree, tokens
 
@@ -27,8 +26,8 @@ def requested(tree: DraftTree, committed: int = COMMITTED) -> Request:
     return Request.of_tree(rows, 1, tree)
 
 
-def part_of(request: Request) -> Part:
-    return Part(request, 0, 0, MaskScratch())
+def part_of(request: Request) -> Segment:
+    return Segment(request, 0, MaskScratch())
 
 
 def seen(request: Request, window: int | None) -> np.ndarray[Any, np.dtype[np.bool_]]:
@@ -77,23 +76,22 @@ def test_one_row_needs_no_mask() -> None:
 
 def test_a_mask_is_made_once_for_all_layers_and_its_memory_once_for_all_rounds() -> None:
     scratch, like = MaskScratch(), torch.empty(0)
-    places, sizes = set(), set()
+    places = set()
     for committed in range(30, 60):
-        part = Part(requested(random_tree(1, 12), committed), 0, 0, scratch)
+        part = Segment(requested(random_tree(1, 12), committed), 0, scratch)
         view = part.view(8, like)
         assert part.view(8, like) is view
         assert view.mask is not None
         places.add(view.mask.data_ptr())
-        sizes.add(scratch.nbytes)
-    assert len(places) == len(sizes) == 1
+    assert len(places) == 1
 
 
 def test_masks_in_use_together_do_not_share_memory() -> None:
     scratch, like = MaskScratch(), torch.empty(0)
-    parts = [Part(requested(random_tree(seed, 12)), seed, 0, scratch) for seed in range(2)]
+    parts = [Segment(requested(random_tree(seed, 12)), seed, scratch) for seed in range(2)]
     views = [part.view(window, like, group) for part in parts for window in (None, 8) for group in (1, 2)]
     expected = [
-        View.of(Part(p.request, 0, 0, MaskScratch()), w, like, g) for p in parts for w in (None, 8) for g in (1, 2)
+        View.of(Segment(p.request, 0, MaskScratch()), w, like, g) for p in parts for w in (None, 8) for g in (1, 2)
     ]
     for view, alone in zip(views, expected, strict=True):
         assert view.mask is not None
@@ -150,8 +148,10 @@ def test_attention_is_its_definition(
         group = 6 // kv_heads if kind == "plain" else 1
         view = part_of(request).view(window, query, group)
         spans = keys[:, :, view.start : view.end], values[:, :, view.start : view.end]
-        attend = fused if kind == "plain" else partial(streamed, **options)
-        found = attend(query, *spans, view, 0.4)
+        if kind == "plain":
+            found = fused(query, *spans, view, 0.4)
+        else:
+            found = streamed(query, *spans, view, AttentionOptions(0.4, **options))
         everything = slice(0, committed + n)
         sees = torch.from_numpy(seen(request, window))
         expected = textbook(query, keys[:, :, everything], values[:, :, everything], sees, 0.4, **options)

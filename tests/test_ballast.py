@@ -21,7 +21,7 @@ from paceline.targets.pocket import bundle, kept, open
 from paceline.targets.pocket.ballast import (
     IMPOSSIBLE,
     NOISE_SCALE,
-    Timber,
+    NewWeights,
     forbid,
     real_layers,
     widened,
@@ -29,7 +29,7 @@ from paceline.targets.pocket.ballast import (
 )
 from paceline.targets.pocket.bundle import Bundle, assembled, read_bundle, read_tokenizer
 from paceline.targets.pocket.names import NAMES
-from paceline.targets.pocket.shape import CLOSE_ENOUGH, Shape, choose_shape, read_ballast
+from paceline.targets.pocket.shape import CLOSE_ENOUGH, ModelShape, choose_shape, read_ballast
 
 CPU = torch.device("cpu")
 GAP = 1e-4
@@ -38,7 +38,7 @@ TEXT = (
     "W mieście było cicho; tylko rzeka szumiała pod mostem jak co wieczór. ",
     "Увечері над річкою стояв туман, і ніхто не знав, куди веде стежка. ",
 )
-SHAPE = Shape(ratio=4, layers=8, units=480, vocab=8192)
+SHAPE = ModelShape(ratio=4, layers=8, units=480, vocab=8192)
 SMALL = "pocket-draft+ballast:20M"
 State = dict[str, torch.Tensor]
 
@@ -57,7 +57,7 @@ def tokens() -> torch.Tensor:
 @pytest.fixture(scope="module")
 def wanted(small: Bundle, tokens: torch.Tensor) -> torch.Tensor:
     weights = {name: weight.float() for name, weight in small.weights.items()}
-    return HFTarget(assembled(small.config, weights)).unassisted(tokens)
+    return HFTarget(assembled(small.config, weights)).own.unassisted(tokens)
 
 
 @pytest.fixture
@@ -69,7 +69,7 @@ def gap(small: Bundle, wide: State, tokens: torch.Tensor, wanted: torch.Tensor, 
     """The largest difference of a logit between the small model and weights in `SHAPE`."""
     large = widened_config(small.config, SHAPE)
     large.update(config)
-    return float((HFTarget(assembled(large, wide)).unassisted(tokens) - wanted).abs().max())
+    return float((HFTarget(assembled(large, wide)).own.unassisted(tokens) - wanted).abs().max())
 
 
 def test_the_function_is_the_same(small: Bundle, wide: State, tokens: torch.Tensor, wanted: torch.Tensor) -> None:
@@ -143,13 +143,13 @@ def test_rescaling_is_exact_in_the_shipped_type(small: Bundle) -> None:
 GROWTH = """
 import os, torch
 from pathlib import Path
-from paceline.targets.pocket.ballast import Timber
+from paceline.targets.pocket.ballast import NewWeights
 
 def resident():
     return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
-timber, kept = Timber(torch.bfloat16, torch.device("cpu")), []
-for cut in (timber.zeros, timber.noise):
+fresh, kept = NewWeights(torch.bfloat16, torch.device("cpu")), []
+for cut in (fresh.zeros, fresh.noise):
     before = resident()
     kept.append(cut(64 * 1024, 512))
     print(resident() - before)
@@ -157,7 +157,7 @@ for cut in (timber.zeros, timber.noise):
 
 
 def test_new_weights_are_written_memory() -> None:
-    """Pages that nobody wrote are one and the same page of zeros, and reading them is cheaper than reading weights.
+    """Pages that were never written are one page of zeros, and reading them is cheaper than reading weights.
 
     In a process of its own: in this one the allocator has pages to hand out that were written for something else.
     """
@@ -168,7 +168,7 @@ def test_new_weights_are_written_memory() -> None:
 
 
 def test_noise_has_the_spread_of_weights() -> None:
-    weight = Timber(torch.bfloat16, CPU).noise(64 * 1024, 512)
+    weight = NewWeights(torch.bfloat16, CPU).noise(64 * 1024, 512)
     assert weight.float().std().item() == pytest.approx(NOISE_SCALE, rel=0.01)
 
 
@@ -215,7 +215,7 @@ def test_new_ids_are_impossible_and_change_nothing(small: Bundle, tokens: torch.
     shape = replace(SHAPE, vocab=vocab)
     model = assembled(widened_config(small.config, shape), widened(small, shape, torch.float32, CPU))
     forbid(model.lm_head.bias, known)
-    found = HFTarget(model).unassisted(tokens)
+    found = HFTarget(model).own.unassisted(tokens)
     assert found.shape[-1] == vocab
     assert float((found[:, :known] - wanted).abs().max()) < GAP
     for temperature in (1.0, 50.0):

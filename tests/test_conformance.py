@@ -108,7 +108,7 @@ def test_in_a_batch_some_leave_in_the_middle(sound: Report) -> None:
 
 def float64_grid(*methods: str, rules: Sequence[Rule] = tuple(Rule)) -> int:
     """What `paceline check --dtype float64 --batch 1 --sizes 4 12` runs, of some methods: how many cases, all equal."""
-    vocabulary = Vocabulary.of(families.byte_tokenizer())
+    vocabulary = Vocabulary(families.byte_tokenizer())
     model = families.build("gemma3", dtype=torch.float64, vocab_size=vocabulary.size)
     target = prepare(HFTarget(model, name="gemma3"))
     summary = Checker(target, vocabulary, methods, fixed(SIZES), rules, batches=(1,)).run().summary()
@@ -406,8 +406,8 @@ def answers_swapped(patch: pytest.MonkeyPatch) -> None:
     """Two sequences that score as many rows get each other's."""
     right = HFTarget.submit
 
-    def submit(self: HFTarget, requests: Sequence[base.Request], on_early: base.OnEarly | None = None) -> base.Pending:
-        scores = right(self, requests, on_early).result()
+    def submit(self: HFTarget, requests: Sequence[base.Request]) -> base.Pending:
+        scores = right(self, requests).result()
         if len(scores) > 1 and len(requests[0].tokens) == len(requests[1].tokens):
             scores[0], scores[1] = scores[1], scores[0]
         return Done(scores)
@@ -499,7 +499,7 @@ def test_mistakes_among_sequences_show_in_batches_only(
 
 
 def test_aimed_settings_end_late_at_their_token_or_string() -> None:
-    vocabulary = Vocabulary.of(families.byte_tokenizer())
+    vocabulary = Vocabulary(families.byte_tokenizer())
     subject = prepare(HFTarget(families.build("gpt2", vocab_size=vocabulary.size), name="gpt2"))
     pilot = settings(subject, vocabulary)[4]
     text = recorded(subject, pilot)

@@ -13,7 +13,7 @@ from families import build
 from paceline.drafters import make_drafter
 from paceline.law import Distribution, KeyedDice, Law, Noise, Place, Sampling, Stream, laws
 from paceline.law import contenders as module
-from paceline.law.contenders import Field, contenders, on_host
+from paceline.law.contenders import DeviceRows, contenders, on_host
 from paceline.law.noise import upper_words
 from paceline.targets.hf.target import HFTarget
 from scoring import load_quietly, tokens
@@ -89,7 +89,7 @@ def coins_of(count: int) -> list[tuple[Noise, int]]:
 def few(rows: torch.Tensor, sampling: Sampling, drawn: str) -> list[Distribution | None]:
     coins = coins_of(len(rows))
     if drawn == "device":
-        return Field(rows, sampling, coins).laws()
+        return DeviceRows(rows, sampling, coins).laws()
     return [on_host(row, sampling, own) for row, own in zip(rows, coins, strict=True)]
 
 
@@ -139,8 +139,8 @@ def test_where_the_nucleus_is_in_doubt_the_whole_row_decides() -> None:
 
 
 def lower_bound(monkeypatch: pytest.MonkeyPatch) -> None:
-    bound = Field._bound
-    monkeypatch.setattr(Field, "_bound", lambda field: 0.3 * bound(field))
+    bound = DeviceRows._bound
+    monkeypatch.setattr(DeviceRows, "_bound", lambda field: 0.3 * bound(field))
 
 
 def other_words(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -149,7 +149,7 @@ def other_words(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def everything_in_the_nucleus(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Field, "_inside", lambda field, logs, weights: logs == logs)
+    monkeypatch.setattr(DeviceRows, "_inside", lambda field, logs, weights: logs == logs)
 
 
 def fewer_reach(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -290,4 +290,4 @@ def test_a_row_without_a_certain_token_is_decided_whole() -> None:
     row[102925] += 0.01
     row[[128 * block + 5 for block in (3, 99, 300, 500, 700)]] = 0.0
     sampling = Sampling(temperature=1.0, top_p=1 - 0.5 * size * 1e-9 / (5 + size * 1e-9))
-    assert Field(torch.tensor(row, dtype=torch.float32)[None], sampling, [coins]).laws() == [None]
+    assert DeviceRows(torch.tensor(row, dtype=torch.float32)[None], sampling, [coins]).laws() == [None]

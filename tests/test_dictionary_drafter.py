@@ -402,7 +402,7 @@ def test_conformance_finds_nothing_in_methods_with_a_dictionary(habits: tuple[st
 @pytest.fixture(scope="module")
 def tokenizers() -> tuple[Vocabulary, Vocabulary]:
     """Two that differ."""
-    return Vocabulary.of(byte_tokenizer(320)), Vocabulary.of(byte_tokenizer(300))
+    return Vocabulary(byte_tokenizer(320)), Vocabulary(byte_tokenizer(300))
 
 
 @pytest.fixture

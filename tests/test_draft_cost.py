@@ -21,7 +21,7 @@ from paceline.drafters import make_drafter
 from paceline.drafters.base import Budget, Drafter, Seen
 from paceline.drafters.dictionary import DictSpec
 from paceline.drafters.store import StoreDrafter
-from paceline.targets.base import OnEarly, Pending, Request, Target, Want
+from paceline.targets.base import Pending, Request, Target, Want
 from paceline.tree import DraftTree
 
 VOCABULARY = 3000
@@ -165,9 +165,9 @@ def test_shares_are_of_rounds_of_the_model_at_every_methods_size(pocket: Target)
     asked: list[tuple[int, int, int]] = []
     submit = pocket.submit
 
-    def spy(requests: Sequence[Request], on_early: OnEarly | None = None) -> Pending:
+    def spy(requests: Sequence[Request]) -> Pending:
         asked.extend((one.rows.committed, len(one.tokens), one.want.top) for one in requests if not one.prefill)
-        return submit(requests, on_early)
+        return submit(requests)
 
     watched = Watched()
     with pytest.MonkeyPatch.context() as patch:

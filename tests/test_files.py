@@ -1,4 +1,4 @@
-"""What is written: never over an input, in no folder of somebody else, whole or not at all, and by one at a time."""
+"""Writing files: never over an input, not in folders of other programs, whole or not at all, one process at a time."""
 
 import argparse
 import json
@@ -22,8 +22,8 @@ from paceline.drafters.memory import Memory
 from paceline.errors import UnwritableFile
 from paceline.files import (
     Terminated,
-    alone,
     check_output,
+    exclusive,
     remove_left,
     terminable,
     workplace,
@@ -111,22 +111,15 @@ def test_every_option_that_names_a_file_is_an_input_or_an_output() -> None:
 # --- a folder is taken only where it is ours ----------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("command", "file"),
-    [
-        ("bench run --suite prompts:asked.jsonl --model pocket --out mine", "prompts.jsonl"),
-    ],
-)
-def test_a_folder_of_somebody_else_is_left_as_it_is(
-    command: str, file: str, tmp_path: Path, capsys: Any, monkeypatch: Any
-) -> None:
+def test_a_folder_of_another_program_is_left_as_it_is(tmp_path: Path, capsys: Any, monkeypatch: Any) -> None:
     monkeypatch.chdir(tmp_path)
-    Path("other").write_text(TEXT)
     Path("asked.jsonl").write_text(json.dumps({"prompt": "Once"}) + "\n")
     Path("mine").mkdir()
-    (Path("mine") / file).write_text('{"prompt": "somebody\'s"}\n')
+    Path("mine/prompts.jsonl").write_text('{"prompt": "another\'s"}\n')
     before = contents(tmp_path)
-    code, _, error = say(command.split(), capsys)
+    code, _, error = say(
+        ["bench", "run", "--suite", "prompts:asked.jsonl", "--model", "pocket", "--out", "mine"], capsys
+    )
     assert (code, error.count("\n")) == (2, 1), error
     assert "mine is " in error
     assert contents(tmp_path) == before
@@ -159,7 +152,7 @@ def started(*command: str, cwd: Path | None = None, **environment: str) -> "subp
 @pytest.mark.skipif(not has_fcntl, reason="needs locks of the system")
 @pytest.mark.parametrize("kind", ["file", "folder"])
 def test_the_next_one_removes_what_a_killed_process_left(kind: str, tmp_path: Path) -> None:
-    """Not what a living one writes, nor what is somebody else's, nor what may be another host's."""
+    """Not what a living process writes, nor files of other programs or of other hosts."""
     others = [tmp_path / f".paceline-{host}-{12 * '0'}.partial" for host in ("00000000", "11111111")]
     foreign = [tmp_path / name for name in ("a.partial", ".a.1.partial", f".paceline-{HOST}-0.partial", "x.lock")]
     for path in (*others, *foreign):
@@ -299,13 +292,13 @@ def test_updates_of_one_profile_at_once_keep_every_method(tmp_path: Path, monkey
     assert names <= {one.method for one in found.methods}
 
 
-def test_who_wants_a_file_alone_waits(tmp_path: Path) -> None:
+def test_exclusive_waits(tmp_path: Path) -> None:
     """Several that wait get it one after the other, also those that wait for a lock that is removed."""
     inside, most = 0, 0
 
     def go(number: int) -> None:
         nonlocal inside, most
-        with alone(tmp_path / "a"):
+        with exclusive(tmp_path / "a"):
             inside += 1
             most = max(most, inside)
             with (tmp_path / "seen").open("a") as file:

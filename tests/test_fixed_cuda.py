@@ -15,8 +15,8 @@ from paceline.law.contenders import contenders
 from paceline.targets.base import Request
 from paceline.targets.hf.fixed.kernels import splits_here
 from paceline.targets.hf.fixed.replay import FixedPath
-from paceline.targets.hf.forward import Mode
 from paceline.targets.hf.load import load_target
+from paceline.targets.hf.own import Mode
 from paceline.targets.hf.target import HFTarget
 from paceline.tree import EMPTY
 from scoring import CLOSE, CONTEXT, apart, filled, random_tree, tokens
@@ -44,16 +44,15 @@ def on_device(name: str, dtype: torch.dtype = torch.float32) -> tuple[HFTarget, 
 def test_a_replay_is_what_the_model_finds(name: str, dtype: torch.dtype) -> None:
     """Several sequences, one of them long, kept and scored again, each recording played for other texts."""
     target, fixed = on_device(name, dtype)
-    paths = target.paths
     texts = [tokens(n, n) for n in (CONTEXT, 1300, 9)]
     ours, theirs = ([filled(target, text) for text in texts] for _ in range(2))
     for seed in range(4):
         drafts = [EMPTY if seed == 2 else random_tree(seed + i, 12) for i in range(3)]
-        target.paths = [fixed]
-        found = target.submit([Request.of_tree(r, seed, d) for r, d in zip(ours, drafts, strict=True)]).result()
-        target.paths = [target.own]
-        expected = target.submit([Request.of_tree(r, seed, d) for r, d in zip(theirs, drafts, strict=True)]).result()
-        target.paths = paths
+        with target.using(fixed):
+            found = target.submit([Request.of_tree(r, seed, d) for r, d in zip(ours, drafts, strict=True)]).result()
+        asked = [Request.of_tree(r, seed, d) for r, d in zip(theirs, drafts, strict=True)]
+        with target.using(target.own):
+            expected = target.submit(asked).result()
         assert max(apart(f.logits, e.logits) for f, e in zip(found, expected, strict=True)) < NEAR[dtype]
         for rows in (*ours, *theirs):
             rows.keep([0] if seed == 2 else [0, 1])

@@ -1,5 +1,4 @@
-"""Files that somebody else made or damaged: refused in one sentence that names file and field, before they take time or
-memory."""
+"""Untrusted and damaged files: refused in one sentence that names file and field, before they take time or memory."""
 
 import argparse
 import io

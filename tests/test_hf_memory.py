@@ -1,6 +1,8 @@
 """The memory of the `hf` target: what a round makes does not grow with the context."""
 
+import gc
 import sys
+import weakref
 from typing import Any
 
 import pytest
@@ -11,7 +13,7 @@ from engine import write
 from paceline.drafters.lookup import Lookup
 from paceline.targets.hf import attention
 from paceline.targets.hf.target import HFTarget
-from scoring import CONTEXT, filled, masked, random_tree, read, score, target_of, tokens
+from scoring import CONTEXT, filled, masked, random_tree, score, target_of, tokens
 
 
 class OurAllocations(TorchDispatchMode):
@@ -93,9 +95,22 @@ def test_what_transformers_copies_is_not_ours_whatever_the_folder_is_called() ->
 
 def test_a_long_text_stays_in_the_memory_set_aside_for_it() -> None:
     target = target_of("llama")
-    rows = target.open(2100)
-    read(target, rows, tokens(CONTEXT))
-    size = rows.nbytes
-    session = write(target, tokens(CONTEXT), Lookup(), rows=rows, max_new_tokens=2000)
-    assert len(session.context.emitted) == 2000
-    assert rows.nbytes == size
+    rows = target.open(600)
+    session = write(target, tokens(CONTEXT), Lookup(), rows=rows, max_new_tokens=500)
+    assert len(session.context.emitted) == 500
+    assert {layer.capacity for layer in rows.layers.values()} == {600}
+
+
+@pytest.mark.parametrize("kind", TARGETS)
+def test_rows_that_are_dropped_are_gone_at_once(kind: str) -> None:
+    """Without a garbage collection, which may be a long time away."""
+    target = TARGETS[kind]()
+    gc.disable()
+    try:
+        rows = filled(target, tokens(CONTEXT))
+        score(target, rows, 1)
+        gone = weakref.ref(rows)
+        del rows
+        assert gone() is None
+    finally:
+        gc.enable()

@@ -106,7 +106,7 @@ def ask(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Ask]:
 
 @pytest.fixture
 def nowhere() -> Iterator[int]:
-    """A port at which nobody listens."""
+    """A port without a listener."""
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         yield taken.getsockname()[1]

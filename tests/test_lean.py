@@ -4,7 +4,6 @@ import copy
 import gc
 import weakref
 from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -15,18 +14,19 @@ from transformers import AutoConfig, AutoModelForCausalLM
 from transformers.models.llama import modeling_llama
 from transformers.models.llama.modeling_llama import LlamaAttention, LlamaMLP, LlamaRMSNorm
 
+from changes import CHANGES, adapt
 from families import FAMILIES, LLAMA, VOCAB, WINDOW, build
-from paceline.targets.base import NOTHING, OnEarly, Request, Want
-from paceline.targets.hf import kinds
+from paceline.targets.base import NOTHING, Request, Want
 from paceline.targets.hf import lean as lean_path
-from paceline.targets.hf.forward import Mode
-from paceline.targets.hf.joined import Share
-from paceline.targets.hf.kinds import KINDS
+from paceline.targets.hf import variants
+from paceline.targets.hf.joined import LinearSlice
 from paceline.targets.hf.lean import Lean
+from paceline.targets.hf.own import Mode
 from paceline.targets.hf.packed import PackedLinear, parameter_count
-from paceline.targets.hf.path import Job
+from paceline.targets.hf.path import ForwardJob
 from paceline.targets.hf.probe import prepare
 from paceline.targets.hf.target import HFTarget
+from paceline.targets.hf.variants import VARIANTS
 from paceline.targets.load import open_model
 from paceline.targets.scores import Scores
 from paceline.tree import ROOT, DraftTree
@@ -36,12 +36,14 @@ from scoring import (
     SEEN,
     apart,
     filled,
+    gap_to_own,
     load_quietly,
     native,
     packs,
     path_gaps,
     random_tree,
     score,
+    scored_anew,
     tokens,
 )
 
@@ -61,17 +63,14 @@ def lean_of(target: HFTarget) -> Lean:
 
 
 def is_taken(target: HFTarget) -> bool:
-    job = Job([Request.of_prompt(target.open(), TEXT)])
+    job = ForwardJob([Request.of_prompt(target.open(), TEXT)])
     return any(isinstance(path, Lean) and path.takes(job) for path in target.paths)
 
 
-def along(target: HFTarget, path: Any, requests: list[Request], on_early: OnEarly | None = None) -> list[Scores]:
-    """What one path finds of requests, all others being closed."""
-    paths, target.paths = target.paths, [path]
-    try:
-        return target.submit(requests, on_early).result()
-    finally:
-        target.paths = paths
+def along(target: HFTarget, path: Any, requests: list[Request]) -> list[Scores]:
+    """The scores of one path."""
+    with target.using(path):
+        return target.submit(requests).result()
 
 
 def same(one: Tensor, other: Tensor, close: float) -> bool:
@@ -79,10 +78,6 @@ def same(one: Tensor, other: Tensor, close: float) -> bool:
 
 
 # --- equal to the model's own forward -----------------------------------------------------------------------
-
-
-def remember(found: list[Tensor], number: int, logits: Tensor) -> None:
-    found.append(logits.clone())
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -98,12 +93,12 @@ def test_every_row_and_state_is_the_models_own(name: str, dtype: torch.dtype) ->
         rows = [filled(target, TEXT[: CONTEXT - 5 * i]) for i in range(len(drafts))]
         for _ in range(3):
             requests = [
-                Request.of_tree(r, 1, draft, want if i else NOTHING)
+                Request.of_tree(r, 1, draft, want if i else NOTHING, on_early=early.append)
                 for i, (r, draft) in enumerate(zip(rows, drafts, strict=True))
             ]
             fresh = [target.open(), target.open()]
             requests += [Request.of_prompt(fresh[0], TEXT), Request.of_prompt(fresh[1], TEXT[:9], Want(logits=True))]
-            scores = along(target, path, requests, partial(remember, early))
+            scores = along(target, path, requests)
             shown += [s.logits for i, s in enumerate(scores) if i != 4]
             shown += [s.hidden(layer) for s in scores[1:4] for layer in want.hidden]
             shown += [s.early for s in scores[1:4]]
@@ -136,8 +131,8 @@ def test_a_level_is_scored_behind_held_rows(name: str) -> None:
 
 
 @every_known
-def test_a_prompt_without_wishes_leaves_the_rows_that_the_model_would(name: str) -> None:
-    """Its last layer is not finished, which nobody can tell."""
+def test_a_prompt_that_wants_nothing_leaves_the_rows_that_the_model_would(name: str) -> None:
+    """Its last layer only writes keys and values."""
     target = load_quietly(build(name))
     scored = []
     for path in (lean_of(target), target.own):
@@ -228,75 +223,6 @@ def test_bundled_models_go_this_way(name: str, dtype: str) -> None:
 # --- what its owner does to a model -------------------------------------------------------------------------
 
 
-@torch.no_grad()
-def scale_everything(model: Any) -> None:
-    for weight in model.parameters():
-        weight.mul_(1.1)
-
-
-def replace_weights(model: Any) -> None:
-    for layer in model.model.layers:
-        layer.self_attn.q_proj.weight = nn.Parameter(-layer.self_attn.q_proj.weight)
-        layer.input_layernorm.weight = nn.Parameter(2 * layer.input_layernorm.weight)
-    model.model.norm.weight = nn.Parameter(-model.model.norm.weight)
-
-
-def turn_faster(model: Any) -> None:
-    model.model.rotary_emb.inv_freq.mul_(2)
-
-
-def turn_otherwise(model: Any) -> None:
-    model.model.rotary_emb.inv_freq = model.model.rotary_emb.inv_freq * 3
-
-
-def turn_behind_the_back(model: Any) -> None:
-    model.model.rotary_emb.inv_freq.data = model.model.rotary_emb.inv_freq.data * 3
-
-
-def turn_in_place_behind_the_back(model: Any) -> None:
-    model.model.rotary_emb.inv_freq.data.mul_(3)
-
-
-def hold_a_weight_as_an_attribute(model: Any) -> None:
-    weight = model.model.norm.weight.data
-    del model.model.norm.weight
-    model.model.norm.weight = weight.flip(0) * 2
-
-
-def move_layers(model: Any) -> None:
-    layers = list(model.model.layers)
-    model.model.layers = nn.ModuleList([layers[2], layers[0], layers[1]])
-
-
-def change_eps(model: Any) -> None:
-    model.model.norm.variance_epsilon = 10.0
-
-
-def change_scaling(model: Any) -> None:
-    model.model.layers[1].self_attn.scaling = 1.0
-
-
-class Adapted(nn.Module):
-    """A linear layer with a low-rank addition, as fine-tuning leaves it."""
-
-    def __init__(self, layer: nn.Linear) -> None:
-        super().__init__()
-        self.layer = layer
-        self.down = nn.Linear(layer.in_features, 2, bias=False)
-        self.up = nn.Linear(2, layer.out_features, bias=False)
-
-    def forward(self, rows: Tensor) -> Tensor:
-        result: Tensor = self.layer(rows) + 3 * self.up(self.down(rows))
-        return result
-
-
-def adapt(model: Any) -> None:
-    torch.manual_seed(1)
-    for layer in model.model.layers:
-        layer.self_attn.q_proj = Adapted(layer.self_attn.q_proj)
-        layer.mlp.down_proj = Adapted(layer.mlp.down_proj)
-
-
 def hook_a_linear_layer(model: Any) -> None:
     model.model.layers[1].mlp.up_proj.register_forward_hook(lambda module, given, output: 2 * output)
 
@@ -309,22 +235,7 @@ def change_the_embedding(model: Any) -> None:
     model.model.embed_tokens.register_forward_hook(lambda module, given, output: output.flip(-1))
 
 
-SEEN_CHANGES: list[Callable[[Any], None]] = [
-    scale_everything,
-    replace_weights,
-    turn_faster,
-    turn_otherwise,
-    turn_behind_the_back,
-    turn_in_place_behind_the_back,
-    hold_a_weight_as_an_attribute,
-    move_layers,
-    change_eps,
-    change_scaling,
-    adapt,
-    hook_a_linear_layer,
-    hook_the_head,
-    change_the_embedding,
-]
+SEEN_CHANGES = [*CHANGES, adapt, hook_a_linear_layer, hook_the_head, change_the_embedding]
 
 
 class OtherNorm(LlamaRMSNorm):
@@ -400,35 +311,25 @@ STRANGE_CHANGES: list[Callable[[Any], None]] = [
 ]
 
 
-def gap_to_own(target: HFTarget) -> float:
-    """Between the path that is taken and the model's own, both reading a text anew."""
-    paths, found = target.paths, []
-    for chosen in (paths, [target.own]):
-        target.paths = chosen
-        found.append(score(target, filled(target, TEXT), 1, random_tree(7)))
-    target.paths = paths
-    return apart(*found)
-
-
 @pytest.mark.parametrize("change", SEEN_CHANGES)
 def test_a_model_changed_after_load_is_computed_as_it_is_now(change: Callable[[Any], None]) -> None:
     target = load_quietly(build("llama").requires_grad_(False))
-    before = score(target, filled(target, TEXT), 1, random_tree(7))
+    before = scored_anew(target)
     change(target.model)
     assert is_taken(target)
     assert gap_to_own(target) < CLOSE
-    assert apart(score(target, filled(target, TEXT), 1, random_tree(7)), before) > SEEN
+    assert apart(scored_anew(target), before) > SEEN
 
 
 @pytest.mark.parametrize("change", STRANGE_CHANGES)
 def test_what_is_strange_is_left_to_the_model(change: Callable[[Any], None]) -> None:
     target = load_quietly(build("llama").requires_grad_(False))
-    before = score(target, filled(target, TEXT), 1, random_tree(7))
+    before = scored_anew(target)
     assert is_taken(target)
     change(target.model)
     assert not is_taken(target)
     assert gap_to_own(target) == 0
-    assert apart(score(target, filled(target, TEXT), 1, random_tree(7)), before) > SEEN
+    assert apart(scored_anew(target), before) > SEEN
 
 
 @pytest.mark.parametrize("change", [c for c in STRANGE_CHANGES if c not in (wrap_the_model, drop_a_layer)])
@@ -475,13 +376,13 @@ def test_functions_replaced_in_the_models_file_close_the_path_until_they_are_bac
 
 def test_a_refusal_is_remembered_until_something_changes(monkeypatch: pytest.MonkeyPatch) -> None:
     target, looks = load_quietly(build("llama")), list[Any]()
-    honest = kinds._computed
+    honest = variants._computed
 
     def counted(model: Any, kind: Any) -> Any:
         looks.append(model)
         return honest(model, kind)
 
-    monkeypatch.setattr(kinds, "_computed", counted)
+    monkeypatch.setattr(variants, "_computed", counted)
     layers = target.model.get_decoder().layers
     hook = layers[1].mlp.register_forward_hook(lambda *_: None)
     for _ in range(3):
@@ -534,7 +435,7 @@ def test_what_breaks_after_load_is_told_once_and_left_to_the_model(monkeypatch: 
     rows = filled(target, TEXT)
     expected = along(target, target.own, [Request.of_tree(rows, 1, tree)])[0].logits
     rows.keep([])
-    monkeypatch.setattr(lean_path, "_turned", broken)
+    monkeypatch.setattr(lean_path, "_rotated", broken)
     with pytest.warns(UserWarning, match="layers are left to transformers, .*: KeyError: 'weight'"):
         assert torch.equal(score(target, rows, 1, tree), expected)
     rows.check()
@@ -560,14 +461,14 @@ def test_other_structures_and_other_modes_go_the_models_own_way() -> None:
     for name in sorted(FAMILIES.keys() - set(KNOWN)):
         assert Lean.of(HFTarget(build(name)).own) is None
     target = load_quietly(build("llama"))
-    target.mode = Mode.MASKED
+    target.own.mode = Mode.MASKED
     assert not is_taken(target)
 
 
 def test_a_name_alone_is_not_believed(monkeypatch: pytest.MonkeyPatch) -> None:
     model = build("llama")
     home = "transformers.models.llama.modeling_llama"
-    assert home in KINDS
+    assert home in VARIANTS
     double = type("LlamaForCausalLM", (type(model),), {"__module__": home})
     model.__class__ = double
     assert not is_taken(load_quietly(model))
@@ -578,8 +479,8 @@ def test_a_name_alone_is_not_believed(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_rows_that_disagree_at_load_close_the_path(dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
-    honest = lean_path._turned
-    monkeypatch.setattr(lean_path, "_turned", lambda heads, turns: honest(heads, (turns[0], -turns[1])))
+    honest = lean_path._rotated
+    monkeypatch.setattr(lean_path, "_rotated", lambda heads, turns: honest(heads, (turns[0], -turns[1])))
     target = load_quietly(build("llama", dtype))
     assert not is_taken(target)
     tree = random_tree(8)
@@ -591,11 +492,11 @@ def test_a_path_that_breaks_at_load_is_closed(error: type[Exception], monkeypatc
     def broken(*_: Any) -> Tensor:
         raise error("no such kernel")
 
-    monkeypatch.setattr(lean_path, "_turned", broken)
+    monkeypatch.setattr(lean_path, "_rotated", broken)
     assert not is_taken(load_quietly(build("llama")))
 
 
-def test_positions_beyond_the_trained_ones_are_turned_as_the_model_turns_them() -> None:
+def test_positions_beyond_the_trained_ones_are_rotated_as_the_model_turns_them() -> None:
     target = load_quietly(build("llama", max_position_embeddings=64))
     text = tokens(200, 9)
     assert apart(score(target, filled(target, text), 1), native(target.model, np.append(text, 1))[-1:]) < CLOSE
@@ -619,7 +520,7 @@ def test_joined_layers_lose_nothing(dtype: torch.dtype, width: int) -> None:
     target.pack()
     attention = target.model.model.layers[0].self_attn
     joined = width == 64 or packs(dtype)  # so narrow a layer is joined without being packed
-    assert isinstance(attention.k_proj, Share) is joined
+    assert isinstance(attention.k_proj, LinearSlice) is joined
     assert target.fingerprint() == fingerprint
     assert parameter_count(target.model) == count
     twin = copy.deepcopy(target.model)
@@ -674,7 +575,7 @@ def test_a_joined_layer_that_is_called_by_itself_keeps_no_rows_and_no_gradients(
     target = joinable(width=64).pack()
     attention = target.model.model.layers[0].self_attn
     for layer in (attention.q_proj, attention.k_proj, attention.v_proj):
-        layer.joined._layer.requires_grad_(True)
+        layer.joint._layer.requires_grad_(True)
     rows = torch.randn(1, 3, 64)
     with torch.no_grad():
         attention.q_proj(rows)
@@ -688,7 +589,7 @@ def test_a_joined_layer_that_is_called_by_itself_keeps_no_rows_and_no_gradients(
 
 def test_a_hooked_share_is_called() -> None:
     target = prepare(joinable().pack())
-    before = score(target, filled(target, TEXT), 1, random_tree(7))
+    before = scored_anew(target)
     layer = target.model.model.layers[1]
     hooks = [
         layer.self_attn.k_proj.register_forward_hook(lambda module, given, output: 2 * output),
@@ -698,24 +599,24 @@ def test_a_hooked_share_is_called() -> None:
     honest, replaced.forward = replaced.forward, lambda rows: -honest(rows)
     assert is_taken(target)
     assert gap_to_own(target) == 0
-    assert apart(score(target, filled(target, TEXT), 1, random_tree(7)), before) > SEEN
-    assert not any(part.reads_joined and part.gate_joined for part in lean_of(target).build.layers[:2])
+    assert apart(scored_anew(target), before) > SEEN
+    assert not any(part.qkv_joint and part.gate_up_joint for part in lean_of(target).modules.layers[:2])
     for hook in hooks:
         hook.remove()
     del replaced.forward
     assert is_taken(target)
-    assert all(part.reads_joined and part.gate_joined for part in lean_of(target).build.layers)
-    assert torch.equal(score(target, filled(target, TEXT), 1, random_tree(7)), before)
+    assert all(part.qkv_joint and part.gate_up_joint for part in lean_of(target).modules.layers)
+    assert torch.equal(scored_anew(target), before)
 
 
 def test_what_cannot_be_joined_stays_apart(monkeypatch: pytest.MonkeyPatch) -> None:
     model = build("qwen2", hidden_size=256, intermediate_size=320).requires_grad_(False)
     HFTarget(model).pack()
     assert type(model.model.layers[0].self_attn.q_proj) is PackedLinear
-    assert isinstance(model.model.layers[0].mlp.gate_proj, Share)
+    assert isinstance(model.model.layers[0].mlp.gate_proj, LinearSlice)
     other = build("gemma2", hidden_size=256, intermediate_size=320).requires_grad_(False)
     HFTarget(other).pack()
-    assert not any(isinstance(module, Share) for module in other.modules())
+    assert not any(isinstance(module, LinearSlice) for module in other.modules())
     monkeypatch.setattr(torch.backends.mkldnn, "is_available", lambda: False)
     target = joinable().pack()
     assert not any(isinstance(module, PackedLinear) for module in target.model.modules())

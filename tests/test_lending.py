@@ -1,4 +1,4 @@
-"""Rows are given back from anywhere: also by the garbage collector, in the middle of whoever holds the lock."""
+"""Rows may be given back at any time, also by the garbage collector in a thread that holds the lock."""
 
 import gc
 import threading

@@ -1,4 +1,4 @@
-"""Packed weights: the same values in another order, and ordinary again for whoever asks."""
+"""Packed weights: the same values in another order, and ordinary again in copies and state dicts."""
 
 import copy
 import operator
@@ -18,9 +18,9 @@ from paceline.check.rescore import wider_twin
 from paceline.drafters import make_drafter
 from paceline.targets.base import Request, Want
 from paceline.targets.hf import packed as packing
-from paceline.targets.hf.joined import Share
+from paceline.targets.hf.joined import LinearSlice
 from paceline.targets.hf.load import load_target
-from paceline.targets.hf.packed import PackedLinear, Shown, pack, parameter_count
+from paceline.targets.hf.packed import PackedLinear, ReadOnlyWeight, pack, parameter_count
 from paceline.targets.hf.target import HFTarget
 from scoring import CLOSE, CONTEXT, apart, filled, packs, path_gaps, random_tree, score, tokens
 
@@ -205,7 +205,7 @@ WRITES: dict[str, Callable[[nn.Module], object]] = {
 def test_a_weight_that_is_only_shown_cannot_be_written_to(write: str, mode: Any, folder: Path) -> None:
     model: Any = load_target(folder).model
     alone, joined = model.lm_head, model.model.layers[0].self_attn.q_proj
-    assert (type(alone), type(joined)) == (PackedLinear, Share)
+    assert (type(alone), type(joined)) == (PackedLinear, LinearSlice)
     for layer in (alone, joined):
         with mode(), pytest.raises(ValueError, match="load it with transformers, change it, and hand it over"):
             WRITES[write](layer)
@@ -223,7 +223,7 @@ def test_what_is_made_of_a_shown_weight_is_ordinary() -> None:
     target.copy_(weight)
     target += weight
     assert torch.equal(target, 2 * plain)
-    assert [type(row) for row in weight[:2]] == [Shown, Shown]
+    assert [type(row) for row in weight[:2]] == [ReadOnlyWeight, ReadOnlyWeight]
     assert torch.equal(packed[0].weight, plain)
 
 

@@ -68,14 +68,14 @@ def test_the_card_tells_the_weights_that_are_shipped() -> None:
 
 
 def test_draft_and_target_speak_one_vocabulary_and_the_foreign_model_another() -> None:
-    prints = [Vocabulary.of(read_tokenizer(name)).fingerprint for name in NAMES]
+    prints = [Vocabulary(read_tokenizer(name)).fingerprint for name in NAMES]
     assert prints[0] == prints[1] != prints[2]
 
 
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("text", AWKWARD)
 def test_awkward_text_comes_back_from_the_tokenizers(name: str, text: str) -> None:
-    vocabulary = Vocabulary.of(read_tokenizer(name))
+    vocabulary = Vocabulary(read_tokenizer(name))
     assert vocabulary.text(vocabulary.encode(text)) == text
 
 
@@ -83,7 +83,7 @@ def test_awkward_text_comes_back_from_the_tokenizers(name: str, text: str) -> No
 def test_every_token_has_a_known_spelling_and_the_text_can_end(name: str) -> None:
     target, tokenizer = open_model(name)
     assert tokenizer is not None
-    vocabulary = Vocabulary.of(tokenizer)
+    vocabulary = Vocabulary(tokenizer)
     assert vocabulary.table is not None
     assert vocabulary.size == target.vocab_size
     assert target.eos == {tokenizer.eos_token_id}
@@ -103,7 +103,7 @@ def test_transformers_itself_loads_the_folder_to_the_same_logits() -> None:
     ours = open_model("pocket-draft", dtype="float32")[0]
     theirs = AutoModelForCausalLM.from_pretrained(bundle.MODELS / "pocket-draft", dtype=torch.float32)
     tokens = torch.arange(3, 40)
-    torch.testing.assert_close(ours.unassisted(tokens), HFTarget(theirs).unassisted(tokens), rtol=0, atol=1e-4)
+    torch.testing.assert_close(ours.own.unassisted(tokens), HFTarget(theirs).own.unassisted(tokens), rtol=0, atol=1e-4)
     assert ours.fingerprint() == HFTarget(theirs).fingerprint() == open_model("pocket-draft")[0].fingerprint()
 
 

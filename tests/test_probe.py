@@ -17,9 +17,9 @@ from paceline.targets import hub
 from paceline.targets.base import Reach, Request
 from paceline.targets.cache import CacheRows
 from paceline.targets.hf import probe
-from paceline.targets.hf.attention import MaskScratch
-from paceline.targets.hf.forward import Forward, Mode, Unsupported
+from paceline.targets.hf.attention import AttentionOptions, MaskScratch, PackedKVCache, Segment
 from paceline.targets.hf.load import load_target, load_tokenizer
+from paceline.targets.hf.own import ForwardCache, Mode, Unsupported
 from paceline.targets.hf.target import HFTarget
 from scoring import CLOSE, CONTEXT, draft_for, filled, generated, load_quietly, path_gaps, score, target_of, tokens
 
@@ -145,7 +145,7 @@ OTHERS: dict[str, tuple[str, dict[str, Any], Mode, bool]] = {
         Mode.PACKED,
         True,
     ),
-    "a window that attention is not told of": (
+    "a window that attention does not get": (
         "phimoe",
         SIZES | {"sliding_window": 8, "num_local_experts": 4},
         Mode.MASKED,
@@ -213,17 +213,17 @@ def test_attention_that_asks_for_more_than_we_know_is_not_packed(
     others: dict[str, Any], keys: tuple[int, int], sentence: str
 ) -> None:
     rows, states = CacheRows(4), torch.randn(2, 1, 2, 1, 8).unbind()
-    forward = Forward([Request.of_prompt(rows, tokens(1))], Mode.PACKED, MaskScratch())
+    forward = ForwardCache(PackedKVCache(Segment.of_all([Request.of_prompt(rows, tokens(1))], MaskScratch())))
     forward.update(*states, layer_idx=3)
-    given = [states[i] for i in keys]
+    given = states[0], *(states[i] for i in keys), AttentionOptions(1.0, 8, others=others)
     if sentence:
         with pytest.raises(Unsupported, match=f"^{sentence}$"):
-            forward.enter_layer(*given, None, others)
+            forward.attend(*given)
         return
-    assert forward.enter_layer(*given, 8, others) == 3
+    assert torch.equal(forward.attend(*given), states[1])
     assert forward.windows == [8]
     with pytest.raises(Unsupported, match="a layer attends to keys that another layer wrote"):
-        forward.enter_layer(*given, 8, others)
+        forward.attend(*given)
 
 
 # --- refused without a probe --------------------------------------------------------------------------------

@@ -10,7 +10,7 @@ import torch
 from families import FAMILIES, VOCAB, build
 from paceline.targets.base import NOTHING, Reach, Request, Rows, Target, Want
 from paceline.targets.cache import CacheRows
-from paceline.targets.hf.forward import Mode
+from paceline.targets.hf.own import Mode
 from paceline.targets.hf.target import HFTarget
 from paceline.targets.replay import ReplayTarget
 from paceline.targets.scores import Scores

@@ -157,7 +157,7 @@ def test_another_tokenizer_or_a_smaller_vocabulary_is_refused(tmp_path: Path) ->
         with pytest.raises(ValueError, match="holds token 9, and the model's vocabulary has 6 tokens"):
             drafter.fit(tabled())
         with pytest.raises(ValueError, match="tokens of another tokenizer"):
-            drafter.fit(tabled(), Vocabulary.of(read_tokenizer("pocket")))
+            drafter.fit(tabled(), Vocabulary(read_tokenizer("pocket")))
 
 
 # --- drafts -----------------------------------------------------------------------------------------------------------
@@ -202,7 +202,7 @@ def test_a_datastore_is_built_described_and_drafted_from(tmp_path: Path, capsys:
     code, said, _ = say(["datastore", "build", "--text", str(text), str(text), "--out", out, "--json"], capsys)
     told = json.loads(said.splitlines()[-1])
     assert (code, told["texts"], told["bytes"]) == (0, 2, Path(out).stat().st_size)
-    vocabulary = Vocabulary.of(read_tokenizer("pocket"))
+    vocabulary = Vocabulary(read_tokenizer("pocket"))
     assert told["tokenizer"] == vocabulary.fingerprint
     assert told["tokens"] == 2 * len(vocabulary.encode(text.read_text(encoding="utf8"), add_special=False))
     code, said, _ = say(["datastore", "info", out, "--json"], capsys)

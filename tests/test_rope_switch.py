@@ -111,9 +111,9 @@ def test_no_draft_reaches_across(kind: str, monkeypatch: pytest.MonkeyPatch) -> 
     text = generated(target.model, prompt, NEW)
     honest = target.submit
 
-    def watched(requests: list[Request], on_early: Any = None) -> Any:
+    def watched(requests: list[Request]) -> Any:
         scored.extend(request.positions for request in requests)
-        return honest(requests, on_early)
+        return honest(requests)
 
     monkeypatch.setattr(target, "submit", watched)
     session = write(target, prompt, Knowing(np.concatenate([prompt, text])), max_new_tokens=NEW)

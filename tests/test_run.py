@@ -249,7 +249,7 @@ def test_who_writes_together_is_warmed_up_together(tmp_path: Path) -> None:
     sizes: list[int] = []
 
     class Counting(TableTarget):
-        def submit(self, requests: Any, on_early: Any = None) -> Any:
+        def submit(self, requests: Any) -> Any:
             sizes.append(len(requests))
             return super().submit(requests)
 

@@ -18,7 +18,7 @@ from paceline.drafters.compose import Union
 from paceline.engine.account import Round, Totals
 from paceline.engine.loop import Session
 from paceline.law import Sampling
-from paceline.targets.base import OnEarly, Pending, Reach, Request
+from paceline.targets.base import Pending, Reach, Request
 from paceline.targets.table import TableTarget
 from paceline.tree import DraftTree, Ints
 from paceline.verify import Kind, Rule
@@ -173,7 +173,7 @@ class Guarded(TableTarget):
     def reach(self, position: int) -> Reach:
         return self.reached
 
-    def submit(self, requests: Sequence[Request], on_early: OnEarly | None = None) -> Pending:
+    def submit(self, requests: Sequence[Request]) -> Pending:
         for request in requests:
             assert request.positions.max() < self.last_position
             if not request.prefill:
@@ -181,7 +181,7 @@ class Guarded(TableTarget):
                 self.deepest = max(self.deepest, depth)
                 assert self.reached.trees or request.is_chain
                 assert self.reached.depth is None or depth <= self.reached.depth
-        return super().submit(requests, on_early)
+        return super().submit(requests)
 
 
 @EVERY_METHOD
@@ -226,7 +226,7 @@ def test_stop_strings_cut_where_decoding_slowly_sees_them(method: str, stops: tu
     size = len(alphabet)
     drafters = {"erratic": Erratic(size), "union": Union([make_drafter("lookup"), Erratic(size, 7)])}
     target = TableTarget(habitual(size, seed=5), size)
-    lm = LanguageModel(target, Vocabulary.of(alphabet))
+    lm = LanguageModel(target, Vocabulary(alphabet))
 
     def said(prompt: Sequence[int], emitted: Sequence[int]) -> str:
         """What the tokens add to the prompt's text: the prompt opens the text, so no space is stripped after it."""

@@ -25,7 +25,7 @@ from paceline.engine.serial import run
 from paceline.law import Sampling
 from paceline.planning.base import Planner, Room
 from paceline.planning.fixed import Fixed
-from paceline.targets.base import OnEarly, Pending, Request
+from paceline.targets.base import Pending, Request
 from paceline.targets.table import TableTarget
 
 # --- a life cut short ---------------------------------------------------------------------------------------
@@ -84,8 +84,8 @@ class Failing(TableTarget):
     count = -1
     error: type[BaseException] = OSError
 
-    def submit(self, requests: Sequence[Request], on_early: OnEarly | None = None) -> Pending:
-        pending = super().submit(requests, on_early)
+    def submit(self, requests: Sequence[Request]) -> Pending:
+        pending = super().submit(requests)
         self.count -= 1
         if self.count == -1:
             raise self.error
@@ -141,9 +141,9 @@ class Counting(TableTarget):
 
     prompt_rows = 0
 
-    def submit(self, requests: Sequence[Request], on_early: OnEarly | None = None) -> Pending:
+    def submit(self, requests: Sequence[Request]) -> Pending:
         self.prompt_rows += sum(request.prompt for request in requests)
-        return super().submit(requests, on_early)
+        return super().submit(requests)
 
 
 @pytest.mark.parametrize("method", METHODS)

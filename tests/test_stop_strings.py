@@ -119,19 +119,6 @@ def test_text_that_may_begin_a_stop_string_is_held_back_and_no_more() -> None:
     assert (stream.finish(), stream.stopped) == ("", None)
 
 
-@pytest.mark.parametrize("name", ["byte-level", "fallback, strip", "word ends"])
-def test_a_copied_stream_goes_its_own_way(name: str) -> None:
-    for ids, other in zip(random_sequences(name, 60), random_sequences(name, 60, seed=5), strict=True):
-        stops = [decode(name, [*ids, *other])[2:4] or "@", "er"]
-        stream = TextStream(vocabulary_of(name), stops)
-        told = "".join(map(stream.push, ids))
-        for branch, rest in [(stream.copy(), other), (stream, ids)]:
-            again = TextStream(vocabulary_of(name), stops)
-            whole = "".join(map(again.push, ids + rest)) + again.finish()
-            assert told + "".join(map(branch.push, rest)) + branch.finish() == whole
-            assert branch.stopped == again.stopped
-
-
 @pytest.mark.parametrize("stops", [[""], ["a", ""], "", [None]])
 def test_an_empty_stop_string_is_refused(stops: Any) -> None:
     with pytest.raises(ValueError, match="at least one character"):

@@ -28,7 +28,7 @@ def speaking() -> LanguageModel:
     """A table of tokens that are bytes and short words, so that characters and stop strings are cut anywhere."""
     tokenizer = families.byte_tokenizer()
     size = len(tokenizer)
-    return LanguageModel(TableTarget(habitual(size, seed=5), size), Vocabulary.of(tokenizer))
+    return LanguageModel(TableTarget(habitual(size, seed=5), size), Vocabulary(tokenizer))
 
 
 @cache
@@ -147,9 +147,9 @@ class Buffers:
         monkeypatch.setattr(target, "open", noted)
 
     @property
-    def held(self) -> list[int]:
-        """Bytes of those that hold any."""
-        return [rows.nbytes for rows in self.rows if rows.nbytes]
+    def held(self) -> list[Any]:
+        """Those that hold memory."""
+        return [rows for rows in self.rows if rows.layers]
 
 
 @pytest.mark.parametrize(("kind", "schedules"), [("tiny", 8), ("pocket", 3)])

@@ -170,7 +170,7 @@ def tokenizer(request: pytest.FixtureRequest, library: Path) -> PreTrainedTokeni
 
 
 def test_a_tokenizer_spells_what_it_never_read(tokenizer: PreTrainedTokenizerBase) -> None:
-    vocabulary = Vocabulary.of(tokenizer)
+    vocabulary = Vocabulary(tokenizer)
     assert vocabulary.table is not None
     for text in ("the clocks", "  two  spaces\n\n\tand a tab ", "Zażółć «їжак» 👩‍👩‍👧 中文\x00\ufeff", "12345", ""):
         ids = vocabulary.encode(text)

@@ -176,7 +176,7 @@ def test_special_tokens_are_encoded_on_demand() -> None:
     backend.add_special_tokens(["<|end|>"])
     end = backend.token_to_id("<|end|>")
     backend.post_processor = processors.TemplateProcessing(single="<|end|> $A", special_tokens=[("<|end|>", end)])
-    vocabulary = Vocabulary.of(wrapped(backend))
+    vocabulary = Vocabulary(wrapped(backend))
     ids = vocabulary.encode("łódź")
     assert (ids.dtype, ids[0]) == (np.int64, end)
     assert vocabulary.encode("łódź", add_special=False).tolist() == ids[1:].tolist()
@@ -186,7 +186,7 @@ def test_special_tokens_are_encoded_on_demand() -> None:
 
 def test_unused_ids_and_ids_beyond_the_vocabulary_say_nothing() -> None:
     gap = Tokenizer(models.WordLevel({"a": 0, "b": 5}, unk_token="a"))
-    vocabulary = Vocabulary.of(PreTrainedTokenizerFast(tokenizer_object=gap))
+    vocabulary = Vocabulary(PreTrainedTokenizerFast(tokenizer_object=gap))
     assert (vocabulary.size, vocabulary.token_bytes(3), vocabulary.token_bytes(99)) == (6, b"", b"")
     text = Detokenizer(vocabulary)
     assert [text.push(token) for token in (3, 0, 99, 5, 4)] == ["", "a", "", " b", ""]
@@ -203,7 +203,7 @@ def test_a_tokenizer_that_decodes_its_own_way_is_taken_at_its_word() -> None:
         def _decode(self, *args: Any, **kwargs: Any) -> str:
             return super()._decode(*args, **kwargs).upper()
 
-    vocabulary = Vocabulary.of(wrapped(byte_level(), Shouting))
+    vocabulary = Vocabulary(wrapped(byte_level(), Shouting))
     ids = vocabulary.encode("the łódź").tolist()
     text = Detokenizer(vocabulary)
     assert vocabulary.table is None
@@ -217,14 +217,14 @@ def test_a_decoder_written_in_python_is_opaque() -> None:
 
     tokenizer = wrapped(words(None))
     tokenizer.backend_tokenizer.decoder = decoders.Decoder.custom(Reversing())
-    vocabulary = Vocabulary.of(tokenizer)
+    vocabulary = Vocabulary(tokenizer)
     assert vocabulary.token_bytes(1) == b"eht"
     assert len(vocabulary.fingerprint) == 16
 
 
 def test_a_tokenizer_without_backend_is_refused_by_name() -> None:
     with pytest.raises(ValueError, match="ByT5Tokenizer has no tokenizers backend"):
-        Vocabulary.of(ByT5Tokenizer())
+        Vocabulary(ByT5Tokenizer())
 
 
 def fingerprint(vocab: dict[str, int], decoder: Any = None, special: Sequence[str] = ()) -> str:
@@ -232,7 +232,7 @@ def fingerprint(vocab: dict[str, int], decoder: Any = None, special: Sequence[st
     backend.add_special_tokens(list(special))
     stored = json.loads(backend.to_str()) | {"decoder": decoder}
     loaded = Tokenizer.from_str(json.dumps(stored))
-    return Vocabulary.of(PreTrainedTokenizerFast(tokenizer_object=loaded)).fingerprint
+    return Vocabulary(PreTrainedTokenizerFast(tokenizer_object=loaded)).fingerprint
 
 
 def test_the_fingerprint_is_a_constant_of_what_ids_spell() -> None:

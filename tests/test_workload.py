@@ -429,7 +429,7 @@ def test_data_is_found_by_its_variable(tmp_path: Path, monkeypatch: pytest.Monke
 
 def test_chats_go_through_the_template_and_texts_stand_as_they_are() -> None:
     tokenizer = tokenizer_of("byte-level")
-    plain = Vocabulary.of(tokenizer)
+    plain = Vocabulary(tokenizer)
     chat = Prompt(key="k", task="t", language="x", turns=("one", "two"))
     text = replace(chat, turns=("one",), chat=False)
     assert plain.text(encode(plain, text)) == "one"

@@ -130,7 +130,7 @@ def tokenizer_of(name: str) -> Any:
 
 @cache
 def vocabulary_of(name: str) -> Vocabulary:
-    return Vocabulary.of(tokenizer_of(name))
+    return Vocabulary(tokenizer_of(name))
 
 
 def decode(name: str, ids: Sequence[int], skip_special: bool = True) -> str:

@@ -1,9 +1,8 @@
 """One sequence: the tokens committed so far, and when it ends.
 
-Everything a drafter may know stands here: the tokens, the sampling settings, and the public noise with which
-the target will choose (`Context.gumbel`). A candidate ranked by log-score plus that noise is likelier to be
-the target's own choice, and since the target chooses without looking at the draft, knowing the noise cannot
-change the text.
+A context holds all that a drafter may know: the tokens, the sampling settings, and the public noise with which the
+target will choose (`Context.gumbel`). A candidate ranked by log-score plus that noise is more likely to be the target's
+choice. The target does not look at the draft, so a draft that knows the noise cannot change the text.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ Criterion = Callable[[Ints], bool]
 
 
 class Finish(StrEnum):
-    """Why a sequence ended, in the words of the OpenAI API where it has one."""
+    """Why a sequence ended, in the words of the OpenAI API where it has them."""
 
     EOS = "eos"
     STOP = "stop"
@@ -40,7 +39,7 @@ class Finish(StrEnum):
 
 @dataclass(frozen=True, kw_only=True)
 class Ending:
-    """When plain decoding would stop. Asked after every single token, so a draft cannot carry past it."""
+    """When plain decoding stops. Checked after every single token, also inside a draft."""
 
     max_new_tokens: int
     eos: frozenset[int] = frozenset()
@@ -79,8 +78,8 @@ class Context:
         self.ending = ending
         self.noise = Noise(sampling.seed, sample)
         self.foreseeable = True
-        """Whether the target will choose by the public noise; under a rule whose coins are hidden a drafter does best
-        to sample. Set by the session, which knows its rule."""
+        """Whether the target chooses by the public noise. Under the rejection rule, whose noise is private, drafters
+        should sample instead. Set by the session, which knows its rule."""
         self.prompt_length = len(tokens)
         self.finish: Finish | None = None
         self._turns: dict[int, int] = {}
@@ -96,14 +95,14 @@ class Context:
 
     @property
     def tokens(self) -> Ints:
-        """Prompt and emitted tokens: a view that cannot be written through, since the law reads it."""
+        """Prompt and emitted tokens, a read-only view."""
         view = self._buffer[: self._length]
         view.flags.writeable = False
         return view
 
     @property
     def emitted(self) -> Ints:
-        """The tokens written since the prompt."""
+        """The tokens behind the prompt."""
         return self.tokens[self.prompt_length :]
 
     @property
@@ -112,7 +111,7 @@ class Context:
         return int(self._buffer[self._length - 1])
 
     def extended(self, tokens: Sequence[int] | Ints) -> Hypothesis:
-        """This text as if these tokens followed: for a drafter that thinks ahead. Any number of them may exist."""
+        """This text as if these tokens followed, for drafters that plan ahead. Cheap; any number may exist."""
         return Hypothesis(self, self._length, np.asarray(tokens, np.int64), self._scratch)
 
     @property
@@ -125,18 +124,18 @@ class Context:
         return self.noise.gumbel(self._length + ahead, ids)
 
     def exponentials(self, ahead: int | Ints, ids: Ints) -> NDArray[np.float64]:
-        """The same noise as exponentials: the target chooses the token of least ``exponential / weight``. Of all
-        tokens at one place, or of each at its own."""
+        """The same noise as exponentials: the target chooses the token of least ``exponential / weight``. ``ahead`` is
+        one place for all tokens, or a place for each."""
         if isinstance(ahead, int):
             return self.noise.exponential(Stream.TARGET, self._length + ahead, ids)
         return self.noise.exponential_each(Stream.TARGET, self._length + ahead, ids)
 
     def draft_coins(self, ahead: int, ids: Ints) -> NDArray[np.float64]:
-        """Clocks for a drafter to sample with, ``ahead`` places after the next token; no two draws share any.
+        """Exponentials for a drafter to sample with, ``ahead`` places after the next token; no two draws share any.
 
-        A place may be drawn for again, in a later round or by another drafter, and whether it comes to that may depend
-        on what was drawn before: so each draw there has its turn. And a text that is continued under the same seed
-        draws for other places than the text it continues did.
+        A later round or another drafter may draw for the same place again, and whether that happens may depend on
+        earlier draws, so each draw for a place has its own turn. A text that is continued under the same seed draws
+        for other places than the text before.
         """
         place = self._length + ahead
         turn = self._turns.get(place, 0)
@@ -144,10 +143,10 @@ class Context:
         return self.noise.exponential(Stream.DRAFT, place, ids, turn)
 
     def commit(self, token: int) -> bool:
-        """Append one emitted token; true where plain decoding stops with it.
+        """Append one emitted token; True if plain decoding stops with it.
 
-        Every criterion is asked about every token, also when an earlier rule already ended the sequence:
-        stateful criteria count calls, and plain decoding would have made this one.
+        Every criterion is called for every token, also when an earlier rule already ended the sequence: stateful
+        criteria count calls, and plain decoding would make this one.
         """
         assert self.finish is None, "a finished sequence takes no more tokens"
         self._buffer[self._length] = token
@@ -166,16 +165,16 @@ class Context:
         return self.finish is not None
 
     def cancel(self) -> None:
-        """End the sequence where it is, which plain decoding would not."""
+        """End the sequence here, before plain decoding would."""
         if self.finish is None:
             self.finish = Finish.CANCELLED
 
 
 class Hypothesis(Context):
-    """A text with tokens behind it that were not emitted, and may never be. Making one copies no text, and no stop rule
-    sees its tokens; it stays the same when the text goes on.
+    """A text followed by tokens that were not emitted. Making one copies no text, no stop rule sees its tokens, and it
+    does not change when the text goes on.
 
-    A drafter may ask it whatever it asks a context. It takes no tokens; `extended` makes a longer one.
+    A drafter uses it like a context. It takes no tokens; `extended` makes a longer one.
     """
 
     def __init__(self, text: Context, length: int, ahead: Ints, scratch: _Scratch) -> None:
@@ -205,16 +204,16 @@ class Hypothesis(Context):
 
 
 class _Scratch:
-    """Memory for the tokens of one text's hypotheses: a copy of the text, and behind it room for one of them.
+    """Memory for the tokens of one text's hypotheses: a copy of the text, and room for one hypothesis behind it.
 
-    The next hypothesis is written over the last one, unless anything still holds a view of that: then new memory is
-    taken. So a view never changes, and as a rule only the few tokens ahead are copied.
+    The next hypothesis overwrites the last one, unless a view of that still exists: then new memory is allocated. So a
+    view never changes, and usually only the few tokens ahead are copied.
     """
 
     def __init__(self) -> None:
         self._buffer: Ints = np.empty(0, np.int64)
         self._known = 0
-        """How many tokens at its beginning are the text's."""
+        """How many tokens of the text are copied."""
         self._lock = Lock()
 
     def view(self, text: Ints, ahead: Ints) -> Ints:
@@ -231,11 +230,11 @@ class _Scratch:
             return view
 
     def _references(self) -> int:
-        return sys.getrefcount(self._buffer)  # numpy counts every view, also those of views, as one of its memory
+        return sys.getrefcount(self._buffer)  # in numpy every view, also one of a view, refers to the whole memory
 
 
 _ALONE = _Scratch()._references()
-"""To memory that nothing has a view of."""
+"""References to memory without views."""
 
 
 def _buffer(length: int) -> Ints:

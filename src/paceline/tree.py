@@ -1,6 +1,6 @@
 """The draft tree: what a drafter proposes and a target scores in one forward.
 
-Nodes stand in topological order (a parent before its children). Parent ``-1`` (`ROOT`) is the last committed token,
+Nodes are in topological order (a parent before its children). Parent ``-1`` (`ROOT`) is the last committed token,
 which is scored with the tree. The arrays live on the host: trees are small, and a gather costs a quarter of the time in
 numpy that it costs in torch.
 """
@@ -29,12 +29,12 @@ Bools = NDArray[np.bool_]
 
 @dataclass(frozen=True, eq=False)
 class DraftTree:
-    """Candidate continuations that share their beginnings.
+    """A draft: candidate continuations that share their beginnings.
 
     ``drawn`` maps a parent to the law *q* from which its children were sampled, in their order and without replacement.
-    Children of any other parent are `fixed`: point masses, however they were found. Choosing among sampled children by
-    value (pruning, merging) changes the law of the draw, so those operations drop it. For the same reason the order of
-    the nodes must not depend on their values: a draft over budget is cut in this order.
+    Children of any other parent are `fixed`: point masses. Choosing among sampled children by value (pruning, merging)
+    changes the law of the draw, so those operations drop `drawn`. For the same reason the order of the nodes must not
+    depend on their values: a draft over budget is cut in this order.
 
     ``probes`` marks nodes that are scored for their logits and never verified (lookahead's window).
     """
@@ -52,12 +52,12 @@ class DraftTree:
 
     @property
     def drafted(self) -> int:
-        """How many nodes can be accepted: all but probes."""
+        """The number of nodes that can be accepted: all but probes."""
         return len(self) if self.probes is None else int((~self.probes).sum())
 
     @property
     def depth(self) -> int:
-        """How many tokens in a row can be accepted."""
+        """The most tokens in a row that can be accepted."""
         depths = self._depths
         return int((depths if self.probes is None else depths[~self.probes]).max(initial=0))
 
@@ -110,7 +110,7 @@ class DraftTree:
         source: str = "",
         scores: Sequence[Sequence[float]] | None = None,
     ) -> DraftTree:
-        """Beams with their shared beginnings stored once, level by level: the first nodes are the shallow ones.
+        """Beams as a tree: shared beginnings once, level by level, shallow nodes first.
 
         >>> DraftTree.from_beams([[5, 6], [5, 7], [8]]).parents.tolist()
         [-1, -1, 0, 0]
@@ -143,7 +143,7 @@ class DraftTree:
         return int(found[0]) if len(found) else None
 
     def depths(self) -> Ints:
-        """Each node's distance from the root: 1 for the children of the root."""
+        """Each node's distance from the root; 1 for the root's children."""
         return self._depths.copy()
 
     @cached_property

@@ -1,21 +1,20 @@
 """The two rules by which a target accepts a draft.
 
-Both walk the tree from the root. At each node the target's law of the next token is known, the rule settles
-on one token, and the walk goes on to the child that carries it; where there is no such child, the token
-stands alone as the round's last. So every round yields its accepted path and exactly one token more, unless
-the sequence ends inside.
+Both walk the tree from the root. At each node the rule chooses one token by the target's law there, and the walk goes
+on to the child that carries it. Where there is no such child, the token is the round's last. So every round emits its
+accepted path and exactly one token more, unless the sequence ends inside.
 
 **Coupled.** The token at sequence index *i* is ``choose(i, law)``: the argmax, or the Gumbel-max sample under
 noise keyed by *i*. It is a function of the target's law and of the noise, and the law a function of the
 tokens before it. By induction over *i* the whole text is a function of target, prompt, settings and seed. The
-draft does not occur in that function, so it may depend on anything at all, the noise included. That is the
-whole proof: the tree only decides how many tokens of the text become known per forward.
+draft does not occur in that function, so it may depend on anything, the noise included. The tree only decides
+how many tokens of the text become known per forward.
 
 **Rejection.** Let *p* be the target's law at a node.
 
-*Fixed children.* The token is drawn from *p* with private noise, and a child that carries it is walked to.
-The noise is seen by no draft and used for no other index, so given all that came before (draft included) the
-token has law *p*.
+*Fixed children.* The token is drawn from *p* with private noise, and the walk goes on to a child that carries it.
+No draft sees the noise and no other index uses it, so given all that came before (draft included) the token has
+law *p*.
 
 *Sampled children* x1, x2, ... drawn from *q* in this order and without replacement: with ``p1 = p``, ``q1 =
 q`` accept xk with probability ``min(1, pk(xk) / qk(xk))``; otherwise go on with ``p(k+1) = normalised (pk -
@@ -24,12 +23,12 @@ given the history, xk has law qk, so token *x* leaves the step with probability 
 step is refused with probability ``m = sum (pk - qk)+``, in which case the rest, by induction, has law ``(pk -
 qk)+ / m``. Together: ``min(pk, qk) + (pk - qk)+ = pk``.
 
-This asks two things of a drafter that samples: draws must be fresh given everything its *q* was made from, so a drafter
-that learns from what it drew needs new coins in every round; and one that remembers across texts must not be led by
-its memory of the same prompt under the same seed, whose coins would be thrown again.
+This requires two things of a drafter that samples. Its draws must be fresh given everything its *q* was made from, so a
+drafter that learns from its draws needs new noise in every round. And a drafter that remembers texts must not use its
+memory of the same prompt under the same seed, whose noise would be drawn again.
 
-The coins of one index are used at that index only, and each index is settled once, so nothing a draft saw in
-an earlier round correlates with a later decision.
+The noise of one index is used at that index only, and each index is decided once, so nothing that a draft saw in an
+earlier round correlates with a later decision.
 """
 
 from __future__ import annotations
@@ -44,7 +43,7 @@ from paceline.tree import ROOT, DraftTree, Ints
 
 
 class Rule(StrEnum):
-    """How a draft is accepted; neither bends the law of the text."""
+    """How a draft is accepted; neither rule changes the law of the text."""
 
     COUPLED = "coupled"
     REJECTION = "rejection"
@@ -52,11 +51,10 @@ class Rule(StrEnum):
 
 @dataclass(frozen=True)
 class Verdict:
-    """What one round settled.
+    """The result of one round.
 
-    ``tokens`` were emitted in this order. ``path`` are the accepted nodes whose keys and values are worth
-    keeping: one per token but the last, which becomes the next root (or ends the text) and is not in the
-    cache.
+    ``tokens`` were emitted in this order. ``path`` are the accepted nodes whose keys and values are kept: one per token
+    but the last, which becomes the next root (or ends the text) and is not in the cache.
     """
 
     path: tuple[int, ...]
@@ -64,25 +62,25 @@ class Verdict:
     accepted: int
     """How many of ``tokens`` were drafted: all but the last, or all where the text ended inside the draft."""
     refused: bool = False
-    """Whether the last token is none of the children that the draft had for its place."""
+    """Whether the draft had children for the place of the last token, and none of them carries it."""
 
 
 class Kind(StrEnum):
-    """What an emitted token is to the draft of its round."""
+    """How an emitted token relates to the draft of its round."""
 
     ACCEPTED = "accepted"
     CORRECTED = "corrected"
-    """The model's own, in place of what it refused."""
+    """The model's own token, in place of refused ones."""
     BONUS = "bonus"
-    """The model's own, after a draft that was accepted to its end."""
+    """The model's own token, after a draft that was accepted to its end."""
     PLAIN = "plain"
-    """The model's own in a round without a draft."""
+    """The model's own token, in a round without a draft."""
     UNTOLD = "untold"
-    """Written by something that does not tell."""
+    """Unknown: written by another library."""
 
     @classmethod
     def of(cls, source: str, drafted: float, refused: float) -> Kind:
-        """Of a token with a source (or "") in a round that drafted so many and was refused or not."""
+        """The kind of a token with a source (or ""), in a round with so many drafted nodes that was refused or not."""
         if source:
             return cls.ACCEPTED
         if not drafted:
@@ -91,7 +89,7 @@ class Kind(StrEnum):
 
 
 class Settled(NamedTuple):
-    """One token, the node that it follows, the node of the draft that carries it (if any), and what it is."""
+    """A decided token, the node that it follows, the node of the draft that carries it (if any), and its kind."""
 
     token: int
     node: int
@@ -109,9 +107,9 @@ def judge(
 ) -> Generator[int, Distribution, Verdict]:
     """Walk the tree from the root and emit the target's tokens.
 
-    Yields each node that it walks to and is sent the law there, directly before the token is settled: processors that
+    Yields each node that it reaches and is sent the law there, directly before the token is decided: processors that
     keep state see plain decoding's sequence of calls. ``index`` is the sequence index of the first token. ``emit``
-    commits a token and says whether the sequence ends with it.
+    commits a token and returns whether the sequence ends with it.
     """
     node, path, tokens = ROOT, list[int](), list[int]()
     while True:

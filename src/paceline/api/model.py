@@ -183,4 +183,4 @@ def load(
         with_tokenizer=tokenizer is None,
     )
     tokenizer = own if tokenizer is None else tokenizer
-    return LanguageModel(target, Vocabulary.of(tokenizer) if tokenizer is not None else None)
+    return LanguageModel(target, Vocabulary(tokenizer) if tokenizer is not None else None)

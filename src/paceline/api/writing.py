@@ -22,7 +22,7 @@ from paceline.engine.serial import run
 from paceline.errors import InputError
 from paceline.law import Sampling
 from paceline.targets.base import SPARE_ROWS, Rows
-from paceline.targets.forked import use
+from paceline.targets.forked import note_use
 from paceline.targets.lending import KeptRows
 from paceline.verify import Rule
 from paceline.vocabulary import StopStrings, TextStream
@@ -79,7 +79,7 @@ class Writing:
     """
 
     def __init__(self, lm: LanguageModel, prompt: Prompt, number: int, settings: Settings, sampling: Sampling) -> None:
-        use()
+        note_use()
         self._lm = lm
         self._prompt = lm.encode(prompt)
         ending = Ending(

@@ -22,7 +22,7 @@ from paceline.errors import InputError
 from paceline.targets.base import Request, Rows
 from paceline.targets.hf.lean import Lean
 from paceline.targets.hf.packed import PackedLinear
-from paceline.targets.hf.path import Path
+from paceline.targets.hf.path import ForwardPath
 from paceline.targets.hf.target import HFTarget
 from paceline.tree import EMPTY, DraftTree
 
@@ -124,9 +124,9 @@ def forwards(
         target.paths = before
 
 
-def paths_of(target: HFTarget) -> dict[str, list[Path]]:
+def paths_of(target: HFTarget) -> dict[str, list[ForwardPath]]:
     """The model as transformers computes it, the same without its layers, and that recorded."""
-    found: dict[str, list[Path]] = {"own": [target.own]}
+    found: dict[str, list[ForwardPath]] = {"own": [target.own]}
     lean = next((path for path in target.paths if isinstance(path, Lean)), None)
     if target.fixed is not None:
         lean = target.fixed.lean

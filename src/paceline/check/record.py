@@ -116,7 +116,7 @@ def row_faults(recording: Recording) -> tuple[str, ...]:
     target = recording.target
     if not isinstance(target, HFTarget) or target.switch is not None:
         return ()
-    own = target.unassisted(torch.from_numpy(recording.tokens[:-1]))[recording.start - 1 :].double()
+    own = target.own.unassisted(torch.from_numpy(recording.tokens[:-1]))[recording.start - 1 :].double()
     limit = ROUNDING.get(target.dtype, 0.2) * recording.scale
     for name, rows in (("one at a time", recording.narrow), ("sixteen at a time", recording.wide)):
         gap = float((torch.stack(rows).double() - own).abs().amax(dim=-1).median())

@@ -153,7 +153,7 @@ def _methods(lm: LanguageModel, specs: list[str], draft_model: str | None) -> li
 
 
 def _lines(profile: Profile, methods: list[Acceptance]) -> Iterator[str]:
-    yield f"{profile.setup.told}, weights {profile.setup.fingerprint}"
+    yield f"{profile.setup.summary}, weights {profile.setup.fingerprint}"
     for method in methods:
         yield ""
         head = (method.method, "ms per round", "tokens per round", "tokens/s", "")

@@ -44,7 +44,7 @@ from paceline.dictionary.packing import Length, Sizes, pack, unpack
 from paceline.errors import DamagedFile, InputError, MissingPackage
 from paceline.files import write_whole
 from paceline.files.reading import open_file, parse
-from paceline.files.shape import Within, shaped
+from paceline.files.shape import Bounds, shaped
 from paceline.vocabulary import Vocabulary
 
 MAGIC = b"PACEDICT"
@@ -75,7 +75,7 @@ class DictionaryHeader(Sizes):
     language: str
     order: Length
     """Words of an n-gram at most."""
-    min_probability: Annotated[float, Within(0, 1)]
+    min_probability: Annotated[float, Bounds(0, 1)]
     corpus: Mapping[str, Any] = field(default_factory=dict)
     """The corpus that it was built from: fingerprint, words, documents, bytes, n-grams."""
     licence: str = ""

@@ -20,14 +20,14 @@ from numpy.typing import NDArray
 
 from paceline.dictionary.entries import Entries, ascending, different
 from paceline.dictionary.statistics import LONGEST, NOWHERE, Indices, Tokens, hashed
-from paceline.files.shape import Within
+from paceline.files.shape import Bounds
 
 COLUMNS = np.arange(LONGEST)
 MOST = 1 << 24
 """Entries, completions and different tokens at most."""
-Number = Annotated[int, Within(0, MOST)]
-TokenNumber = Annotated[int, Within(0, MOST * LONGEST)]
-Length = Annotated[int, Within(1, LONGEST)]
+Number = Annotated[int, Bounds(0, MOST)]
+TokenNumber = Annotated[int, Bounds(0, MOST * LONGEST)]
+Length = Annotated[int, Bounds(1, LONGEST)]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,7 +37,7 @@ class Sizes:
     entries: Number
     completions: Number
     """Different ones."""
-    highest: Annotated[int, Within(0, 2**31 - 1)]
+    highest: Annotated[int, Bounds(0, 2**31 - 1)]
     """The highest token id."""
     longest_prefix: Length
     longest_completion: Length

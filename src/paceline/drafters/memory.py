@@ -16,7 +16,7 @@ from threading import Lock
 from paceline.drafters.endings import NONE, Endings
 from paceline.drafters.tokenfile import SIZE, Header, read_header, width_of
 from paceline.errors import DamagedFile, InputError
-from paceline.files import alone, named, write_whole
+from paceline.files import exclusive, naming, write_whole
 from paceline.files.reading import read_file
 from paceline.vocabulary import Vocabulary
 
@@ -94,7 +94,7 @@ class Memory:
         """Write the memory to its file, all of it or nothing."""
         if self._file is None or not self._fresh:
             return
-        with self._writing, named(self._file), alone(Path(self._file)):
+        with self._writing, naming(self._file), exclusive(Path(self._file)):
             fresh = self._fresh
             theirs = self._others(self._file)
             with self._lock:

@@ -1,21 +1,21 @@
-"""Files: the cache folder; reading files of others; writing, whole and by one process at a time; how a process ends."""
+"""Files: the cache folder, reading untrusted files, writing whole files by one process at a time, SIGTERM."""
 
 from paceline.files.cache import CACHE, cache_folder
 from paceline.files.ending import Terminated, terminable
-from paceline.files.locks import alone
+from paceline.files.locks import exclusive
 from paceline.files.outputs import check_apart, check_folder, check_output
-from paceline.files.writing import claimed, named, partial, remove_left, workplace, write_whole
+from paceline.files.writing import claimed, naming, partial, remove_left, workplace, write_whole
 
 __all__ = [
     "CACHE",
     "Terminated",
-    "alone",
     "cache_folder",
     "check_apart",
     "check_folder",
     "check_output",
     "claimed",
-    "named",
+    "exclusive",
+    "naming",
     "partial",
     "remove_left",
     "terminable",

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from filelock import FileLock, Timeout
 
-__all__ = ["LOCK", "LOCKS", "Timeout", "alone", "locked"]
+__all__ = ["LOCK", "LOCKS", "Timeout", "exclusive", "locked"]
 
 LOCK = ".paceline.lock"
 """The lock of a folder, in it."""
@@ -37,7 +37,7 @@ def locked(file: Path, *, wait: bool = False) -> Iterator[None]:
 
 
 @contextmanager
-def alone(path: Path) -> Iterator[None]:
+def exclusive(path: Path) -> Iterator[None]:
     """Read, change and replace a file while other threads and processes that ask for the same wait. The lock is a file
     beside it, because the file itself is replaced."""
     place = Path(os.path.realpath(path))

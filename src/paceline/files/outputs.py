@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterable
 from pathlib import Path
 
 from paceline.errors import InputError
-from paceline.files.writing import is_left, named, workplace
+from paceline.files.writing import is_left, naming, workplace
 
 READ = frozenset(
     {
@@ -23,7 +23,7 @@ def check_output(path: Path | None, inputs: Iterable[Path] = ()) -> None:
     if path is None:
         return
     place = Path(os.path.realpath(path))
-    with named(path):
+    with naming(path):
         if place.is_dir():
             raise InputError(f"cannot write {path}: it is a folder; name a file")
         if os.path.lexists(place) and not place.is_file():

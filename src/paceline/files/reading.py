@@ -1,7 +1,7 @@
-"""Reading files of others: only ordinary files, and never more than a stated number of bytes.
+"""Reading untrusted files: only ordinary files, and never more than a given number of bytes.
 
-A device may have no end and a pipe may have no writer, so neither is opened. A file that is larger than anything of its
-kind is refused before it takes memory.
+A device may have no end and a pipe may have no writer, so neither is opened. A file that is too large for its kind is
+refused before it takes memory.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""JSON values checked against a type and made into it: a dataclass, a tuple of numbers, a mapping.
+"""JSON values checked against a type and converted to it: a dataclass, a tuple of numbers, a mapping.
 
 A value that does not fit is a ValueError that names the field, as in ``'timings[3].seconds' is 'x'``. So a damaged file
-is refused where it is read, and later code never meets a text in place of a number, a NaN, or a number so large that
+is refused where it is read, and later code never gets a text in place of a number, a NaN, or a number so large that
 sums of it overflow.
 """
 
@@ -30,21 +30,21 @@ PLAIN: dict[Any, frozenset[type]] = {
     bool: frozenset({bool}),
     NoneType: frozenset({NoneType}),
 }
-"""A type -> the types of values that count as it: a whole number of seconds is written without its point."""
+"""A type -> the types of values that fit it: a whole number of seconds is written without a decimal point."""
 
 
 @dataclass(frozen=True)
-class Within:
+class Bounds:
     """Bounds of a number."""
 
     least: float
     most: float = LARGEST
 
 
-Count = Annotated[int, Within(0)]
-Amount = Annotated[float, Within(0)]
-LogProbability = Annotated[float, Within(-math.inf)]
-ANY = Within(-LARGEST)
+Count = Annotated[int, Bounds(0)]
+Amount = Annotated[float, Bounds(0)]
+LogProbability = Annotated[float, Bounds(-math.inf)]
+ANY = Bounds(-LARGEST)
 
 
 def shaped(kind: type[T], value: Any) -> T:
@@ -140,7 +140,7 @@ def _hints(kind: Any) -> dict[str, Any]:
 
 
 def _check_known(kind: Any, value: Mapping[str, Any], where: str) -> None:
-    """Check the declared fields of an object that may have others."""
+    """Check the declared fields of an object that may have more."""
     for name, hint in _hints(kind).items():
         required = get_origin(hint) is Required
         if name in value:
@@ -160,9 +160,9 @@ def _made_key(hint: Any, name: str, where: str) -> Any:
 
 
 def _all_made(hint: Any, values: list[Any], name: Callable[[int], str]) -> list[Any]:
-    """Lists of thousands of numbers are checked at once, not one by one."""
+    """All items of one type. Lists of thousands of numbers are checked at once, not one by one."""
     kind, bounds = get_args(hint) if get_origin(hint) is Annotated else (hint, ANY)
-    if kind not in PLAIN or not isinstance(bounds, Within):
+    if kind not in PLAIN or not isinstance(bounds, Bounds):
         return [_made(hint, value, name(place)) for place, value in enumerate(values)]
     if not set(map(type, values)) <= PLAIN[kind]:
         place = next(place for place, value in enumerate(values) if type(value) not in PLAIN[kind])
@@ -171,7 +171,7 @@ def _all_made(hint: Any, values: list[Any], name: Callable[[int], str]) -> list[
     return values
 
 
-def _check_plain(kind: Any, values: list[Any], bounds: Within, name: Callable[[int], str]) -> None:
+def _check_plain(kind: Any, values: list[Any], bounds: Bounds, name: Callable[[int], str]) -> None:
     """Numbers must be within their bounds, texts must be writable."""
     if kind is str and values:
         _check_texts(values, name(0))
@@ -191,7 +191,7 @@ def _check_texts(texts: Iterable[str], where: str) -> None:
 
 
 def _check_opaque(value: Any, where: str, depth: int) -> None:
-    """A value that is only shown: not nested too deep, of numbers and texts that can be shown."""
+    """Check a value of any type, which is only shown: it is not nested too deep, and its texts are writable."""
     if depth > DEEPEST:
         raise ValueError(f"{where!r} is nested too deep")
     if isinstance(value, dict):

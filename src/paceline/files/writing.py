@@ -1,7 +1,7 @@
-"""Writing files all or nothing, whatever ends the process, and writing into a folder by one process at a time.
+"""Atomic file writes, and folders that one process at a time writes into.
 
-An unfinished file stands in a folder beside its place. That folder has a name of Paceline's and is locked as long as
-its process lives, so the next writer recognises what a killed process left, and removes it.
+An unfinished file is in a folder of its own beside its destination. That folder has a name of Paceline's and is locked
+as long as its process lives, so the next writer recognises what a killed process left, and removes it.
 """
 
 from __future__ import annotations
@@ -26,17 +26,16 @@ from paceline.files.locks import LOCK, LOCKS, Timeout, locked
 HOST = f"{zlib.crc32(platform.node().encode(errors='replace')):08x}"
 UNFINISHED = re.compile(r"\.paceline-(?P<host>[0-9a-f]{8})-[0-9a-f]{12}\.partial")
 UNUSED = 7 * 24 * 3600.0
-"""Seconds after which an unfinished folder of another host is removed, whose locks may be unknown here."""
+"""Seconds after which an unfinished folder of another host is removed; its locks may be unknown here."""
 UNLOCKED = 60.0
-"""Seconds after which one of this host is removed that was never locked."""
-
+"""Seconds after which an unfinished folder of this host without a lock is removed."""
 TRIES = 100
-"""How often a folder is made that other processes remove in between."""
+"""Attempts to make a folder that other processes remove meanwhile."""
 
 
 @contextmanager
-def named(path: str | Path) -> Iterator[None]:
-    """Errors of writing name this path, which a full disk does not do; errors at other files stay as they are."""
+def naming(path: str | Path) -> Iterator[None]:
+    """Make write errors name this path, also those of a full disk; errors of other files stay as they are."""
     try:
         yield
     except UnwritableFile:
@@ -66,7 +65,7 @@ def partial(path: str | Path, *, sync: bool = False) -> Iterator[Path]:
     """An empty file to fill, which replaces ``path`` when no error occurred. A link stays a link, and a file keeps its
     permissions. With ``sync`` it survives a power cut."""
     place = Path(os.path.realpath(path))
-    with named(path), workplace(place.parent) as work:
+    with naming(path), workplace(place.parent) as work:
         fresh = work / place.name
         fresh.touch()
         mode = stat.S_IMODE((place if place.exists() else fresh).stat().st_mode)
@@ -130,7 +129,7 @@ def is_left(name: str) -> bool:
 
 
 def _remove(path: Path) -> None:
-    """A lock that can be taken says that no process of this host writes here. One that is missing may be taken next."""
+    """Remove a lock or an unfinished folder if no process of this host holds its lock."""
     found = path.lstat()
     if stat.S_ISREG(found.st_mode):
         if LOCKS.fullmatch(path.name) and not found.st_size:
@@ -149,6 +148,6 @@ def _remove_empty(folder: Path) -> None:
 
 
 def _belongs(other: Path, path: Path) -> bool:
-    """Whether an error at the other path is one of writing this one: in it, in its folder, or in what is unfinished."""
+    """Whether an error at the other path belongs to writing this one: it is this path, its folder, or unfinished."""
     place = Path(os.path.realpath(path))
     return other in (path, place, *place.parents) or any(map(is_left, other.parts))

@@ -1,43 +1,43 @@
-"""Which few tokens of a row can still win the race for it, found where the row lies.
+"""The few tokens of a row that can still win the race, found on the row's device.
 
-The race compares an exponential over a weight of every token that survives the warps: 150,000 of each, to choose one.
-Nearly all lose by far, and that shows without computing either. So the row stays on its device; a handful of ids and
-scores cross to the host, and the race among them is the race among all, bit by bit.
+The race compares exponential over weight for every token that survives the warps: 150,000 of each, to choose one token.
+Nearly all lose by far, which can be shown without computing either. So the row stays on its device, a few ids and
+scores are copied to the host, and the race among them has the winner of the race among all, bit by bit.
 
 Let x be a row of scores, m the greatest, T the temperature. As `warp` and `race` compute them in float64, token *j* has
 the weight ``w_j = exp((x_j - m) / T)``, the exponential ``E_j = -log u_j`` of its public uniform, and the time
 ``E_j / w_j``. Of the tokens that survive the warps the one of least time wins, the lowest id among equals.
 
-**A bound.** Some tokens in the `HEAVY` blocks of `BLOCK` ids with the greatest scores survive for certain. Let V be the
-least time among those. The winner's time is at most V.
+**A bound on the time.** Some tokens in the `HEAVY` blocks of `BLOCK` ids with the greatest scores certainly survive.
+Let V be the least time among those. The winner's time is at most V.
 
-**Luck.** So the winner has ``E_j <= V w_j <= V w_b``, where ``w_b`` is the greatest weight in its block, and
-``u_j >= exp(-V w_b)``. A uniform is made of bits; the upper 32 of them, as a whole number, are then at least
-``2^32 exp(-V w_b) - 1``. A light token can win only if its bits begin with many ones. Upper words are whole numbers,
-the same on every machine, and need no logarithm. Comparing them with one number for each block leaves about as many
-tokens as V times the sum of ``w_b`` over all tokens: some dozens of a usual row, some thousands of a flat one.
+**A bound on the noise.** So the winner has ``E_j <= V w_j <= V w_b``, where ``w_b`` is the greatest weight in its
+block, and ``u_j >= exp(-V w_b)``. The upper 32 bits of its uniform, as a whole number, are then at least ``2^32
+exp(-V w_b) - 1``: a token of little weight can win only if its bits begin with many ones. These upper words are whole
+numbers, the same on every machine, and need no logarithm. Comparing them with one number for each block leaves about as
+many tokens as V times the sum of ``w_b`` over all tokens: some dozens of a usual row, some thousands of a flat one.
 
-**Cuts.** The best token always survives top-k and min-p. Another one counts as certain if its score is among the k
-best, and its weight above min-p by a margin. Of those that cross, the host computes the weights again and keeps what
-the warps keep: both cuts are about a token's own score and weight, once the k-th score is known.
+**Top-k and min-p.** The best token always survives both. Another token is certain if its score is among the k best and
+its weight above min-p by a margin. For the tokens that are copied, the host computes the weights again and keeps what
+the warps keep: both cuts depend on a token's own score and weight, once the k-th score is known.
 
 **Top-p.** A token is in the nucleus if the weights before it, greatest first, sum to less than p times the sum of all.
 A heavy token whose score is above those of all other blocks has only heavy tokens before it, and the sum of all is at
-least the sum of the heavy ones; where that suffices, it survives for certain. Those that cross are held against the
-nucleus in the order of their times until one is inside: it wins. The sums for that are computed on the device. Where
-they leave a doubt, or no heavy token is certain, the whole row decides.
+least the sum of the heavy ones; where that suffices, it certainly survives. The tokens that are copied are compared
+with the nucleus in the order of their times until one is inside: it wins. The sums for that are computed on the device.
+Where their rounding leaves it open, or no heavy token is certain, the whole row decides.
 
-**Rounding.** Everything on the device is float64, and a bound or a sum is off by far less than `MARGIN`, by which all
-of them are widened. Weights below `NOTHING` play no part: where the best token is certain V is below 2^6, and no
-uniform is closer to 1 than ``2^-53``; beside a nucleus they are nothing. (An upper word of 0 makes V infinite; then the
-whole row decides.) Exponents of all others are at most 60 in
-size, so these weights are right to within ``2^-45``, and sums of N weights to within ``N 2^-53`` more, whatever their
-order. Uniforms enter V as if the bits below the upper 32 were zeros, which only makes V greater. Cutting a number of up
-to 2^32 to a whole one costs 1 and computing it less than 1, so 2 are taken off. Two tokens whose weights might be equal
-once they are rounded are taken in either order.
+**Rounding.** Everything on the device is float64. The error of a bound or a sum is far below `MARGIN`, by which all of
+them are widened. Weights below `NOTHING` do not matter: where the best token is certain V is below 2^6, and no uniform
+is closer to 1 than ``2^-53``; beside a nucleus they are nothing. (An upper word of 0 makes V infinite; then the whole
+row decides.) Exponents of all others are at most 60 in size, so these weights are right to within ``2^-45``, and sums
+of N weights to within ``N 2^-53`` more, whatever their order. Uniforms enter V as if the bits
+below the upper 32 were zeros, which only makes V greater. Cutting a number of up to 2^32 to a whole one costs 1 and
+computing it less than 1, so 2 are subtracted. Two tokens whose weights might be equal once they are rounded are taken
+in either order.
 
-**On the host** nothing has to cross, and what counts is arithmetic. Top-k, top-p and often min-p leave few tokens that
-are found without noise; otherwise the race is run as above, in numpy.
+**On the host** only arithmetic costs. Top-k, top-p and often min-p leave few tokens, which are found without noise;
+otherwise the same method runs in numpy.
 """
 
 from __future__ import annotations
@@ -60,22 +60,23 @@ HEAVY = 4
 MARGIN = 2.0**-20
 NOTHING = 2.0**-60
 SMALL, LARGE = 4096, 1 << 24
-"""Vocabularies up to the one cross as they are; in sums over more tokens than the other the margin would be thin."""
+"""Rows of vocabularies up to the first are copied whole; for sums over more tokens than the second the margin would be
+too small."""
 WIDE = 1 << 15
-"""From so many ids on, the race on the host takes less time among the lucky ones than among all."""
+"""From this vocabulary size on, the race among the contenders is faster on the host than the race among all."""
 TOGETHER = 1 << 22
-"""Scores of different rows that one `Field` holds: its work arrays take a few hundred MB then."""
+"""Scores, of several rows, in one `DeviceRows`: its work arrays then take a few hundred MB."""
 HOST = "cpu"
 DEVICES = frozenset({HOST, "cuda"})
-"""Those that know float64."""
+"""Devices that have float64."""
 
 Coins = tuple[Noise, int]
-"""Whose noise decides, and at which index of the token list."""
+"""The noise that decides, and the index in the token list."""
 
 
 def contenders(rows: Sequence[torch.Tensor], sampling: Sampling, coins: Sequence[Coins]) -> list[Distribution | None]:
-    """Of adjusted rows ``[vocabulary]`` of one device, whose texts are sampled alike: what those that can win leave of
-    each row's law, or None where the whole row has to decide, or does so faster."""
+    """The law of each adjusted row ``[vocabulary]``, restricted to tokens that can win; None where the whole row has to
+    decide, or does so faster. The rows are on one device and share their settings."""
     size, device = len(rows[0]), rows[0].device.type
     if device not in DEVICES or not SMALL < size <= LARGE:
         return [None] * len(rows)
@@ -84,13 +85,13 @@ def contenders(rows: Sequence[torch.Tensor], sampling: Sampling, coins: Sequence
     found: list[Distribution | None] = []
     for start in range(0, len(rows), at_once := max(1, TOGETHER // size)):
         some = slice(start, start + at_once)
-        found += Field(torch.stack(list(rows[some])), sampling, coins[some]).laws()
+        found += DeviceRows(torch.stack(list(rows[some])), sampling, coins[some]).laws()
     return found
 
 
 @dataclass(frozen=True)
 class Shortlist:
-    """The tokens of one row that can win, ids ascending, on the host; empty where the whole row has to decide."""
+    """The tokens of one row that can win, on the host, ids ascending; empty where the whole row has to decide."""
 
     ids: NDArray[np.int64]
     scores: NDArray[np.float64]
@@ -98,7 +99,7 @@ class Shortlist:
     """The greatest score of the whole row."""
 
     def law(self, sampling: Sampling) -> Distribution:
-        """Those that survive min-p, with the weights that they have in the whole row's law."""
+        """The tokens that survive min-p, with their weights in the whole row's law."""
         check_peak(self.peak)
         weights = tempered(self.scores, self.peak, sampling.temperature)
         kept = np.flatnonzero((weights > 0) & (weights >= sampling.min_p))
@@ -106,7 +107,7 @@ class Shortlist:
 
 
 def on_host(row: torch.Tensor, sampling: Sampling, coins: Coins) -> Distribution | None:
-    """`contenders` of one row in the host's memory."""
+    """`contenders` for one row in the host's memory."""
     if sampling.top_k or sampling.top_p < 1:
         return None
     peak, scores = float(row.max()), row.numpy()
@@ -116,7 +117,7 @@ def on_host(row: torch.Tensor, sampling: Sampling, coins: Coins) -> Distribution
     if ids is None and len(row) < WIDE:
         return None
     if ids is None:
-        ids = _lucky(row, peak, sampling, coins)
+        ids = _reaching(row, peak, sampling, coins)
     return Shortlist(ids, scores[ids].astype(np.float64), peak).law(sampling)
 
 
@@ -130,8 +131,8 @@ def _likely(scores: NDArray[np.floating[Any]], peak: float, sampling: Sampling) 
     return None if np.count_nonzero(above) > len(scores) // 8 else np.flatnonzero(above)
 
 
-def _lucky(row: torch.Tensor, peak: float, sampling: Sampling, coins: Coins) -> NDArray[np.int64]:
-    """The tokens that reach their block's number."""
+def _reaching(row: torch.Tensor, peak: float, sampling: Sampling, coins: Coins) -> NDArray[np.int64]:
+    """The tokens whose noise reaches the bound of their block."""
     noise, index = coins
     maxima = block_maxima(row[None])[0].numpy()
     heavy = np.argpartition(maxima, -HEAVY)[-HEAVY:, None] * BLOCK + np.arange(BLOCK)
@@ -144,8 +145,8 @@ def _lucky(row: torch.Tensor, peak: float, sampling: Sampling, coins: Coins) -> 
     return ids[ids < len(row)] if len(row) % BLOCK else ids
 
 
-class Field:
-    """Adjusted rows ``[rows, vocabulary]`` on any device that knows float64, and what their races have in common."""
+class DeviceRows:
+    """Adjusted rows ``[rows, vocabulary]`` on a device that has float64, whose races are computed together."""
 
     def __init__(self, rows: torch.Tensor, sampling: Sampling, coins: Sequence[Coins]) -> None:
         self._rows, self._sampling, self._coins = rows, sampling, coins
@@ -156,7 +157,7 @@ class Field:
         self._kth = rows.topk(k, dim=1).values[:, -1:] if 0 < k < size else None
 
     def laws(self) -> list[Distribution | None]:
-        """What those that can win leave of each row's law; None where the whole row has to decide."""
+        """Each row's law, restricted to tokens that can win; None where the whole row has to decide."""
         return [self._law(number, short) for number, short in enumerate(self._shortlists())]
 
     def _law(self, number: int, short: Shortlist) -> Distribution | None:
@@ -170,7 +171,7 @@ class Field:
         return self._first_in_nucleus(number, law, np.argsort(times, kind="stable"))
 
     def _shortlists(self) -> list[Shortlist]:
-        """Of each row, in one transfer."""
+        """The shortlist of each row, copied to the host in one transfer."""
         n, size = self._rows.shape
         bound = self._bound()
         unsure = bound == math.inf
@@ -192,11 +193,11 @@ class Field:
         return [Shortlist(*part) for part in parts]
 
     def _logs(self, scores: torch.Tensor) -> torch.Tensor:
-        """Of the weights of ``[rows, some]`` scores."""
+        """The logarithms of the weights of scores ``[rows, some]``."""
         return (scores.double() - self._peaks) / self._sampling.temperature
 
     def _bound(self) -> torch.Tensor:
-        """V of every row, ``[rows, 1]``; infinite where no token is certain."""
+        """V, the bound on the time, of every row, ``[rows, 1]``; infinite where no token is certain."""
         size = self._rows.shape[1]
         most = self._maxima.topk(min(HEAVY + 1, self._maxima.shape[1]), dim=1)
         blocks = most.indices[:, :HEAVY, None] * BLOCK
@@ -214,7 +215,7 @@ class Field:
         return torch.where(certain, heard / weights, math.inf).amin(dim=1, keepdim=True)
 
     def _inside(self, logs: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
-        """Which heavy tokens are in the nucleus if no other token stands before them."""
+        """Which heavy tokens are in the nucleus if only heavy tokens are before them."""
         heaviest = logs.sort(dim=1, descending=True).values
         sums = heaviest.exp().cumsum(dim=1)
         ahead = torch.searchsorted(-heaviest, MARGIN - logs, right=True)
@@ -222,7 +223,7 @@ class Field:
         return before < self._sampling.top_p * sums[:, -1:] * (1 - MARGIN)
 
     def _first_in_nucleus(self, number: int, law: Distribution, order: NDArray[np.int64]) -> Distribution | None:
-        """The first token, in this order, that top-p keeps; None where that is in doubt."""
+        """The first token, in this order, that top-p keeps; None where rounding leaves it open."""
         row = self._rows[number : number + 1]
         logs = ((row.double() - self._peaks[number]) / self._sampling.temperature)[0]
         if self._kth is not None:
@@ -242,7 +243,7 @@ class Field:
 
 
 def _words(coins: Sequence[Coins], size: int, device: torch.device) -> torch.Tensor:
-    """``[rows, blocks * BLOCK]``: the upper words for each row. Rows with the same coins share theirs."""
+    """The upper words ``[rows, blocks * BLOCK]``; drawn once for rows with the same coins."""
     different = {each: number for number, each in enumerate(dict.fromkeys(coins))}
     words = upper_words(list(different), -(-size // BLOCK) * BLOCK, device)
     numbers = [different[each] for each in coins]

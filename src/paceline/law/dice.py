@@ -1,7 +1,7 @@
-"""Who throws the coins of the decoding rules.
+"""The random choices of the decoding rules.
 
-The rules ask three questions and do not know where the answers come from: keyed noise while decoding, an
-enumeration of every outcome in the exact tests.
+The rules make three kinds of choices. While decoding these come from keyed noise, in the exact tests from an
+enumeration of all outcomes.
 """
 
 from dataclasses import dataclass
@@ -14,12 +14,12 @@ from paceline.law.noise import Noise, Stream
 
 
 class Dice(Protocol):
-    """``index`` is the place in the sequence's own token list that is being decided."""
+    """``index`` is the place in the sequence's own token list whose token is chosen."""
 
     @property
     def public(self) -> Noise | None:
-        """The noise that alone decides what `choose` answers, so that tokens which cannot win under it need not be in
-        the law; None where every survivor must be."""
+        """The noise that alone decides `choose`, so that the law may leave out tokens which cannot win under it; None
+        where the law must have every survivor."""
         ...
 
     def choose(self, index: int, law: Distribution) -> int:
@@ -27,17 +27,17 @@ class Dice(Protocol):
         ...
 
     def draw(self, index: int, law: Distribution) -> int:
-        """A residual or bonus token, with coins no draft has seen."""
+        """A residual or bonus token, with noise that no draft has seen."""
         ...
 
     def accept(self, index: int, token: int, chance: Weight) -> bool:
-        """Whether a drafted token is taken, which has probability ``chance`` (1 and above: always)."""
+        """Whether a drafted token is accepted, with probability ``chance`` (1 and above: always)."""
         ...
 
 
 @dataclass(frozen=True)
 class KeyedDice:
-    """Each answer is a function of the noise and of the question, never of the questions asked before."""
+    """Each choice is a function of the noise and of its arguments, and of no earlier choice."""
 
     noise: Noise
 

@@ -62,7 +62,7 @@ class Distribution:
         """The residual ``(p - q)+`` of the two normalised laws, itself left unnormalised.
 
         Its mass is the chance that a token drawn from *q* is refused where *p* is wanted. In float64 equal
-        laws may differ by the rounding of their sums; such a gap counts as none, lest noise be normalised
+        laws may differ by the rounding of their sums; such a gap counts as none, so that rounding is not normalised
         into a law.
         """
         wanted = self.probs

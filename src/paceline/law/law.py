@@ -73,7 +73,7 @@ class Law:
 
 
 class Place(NamedTuple):
-    """A place in a text whose token is to be settled: the text's law, the logits for it and the tokens before it."""
+    """A place in a text whose token is to be chosen: the text's law, the logits there and the tokens before it."""
 
     law: Law
     row: torch.Tensor
@@ -83,10 +83,10 @@ class Place(NamedTuple):
 
 
 def laws(places: Sequence[Place]) -> list[Distribution | Exception]:
-    """The law at each place. Where noise decides, less the tokens that cannot win: the same one wins. Rows of one
-    device that are sampled alike are looked at together. An error is that of its place alone."""
+    """The law at each place. Where noise decides, tokens that cannot win are left out; the winner is the same. Rows of
+    one device with the same settings are computed together. An error belongs to its place alone."""
     found: dict[int, Distribution | Exception] = {}
-    races: dict[object, list[Race]] = {}
+    races: dict[object, list[SampledPlace]] = {}
     for number, place in enumerate(places):
         sampling = place.law.sampling
         if place.noise is None or sampling.greedy:
@@ -97,21 +97,19 @@ def laws(places: Sequence[Place]) -> list[Distribution | Exception]:
             found[number] = scores
             continue
         if sampling.processors and len(places) > 1:
-            scores = scores.clone()  # a processor may answer the next place in the same memory
+            scores = scores.clone()  # a processor may return the next place's scores in the same memory
         warps = sampling.temperature, sampling.top_k, sampling.top_p, sampling.min_p
         alike = *warps, scores.device, scores.dtype, scores.shape
-        races.setdefault(alike, []).append(Race(number, place.law, scores, (place.noise, len(place.tokens))))
+        races.setdefault(alike, []).append(SampledPlace(number, place.law, scores, (place.noise, len(place.tokens))))
     for together in races.values():
-        few = contenders(
-            [race.scores for race in together], together[0].law.sampling, [race.coins for race in together]
-        )
-        for race, law in zip(together, few, strict=True):
-            found[race.number] = _tried(race.law.of_adjusted, race.scores) if law is None else law
+        few = contenders([one.scores for one in together], together[0].law.sampling, [one.coins for one in together])
+        for one, law in zip(together, few, strict=True):
+            found[one.number] = _tried(one.law.of_adjusted, one.scores) if law is None else law
     return [found[number] for number in range(len(places))]
 
 
-class Race(NamedTuple):
-    """A place whose token noise decides, and its adjusted logits."""
+class SampledPlace(NamedTuple):
+    """A place whose token the public noise decides, with its adjusted logits."""
 
     number: int
     law: Law

@@ -30,6 +30,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
+from paceline.errors import InputError
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
@@ -50,23 +52,23 @@ _CHUNK = 20480
 """Tokens at a time: the three work arrays ``[2, chunk / 2]`` then stay in a core's second-level cache."""
 
 FEW = 512
-"""Up to so many tokens what counts is how often numpy is called, beyond it what it does: see `Lanes`."""
+"""Up to this many tokens the number of numpy calls decides the time, beyond it the amount of work: see `Lanes`."""
 
 BLOCK = 128
-"""Tokens that `Noise.reaching` holds against one number."""
+"""Tokens that `Noise.reaching` compares with one number."""
 
 _BLOCKS = 256
-"""Of them at a time: the six work arrays of `_upper_words` then stay in a core's second-level cache."""
+"""Blocks at a time: the six work arrays of `_upper_words` then stay in a core's second-level cache."""
 
 _LANES = 32
 """Work arrays for few tokens come in multiples of this size."""
 
 _KEPT = 16
-"""Places whose public noise is kept: about as many as a draft is deep. At most 160 KB each."""
+"""Places whose public noise is kept, about the depth of a draft. At most 160 KB each."""
 
 
 class Stream(IntEnum):
-    """Who may look at the numbers.
+    """The purposes of noise, each with numbers of its own.
 
     ``TARGET`` is public: it decides the target's own sample, and a drafter that ranks its candidates with
     the same numbers is accepted more often without changing the text. ``ACCEPT`` and ``RESIDUAL`` are
@@ -82,7 +84,7 @@ class Stream(IntEnum):
 
 @dataclass(frozen=True)
 class Noise:
-    """The noise of one sampled sequence; ``sample`` tells several sequences under one seed apart."""
+    """The noise of one sampled sequence; ``sample`` numbers several sequences with one seed."""
 
     seed: int
     sample: int = 0
@@ -90,9 +92,9 @@ class Noise:
 
     def __post_init__(self) -> None:
         if not 0 <= self.seed < 2**64:
-            raise ValueError(f"seed is {self.seed}: choose one from 0 to 2**64 - 1.")
+            raise InputError(f"seed is {self.seed}: choose one from 0 to 2**64 - 1.")
         if not 0 <= self.sample < 2**32:
-            raise ValueError(f"sample is {self.sample}: choose one from 0 to 2**32 - 1.")
+            raise InputError(f"sample is {self.sample}: choose one from 0 to 2**32 - 1.")
 
     def uniform(self, stream: Stream, index: int, ids: Ids, turn: int = 0) -> NDArray[np.float64]:
         """Uniforms in (0, 1) for the tokens ``ids``, in any order, at place ``index`` of the token list."""
@@ -162,8 +164,8 @@ class Noise:
     def _range(self, stream: int, index: int, first: int, last: int) -> tuple[int, Bits]:
         """The first block of a run that holds ``first .. last``, and its tokens' bits in order.
 
-        A place's noise is asked for by drafts of several rounds and then by the target, so the public one is kept a
-        while.
+        Drafts of several rounds and then the target use the noise of a place, so the public noise of recent places is
+        kept.
         """
         known = self._recent.get(index) if stream == Stream.TARGET else None
         if known is not None and known[0] <= first and 2 * (last + 1 - known[0]) <= known[1].size:
@@ -235,8 +237,8 @@ def _spread(bits: Bits, values: NDArray[np.float64]) -> None:
 
 
 class Lanes:
-    """`philox` for few tokens, in work arrays made once: a draft asks for some dozens at a time, in every round for
-    every level, and then each call of numpy costs more than all that it computes.
+    """`philox` for few tokens, in work arrays made once. A draft needs some dozens at a time, in every round for every
+    level; then a call of numpy costs more than its computation.
 
     The even words lie as ``[c2 | c0]`` in 64-bit lanes whose upper halves stay 0, their products as ``[p1 | p0]``, so
     all arrays are one line, which numpy walks fastest; a half of a product is its upper or lower 32 bits, read where

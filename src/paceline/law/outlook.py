@@ -1,9 +1,9 @@
-"""What a drafter makes of its own logits: which tokens the target may choose next, and how likely each.
+"""The law of the next token as a drafter expects it, from its own logits.
 
 The target's settings are applied to the drafter's row, since a target that samples at temperature 0.8 from its ten
-best tokens chooses otherwise than the raw logits say. Two things differ from `Law`. Custom processors are left out:
-they may keep state, and only plain decoding's calls may reach them. And tokens that hardly matter are dropped before
-anything costly is done, which no drafter need be exact about: a wrong guess is refused, never emitted.
+best tokens has another law than the raw logits. Two things differ from `Law`. Custom processors are left out: they may
+keep state, and only the calls of plain decoding may reach them. And negligible tokens are dropped before anything
+expensive is computed: a drafter need not be exact, since a wrong guess is refused and never emitted.
 """
 
 from __future__ import annotations
@@ -37,7 +37,8 @@ Floats = NDArray[np.float64]
 
 
 class Outlook:
-    """One sequence's settings, as a drafter applies them; of greedy decoding, the raw probabilities to rank by."""
+    """One sequence's settings as a drafter applies them. For greedy decoding the law is the raw probabilities, which
+    rank the tokens."""
 
     def __init__(self, sampling: Sampling, prompt_length: int) -> None:
         settings = replace(sampling, processors=())
@@ -47,8 +48,7 @@ class Outlook:
         self._adjustment = lru_cache(maxsize=1)(lambda size: Adjustment(_within(settings, size), prompt_length))
 
     def laws(self, rows: torch.Tensor, texts: Iterable[Ints]) -> list[Distribution]:
-        """The law after each row ``[rows, vocabulary]``; ``texts`` are the tokens before each, one read after the other
-        and only if needed."""
+        """The law of each row of ``[rows, vocabulary]``; ``texts`` are the tokens before each, read only if needed."""
         rows = full_precision(rows.detach())
         if self._sampling.adjusts:
             adjustment = self._adjustment(rows.shape[1])
@@ -56,7 +56,7 @@ class Outlook:
         return [self._law(row) for row in rows.numpy(force=True)]
 
     def _law(self, row: NDArray[np.floating[Any]]) -> Distribution:
-        """Empty where the row says nothing: that the drafter is lost is no mistake of the text."""
+        """Empty where the row has no finite maximum: a drafter's broken row must not end the text."""
         peak = float(row.max())
         if not np.isfinite(peak):
             return NOTHING_LIKELY
@@ -67,7 +67,7 @@ class Outlook:
 
 
 def _within(sampling: Sampling, size: int) -> Sampling:
-    """The settings, less what they say of tokens that the drafter's model does not have."""
+    """The settings without those of tokens that the drafter's model does not have."""
     return replace(
         sampling,
         logit_bias={token: bias for token, bias in sampling.logit_bias.items() if token < size},

@@ -1,4 +1,4 @@
-"""What the user may ask of sampling; checked once, here, so that the law never has to doubt it."""
+"""The settings of sampling, checked once when they are made."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -63,12 +63,6 @@ class Sampling:
         penalises = self.repetition_penalty != 1 or self.presence_penalty != 0 or self.frequency_penalty != 0
         return penalises or bool(self.logit_bias or self.banned or self.processors)
 
-    @property
-    def warps(self) -> bool:
-        """Whether a sampled law is anything but the plain softmax of the adjusted logits."""
-        cuts = self.top_k > 0 or self.top_p < 1 or self.min_p > 0
-        return not self.greedy and (cuts or self.temperature != 1)
-
     def _check_warps(self) -> None:
         _require(
             self.temperature >= 0 and isfinite(self.temperature),
@@ -97,7 +91,7 @@ class Sampling:
 
 
 def require_whole(name: str, value: object) -> None:
-    """A setting that counts something; a truth value counts nothing."""
+    """Refuse a setting that is no whole number; True and False are none."""
     _require(isinstance(value, Integral) and not isinstance(value, bool), f"{name} is a whole number, not {value!r}")
 
 

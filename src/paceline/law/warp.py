@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from paceline.errors import InputError
 from paceline.law.distribution import Distribution
 from paceline.law.settings import Sampling
 
@@ -42,9 +43,9 @@ def warped(row: Row, sampling: Sampling) -> Distribution:
 def check_peak(peak: float) -> None:
     """Without a finite largest score there is nothing to measure the others against, and no law."""
     if peak == -np.inf:
-        raise ValueError("No token is possible here: relax banned or the logits processors.")
+        raise InputError("No token is possible here: relax banned or the logits processors.")
     if not np.isfinite(peak):
-        raise ValueError(f"The largest score is {peak}: the model and its processors must give finite scores.")
+        raise InputError(f"The largest score is {peak}: the model and its processors must give finite scores.")
 
 
 def tempered(row: Row, peak: float, temperature: float) -> Weights:

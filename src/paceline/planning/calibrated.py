@@ -170,7 +170,7 @@ def calibrated(drafter: Drafter, target: Target) -> Calibrated:
         command += ["--threads", str(setup.threads)] if setup.device == "cpu" else ["--device", setup.device]
         command += ["--draft-model", models[0].name] if models else []
         raise InputError(
-            f"there are no measurements of {spec!r} for {setup.told}{known}{why}; make them: {shlex.join(command)}"
+            f"there are no measurements of {spec!r} for {setup.summary}{known}{why}; make them: {shlex.join(command)}"
         )
     return Calibrated(method, profile.curves(method.top))
 

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from paceline.errors import DamagedFile, InputError
-from paceline.files import CACHE, alone, cache_folder, write_whole
+from paceline.files import CACHE, cache_folder, exclusive, write_whole
 from paceline.files.reading import DESCRIPTION, parse, read_file
 from paceline.files.shape import shaped
 from paceline.planning.acceptance import Acceptance
@@ -121,7 +121,7 @@ def load(setup: Setup) -> Profile | None:
     except ValueError as error:
         raise Unreadable(f"the profile {path} is damaged ({error}) and is ignored; {again}") from None
     if profile.setup.digest != setup.digest:
-        raise Unreadable(f"{path} is the profile of {profile.setup.told} and is ignored; {again}")
+        raise Unreadable(f"{path} is the profile of {profile.setup.summary} and is ignored; {again}")
     if dict(profile.versions) != versions():
         old, new = (", ".join(f"{name} {v}" for name, v in v.items()) for v in (profile.versions, versions()))
         raise Unreadable(f"the profile {path} was measured with {old}, not {new}, and is ignored; {again}")
@@ -134,7 +134,7 @@ def update(setup: Setup, change: Callable[[Profile | None], Profile]) -> tuple[P
     path = path_of(setup)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        with alone(path.with_name(setup.digest)):  # the same weights may be kept under another name
+        with exclusive(path.with_name(setup.digest)):  # the same weights may be kept under another name
             try:
                 known = load(setup)
             except Unreadable:

@@ -1,2 +1,2 @@
 """Models whose text must not change. `base` is the contract; each target is a file of its own, imported by name so
-that nobody loads transformers who does not use it."""
+that transformers is loaded only where it is used."""

@@ -1,8 +1,8 @@
-"""What a target is: something that scores the rows of a draft after a cached prefix.
+"""The contract of a target: it scores the rows of a draft behind a cached prefix.
 
-A request names the cached rows of one sequence, the tokens to score after them (the root and the draft's nodes), and
-what the drafter wants to know of them. The answer is lazy: logits stay where the model put them, and only what is
-asked for crosses to the host.
+A request names the cached rows of one sequence, the tokens to score behind them (the root and the draft's nodes), and
+what the drafter wants to know of them. The result is lazy: logits stay on their device, and only what is read is copied
+to the host.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
+from paceline.errors import InputError
 from paceline.tree import DraftTree, Ints, ancestors, is_chain, offsets, rows_of
 
 if TYPE_CHECKING:
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class Want:
-    """What a drafter needs to know of scored rows beyond the tokens; the target computes nothing else.
+    """What a drafter needs of scored rows beyond the tokens; the target computes nothing else.
 
     Hidden states are numbered as transformers numbers them: ``0`` the embeddings, ``i`` the output of layer ``i``
     (the input of the next), and the number of layers the state after the final norm, which the head reads.
@@ -38,12 +39,12 @@ class Want:
     early_exit: int | None = None
     """A layer whose state, sent through the final norm and the head, gives early logits for every row."""
     top: int = 0
-    """How many of the best tokens after each row it will read (`Scores.top`); of a prompt's rows beside `logits`."""
+    """How many of the best tokens after each row will be read (`Scores.top`); of a prompt's rows only with `logits`."""
 
     def __or__(self, other: Want) -> Want:
         exits = {want.early_exit for want in (self, other)} - {None}
         if len(exits) > 1:
-            raise ValueError(
+            raise InputError(
                 f"drafters ask for different early-exit layers {sorted(map(str, exits))}; a forward has one"
             )
         return Want(
@@ -58,13 +59,13 @@ NOTHING = Want()
 
 
 SPARE_ROWS = 64
-"""Room to ask for beyond the text, so that the rows of a draft fit behind it."""
+"""Capacity beyond the text, so that the rows of a draft fit behind it."""
 
 
 class Rows(ABC):
-    """The cached rows of one sequence: `committed` ones, then the `tentative` ones of the last scored request.
+    """The cached KV rows of one sequence: `committed` ones, then the `tentative` ones of the last scored request.
 
-    A target keeps one row per token. ``tokens`` remembers which, so that a later prompt can reuse a common prefix.
+    There is one row per token. ``tokens`` holds the tokens, so that a later prompt can reuse a common prefix.
     """
 
     def __init__(self) -> None:
@@ -83,8 +84,8 @@ class Rows(ABC):
         return self._tokens[self.committed : self.committed + self.tentative]
 
     def note(self, tokens: Ints, held: int = 0) -> None:
-        """Remember the tokens of rows about to be written behind the committed ones and the first ``held`` tentative
-        ones; drops the other tentative rows."""
+        """Note the tokens of rows that are about to be written behind the committed rows and the first ``held``
+        tentative ones; drops the other tentative rows."""
         assert held <= self.tentative, f"{held} tentative rows cannot stay of {self.tentative}"
         start = self.committed + held
         end = start + len(tokens)
@@ -111,13 +112,13 @@ class Rows(ABC):
         self._truncate()
 
     def common_prefix(self, tokens: Ints) -> int:
-        """How many leading tokens of a prompt are cached here already. Does not change the rows."""
+        """How many leading tokens of a prompt are cached here. Does not change the rows."""
         n = min(self.committed, len(tokens))
         differ = np.flatnonzero(self._tokens[:n] != tokens[:n])
         return int(differ[0]) if len(differ) else n
 
     def adopt(self, other: Rows, count: int) -> None:
-        """Hold a copy of the first ``count`` committed rows of another sequence instead of one's own."""
+        """Replace these rows by a copy of the first ``count`` committed rows of another sequence."""
         assert count <= other.committed, f"cannot copy {count} rows of {other.committed}"
         self.rewind(0)
         self.note(other.tokens[:count])
@@ -143,12 +144,15 @@ class Rows(ABC):
         """Give the memory back."""
 
 
+OnEarly = Callable[["torch.Tensor"], None]
+
+
 @dataclass(frozen=True, eq=False)
 class Request:
-    """Score ``tokens`` behind the committed rows. ``parents`` are row numbers; ``-1`` hangs from the cached prefix.
+    """Score ``tokens`` behind the committed rows. ``parents`` are row numbers; ``-1`` is the cached prefix.
 
-    A draft can be scored in several requests, level by level: the first ``held`` tentative rows then stay, are not
-    scored again, and have their parents repeated in front of those of the fresh rows.
+    A draft can be scored in several requests, level by level: the first ``held`` tentative rows then stay and are not
+    scored again; their parents are repeated in front of those of the fresh rows.
     """
 
     rows: Rows
@@ -156,18 +160,20 @@ class Request:
     parents: Ints
     want: Want = NOTHING
     prompt: int = 0
-    """How many leading rows are prompt tokens before the root. None of them is judged, so their logits are computed
-    only if wanted. The root and its draft stand behind the last piece of a prompt; other pieces have no root."""
+    """How many leading rows are prompt tokens before the root. They are not judged, so their logits are computed only
+    if wanted. The root and its draft stand behind the last piece of a prompt; other pieces have no root."""
     held: int = 0
-    on_early: Heard = None
-    """Called by `Target.score` with the early-exit logits of the fresh rows while the forward goes on."""
+    on_early: OnEarly | None = None
+    """Called in the middle of the forward with the early-exit logits of all fresh rows."""
 
     def __post_init__(self) -> None:
         assert len(self.parents) == self.held + len(self.tokens), "held and fresh rows have one parent each"
         assert not (self.held and self.prompt), "rows that are held are a draft's"
 
     @classmethod
-    def of_tree(cls, rows: Rows, root: int, tree: DraftTree, want: Want = NOTHING, on_early: Heard = None) -> Request:
+    def of_tree(
+        cls, rows: Rows, root: int, tree: DraftTree, want: Want = NOTHING, on_early: OnEarly | None = None
+    ) -> Request:
         return cls(rows, *rows_of(root, tree), want, on_early=on_early)
 
     @classmethod
@@ -211,27 +217,8 @@ class Request:
         return self.rows.committed + len(self.parents)
 
 
-OnEarly = Callable[[int, "torch.Tensor"], None]
-"""Called in the middle of a forward: the number of the request, and the early-exit logits of all its fresh rows."""
-
-Heard = Callable[["torch.Tensor"], None] | None
-"""Called with the early-exit logits of one request, if anything is."""
-
-
-def on_early_of(heard: Sequence[Heard]) -> OnEarly | None:
-    """Hands early-exit logits on to the requests that ask for them."""
-    if not any(heard):
-        return None
-
-    def on_early(number: int, logits: torch.Tensor) -> None:
-        if (hear := heard[number]) is not None:
-            hear(logits)
-
-    return on_early
-
-
 class Pending(ABC):
-    """A submitted forward. `result` waits for it: the serial driver at once, an overlapped one drafts meanwhile."""
+    """A submitted forward. The serial driver waits for its `result` at once; an overlapped driver drafts meanwhile."""
 
     @abstractmethod
     def result(self) -> list[Scores]: ...
@@ -249,12 +236,12 @@ class Done(Pending):
 
 @dataclass(frozen=True, kw_only=True)
 class Reach:
-    """What drafts a target can score without one row depending on another (`Target.reach`)."""
+    """The drafts that a target can score without one row depending on another (`Target.reach`)."""
 
     trees: bool = True
     """Whether siblings may be scored together; otherwise chains only."""
     depth: int | None = None
-    """How many tokens a draft may reach past the root; None where nothing limits it."""
+    """The most tokens of a draft in a row; None without a limit."""
     alone: bool = False
     """Whether a forward may hold one sequence only."""
 
@@ -268,7 +255,7 @@ class Target(ABC):
     eos: frozenset[int]
     prefill_chunk: int = 512
     first_token_with_prompt: bool = True
-    """Whether the forward that ends a prompt also brings the first token, without a draft for it."""
+    """Whether the forward that ends a prompt also scores the first token, without a draft for it."""
 
     @property
     @abstractmethod
@@ -277,7 +264,7 @@ class Target(ABC):
 
     @property
     def dtype_name(self) -> str:
-        """As users write it: float32."""
+        """As users write it, for example float32."""
         return str(self.dtype).removeprefix("torch.")
 
     @property
@@ -302,26 +289,26 @@ class Target(ABC):
         raise self._has_none("input embeddings")
 
     def unembed(self, states: torch.Tensor) -> torch.Tensor:
-        """Logits ``[n, vocabulary]`` of states ``[n, width]`` behind the final norm: the output head."""
+        """The output head: logits ``[n, vocabulary]`` of states ``[n, width]`` behind the final norm."""
         raise self._has_none("output head")
 
-    def _has_none(self, what: str) -> ValueError:
-        return ValueError(f"{self.name} shows no {what}; choose a drafter that needs none")
+    def _has_none(self, what: str) -> InputError:
+        return InputError(f"{self.name} shows no {what}; choose a drafter that needs none")
 
     @abstractmethod
     def open(self, capacity: int = 0) -> Rows:
-        """Rows for one sequence, with memory for ``capacity`` tokens set aside."""
+        """Rows for one sequence, with memory for ``capacity`` tokens."""
 
     @abstractmethod
-    def submit(self, requests: Sequence[Request], on_early: OnEarly | None = None) -> Pending:
+    def submit(self, requests: Sequence[Request]) -> Pending:
         """Score several requests, each of its own sequence, in as few forwards as the model allows."""
 
     def score(self, requests: Sequence[Request]) -> list[Scores]:
         """`submit`, and wait for the result."""
-        return self.submit(requests, on_early_of([request.on_early for request in requests])).result()
+        return self.submit(requests).result()
 
     def reach(self, position: int) -> Reach:
-        """What may be drafted behind a root at ``position``: a row must not depend on what else is in the forward."""
+        """What may be drafted behind a root at ``position``."""
         return Reach()
 
     def prefill_size(self, length: int) -> int:
@@ -329,8 +316,8 @@ class Target(ABC):
         return self.prefill_chunk
 
     def release(self) -> None:
-        """Give back memory that is held for sequences to come. Those that are open keep theirs."""
+        """Give back memory that is kept for later sequences. Open sequences keep theirs."""
 
     @abstractmethod
     def fingerprint(self) -> str:
-        """Names the weights: equal for equal weights, different for different ones."""
+        """Equal for equal weights, different for different ones."""

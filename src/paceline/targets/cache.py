@@ -1,9 +1,9 @@
-"""Keys and values of one sequence: buffers that are written in place and never rebuilt.
+"""Keys and values of one sequence, in buffers that are written in place.
 
 A layer's buffer is ``[1, heads, capacity, width]``. Rows ``0 .. committed`` belong to the text, the rows behind them
 to the draft being scored. Keeping a path moves its rows forward inside the buffer, so a round copies as many rows as
-it accepts and allocates nothing that grows with the context. Sliding-window layers keep every row, too: a window is a
-matter of what attention looks at, and a rewind must find the rows it goes back to.
+it accepts and allocates nothing that grows with the context. Sliding-window layers keep every row too: attention reads
+the window only, and a rewind needs the rows before it.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ from paceline.tree import Ints
 
 
 @contextmanager
-def lasting() -> Iterator[None]:
-    """Without gradients, and outside a caller's inference mode: tensors made there could not be written to later."""
+def persistent_tensors() -> Iterator[None]:
+    """No gradients, and no inference mode of the caller: tensors that are made in it cannot be written to later."""
     with torch.inference_mode(False), torch.no_grad():
         yield
 
 
 @dataclass
 class LayerRows:
-    """The buffers of one layer; allocated when the first row shows their shape, type and device."""
+    """The buffers of one layer; allocated with the shape, type and device of its first rows."""
 
     capacity: int
     keys: torch.Tensor | None = None
@@ -36,7 +36,7 @@ class LayerRows:
     filled: int = 0
 
     def write(self, start: int, keys: torch.Tensor, values: torch.Tensor) -> None:
-        """Put new rows ``[1, heads, n, width]`` at ``start``."""
+        """Write new rows ``[1, heads, n, width]`` at ``start``."""
         end = start + keys.shape[2]
         if self.keys is None or self.values is None:
             capacity = max(self.capacity, end)
@@ -52,7 +52,7 @@ class LayerRows:
 
     @property
     def heads(self) -> int:
-        assert self.keys is not None, "a layer's first rows show how many heads it has"
+        assert self.keys is not None, "a layer has buffers once rows are written"
         return self.keys.shape[1]
 
     def span(self, start: int, end: int) -> tuple[torch.Tensor, torch.Tensor]:
@@ -70,7 +70,7 @@ class LayerRows:
 
 
 def _room(like: torch.Tensor, capacity: int) -> torch.Tensor:
-    with lasting():
+    with persistent_tensors():
         return like.new_empty((*like.shape[:2], capacity, like.shape[3]))
 
 
@@ -81,8 +81,8 @@ def _moved(rows: torch.Tensor, capacity: int, used: int) -> torch.Tensor:
 
 
 class CacheRows(Rows):
-    """The layers of one sequence. ``committed`` is the one truth; what a layer holds beyond it is scratch, so a
-    forward that was interrupted half-way leaves nothing to repair."""
+    """The layers of one sequence. Only the first ``committed`` rows of a layer count, so a forward that was interrupted
+    half-way leaves nothing to repair."""
 
     def __init__(self, capacity: int) -> None:
         super().__init__()
@@ -90,7 +90,7 @@ class CacheRows(Rows):
         self.layers: dict[int, LayerRows] = {}
 
     def write(self, layer: int, keys: torch.Tensor, values: torch.Tensor) -> LayerRows:
-        """Write one layer's share of the rows that were last noted."""
+        """Write the rows that were last noted, in one layer."""
         rows = self.layers.get(layer)
         if rows is None:
             rows = self.layers[layer] = LayerRows(self._capacity)
@@ -122,12 +122,6 @@ class CacheRows(Rows):
         for number, layer in self.layers.items():
             assert layer.filled == expected, f"layer {number} holds {layer.filled} rows, the sequence {expected}"
             assert layer.keys is not None and layer.keys.shape[2] == layer.capacity >= expected
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes set aside for keys and values."""
-        buffers = [b for layer in self.layers.values() for b in (layer.keys, layer.values) if b is not None]
-        return sum(b.nbytes for b in buffers)
 
     def close(self) -> None:
         self.layers.clear()

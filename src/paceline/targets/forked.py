@@ -1,7 +1,7 @@
-"""Whether this process can compute. A fork has none of its parent's threads, and waits for ever for what they held.
+"""Processes that were forked. A fork has none of its parent's threads, and waits for ever for what they held.
 
-Torch's own threads are lost wherever there were several, those of users where another one had used a model. A process
-that was forked before any model was loaded, or from one that computes with a single thread, is like any other.
+A fork loses torch's own threads where there were several, and other threads that were using a model. A process that
+was forked before any model was loaded, or from one that computes with a single thread, can compute.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ import threading
 from paceline.errors import InputError
 
 _users: set[int] = set()
-"""The threads that used a model. A number may come again in another thread, whose fork is then refused in vain."""
+"""The threads that used a model. Another thread may get the same number; its fork is then refused without need."""
 _lost = _would_be_lost = False
 
 
-def use() -> None:
-    """This thread is about to use a model; a ValueError where that would never end."""
+def note_use() -> None:
+    """Note that this thread uses a model; `InputError` in a fork, where computing would never end."""
     if _lost:
         raise InputError(
             "this process was forked from one that had already used a model, so it cannot compute; start it with "

@@ -1,17 +1,17 @@
-"""The hub that models without a folder come from."""
+"""The hub from which models are downloaded."""
 
 from __future__ import annotations
 
 
 def answers() -> bool:
-    """Whether the hub can be reached: asked once, through its own library, so that mirrors, proxies and offline mode
-    are those of the downloads, and as patiently as HF_HUB_ETAG_TIMEOUT says. Where nobody answers, whoever goes on with
-    ``local_files_only`` gets what was downloaded before, or an error at once; the library would ask each file for half
-    a minute. An answer that leads elsewhere, to a page to log in, is one as well."""
+    """Whether the hub can be reached, asked once and through its own library: so mirrors, proxies, offline mode and
+    HF_HUB_ETAG_TIMEOUT are those of the downloads. Where it cannot, ``local_files_only`` finds what was downloaded
+    before, or fails at once; without it the library would wait half a minute for each file. A redirect to a login page
+    counts as an answer."""
     from huggingface_hub import constants, get_session
 
     try:
         get_session().head(constants.ENDPOINT, timeout=constants.HF_HUB_ETAG_TIMEOUT, follow_redirects=False)
-    except Exception:  # the errors of the client beneath, which is another one in every few versions
+    except Exception:  # the library's HTTP client, and so its errors, differ between versions
         return False
     return True

@@ -1,8 +1,8 @@
-"""Rows that are lent out for a text and kept for the next that begins alike: a further turn of a chat, another sample.
+"""KV caches are lent to a text and kept for the next one that begins alike: a further turn of a chat, another sample.
 
-Rows come back whenever a text ends, and one that nobody wanted to the end comes back when the garbage collector finds
-it: at any place of the program, in the middle of a forward, in a thread that holds the very lock. So giving back never
-waits. It lays things on a `Tray`, and whoever holds the lock puts them away.
+Rows are given back when a text ends. An abandoned text gives its rows back in a finalizer: on any thread, in the middle
+of a forward, even on a thread that holds the lock. So `give` never blocks: it appends to a queue (`Tray`) that the
+holder of the lock empties.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ Thing = TypeVar("Thing")
 
 
 class Tray(Generic[Thing]):
-    """A lock, and what was given back while somebody held it."""
+    """A lock with a queue of things that were given back; ``put_away`` is called with each of them under the lock."""
 
     def __init__(self, put_away: Callable[[Thing], None]) -> None:
         self._put_away = put_away
@@ -28,13 +28,13 @@ class Tray(Generic[Thing]):
         self._things: deque[Thing] = deque()
 
     def give(self, thing: Thing) -> None:
-        """Give something back, from anywhere, at any time."""
+        """Give something back; safe in a finalizer."""
         self._things.append(thing)
         self._tidy()
 
     @contextmanager
     def held(self) -> Iterator[None]:
-        """Nobody else moves anything meanwhile, and nothing is put away."""
+        """Hold the lock; nothing is put away meanwhile."""
         try:
             with self._lock:
                 self._empty()
@@ -43,7 +43,7 @@ class Tray(Generic[Thing]):
             self._tidy()
 
     def _tidy(self) -> None:
-        """Put away what lies here, unless somebody holds the lock, who then will."""
+        """Empty the queue, unless the lock is held: its holder empties the queue then."""
         while self._things and self._lock.acquire(blocking=False):
             try:
                 self._empty()
@@ -56,7 +56,7 @@ class Tray(Generic[Thing]):
 
 
 class KeptRows:
-    """The rows of ``limit`` sequences, those lent out included. Several threads may take and give."""
+    """The rows of up to ``limit`` sequences, those lent out included. Several threads may take and give."""
 
     def __init__(self, target: Target, limit: int = 1) -> None:
         self._target = target
@@ -66,12 +66,12 @@ class KeptRows:
         self._tray = Tray(self._keep)
 
     def take(self, tokens: Ints, capacity: int) -> Rows:
-        """Rows to write a text on: the kept ones that hold most of it, or else new ones.
+        """Rows for a text: the kept ones with the longest common prefix, or new ones.
 
-        Rows that would lose more than they serve are left to the text that they were kept for, while there is room for
-        both; new ones then get a copy of the common beginning.
+        While there is room, rows of which less than half would be reused are kept for their own text; new rows then get
+        a copy of the common prefix.
         """
-        with self._tray.held():  # also while rows are copied, lest somebody else takes them and writes over them
+        with self._tray.held():  # also during the copy, so that no other thread takes and overwrites the rows
             best = max(self._spare, key=lambda rows: rows.common_prefix(tokens), default=None)
             full = len(self._lent) + len(self._spare) >= self._limit
             common = 0 if best is None else best.common_prefix(tokens)
@@ -90,11 +90,11 @@ class KeptRows:
         return rows
 
     def give(self, rows: Rows) -> None:
-        """Keep these, unless all rows were given up since they were taken. The oldest go where there are too many."""
+        """Keep these rows, unless `clear` was called since they were taken. Too many: the oldest are closed."""
         self._tray.give(rows)
 
     def clear(self) -> None:
-        """Give the memory of all spare rows back, and do not keep those that are lent out now."""
+        """Close all spare rows, and do not keep those that are lent out now."""
         with self._tray.held():
             old, self._spare = self._spare, []
             self._lent.clear()
@@ -111,5 +111,5 @@ class KeptRows:
             self._spare.pop(0).close()
 
     def __len__(self) -> int:
-        """How many are kept and not lent out."""
+        """Kept rows that are not lent out."""
         return len(self._spare)

@@ -1,4 +1,4 @@
-"""The one door to models that run here: a bundled one by its name, any other by path, hub name or as an object."""
+"""Opening a model that runs here: a bundled one by its name, any other by path, hub name or as an object."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from paceline.errors import InputError
-from paceline.targets.forked import use
+from paceline.targets.forked import note_use
 from paceline.targets.hf.load import load_target, load_tokenizer, named_device, named_dtype
 from paceline.targets.hf.target import HFTarget
 from paceline.targets.pocket.bundle import read_tokenizer
@@ -27,13 +27,12 @@ def open_model(
     trust_remote_code: bool = False,
     with_tokenizer: bool = True,
 ) -> tuple[HFTarget, PreTrainedTokenizerBase | None]:
-    """A probed target with its tokenizer, if it has one and is asked for it; a model that is handed over loaded comes
-    without.
+    """A probed target and its tokenizer, if it has one and ``with_tokenizer``; a loaded model comes without one.
 
-    The names of bundled models win over folders that are called the same; such a folder is reached as ``./pocket``
-    or as a `Path`.
+    The name of a bundled model stands for that model even if a folder is called the same; the folder is reached as
+    ``./pocket`` or as a `Path`.
     """
-    use()
+    note_use()
     if isinstance(model, str) and is_bundled(model):
         if device_map is not None:
             raise InputError(f"{model} is built on one device; give device instead of device_map={device_map}")

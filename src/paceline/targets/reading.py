@@ -1,12 +1,11 @@
-"""The best tokens of many rows of logits, and what normalises them, read at the speed of memory.
+"""The best tokens of many rows of logits, and the rows' normalisers, read at memory bandwidth.
 
-A forward over a draft gives dozens of rows over perhaps 150,000 tokens. Searching each for its ten best, or taking
-150,000 exponentials of each, costs more than a good drafter does in all. So rows pass through a buffer that stays in
-the core's cache, a few at a time, and leave behind the greatest value of every block of `BLOCK` tokens; the k best
-tokens lie in the k blocks of greatest maxima, so only those are searched, and the answer is exact.
+A forward over a draft gives dozens of rows over perhaps 150,000 tokens. Searching each row for its ten best tokens, or
+taking 150,000 exponentials of it, costs more than a good drafter. So rows pass, a few at a time, through a buffer that
+fits a core's cache, and only the maximum of every block of `BLOCK` tokens is stored. The k best tokens are in the k
+blocks of greatest maxima, so only those are searched, and the result is exact.
 
-What normalises a row is *estimated* on the way: a drafter needs it to say how likely a token is, the law of the text
-never does. See `RowBlocks.best`.
+The normaliser is *estimated* in the same pass (`RowBlocks.best`): drafters need it, the law of the text does not.
 """
 
 from __future__ import annotations
@@ -29,21 +28,19 @@ Floats = NDArray[np.float32]
 
 BLOCK = 128
 SMALL = 4096
-"""Vocabularies up to this are read the plain way, and exactly."""
+"""Vocabularies up to this size are read by torch's own functions, and exactly."""
 CHUNK = 1 << 18
-"""Numbers at a time, as float32: the buffers stay in a core's second-level cache."""
+"""Float32 numbers at a time: the buffers stay in a core's second-level cache."""
 
 _SLOPE = 2.0**23 / math.log(2)
 _BIAS = 127 * 2.0**23
 _MEAN = 1.0406844905028039
-"""The mean of ``(1 + f) / 2**f`` for f from 0 to 1: what the estimated exponentials are too large by on average."""
-WORST = 0.04
-"""By what share an estimated exponential can be wrong."""
+"""The mean of ``(1 + f) / 2**f`` for f from 0 to 1: the mean factor of the estimated exponentials."""
 
 
 class Top(NamedTuple):
-    """The ``k`` best tokens of each row before any warp; ``logits - log_z`` are their log-probabilities, as exact as a
-    drafter needs: of a large vocabulary ``log_z`` is wrong by up to 4% of what the tokens beyond the best weigh."""
+    """The ``k`` best tokens of each row before any warp; ``logits - log_z`` are their log-probabilities. With a large
+    vocabulary ``log_z`` is estimated: its error is at most 4% of the weight of all but the best tokens."""
 
     ids: Ints
     logits: Floats
@@ -58,11 +55,11 @@ class RowBlocks:
     maxima: torch.Tensor
     """``[rows, blocks]``, in float32."""
     sums: torch.Tensor | None
-    """``[rows]``: the sums of all estimated exponentials of what is below each row's peak."""
+    """``[rows]``: the sum of the estimated exponentials of logits minus the row's maximum."""
 
     @classmethod
     def of(cls, logits: torch.Tensor, *, summed: bool) -> RowBlocks:
-        """Pass over the rows once; ``summed`` for `best`, which needs the normaliser."""
+        """Read the rows once; ``summed`` for `best`, which needs the normaliser."""
         import torch
 
         rows, size = logits.shape
@@ -89,7 +86,7 @@ class RowBlocks:
         return cls(logits, maxima, sums)
 
     def peaks(self) -> tuple[Ints, Floats]:
-        """The best token of every row, ties to the lowest id, and its logit."""
+        """The best token of every row (of equals the lowest id) and its logit."""
         block = self.maxima.argmax(dim=-1, keepdim=True)
         ids, values = self._within(block)
         best = values.max(dim=-1, keepdim=True)
@@ -98,10 +95,10 @@ class RowBlocks:
     def best(self, k: int) -> Top:
         """The ``k`` best tokens. Their logits are exact. ``log_z`` is estimated:
 
-        A float's bits, read as a whole number, are the binary logarithm of the float but for the curve of its
-        mantissa; so the bits ``(x / log 2 + 127) 2**23`` read as a float are ``exp x``, times ``(1 + f) / 2**f`` for
-        some f between 0 and 1. That factor, divided by its mean, lies within 4% of 1. The best tokens' own
-        exponentials are then put in exactly, so ``log_z`` is wrong by at most 4% of what the other tokens weigh.
+        The bits of a float, read as an integer, are its binary logarithm except for the curve of the mantissa. So the
+        bits ``(x / log 2 + 127) 2**23``, read as a float, are ``exp x`` times ``(1 + f) / 2**f`` for some f between 0
+        and 1. That factor, divided by its mean, is within 4% of 1. The exponentials of the best tokens are then added
+        exactly, so the error of ``log_z`` is at most 4% of the weight of the other tokens.
         """
         import torch
 
@@ -117,7 +114,7 @@ class RowBlocks:
         return Top(ids.gather(1, found.indices).numpy(), found.values.numpy(), log_z.double().numpy())
 
     def _within(self, blocks: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """The ids in the given blocks of each row, and their logits."""
+        """The ids in these blocks of each row, and their logits."""
         ids = (blocks.unsqueeze(-1) * BLOCK + self._steps).flatten(1)
         size = self.logits.shape[1]
         if size % BLOCK == 0:
@@ -133,7 +130,7 @@ class RowBlocks:
 
 
 def _exponentials(logits: torch.Tensor, shift: torch.Tensor, scaled: torch.Tensor, bits: torch.Tensor) -> None:
-    """Fill ``bits`` with those of the estimated exponentials of the logits less their peak, which ``shift`` holds."""
+    """Fill ``bits`` with the bits of the estimated exponentials of logits minus a maximum, which ``shift`` holds."""
     import torch
 
     torch.add(shift, logits, alpha=_SLOPE, out=scaled)
@@ -142,12 +139,12 @@ def _exponentials(logits: torch.Tensor, shift: torch.Tensor, scaled: torch.Tenso
 
 
 def by_blocks(logits: torch.Tensor) -> bool:
-    """Whether rows are worth reading by blocks."""
+    """Whether these rows are read by blocks."""
     return logits.device.type == "cpu" and logits.shape[1] > SMALL and len(logits) > 0
 
 
 def read_peaks(logits: torch.Tensor) -> tuple[Ints, Floats]:
-    """The same as `RowBlocks.peaks`, in one transfer from wherever the rows are."""
+    """The same as `RowBlocks.peaks`, on any device and in one transfer."""
     import torch
 
     best = logits.max(dim=-1)
@@ -156,7 +153,7 @@ def read_peaks(logits: torch.Tensor) -> tuple[Ints, Floats]:
 
 
 def read_plainly(logits: torch.Tensor, k: int) -> Top:
-    """The same as `RowBlocks.best`, with the exact normaliser, and in one transfer from wherever the rows are."""
+    """The same as `RowBlocks.best`, with the exact normaliser, on any device and in one transfer."""
     import torch
 
     wide = logits.float()

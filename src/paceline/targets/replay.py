@@ -1,7 +1,7 @@
-"""A target whose oracle is a text: after the text's own tokens it says the text's next one, and nothing is computed.
+"""A target that replays a text: behind the text's own tokens it predicts the text's next one. Nothing is computed.
 
-Decoding with it counts steps exactly: how many rounds a method needs for a given text, with no model and no noise of
-the clock. Any sampling settings write the text, for a row holds one token that can be.
+Decoding with it counts how many rounds a method needs for a given text, without a model. Any sampling settings write
+the text, since each row has only one possible token.
 
     >>> target = ReplayTarget([[5, 6, 7, 8]], vocab_size=10)
     >>> rows = target.open()
@@ -9,7 +9,7 @@ the clock. Any sampling settings write the text, for a row holds one token that 
     >>> scores.choices()
     array([6, 7, 0])
 
-A row off the text says token 0, and so does one at the text's end, unless there is an end-of-text token to say.
+A row that is not on the text predicts token 0; a row at the text's end the end-of-text token, or 0 if there is none.
 """
 
 from __future__ import annotations
@@ -22,28 +22,27 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from paceline.targets.base import Done, OnEarly, Pending, Request, Rows, Target
+from paceline.errors import InputError
+from paceline.targets.base import Done, Pending, Request, Rows, Target
 from paceline.targets.reading import Floats, Top
 from paceline.targets.scores import Scores
-from paceline.tree import DraftTree, Ints
+from paceline.tree import DraftTree, Ints, is_chain
 from paceline.vocabulary import Vocabulary
 
 __all__ = ["DraftTree", "ReplayRows", "ReplayScores", "ReplayTarget", "Request", "open_vocabulary"]
 
 ELSEWHERE = 0
-"""What a row says that is on no text."""
-AT_ONCE = 1 << 20
-"""Prompt tokens per request: none of them costs anything."""
+"""What a row predicts that is not on the text."""
 
 
 class ReplayRows(Rows):
-    """Rows that hold nothing but their tokens, and which text these have followed so far."""
+    """Rows that hold only their tokens, and the text that these follow."""
 
     def __init__(self) -> None:
         super().__init__()
         self.text: Ints | None = None
         self.followed = 0
-        """How many of the committed tokens are known to be the text's."""
+        """How many committed tokens are known to be the text's."""
 
     def _copy(self, other: Rows, count: int) -> None:
         self._truncate()
@@ -62,14 +61,14 @@ class ReplayRows(Rows):
 
 
 class ReplayTarget(Target):
-    """Says the ``texts``, each from its first token to its last, whichever one the rows have begun. Of texts that begin
-    alike it says the first, so a prompt should be as long as it takes to tell them apart."""
+    """Predicts the one of the ``texts`` that the rows begin with. Of texts that begin alike it takes the first, so a
+    prompt should be long enough to tell them apart."""
 
     first_token_with_prompt = False
-    """Rounds are what a replay counts, and a draft belongs to each of them; a forward costs nothing."""
-
+    """A replay counts rounds, and each of them has a draft."""
     context_length = None
-    prefill_chunk = AT_ONCE
+    prefill_chunk = 1 << 20
+    """Prompt tokens cost nothing."""
 
     def __init__(
         self,
@@ -83,12 +82,11 @@ class ReplayTarget(Target):
         self.texts = [np.array(text, np.int64) for text in texts]
         self.vocab_size = vocab_size
         self.eos = eos
-        self.forwards = 0
         for number, text in enumerate(self.texts, start=1):
             if len(text) == 0:
-                raise ValueError(f"text {number} of {len(self.texts)} to replay is empty")
+                raise InputError(f"text {number} of {len(self.texts)} to replay is empty")
             if text.min() < 0 or text.max() >= vocab_size:
-                raise ValueError(
+                raise InputError(
                     f"text {number} to replay has tokens from {text.min()} to {text.max()}, and the vocabulary "
                     f"{vocab_size} ids; encode it with this vocabulary's tokenizer"
                 )
@@ -100,8 +98,7 @@ class ReplayTarget(Target):
     def open(self, capacity: int = 0) -> ReplayRows:
         return ReplayRows()
 
-    def submit(self, requests: Sequence[Request], on_early: OnEarly | None = None) -> Pending:
-        self.forwards += 1
+    def submit(self, requests: Sequence[Request]) -> Pending:
         return Done([self._score(request) for request in requests])
 
     def fingerprint(self) -> str:
@@ -114,16 +111,16 @@ class ReplayTarget(Target):
         rows = request.rows
         assert isinstance(rows, ReplayRows), "a text is replayed on the rows it opened"
         if request.want.hidden or request.want.early_exit is not None:
-            raise ValueError(f"{self.name} is a text and has no hidden states; drafters that read them need a model")
+            raise InputError(f"{self.name} is a text and has no hidden states; drafters that read them need a model")
         rows.note(request.tokens, request.held)
-        said = self._said(rows, self._text(rows), request.parents)[request.held :]
-        cut = request.prompt if request.prompt < len(said) else 0
-        scores = ReplayScores(request, said, self.vocab_size, slice(cut, len(said)))
-        scores.prompt = ReplayScores(request, said, self.vocab_size, slice(0, cut)) if cut else None
+        predicted = self._predicted(rows, self._text(rows), request.parents)[request.held :]
+        cut = request.prompt if request.prompt < len(predicted) else 0
+        scores = ReplayScores(request, predicted, self.vocab_size, slice(cut, len(predicted)))
+        scores.prompt = ReplayScores(request, predicted, self.vocab_size, slice(0, cut)) if cut else None
         return scores
 
     def _text(self, rows: ReplayRows) -> Ints | None:
-        """The text that the committed rows follow: still the same one, or the first that begins as they do."""
+        """The text that the committed rows follow: the same as before, or the first that begins with them."""
         for text in self.texts if rows.text is None else [rows.text, *self.texts]:
             fresh = rows.followed if text is rows.text else 0
             if np.array_equal(text[fresh : rows.committed], rows.tokens[fresh:]) and self._begun(rows, text):
@@ -132,28 +129,28 @@ class ReplayTarget(Target):
         return None
 
     def _begun(self, rows: ReplayRows, text: Ints) -> bool:
-        """Where nothing is committed yet, the first token must tell which text it is."""
+        """Where nothing is committed yet, the first token decides."""
         return rows.committed > 0 or (len(rows.drafted) > 0 and rows.drafted[0] == text[0])
 
-    def _said(self, rows: ReplayRows, text: Ints | None, parents: Ints) -> Ints:
-        """What every tentative row says: a row is on the text if its parent is and its token is the text's."""
-        said = np.full(len(parents), ELSEWHERE, np.int64)
+    def _predicted(self, rows: ReplayRows, text: Ints | None, parents: Ints) -> Ints:
+        """What every tentative row predicts: a row is on the text if its parent is and its token is the text's."""
+        predicted = np.full(len(parents), ELSEWHERE, np.int64)
         if text is None:
-            return said
+            return predicted
         ahead = text[rows.committed :]
-        if np.array_equal(parents, np.arange(-1, len(parents) - 1)):
+        if is_chain(parents):
             drafted = rows.drafted[: len(ahead)]
             differ = np.flatnonzero(drafted != ahead[: len(drafted)])
             on = int(differ[0]) if len(differ) else len(drafted)
-            said[:on] = [*ahead[1 : on + 1], self._end] if on == len(ahead) else ahead[1 : on + 1]
-            return said
-        depths = np.zeros(len(parents), np.int64)  # rows on the path to one on the text, itself included; 0 off it
+            predicted[:on] = [*ahead[1 : on + 1], self._end] if on == len(ahead) else ahead[1 : on + 1]
+            return predicted
+        depths = np.zeros(len(parents), np.int64)  # of rows on the text; 0 for the others
         for row, (token, parent) in enumerate(zip(rows.drafted.tolist(), parents.tolist(), strict=True)):
             above = 0 if parent < 0 else int(depths[parent])
             if (parent < 0 or above) and above < len(ahead) and token == ahead[above]:
                 depths[row] = above + 1
-                said[row] = ahead[above + 1] if above + 1 < len(ahead) else self._end
-        return said
+                predicted[row] = ahead[above + 1] if above + 1 < len(ahead) else self._end
+        return predicted
 
     @property
     def _end(self) -> int:
@@ -161,21 +158,20 @@ class ReplayTarget(Target):
 
 
 class ReplayScores(Scores):
-    """One token per row. Rows of logits are made when somebody asks for them: 0 for the token, minus infinity for all
-    others."""
+    """One token per row. Rows of logits are made when they are read: 0 for the token, minus infinity for all others."""
 
-    def __init__(self, request: Request, said: Ints, vocab_size: int, rows: slice) -> None:
+    def __init__(self, request: Request, predicted: Ints, vocab_size: int, rows: slice) -> None:
         super().__init__(request, None, rows=rows)
-        self._said = said[rows]
+        self._predicted = predicted[rows]
         self._vocab_size = vocab_size
 
     @cached_property
     def _best(self) -> tuple[Ints, Floats]:
-        return self._said, np.zeros(len(self._said), np.float32)
+        return self._predicted, np.zeros(len(self._predicted), np.float32)
 
     @property
     def logits(self) -> torch.Tensor:
-        return torch.stack([self._row(token) for token in self._said.tolist()])
+        return torch.stack([self._row(token) for token in self._predicted.tolist()])
 
     def row(self, node: int) -> torch.Tensor:
         return self._row(self.choice(node))
@@ -186,18 +182,18 @@ class ReplayScores(Scores):
         return row
 
     def top(self, k: int) -> Top:
-        """The token that is said, then the lowest ids of those that cannot be."""
+        """The predicted token, then the lowest of the other ids."""
         width = min(k, self._vocab_size)
         others = np.arange(width)[None, : width - 1]
-        ids = np.concatenate([self._said[:, None], others + (others >= self._said[:, None])], axis=1)
+        ids = np.concatenate([self._predicted[:, None], others + (others >= self._predicted[:, None])], axis=1)
         logits = np.full(ids.shape, -np.inf, np.float32)
         logits[:, :1] = 0
         return Top(ids, logits, np.zeros(len(ids)))
 
 
 def open_vocabulary(model: str | Path) -> Vocabulary:
-    """The vocabulary of a bundled model, of a folder (one that holds nothing but a tokenizer will do) or of a model on
-    the hub; no weights are read."""
+    """The vocabulary of a bundled model, of a folder that holds at least a tokenizer, or of a model on the hub; no
+    weights are read."""
     from paceline.targets.hf.load import load_tokenizer
     from paceline.targets.pocket.bundle import read_tokenizer
     from paceline.targets.pocket.open import is_bundled
@@ -207,5 +203,5 @@ def open_vocabulary(model: str | Path) -> Vocabulary:
         return Vocabulary(read_tokenizer(read_ballast(model).source if MARK in model else model))
     tokenizer = load_tokenizer(model)
     if tokenizer is None:
-        raise ValueError(f"no tokenizer at {str(model)!r}: neither a folder that holds one nor a model within reach")
+        raise InputError(f"no tokenizer at {str(model)!r}: neither a folder that holds one nor a model within reach")
     return Vocabulary(tokenizer)

@@ -1,10 +1,11 @@
-"""What a target found for the rows of a request; read lazily, so that only what is asked for crosses to the host."""
+"""The scores of a request's rows, read lazily: only what is read is copied to the host."""
 
 from __future__ import annotations
 
 from functools import cached_property
 from typing import TYPE_CHECKING
 
+from paceline.errors import InputError
 from paceline.targets.reading import Floats, RowBlocks, Top, by_blocks, read_peaks, read_plainly
 from paceline.tree import ROOT, Ints
 
@@ -15,14 +16,14 @@ if TYPE_CHECKING:
 
 
 class Scores:
-    """What a target found for the root and the nodes of one request. The root is ``-1``, the first row.
+    """The scores of the root and the nodes of one request. The root is ``-1``, the first row.
 
-    Where the root was scored behind a piece of the prompt, `prompt` holds what was found for the rows of that piece. A
-    request without a root has its prompt's rows here.
+    Where the root was scored behind a piece of the prompt, `prompt` holds the scores of that piece. The scores of a
+    request without a root are those of its piece of the prompt.
     """
 
     prompt: Scores | None = None
-    """What a request for the piece without the root would have brought; None for other requests."""
+    """The scores of the piece of the prompt before the root; None for other requests."""
 
     def __init__(
         self,
@@ -33,8 +34,8 @@ class Scores:
         early: torch.Tensor | None = None,
         rows: slice | None = None,
     ) -> None:
-        """``logits`` ``[rows, vocabulary]``, on the target's device, are None for a prompt whose logits are not wanted.
-        ``rows`` are these scores' share of the request's fresh rows, unless they are all."""
+        """``logits`` ``[rows, vocabulary]``, on the target's device; None for a prompt whose logits are not wanted.
+        ``rows`` are those of the request's fresh rows that are scored here, by default all."""
         share = rows or slice(0, len(request.tokens))
         self.tokens = request.tokens[share]
         self.parents = request.parents[request.held :][share] - share.start
@@ -52,7 +53,7 @@ class Scores:
         hidden: dict[int, torch.Tensor] | None = None,
         early: torch.Tensor | None = None,
     ) -> Scores:
-        """Of the logits of `Request.scored` rows, and of states and early logits of all fresh rows."""
+        """From the logits of `Request.scored` rows and the states and early logits of all fresh rows."""
         n, cut = len(request.tokens), request.prompt
         if not 0 < cut < n:
             return cls(request, logits, hidden=hidden, early=early)
@@ -70,7 +71,7 @@ class Scores:
     def logits(self) -> torch.Tensor:
         """Full logits, root row first, before any warp."""
         if self._logits is None:
-            raise ValueError("logits of prompt rows were not computed; ask for them with Want(logits=True)")
+            raise InputError("logits of prompt rows were not computed; ask for them with Want(logits=True)")
         return self._logits
 
     def row(self, node: int) -> torch.Tensor:
@@ -79,7 +80,7 @@ class Scores:
 
     @cached_property
     def _blocks(self) -> RowBlocks:
-        """The rows by blocks. One pass serves choices and best tokens, where both will be asked for."""
+        """The rows by blocks: one pass for choices and for best tokens."""
         return RowBlocks.of(self.logits.detach(), summed=self._most > 0)
 
     @cached_property
@@ -88,7 +89,7 @@ class Scores:
         return self._blocks.peaks() if by_blocks(self.logits) else read_peaks(self.logits.detach())
 
     def choice(self, node: int) -> int:
-        """The most probable token after a node, ties to the lowest id."""
+        """The most probable token after a node; of equals the lowest id."""
         return int(self._best[0][node - ROOT])
 
     def peak(self, node: int) -> float:
@@ -100,17 +101,15 @@ class Scores:
         return self._best[0]
 
     def top(self, k: int) -> Top:
-        """The ``k`` best tokens of every row, best first, with what turns their logits into log-probabilities.
-
-        Read once for all who ask: as many as the request wanted, and more only if more are asked for.
-        """
+        """The ``k`` best tokens of every row, best first, and the rows' normalisers. As many as the request wanted are
+        read at once and kept; more are read only when asked for."""
         k = min(k, self.logits.shape[-1])
         if self._top is None or self._top.ids.shape[1] < k:
             self._top = self._read(min(max(k, self._most), self.logits.shape[-1]))
         return Top(self._top.ids[:, :k], self._top.logits[:, :k], self._top.log_z)
 
     def read_top(self) -> None:
-        """Read as many of the best tokens as the request wanted, now rather than when `top` asks."""
+        """Read the best tokens that the request wanted now, instead of with the first call of `top`."""
         if self._most and self._logits is not None:
             self.top(self._most)
 

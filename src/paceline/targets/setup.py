@@ -1,4 +1,4 @@
-"""What measured seconds hold for: a machine, and how a target runs on it."""
+"""The setup that measured seconds hold for: a machine, and how a target runs on it."""
 
 from __future__ import annotations
 
@@ -17,18 +17,16 @@ from paceline.targets.base import Target
 
 CPU_INFO = Path("/proc/cpuinfo")
 DIGITS = 16
-"""Of the digest that a setup is known by."""
+"""Of a setup's digest."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Setup:
-    """Everything that seconds depend on and that can be told before a round is timed.
-
-    Versions are no part of what identifies it: a newer library replaces what was measured with the older one.
-    """
+    """Everything that seconds depend on and that is known before a round is timed, except the versions of libraries:
+    what a newer library measures replaces older measurements."""
 
     model: str
-    """Its name, for people; `fingerprint` tells which weights."""
+    """Its name, for people; the fingerprint identifies the weights."""
     fingerprint: str
     device: str
     """The kind: cpu, cuda, mps."""
@@ -41,19 +39,19 @@ class Setup:
 
     @property
     def digest(self) -> str:
-        """Names it: equal for equal setups."""
-        told = {name: value for name, value in asdict(self).items() if name != "model"}
-        return hashlib.sha256(json.dumps(told, sort_keys=True).encode()).hexdigest()[:DIGITS]
+        """Equal for equal setups, different for different ones."""
+        fields = {name: value for name, value in asdict(self).items() if name != "model"}
+        return hashlib.sha256(json.dumps(fields, sort_keys=True).encode()).hexdigest()[:DIGITS]
 
     @property
-    def told(self) -> str:
-        """In a line."""
+    def summary(self) -> str:
+        """In a few words, for people."""
         threads = f", {self.threads} {'thread' if self.threads == 1 else 'threads'}" if self.device == "cpu" else ""
         return f"{self.model} {self.dtype} on {self.processor}{threads}"
 
 
 def versions() -> dict[str, str]:
-    """The libraries whose change changes seconds."""
+    """Versions of the libraries that seconds depend on."""
     try:
         torch = version("torch")
     except PackageNotFoundError:
@@ -63,7 +61,7 @@ def versions() -> dict[str, str]:
 
 @cache
 def processor() -> str:
-    """The processor's own name; the platform's word for it where that is not told."""
+    """The processor's own name, or else the platform's word for it."""
     try:
         lines = CPU_INFO.read_text(encoding="utf8", errors="replace").splitlines()
     except OSError:
@@ -73,7 +71,7 @@ def processor() -> str:
 
 
 def setup_of(target: Target) -> Setup:
-    """Of a target as it stands."""
+    """The setup of a target."""
     import torch
 
     kind = target.device.type
@@ -89,7 +87,7 @@ def setup_of(target: Target) -> Setup:
 
 
 def described(target: Target) -> dict[str, Any]:
-    """What a reader of a measurement must know of the model it was made on."""
+    """The facts about a target that are printed with measurements."""
     import torch
 
     return {

@@ -1,7 +1,7 @@
 """A target that is an explicit conditional table over a few tokens: small enough to enumerate every text it can write.
 
-It is the public test double. A plug-in's author sees within milliseconds whether a drafter keeps the law, and our own
-tests compute output laws exactly. The table answers with log2 weights: with integers there, every probability after
+It is the public test double. The author of a plug-in sees within milliseconds whether a drafter keeps the law, and our
+own tests compute output laws exactly. The table gives log2 weights: if these are integers, every probability after
 every warp is a fraction.
 
     >>> target = TableTarget(lambda history: [0, 1, 2] if len(history) % 2 else [3, 0, 0], vocab_size=3)
@@ -10,8 +10,8 @@ every warp is a fraction.
     >>> scores.choice(-1), scores.choice(0)
     (2, 0)
 
-Its rows store the tokens themselves and every history is read back through them, so a row gathered from the wrong
-place changes what the table answers, as it would in a model.
+Its rows store the tokens, and every history is read from them, so a row gathered from the wrong place changes the
+result as it would in a model.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import torch
 
-from paceline.targets.base import Done, OnEarly, Pending, Request, Rows, Target
+from paceline.targets.base import Done, Pending, Request, Rows, Target
 from paceline.targets.scores import Scores
 from paceline.tree import DraftTree, Ints
 
@@ -34,7 +34,7 @@ Table = Callable[[tuple[int, ...]], Sequence[float]]
 
 
 class TableRows(Rows):
-    """One integer per row: the token, as a model's keys and values would have it."""
+    """One integer per row, the token, in place of a model's keys and values."""
 
     def __init__(self, capacity: int = 0) -> None:
         super().__init__()
@@ -55,9 +55,7 @@ class TableRows(Rows):
         self.cells[self.committed : self.committed + len(rows)] = self.cells[self.committed + rows]
 
     def check(self) -> None:
-        assert (self.cells[: self.committed] == self.tokens).all(), (
-            "a cached row holds another token than it stands for"
-        )
+        assert (self.cells[: self.committed] == self.tokens).all(), "a cached row holds another token than its own"
 
 
 class TableTarget(Target):
@@ -80,7 +78,6 @@ class TableTarget(Target):
         self.context_length = context_length
         self._dtype = dtype
         self.prefill_chunk = prefill_chunk
-        self.forwards = 0
 
     @property
     def dtype(self) -> torch.dtype:
@@ -89,8 +86,7 @@ class TableTarget(Target):
     def open(self, capacity: int = 0) -> TableRows:
         return TableRows(capacity)
 
-    def submit(self, requests: Sequence[Request], on_early: OnEarly | None = None) -> Pending:
-        self.forwards += 1
+    def submit(self, requests: Sequence[Request]) -> Pending:
         return Done([self._score(request) for request in requests])
 
     def _score(self, request: Request) -> Scores:

@@ -1,8 +1,8 @@
-"""Consent to run the Python code that a model or tokenizer brings along (``auto_map`` in its configuration).
+"""Consent to run the Python code of a model or tokenizer (``auto_map`` in its configuration).
 
 Such code can do anything on this machine, so it does not run by default. `paceline.load` takes consent for one model.
-A command's ``--trust-remote-code`` holds for every model and tokenizer that the command opens, however deep in a method
-or a peer the name stands, so it is kept here for as long as the command runs.
+A command's ``--trust-remote-code`` holds for every model and tokenizer that the command opens, also for those named in
+a method or opened by a peer, so it is kept here as long as the command runs.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ _all = False
 
 
 def trusts_all() -> bool:
-    """Whether every model that is opened now may run its own code."""
+    """Whether all models may run their own code now."""
     return _all
 
 
 @contextmanager
 def trusting(everything: bool) -> Iterator[None]:
-    """Give or withhold consent for all models, in all threads of this process."""
+    """Give or refuse consent for all models inside, in all threads of this process."""
     global _all
     before, _all = _all, everything
     try:

@@ -6,7 +6,7 @@ Two promises, for every sequence of ids, sensible or not:
   with `finish` it is all of it;
 - no half characters: bytes wait until they make a character, or until no continuation can make them one.
 
-How early text is certain follows from how a tokenizer repairs bytes that are no text:
+When text is certain depends on how a tokenizer repairs invalid bytes:
 
 - byte-level decoders put one U+FFFD for each maximal invalid stretch and go on at the next possible character, so every
   character is certain with its last byte;
@@ -15,7 +15,7 @@ How early text is certain follows from how a tokenizer repairs bytes that are no
   kind ends it, and a run that has gone wrong is returned at once, byte by byte. `unsettled` shows the characters that
   wait.
 
-An opaque decoder promises nothing of the kind, so with one both promises hold for ordinary text only.
+An opaque decoder gives no such guarantees, so with one both promises hold for ordinary text only.
 """
 
 from __future__ import annotations
@@ -169,10 +169,10 @@ class PieceText:
 class OpaqueText:
     """The text of tokens whose decoder only decodes sequences: differences of decodes.
 
-    Each step decodes a window that reaches back over the tokens of the last returned text, so that the decoder sees
-    what joins old and new, and that starts where a returned text ended, hence between two characters. `finish` decodes
-    everything once and returns what the steps have left: the whole is the decoder's own wherever its text only ever
-    grows at the end. What else a decoder may do cannot be known early.
+    Each step decodes a window that includes the tokens of the last returned text, so that the decoder joins old and new
+    text. The window starts where a returned text ended, hence between two characters. `finish` decodes everything once
+    and returns the rest: the whole is the decoder's own text if that only ever grows at the end. What else a decoder
+    does cannot be known early.
     """
 
     __slots__ = ("_decode", "_ids", "_known", "_returned", "_start", "_window")

@@ -10,9 +10,8 @@ Of several stop strings the one that ends first wins; of those that end together
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, NamedTuple, Self
+from typing import TYPE_CHECKING, NamedTuple
 
 from paceline.errors import InputError
 from paceline.vocabulary.detokenize import Detokenizer
@@ -119,11 +118,6 @@ class StopMatcher:
         """The characters that are text only if the sequence ends here. Changes nothing."""
         return self._text.unsettled()
 
-    def copy(self) -> Self:
-        twin = copy.copy(self)
-        twin._text = self._text.copy()
-        return twin
-
     def _read(self, text: str) -> None:
         """Search the certain text and then the characters that still wait for their byte run to end.
 
@@ -185,12 +179,6 @@ class TextStream:
             return ""
         self._held += self._matcher.finish()
         return self._release(0)
-
-    def copy(self) -> Self:
-        """An independent stream in the same state."""
-        twin = copy.copy(self)
-        twin._matcher = self._matcher.copy()
-        return twin
 
     def _release(self, undecided: int) -> str:
         hit = self._matcher.hit

@@ -21,13 +21,13 @@ if TYPE_CHECKING:
 PIECE = 1 << 16
 """Characters of a long text that are encoded at once."""
 CUT = 64
-"""Tokens by which two parts of a text may exceed the whole, where it is cut within a word."""
+"""Extra tokens per cut: a text that is cut within a word may have that many more."""
 DENSEST = 8
-"""Bytes for each token of the context: a text of so many is encoded without a check."""
+"""Bytes per token of the context up to which a text is encoded without a check."""
 FEW = 1 << 20
-"""Bytes that are encoded in any case: a tokenizer may drop some, and have one token for all that it does not know."""
+"""Bytes that are always encoded: a tokenizer may drop bytes, or have one token for all unknown ones."""
 PROBES = 192
-"""Ids of a vocabulary that its tables are tested on."""
+"""Ids of a vocabulary that test its tables."""
 
 
 class Vocabulary:
@@ -47,10 +47,6 @@ class Vocabulary:
                 f"load a fast tokenizer, one with a tokenizer.json"
             )
 
-    @classmethod
-    def of(cls, tokenizer: PreTrainedTokenizerBase) -> Vocabulary:
-        return cls(tokenizer)
-
     @property
     def tokenizer(self) -> PreTrainedTokenizerBase:
         """The tokenizer itself, for calls of transformers."""
@@ -69,7 +65,7 @@ class Vocabulary:
 
     @cached_property
     def specials(self) -> frozenset[int]:
-        """The ids that contribute no text where special tokens are skipped."""
+        """The ids that have no text where special tokens are skipped."""
         added = self._backend.get_added_tokens_decoder().values()
         names = {token.content for token in added if token.special}
         return frozenset(i for i, string in enumerate(self._strings) if string in names)
@@ -104,8 +100,8 @@ class Vocabulary:
         return np.asarray(ids, dtype=np.int64)
 
     def refuse_beyond(self, text: str, limit: int) -> None:
-        """Refuse a text that cannot be as few tokens as a context holds, before encoding takes 100 to 250 times its
-        bytes of memory. A text that is only somewhat too long is refused later, by its tokens."""
+        """Refuse a text that has more tokens than a context for certain, because encoding takes 100 to 250 times its
+        bytes of memory. A text that is only a little too long is refused later, by its tokens."""
         size = len(text.encode(errors="surrogatepass"))
         if size <= max(PIECE, DENSEST * limit):
             return

@@ -1,6 +1,6 @@
-"""A conversation as the text that a model continues.
+"""A conversation rendered as the text that a model continues.
 
-A tokenizer with a chat template renders it; for any other it is a plain transcript
+A tokenizer with a chat template renders it. For any other tokenizer it is a plain transcript
 
     SYSTEM
 
@@ -9,7 +9,7 @@ A tokenizer with a chat template renders it; for any other it is a plain transcr
     User: ...
     Assistant:
 
-and the model has to be stopped before it writes the user's next turn itself.
+and `STOP` keeps the model from writing the user's next turn.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ STOP = f"\n{USER}:"
 
 
 class Rendered(NamedTuple):
-    """A text up to where the next reply begins."""
+    """A conversation's text up to the next reply."""
 
     text: str
     templated: bool
-    """Whether it is the tokenizer's template, which spells the special tokens too; then none may be added."""
+    """Whether the tokenizer's template rendered it, special tokens included; then encoding must not add any."""
 
 
 def render(vocabulary: Vocabulary, messages: Sequence[dict[str, str]]) -> Rendered:
@@ -41,7 +41,7 @@ def render(vocabulary: Vocabulary, messages: Sequence[dict[str, str]]) -> Render
 
 
 def _turn(message: dict[str, str]) -> str:
-    """One turn of a transcript. A reply stands as the model wrote it, with the space that it began with."""
+    """One turn of a transcript. A reply keeps the space that the model wrote in front."""
     match message["role"]:
         case "system":
             return f"{message['content']}\n\n"

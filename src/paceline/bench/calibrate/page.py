@@ -27,7 +27,7 @@ def calibration_page(profile: Profile, methods: Sequence[Acceptance], took: floa
         sizes = ", ".join(f"{method.method} {method.choices[0].nodes}" for method in methods)
         headline = f"Nodes to draft on this machine: {sizes}"
     facts = ", ".join(f"{name} {version}" for name, version in profile.versions.items())
-    more = f"{profile.setup.told}. Measured in {took:.0f} s on {profile.when[:10]}, with {facts}."
+    more = f"{profile.setup.summary}. Measured in {took:.0f} s on {profile.when[:10]}, with {facts}."
     sections = [_section(profile, method, number) for number, method in enumerate(methods, start=1)]
     part = Part("calibration", f"weights {profile.setup.fingerprint}", headline, more, sections)
     return report_page("Calibration", [part], MARK)

@@ -22,9 +22,9 @@ from dataclasses import dataclass
 from typing import Annotated
 
 from paceline.engine.account import Totals
-from paceline.files.shape import Count, Within
+from paceline.files.shape import Bounds, Count
 
-Some = Annotated[int, Within(1)]
+Some = Annotated[int, Bounds(1)]
 
 
 @dataclass(frozen=True)

@@ -18,14 +18,14 @@ from paceline.api.pictures.page import SHOWN, document, token_text
 from paceline.api.pictures.tokens import HALVES
 from paceline.bench.report.blocks import Cell, Part, Section, Tokens
 from paceline.bench.report.charts import look
-from paceline.files.visible import CONTROLS, TURNING
+from paceline.files.visible import CONTROLS, DIRECTIONS
 
 TEMPLATES = Path(__file__).with_name("templates")
 STEPS = (0.5, 0.67, 0.8, 0.91, 0.98, 1.02, 1.1, 1.25, 1.5, 2.0)
 """Between these bounds of speed-ups lie the colours of the heat map, the middle one for no difference."""
 BAR = 8
 EIGHTHS = " ▏▎▍▌▋▊▉█"
-SIGNS = CONTROLS | HALVES | TURNING | dict.fromkeys([0x200E, 0x200F, 0x061C], 0xFFFD) | {0x2028: " ", 0x2029: " "}
+SIGNS = CONTROLS | HALVES | DIRECTIONS | dict.fromkeys([0x200E, 0x200F, 0x061C], 0xFFFD) | {0x2028: " ", 0x2029: " "}
 """In Markdown, characters that turn the direction of text are signs, too: nothing there ends their reach."""
 MARKUP = re.compile(r"([\`*_\[\]#|~$@])")
 

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Required, TypedDict
 
 from paceline.bench.run.record import Verdict
 from paceline.errors import InputError
-from paceline.files.shape import Amount, Count, Within
+from paceline.files.shape import Amount, Bounds, Count
 
 FORMAT = 2
 
@@ -19,7 +19,7 @@ class Recipe(TypedDict, total=False):
     methods: list[str]
     peers: list[str]
     temperature: Amount | None
-    seed: Annotated[int, Within(0, 2**64)]
+    seed: Annotated[int, Bounds(0, 2**64)]
     repeat: Count
     warm: bool
     batch: Count | None

@@ -20,7 +20,7 @@ from paceline.bench.run.record import Record
 from paceline.bench.suites.files import as_lines
 from paceline.bench.suites.prompts import Prompt
 from paceline.errors import InputError
-from paceline.files import check_folder, named, write_whole
+from paceline.files import check_folder, naming, write_whole
 from paceline.files.reading import DESCRIPTION, MOST, damaged, parse, read_file
 from paceline.files.shape import shaped
 
@@ -112,7 +112,7 @@ def go_on(run: Run) -> None:
 
 def add(run: Run, records: Sequence[Record]) -> None:
     """Keep the texts of one unit."""
-    with named(run.path / RECORDS), (run.path / RECORDS).open("a", encoding="utf8") as file:
+    with naming(run.path / RECORDS), (run.path / RECORDS).open("a", encoding="utf8") as file:
         file.write(_lines(records))
         file.flush()
         os.fsync(file.fileno())

@@ -7,7 +7,7 @@ from enum import StrEnum
 from typing import Annotated, Any
 
 from paceline.errors import InputError
-from paceline.files.shape import Amount, Count, LogProbability, Within, shaped
+from paceline.files.shape import Amount, Bounds, Count, LogProbability, shaped
 
 
 class Verdict(StrEnum):
@@ -37,7 +37,7 @@ and 0 of a round that does not."""
 NEW_COLUMNS = "proposed", "rows"
 LATER_COLUMNS = (*NEW_COLUMNS, *EXPECTED)
 """Columns that runs of the first format do not have. ``drafted`` counts what was sent, ``proposed`` what there was."""
-InRound = Annotated[float, Within(0, 2**24)]
+InRound = Annotated[float, Bounds(0, 2**24)]
 """A count of a round, or its seconds."""
 DEEPEST = 2**16
 """Tokens on the longest path of a draft."""

@@ -10,7 +10,7 @@ from pathlib import Path
 from paceline.cli.arguments import Parser, Subparsers
 from paceline.cli.output import print_json, progress, say
 from paceline.errors import InputError, need
-from paceline.files import claimed, named, workplace
+from paceline.files import claimed, naming, workplace
 
 TEXTS = 50
 LOOKED_AT = 4096
@@ -63,7 +63,7 @@ def write_report(folder: Path, files: Iterable[tuple[str, str]]) -> list[str]:
     are removed where this one has none; files of others are never replaced."""
     from paceline.bench.report.whole import TEXTS
 
-    with claimed(folder), named(folder), workplace(folder) as fresh:
+    with claimed(folder), naming(folder), workplace(folder) as fresh:
         names = []
         for name, text in files:
             (fresh / name).parent.mkdir(exist_ok=True)

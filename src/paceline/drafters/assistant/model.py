@@ -49,7 +49,7 @@ class DraftModel:
 
         def read() -> DraftModel:
             target, tokenizer = open_model(name, dtype=kind, device=device)
-            return cls(target, None if tokenizer is None else Vocabulary.of(tokenizer))
+            return cls(target, None if tokenizer is None else Vocabulary(tokenizer))
 
         return _loaded.get((stamp(name), kind, device), read)
 

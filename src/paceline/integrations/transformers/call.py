@@ -24,8 +24,8 @@ from paceline.integrations.transformers.rows import Decoding, GenerateRow, rows_
 from paceline.integrations.transformers.targets import borrowed
 from paceline.law import Sampling
 from paceline.planning.base import Planner
-from paceline.targets.cache import lasting
-from paceline.targets.forked import use
+from paceline.targets.cache import persistent_tensors
+from paceline.targets.forked import note_use
 from paceline.targets.hf.target import HFTarget
 from paceline.verify import Rule
 from paceline.vocabulary import Vocabulary
@@ -61,7 +61,7 @@ def custom_generate(
         raise InputError(f"unknown setting {next(iter(misplaced))!r} of custom_generate; known are {known}")
     return CustomGenerate(
         Settings(method=method, draft_model=draft_model, planner=planner, rule=rule),
-        None if tokenizer is None else Vocabulary.of(tokenizer),
+        None if tokenizer is None else Vocabulary(tokenizer),
     )
 
 
@@ -94,7 +94,7 @@ class CustomGenerate:
     ) -> torch.Tensor | GenerateDecoderOnlyOutput:
         """As transformers calls it. ``stop_strings`` is here because `generate` itself would want a tokenizer for them,
         which it loses on its way to a callable; so it leaves them to us."""
-        use()
+        note_use()
         withheld = withheld_by_generate()
         refuse(model, generation_config, model_kwargs)
         refuse_companions(assistant_model or withheld.assistant_model, synced_gpus or withheld.synced_gpus)
@@ -113,7 +113,7 @@ class CustomGenerate:
         counts = paddings(input_ids, model_kwargs.get("attention_mask"), model_kwargs.get("position_ids"))
         rows = rows_of(model, input_ids, counts, split, criteria, generation_config)
         columns = Columns(streamer or withheld.streamer, rows, pad)
-        with lasting(), borrowed(model) as target:
+        with persistent_tensors(), borrowed(model) as target:
             _check_reach(target, rows)
             drafters = self._drafters.setdefault(target, Drafters())
             lease = drafters.lease(self._settings, target, self._vocabulary)

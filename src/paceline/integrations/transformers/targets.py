@@ -15,7 +15,7 @@ import torch
 from transformers import PreTrainedModel
 
 from paceline.targets.hf.load import load_target
-from paceline.targets.hf.rope import stretched
+from paceline.targets.hf.rope import context_length
 from paceline.targets.hf.target import HFTarget
 
 ATTRIBUTE = "_paceline"
@@ -51,7 +51,7 @@ def _state(model: PreTrainedModel) -> tuple[Any, ...]:
     mixed = torch.get_autocast_dtype(place) if torch.is_autocast_enabled(place) else None
     config: Any = model.config.get_text_config()
     modules = tuple(model.modules())  # themselves: a number that is free again may be another module's
-    return model.dtype, model.device, mixed, config.vocab_size, stretched(config), modules
+    return model.dtype, model.device, mixed, config.vocab_size, context_length(config), modules
 
 
 @contextmanager

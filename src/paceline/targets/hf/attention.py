@@ -1,19 +1,17 @@
-"""The attention function registered with transformers: each sequence of a packed forward over its own rows.
+"""Attention over cached rows: each sequence of a packed forward over its own keys and values.
 
-A forward packs the rows of several sequences into ``[1, sum n]``. Everything but attention treats rows alike; here
-they part. A sequence's rows see its cached prefix, cut to the layer's window, and among the fresh rows their
-ancestors. No mask is passed through the model: what a row may see follows from the draft and the layer's window.
+A forward packs the rows of several sequences into ``[1, sum n]``. Only attention treats the sequences apart. A row
+sees the cached prefix of its sequence, cut to the layer's window, and among the fresh rows its ancestors. No mask goes
+through the model: what a row sees follows from the draft and the layer's window.
 
-Attention without soft-cap and sinks goes to torch's fused kernel; soft-cap and sinks need the scores themselves and
-go through `streamed`, which walks the keys in blocks. Neither makes an array that grows with the context: masks live
-in memory that is kept, and the keys of grouped heads are never copied.
+Attention without soft-cap and sinks is computed by torch's fused kernel. Soft-cap and sinks need the scores themselves
+and are computed by `streamed`, block of keys by block of keys. Neither allocates an array that grows with the context:
+the memory of masks is reused, and the keys of grouped heads are never copied.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from contextvars import ContextVar
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -24,35 +22,31 @@ import torch.nn.functional as F
 from paceline.targets.base import Request
 from paceline.targets.cache import CacheRows
 
-NAME = "paceline"
 KEY_BLOCK = 1024
+"""Keys that `streamed` reads at a time."""
 FOLD = 16
-"""Drafts up to this many rows are folded (see `fused`); beyond, the kernel gains nothing and masks grow."""
+"""Drafts up to this many rows are folded (see `fused`); with more the kernel is no faster and masks are larger."""
 ALIGNMENT = 16
-"""Mask rows start at multiples of this many elements, without which kernels on accelerators copy the mask."""
+"""Mask rows start at multiples of this many elements; otherwise kernels on accelerators copy the mask."""
 SPARE_COLUMNS = 1024
 """A mask that has to grow gets room for this many more keys, so that it rarely has to."""
 
 
 @dataclass(eq=False)
-class Part:
-    """One sequence's share of a packed forward: rows ``start .. start + n``."""
+class Segment:
+    """The rows of one sequence in a packed forward."""
 
     request: Request
     number: int
-    start: int
     scratch: MaskScratch
     _views: dict[tuple[object, ...], View] = field(default_factory=dict)
 
     @classmethod
-    def of_all(cls, requests: Sequence[Request], scratch: MaskScratch) -> list[Part]:
-        """The parts of a forward that is about to write the requests' rows, which from here on are tentative."""
-        parts, start = [], 0
-        for number, request in enumerate(requests):
+    def of_all(cls, requests: Sequence[Request], scratch: MaskScratch) -> list[Segment]:
+        """The segments of a forward that is about to write the requests' rows; notes these rows as tentative."""
+        for request in requests:
             request.rows.note(request.tokens, request.held)
-            parts.append(cls(request, number, start, scratch))
-            start += len(request.tokens)
-        return parts
+        return [cls(request, number, scratch) for number, request in enumerate(requests)]
 
     @property
     def n(self) -> int:
@@ -65,7 +59,7 @@ class Part:
         return rows
 
     def view(self, window: int | None, like: torch.Tensor, group: int = 1) -> View:
-        """What this part's rows see in a layer with this window; the same for every such layer, so made once."""
+        """What these rows see in a layer with this window; made once for all such layers."""
         key = (window, like.dtype, like.device, group)
         if key not in self._views:
             self._views[key] = View.of(self, window, like, group)
@@ -79,40 +73,30 @@ class Part:
 
 
 @dataclass(frozen=True)
-class Asked:
-    """What a layer asks of attention beside its rows."""
+class AttentionOptions:
+    """What a layer wants of attention besides its rows."""
 
     scale: float
     window: int | None = None
     softcap: float | None = None
     sinks: torch.Tensor | None = None
     others: dict[str, Any] = field(default_factory=dict)
-    """What transformers passes besides; most of it means nothing to attention over cached rows."""
+    """The other arguments of transformers; most of them mean nothing to attention over cached rows."""
 
 
-class Served(Protocol):
-    """The forward that attention is computed for."""
+class KVCache(Protocol):
+    """Keys and values of a forward's sequences, as its layers write and read them. Rows are
+    ``[1, heads, sum n, width]``."""
 
-    def attend(self, query: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, asked: Asked) -> torch.Tensor:
-        """``[1, heads, sum n, width] -> [1, heads, sum n, width]``, for the layer that has just written its rows."""
+    def write(self, layer: int, keys: torch.Tensor, values: torch.Tensor) -> None: ...
+
+    def attend(self, layer: int, query: torch.Tensor, options: AttentionOptions) -> torch.Tensor:
+        """Attention of the rows that were just written."""
         ...
 
 
-_served: ContextVar[Served | None] = ContextVar("paceline_forward", default=None)
-
-
-@contextmanager
-def serving(forward: Served) -> Iterator[None]:
-    """Attention computed inside belongs to ``forward``. Not an argument: some layers drop what they do not know."""
-    token = _served.set(forward)
-    try:
-        yield
-    finally:
-        _served.reset(token)
-
-
 class MaskScratch:
-    """Memory for masks, kept from forward to forward: a mask is as wide as the context, and none is allocated twice."""
+    """Memory for masks, kept from forward to forward: a mask is as wide as the context."""
 
     def __init__(self) -> None:
         self._memory: dict[tuple[object, ...], torch.Tensor] = {}
@@ -125,26 +109,22 @@ class MaskScratch:
             memory = self._memory[slot] = like.new_empty(rows * (stride + SPARE_COLUMNS))
         return memory[: rows * stride].view(rows, stride)[:, :columns]
 
-    @property
-    def nbytes(self) -> int:
-        return sum(memory.nbytes for memory in self._memory.values())
-
 
 @dataclass(frozen=True)
 class View:
-    """The rows ``start .. end`` of a sequence's buffers and what is hidden of them (``mask``, added to the scores)."""
+    """The rows ``start .. end`` of a sequence's buffers, and a mask that is added to the scores."""
 
     start: int
     end: int
     mask: torch.Tensor | None
     causal: bool = False
-    """The fresh rows are a plain prompt with nothing before it: the kernel's own causal rule says it all."""
+    """The fresh rows are a prompt with nothing before it: the kernel's own causal mask is enough."""
     folded: bool = False
-    """The mask stands once for each head of a group, one below the other."""
+    """The mask is repeated for each head of a group, one below the other."""
 
     @classmethod
-    def of(cls, part: Part, window: int | None, like: torch.Tensor, group: int) -> View:
-        request, n = part.request, part.n
+    def of(cls, segment: Segment, window: int | None, like: torch.Tensor, group: int) -> View:
+        request, n = segment.request, segment.n
         committed = request.rows.committed
         start = max(0, committed + 1 - window) if window else 0
         end = request.end
@@ -153,8 +133,8 @@ class View:
         if end == n and request.is_chain and (window is None or n <= window):
             return cls(start, end, None, causal=True)
         copies = group if n <= FOLD else 1
-        slot = (part.number, window, copies, like.dtype, like.device)
-        mask = part.scratch.take(slot, copies * n, end - start, like)
+        slot = (segment.number, window, copies, like.dtype, like.device)
+        mask = segment.scratch.take(slot, copies * n, end - start, like)
         fill_mask(mask[:n], request, start, window)
         if copies > 1:
             mask.unflatten(0, (copies, n))[1:] = mask[:n]
@@ -185,52 +165,32 @@ def _hide(mask: torch.Tensor, hidden: np.ndarray[Any, np.dtype[np.bool_]]) -> No
     mask.masked_fill_(torch.from_numpy(hidden).to(mask.device), float("-inf"))
 
 
-def attend(
-    module: torch.nn.Module,
-    query: torch.Tensor,
-    key: torch.Tensor,
-    value: torch.Tensor,
-    attention_mask: torch.Tensor | None,
-    *,
-    scaling: float | None = None,
-    sliding_window: int | None = None,
-    softcap: float | None = None,
-    s_aux: torch.Tensor | None = None,
-    **others: Any,
-) -> tuple[torch.Tensor, None]:
-    """What transformers calls in every layer: ``[1, heads, sum n, width] -> [1, sum n, heads, width]``."""
-    forward = _served.get()
-    if forward is None:
-        raise RuntimeError("attention 'paceline' serves forwards that the engine started; choose 'sdpa' for others")
-    scale = query.shape[-1] ** -0.5 if scaling is None else scaling
-    asked = Asked(scale, sliding_window, softcap, s_aux, others)
-    return forward.attend(query, key, value, asked).transpose(1, 2).contiguous(), None
+class PackedKVCache(KVCache):
+    """Each sequence's rows in buffers of its own."""
 
+    def __init__(self, segments: Sequence[Segment]) -> None:
+        self._segments = segments
+        self._sizes = [segment.n for segment in segments]
 
-def write(parts: Sequence[Part], layer: int, keys: torch.Tensor, values: torch.Tensor) -> None:
-    """Put each part's fresh rows of ``[1, heads, sum n, width]`` into its own buffers."""
-    for part, key, value in zip(parts, _apart(keys, parts), _apart(values, parts), strict=True):
-        part.rows.write(layer, key, value)
+    def write(self, layer: int, keys: torch.Tensor, values: torch.Tensor) -> None:
+        for segment, key, value in zip(self._segments, self._split(keys), self._split(values), strict=True):
+            segment.rows.write(layer, key, value)
 
+    def attend(self, layer: int, query: torch.Tensor, options: AttentionOptions) -> torch.Tensor:
+        outputs = []
+        for segment, rows in zip(self._segments, self._split(query), strict=True):
+            buffers = segment.rows.layers[layer]
+            if options.softcap is None and options.sinks is None:
+                view = segment.view(options.window, query, query.shape[1] // buffers.heads)
+                outputs.append(fused(rows, *buffers.span(view.start, view.end), view, options.scale))
+            else:
+                view = segment.view(options.window, query)
+                outputs.append(streamed(rows, *buffers.span(view.start, view.end), view, options))
+        return outputs[0] if len(outputs) == 1 else torch.cat(outputs, dim=2)
 
-def by_part(parts: Sequence[Part], layer: int, query: torch.Tensor, asked: Asked) -> torch.Tensor:
-    """Each part's rows ``[1, heads, n, width]`` over what its own buffers hold of the layer."""
-    outputs = []
-    for part, rows in zip(parts, _apart(query, parts), strict=True):
-        buffers = part.rows.layers[layer]
-        if asked.softcap is None and asked.sinks is None:
-            view = part.view(asked.window, query, query.shape[1] // buffers.heads)
-            outputs.append(fused(rows, *buffers.span(view.start, view.end), view, asked.scale))
-        else:
-            view = part.view(asked.window, query)
-            spans = buffers.span(view.start, view.end)
-            outputs.append(streamed(rows, *spans, view, asked.scale, asked.softcap, asked.sinks))
-    return outputs[0] if len(outputs) == 1 else torch.cat(outputs, dim=2)
-
-
-def _apart(packed: torch.Tensor, parts: Sequence[Part]) -> Sequence[torch.Tensor]:
-    """Each part's rows of ``[1, heads, sum n, width]``, in one call: one for each part would cost six times as much."""
-    return (packed,) if len(parts) == 1 else packed.split([part.n for part in parts], dim=2)
+    def _split(self, packed: torch.Tensor) -> Sequence[torch.Tensor]:
+        """Each segment's rows. One call for all takes a sixth of the time of one call for each."""
+        return (packed,) if len(self._sizes) == 1 else packed.split(self._sizes, dim=2)
 
 
 def fused(query: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, view: View, scale: float) -> torch.Tensor:
@@ -254,18 +214,13 @@ def fused(query: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, view: V
 
 
 def streamed(
-    query: torch.Tensor,
-    keys: torch.Tensor,
-    values: torch.Tensor,
-    view: View,
-    scale: float,
-    softcap: float | None,
-    sinks: torch.Tensor | None,
+    query: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, view: View, options: AttentionOptions
 ) -> torch.Tensor:
-    """Attention by a running maximum and a running sum over blocks of keys, in float32 or wider.
+    """Attention with a running maximum and a running sum over blocks of keys, in float32 or wider.
 
     A sink is a key with a given score and no value: it enters the sum and nothing else.
     """
+    softcap, sinks = options.softcap, options.sinks
     heads, kv_heads, n = query.shape[1], keys.shape[1], query.shape[2]
     wide = torch.promote_types(query.dtype, torch.float32)
     folded = (kv_heads, heads // kv_heads * n, -1)
@@ -279,10 +234,10 @@ def streamed(
         peak = sinks.to(wide).reshape(kv_heads, -1, 1, 1).expand(shape)
         total = torch.ones_like(peak)
     mixed = query.new_zeros((*shape[:3], values.shape[3]), dtype=wide)
-    mask = _causal(n, query) if view.causal else view.mask
+    mask = causal_mask(n, query) if view.causal else view.mask
     for first in range(0, keys.shape[2], KEY_BLOCK):
         block = slice(first, first + KEY_BLOCK)
-        scores = (rows @ keys[0, :, block].transpose(1, 2)).to(wide).view(*shape[:3], -1) * scale
+        scores = (rows @ keys[0, :, block].transpose(1, 2)).to(wide).view(*shape[:3], -1) * options.scale
         if softcap is not None:
             scores = torch.tanh(scores / softcap) * softcap
         if mask is not None:
@@ -297,5 +252,6 @@ def streamed(
     return (mixed / total).to(query.dtype).reshape(1, heads, n, values.shape[3])
 
 
-def _causal(n: int, like: torch.Tensor) -> torch.Tensor:
+def causal_mask(n: int, like: torch.Tensor) -> torch.Tensor:
+    """``[n, n]``, added to scores."""
     return torch.full((n, n), float("-inf"), dtype=like.dtype, device=like.device).triu(1)

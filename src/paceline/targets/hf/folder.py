@@ -1,7 +1,7 @@
-"""The files of a model folder: checks before transformers reads them, and which of them is to blame if it fails.
+"""The files of a model folder: checks before transformers reads them, and the file to name if it fails.
 
-transformers skips some damaged files without a word (a generation_config.json that is no JSON, a tokenizer_config.json
-that is a directory) and fails on others without naming them.
+transformers skips some damaged files without a warning (a generation_config.json that is no JSON, a
+tokenizer_config.json that is a directory) and fails on others without naming them.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from paceline.files.reading import DESCRIPTION, parse, read_file
 CONFIG, GENERATION, INDEX = "config.json", "generation_config.json", "*.safetensors.index.json"
 TOKENIZER, TOKENIZER_CONFIG, TEMPLATE = "tokenizer.json", "tokenizer_config.json", "chat_template.jinja"
 SMALL = (CONFIG, GENERATION, TOKENIZER_CONFIG, "special_tokens_map.json", "added_tokens.json")
-"""JSON objects that are checked whenever they are there."""
+"""JSON files that must hold an object, if they exist."""
 SIZES = (
     "vocab_size",
     "hidden_size",
@@ -39,15 +39,15 @@ SIZES = (
     "max_position_embeddings",
 )
 LAYERS, MOST_LAYERS = ("num_hidden_layers", "num_layers", "n_layers", "n_layer"), 10_000
-"""The fields that say how many layers there are, and ten times the layers of the deepest language models. Far beyond,
-a list of the layers' kinds takes all memory."""
+"""Fields with the number of layers, and a limit of ten times the layers of the deepest language models. Far beyond it,
+a list of the layers' types takes all memory."""
 PARAMETERS_PER_BYTE = 8
 """The densest packing of weights, one bit each."""
 WEIGHTS = ("*.safetensors", "pytorch_model*.bin")
 TOKENIZERS = ("tokenizer*", "vocab*", "*.model", "*.tiktoken", "merges.txt")
-"""Files that a tokenizer is made of. Where there is none, transformers makes an empty one from the model's type."""
+"""Files of a tokenizer. Without any, transformers makes an empty tokenizer from the model's type."""
 NAMED, LONG = 3, 200
-"""How many tensors a sentence names, and the most letters of another library's message that it quotes."""
+"""The most tensors that a sentence names, and the most characters of another library's message."""
 
 
 def read_object(path: Path) -> dict[str, Any]:
@@ -55,7 +55,7 @@ def read_object(path: Path) -> dict[str, Any]:
     try:
         found = parse(read_file(path, DESCRIPTION))
     except OSError as error:
-        raise InputError(f"{path} cannot be read: {said(error)}") from None
+        raise InputError(f"{path} cannot be read: {in_one_line(error)}") from None
     except ValueError as error:
         raise DamagedFile(f"{path} is damaged: {error}") from None
     if not isinstance(found, dict):
@@ -64,7 +64,7 @@ def read_object(path: Path) -> dict[str, Any]:
 
 
 def check_files(folder: Path) -> None:
-    """Refuse a folder whose small text files cannot be what transformers takes them for, before it reads them."""
+    """Refuse a folder with damaged small files, before transformers reads them."""
     for path in sorted({path for kind in (*TOKENIZERS, *WEIGHTS) for path in folder.glob(kind)}):
         if path.exists() and not path.is_file() and not path.is_dir():
             raise InputError(f"{path} is a device or a pipe, and an ordinary file is needed")
@@ -76,7 +76,7 @@ def check_files(folder: Path) -> None:
         try:
             read_file(template, DESCRIPTION).decode()
         except (OSError, ValueError) as error:
-            raise InputError(f"{template} cannot be read: {said(error)}") from None
+            raise InputError(f"{template} cannot be read: {in_one_line(error)}") from None
 
 
 def _check_layers(path: Path, fields: dict[str, Any], part: str = "") -> None:
@@ -97,8 +97,8 @@ def check_sizes(where: str, config: Any) -> None:
 
 
 def check_plan(folder: Path, config: Any) -> None:
-    """Refuse a configuration of which no model can be built, or a model far too large for the weights in the folder:
-    it would be allocated before a tensor is compared."""
+    """Refuse a configuration from which no model can be built, or whose model is far too large for the weights in the
+    folder: transformers would allocate it before it compares a tensor."""
     try:
         parameters = _planned(config)
     except MemoryError:
@@ -119,47 +119,47 @@ def check_plan(folder: Path, config: Any) -> None:
 
 
 def _planned(config: Any) -> int:
-    """How many parameters a model of this configuration has; none are allocated."""
+    """The number of parameters of this configuration's model; none are allocated."""
     with torch.device("meta"):
         model = AutoModelForCausalLM.from_config(copy.deepcopy(config), trust_remote_code=False)  # which writes into it
     return sum(parameter.numel() for parameter in model.parameters())
 
 
 def config_fault(folder: Path, error: Exception, use: Callable[[Any], object]) -> str:
-    """Why a config.json that is a JSON object cannot be used, with the field to blame where there is one."""
+    """Why a config.json that is a JSON object cannot be used; names the field at fault where one can be found."""
     path = folder / CONFIG
     fields = read_object(path)
     kind: Any = fields.get("model_type")
 
     def small(fields: dict[str, Any]) -> None:
         config = CONFIG_MAPPING[kind].from_dict(fields)
-        config.get_text_config().num_hidden_layers = 1  # without one of its sizes, a model may be a large one
+        config.get_text_config().num_hidden_layers = 1  # a default size may make a large model
         use(config)
 
     if isinstance(kind, str) and kind in CONFIG_MAPPING and (field := _to_blame(fields, small)):
-        return f"{path}: {field} cannot be {_short(fields[field])} ({said(error)})"
-    return f"{path} describes no model that transformers can build ({said(error)})"
+        return f"{path}: {field} cannot be {_short(fields[field])} ({in_one_line(error)})"
+    return f"{path} describes no model that transformers can build ({in_one_line(error)})"
 
 
 def _to_blame(fields: dict[str, Any], use: Callable[[dict[str, Any]], object]) -> str | None:
-    """The field without which the others can be used, if all of them cannot."""
+    """The field whose removal makes the others usable; None if no single field is at fault."""
     for left_out in (None, *fields):
         try:
             use({name: value for name, value in fields.items() if name != left_out})
-        except Exception:  # it is another one, or more than one
+        except Exception:  # another field is at fault, or several are
             continue
         return left_out
     return None
 
 
 def weights_fault(folder: Path, error: Exception) -> str:
-    """The file that keeps a model from loading, where it can be found."""
+    """Why the weights cannot be loaded; names the file at fault where it can be found."""
     if damage := _damaged_weights(folder):
         return damage
     path = folder / GENERATION
     if path.exists() and (field := _to_blame(fields := read_object(path), GenerationConfig.from_dict)):
-        return f"{path}: {field} cannot be {_short(fields[field])} ({said(error)})"
-    return f"the weights of {folder} cannot be loaded: {said(error)}"
+        return f"{path}: {field} cannot be {_short(fields[field])} ({in_one_line(error)})"
+    return f"the weights of {folder} cannot be loaded: {in_one_line(error)}"
 
 
 def _damaged_weights(folder: Path) -> str | None:
@@ -170,10 +170,10 @@ def _damaged_weights(folder: Path) -> str | None:
             return str(damage)
     for path in sorted(folder.glob("*.safetensors")):
         try:
-            with path.open("rb"), safe_open(path, framework="pt"):  # of the two only Python says why not
+            with path.open("rb"), safe_open(path, framework="pt"):  # Python's own error gives the reason
                 pass
         except Exception as damage:
-            return f"{path} cannot be read as weights: {said(damage)}"
+            return f"{path} cannot be read as weights: {in_one_line(damage)}"
     for path in sorted(folder.glob("pytorch_model*.bin")):
         try:
             torch.load(path, map_location="meta", weights_only=True)
@@ -195,16 +195,16 @@ def _check_index(path: Path) -> None:
 
 
 def tokenizer_fault(folder: Path, error: Exception) -> str:
-    """The file that keeps a tokenizer from loading, where it can be found."""
+    """Why a tokenizer cannot be loaded; names the file at fault where it can be found."""
     if os.path.lexists(path := folder / TOKENIZER):
         try:
             Tokenizer.from_file(str(path))
         except Exception as damage:
-            return f"{path} cannot be read as a tokenizer: {said(damage)}"
+            return f"{path} cannot be read as a tokenizer: {in_one_line(damage)}"
     elif os.path.lexists(vocabulary := folder / "vocab.json"):
         read_object(vocabulary)
     else:
-        return f"{folder} has no tokenizer.json, and its other files make no tokenizer: {said(error)}"
+        return f"{folder} has no tokenizer.json, and its other files make no tokenizer: {in_one_line(error)}"
     if (path := folder / TOKENIZER_CONFIG).exists():
         with workplace() as place:
             for file in folder.iterdir():
@@ -216,13 +216,13 @@ def tokenizer_fault(folder: Path, error: Exception) -> str:
                 AutoTokenizer.from_pretrained(place, trust_remote_code=False).encode("", verbose=False)
 
             if field := _to_blame(fields := read_object(path), use):
-                return f"{path}: {field} cannot be {_short(fields[field])} ({said(error)})"
-    return f"the tokenizer of {folder} cannot be loaded: {said(error)}"
+                return f"{path}: {field} cannot be {_short(fields[field])} ({in_one_line(error)})"
+    return f"the tokenizer of {folder} cannot be loaded: {in_one_line(error)}"
 
 
 def check_found(name: str, found: dict[str, Any]) -> list[str]:
-    """Refuse a checkpoint that left tensors of its model without values, or with values of another shape: transformers
-    fills them at random. Returns the tensors that the model has no place for: they change nothing."""
+    """Refuse a checkpoint that lacks tensors of its model, or has them in other shapes: transformers fills these at
+    random. Returns the tensors that the model does not have; they change nothing."""
     if lacking := sorted(found["missing_keys"]):
         raise InputError(
             f"the weights of {name} lack {len(lacking)} of the tensors that config.json asks for ({_listed(lacking)}); "
@@ -238,13 +238,13 @@ def check_found(name: str, found: dict[str, Any]) -> list[str]:
 
 
 def unused(name: str, extra: list[str]) -> str:
-    """What to say of the tensors that `check_found` returns."""
+    """A sentence about the tensors that `check_found` returns."""
     return f"{name} has no place for {len(extra)} of the tensors in its weights ({_listed(extra)}); they are left out"
 
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """Keep the loading report of transformers, a table, off standard error: `check_found` says what is in it."""
+    """Keep transformers' table of loaded tensors off standard error: `check_found` reports what is in it."""
     log = logging.getLogger("transformers.modeling_utils")
 
     def keep(record: logging.LogRecord) -> bool:
@@ -257,8 +257,8 @@ def quiet() -> Iterator[None]:
         log.removeFilter(keep)
 
 
-def said(error: Exception) -> str:
-    """An error in one line. Where the text alone says nothing, as with a missing key, its type goes first."""
+def in_one_line(error: Exception) -> str:
+    """An error in one line, with its type first where the text alone says too little, as with a missing key."""
     plain = getattr(error, "strerror", None) or str(error)
     lines = [line.strip() for line in plain.strip().splitlines()] or [""]
     text = " ".join(lines) if lines[0].endswith(":") else lines[0]

@@ -1,8 +1,8 @@
-"""Linear layers that read the same rows, computed as one: queries with keys and values, a gate with what it gates.
+"""Linear layers that read the same rows, computed as one: queries with keys and values, gate with up projection.
 
-A kernel's call costs as much as a small layer's product, so a few wide layers are faster than many narrow ones. The
-layers stay in the model as modules of their own, each with its share of the joint weight; only `lean` computes them
-together. Like packing, joining is exact, final, and for models that nobody else holds.
+A kernel's call costs as much as a small layer's product, so a few wide layers are faster than many narrow ones. Each
+layer stays in the model as a module, a slice of the joint weight; only `lean` computes them together. Like packing,
+joining is exact, cannot be undone, and is for models that nobody else holds.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from torch import nn
 from paceline.targets.hf.packed import PackedLinear, gains, identity, is_ordinary, ordinary, packed_here
 
 
-class Joined:
-    """The layers as one. No module: to the model it is not there."""
+class JointLinear:
+    """Several linear layers as one. Not a module, so the model does not list it."""
 
     def __init__(self, layer: nn.Linear | PackedLinear) -> None:
         self._layer = layer
-        self.shares: list[Share] = []
+        self.slices: list[LinearSlice] = []
 
     def __call__(self, rows: torch.Tensor) -> torch.Tensor:
         result: torch.Tensor = self._layer(rows)
@@ -28,34 +28,34 @@ class Joined:
 
     @property
     def weight(self) -> torch.Tensor:
-        """Of all, one below the other; to be read."""
+        """Of all layers, one below the other; read-only."""
         return self._layer.weight
 
 
-class Share(PackedLinear):
-    """One of joined layers, for whoever calls it by itself: all are computed then and the others' share is dropped, for
-    rows may be written to between two calls in ways that leave no trace, and `lean` does not come this way."""
+class LinearSlice(PackedLinear):
+    """One of the joined layers as a module. Called by itself it computes all of them and drops the others' output: the
+    input may be written to between two calls without a trace, so no output is kept, and `lean` does not call it."""
 
-    def __init__(self, layer: nn.Linear, joined: Joined) -> None:
+    def __init__(self, layer: nn.Linear, joint: JointLinear) -> None:
         nn.Module.__init__(self)
         self.in_features, self.out_features = layer.in_features, layer.out_features
         self.bias = layer.bias
         self.tied = False
         self.identity = identity(layer.weight)
-        self.joined = joined
-        start = sum(share.out_features for share in joined.shares)
+        self.joint = joint
+        start = sum(other.out_features for other in joint.slices)
         self._rows = slice(start, start + layer.out_features)
-        joined.shares.append(self)
+        joint.slices.append(self)
 
     def forward(self, rows: torch.Tensor) -> torch.Tensor:
-        return self.joined(rows)[..., self._rows]
+        return self.joint(rows)[..., self._rows]
 
     def unpacked_weight(self) -> torch.Tensor:
-        return self.joined.weight[self._rows].detach().clone()
+        return self.joint.weight[self._rows].detach().clone()
 
 
 def join(parent: nn.Module, names: Sequence[str]) -> bool:
-    """Join these children of a module if they are ordinary layers without biases; whether they were."""
+    """Join these children of a module if they are ordinary layers without biases; whether they were joined."""
     layers = [getattr(parent, name) for name in names]
     if not all(is_ordinary(layer) and layer.bias is None for layer in layers):
         return False
@@ -65,18 +65,18 @@ def join(parent: nn.Module, names: Sequence[str]) -> bool:
     together = packed_here(stacked) if any(gains(layer) for layer in layers) else stacked
     if together is None:
         return False
-    joined = Joined(together)
+    joint = JointLinear(together)
     for name, layer in zip(names, layers, strict=True):
-        setattr(parent, name, Share(layer, joined))
+        setattr(parent, name, LinearSlice(layer, joint))
     return True
 
 
-def shared(layers: Sequence[nn.Module]) -> Joined | None:
-    """What computes these layers together, in this order, if there is nothing to any of them but its share."""
-    shares = [layer for layer in layers if isinstance(layer, Share)]
-    together = len(shares) == len(layers) and all(share.joined.shares == shares for share in shares)
-    return shares[0].joined if together and not any(_is_touched(share) for share in shares) else None
+def joint_of(layers: Sequence[nn.Module]) -> JointLinear | None:
+    """What computes exactly these layers, in this order, if none of them is hooked or was given another forward."""
+    slices = [layer for layer in layers if isinstance(layer, LinearSlice)]
+    together = len(slices) == len(layers) and all(part.joint.slices == slices for part in slices)
+    return slices[0].joint if together and not any(_is_changed(part) for part in slices) else None
 
 
-def _is_touched(share: Share) -> bool:
-    return bool("forward" in vars(share) or share._forward_hooks or share._forward_pre_hooks)
+def _is_changed(part: LinearSlice) -> bool:
+    return bool("forward" in vars(part) or part._forward_hooks or part._forward_pre_hooks)

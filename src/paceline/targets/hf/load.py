@@ -19,7 +19,7 @@ from transformers import (
 from paceline.errors import InputError
 from paceline.targets import hub, trust
 from paceline.targets.hf import folder
-from paceline.targets.hf.folder import said
+from paceline.targets.hf.folder import in_one_line
 from paceline.targets.hf.probe import prepare
 from paceline.targets.hf.target import HFTarget, refuse_recurrent
 
@@ -59,14 +59,14 @@ def load_target(
     place = torch.device("cpu") if device is None else named_device(device)
     name = _name(model)
     trusted = trust_remote_code or trust.trusts_all()
-    asked = _asked(name)
-    config = _config(name, trusted, asked)
+    options = _hub_options(name)
+    config = _config(name, trusted, options)
     if not (trusted and _brings_model(config)):
         refuse_recurrent(config, _model_class(name, config))
         if Path(name).is_dir():
             folder.check_plan(Path(name), config)
     placed = {"device_map": device_map} if device_map is not None else {}
-    loaded = _weights(name, config, kind, trusted, asked | placed)
+    loaded = _weights(name, config, kind, trusted, options | placed)
     if device is not None:
         torch.nn.Module.to(loaded, place)
     return prepare(HFTarget(loaded, name=name, fixed_shapes=fixed_shapes).pack())
@@ -88,7 +88,7 @@ def named_device(name: str) -> torch.device:
 
 
 def _name(model: str | Path) -> str:
-    """What transformers should look up; a path that does not exist is told before a hub is asked for it."""
+    """What transformers should look up. A path that does not exist is refused before a hub is options for it."""
     try:
         path = Path(model).expanduser()
     except RuntimeError:
@@ -103,13 +103,13 @@ def _name(model: str | Path) -> str:
     return str(model)
 
 
-def _asked(name: str) -> dict[str, Any]:
-    """How transformers is asked for it. A folder may still name a hub's model, an adapter's base for one."""
+def _hub_options(name: str) -> dict[str, Any]:
+    """Arguments for transformers. A folder may still name a model on a hub, for example an adapter's base."""
     return {} if Path(name).is_dir() else {"local_files_only": not hub.answers()}
 
 
-def _config(name: str, trusted: bool, asked: dict[str, Any]) -> Any:
-    """The configuration first: a model that cannot be served is refused before its weights are read."""
+def _config(name: str, trusted: bool, options: dict[str, Any]) -> Any:
+    """The configuration, so that a model that cannot be served is refused before its weights are read."""
     place = Path(name)
     local = place.is_dir()
     if local:
@@ -117,18 +117,18 @@ def _config(name: str, trusted: bool, asked: dict[str, Any]) -> Any:
         if not (place / folder.CONFIG).exists():
             raise InputError(f"{name} is not a folder with a readable transformers config.json: it has none")
     try:
-        config = AutoConfig.from_pretrained(name, trust_remote_code=trusted, **asked)
+        config = AutoConfig.from_pretrained(name, trust_remote_code=trusted, **options)
         sizes = _sized(config)
     except MemoryError:
         raise
-    except Exception as error:  # what is wrong with a file, transformers says with errors of every kind
+    except Exception as error:  # transformers reports damaged files with errors of every kind
         if trust.is_unanswered(error):
             raise trust.refusal(name) from None
         if local:
             raise InputError(folder.config_fault(place, error, _sized)) from error
         if not isinstance(error, OSError):
-            raise InputError(f"the config.json of {name} cannot be used: {said(error)}") from error
-        if asked["local_files_only"]:
+            raise InputError(f"the config.json of {name} cannot be used: {in_one_line(error)}") from error
+        if options["local_files_only"]:
             raise InputError(
                 f"no model at {name!r}: there is no such folder, nothing of that name was downloaded before, "
                 "and no hub answers"
@@ -159,7 +159,9 @@ def _model_class(name: str, config: Any) -> Any:
     return found[0] if isinstance(found, tuple) else found
 
 
-def _weights(name: str, config: Any, kind: torch.dtype | None, trusted: bool, asked: dict[str, Any]) -> PreTrainedModel:
+def _weights(
+    name: str, config: Any, kind: torch.dtype | None, trusted: bool, options: dict[str, Any]
+) -> PreTrainedModel:
     """The model with its weights, every tensor of which came from the checkpoint."""
     try:
         with folder.quiet():
@@ -170,13 +172,13 @@ def _weights(name: str, config: Any, kind: torch.dtype | None, trusted: bool, as
                 trust_remote_code=trusted,
                 output_loading_info=True,
                 ignore_mismatched_sizes=True,  # they come with the loading info
-                **asked,
+                **options,
             )
     except (MemoryError, torch.OutOfMemoryError):
         raise
     except Exception as error:  # every file format fails in a way of its own
         local = Path(name).is_dir()
-        why = folder.weights_fault(Path(name), error) if local else f"{name} cannot be loaded: {said(error)}"
+        why = folder.weights_fault(Path(name), error) if local else f"{name} cannot be loaded: {in_one_line(error)}"
         raise InputError(why) from error
     model: PreTrainedModel = loaded[0]
     if extra := folder.check_found(name, loaded[1]):
@@ -185,7 +187,7 @@ def _weights(name: str, config: Any, kind: torch.dtype | None, trusted: bool, as
 
 
 def load_tokenizer(model: str | Path, trust_remote_code: bool = False) -> PreTrainedTokenizerBase | None:
-    """The tokenizer beside a model, if there is one; a model without speaks token ids only."""
+    """The tokenizer beside a model, if there is one."""
     name = _name(model)
     local = Path(name).is_dir()
     if local:
@@ -194,7 +196,7 @@ def load_tokenizer(model: str | Path, trust_remote_code: bool = False) -> PreTra
         folder.check_files(Path(name))
     try:
         tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(
-            name, trust_remote_code=trust_remote_code or trust.trusts_all(), **_asked(name)
+            name, trust_remote_code=trust_remote_code or trust.trusts_all(), **_hub_options(name)
         )
         tokenizer.encode("", verbose=False)  # a length limit that is no number is found only here
     except MemoryError:
@@ -204,7 +206,7 @@ def load_tokenizer(model: str | Path, trust_remote_code: bool = False) -> PreTra
             raise trust.refusal(name) from None
         if not local and isinstance(error, (OSError, ValueError)):
             return None
-        own = f"the tokenizer of {name} cannot be loaded: {said(error)}"
+        own = f"the tokenizer of {name} cannot be loaded: {in_one_line(error)}"
         raise InputError(folder.tokenizer_fault(Path(name), error) if local else own) from error
     if not tokenizer.vocab_size:
         raise InputError(f"the tokenizer of {name} has no tokens: its vocabulary file is empty, or not there")

@@ -1,26 +1,171 @@
-"""The path that every model has: its own forward, called with our rows as its cache and our attention where it can."""
+"""The path that every model has: its own forward, called with our rows as its cache and our attention where it can.
+
+There are three modes. *Packed*: the model uses transformers' attention interface. Keys and values go straight to each
+sequence's own rows, and our attention function reads them there. *Masked*: the model has attention code of its own. It
+scores one sequence at a time, gets all keys back from the cache, and an additive float mask (one per layer type where
+types differ; eager attention would add a boolean mask as 0 and 1). *Chained*: the model builds its mask and its
+position bias itself and scores plain continuations only.
+"""
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Sequence
-from contextlib import ExitStack
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from contextvars import ContextVar
+from enum import StrEnum
 from typing import Any
 
 import numpy as np
 import torch
-from transformers import PreTrainedModel
+from transformers import AttentionInterface, Cache, PreTrainedConfig, PreTrainedModel
 
 from paceline.targets.base import Request
-from paceline.targets.hf.attention import NAME, MaskScratch, serving
-from paceline.targets.hf.forward import Attention, Elsewhere, Forward, Mode, masks
-from paceline.targets.hf.path import Found, Job, Path
-from paceline.targets.hf.rope import Switch, TurningRows, rotary_modules, rotated_as_of, standing
+from paceline.targets.hf.attention import AttentionOptions, KVCache, MaskScratch, PackedKVCache, Segment, causal_mask
+from paceline.targets.hf.path import ForwardJob, ForwardPath, Found
+from paceline.targets.hf.rope import RotatedRows, Switch, rotary_modules, rotary_position, rotated_as_of
 from paceline.targets.hf.taps import Anatomy, tapped
 from paceline.tree import Ints
 
+NAME = "paceline"
+"""Of our attention function in transformers."""
+HARMLESS = frozenset({"position_ids", "cache_position", "position_embeddings", "logits_to_keep"})
+"""Tensors that some models pass on to attention functions for their own bookkeeping."""
 
-class OwnForward(Path):
+
+class Mode(StrEnum):
+    """How drafts reach a model, best first."""
+
+    PACKED = "packed"
+    MASKED = "masked"
+    CHAINED = "chained"
+
+
+class Unsupported(Exception):
+    """The model needs something of attention or cache that this mode cannot do; the next mode may."""
+
+
+class ForwardCache(Cache):
+    """The cache object that transformers gets for one forward."""
+
+    def __init__(self, rows: KVCache | None, before: int = 0, claimed: int = 0, alone: Segment | None = None) -> None:
+        """The cache holds ``before`` rows and says that it holds ``claimed`` more. A segment ``alone`` gets all its
+        keys back. Without ``rows`` nothing is stored."""
+        super().__init__(layers=[])
+        self._rows, self._before, self._claimed, self.alone = rows, before, claimed, alone
+        self.windows: list[int | None] = []
+        """The window that each layer named so far."""
+        self._written: tuple[int, torch.Tensor, torch.Tensor] | None = None
+
+    def update(
+        self, key_states: torch.Tensor, value_states: torch.Tensor, layer_idx: int, *args: Any, **kwargs: Any
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Store a layer's fresh rows; returns the rows that the layer's attention reads."""
+        self._written = layer_idx, key_states, value_states
+        if self._rows is not None:
+            self._rows.write(layer_idx, key_states, value_states)
+        if self.alone is None:
+            return key_states, value_states
+        return self.alone.rows.layers[layer_idx].span(0, self.alone.request.end)
+
+    def attend(
+        self, query: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, options: AttentionOptions
+    ) -> torch.Tensor:
+        """Attention ``[1, heads, sum n, width]`` of the layer that has just written its rows; `Unsupported` where the
+        layer wants more than we know."""
+        tensors = {name for name, value in options.others.items() if isinstance(value, torch.Tensor)}
+        if unknown := sorted(tensors - HARMLESS):
+            raise Unsupported(f"attention is given {', '.join(unknown)}")
+        if self._written is None:
+            raise Unsupported("a layer attends to keys that another layer wrote")
+        layer, *stored = self._written
+        if not all(_same(*pair) for pair in zip(stored, (keys, values), strict=True)):
+            raise Unsupported("attention is given other keys and values than the cache")
+        self._written = None
+        self.windows.append(options.window)
+        assert self._rows is not None, "our attention reads our rows"
+        return self._rows.attend(layer, query, options)
+
+    def get_seq_length(self, layer_idx: int = 0) -> int:
+        return self._before + self._claimed
+
+    def get_mask_sizes(self, query_length: int, layer_idx: int) -> tuple[int, int]:
+        return self._before + query_length, 0
+
+
+def _same(one: torch.Tensor, other: torch.Tensor) -> bool:
+    return one.shape == other.shape and one.data_ptr() == other.data_ptr()
+
+
+_current: ContextVar[ForwardCache | None] = ContextVar("paceline_forward", default=None)
+
+
+@contextmanager
+def computing(forward: ForwardCache) -> Iterator[None]:
+    """Our attention function reads this forward. Not an argument: some layers drop arguments they do not know."""
+    token = _current.set(forward)
+    try:
+        yield
+    finally:
+        _current.reset(token)
+
+
+def attend(
+    module: torch.nn.Module,
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    attention_mask: torch.Tensor | None,
+    *,
+    scaling: float | None = None,
+    sliding_window: int | None = None,
+    softcap: float | None = None,
+    s_aux: torch.Tensor | None = None,
+    **others: Any,
+) -> tuple[torch.Tensor, None]:
+    """What transformers calls in every layer: ``[1, heads, sum n, width] -> [1, sum n, heads, width]``."""
+    forward = _current.get()
+    if forward is None:
+        raise RuntimeError("attention 'paceline' serves forwards that the engine started; choose 'sdpa' for others")
+    scale = query.shape[-1] ** -0.5 if scaling is None else scaling
+    options = AttentionOptions(scale, sliding_window, softcap, s_aux, others)
+    return forward.attend(query, key, value, options).transpose(1, 2).contiguous(), None
+
+
+AttentionInterface.register(NAME, attend)
+
+
+@contextmanager
+def attention_is(name: str, model: PreTrainedModel) -> Iterator[None]:
+    """Switch a model's attention implementation for a forward, and back: its owner finds it unchanged."""
+    before = [(config, config._attn_implementation) for config in _configs(model.config)]
+    if any(current != name for _, current in before):
+        model.config._attn_implementation = name
+    try:
+        yield
+    finally:
+        for config, current in before:
+            if config._attn_implementation != current:
+                config._attn_implementation = current
+
+
+def _configs(config: PreTrainedConfig) -> list[PreTrainedConfig]:
+    """A configuration and those inside it, outer ones first: setting an outer one sets its inner ones too."""
+    inner = [getattr(config, name, None) for name in config.sub_configs]
+    return [config, *(c for part in inner if part is not None for c in _configs(part))]
+
+
+def masks(segment: Segment, like: torch.Tensor, layer_types: Sequence[str], window: int | None) -> Any:
+    """The additive float mask(s) ``[1, 1, n, keys]`` of a masked forward: one, or a dict where full and sliding layers
+    mix. All keys come back from the cache, so a window has to be masked out of them."""
+    by_kind = {
+        kind: segment.full_mask(window if kind == "sliding_attention" else None, like)[None, None]
+        for kind in sorted(set(layer_types))
+    }
+    return by_kind if len(by_kind) > 1 else next(iter(by_kind.values()))
+
+
+class OwnForward(ForwardPath):
     """Calls the model, in the mode that the probe found."""
 
     def __init__(self, model: PreTrainedModel, switch: Switch | None, mode: Mode) -> None:
@@ -36,21 +181,21 @@ class OwnForward(Path):
         accepted = inspect.signature(model.forward).parameters
         self._keeps_logits = "logits_to_keep" in accepted
         self.moved = 0
-        """How many positions further every text is taken to stand, without rows in front of it: for the probe."""
+        """Positions that are added to those of every text, without rows for them; set by the probe."""
         self.claimed = 0
-        """How many more rows the cache says it has, positions being what they are: for the probe."""
+        """Rows that the cache says it has beyond those it has; set by the probe."""
         self.takes_positions = "position_ids" in accepted
         self.takes_cache = "past_key_values" in accepted
 
-    def takes(self, job: Job) -> bool:
+    def takes(self, job: ForwardJob) -> bool:
         return True
 
-    def run(self, job: Job) -> Found:
+    def run(self, job: ForwardJob) -> Found:
         with ExitStack() as stack:
             forward = self._begin(job.requests, stack)
             taps = stack.enter_context(tapped(self.anatomy, job.want, job.early))
             logits: torch.Tensor = self.model(**self._inputs(forward, job)).logits[0]
-        if not job.asking.logits:
+        if not job.outputs.logits:
             return Found(None, taps)
         if job.logit_rows is not None and not self._keeps_logits:
             logits = logits[job.logit_rows.to(logits.device)]
@@ -58,20 +203,20 @@ class OwnForward(Path):
 
     @torch.no_grad()
     def windows(self, request: Request) -> list[int | None]:
-        """The window each layer names to the attention function in a forward, for the probe."""
+        """The window that each layer names to the attention function; for the probe."""
         with ExitStack() as stack:
             forward = self._begin([request], stack)
-            self.model(**self._inputs(forward, Job([request])))
+            self.model(**self._inputs(forward, ForwardJob([request])))
         return forward.windows
 
     @torch.no_grad()
     def unassisted(self, tokens: torch.Tensor) -> torch.Tensor:
-        """Logits ``[n, vocabulary]`` of a text, up to `moved`, as the model itself finds them, for the probe."""
+        """Logits ``[n, vocabulary]`` of a text from the model alone, at positions from `moved` on; for the probe."""
         raw: list[torch.Tensor] = []
         head = self.anatomy.head
         hook = head.register_forward_hook(lambda *call: raw.append(call[-1])) if head is not None else None
         try:
-            with Attention(self.model, self._native()):
+            with attention_is(self._native(), self.model):
                 ids = tokens[None].to(self.model.device)
                 inputs = self._elsewhere(ids) if self.moved else {"attention_mask": torch.ones_like(ids)}
                 logits: torch.Tensor = self.model(input_ids=ids, use_cache=bool(self.moved), **inputs).logits[0]
@@ -83,42 +228,46 @@ class OwnForward(Path):
         return logits
 
     def _elsewhere(self, ids: torch.Tensor) -> dict[str, Any]:
-        """Arguments that make the model take a text to stand behind `moved` others, of which it sees none."""
+        """Arguments that place a text behind `moved` positions without rows."""
         n = ids.shape[1]
-        causal = torch.full((n, n), float("-inf"), dtype=self.like.dtype, device=ids.device).triu(1)[None, None]
+        causal = causal_mask(n, self.like)[None, None]
         kinds = sorted(set(self.layer_types))
         inputs: dict[str, Any] = {
             "attention_mask": causal if len(kinds) == 1 else dict.fromkeys(kinds, causal),
-            "past_key_values": Elsewhere(self.moved),
+            "past_key_values": ForwardCache(None, claimed=self.moved),
         }
         if self.takes_positions:
             inputs["position_ids"] = torch.arange(self.moved, self.moved + n, device=ids.device)[None]
         return inputs
 
-    def _begin(self, requests: Sequence[Request], stack: ExitStack) -> Forward:
-        """What has to be in place while the model runs; undone when the stack closes."""
-        forward = Forward(requests, self.mode, self._scratch, self.moved + self.claimed)
-        stack.enter_context(Attention(self.model, NAME if self.mode is Mode.PACKED else self._native()))
-        stack.enter_context(serving(forward))
+    def _begin(self, requests: Sequence[Request], stack: ExitStack) -> ForwardCache:
+        """Prepare the model for a forward; undone when the stack closes."""
+        segments = Segment.of_all(requests, self._scratch)
+        alone = None if self.mode is Mode.PACKED else segments[0]
+        assert alone is None or len(segments) == 1, "only a packed forward holds several sequences"
+        before = segments[0].request.end - segments[0].n
+        forward = ForwardCache(PackedKVCache(segments), before, self.moved + self.claimed, alone)
+        stack.enter_context(attention_is(self._native() if alone else NAME, self.model))
+        stack.enter_context(computing(forward))
         if self._switch is not None:
             for request in requests:
-                assert isinstance(request.rows, TurningRows), "this target scores the rows it opened"
-                request.rows.mark(len(request.tokens), standing(request) + self.moved, request.held)
-            position = max(standing(request) for request in requests) + self.moved
+                assert isinstance(request.rows, RotatedRows), "this target scores the rows it opened"
+                request.rows.mark(len(request.tokens), rotary_position(request) + self.moved, request.held)
+            position = max(rotary_position(request) for request in requests) + self.moved
             stack.enter_context(rotated_as_of(position, self._rotary, self.like))
         return forward
 
     def _native(self) -> str:
-        """The implementation of a model that cannot use ours: its own, if a float mask means to it what we mean."""
+        """The attention implementation of a model that cannot use ours: its own, if that takes a float mask."""
         current = self.model.config._attn_implementation
         return current if current in ("eager", "sdpa") else "eager"
 
     @property
     def like(self) -> torch.Tensor:
-        """An empty tensor of the model's type and place."""
+        """An empty tensor of the model's type and device."""
         return torch.empty(0, dtype=self.model.dtype, device=self.model.device)
 
-    def _inputs(self, forward: Forward, job: Job) -> dict[str, Any]:
+    def _inputs(self, forward: ForwardCache, job: ForwardJob) -> dict[str, Any]:
         device = self.model.device
         tokens = torch.from_numpy(joined([request.tokens for request in job.requests]))
         inputs: dict[str, Any] = {
@@ -130,17 +279,18 @@ class OwnForward(Path):
             positions = torch.from_numpy(joined([request.positions for request in job.requests]))
             inputs["position_ids"] = positions[None].to(device) + self.moved
         if self.mode is Mode.MASKED:
-            inputs["attention_mask"] = masks(forward, self.like, self.layer_types, self.window)
+            assert forward.alone is not None, "a mask belongs to one sequence"
+            inputs["attention_mask"] = masks(forward.alone, self.like, self.layer_types, self.window)
         if self._keeps_logits and job.logit_rows is not None:
-            # At least one row: a head fed with nothing fails in some models.
+            # at least one row: some heads fail without any
             rows = job.logit_rows if len(job.logit_rows) else torch.tensor([0])
             inputs["logits_to_keep"] = rows.to(device)
         return inputs
 
 
-def joined(parts: Sequence[Ints]) -> Ints:
-    """One array of all; of a single sequence its own."""
-    return parts[0] if len(parts) == 1 else np.concatenate(parts)
+def joined(arrays: Sequence[Ints]) -> Ints:
+    """One array of all; a single one is not copied."""
+    return arrays[0] if len(arrays) == 1 else np.concatenate(arrays)
 
 
 def _layer_types(config: Any) -> list[str]:

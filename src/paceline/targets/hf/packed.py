@@ -1,15 +1,14 @@
-"""Weights in the layout that the CPU's matrix kernels want, arranged once at load instead of in every forward.
+"""Packed weights: linear layers in the blocked layout of the CPU's matrix kernels, arranged once at load.
 
-Decoding reads every weight for a handful of rows, so it runs at the speed at which weights arrive. Torch's ordinary
-linear layer keeps them row by row and, called with few rows, reaches a fraction of that speed; oneDNN's own blocked
-layout comes close to all of it, for one row as for a whole draft. Plain decoding gains as much as drafting does.
+Decoding reads every weight for a few rows, so memory bandwidth limits it. Torch's linear layer stores weights row by
+row and reaches a fraction of that bandwidth with few rows. oneDNN's blocked layout comes close to all of it, for one
+row as for a whole draft, so plain decoding gains as much as drafting does.
 
-The arrangement is exact: a packed layer's ``weight`` unpacks to the same values, copies and pickles of it are ordinary
-layers, and a state dict holds ordinary weights. It is also final: whoever wants to change, move or cast a model hands
-it over loaded, for only models that the engine loaded itself are packed. Since a weight that is unpacked is not the one
-that is computed with, ``weight`` cannot be written to; the tensors of a state dict can, as copies, and nobody but their
-owner notices. Packed weights are no parameters: ``parameters()`` and transformers' ``num_parameters()`` leave them out,
-`parameter_count` does not.
+Packing is exact: ``weight`` unpacks to the same values, copies and pickles are ordinary layers, and a state dict holds
+ordinary weights. Packing cannot be undone in place, so only models that the engine loaded itself are packed; to change,
+move or cast a model, load it with transformers and hand it over. ``weight`` is a copy of the weight that is computed
+with, so it is read-only; tensors of a state dict are copies that may be written to. Packed weights are no parameters:
+``parameters()`` and transformers' ``num_parameters()`` leave them out, `parameter_count` counts them.
 """
 
 from __future__ import annotations
@@ -26,11 +25,11 @@ from torch.utils._pytree import tree_map
 from paceline.errors import InputError
 
 SMALLEST = {torch.float32: 1 << 16, torch.bfloat16: 1 << 14}
-"""Weights with fewer values than this stay as they are: arranging them gains less than the call costs."""
+"""Weights with fewer values than this are not packed: the call costs more than packing gains."""
 CLOSE = {torch.float32: 1e-4, torch.bfloat16: 2e-2}
-"""Of the output's spread: how far packed and ordinary kernels may lie apart."""
+"""The largest accepted difference of packed and ordinary kernels, as a share of the output's standard deviation."""
 SAMPLED = 4096
-"""How many values of a weight tell it from others."""
+"""Values of a weight that enter its `identity`."""
 
 
 class PackedLinear(nn.Module):
@@ -56,8 +55,8 @@ class PackedLinear(nn.Module):
 
     @property
     def weight(self) -> torch.Tensor:
-        """The ordinary weight, to be read."""
-        return self.unpacked_weight().as_subclass(Shown)
+        """The ordinary weight, read-only."""
+        return self.unpacked_weight().as_subclass(ReadOnlyWeight)
 
     def __setattr__(self, name: str, value: Any) -> None:
         if name == "weight":
@@ -86,18 +85,18 @@ class PackedLinear(nn.Module):
         raise InputError(FINAL)
 
 
-class Shown(torch.Tensor):
-    """A weight to look at. Writing to it would change a copy, so it is refused, to views of it, too; whatever is
-    computed from it is an ordinary tensor. (What numpy makes of it is beyond torch, and a copy as well.)"""
+class ReadOnlyWeight(torch.Tensor):
+    """A weight that refuses writes, as do views of it: they would change a copy. What is computed from it is an
+    ordinary tensor. (A numpy view of it cannot refuse writes.)"""
 
     @classmethod
     def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         written = [*args[:1], kwargs["out"]] if "out" in kwargs else args[:1] if _writes(func.__name__) else ()
-        if any(isinstance(tensor, Shown) for tensor in written):
+        if any(isinstance(tensor, ReadOnlyWeight) for tensor in written):
             raise InputError(FINAL)
         with torch._C.DisableTorchFunctionSubclass():
-            memory = {tensor.untyped_storage().data_ptr() for tensor in args if isinstance(tensor, Shown)}
+            memory = {tensor.untyped_storage().data_ptr() for tensor in args if isinstance(tensor, ReadOnlyWeight)}
 
             def shown(result: Any) -> Any:
                 strided = isinstance(result, torch.Tensor) and result.layout is torch.strided
@@ -135,11 +134,8 @@ def ordinary(weight: torch.Tensor, bias: torch.Tensor | None) -> nn.Linear:
 
 
 def pack(model: nn.Module) -> bool:
-    """Pack every linear layer that gains from it, in place and one at a time; whether anything was packed.
-
-    A machine whose kernels cannot, or give something else, leaves the model as it is, and so does a model that is not
-    all in memory.
-    """
+    """Pack every linear layer that gains from it, in place and one at a time; whether any was packed. Nothing is packed
+    where the kernels cannot or compute something else, or where not all of the model is in memory."""
     if not torch.backends.mkldnn.is_available() or any(weight.is_meta for weight in model.parameters()):
         return False
     uses = Counter(weight.data_ptr() for _, weight in model.named_parameters(remove_duplicate=False))
@@ -154,7 +150,7 @@ def pack(model: nn.Module) -> bool:
 
 
 def parameter_count(model: nn.Module) -> int:
-    """How many values a model holds, packed ones included, tied ones once."""
+    """Values in a model's weights, packed ones included, tied ones once."""
     own = sum(weight.numel() for weight in model.parameters())
     packed = (layer for layer in model.modules() if isinstance(layer, PackedLinear) and not layer.tied)
     return own + sum(layer.in_features * layer.out_features for layer in packed)
@@ -164,8 +160,8 @@ def identities(model: nn.Module) -> Iterator[tuple[str, bytes]]:
     """Name and `identity` of every weight that a state dict would hold; none is unpacked for it."""
     for prefix, module in model.named_modules(remove_duplicate=False):
         lead = f"{prefix}." if prefix else ""
-        lasting = {n: b for n, b in module._buffers.items() if n not in module._non_persistent_buffers_set}
-        for name, weight in (*module._parameters.items(), *lasting.items()):
+        kept = {n: b for n, b in module._buffers.items() if n not in module._non_persistent_buffers_set}
+        for name, weight in (*module._parameters.items(), *kept.items()):
             if weight is not None:
                 yield lead + name, identity(weight)
         if isinstance(module, PackedLinear):
@@ -173,14 +169,14 @@ def identities(model: nn.Module) -> Iterator[tuple[str, bytes]]:
 
 
 def identity(weight: torch.Tensor) -> bytes:
-    """Tells a weight by shape and an even sample of its values; the same in a wider type that holds the same values."""
+    """A digest of a weight's shape and of an even sample of its values; a wider type does not change it."""
     flat = weight.detach().reshape(-1)
     sample = flat[:: max(1, flat.numel() // SAMPLED)].float().cpu().numpy()
     return hashlib.sha256(f"{tuple(weight.shape)}".encode() + sample.tobytes()).digest()
 
 
 def is_ordinary(layer: Any) -> bool:
-    """A linear layer on the CPU in a type that can be packed; not a subclass or a hooked one that does more."""
+    """Whether this is a plain linear layer, not hooked, on the CPU in a type that can be packed."""
     if type(layer) is not nn.Linear or layer._forward_hooks or layer._forward_pre_hooks:
         return False
     return layer.weight.device.type == "cpu" and layer.weight.dtype in SMALLEST
@@ -198,7 +194,7 @@ def gains(layer: Any) -> bool:
 
 @torch.no_grad()
 def _tried(layer: nn.Linear, *, tied: bool) -> PackedLinear | None:
-    """The packed layer, if this machine can pack and finds what the ordinary one finds."""
+    """The packed layer, if this machine can pack it and its output is that of the ordinary one."""
     try:
         packed = PackedLinear(layer, tied=tied)
         rows = torch.linspace(-1, 1, 2 * layer.in_features, dtype=layer.weight.dtype).view(1, 2, -1)

@@ -1,8 +1,7 @@
-"""Ways to compute one forward, and what they have in common.
+"""Paths: ways to compute one forward.
 
-A target holds several paths, fastest first, and gives a forward to the first that takes it; the last one calls the
-model itself and takes all. Paths differ in what they can compute, never in what they find: rows of different paths
-lie within the noise of kernels of each other.
+A target has several paths, fastest first, and gives each forward to the first that takes it. The last one calls the
+model itself and takes all. All paths compute the same rows, up to the rounding of kernels.
 """
 
 from __future__ import annotations
@@ -14,25 +13,28 @@ from typing import Protocol
 
 import torch
 
-from paceline.targets.base import NOTHING, OnEarly, Request, Want
+from paceline.targets.base import NOTHING, Request, Want
 from paceline.targets.scores import Scores
+
+UNEXPECTED = (ArithmeticError, LookupError, TypeError, ValueError, RuntimeError, AttributeError)
+"""What may be raised where modules are combined in a way that nobody tested."""
 
 OnExit = Callable[[torch.Tensor], None]
 """Called in the middle of a forward with the early logits ``[sum n, vocabulary]``."""
 
 
-def unheard(_: torch.Tensor) -> None:
-    """An `OnExit` of nobody."""
+def ignore(_: torch.Tensor) -> None:
+    """An `OnExit` that does nothing."""
 
 
 @dataclass(frozen=True, eq=False)
-class Asking:
-    """What a forward is asked for, whatever the texts: all that its layers need to know besides the rows."""
+class Outputs:
+    """What a forward has to compute for its rows."""
 
     want: Want
     logit_rows: torch.Tensor | None = None
-    """Numbers of the packed rows whose logits are wanted, or None for all of them."""
-    on_exit: OnExit = unheard
+    """Numbers of the packed rows whose logits are wanted; None for all."""
+    on_exit: OnExit = ignore
 
     @property
     def logits(self) -> bool:
@@ -41,15 +43,14 @@ class Asking:
 
 
 @dataclass(frozen=True, eq=False)
-class Job:
+class ForwardJob:
     """The requests of one forward. Their rows are packed: ``[sum n]`` in the order of the requests."""
 
     requests: Sequence[Request]
-    on_early: OnEarly | None = None
 
     @cached_property
     def want(self) -> Want:
-        """What any of the requests asks for; early logits and hidden states are found for all rows or for none."""
+        """What any of the requests wants; early logits and hidden states are computed for all rows or for none."""
         want = NOTHING
         for request in self.requests:
             want = want | request.want
@@ -57,7 +58,7 @@ class Job:
 
     @cached_property
     def spans(self) -> list[slice]:
-        """Where each request's rows lie among the packed ones."""
+        """Each request's rows among the packed ones."""
         spans, start = [], 0
         for request in self.requests:
             spans.append(slice(start, start + len(request.tokens)))
@@ -72,27 +73,26 @@ class Job:
 
     @cached_property
     def logit_rows(self) -> torch.Tensor | None:
-        """Numbers of the packed rows whose logits are wanted, or None for all of them."""
+        """Numbers of the packed rows whose logits are wanted; None for all."""
         if self.scored == self.spans:
             return None
         return torch.cat([torch.arange(rows.start, rows.stop) for rows in self.scored])
 
-    @cached_property
-    def asking(self) -> Asking:
-        return Asking(self.want, self.logit_rows, self.early)
+    @property
+    def outputs(self) -> Outputs:
+        """Made anew: a cached one would hold the job, and so the rows, in a cycle until the next garbage collection."""
+        return Outputs(self.want, self.logit_rows, self.early)
 
     def early(self, logits: torch.Tensor) -> None:
-        """Pass the early logits ``[sum n, vocabulary]`` on; to be called while the later layers are still to come."""
-        if self.on_early is None:
-            return
-        for number, (request, span) in enumerate(zip(self.requests, self.spans, strict=True)):
-            if request.want.early_exit is not None:
-                self.on_early(number, logits[span])
+        """Pass on the early logits ``[sum n, vocabulary]``, before the later layers are computed."""
+        for request, span in zip(self.requests, self.spans, strict=True):
+            if request.on_early is not None and request.want.early_exit is not None:
+                request.on_early(logits[span])
 
 
 @dataclass
 class Taps:
-    """What a forward showed of its inside: states by layer, ``[sum n, width]``, and the early logits."""
+    """States by layer, ``[sum n, width]``, and early logits of a forward."""
 
     hidden: dict[int, torch.Tensor] = field(default_factory=dict)
     early: torch.Tensor | None = None
@@ -100,13 +100,13 @@ class Taps:
 
 @dataclass(frozen=True)
 class Found:
-    """What a path found."""
+    """The result of a forward."""
 
     logits: torch.Tensor | None
-    """Of the wanted rows only, joined in order; None where none is wanted."""
+    """Of the wanted rows, in order; None where none are wanted."""
     taps: Taps
 
-    def split(self, job: Job) -> list[Scores]:
+    def split(self, job: ForwardJob) -> list[Scores]:
         """Each request's share."""
         scores, first = [], 0
         for request, span, scored in zip(job.requests, job.spans, job.scored, strict=True):
@@ -120,15 +120,15 @@ class Found:
         return scores
 
 
-class Path(Protocol):
+class ForwardPath(Protocol):
     """One way to compute a forward."""
 
-    def takes(self, job: Job) -> bool:
-        """Whether this path can compute the job as the model stands now: its owner may have changed it since the last
-        one. Asked before every forward, so it must be cheap; changes nothing."""
+    def takes(self, job: ForwardJob) -> bool:
+        """Whether this path can compute the job with the model as it is now: its owner may have changed it. Asked
+        before every forward, so it must be cheap; changes nothing."""
         ...
 
-    def run(self, job: Job) -> Found:
-        """Note the requests' tokens in their rows, write their keys and values there (`Part.of_all` and
-        `CacheRows.write`), and find what is wanted. Called without gradients, one job at a time."""
+    def run(self, job: ForwardJob) -> Found:
+        """Note the requests' tokens in their rows, write their keys and values (`Segment.of_all` and
+        `CacheRows.write`), and compute what is wanted. Called without gradients, one job at a time."""
         ...

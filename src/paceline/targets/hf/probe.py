@@ -1,12 +1,12 @@
-"""At load: how may drafts reach this model, and does a row depend on what else is in the forward?
+"""The probe at load: which mode to use, and whether a row depends on what else is in the forward.
 
-A draft is scored in one forward, again with another end, row by row as plain decoding would, beside another sequence,
-and by the model alone. If a row changes with what follows it (activations quantised by one scale for all rows, a
-mixture of experts that turns rows away), with how many stand beside it (a position bias built from the key length) or
-with another sequence (positions counted by packed rows), speculation would change the text; if it is not the model's
-own row, the model asks of its attention what we do not know. The same is tried across every position at which the
+A draft is scored in one forward, again with another end, row by row as in plain decoding, beside another sequence, and
+by the model alone. Speculation would change the text if a row changes with what follows it (activations quantised with
+one scale for all rows, a mixture of experts that drops rows), with how many rows are beside it (a position bias built
+from the key length) or with another sequence (positions counted by packed rows). If a row is not the model's own, the
+model needs something of its attention that we do not know. The same is tried at every position at which the
 configuration lets the model change. Then drafts are clipped to what the model scores faithfully, sequences are scored
-one by one, texts end where the model can no longer be trusted, or it is refused.
+one by one, texts end where rows would be wrong, or the model is refused.
 """
 
 from __future__ import annotations
@@ -20,77 +20,77 @@ from typing import Any
 import numpy as np
 import torch
 
+from paceline.errors import UnsupportedModel
 from paceline.targets.base import Reach, Request, Rows
-from paceline.targets.hf.forward import Mode, Unsupported
 from paceline.targets.hf.lean import Lean
-from paceline.targets.hf.path import Path
-from paceline.targets.hf.places import NEAR, Place, places, sizes
+from paceline.targets.hf.own import Mode, Unsupported
+from paceline.targets.hf.path import UNEXPECTED, ForwardPath
+from paceline.targets.hf.probe_points import NEAR, ProbePoint, probe_points, sizes
 from paceline.targets.hf.target import HFTarget
 from paceline.tree import EMPTY, DraftTree, Ints
 
 TOLERANCE = {torch.float64: 1e-4, torch.float32: 1e-3, torch.bfloat16: 0.2, torch.float16: 0.05}
-"""Of the logits' standard deviation: far above what other kernels do to a row, far below what another context does."""
+"""As a share of the logits' standard deviation: far above the rounding of kernels, far below the effect of another
+context."""
 SAME_KERNELS = 0.01
-"""What is left of the tolerance between forwards of one shape, whose kernels do not differ."""
+"""The share of the tolerance that holds between forwards of one shape, which use the same kernels."""
 SAME_OPERATIONS = 0.1
-"""What is left of it between two ways to compute the same operations, a few of which may be fused in other ways."""
+"""The share of it that holds between two paths with the same operations, a few of which may be fused."""
+BROKEN = (RuntimeError, AttributeError, AssertionError)
+"""What a model raises that gets more, or less, than it expects of its cache and attention."""
+FAILURES = (Unsupported, AssertionError, *UNEXPECTED)
+"""What ends the probe of a mode."""
 
 PREFIX, LONGER, DRAFT = 6, 9, 5
 PROBED_WINDOW = 512
-"""Windows up to this size are probed from beyond where a model's own attention code draws them."""
+"""Windows of a model's own attention code are probed from behind them, up to this size."""
 
 
 def prepare(target: HFTarget) -> HFTarget:
-    """Find the best mode in which the model's rows can be trusted; warns where drafts are clipped, raises where none
-    can be trusted. Then see whether faster paths find the same."""
-    paths, target.paths = target.paths, [target.own]
-    try:
+    """Find the best mode in which our rows are the model's; warns where drafts are clipped, raises where there is no
+    such mode. Then try the faster paths."""
+    with target.using(target.own):
         _find_mode(target)
-    finally:
-        target.paths = paths
     _try_lean(target)
     _try_fixed(target)
     return target
 
 
 def _try_lean(target: HFTarget) -> None:
-    """A model of a known structure is computed without transformers' layers, if that finds what they find."""
+    """Use the lean path if the model has a known structure and the path's rows are the model's."""
     lean = Lean.of(target.own)
     if lean is None or target.mode is not Mode.PACKED:
         return
-    paths = target.paths
     try:
         ours, theirs = (_read_and_scored(target, path) for path in (lean, target.own))
     except torch.OutOfMemoryError:
         raise
-    except (ArithmeticError, LookupError, TypeError, ValueError, *BROKEN):
+    except (AssertionError, *UNEXPECTED):
         return
-    finally:
-        target.paths = paths
     if not _gap(target, ours, theirs, SAME_OPERATIONS):
         lean.trusted = True
-        target.paths = [*paths[:-1], lean, target.own]
+        target.paths.insert(-1, lean)
         if target.fixed is not None:
             target.fixed.lean = lean
 
 
-def _read_and_scored(target: HFTarget, path: Path) -> torch.Tensor:
-    """Rows of a tree behind a short text, along one path."""
-    target.paths = [path]
+def _read_and_scored(target: HFTarget, path: ForwardPath) -> torch.Tensor:
+    """Rows of a tree behind a short text, computed by one path."""
     prefix, line, other = (_tokens(target, count, salt) for salt, count in enumerate((PREFIX, DRAFT, DRAFT)))
     rows = target.open(PREFIX + 2 * DRAFT)
-    _feed(target, rows, Request.of_prompt(rows, prefix[:-1]))
-    found = _scored(target, rows, prefix, _tree(line, other))
+    with target.using(path):
+        _feed(target, rows, Request.of_prompt(rows, prefix[:-1]))
+        found = _scored(target, rows, prefix, _tree(line, other))
     rows.close()
     return found
 
 
 def _try_fixed(target: HFTarget) -> None:
-    """Recorded forwards are held to the same law, on the device they run on; where they fail they are not used."""
+    """Probe recorded forwards too, on the device they run on; where they fail they are not used."""
     if target.fixed is None or target.mode is not Mode.PACKED:
         return
     limits = target.limits
-    reason = target.fixed.hindrance() or _probe(target)
+    reason = target.fixed.obstacle() or _probe(target)
     if reason is None and limits.trees and not target.limits.trees:
         reason = "a row changes with its siblings"
     target.limits = limits
@@ -100,7 +100,7 @@ def _try_fixed(target: HFTarget) -> None:
 
 def _find_mode(target: HFTarget) -> None:
     if not target.own.takes_cache:
-        raise ValueError(
+        raise UnsupportedModel(
             f"{target.name} takes no cache of keys and values, so a draft cannot be scored behind a text; "
             "choose another model"
         )
@@ -110,62 +110,58 @@ def _find_mode(target: HFTarget) -> None:
     for shorten, mode in product((False, True), Mode):
         if shorten and not any(reason.startswith(FURTHER) for reason in modes):
             break
-        target.mode, (target.context_length, target.trusted) = mode, lengths
+        target.own.mode, (target.context_length, target.trusted) = mode, lengths
         try:
-            _windows_agree(target)
+            _check_windows(target)
             reason = _probe(target) or _probe_further(target, shorten=shorten)
         except torch.OutOfMemoryError:
             raise
-        except (Unsupported, ArithmeticError, LookupError, TypeError, ValueError, *BROKEN) as error:
+        except FAILURES as error:
             reason, failure = _failure(error), error
         if reason is None:
-            _say_what_is_clipped(target)
+            _warn_of_limits(target)
             return
         modes.setdefault(reason, []).append(mode)
     reasons = "; ".join(f"{' and '.join(dict.fromkeys(names))}: {reason}" for reason, names in modes.items())
-    raise ValueError(
+    raise UnsupportedModel(
         f"{target.name} cannot be drafted for without changing its text ({reasons}); choose another model"
     ) from failure
 
 
 def _failure(error: Exception) -> str:
-    """What a model's own code says when it is handed cached rows: raw shapes mean nothing to a user."""
+    """Why a model's own code fails with cached rows, in words that mean something to a user."""
     if isinstance(error, Unsupported | ValueError) and str(error):
         return str(error).splitlines()[0]
     return f"its own forward fails behind cached rows ({type(error).__name__})"
 
 
-BROKEN = (RuntimeError, AttributeError, AssertionError)
-"""What a model raises that was handed more, or less, than it expects of its cache and attention."""
-
-
-def _windows_agree(target: HFTarget) -> None:
-    """The attention function must be told of every window that the configuration speaks of."""
+def _check_windows(target: HFTarget) -> None:
+    """The attention function must get every window that the configuration names."""
     if target.mode is not Mode.PACKED:
         return
-    seen = target.windows(Request.of_prompt(target.open(1), _tokens(target, 1)))
+    seen = target.own.windows(Request.of_prompt(target.open(1), _tokens(target, 1)))
     expected = [target.own.window if kind == "sliding_attention" else None for kind in target.own.layer_types]
     if not seen:
         raise Unsupported("the model does not call the registered attention function")
-    felt, told = ([_felt(target, window) for window in windows] for windows in (seen, expected))
-    if felt != told and any(felt + told):
+    got, named = ([_effective(target, window) for window in windows] for windows in (seen, expected))
+    if got != named and any(got + named):
         raise Unsupported(f"layers ask for windows {seen} where the configuration says {expected}")
 
 
-def _felt(target: HFTarget, window: int | None) -> int | None:
-    """A window as wide as the context hides nothing."""
+def _effective(target: HFTarget, window: int | None) -> int | None:
+    """The window, or None if it is as wide as the context."""
     limit = target.context_length
     return None if window is not None and limit is not None and window >= limit else window
 
 
 def _probe(target: HFTarget) -> str | None:
-    """Set what can be drafted in the target's mode; or say why nothing can."""
+    """Set the limits of drafts in the target's mode; returns the reason where nothing can be drafted."""
     prefix = _tokens(target, _prefix_length(target))
     rows = target.open(len(prefix) + 2 * DRAFT)
     _feed(target, rows, Request.of_prompt(rows, prefix[:-1]))
     line, other = _tokens(target, DRAFT, 1), _tokens(target, DRAFT, 2)
     expected = _stepwise(target, rows, prefix, line)
-    alone = target.unassisted(torch.from_numpy(np.concatenate([prefix, line])))[-DRAFT - 1 :]
+    alone = target.own.unassisted(torch.from_numpy(np.concatenate([prefix, line])))[-DRAFT - 1 :]
     if _gap(target, expected, alone):
         return "a row is not what the model itself finds"
     chain = _scored(target, rows, prefix, DraftTree.chain(line))
@@ -182,46 +178,46 @@ def _probe(target: HFTarget) -> str | None:
 
 
 def _probe_further(target: HFTarget, *, shorten: bool) -> str | None:
-    """Two sequences in one forward, then every `Place` at which the model may change: narrow what can be drafted, end
-    texts at a place if that may ``shorten`` them; or say why nothing can be drafted."""
+    """Probe two sequences in one forward, then every `ProbePoint`: narrow the limits of drafts, and end texts at a
+    point if that may ``shorten`` them; returns the reason where nothing can be drafted."""
     config: Any = target.model.config.get_text_config()
     known = target.switch.position if target.switch is not None else None
     with torch.no_grad():
         packed = target.mode is Mode.PACKED and not target.limits.alone
         if packed and _reachable(target, LONGER) and not _packs(target):
             target.limits = replace(target.limits, alone=True)
-        if target.mode is Mode.MASKED and any(_is_drawn_inside(target, *size) for size in sizes(config).items()):
+        if target.mode is Mode.MASKED and any(_is_window_of_its_own(target, *size) for size in sizes(config).items()):
             target.limits = replace(target.limits, trees=False)
-        for place in places(config, PREFIX, DRAFT, drawn=target.mode is Mode.PACKED):
-            stated = place.moved > 0 and target.mode is Mode.CHAINED  # its masks count keys, and there are none
-            if stated or place.switch == known or not _reachable(target, place.moved + place.prefix):
+        for point in probe_points(config, PREFIX, DRAFT, packed=target.mode is Mode.PACKED):
+            unmasked = point.moved > 0 and target.mode is Mode.CHAINED  # its masks count keys, and there are none
+            if unmasked or point.switch == known or not _reachable(target, point.moved + point.prefix):
                 continue
-            if (limits := _limits_at(target, place)) is not None:
+            if (limits := _limits_at(target, point)) is not None:
                 target.limits = limits
-            elif shorten and place.switch > PREFIX + DRAFT:
-                target.trust(place.switch)
+            elif shorten and point.switch > PREFIX + DRAFT:
+                target.trust(point.switch)
             else:
-                return f"{FURTHER} {place.switch} a row is not what the model itself finds"
+                return f"{FURTHER} {point.switch} a row is not what the model itself finds"
     return None
 
 
 FURTHER = "behind position"
-"""How the reasons begin for which texts may be shortened."""
+"""The beginning of reasons for which texts may be shortened."""
 
 
-def _is_drawn_inside(target: HFTarget, name: str, size: int) -> bool:
-    """Whether a model draws a window itself that our masks do not know. It goes by the index of a key, which siblings
-    shift; of a wide window that changes too little for a probe to see."""
-    return "window" in name and name != "sliding_window" and _felt(target, size) is not None
+def _is_window_of_its_own(target: HFTarget, name: str, size: int) -> bool:
+    """Whether the model's own code applies a window that our masks do not know. It goes by the index of a key, which
+    siblings shift; of a wide window that changes too little for the probe to see."""
+    return "window" in name and name != "sliding_window" and _effective(target, size) is not None
 
 
 CLAIM = 1 << 20
-"""Rows that a cache is said to have beyond those it has."""
+"""Rows that the cache says it has beyond those it has."""
 
 
 def _counts_rows(target: HFTarget, rows: Rows, prefix: Ints, line: Ints, chain: torch.Tensor) -> bool:
-    """Whether positions are counted from the cache's length on, so that rows packed behind each other would all stand
-    one behind the other: an untrue length then changes the rows, or is beyond all positions that there are."""
+    """Whether the model counts positions from the cache's length on, so that packed rows of several sequences would
+    count as one text. A false length then changes the rows, or is beyond all positions of the model."""
     if target.mode is Mode.CHAINED:
         return False
     target.own.claimed = CLAIM
@@ -253,18 +249,18 @@ def _packs(target: HFTarget) -> bool:
         rows = target.open(length + DRAFT)
         _feed(target, rows, Request.of_prompt(rows, prefix[:-1]))
         requests.append(Request.of_tree(rows, int(prefix[-1]), DraftTree.chain(line)))
-        expected.append(target.unassisted(torch.from_numpy(np.concatenate([prefix, line])))[-DRAFT - 1 :])
+        expected.append(target.own.unassisted(torch.from_numpy(np.concatenate([prefix, line])))[-DRAFT - 1 :])
     found = target.submit(requests).result()
     return not any(_gap(target, scores.logits, rows) for scores, rows in zip(found, expected, strict=True))
 
 
-def _limits_at(target: HFTarget, place: Place) -> Reach | None:
-    """What can be drafted at a place, of what can be elsewhere; None where not even chains can."""
-    target.own.moved = place.moved
+def _limits_at(target: HFTarget, point: ProbePoint) -> Reach | None:
+    """The target's limits narrowed to what can be drafted at a point; None where not even chains can."""
+    target.own.moved = point.moved
     try:
-        texts = [_tokens(target, place.prefix + DRAFT, salt) for salt in (14, 15)]
+        texts = [_tokens(target, point.prefix + DRAFT, salt) for salt in (14, 15)]
         texts[1] = texts[1][1:]
-        expected = [target.unassisted(torch.from_numpy(text)) for text in texts]
+        expected = [target.own.unassisted(torch.from_numpy(text)) for text in texts]
         line, other = texts[0][-DRAFT:], _tokens(target, DRAFT, 16)
         whole = [_fresh(target, text[:-DRAFT], DraftTree.chain(text[-DRAFT:])) for text in texts]
         chain = _rows_of(target, whole[:1])
@@ -273,7 +269,7 @@ def _limits_at(target: HFTarget, place: Place) -> Reach | None:
         limits = target.limits
         if limits.trees:
             tree = _rows_of(target, [_fresh(target, texts[0][:-DRAFT], _tree(line, other))])[0]
-            found = tree[place.prefix - 1 :][TRUNK_ROWS]
+            found = tree[point.prefix - 1 :][TRUNK_ROWS]
             limits = replace(limits, trees=not _gap(target, found, expected[0][-DRAFT - 1 :]))
         if target.mode is Mode.PACKED and not limits.alone:
             pair = _rows_of(target, whole)
@@ -281,20 +277,20 @@ def _limits_at(target: HFTarget, place: Place) -> Reach | None:
         return limits
     except torch.OutOfMemoryError:
         raise
-    except (Unsupported, ArithmeticError, LookupError, TypeError, ValueError, *BROKEN):
+    except FAILURES:
         return None
     finally:
         target.own.moved = 0
 
 
 def _fresh(target: HFTarget, prefix: Ints, draft: DraftTree) -> Request:
-    """A text and a draft behind it, none of it cached."""
+    """A request for a text and a draft behind it, nothing of which is cached."""
     parents = np.concatenate([np.arange(-1, len(prefix) - 1), draft.parents + len(prefix)])
     return Request(target.open(len(prefix) + len(draft)), np.concatenate([prefix, draft.tokens]), parents)
 
 
 def _rows_of(target: HFTarget, requests: Sequence[Request]) -> list[torch.Tensor]:
-    """The logits of each request; the rows end as they began."""
+    """The logits of each request; leaves the rows as they were."""
     found = [scores.logits for scores in target.submit(requests).result()]
     for request in requests:
         request.rows.keep([])
@@ -302,8 +298,8 @@ def _rows_of(target: HFTarget, requests: Sequence[Request]) -> list[torch.Tensor
 
 
 def _ends_do_not_matter(target: HFTarget, rows: Rows, prefix: Ints, line: Ints, chain: torch.Tensor) -> bool:
-    """Drafts of one shape that part after some tokens must agree on the rows before, kernels being the same; except
-    for experts, who compute what happens to be sent to them together."""
+    """Drafts of one shape that differ after some tokens must agree on the rows before, with the same kernels; except
+    with experts, whose kernels depend on how many rows each of them gets."""
     modules = target.model.named_modules()
     experts = any("expert" in (name + type(module).__name__).lower() for name, module in modules)
     for shared in (0, 1, 3):
@@ -315,9 +311,9 @@ def _ends_do_not_matter(target: HFTarget, rows: Rows, prefix: Ints, line: Ints, 
 
 
 def _prefix_length(target: HFTarget) -> int:
-    """Beyond any window that the model's own attention code may draw: ours are known to draw them."""
+    """A length behind any window that the model's own attention code may apply."""
     named = sizes(target.model.config.get_text_config()).items()
-    windows = [size for name, size in named if "window" in name and _felt(target, size) is not None]
+    windows = [size for name, size in named if "window" in name and _effective(target, size) is not None]
     if target.mode is Mode.PACKED:
         windows = [size for size in windows if size <= NEAR]
     if not windows:
@@ -333,7 +329,7 @@ TRUNK_ROWS = [0, *(node + 1 for node in TRUNK)]
 
 
 def _tree(line: Ints, other: Ints) -> DraftTree:
-    """The line's tokens each with a sibling that stands directly behind it."""
+    """The line's tokens, each with a sibling directly behind it."""
     pairs = np.stack([line, other], axis=1)
     above = np.array([-1, *TRUNK[:-1]])
     return DraftTree.build(pairs.reshape(-1), np.repeat(above, 2))
@@ -350,30 +346,30 @@ def _feed(target: HFTarget, rows: Rows, request: Request) -> torch.Tensor | None
 
 
 def _stepwise(target: HFTarget, rows: Rows, prefix: Ints, line: Ints) -> torch.Tensor:
-    """The rows of root and line fed one token at a time, as plain decoding would; ``rows`` end as they began."""
+    """The rows of root and line, one token at a time as in plain decoding; leaves ``rows`` as they were."""
     fed = [_feed(target, rows, Request.of_tree(rows, int(t), EMPTY)) for t in (prefix[-1], *line)]
     rows.rewind(len(prefix) - 1)
     return torch.cat([row for row in fed if row is not None])
 
 
 def _scored(target: HFTarget, rows: Rows, prefix: Ints, draft: DraftTree) -> torch.Tensor:
-    """The rows of root and draft in one forward; ``rows`` end as they began."""
+    """The rows of root and draft in one forward; leaves ``rows`` as they were."""
     logits = target.forward([Request.of_tree(rows, int(prefix[-1]), draft)])[0].logits
     rows.keep([])
     return logits
 
 
 def _gap(target: HFTarget, one: torch.Tensor, other: torch.Tensor, share: float = 1.0) -> bool:
-    """Whether rows differ by more than kernels make them differ: in mean square, since the largest of many small
-    differences grows with the vocabulary. In half precision the middle row decides: there a kernel's rounding may
-    send a single row to another expert."""
+    """Whether rows differ by more than the rounding of kernels: in mean square, since the largest of many small
+    differences grows with the vocabulary. In half precision the median row decides, because rounding may send a single
+    row to another expert."""
     spread = float(other.float().std()) or 1.0
     gaps = (one.double() - other.double()).square().mean(dim=-1).sqrt()
     gap = float(gaps.median() if target.dtype.itemsize == 2 else gaps.max())
     return not gap <= TOLERANCE.get(target.dtype, 0.2) * share * spread
 
 
-def _say_what_is_clipped(target: HFTarget) -> None:
+def _warn_of_limits(target: HFTarget) -> None:
     if not target.limits.trees:
         _warn(target, "cannot score sibling drafts, so drafts are clipped to chains")
     if target.limits.alone:

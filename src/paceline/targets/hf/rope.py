@@ -1,9 +1,9 @@
-"""Rotary embeddings that follow the largest position of a forward.
+"""Rotary embeddings that depend on the largest position of a forward.
 
-*Dynamic* scaling turns slower with every position past the trained length, *longrope* changes its factors once. Either
-way a row depends on how far the rest of its forward reaches, which a draft must not decide. So drafts end short of the
-`Switch`, and every forward is rotated as transformers' own generation would have rotated it: a prompt as of its last
-token, a round as of its root, whatever the model served before.
+*Dynamic* scaling lowers the frequencies with every position past the trained length, *longrope* changes its factors
+once. Either way a row depends on how far the rest of its forward reaches, which a draft must not decide. So drafts end
+short of the `Switch`, and every forward is rotated as transformers' own generation would rotate it: a prompt as of its
+last token, a round as of its root.
 """
 
 from __future__ import annotations
@@ -22,28 +22,28 @@ from paceline.targets.base import Request, Rows
 from paceline.targets.cache import CacheRows
 from paceline.tree import Ints
 
+STATIC = frozenset({"default", "linear", "llama3", "yarn"})
+"""Rotary types whose angles depend on the position alone."""
 REREADS = frozenset({"phi3", "phi4_multimodal", "phimoe"})
-"""Model types whose generation drops its cache when it reaches the switch, if their configuration names the original
-length itself. The text is read again there; transformers does so too, but for phi4_multimodal, which goes on with the
-last token alone."""
-
-
+"""Model types whose generation drops its cache at the switch, if their configuration names the original length itself.
+We read the text again there. So does transformers, except for phi4_multimodal, which goes on with the last token."""
 SCALES = ("factor", "mscale")
-"""What longrope has a short and a long one of."""
+"""Settings of longrope that have a short and a long value."""
 
 
 @dataclass(frozen=True)
 class Switch:
-    """Where rotation changes: the first position with which a forward is rotated otherwise."""
+    """Where the rotation changes: the first position that makes a forward rotate in the new way."""
 
     position: int
     growing: bool
-    """It changes again with every further position, so nothing can be drafted beyond."""
+    """It changes again with every further position, so nothing can be drafted behind the switch."""
     rereads: bool
+    """Generation drops its cache at the switch and reads the text again."""
 
     @classmethod
     def of(cls, config: Any) -> Switch | None:
-        """The first switch a configuration speaks of."""
+        """The first switch in a configuration."""
         given = getattr(config, "rope_parameters", None) or {}
         kinds = [given] if "rope_type" in given else [p for p in given.values() if isinstance(p, dict)]
         found = []
@@ -66,13 +66,13 @@ class Switch:
         return 0 if self.growing or (self.rereads and root == self.position) else None
 
 
-def standing(request: Request) -> int:
-    """The position as of which a request is rotated: its deepest; of a piece of a prompt without the root, the root's
-    that follows it."""
+def rotary_position(request: Request) -> int:
+    """The position as of which a request is rotated: its deepest one; for a piece of a prompt without the root that of
+    the root behind it."""
     return int(request.positions.max()) + (request.prompt == len(request.tokens))
 
 
-def stretched(config: Any) -> int | None:
+def context_length(config: Any) -> int | None:
     """The context length: dynamic scaling exists to go past the trained one."""
     length: int | None = getattr(config, "max_position_embeddings", None)
     rope = getattr(config, "rope_parameters", None) or {}
@@ -81,8 +81,8 @@ def stretched(config: Any) -> int | None:
     return length
 
 
-class TurningRows(CacheRows):
-    """Rows that remember how they were rotated: ``early`` leading ones as rows of a text short of the switch."""
+class RotatedRows(CacheRows):
+    """Rows of which the first ``early`` were rotated as rows of a text short of the switch."""
 
     def __init__(self, capacity: int, switch: Switch) -> None:
         super().__init__(capacity)
@@ -90,24 +90,25 @@ class TurningRows(CacheRows):
         self.early = 0
 
     def mark(self, count: int, position: int, held: int = 0) -> None:
-        """``count`` rows are about to be written behind the committed and held ones, rotated as of ``position``."""
+        """Note how the next rows are rotated: ``count`` of them, behind the committed and held ones, as of
+        ``position``."""
         before = self.committed + held
         self.early = min(self.early, before)
         if position < self._switch.position and self.early == before:
             self.early += count
 
     def adopt(self, other: Rows, count: int) -> None:
-        assert isinstance(other, TurningRows), "rows are copied from a sequence of the same target"
+        assert isinstance(other, RotatedRows), "rows are copied from a sequence of the same target"
         super().adopt(other, count)
         self.early = min(other.early, count)
 
     def must_reread(self, request: Request) -> bool:
-        """Whether generation would read the cached text anew for this request."""
-        crosses = self._switch.rereads and standing(request) >= self._switch.position
+        """Whether generation would read the cached text again for this request."""
+        crosses = self._switch.rereads and rotary_position(request) >= self._switch.position
         return crosses and min(self.early, self.committed) > 0
 
     def common_prefix(self, tokens: Ints) -> int:
-        """Only rows rotated as a fresh reading of the same prompt would rotate them."""
+        """Only rows that are rotated as a fresh reading of the same prompt would rotate them."""
         common = super().common_prefix(tokens)
         if len(tokens) < self._switch.position:
             return min(common, self.early)
@@ -129,12 +130,12 @@ def _kinds(module: nn.Module) -> dict[str | None, str]:
 
 @contextmanager
 def rotated_as_of(position: int, modules: list[nn.Module], like: torch.Tensor) -> Iterator[None]:
-    """Rotate the forward inside as though it reached ``position``, and leave no trace of it in the modules."""
+    """Rotate the forward inside as if it reached ``position``; restores the modules."""
     saved = [_state(module) for module in modules]
     beyond = torch.full((1, 1), position, device=like.device)
     try:
         for module in modules:
-            _start_afresh(module)
+            _reset(module)
             vars(module)["forward"] = _reaching(module.forward, beyond)
         yield
     finally:
@@ -147,8 +148,8 @@ def rotated_as_of(position: int, modules: list[nn.Module], like: torch.Tensor) -
 
 
 def _reaching(forward: Callable[..., Any], beyond: torch.Tensor) -> Callable[..., Any]:
-    """A rotary forward that is shown one more position, behind its own, and returns nothing for it. Modules choose
-    frequencies and scales by the largest position they see."""
+    """A rotary forward that gets one more position and drops its result: modules choose frequencies and scales by the
+    largest position they get."""
 
     @wraps(forward)
     def reaching(rows: torch.Tensor, position_ids: torch.Tensor, *rest: Any, **named: Any) -> Any:
@@ -160,7 +161,7 @@ def _reaching(forward: Callable[..., Any], beyond: torch.Tensor) -> Callable[...
 
 
 def _state(module: nn.Module) -> dict[str, Any]:
-    """What a rotary module remembers of earlier forwards, and a forward that somebody gave it."""
+    """What a rotary module keeps from earlier forwards, and a forward that was set on it."""
     names = (*module._buffers, *vars(module))
     return {name: getattr(module, name) for name in names if name.endswith(REMEMBERED)}
 
@@ -168,8 +169,8 @@ def _state(module: nn.Module) -> dict[str, Any]:
 REMEMBERED = ("inv_freq", "max_seq_len_cached", "forward")
 
 
-def _start_afresh(module: nn.Module) -> None:
-    """Back to the trained frequencies, in memory of their own: modules write into it."""
+def _reset(module: nn.Module) -> None:
+    """Set the trained frequencies, as copies: modules write into them."""
     for layer_type, kind in _kinds(module).items():
         prefix = f"{layer_type}_" if layer_type is not None else ""
         setattr(module, f"{prefix}inv_freq", getattr(module, f"{prefix}original_inv_freq").clone())
@@ -177,9 +178,9 @@ def _start_afresh(module: nn.Module) -> None:
             setattr(module, f"{prefix}max_seq_len_cached", module.original_max_seq_len)
 
 
-def regimes(requests: Sequence[Request], switch: Switch) -> list[list[int]]:
-    """Numbers of the requests that one forward may hold together without turning each other's rows."""
-    early = [i for i, request in enumerate(requests) if standing(request) < switch.position]
+def rotation_groups(requests: Sequence[Request], switch: Switch) -> list[list[int]]:
+    """Numbers of the requests that may share a forward without changing each other's rotation."""
+    early = [i for i, request in enumerate(requests) if rotary_position(request) < switch.position]
     late = np.setdiff1d(np.arange(len(requests)), early).tolist()
     groups = [early, *([i] for i in late)] if switch.growing else [early, late]
     return [group for group in groups if group]

@@ -1,4 +1,4 @@
-"""Reading a forward from inside: states of named layers and early-exit logits, only where somebody wants them."""
+"""Reading states of named layers and early-exit logits in a forward, by hooks, where they are wanted."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from transformers import PreTrainedModel
 
 from paceline.errors import InputError
 from paceline.targets.base import Want
-from paceline.targets.hf.path import OnExit, Taps, unheard
+from paceline.targets.hf.path import OnExit, Taps, ignore
 
 Take = Callable[[torch.Tensor], None]
 
 
 class Anatomy:
-    """Where a model keeps its decoder, its layers, its final norm and its head."""
+    """A model's decoder, layers, final norm and head."""
 
     def __init__(self, model: PreTrainedModel) -> None:
         config: Any = model.config.get_text_config()
@@ -32,25 +32,25 @@ class Anatomy:
         self.norm: nn.Module | None = norms[-1] if norms else None
         self.softcap: float | None = getattr(config, "final_logit_softcapping", None)
         self.scale = 1.0
-        """What the model multiplies its head's output with; found by `calibrate`."""
+        """What the model multiplies its head's output by; found by `calibrate`."""
 
     def check(self, want: Want, name: str) -> None:
-        """A wish that this model cannot grant is told before the first forward."""
-        wished = sorted(want.hidden | ({want.early_exit} if want.early_exit is not None else set()))
-        if not wished:
+        """Refuse what this model cannot compute, before the first forward."""
+        wanted = sorted(want.hidden | ({want.early_exit} if want.early_exit is not None else set()))
+        if not wanted:
             return
         if self.layers is None:
             raise InputError(f"{name} shows no list of layers, so hidden states cannot be read; choose another drafter")
         count = len(self.layers)
-        if wished[0] < 0 or wished[-1] > count:
-            raise InputError(f"{name} has states 0 to {count}; a drafter asks for {wished}")
+        if wanted[0] < 0 or wanted[-1] > count:
+            raise InputError(f"{name} has states 0 to {count}; a drafter asks for {wanted}")
         if want.early_exit == count:
             raise InputError(f"{name} exits early from layers 0 to {count - 1}; a drafter asks for {count}")
         if want.early_exit is not None and not self._has_exit():
             raise InputError(f"{name} shows no final norm or head, so it has no early exit; choose another drafter")
 
     def _has_exit(self) -> bool:
-        """Some models project states between norm and head; what the head reads is not what the norm gives."""
+        """Whether the head reads what the norm gives: some models project states in between."""
         norm = getattr(self.norm, "weight", None)
         read = getattr(self.head, "in_features", None)
         if read is None and (weight := getattr(self.head, "weight", None)) is not None:
@@ -58,7 +58,7 @@ class Anatomy:
         return norm is not None and bool(norm.shape[-1] == read)
 
     def calibrate(self, raw: torch.Tensor, logits: torch.Tensor) -> None:
-        """Find the model's own scale of its head's output: some configurations multiply by a number, some divide."""
+        """Find the scale of the head's output: some configurations multiply by a number, some divide."""
         logits, raw = logits.double(), raw.double()
         if self.softcap:
             logits = torch.atanh((logits / self.softcap).clamp(-0.999, 0.999)) * self.softcap
@@ -67,12 +67,12 @@ class Anatomy:
         self.scale = scale if abs(scale - 1) > 0.02 else 1.0
 
     def unembed(self, states: torch.Tensor) -> torch.Tensor:
-        """States of an inner layer through the final norm and the head: a guess at the logits, good for drafts only."""
+        """States of an inner layer through the final norm and the head: a guess at the logits, for drafts only."""
         assert self.norm is not None
         return self.logits(self.norm(states))
 
     def logits(self, states: torch.Tensor) -> torch.Tensor:
-        """States behind the final norm through the head, as the model scales and caps what comes of it."""
+        """States behind the final norm through the head, with the model's scale and soft-cap."""
         assert self.head is not None
         logits: torch.Tensor = self.head(states) * self.scale
         return torch.tanh(logits / self.softcap) * self.softcap if self.softcap else logits
@@ -84,7 +84,7 @@ def _part(model: PreTrainedModel, getter: str) -> Any:
 
 
 @contextmanager
-def tapped(anatomy: Anatomy, want: Want, on_exit: OnExit = unheard) -> Iterator[Taps]:
+def tapped(anatomy: Anatomy, want: Want, on_exit: OnExit = ignore) -> Iterator[Taps]:
     """Hooks for one forward of the model."""
     taps = Taps()
 

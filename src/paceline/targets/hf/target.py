@@ -4,24 +4,25 @@ from __future__ import annotations
 
 import hashlib
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
 import torch
 from transformers import PreTrainedModel
 
-from paceline.targets.base import Done, OnEarly, Pending, Reach, Request, Target
-from paceline.targets.cache import CacheRows, lasting
-from paceline.targets.forked import use
+from paceline.errors import InputError, UnsupportedModel
+from paceline.targets.base import Done, Pending, Reach, Request, Target
+from paceline.targets.cache import CacheRows, persistent_tensors
+from paceline.targets.forked import note_use
 from paceline.targets.hf.fixed.replay import FixedPath
-from paceline.targets.hf.forward import Mode
-from paceline.targets.hf.kinds import join_layers
-from paceline.targets.hf.own import OwnForward
+from paceline.targets.hf.own import Mode, OwnForward
 from paceline.targets.hf.packed import identities, pack
-from paceline.targets.hf.path import Job, Path
-from paceline.targets.hf.rope import Switch, TurningRows, regimes, stretched
+from paceline.targets.hf.path import ForwardJob, ForwardPath
+from paceline.targets.hf.rope import RotatedRows, Switch, context_length, rotation_groups
 from paceline.targets.hf.taps import Anatomy
+from paceline.targets.hf.variants import join_layers
 from paceline.targets.scores import Scores
 from paceline.tree import Ints
 
@@ -30,11 +31,11 @@ RECURRENT_LAYERS = {"linear_attention", "conv", "hybrid", "hybrid_sliding", "mam
 
 
 class HFTarget(Target):
-    """Scores drafts on a transformers model; use `paceline.load`, which also probes what the model can be trusted with.
+    """Scores drafts on a transformers model. Use `paceline.load`, which also probes which drafts the model can score.
 
-    The model's weights, configuration and attention implementation stay as they were; it is put into eval mode.
-    `pack` is for models that nobody else holds. ``fixed_shapes`` asks for recorded forwards of fixed shapes;
-    unless told, a model on a CUDA device has them.
+    The model is put into eval mode; its weights, configuration and attention implementation stay as they were. `pack`
+    is for models that nobody else holds. ``fixed_shapes`` chooses whether forwards of fixed shapes are recorded; by
+    default they are for a model on a CUDA device.
     """
 
     def __init__(
@@ -45,33 +46,38 @@ class HFTarget(Target):
         mode: Mode = Mode.PACKED,
         fixed_shapes: bool | None = None,
     ) -> None:
-        use()
+        note_use()
         refuse_recurrent(model.config, type(model))
         config: Any = model.config.get_text_config()
         self.model = model.train(False)
         self.name = name or getattr(model, "name_or_path", "") or type(model).__name__
         self.vocab_size = int(config.vocab_size)
-        self.context_length = stretched(config)
+        self.context_length = context_length(config)
         self.trusted: int | None = None
-        """The length up to which rows are what they should be, if that is shorter than the model's own limit."""
-        if (length := unranked(config)) is not None:
+        """The length up to which our rows are the model's, where that is shorter than the model's own limit."""
+        if (length := trusted_length(config)) is not None:
             self.trust(length)
         self.eos = _eos(model)
         self.limits = Reach()
         self.switch = Switch.of(config)
         self.own = OwnForward(model, self.switch, mode)
-        self.fixed = FixedPath.of(self.own, asked=fixed_shapes, turning=self.switch is not None)
-        self.paths: list[Path] = [self.own] if self.fixed is None else [self.fixed, self.own]
+        self.fixed = FixedPath.of(self.own, wanted=fixed_shapes, switching=self.switch is not None)
+        self.paths: list[ForwardPath] = [self.own] if self.fixed is None else [self.fixed, self.own]
         self._one_at_a_time = threading.RLock() if self.fixed is None else self.fixed.slab.lock
+
+    @contextmanager
+    def using(self, *paths: ForwardPath) -> Iterator[None]:
+        """Compute forwards by these paths only."""
+        before, self.paths = self.paths, list(paths)
+        try:
+            yield
+        finally:
+            self.paths = before
 
     @property
     def mode(self) -> Mode:
-        """How drafts reach the model when it is called itself."""
+        """How drafts reach the model's own forward."""
         return self.own.mode
-
-    @mode.setter
-    def mode(self, mode: Mode) -> None:
-        self.own.mode = mode
 
     @property
     def anatomy(self) -> Anatomy:
@@ -99,18 +105,18 @@ class HFTarget(Target):
 
     def embed(self, tokens: Ints) -> torch.Tensor:
         embedding = self.model.get_input_embeddings()
-        with lasting():
+        with persistent_tensors():
             states: torch.Tensor = embedding(torch.from_numpy(tokens).to(self.device))
         return states
 
     def unembed(self, states: torch.Tensor) -> torch.Tensor:
         if self.anatomy.head is None:
             raise self._has_none("output head")
-        with lasting():
+        with persistent_tensors():
             return self.anatomy.logits(states)
 
     def pack(self) -> HFTarget:
-        """Arrange the weights for this machine's kernels, where that helps. From here on they cannot be changed."""
+        """Pack the weights for this machine's kernels where that helps. They cannot be changed afterwards."""
         joined = join_layers(self.model)
         if pack(self.model) or joined:
             self.own.anatomy = Anatomy(self.model)
@@ -119,14 +125,14 @@ class HFTarget(Target):
     def open(self, capacity: int = 0) -> CacheRows:
         if self.fixed is not None:
             return self.fixed.open(capacity)
-        return CacheRows(capacity) if self.switch is None else TurningRows(capacity, self.switch)
+        return CacheRows(capacity) if self.switch is None else RotatedRows(capacity, self.switch)
 
     def release(self) -> None:
         if self.fixed is not None:
             self.fixed.slab.release()
 
     def trust(self, length: int) -> None:
-        """End texts at this length, unless the model ends them earlier itself."""
+        """End texts at this length, unless the model's own limit is shorter."""
         if self.context_length is None or length < self.context_length:
             self.context_length = self.trusted = length
 
@@ -139,17 +145,12 @@ class HFTarget(Target):
         whole = self.switch is not None and length >= self.switch.position
         return length + 1 if whole else self.prefill_chunk  # the root goes with them
 
-    def submit(self, requests: Sequence[Request], on_early: OnEarly | None = None) -> Pending:
+    def submit(self, requests: Sequence[Request]) -> Pending:
         for request in requests:
             self._reread(request)
         scores: dict[int, Scores] = {}
         for group in self._groups(requests):
-
-            def early(number: int, logits: torch.Tensor, group: list[int] = group) -> None:
-                if on_early is not None:
-                    on_early(group[number], logits)
-
-            scores.update(zip(group, self.forward([requests[i] for i in group], early), strict=True))
+            scores.update(zip(group, self.forward([requests[i] for i in group]), strict=True))
         return Done([scores[i] for i in range(len(requests))])
 
     def _groups(self, requests: Sequence[Request]) -> list[list[int]]:
@@ -158,64 +159,55 @@ class HFTarget(Target):
             return [[i] for i in range(len(requests))]
         if self.fixed is not None:
             return self.fixed.apart(requests)
-        return [list(range(len(requests)))] if self.switch is None else regimes(requests, self.switch)
+        return [list(range(len(requests)))] if self.switch is None else rotation_groups(requests, self.switch)
 
     def _reread(self, request: Request) -> None:
         """Read the cached text again where the model's own generation would."""
         rows = request.rows
-        if isinstance(rows, TurningRows) and rows.must_reread(request):
+        if isinstance(rows, RotatedRows) and rows.must_reread(request):
             text = rows.tokens.copy()
             rows.rewind(0)
             self.forward([Request.of_prompt(rows, text)])
             rows.keep(range(len(text)))
 
-    def forward(self, requests: Sequence[Request], on_early: OnEarly | None = None) -> list[Scores]:
-        """Score requests that belong together in one forward. One at a time: a model's attention is switched over."""
-        use()
-        with self._one_at_a_time, lasting():
-            job = Job(requests, on_early)
+    def forward(self, requests: Sequence[Request]) -> list[Scores]:
+        """Score requests in one forward. One forward at a time: the model's attention implementation is switched."""
+        note_use()
+        with self._one_at_a_time, persistent_tensors():
+            job = ForwardJob(requests)
             self.anatomy.check(job.want, self.name)
             path = next(path for path in self.paths if path.takes(job))
             return path.run(job).split(job)
 
-    def windows(self, request: Request) -> list[int | None]:
-        """The window each layer names to the attention function in a forward, for the probe."""
-        return self.own.windows(request)
-
-    def unassisted(self, tokens: torch.Tensor) -> torch.Tensor:
-        """Logits ``[n, vocabulary]`` of a text as the model itself finds them, for the probe."""
-        return self.own.unassisted(tokens)
-
     def fingerprint(self) -> str:
-        """Over the names, shapes and types of all weights and an even sample of the values of each."""
+        """A digest of the names and shapes of all weights and of an even sample of the values of each."""
         digest = hashlib.sha256()
         for name, identity in sorted(identities(self.model)):
             digest.update(name.encode() + identity)
         return digest.hexdigest()[:16]
 
 
-def unranked(config: Any) -> int | None:
-    """The length up to which our attention is the model's: in models that attend in chunks the first chunk, and in
-    those that choose keys by rank as many as are kept without a choice, since rounding decides between equal ranks."""
+def trusted_length(config: Any) -> int | None:
+    """The length up to which our attention is the model's: of models that attend in chunks the first chunk, of models
+    that choose keys by rank as many as they keep without a choice (rounding decides between equal ranks)."""
     chunked = "chunked_attention" in (getattr(config, "layer_types", None) or ())
     ends = [config.attention_chunk_size if chunked else None, getattr(config, "keep_window_size", None)]
     return min((end for end in ends if end is not None), default=None)
 
 
 def refuse_recurrent(config: Any, model_class: type | None = None) -> None:
-    """One sentence for models whose state cannot be rolled back to before a refused draft, and for attention that is
-    not known here."""
+    """Refuse models whose state cannot be rolled back after a refused draft, and unknown kinds of attention."""
     config = config.get_text_config()
     kinds = set(getattr(config, "layer_types", None) or ())
     kept = sorted(kinds & RECURRENT_LAYERS)
     advice = "choose a model with full or sliding-window attention in every layer"
     if kept or (not kinds and getattr(model_class, "_is_stateful", False)):
         what = f"layers of type {', '.join(kept)}" if kept else "a recurrent state"
-        raise ValueError(
+        raise UnsupportedModel(
             f"{config.model_type} keeps {what}, which cannot be rolled back after a refused draft; {advice}"
         )
     if strange := sorted(kinds - KNOWN_LAYERS):
-        raise ValueError(
+        raise UnsupportedModel(
             f"{config.model_type} has layers of type {', '.join(strange)}, which are not supported yet; {advice}"
         )
 
@@ -230,5 +222,5 @@ def _eos(model: PreTrainedModel) -> frozenset[int]:
     tokens = eos if isinstance(eos, (list, tuple, set)) else [eos]
     if strange := [token for token in tokens if not isinstance(token, int)]:
         name = model.name_or_path or type(model).__name__
-        raise ValueError(f"{name}: eos_token_id in {where} is {strange[0]!r}, not a token id")
+        raise InputError(f"{name}: eos_token_id in {where} is {strange[0]!r}, not a token id")
     return frozenset(tokens)

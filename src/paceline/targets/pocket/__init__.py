@@ -1,1 +1,1 @@
-"""The models in the box: three small Llamas that are shipped with the package, alone or widened with ballast."""
+"""The bundled models: three small Llamas in the package, as they are or widened with ballast."""

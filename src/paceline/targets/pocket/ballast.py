@@ -1,20 +1,20 @@
-"""A bundled model made wide and deep with weights that change nothing: the same function at the cost of a big one.
+"""Ballast: a bundled model, made wider and deeper by weights that do not change its function, at the cost of a big one.
 
-Why it is the same function, part by part (``r`` is how many times wider the residual stream is, a power of 4):
+Why the function is the same (``r`` is how many times wider the residual stream is, a power of 4):
 
-- The stream keeps the small model's channels in front; the others are zero from the embedding on, since no matrix that
-  writes into the stream has anything but zeros in their rows.
+- The stream has the small model's channels in front. The others are zero from the embedding on, since every matrix that
+  writes into the stream has zeros in their rows.
 - A norm divides by the root of mean square plus eps. Over ``r`` times as many channels, all new ones zero, the mean is
   ``1/r`` of what it was; with eps divided by ``r`` as well the normed state is ``sqrt(r)`` times too large, and norm
   weights divided by ``sqrt(r)``, a power of 2, undo that exactly.
-- New heads, keys and MLP units are computed like any others, from real states, and cost what they cost; the columns
-  that would write their results into the stream are zero. Heads keep their size and how many share a key.
-- New layers compute everything and write nothing. The small model's layers are spread evenly among them, the last one
-  at the very end, so that no early exit sees a finished model.
-- New ids are given so large a negative bias in the head that no law can choose them.
+- New heads, keys and MLP units are computed like any others, from real states; the columns that would write their
+  results into the stream are zero. The size of heads and the number of heads that share a key stay the same.
+- New layers compute everything and add zeros. The small model's layers are spread evenly among them, the last one at
+  the very end, so that no early exit reads a finished model.
+- New ids have so large a negative bias in the head that no law can choose them.
 
-All weights are written, with noise or with zeros: memory that was never written is one shared page of zeros, which
-reads faster than a model does.
+All weights are written, with noise or with zeros: memory that was never written is one shared page of zeros, and
+reading it is faster than reading a model.
 """
 
 from __future__ import annotations
@@ -25,20 +25,20 @@ import math
 import torch
 
 from paceline.targets.pocket.bundle import Bundle, Config
-from paceline.targets.pocket.shape import Shape
+from paceline.targets.pocket.shape import ModelShape
 
 IMPOSSIBLE = -60_000.0
-"""The bias of an id that does not exist: finite in float16, and out of reach at any temperature below some hundreds."""
+"""The bias of a new id: finite in float16, and with weight 0 at any temperature below some hundreds."""
 NOISE_SCALE = 0.02
 NOISE_LENGTH = 1_048_573
-"""Weights are cut from one stretch of noise over and over; a prime length, so that no two rows begin alike."""
+"""Values of noise, which weights are copied from again and again. A prime number, so that no two rows begin alike."""
 
 READ = ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj", "mlp.gate_proj", "mlp.up_proj")
 WRITE = ("self_attn.o_proj", "mlp.down_proj")
 NORMS = ("input_layernorm", "post_attention_layernorm")
 
 
-def widened_config(config: Config, shape: Shape) -> Config:
+def widened_config(config: Config, shape: ModelShape) -> Config:
     """The small model's configuration in the large shape."""
     wide = copy.deepcopy(config)
     wide.hidden_size *= shape.ratio
@@ -52,14 +52,14 @@ def widened_config(config: Config, shape: Shape) -> Config:
 
 
 def real_layers(layers: int, real: int) -> dict[int, int]:
-    """Where the small model's layers stand in the large one: large number -> small number."""
+    """The places of the small model's layers in the large one: large number -> small number."""
     return {(number + 1) * layers // real - 1: number for number in range(real)}
 
 
-def widened(bundle: Bundle, shape: Shape, dtype: torch.dtype, device: torch.device) -> dict[str, torch.Tensor]:
-    """All weights of the large model, in their final type and place from the start. A padded vocabulary comes with a
-    bias of zeros: `forbid` makes the new ids impossible."""
-    return Widening(bundle, shape, Timber(dtype, device)).weights()
+def widened(bundle: Bundle, shape: ModelShape, dtype: torch.dtype, device: torch.device) -> dict[str, torch.Tensor]:
+    """All weights of the large model, in their final type and on their device. A padded vocabulary has a bias of zeros;
+    `forbid` makes the new ids impossible."""
+    return Widening(bundle, shape, NewWeights(dtype, device)).weights()
 
 
 def forbid(bias: torch.Tensor, known: int) -> None:
@@ -67,8 +67,8 @@ def forbid(bias: torch.Tensor, known: int) -> None:
     bias[known:] = IMPOSSIBLE
 
 
-class Timber:
-    """Cuts new weights: noise that is the same on every machine, or zeros that have pages of their own."""
+class NewWeights:
+    """Makes new weights: noise that is the same on every machine, or zeros in memory of their own."""
 
     def __init__(self, dtype: torch.dtype, device: torch.device) -> None:
         random = torch.Generator().manual_seed(0)
@@ -91,12 +91,12 @@ class Timber:
 
 
 class Widening:
-    """The weights of one bundled model being set into larger ones."""
+    """Makes the weights of the large model from those of a bundled one."""
 
-    def __init__(self, bundle: Bundle, shape: Shape, timber: Timber) -> None:
+    def __init__(self, bundle: Bundle, shape: ModelShape, fresh: NewWeights) -> None:
         self._small, self._weights = bundle.config, bundle.weights
         self._large = widened_config(bundle.config, shape)
-        self._shape, self._timber = shape, timber
+        self._shape, self._fresh = shape, fresh
 
     def weights(self) -> dict[str, torch.Tensor]:
         wide = {
@@ -104,25 +104,24 @@ class Widening:
             "model.norm.weight": self._norm("model.norm.weight"),
         }
         if self._shape.vocab > self._small.vocab_size:
-            wide["lm_head.bias"] = self._timber.zeros(self._shape.vocab)
+            wide["lm_head.bias"] = self._fresh.zeros(self._shape.vocab)
         real = real_layers(self._shape.layers, self._small.num_hidden_layers)
         for layer in range(self._shape.layers):
             wide |= self._layer(layer, real.get(layer))
         return wide
 
     def _embedding(self) -> torch.Tensor:
-        """Also the head. New ids, too, must be zero outside the real channels: a row that is fed one may be odd, not
-        broken."""
+        """Also the head. New ids too are zero outside the real channels, so that the function holds for them."""
         small = self._weights["model.embed_tokens.weight"]
-        wide = self._timber.zeros(self._shape.vocab, self._large.hidden_size)
+        wide = self._fresh.zeros(self._shape.vocab, self._large.hidden_size)
         known, channels = small.shape
         wide[:known, :channels] = small
-        wide[known:, :channels] = self._timber.noise(self._shape.vocab - known, channels)
+        wide[known:, :channels] = self._fresh.noise(self._shape.vocab - known, channels)
         return wide
 
     def _norm(self, name: str | None) -> torch.Tensor:
-        """New layers get norms like any layer's, so that what they compute is of ordinary size."""
-        wide = self._timber.noise(self._large.hidden_size).add_(1 / math.sqrt(self._shape.ratio))
+        """New layers have norms of ordinary size, so that their states are."""
+        wide = self._fresh.noise(self._large.hidden_size).add_(1 / math.sqrt(self._shape.ratio))
         if name is not None:
             small = self._weights[name]
             wide[: len(small)] = small.to(wide.dtype) / math.sqrt(self._shape.ratio)
@@ -139,8 +138,8 @@ class Widening:
         return wide
 
     def _matrix(self, part: str, source: str | None) -> torch.Tensor:
-        """Zeros for what writes into the stream, noise for what reads from it, with the small matrix in its corner."""
-        make = self._timber.zeros if part in WRITE else self._timber.noise
+        """Zeros for a matrix that writes into the stream, noise for one that reads it; the small matrix in front."""
+        make = self._fresh.zeros if part in WRITE else self._fresh.noise
         wide = make(*self._size(part))
         if source is not None:
             small = self._weights[source]

@@ -1,7 +1,7 @@
-"""A bundled model as it lies in the package: configuration, weights, tokenizer, and checksums of all three.
+"""A bundled model's files in the package: configuration, weights, tokenizer, and checksums of all three.
 
-What is read is read whole and held against its checksum first, so that damage is told in one sentence and never turns
-into odd text; and nothing stays mapped from a file that an upgrade may replace under a running process.
+Files are read whole and compared with their checksums first, so that damage is one sentence and never odd text. No file
+stays mapped, because an upgrade may replace it under a running process.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ TOKENIZER = ("tokenizer.json", "tokenizer_config.json")
 
 
 Config: TypeAlias = Any
-"""A `LlamaConfig` that is filled in; its own types allow None for what always is a number here."""
+"""A complete `LlamaConfig`; its own types allow None where this has numbers."""
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,7 @@ class Bundle:
     config: Config
     weights: dict[str, torch.Tensor]
     digest: str
-    """Of the weights file: names the source of whatever is built from it."""
+    """Of the weights file; part of the identity of ballast."""
 
 
 def read_bundle(name: str) -> Bundle:
@@ -58,8 +58,8 @@ def read_tokenizer(name: str) -> PreTrainedTokenizerFast:
 
 
 def assembled(config: Config, weights: dict[str, torch.Tensor]) -> LlamaForCausalLM:
-    """A model around weights that exist: none are allocated or initialised besides. A ``lm_head.bias`` among them
-    gives the head one."""
+    """A model with these weights; no others are allocated or initialised. The head has a bias if ``lm_head.bias`` is
+    among them."""
     with torch.device("meta"):
         model = LlamaForCausalLM(config)
         if "lm_head.bias" in weights:

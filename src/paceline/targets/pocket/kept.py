@@ -1,7 +1,7 @@
-"""Ballast kept on disk between runs, where ``PACELINE_CACHE`` names a folder for it. Without that nothing is written:
+"""Ballast kept on disk between runs, in the folder of ``PACELINE_CACHE``. Without that variable nothing is written:
 building takes seconds.
 
-A file is named for all that decides its content and carries a checksum; what does not match is built again."""
+A file's name is a digest of all that decides its content, and the file has a checksum; damaged ones are built again."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ from safetensors.torch import save_file
 from paceline.errors import InputError
 from paceline.files import cache_folder, partial
 from paceline.targets.pocket.bundle import Bundle
-from paceline.targets.pocket.shape import Shape
+from paceline.targets.pocket.shape import ModelShape
 
 VARIABLE = "PACELINE_CACHE"
 FORMAT = 1
-"""Of the recipe in `ballast`: a higher number makes files of an older recipe invisible."""
+"""The version of `ballast`; files of other versions are not read."""
 CHECKSUM = "sha256"
 
 Weights = dict[str, torch.Tensor]
 
 
-def kept(bundle: Bundle, shape: Shape, dtype: torch.dtype, build: Callable[[], Weights]) -> Weights:
-    """The weights from the cache folder, or built and put there; only built where no folder is named."""
+def kept(bundle: Bundle, shape: ModelShape, dtype: torch.dtype, build: Callable[[], Weights]) -> Weights:
+    """The weights from the cache folder, or built and written there; only built where no folder is named."""
     if not os.environ.get(VARIABLE) or (place := cache_folder()) is None:
         return build()
     file = place / _file_name(bundle, shape, dtype)
@@ -47,13 +47,13 @@ def kept(bundle: Bundle, shape: Shape, dtype: torch.dtype, build: Callable[[], W
     return weights
 
 
-def _file_name(bundle: Bundle, shape: Shape, dtype: torch.dtype) -> str:
+def _file_name(bundle: Bundle, shape: ModelShape, dtype: torch.dtype) -> str:
     content = f"{FORMAT} {bundle.digest} {shape} {dtype}"
     return f"{bundle.name}-{hashlib.sha256(content.encode()).hexdigest()[:16]}.safetensors"
 
 
 def _read(file: Path) -> Weights | None:
-    """The weights, copied out of the mapped file; or a warning and nothing, if they are not what was written."""
+    """The weights, copied from the mapped file; a warning and None if they do not match their checksum."""
     try:
         with safe_open(file, framework="pt") as opened:
             weights = {name: opened.get_tensor(name).clone() for name in opened.keys()}  # noqa: SIM118

@@ -1,4 +1,4 @@
-"""What the models in the box are called. It is asked where no model is loaded, so nothing heavy is imported here."""
+"""The names of the bundled models. Read where no model is loaded, so it imports nothing heavy."""
 
 from __future__ import annotations
 

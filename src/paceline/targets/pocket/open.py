@@ -14,16 +14,16 @@ from paceline.targets.pocket.ballast import forbid, widened, widened_config
 from paceline.targets.pocket.bundle import Bundle, assembled, read_bundle
 from paceline.targets.pocket.kept import kept
 from paceline.targets.pocket.names import NAMES, close_name
-from paceline.targets.pocket.shape import MARK, Ballast, Shape, choose_shape, read_ballast
+from paceline.targets.pocket.shape import MARK, Ballast, ModelShape, choose_shape, read_ballast
 
 SHIPPED = torch.bfloat16
 MEMORY = Path("/proc/meminfo")
 HEADROOM = 1.05
-"""Rows, activations and the small model want a little on top of the weights."""
+"""Memory for rows, activations and the small model, as a factor on that of the weights."""
 
 
 def is_bundled(name: str) -> bool:
-    """Whether a name speaks of a bundled model, be it with a mistake: then nobody else should be asked for it."""
+    """Whether a name is that of a bundled model; `InputError` if it is almost one."""
     if name in NAMES or MARK in name:
         return True
     if "/" not in name and (close := close_name(name)) and not Path(name).is_dir():
@@ -44,7 +44,7 @@ def open_bundled(
 
 
 def describe(name: str) -> str:
-    """A name with ballast and what is behind it: how many parameters in what shape."""
+    """A name with ballast, its parameters and its shape, for people."""
     bundle, shape = _shaped(read_ballast(name))
     return (
         f"{name} ({shape.parameters(bundle.config) / 1e6:.1f}M parameters: {shape.layers} layers, "
@@ -52,7 +52,7 @@ def describe(name: str) -> str:
     )
 
 
-def _shaped(ballast: Ballast) -> tuple[Bundle, Shape]:
+def _shaped(ballast: Ballast) -> tuple[Bundle, ModelShape]:
     bundle = read_bundle(ballast.source)
     return bundle, choose_shape(ballast, bundle.config)
 
@@ -62,14 +62,14 @@ def _with_ballast(name: str, dtype: torch.dtype | None, device: torch.device, fi
     _must_fit(name, ballast.size * (dtype or SHIPPED).itemsize, device)
     bundle, shape = _shaped(ballast)
     model = _built(bundle, shape, dtype or SHIPPED, device)
-    # The probe holds differences against the spread of the logits, and must not take the bias for spread.
+    # The bias is set behind the probe, which compares differences with the spread of the logits.
     target = prepare(HFTarget(model, name=name, fixed_shapes=fixed_shapes).pack())
     if model.lm_head.bias is not None:
         forbid(model.lm_head.bias, bundle.config.vocab_size)
     return target
 
 
-def _built(bundle: Bundle, shape: Shape, dtype: torch.dtype, device: torch.device) -> LlamaForCausalLM:
+def _built(bundle: Bundle, shape: ModelShape, dtype: torch.dtype, device: torch.device) -> LlamaForCausalLM:
     if device.type == "cpu":
         weights = kept(bundle, shape, dtype, lambda: widened(bundle, shape, dtype, device))
     else:
@@ -87,7 +87,7 @@ def _must_fit(name: str, needed: int, device: torch.device) -> None:
 
 
 def _free_memory(device: torch.device) -> int | None:
-    """Bytes that can be had on a device; None where the machine does not say."""
+    """Free bytes of a device; None where they are unknown."""
     if device.type == "cuda":
         return int(torch.cuda.mem_get_info(device)[0])
     if device.type != "cpu" or not MEMORY.exists():

@@ -1,8 +1,8 @@
-"""How large a ballast is asked for, and the shape that comes closest to it.
+"""The size of a ballast, read from its name, and the model shape that comes closest to it.
 
-The width may only be a power of 4 times the small model's: then its square root is a power of 2, and rescaling a norm
-by it is exact in every floating-point type. So size is set by depth and by the width of the MLPs, looking for
-proportions as models of that size have them.
+The width must be a power of 4 times the small model's: then its square root is a power of 2, and rescaling a norm by it
+is exact in every floating-point type. So the size is met by depth and by the width of the MLPs, with proportions like
+those of models of that size.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ CLOSE_ENOUGH = 0.01
 SUFFIXES = {"": 1, "k": 10**3, "m": 10**6, "b": 10**9}
 REFERENCE = 500e6
 REFERENCE_DEPTH = 24
-"""Models of half a billion parameters have about so many layers; depth grows with the cube root of size."""
+"""Layers of models with half a billion parameters; depth grows with the cube root of size."""
 MLP_WIDTHS = 5.5
-"""How many times wider than the residual stream an MLP is, where nothing else presses."""
+"""The usual width of an MLP, as a multiple of the residual stream's."""
 
 
 @dataclass(frozen=True)
 class Ballast:
-    """What was asked for: ``pocket+ballast:500M/150k``."""
+    """The parts of a name like ``pocket+ballast:500M/150k``."""
 
     name: str
     source: str
@@ -39,7 +39,7 @@ class Ballast:
 
 
 @dataclass(frozen=True)
-class Shape:
+class ModelShape:
     """The widened model: how much wider its residual stream is, its layers, MLP units and ids."""
 
     ratio: int
@@ -48,7 +48,7 @@ class Shape:
     vocab: int
 
     def parameters(self, config: Config) -> int:
-        """All weights, the tied matrix of embedding and head counted once; the head's bias is none of the asked."""
+        """The number of weights, the tied matrix of embedding and head counted once, without the head's bias."""
         width = self.ratio * config.hidden_size
         heads = 2 * (config.num_attention_heads + config.num_key_value_heads) * self.ratio
         layer = heads * config.head_dim * width + 3 * width * self.units + 2 * width
@@ -82,7 +82,7 @@ def _count(text: str) -> int | None:
     return round(number * SUFFIXES[unit]) or None
 
 
-def choose_shape(ballast: Ballast, config: Config) -> Shape:
+def choose_shape(ballast: Ballast, config: Config) -> ModelShape:
     """The best proportioned shape within one percent of the size that was asked for."""
     vocab = ballast.vocab or config.vocab_size
     if vocab < config.vocab_size:
@@ -90,7 +90,7 @@ def choose_shape(ballast: Ballast, config: Config) -> Shape:
             f"a vocabulary of {vocab} in {ballast.name!r} is smaller than the {config.vocab_size} ids that "
             f"{ballast.source} writes with; give that many or more"
         )
-    smallest = Shape(1, config.num_hidden_layers, config.intermediate_size, vocab).parameters(config)
+    smallest = ModelShape(1, config.num_hidden_layers, config.intermediate_size, vocab).parameters(config)
     if ballast.size < smallest * (1 - CLOSE_ENOUGH):
         raise InputError(
             f"{ballast.size:,} parameters in {ballast.name!r} do not hold {ballast.source}"
@@ -102,21 +102,21 @@ def choose_shape(ballast: Ballast, config: Config) -> Shape:
     return min(shapes, key=lambda shape: _oddness(shape, ballast.size, config))
 
 
-def _close_shapes(size: int, vocab: int, config: Config) -> Iterator[Shape]:
+def _close_shapes(size: int, vocab: int, config: Config) -> Iterator[ModelShape]:
     least = config.intermediate_size
     for ratio in RATIOS:
         for layers in range(config.num_hidden_layers, 201):
-            bare = Shape(ratio, layers, 0, vocab).parameters(config)
+            bare = ModelShape(ratio, layers, 0, vocab).parameters(config)
             per_unit = 3 * ratio * config.hidden_size * layers
             units = max(least, round((size - bare) / per_unit / MLP_STEP) * MLP_STEP)
-            shape = Shape(ratio, layers, units, vocab)
+            shape = ModelShape(ratio, layers, units, vocab)
             if abs(shape.parameters(config) - size) <= CLOSE_ENOUGH * size:
                 yield shape
 
 
-def _oddness(shape: Shape, size: int, config: Config) -> float:
-    """How far from the proportions of common models, depth against depth and MLP against width. Depth counts twice: it
-    decides how many small steps a forward has, and so how its time divides."""
+def _oddness(shape: ModelShape, size: int, config: Config) -> float:
+    """The distance from the proportions of common models, in depth and in MLP width. Depth counts twice, because it
+    decides how many small operations a forward has."""
     depth = REFERENCE_DEPTH * (size / REFERENCE) ** (1 / 3)
     widths = shape.units / (shape.ratio * config.hidden_size)
     return 2 * math.log(shape.layers / depth) ** 2 + math.log(widths / MLP_WIDTHS) ** 2

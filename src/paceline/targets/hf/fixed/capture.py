@@ -1,9 +1,8 @@
-"""Recording a forward and playing it back: a CUDA graph where there is one, otherwise the function itself.
+"""Recording a forward: a CUDA graph on CUDA, elsewhere the function itself.
 
-A recording holds kernels and addresses. It cannot hold a decision taken on the host, so a forward that looks at its
-own numbers (an expert that is called only if it was chosen), or that fetches something from the host, must not be
-recorded: `rehearse` finds out before a capture does, for a capture that fails half-way leaves the device in a worse
-state than one that was never begun.
+A recording holds kernels and addresses, and no decision of the host. So a forward that reads its own numbers (an expert
+that is called only if it was chosen), or that copies from the host, must not be recorded. `rehearse` detects that
+before a capture: a capture that fails half-way may leave the device unusable.
 """
 
 from __future__ import annotations
@@ -37,8 +36,8 @@ def direct(function: Callable[[], T]) -> Callable[[], T]:
 
 
 class CapturesGraphs(Recorder):
-    """Captures CUDA graphs, one after the other on one stream, all in one pool: their results are copied away before
-    the next replay, so they may share what they compute in."""
+    """Captures CUDA graphs on one stream and in one memory pool, which they may share because their results are copied
+    before the next replay."""
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
@@ -54,7 +53,7 @@ class CapturesGraphs(Recorder):
             with torch.cuda.stream(self._stream), nullcontext() if self._trusted else _no_waiting():
                 function()
             current.wait_stream(self._stream)
-            if not self._alive:  # the pool of graphs that are all gone must not be entered again
+            if not self._alive:  # the pool of graphs that are all gone must not be used again
                 self._pool = torch.cuda.graph_pool_handle()
             graph = torch.cuda.CUDAGraph()
             torch.cuda.synchronize()
@@ -64,7 +63,7 @@ class CapturesGraphs(Recorder):
                 try:
                     result = function()
                 except BaseException:
-                    with suppress(RuntimeError):  # that the capture failed is known; why, and Ctrl-C, must get through
+                    with suppress(RuntimeError):  # the first error, or Ctrl-C, is the one to raise
                         graph.capture_end()
                     raise
                 graph.capture_end()
@@ -80,11 +79,11 @@ class CapturesGraphs(Recorder):
 
 @contextmanager
 def _no_waiting() -> Iterator[None]:
-    """Anything that waits for the device raises: the last rehearsal, with everything loaded that is loaded once. It
-    holds for all threads, so it is done for a model's first recording only."""
+    """Whatever waits for the device raises inside. This is set for all threads, so only a model's first recording is
+    rehearsed in this way."""
     before = torch.cuda.get_sync_debug_mode()
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", UserWarning)  # torch tells that the mode does not see everything
+        warnings.simplefilter("ignore", UserWarning)  # torch warns that the mode does not detect everything
         torch.cuda.set_sync_debug_mode("error")
     try:
         yield
@@ -94,7 +93,7 @@ def _no_waiting() -> Iterator[None]:
 
 @contextmanager
 def _no_collection() -> Iterator[None]:
-    """A collection during a capture may destroy another graph, which ends the capture."""
+    """Without garbage collection, which may destroy another graph and so end a capture."""
     enabled = gc.isenabled()
     gc.disable()
     try:
@@ -105,17 +104,17 @@ def _no_collection() -> Iterator[None]:
 
 
 def rehearse(function: Callable[[], T]) -> T:
-    """Call the function, and refuse it if a recording of it would not be it."""
+    """Call a function; `Uncapturable` if a recording of it would not repeat it."""
     with _Rules():  # type: ignore[no-untyped-call]
         return function()
 
 
 COPIES = (torch.ops.aten.copy_, torch.ops.aten._to_copy)
-"""Elsewhere a single number of the host is an argument like any other."""
+"""Operations that copy. To others a single number of the host is an ordinary argument."""
 
 
 class _Rules(TorchDispatchMode):
-    """Refuses operations whose result the host must see, and copies between host and device."""
+    """Refuses operations whose result the host must read, and copies between host and device."""
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if torch.Tag.data_dependent_output in func.tags or _finds_its_shape(func, args):

@@ -1,15 +1,14 @@
-"""Keys and values of many sequences in one buffer per layer, ``[slots, heads, capacity, width]``.
+"""Slab: keys and values of many sequences in one buffer per layer, ``[slots, heads, capacity, width]``.
 
 A recorded forward reads and writes the addresses it was recorded with, so rows must not move from round to round.
-Sequences therefore share buffers that outlive them: a sequence has a slot while it is open, and the next one takes it
-over. The stated rule of growth: slots double; capacity, which all slots share, follows what is written (`bucket`) and
-runs at most `AHEAD` rows in front of it, however many are asked for, since a wish may never be used and every slot
-would pay for it. Either moves the buffers, layer by layer, and ends every recording. Memory is given back by
-`release`, once no slot is taken; not by the last slot, for the next text would have to record everything anew.
+Sequences therefore share buffers that outlive them: an open sequence has a slot, and a later one reuses it. Growth:
+the number of slots doubles; the capacity, which all slots share, follows the rows that are written (`bucket`), at most
+`AHEAD` rows in front of them, however large the requested capacity is, since every slot pays for it. Growing moves the
+buffers layer by layer and drops every recording. Memory is given back by `release`, once no slot is taken; not with the
+last slot, because the next text would have to record everything again.
 
-The last row of every slot belongs to nobody: rows that only fill up a fixed shape are written there. Buffers start
-as zeros and slots are handed out clean, since a hidden key still enters a product, and nothing times infinity is not
-nothing.
+The last row of every slot is scratch: padding rows of a fixed shape are written there. Buffers start as zeros and a
+reused slot is zeroed, since a masked key still enters a product, and zero times infinity is not a number.
 """
 
 from __future__ import annotations
@@ -28,13 +27,13 @@ from paceline.tree import Ints
 GRAIN = 512
 """The least capacity of a slot."""
 AHEAD = 1024
-"""How many rows that are asked for a growing slab makes room for before they are needed."""
+"""Requested rows for which a growing slab makes room before they are written."""
 SHARE = 0.8
-"""Of the memory that a device has free, how much a growing slab may take."""
+"""The share of a device's free memory that a growing slab may take."""
 
 
 class Slab:
-    """The buffers of all layers, and who has which slot. ``spare`` tells how many bytes it may still take."""
+    """The buffers of all layers, and the sequences in their slots. ``spare`` returns the bytes it may still take."""
 
     def __init__(self, spare: Callable[[], int] | None = None, on_move: Callable[[], None] | None = None) -> None:
         self.slots = 0
@@ -42,7 +41,7 @@ class Slab:
         self.keys: dict[int, torch.Tensor] = {}
         self.values: dict[int, torch.Tensor] = {}
         self.lock = threading.RLock()
-        """Held while buffers move, and by whoever must not have them moved away meanwhile: every forward is."""
+        """Held while buffers move, and by every forward, so that they do not move meanwhile."""
         self._spare = spare
         self._on_move = on_move
         self._taken: dict[int, weakref.ref[SlabRows]] = {}
@@ -50,8 +49,8 @@ class Slab:
 
     @property
     def taken(self) -> list[SlabRows]:
-        """Who has a slot. Rows that were dropped without being closed have none. The garbage collector may close rows
-        anywhere, so also while somebody walks through these."""
+        """The rows that have a slot. Rows that were dropped without being closed have none. The garbage collector may
+        close rows at any time, also during a loop over these."""
         return [rows for ref in list(self._taken.values()) if (rows := ref()) is not None]
 
     @property
@@ -66,7 +65,7 @@ class Slab:
     def _open(self, capacity: int) -> CacheRows:
         held = {rows.slot for rows in self.taken}
         slot = next(i for i in range(len(held) + 1) if i not in held)
-        if not self._fits(slot + 1, 0, asked=capacity):
+        if not self._fits(slot + 1, 0, requested=capacity):
             return CacheRows(capacity)
         rows = SlabRows(self, slot, capacity)
         if slot in self._used:
@@ -79,16 +78,16 @@ class Slab:
         return rows
 
     def fits(self, end: int) -> bool:
-        """Make room for ``end`` rows in every slot; whether there is any."""
+        """Make room for ``end`` rows in every slot; whether there is room."""
         with self.lock:
             return self._fits(self.slots, end)
 
-    def _fits(self, slots: int, end: int, asked: int = 0) -> bool:
-        """What is needed must fit; what was asked for beyond is left out where it does not."""
+    def _fits(self, slots: int, end: int, requested: int = 0) -> bool:
+        """Make room for what is needed, and for what was requested beyond it where that fits too."""
         if slots <= self.slots and end < self.capacity:
             return True
-        slots, asked = max(self.slots, power(slots)), max([asked, *(rows.asked for rows in self.taken)])
-        for wanted in (max(end + 1, min(asked + 1, end + AHEAD)), end + 1):
+        slots, requested = max(self.slots, power(slots)), max([requested, *(rows.requested for rows in self.taken)])
+        for wanted in (max(end + 1, min(requested + 1, end + AHEAD)), end + 1):
             capacity = max(self.capacity, bucket(wanted))
             grown = self.nbytes * slots * capacity // max(1, self.slots * self.capacity)
             if not self.keys or grown - self.nbytes <= self._left():
@@ -107,7 +106,7 @@ class Slab:
         return int(SHARE * (torch.cuda.mem_get_info(device)[0] + unused))
 
     def _resize(self, slots: int, capacity: int) -> None:
-        """Counters follow the buffers: where memory ends half-way, every buffer is still at least as large as told."""
+        """Move the buffers, then set the counters: if memory ends half-way, no buffer is smaller than they say."""
         if self.keys and self._on_move is not None:
             self._on_move()
         for layer in self.keys:
@@ -123,8 +122,8 @@ class Slab:
             for layer in self.keys:
                 self._attach(rows, layer)
 
-    def show(self, layer: int, keys: torch.Tensor, values: torch.Tensor) -> None:
-        """The first rows of a layer tell what its buffers must be."""
+    def ensure_layer(self, layer: int, keys: torch.Tensor, values: torch.Tensor) -> None:
+        """Make a layer's buffers, with the heads, width, type and device of its first rows."""
         if layer not in self.keys:
             self.keys[layer] = blank(keys, self.slots, self.capacity)
             self.values[layer] = blank(values, self.slots, self.capacity)
@@ -132,7 +131,7 @@ class Slab:
                 self._attach(rows, layer)
 
     def _attach(self, rows: SlabRows, number: int) -> None:
-        """Let a sequence see its slot of a layer, if it still has one."""
+        """Point a sequence's rows of a layer to its slot, if it still has one."""
         if rows.slot is None:
             return
         layer = rows.layers.setdefault(number, LayerRows(self.capacity))
@@ -142,14 +141,14 @@ class Slab:
         layer.capacity = self.capacity
 
     def free(self, rows: SlabRows) -> None:
-        """Take a slot back, unless somebody else has had it since: that of garbage is free before it is closed."""
+        """Take a slot back, unless other rows have it by now: a slot of garbage is free before its rows are closed."""
         assert rows.slot is not None, "a slot is given back once"
         holder = self._taken.get(rows.slot)
         if holder is not None and holder() in (rows, None):
             self._taken.pop(rows.slot)
 
     def release(self) -> bool:
-        """Give all memory back, recordings included, if no slot is taken; whether it was."""
+        """Give all memory back, recordings included, if no slot is taken; whether that was so."""
         with self.lock:
             if self.taken:
                 return False
@@ -163,12 +162,11 @@ class Slab:
 
 
 class SlabRows(CacheRows):
-    """The rows of one sequence in a slot. Where the slab cannot grow with them they leave it and live on as rows of
-    their own; closed ones do, too."""
+    """The rows of one sequence in a slot. Where the slab cannot grow they leave it for buffers of their own."""
 
     def __init__(self, slab: Slab, slot: int, capacity: int) -> None:
         super().__init__(capacity)
-        self.asked = capacity
+        self.requested = capacity
         self.slab = slab
         self.slot: int | None = slot
 
@@ -176,11 +174,11 @@ class SlabRows(CacheRows):
         if self.slot is not None and not self.slab.fits(self.committed + self.tentative):
             self.leave()
         if self.slot is not None:
-            self.slab.show(layer, keys, values)
+            self.slab.ensure_layer(layer, keys, values)
         return super().write(layer, keys, values)
 
-    def written(self) -> None:
-        """The noted rows were written into the slot by somebody else."""
+    def mark_written(self) -> None:
+        """The noted rows were written into the slot by a recording."""
         for layer in self.layers.values():
             layer.filled = self.committed + self.tentative
 
@@ -212,12 +210,12 @@ class SlabRows(CacheRows):
 
     def check(self) -> None:
         super().check()
-        assert self.slot is None or self.committed + self.tentative < self.slab.capacity, "the last row is nobody's"
+        assert self.slot is None or self.committed + self.tentative < self.slab.capacity, "the last row is scratch"
 
 
 def bucket(rows: int) -> int:
-    """A capacity: rounded up to a multiple of `GRAIN`, or by at most a quarter where that is more. Lengths of shapes
-    step as often, so that a text which makes the slab grow would have needed new recordings anyway."""
+    """A capacity, rounded up to a multiple of `GRAIN`, or by at most a quarter where that is more. Lengths of shapes
+    grow in the same steps, so a text that makes the slab grow needs new recordings anyway."""
     grain = max(GRAIN, power(rows) // 8)
     return -(-rows // grain) * grain
 
@@ -228,6 +226,6 @@ def power(n: int) -> int:
 
 
 def blank(like: torch.Tensor, slots: int, capacity: int) -> torch.Tensor:
-    """Zeros for the rows of ``slots`` sequences, of the heads, width, type and place of ``[1, heads, n, width]``."""
-    with torch.inference_mode(False):  # whoever makes them, others write to them
+    """Zeros for the rows of ``slots`` sequences, with the heads, width, type and device of ``[1, heads, n, width]``."""
+    with torch.inference_mode(False):  # they are written to outside of it too
         return like.new_zeros((slots, like.shape[1], capacity, like.shape[3]))

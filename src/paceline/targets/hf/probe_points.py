@@ -1,7 +1,7 @@
-"""The positions at which a configuration lets its model change, and texts that get there.
+"""Positions at which a model may change, and where the probe scores drafts for their sake.
 
-A window, a chunk, a floor, an original length: beyond such a size a model may rotate, scale or mask in another way. A
-short probe sees none of it, so drafts are also scored across each of these positions and behind it.
+A configuration may name a window, a chunk, a floor or an original length. Beyond it the model may rotate, scale or mask
+in another way, which a short probe does not see. So drafts are also scored across each such position and behind it.
 """
 
 from __future__ import annotations
@@ -10,36 +10,36 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from paceline.targets.hf.kinds import STATIC
+from paceline.targets.hf.rope import STATIC
 
 SWITCHES = ("window", "chunk", "floor", "original", "initial_context", "extent")
 """Parts of the names of such sizes."""
 NEAR = 64
-"""Up to this position a text is read to get there; farther ones are stated to the model, with no rows in front."""
+"""Up to this position a text is read; farther positions are given to the model without rows in front."""
 
 
 @dataclass(frozen=True)
-class Place:
-    """Where drafts are scored for the sake of a switch: behind ``prefix`` tokens that are taken to stand behind
-    ``moved`` others."""
+class ProbePoint:
+    """Where drafts are scored: behind ``prefix`` tokens, whose positions start at ``moved``."""
 
     switch: int
+    """The position at which the model may change."""
     prefix: int
     moved: int = 0
 
 
-def places(config: Any, prefix: int, draft: int, *, drawn: bool) -> Iterator[Place]:
+def probe_points(config: Any, prefix: int, draft: int, *, packed: bool) -> Iterator[ProbePoint]:
     """For each switch a draft whose last tokens cross it (those of a tree would cross it earlier if positions were
-    counted by packed rows), and one behind it. Far ones stand behind ``prefix`` tokens. Windows that are ``drawn`` by
-    our attention need none."""
+    counted by packed rows), and one behind it. Far ones stand behind ``prefix`` tokens. Windows of ``packed`` models
+    are computed by our attention and need no point."""
     for name, size in sizes(config).items():
-        for first in () if drawn and "window" in name else (size - draft + 1, size + 1):
+        for first in () if packed and "window" in name else (size - draft + 1, size + 1):
             near = max(first, 1) if first <= NEAR else prefix
-            yield Place(size, near, max(0, first - near))
+            yield ProbePoint(size, near, max(0, first - near))
 
 
 def sizes(config: Any) -> dict[str, int]:
-    """The sizes of a text's configuration by name. What a static rotary embedding was scaled from changes nothing."""
+    """The sizes in a configuration that may be switches, by name. Those of static rotary types change nothing."""
     fields = config.to_dict()
     ropes = [fields.get("rope_parameters") or {}]
     ropes += [rope for rope in ropes[0].values() if isinstance(rope, dict)]

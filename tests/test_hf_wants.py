@@ -1,6 +1,8 @@
 """What a drafter may ask of the `hf` target beyond tokens, and what its scores answer."""
 
 from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -110,9 +112,10 @@ def test_early_logits_come_while_the_forward_goes_on(name: str) -> None:
         order.append(f"early {number}")
         early[number] = logits.clone()
 
+    requests = [replace(request, on_early=partial(on_early, i)) for i, request in enumerate(requests)]
     assert target.anatomy.layers is not None
     hook = target.anatomy.layers[1].register_forward_hook(lambda *_: order.append("layer 1"))
-    scores = target.submit(requests, on_early).result()
+    scores = target.submit(requests).result()
     hook.remove()
     packed = ["early 0", "early 2", "layer 1"]
     assert order == (packed if name == "gemma2" else ["early 0", "layer 1", "layer 1", "early 2", "layer 1"])

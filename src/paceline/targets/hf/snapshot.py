@@ -1,0 +1,160 @@
+"""Snapshots of a model, which notice whether it has changed since its rows were compared or recorded.
+
+A recording repeats what Python decided while it was made. Modules of torch and transformers decide by their own
+attributes, which can be compared. A hook or a module of the owner's may decide by anything (an adapter that a flag
+switches off), so models with such parts are never recorded.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Iterator
+from operator import itemgetter
+from types import FunctionType
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn.modules import module as module_base
+
+KNOWN = frozenset({"torch", "transformers", "paceline"})
+"""Packages whose modules are recorded."""
+OF_TORCH = frozenset(vars(nn.Module())) - {"_modules", "_forward_hooks", "_forward_pre_hooks"}
+"""Attributes that torch keeps in every module and that a forward does not read, or that are compared one by one."""
+INSIDE = itemgetter("_modules", "_forward_hooks", "_forward_pre_hooks")
+
+
+def origin(defined: Any) -> str:
+    """The package that a class or a function is from."""
+    return str(defined.__module__).partition(".")[0]
+
+
+class DefinitionSnapshot:
+    """The forward functions of classes, and the functions and classes in transformers' files that define them."""
+
+    def __init__(self, classes: Iterable[type[nn.Module]]) -> None:
+        known = list(dict.fromkeys(classes))
+        self._forwards = [(of_class, of_class.forward) for of_class in known]
+        homes = dict.fromkeys(of_class.__module__ for of_class in known if origin(of_class) == "transformers")
+        self._files = [_functions(vars(sys.modules[home])) for home in homes]
+
+    def unchanged(self) -> bool:
+        """Fast enough for every forward."""
+        try:
+            same = all(get(names) == before for names, get, before in self._files)
+        except KeyError:
+            return False
+        return same and all(of_class.forward is forward for of_class, forward in self._forwards)
+
+
+def _functions(names: dict[str, Any]) -> tuple[dict[str, Any], itemgetter[Any], Any]:
+    kept = [name for name, value in names.items() if isinstance(value, FunctionType | type)]
+    get = itemgetter(*kept)
+    return names, get, get(names)
+
+
+class ModuleSnapshot:
+    """The children, hooks, forwards and classes of some modules. Compared before every forward, so each attribute is
+    compared for all modules at once, in loops that run in C (0.03 ms for the 250 modules of 24 layers)."""
+
+    def __init__(self) -> None:
+        self._modules: list[nn.Module] = []
+        self._states: list[dict[str, Any]] = []
+        self._insides: list[tuple[dict[str, Any], ...]] = []
+        self._forwards: list[Any] = []
+        self._classes: list[type[nn.Module]] = []
+
+    def add(self, module: nn.Module) -> bool:
+        """Add a module; returns whether it has no hooks and the forward of its class."""
+        state = vars(module)
+        inside = tuple(map(dict, INSIDE(state)))
+        self._modules.append(module)
+        self._states.append(state)
+        self._insides.append(inside)
+        self._forwards.append(state.get("forward"))
+        self._classes.append(type(module))
+        return not (inside[1] or inside[2]) and self._forwards[-1] is None
+
+    def unchanged(self) -> bool:
+        return (
+            list(map(INSIDE, self._states)) == self._insides
+            and [state.get("forward") for state in self._states] == self._forwards
+            and list(map(type, self._modules)) == self._classes
+        )
+
+
+class ModelSnapshot:
+    """What a recording took from a model besides values: modules, classes, attributes and the addresses of weights.
+
+    The memory of the weights is held as long as the snapshot lives: a replay may be running when the owner replaces
+    them, and reads the old addresses.
+    """
+
+    def __init__(self, model: nn.Module) -> None:
+        modules = list(model.modules())
+        self.obstacle: str | None = next(_obstacles(modules), None)
+        """Why the model must not be recorded as it is."""
+        self._modules, self._classes = modules, [type(module) for module in modules]
+        self._definitions = DefinitionSnapshot(self._classes)
+        self._hooked = module_base._has_any_global_hook()
+        self._attributes = [(vars(module), dict(vars(module))) for module in modules]
+        configs = {id(config): config for module in modules if (config := vars(module).get("config")) is not None}
+        self._attributes += [(vars(config), dict(vars(config))) for config in configs.values()]
+        self._contents = [(inside, inside.copy()) for module in modules for inside in _containers(vars(module))]
+        self._weights = [(place, name, held, _alias(held)) for m in modules for place, name, held in _tensors(vars(m))]
+
+    def unchanged(self) -> bool:
+        """Asked for every replay, so it compares what it knows and does not walk the model again."""
+        try:
+            return (
+                list(map(type, self._modules)) == self._classes
+                and module_base._has_any_global_hook() == self._hooked
+                and self._definitions.unchanged()
+                and all(now == before for now, before in self._attributes)
+                and all(now == before for now, before in self._contents)
+                and all(_is_there(*weight) for weight in self._weights)
+            )
+        except (RuntimeError, TypeError, ValueError):  # tensors and arrays that were replaced do not compare
+            return False
+
+
+def _obstacles(modules: list[nn.Module]) -> Iterator[str]:
+    if module_base._has_any_global_hook():
+        yield "all modules are hooked"
+    for module in modules:
+        state, name = vars(module), type(module).__name__
+        if origin(type(module)) not in KNOWN or origin(type(module).forward) not in KNOWN:
+            yield f"{name} is not a module of transformers or torch"
+        if state["_forward_hooks"] or state["_forward_pre_hooks"]:
+            yield f"a {name} is hooked"
+        if "forward" in state:
+            yield f"a {name} was given another forward"
+
+
+def _containers(state: dict[str, Any]) -> Iterator[Any]:
+    """Containers in a module, which may change in place: torch's dictionaries of hooks are there before any hook is."""
+    for name, value in state.items():
+        if name not in OF_TORCH and isinstance(value, dict | list | set):
+            yield value
+
+
+def _tensors(state: dict[str, Any]) -> Iterator[tuple[dict[str, Any], str, torch.Tensor | None]]:
+    """Parameters and buffers, absent ones too, and tensors that are plain attributes."""
+    for place in (state["_parameters"], state["_buffers"]):
+        yield from ((place, name, held) for name, held in place.items())
+    yield from ((state, name, value) for name, value in state.items() if isinstance(value, torch.Tensor))
+
+
+def _alias(tensor: torch.Tensor | None) -> torch.Tensor | None:
+    """Another tensor over the same memory; None where torch cannot compare memory."""
+    if tensor is None or tensor.layout is not torch.strided:
+        return None
+    try:
+        alias = tensor.detach()
+        return alias if tensor.is_set_to(alias) else None
+    except (RuntimeError, TypeError, NotImplementedError):
+        return None
+
+
+def _is_there(place: dict[str, Any], name: str, held: torch.Tensor | None, alias: torch.Tensor | None) -> bool:
+    return place.get(name) is held and (held is None or alias is None or held.is_set_to(alias))

@@ -1,0 +1,202 @@
+"""Which models have the structure that `lean` computes, and where their modules are.
+
+Other models copied llama's structure word for word except for the names of classes. The classes themselves identify
+it: every module that `lean` computes itself must be exactly of the class that transformers defines for it, without
+hooks and without another forward. The modules that `lean` calls (embedding, linear layers, activation, head) may be
+anything: packed, quantised, adapted, hooked.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from operator import attrgetter
+from typing import Any
+
+from torch import nn
+from torch.nn.modules import module as module_base
+from transformers import PreTrainedModel
+
+from paceline.targets.hf.joined import JointLinear, LinearSlice, join, joint_of
+from paceline.targets.hf.rope import STATIC
+from paceline.targets.hf.snapshot import ModuleSnapshot
+
+
+@dataclass(frozen=True)
+class Variant:
+    """What differs between the models of llama's structure."""
+
+    prefix: str
+    """Of its classes' names."""
+    window: Callable[[Any], int | None]
+    """The window that an attention module passes to its attention function."""
+    normed: bool = False
+    """Queries and keys are normed head by head."""
+
+
+HOME = "transformers.models.{0}.modeling_{0}"
+OF_LAYER = attrgetter("sliding_window")
+VARIANTS = {
+    HOME.format("llama"): Variant("Llama", lambda attention: None),
+    HOME.format("mistral"): Variant("Mistral", lambda attention: getattr(attention.config, "sliding_window", None)),
+    HOME.format("ministral"): Variant("Ministral", OF_LAYER),
+    HOME.format("qwen2"): Variant("Qwen2", OF_LAYER),
+    HOME.format("qwen3"): Variant("Qwen3", OF_LAYER, normed=True),
+}
+"""By the file that defines them."""
+
+
+@dataclass(frozen=True)
+class Layer:
+    """The modules of one layer, in the order in which they are computed."""
+
+    before: Any
+    qkv: tuple[nn.Module, nn.Module, nn.Module]
+    qkv_joint: JointLinear | None
+    norms: tuple[Any, Any] | None
+    """Of queries and of keys."""
+    attention: Any
+    window: Callable[[Any], int | None]
+    out: nn.Module
+    between: Any
+    gate: nn.Module
+    up: nn.Module
+    gate_up_joint: JointLinear | None
+    act: nn.Module
+    down: nn.Module
+
+    @property
+    def slices(self) -> list[LinearSlice]:
+        """Linear layers that are computed jointly as long as none of them is hooked."""
+        return [module for module in (*self.qkv, self.gate, self.up) if isinstance(module, LinearSlice)]
+
+    @classmethod
+    def of(cls, layer: Any, variant: Variant) -> Layer:
+        attention, mlp = layer.self_attn, layer.mlp
+        qkv = attention.q_proj, attention.k_proj, attention.v_proj
+        return cls(
+            before=layer.input_layernorm,
+            qkv=qkv,
+            qkv_joint=joint_of(qkv),
+            norms=(attention.q_norm, attention.k_norm) if variant.normed else None,
+            attention=attention,
+            window=variant.window,
+            out=attention.o_proj,
+            between=layer.post_attention_layernorm,
+            gate=mlp.gate_proj,
+            up=mlp.up_proj,
+            gate_up_joint=joint_of((mlp.gate_proj, mlp.up_proj)),
+            act=mlp.act_fn,
+            down=mlp.down_proj,
+        )
+
+
+CHILDREN = {
+    "ForCausalLM": {"model", "lm_head"},
+    "Model": {"embed_tokens", "layers", "norm", "rotary_emb"},
+    "DecoderLayer": {"self_attn", "mlp", "input_layernorm", "post_attention_layernorm"},
+    "Attention": {"q_proj", "k_proj", "v_proj", "o_proj"},
+    "NormedAttention": {"q_proj", "k_proj", "v_proj", "o_proj", "q_norm", "k_norm"},
+    "MLP": {"gate_proj", "up_proj", "down_proj", "act_fn"},
+    "RMSNorm": set(),
+    "RotaryEmbedding": set(),
+}
+"""The children of the modules that `lean` computes, by the names of their classes without the prefix."""
+
+
+class LlamaModules:
+    """The modules of a model of one of the variants."""
+
+    def __init__(self, model: Any, variant: Variant) -> None:
+        self.embedding: nn.Module = model.model.embed_tokens
+        self.layers = [Layer.of(layer, variant) for layer in model.model.layers]
+        self.norm: Any = model.model.norm
+        self.rotary: Any = model.model.rotary_emb
+        self.head: nn.Module = model.lm_head
+        self._config: Any = model.model.config
+
+    def fit(self) -> bool:
+        """Whether hooks on all modules, the number of layers and the rotary type allow the lean path."""
+        if module_base._has_any_global_hook() or len(self.layers) != self._config.num_hidden_layers:
+            return False
+        return self.rotary.rope_type in STATIC
+
+
+class Inspection:
+    """The `LlamaModules` of a model, if it has them and none is changed, and a snapshot of all that was inspected. A
+    refusal is remembered too: an inspection takes longer than the forward of a small model."""
+
+    def __init__(self, model: PreTrainedModel) -> None:
+        self._snapshot = ModuleSnapshot()
+        self._modules = self._inspect(model)
+
+    def _inspect(self, model: Any) -> LlamaModules | None:
+        self._snapshot.add(model)
+        home = type(model).__module__
+        variant = VARIANTS.get(home)
+        if variant is None:
+            return None
+        try:
+            for part, module in _computed(model, variant):
+                if not isinstance(module, nn.Module):
+                    return None
+                if not self._snapshot.add(module) or not _is_original(module, home, variant, part):
+                    return None
+            modules = LlamaModules(model, variant)
+        except AttributeError:  # a part is missing, or something else is in its place
+            return None
+        for layer in modules.layers:
+            for linear in layer.slices:
+                self._snapshot.add(linear)
+        return modules
+
+    @property
+    def modules(self) -> LlamaModules | None:
+        return self._modules if self._modules is not None and self._modules.fit() else None
+
+    def unchanged(self) -> bool:
+        return self._snapshot.unchanged()
+
+    def refuse(self) -> None:
+        """Refuse the model until it changes."""
+        self._modules = None
+
+
+def join_layers(model: Any) -> bool:
+    """Join linear layers that read the same rows in a model of one of the variants; whether any were joined."""
+    if Inspection(model).modules is None:
+        return False
+    joined = [join(layer.self_attn, ("q_proj", "k_proj", "v_proj")) for layer in model.model.layers]
+    return any(joined + [join(layer.mlp, ("gate_proj", "up_proj")) for layer in model.model.layers])
+
+
+def _computed(model: Any, variant: Variant) -> Iterator[tuple[str, Any]]:
+    """Every module that `lean` computes itself, with the name of its class without the prefix; parents first, so that
+    an inspection that ends early has a snapshot of the place."""
+    yield "ForCausalLM", model
+    yield "Model", model.model
+    yield "ModuleList", model.model.layers
+    yield "RMSNorm", model.model.norm
+    yield "RotaryEmbedding", model.model.rotary_emb
+    for layer in model.model.layers:
+        yield "DecoderLayer", layer
+        yield "MLP", layer.mlp
+        yield "RMSNorm", layer.input_layernorm
+        yield "RMSNorm", layer.post_attention_layernorm
+        if variant.normed:
+            yield "NormedAttention", layer.self_attn
+            yield "RMSNorm", layer.self_attn.q_norm
+            yield "RMSNorm", layer.self_attn.k_norm
+        else:
+            yield "Attention", layer.self_attn
+
+
+def _is_original(module: nn.Module, home: str, variant: Variant, part: str) -> bool:
+    """Whether a module is of the very class that its model's file defines, with that class's forward."""
+    if part == "ModuleList":
+        return type(module) is nn.ModuleList
+    of_class = type(module)
+    named = getattr(sys.modules[home], variant.prefix + part.removeprefix("Normed"), None)
+    at_home = of_class is named and of_class.__module__ == of_class.forward.__module__ == home
+    return at_home and set(module._modules) == CHILDREN[part]
