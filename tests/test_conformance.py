@@ -13,6 +13,7 @@ import pytest
 import torch
 
 import families
+from clock import MadeClock
 from paceline import verify
 from paceline.check import ADVERSARIES, CHOOSING, METHODS, SIZES, WITH_DICTIONARY, Checker, Report, fixed, walk
 from paceline.check import run as checking
@@ -156,7 +157,9 @@ def test_every_method_meets_every_planner_and_every_size_without_trying_all_with
 
 @pytest.mark.parametrize("size", [1, 3])
 @pytest.mark.parametrize("planner", CHOOSING)
-def test_planners_that_choose_sizes_are_checked_with_drafts_that_are_sent(planner: str, size: int) -> None:
+def test_planners_that_choose_sizes_are_checked_with_drafts_that_are_sent(
+    planner: str, size: int, clock: MadeClock
+) -> None:
     """Under them, too, drafts reach the target and are accepted; and a batch shares its planner, as hosts do."""
     made: list[Session] = []
 
