@@ -7,13 +7,11 @@ from typing import Any
 import torch
 
 from engine import write
-from enumeration import Coins, FractionLaw, Tokens, World, output_law
+from enumeration import Coins, Tokens, World, outcome_of, output_law, played
 from paceline.context import Context, Ending
 from paceline.drafters import Ask, Budget, Drafter, Plain, Seen
 from paceline.engine.loop import Session
-from paceline.engine.serial import run
 from paceline.law import Sampling
-from paceline.planning.fixed import Fixed
 from paceline.targets.base import Request, Target
 from paceline.targets.scores import Scores
 from paceline.targets.table import TableTarget
@@ -79,20 +77,21 @@ def seen_of(
     return Seen(state, Verdict(tuple(path), tokens, len(path)), Scores(request, logits))
 
 
+def flipped(whole: bytes, place: int) -> bytes:
+    """A file of which one byte is another."""
+    return whole[:place] + bytes([whole[place] ^ 0x41]) + whole[place + 1 :]
+
+
 def law_with(world: World, rule: Rule, make: Callable[[], Drafter], nodes: int) -> tuple[dict[Any, Any], int]:
     """The law of texts that a new drafter drafts for in every play, and how many nodes were drafted in all plays."""
     drafted = 0
 
     def play(coins: Coins) -> tuple[Tokens, str]:
         nonlocal drafted
-        context = Context(world.prompt, world.sampling, world.ending)
-        law = FractionLaw(world.sampling, len(world.prompt))
         drafter = make()
         drafter.fit(world.target)
-        rows = world.target.open()
-        session = Session(context, world.target, rows, drafter, Fixed(nodes), rule, law, coins, checked=True)
-        emitted = tuple(emission.token for emission in run(session))
+        session = played(world, rule, drafter, coins, nodes)
         drafted += sum(round.drafted for round in session.rounds)
-        return emitted, str(context.finish)
+        return outcome_of(session)
 
     return output_law(play), drafted

@@ -250,22 +250,38 @@ class Sketch(Drafter):
         return self._draft(Sight(self._world, state, budget, self._coins))
 
 
+def played(
+    world: World,
+    rule: Rule,
+    drafter: Drafter,
+    coins: Coins,
+    nodes: int = 99,
+    law_type: type[FractionLaw] = FractionLaw,
+) -> Session:
+    """A text of the engine, written with these coins."""
+    context = Context(world.prompt, world.sampling, world.ending)
+    law = law_type(world.sampling, len(world.prompt))
+    rows = world.target.open()
+    session = Session(context, world.target, rows, drafter, Fixed(nodes), rule, law, coins, checked=True)
+    text = world.prompt + tuple(emission.token for emission in run(session))
+    assert text == tuple(context.tokens.tolist())
+    assert law.calls == [text[:i] for i in range(len(world.prompt), len(text))], "plain's calls, in order"
+    return session
+
+
+def outcome_of(session: Session) -> tuple[Tokens, str]:
+    """A text as `plain_law` names it."""
+    return tuple(session.context.emitted.tolist()), str(session.context.finish)
+
+
 def law_of(
     world: World, rule: Rule, *drafts: Draft, nodes: int = 99, law_type: type[FractionLaw] = FractionLaw
 ) -> TextLaw:
     """The law of the engine's texts; of several drafts the union is drafted."""
 
     def play(coins: Coins) -> tuple[Tokens, str]:
-        context = Context(world.prompt, world.sampling, world.ending)
         parts = [Sketch(world, draft, coins) for draft in drafts]
         drafter = parts[0] if len(parts) == 1 else Union(parts)
-        law = law_type(world.sampling, len(world.prompt))
-        rows = world.target.open()
-        session = Session(context, world.target, rows, drafter, Fixed(nodes), rule, law, coins, checked=True)
-        emitted = tuple(emission.token for emission in run(session))
-        text = world.prompt + emitted
-        assert text == tuple(context.tokens.tolist())
-        assert law.calls == [text[:i] for i in range(len(world.prompt), len(text))], "plain's calls, in order"
-        return emitted, str(context.finish)
+        return outcome_of(played(world, rule, drafter, coins, nodes, law_type))
 
     return output_law(play)

@@ -40,10 +40,10 @@ class World:
     def truth(self, context: Context, ahead: int) -> int:
         return int(self.coming[len(context) + ahead])
 
-    def ride(self, planner: Planner, rounds: int, company: int = 1, *, foreseeable: bool = True) -> World:
-        """Write ``company`` texts together for so many rounds."""
+    def ride(self, planner: Planner, rounds: int, batch: int = 1, *, foreseeable: bool = True) -> World:
+        """Write ``batch`` texts together for so many rounds."""
         ending = Ending(max_new_tokens=90_000)
-        contexts = [Context([1], Sampling(), ending) for _ in range(company)]
+        contexts = [Context([1], Sampling(), ending) for _ in range(batch)]
         for context in contexts:
             context.foreseeable = foreseeable
         for _ in range(rounds):

@@ -2,11 +2,18 @@
 
 import dataclasses
 import math
+from pathlib import Path
 
 from paceline.planning.acceptance import Acceptance, Point, Spot
+from paceline.planning.stored import Profile, update
 from paceline.planning.timing import Timing
 
 SIZES = [0, 1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128]
+
+
+def save(profile: Profile) -> Path:
+    """Store a profile in place of any other of its setup."""
+    return update(profile.setup, lambda _: profile)[1]
 
 
 def full(nodes: int, tokens: float) -> Point:

@@ -64,9 +64,9 @@ def test_who_is_always_wrong_and_claims_certainty_costs_hardly_anything(
     curve: str, drafting: float, rounds: int, least: float
 ) -> None:
     seconds = CURVES[curve]
-    for company in (1, 8):
-        world = World(HOSTILE, seconds, drafting).ride(planner(), rounds, company)
-        assert world.speed > least * company / seconds(company)
+    for batch in (1, 8):
+        world = World(HOSTILE, seconds, drafting).ride(planner(), rounds, batch)
+        assert world.speed > least * batch / seconds(batch)
 
 
 @pytest.mark.parametrize("curve", CURVES)
@@ -87,10 +87,10 @@ def test_it_is_about_as_fast_as_the_best_fixed_size(curve: str, source: str) -> 
     assert min(shares) > 0.85
 
 
-def test_in_company_drafts_shrink_as_the_rows_of_others_make_them_dear() -> None:
+def test_in_a_batch_drafts_shrink_as_the_rows_of_others_make_them_expensive() -> None:
     seconds = CURVES["rising"]
     alone = World(SOURCES["good"], seconds).ride(planner(), 200)
-    together = World(SOURCES["good"], seconds).ride(planner(), 200, company=8)
+    together = World(SOURCES["good"], seconds).ride(planner(), 200, batch=8)
     assert np.mean(together.sent) / 8 < 0.7 * np.mean(alone.sent)
     assert together.speed > 1.5 * 8 / seconds(8)
 
@@ -109,7 +109,7 @@ def test_a_drafter_that_does_not_pay_sleeps_within_the_probe_budget() -> None:
 
 
 def test_what_was_not_sent_is_learnt_from_all_the_same() -> None:
-    """Forwards of more than one row are far too dear, and yet it is known then how good the drafts are."""
+    """Forwards of more than one row are far too expensive, and yet it is known then how good the drafts are."""
     made = planner(measured(lambda rows: 1.0 if rows == 1 else 50.0))
     world = World(SOURCES["modest"], lambda rows: 1.0).ride(made, 60)
     assert sum(world.sent) == 0
@@ -156,13 +156,13 @@ def test_who_was_trusted_too_little_is_given_another_chance() -> None:
 
 
 def test_what_sleeps_beside_many_wakes_beside_few_and_what_sleeps_alone_sleeps_beside_many() -> None:
-    """Rows are dear as soon as there are eight of them."""
+    """Rows are expensive as soon as there are eight of them."""
 
     def seconds(rows: int) -> float:
         return 0.030 if rows <= 6 else 0.030 * rows / 2
 
     made = planner()
-    together = World(SOURCES["weak"], seconds, 0.004).ride(made, 60, company=8)
+    together = World(SOURCES["weak"], seconds, 0.004).ride(made, 60, batch=8)
     assert together.drafts < 8 * 20
     alone = World(SOURCES["good"], seconds, 0.001).ride(made, 60)
     assert alone.drafts > 50
@@ -232,7 +232,7 @@ def test_sequences_that_are_scored_together_are_weighed_together() -> None:
     assert len(second.tree) == 0
 
 
-def test_probes_go_with_the_draft_whole_and_stay_away_where_rows_are_dear() -> None:
+def test_probes_go_with_the_draft_whole_and_stay_away_where_rows_are_expensive() -> None:
     made, one = planner(measured(CURVES["flat"])), context()
     tree = DraftTree.build(
         [5, 6, 7, 8], [ROOT, ROOT, 1, ROOT], scores=np.log([0.9, 0.5, 0.5, 0.01]), probes=[False, True, True, False]
@@ -256,12 +256,12 @@ def probing(odds: Sequence[float], probes: int = 27) -> Source:
     return lambda world, context, budget: merge([drafts(world, context, budget), window])
 
 
-@pytest.mark.parametrize(("company", "curve", "least"), [(1, "rising", 0.95), (8, "rising", 0.98), (8, "steps", 0.98)])
-def test_probes_that_bring_nothing_cost_what_was_saved_for_them(company: int, curve: str, least: float) -> None:
+@pytest.mark.parametrize(("batch", "curve", "least"), [(1, "rising", 0.95), (8, "rising", 0.98), (8, "steps", 0.98)])
+def test_probes_that_bring_nothing_cost_what_was_saved_for_them(batch: int, curve: str, least: float) -> None:
     seconds = CURVES[curve]
     for rounds in (32, 300):
-        world = World(probing([1e-9] * 4), seconds, 1e-4).ride(planner(), rounds, company)
-        assert world.speed > least * company / seconds(company)
+        world = World(probing([1e-9] * 4), seconds, 1e-4).ride(planner(), rounds, batch)
+        assert world.speed > least * batch / seconds(batch)
 
 
 def test_probes_go_in_every_round_that_is_no_slower_for_them() -> None:
@@ -269,10 +269,10 @@ def test_probes_go_in_every_round_that_is_no_slower_for_them() -> None:
     assert sum(sent >= 27 for sent in world.sent) > 90
 
 
-def test_where_probes_are_too_dear_the_draft_goes_without_them() -> None:
+def test_where_probes_are_too_expensive_the_draft_goes_without_them() -> None:
     seconds = CURVES["rising"]
-    world = World(probing([0.6] * 4), seconds, 1e-4).ride(planner(), 200, company=8)
-    alone = World(chain([0.6] * 4), seconds, 1e-4).ride(planner(), 200, company=8)
+    world = World(probing([0.6] * 4), seconds, 1e-4).ride(planner(), 200, batch=8)
+    alone = World(chain([0.6] * 4), seconds, 1e-4).ride(planner(), 200, batch=8)
     assert world.speed > 0.97 * alone.speed > 1.1 * 8 / seconds(8)
 
 
@@ -305,8 +305,8 @@ def test_a_round_that_was_not_planned_says_nothing_of_drafting() -> None:
 # sources that take time
 
 
-def test_a_dear_source_runs_where_it_pays_and_not_beside_a_draft_that_is_good_already() -> None:
-    """Of two kinds of places, where the cheap draft is strong and where it is not, the dear one helps in the latter."""
+def test_an_expensive_source_runs_where_it_pays_and_not_beside_a_draft_that_is_good_already() -> None:
+    """It helps only at every other place, where the cheap draft is weak."""
     made, one = planner(measured(lambda rows: 0.030 + 0.0002 * rows)), context()
     strong = DraftTree.chain([1, 2], scores=np.log([0.97, 0.97]), source="cheap")
     ran = {True: 0, False: 0}
@@ -314,11 +314,11 @@ def test_a_dear_source_runs_where_it_pays_and_not_beside_a_draft_that_is_good_al
         easy = number % 2 == 0
         [budget] = made.plan([Room(one, 8)])
         tree = cheap = strong if easy else EMPTY
-        [dear] = made.worth([Draft(one, cheap, budget)])
-        ran[easy] += dear
-        if dear and not easy:
-            tree = DraftTree.chain([1, 2], scores=np.log([0.9, 0.9]), source="dear")
-        [cut] = made.cut([Draft(one, tree, budget, cheap, dear)])
+        [expensive] = made.worth([Draft(one, cheap, budget)])
+        ran[easy] += expensive
+        if expensive and not easy:
+            tree = DraftTree.chain([1, 2], scores=np.log([0.9, 0.9]), source="expensive")
+        [cut] = made.cut([Draft(one, tree, budget, cheap, expensive)])
         tokens = (1, 2, 3) if len(tree) else (3,)
         for token in tokens:
             if one.finish is None:
@@ -326,25 +326,25 @@ def test_a_dear_source_runs_where_it_pays_and_not_beside_a_draft_that_is_good_al
         if one.finish is not None:
             one = context()
             continue
-        spent = {"seconds_draft": 0.010 if dear else 1e-4, "seconds": 0.030 + 0.0002 * (1 + len(cut.tree))}
+        spent = {"seconds_draft": 0.010 if expensive else 1e-4, "seconds": 0.030 + 0.0002 * (1 + len(cut.tree))}
         made.review([Outcome(context=one, proposed=tree, sent=cut.tree, tokens=tokens, **spent)])
     assert ran[False] > 180
     assert ran[True] < 30
 
 
-def test_in_company_a_dear_source_is_weighed_against_what_all_would_do_without_it() -> None:
+def test_in_a_batch_an_expensive_source_is_weighed_against_what_all_would_do_without_it() -> None:
     """Alone each text could have all the rows that were tried; together they share them, with and without it."""
     made, texts = planner(measured(lambda rows: 0.030 + 0.0001 * rows, most=8)), [context() for _ in range(8)]
     cheap = DraftTree.chain([1, 2, 3, 4], scores=np.log([0.5] * 4), source="cheap")
-    best = DraftTree.chain([1, 2, 3, 4], scores=np.log([0.95] * 4), source="dear")
+    best = DraftTree.chain([1, 2, 3, 4], scores=np.log([0.95] * 4), source="expensive")
     ran = 0
     for _ in range(10):
         budgets = made.plan([Room(one, 8) for one in texts])
         drafts, asked = [], 0
         for one, budget in zip(texts, budgets, strict=True):
-            [dear] = made.worth([Draft(one, cheap, budget)])
-            asked += dear
-            drafts.append(Draft(one, best if dear else cheap, budget, cheap, dear))
+            [expensive] = made.worth([Draft(one, cheap, budget)])
+            asked += expensive
+            drafts.append(Draft(one, best if expensive else cheap, budget, cheap, expensive))
         cuts = made.cut(drafts)
         ran += asked
         outcomes = []
@@ -453,7 +453,7 @@ def test_costs_follow_the_pace_of_the_machine_also_for_sizes_that_are_not_seen()
     assert costs.frozen().seconds(30)[[1, 9, 30]] == pytest.approx([1.1, 1.9, 4.0], rel=0.05)
 
 
-def test_of_a_company_and_a_length_that_were_never_seen_the_nearest_is_taken() -> None:
+def test_of_a_batch_size_and_a_length_that_were_never_seen_the_nearest_is_taken() -> None:
     costs = Costs(
         [Timing(rows=n, seconds=1.0, sequences=1) for n in (1, 9)]
         + [Timing(rows=n, seconds=2.0, sequences=8) for n in (8, 64)]
@@ -469,4 +469,3 @@ def test_a_budget_is_never_larger_than_the_drafter_is_good_for() -> None:
     [budget] = made.plan([Room(one, 5)])
     assert budget.nodes <= Sized.nodes
     assert budget.depth == 5
-    assert budget.nodes <= Sized.nodes

@@ -369,14 +369,6 @@ def test_what_another_source_drafted_is_read_too() -> None:
     assert all(round.accepted == round.drafted for round in own), "a draft model that is the target, and up to date"
 
 
-def test_union_with_lookup_keeps_the_text_and_both_sources() -> None:
-    drafter = Union([Assistant(model=alike(), top=2), make_drafter("lookup")])
-    sampling = Sampling(temperature=0.7, seed=2)
-    session = as_plain(tabled(), PROMPT * 3, drafter, sampling=sampling, nodes=8, max_new_tokens=50)
-    sources = {emission.source for emission in session.emissions}
-    assert {"assistant", "lookup"} <= {part for source in sources for part in source.split("+")}
-
-
 # --- batches and limits ------------------------------------------------------------------------------------
 
 

@@ -1,10 +1,10 @@
-"""`auto`: one tree of the cheap sources, and the dear one where it is worth its time."""
+"""`auto`: one tree of the cheap sources, and the expensive one where it is worth its time."""
 
 from collections.abc import Callable, Sequence
 
 import pytest
 
-from drafting import context_of
+from drafting import as_plain, context_of
 from engine import PROMPT, SIZE, habitual, write, write_slowly
 from paceline.context import Context, Ending
 from paceline.drafters import Budget, Drafter, Seen, make_drafter
@@ -49,7 +49,7 @@ class Part(Drafter):
 def made_of(*tokens: Sequence[int]) -> tuple[Auto, list[Part]]:
     """An `auto` with a draft model whose parts are replaced."""
     auto = Auto(model=TableTarget(habitual(memory=1), SIZE))
-    parts = [Part(name, told) for name, told in zip(("one", "two", "dear"), tokens, strict=True)]
+    parts = [Part(name, told) for name, told in zip(("one", "two", "expensive"), tokens, strict=True)]
     auto.cheap, auto.expensive, auto.parts = tuple(parts[:2]), tuple(parts[2:]), tuple(parts)
     return auto, parts
 
@@ -87,7 +87,7 @@ def test_enriched_drafts_remember_all_sources_and_only_those_that_were_asked_for
     assert set(first.sources) == {"one+two", "one", "two"}
     assert not expensive.asked
     [more] = auto.enrich([Enrich(states[1], budget, second)])
-    assert set(more.sources) == {"one+two+dear", "one+dear", "two", "dear"}
+    assert set(more.sources) == {"one+two+expensive", "one+expensive", "two", "expensive"}
     assert len(expensive.asked) == 1
 
 
@@ -104,10 +104,7 @@ def test_what_is_composed_of_auto_has_its_expensive_part(spec: str) -> None:
     """Plain's text, and the draft model takes part."""
     target = TableTarget(habitual(memory=1), SIZE)
     drafter = make_drafter(spec, TableTarget(habitual(memory=1), SIZE))
-    context = Context(PROMPT, Sampling(temperature=0.8, seed=2), Ending(max_new_tokens=30))
-    session = Session(context, target, target.open(), drafter, Fixed(12), checked=True)
-    list(run(session))
-    assert context.emitted.tolist() == write_slowly(target, PROMPT, context.sampling, max_new_tokens=30).tokens
+    session = as_plain(target, PROMPT, drafter, nodes=12, sampling=Sampling(temperature=0.8, seed=2), max_new_tokens=30)
     assert any("assistant" in emission.source for emission in session.emissions)
 
 

@@ -13,7 +13,7 @@ import pytest
 import torch
 
 import paceline
-from paceline.check.adversaries import Oracle
+from paceline.check.adversaries import OracleDrafter
 from paceline.targets.base import Request, Want
 from paceline.targets.hf.target import HFTarget
 from paceline.targets.load import open_model
@@ -258,7 +258,7 @@ def both_texts(
     small, large = (paceline.load(each, dtype="float32") for each in (source, name))
     wanted = small.generate(TEXT[1], method="plain", **how).tokens
     script = np.concatenate([small.encode(TEXT[1]), wanted])
-    method = Oracle(script, small.target.vocab_size, tree=False, whole=True) if drafted else "plain"
+    method = OracleDrafter(script, small.target.vocab_size, tree=False, whole=True) if drafted else "plain"
     return wanted, large.generate(TEXT[1], method=method, **how).tokens
 
 

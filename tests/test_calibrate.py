@@ -25,11 +25,11 @@ from paceline.planning.base import Outcome, Room
 from paceline.planning.calibrated import PATIENCE, TRIED, WATCHED, Calibrated
 from paceline.planning.curve import Curves
 from paceline.planning.specs import make_planner
-from paceline.planning.stored import Profile, find, save
+from paceline.planning.stored import Profile, find
 from paceline.targets.base import NOTHING
 from paceline.targets.setup import setup_of
 from paceline.tree import ROOT, DraftTree
-from profiles import method, timings
+from profiles import method, save, timings
 
 TOKENS = 60
 

@@ -402,7 +402,7 @@ def test_ties_at_a_warps_border_are_no_difference_from_transformers() -> None:
         assert law_faults(replace(wider, narrow=[torch.arange(6.0)])) != ()
 
 
-# --- in company ------------------------------------------------------------------------------------------------------
+# --- in batches ------------------------------------------------------------------------------------------------------
 
 
 def answers_swapped(patch: pytest.MonkeyPatch) -> None:
@@ -488,7 +488,7 @@ def test_every_drafter_is_disposed_of_once(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 @pytest.mark.parametrize("mistake", [answers_swapped, borrowed_rows_too_far, neighbours_seen, last_token_not_told])
-def test_mistakes_among_sequences_show_in_company_only(
+def test_mistakes_among_sequences_show_in_batches_only(
     mistake: Callable[[pytest.MonkeyPatch], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     subject = target()

@@ -353,7 +353,7 @@ SERVANT = """
 import json, os, signal, sys
 import duckdb, marisa_trie, pyarrow.compute, pyarrow.dataset, pyarrow.parquet
 from paceline.cli import main
-from paceline.dictionary import build, corpus, counting, engine, words
+from paceline.dictionary import build, corpus, counting, database, words
 from paceline.targets.replay import open_vocabulary
 open_vocabulary("pocket").fingerprint, words.word_pattern(), words.patterns(words.in_re2)
 for line in sys.stdin:

@@ -25,7 +25,7 @@ from paceline.dictionary import corpus as corpus_module
 from paceline.dictionary import counting
 from paceline.dictionary.corpus import Corpus, open_corpus
 from paceline.dictionary.counting import Counts, count
-from paceline.dictionary.engine import Engine, bytes_of
+from paceline.dictionary.database import Database, bytes_of
 from paceline.dictionary.words import TAB
 from paceline.errors import InputError
 
@@ -186,18 +186,18 @@ def test_what_the_corpus_says_is_what_is_heard(chunks: str, tmp_path: Path) -> N
 @pytest.mark.parametrize("reason", ["No space left on device", "above the max_temp_directory_size"])
 def test_a_full_disk_is_told_in_a_sentence(reason: str, tmp_path: Path) -> None:
     said = f"{tmp_path} has no room left for what counting spills; name another folder or give more memory"
-    with Engine("100MB", 1, tmp_path) as engine, pytest.raises(ValueError, match=re.escape(said)):
-        engine.run(f"SELECT error('{reason}')")
+    with Database("100MB", 1, tmp_path) as database, pytest.raises(ValueError, match=re.escape(said)):
+        database.run(f"SELECT error('{reason}')")
     assert list(tmp_path.iterdir()) == []
 
 
 def test_the_engine_spills_and_says_when_it_cant(tmp_path: Path) -> None:
     hashes = "SELECT i, md5(i::VARCHAR) AS h FROM range(1000000) AS r(i)"
-    with Engine("20MB", 1, tmp_path) as engine:
-        engine.run(f"CREATE TEMP TABLE t AS {hashes}")
-        assert engine.rows("SELECT count(*) FROM t") == [(1_000_000,)]
+    with Database("20MB", 1, tmp_path) as database:
+        database.run(f"CREATE TEMP TABLE t AS {hashes}")
+        assert database.rows("SELECT count(*) FROM t") == [(1_000_000,)]
         with pytest.raises(ValueError, match=r"does not get by with a memory of 0.02 GB"):
-            engine.rows(f"SELECT list(h) FROM ({hashes})")
+            database.rows(f"SELECT list(h) FROM ({hashes})")
     assert list(tmp_path.iterdir()) == []
 
 
@@ -264,12 +264,12 @@ def lines_run(work: Callable[[], object], interrupt_at: int = 0) -> int:
 
 
 def test_ctrl_c_at_any_line_of_a_statement_closes_the_engine(tmp_path: Path) -> None:
-    with Engine("100MB", 1, tmp_path) as engine:
-        lines = lines_run(lambda: engine.run("SELECT 1"))
+    with Database("100MB", 1, tmp_path) as database:
+        lines = lines_run(lambda: database.run("SELECT 1"))
     threads = threading.active_count()
     for line in range(1, lines + 1):
-        with suppress(KeyboardInterrupt), Engine("100MB", 1, tmp_path) as engine:
-            lines_run(lambda: engine.run("SELECT sum(hash(i)) FROM range(20_000_000) AS r(i)"), line)
+        with suppress(KeyboardInterrupt), Database("100MB", 1, tmp_path) as database:
+            lines_run(lambda: database.run("SELECT sum(hash(i)) FROM range(20_000_000) AS r(i)"), line)
         assert list(tmp_path.iterdir()) == []
         assert threading.active_count() == threads
 
@@ -280,12 +280,12 @@ def test_ctrl_c_just_before_a_wait_is_noticed(tmp_path: Path) -> None:
 
     def batches() -> Iterator[Any]:
         _thread.interrupt_main()
-        ended.append(comes_true(lambda: engine._stopped))
+        ended.append(comes_true(lambda: database._stopped))
         yield pa.record_batch([["a"]], ["line"])
 
-    with suppress(KeyboardInterrupt), Engine("100MB", 1, tmp_path) as engine:
-        engine.register("lines", engine.stream(batches(), pa.schema([("line", pa.string())])))
-        engine.run("CREATE TEMP TABLE found AS SELECT * FROM lines")
+    with suppress(KeyboardInterrupt), Database("100MB", 1, tmp_path) as database:
+        database.register("lines", database.stream(batches(), pa.schema([("line", pa.string())])))
+        database.run("CREATE TEMP TABLE found AS SELECT * FROM lines")
     assert ended == [True]
 
 

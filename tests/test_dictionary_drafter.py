@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from dictionary_tables import write as write_table
 from drafting import PLENTY, context_of, drafted, paths_of, seen_of
 from engine import PROMPT, SIZE, habitual, tabled, write, write_slowly
 from families import byte_tokenizer
@@ -18,11 +19,9 @@ from paceline.check import METHODS, WITH_DICTIONARY, Checker, completing
 from paceline.check import run as checking
 from paceline.cli import main
 from paceline.context import Context, Ending
-from paceline.dictionary import file
-from paceline.dictionary.entries import Entries as Table
 from paceline.dictionary.entries import level, probability
 from paceline.dictionary.index import Dictionary, Match
-from paceline.dictionary.statistics import LONGEST, NOWHERE
+from paceline.dictionary.statistics import LONGEST
 from paceline.drafters import Budget, Drafter, make_drafter
 from paceline.drafters import dictionary as module
 from paceline.drafters.auto import Auto
@@ -45,18 +44,9 @@ FINGERPRINT = "of no tokenizer"
 
 def dictionary(path: Path, entries: Mapping[Ids, Entry | Ids], tokenizer: str = FINGERPRINT) -> str:
     """A dictionary's file with these entries."""
-    told = {key: entry if isinstance(entry[0], tuple) else (entry, 0.5, 0.5) for key, entry in entries.items()}
-    keys = sorted(told, key=lambda key: key[::-1])
-    texts = sorted({told[key][0] for key in keys})  # type: ignore[type-var]
-    table = Table(
-        prefixes=np.array([(NOWHERE,) * (LONGEST - len(key)) + key for key in keys], np.int32),
-        completions=np.array([texts.index(told[key][0]) for key in keys], np.int32),
-        first=level(np.array([told[key][1] for key in keys])),
-        rest=level(np.array([told[key][2] for key in keys])),
-        texts=np.array([(*text, *[NOWHERE] * (LONGEST - len(text))) for text in texts], np.int32),
-    )
-    described: dict[str, Any] = {"language": "xx", "order": 1, "min_probability": 0.1}
-    file.write(path, table, tokenizer=tokenizer, longest_prefix=LONGEST, longest_completion=LONGEST, **described)
+    said = {key: entry if isinstance(entry[0], tuple) else (entry, 0.5, 0.5) for key, entry in entries.items()}
+    levels = {key: (text, *level(np.array(chances)).tolist()) for key, (text, *chances) in said.items()}
+    write_table(path, levels, tokenizer=tokenizer)  # type: ignore[arg-type]
     return str(path)
 
 

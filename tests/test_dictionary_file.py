@@ -47,8 +47,7 @@ def refused(path: Path) -> str | None:
     for ending in [row[row >= 0].tolist() for row in table.prefixes[:50]] + [
         dice.choices(used[used >= 0].tolist(), k=9) for _ in range(20)
     ]:
-        match = opened.match(ending)
-        for one in [*opened.matches(ending), *([match] if match else [])]:
+        for one in opened.matches(ending):
             assert 1 <= len(one.tokens) <= header.longest_completion
             assert 0 <= min(one.tokens) <= max(one.tokens) <= header.highest
             assert 1 <= one.length <= header.longest_prefix

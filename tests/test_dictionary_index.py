@@ -53,8 +53,11 @@ def agrees(dictionary: Dictionary, entries: Entries, endings: Sequence[list[int]
     for ending in endings:
         wanted = expected(entries, ending)
         assert dictionary.matches(ending) == wanted, ending
-        assert dictionary.match(ending) == (wanted[0] if wanted else None), ending
-        found += bool(wanted)
+        longest = dictionary.longest(ending)
+        assert (longest is None) == (not wanted), ending
+        if longest is not None:
+            assert (longest[0], tuple(dictionary.proposed(longest[1]).tolist())) == wanted[0][:2], ending
+            found += 1
     return found
 
 
@@ -94,15 +97,14 @@ def test_an_id_that_does_not_fit_hides_what_is_before_it_and_nothing_else(tmp_pa
         assert [one.tokens for one in dictionary.matches([5, beyond, 5])] == [(6,)]
         assert [one.tokens for one in dictionary.matches([beyond, 5, 5])] == [(7,), (6,)]
         assert dictionary.matches([5, 5, beyond]) == []
-        assert dictionary.match([beyond]) is None
+        assert dictionary.longest([beyond]) is None
 
 
 def test_short_endings_and_none_at_all(tmp_path: Path) -> None:
     entries: Entries = {(1,) * size: ((size,), 0, 0) for size in range(1, LONGEST + 1)}
     write(tmp_path / "a.dict", entries)
     dictionary = Dictionary.open(tmp_path / "a.dict")
-    assert dictionary.match([]) is None
-    assert dictionary.matches([]) == []
+    assert (dictionary.longest([]), dictionary.matches([])) == (None, [])
     for size in range(1, 12):
         assert [one.length for one in dictionary.matches([1] * size)] == list(range(min(size, LONGEST), 0, -1))
 
@@ -111,7 +113,7 @@ def test_an_empty_dictionary_finds_nothing(tmp_path: Path) -> None:
     write(tmp_path / "a.dict", {})
     for _ in range(2):
         dictionary = Dictionary.open(tmp_path / "a.dict")
-        assert (len(dictionary), dictionary.match([1, 2]), dictionary.match([])) == (0, None, None)
+        assert (len(dictionary), dictionary.matches([1, 2]), dictionary.matches([])) == (0, [], [])
 
 
 # --- what is kept -------------------------------------------------------------------------------------------
@@ -383,8 +385,8 @@ print("ready", flush=True)
 sys.stdin.readline()
 for _ in range(20):
     opened = Dictionary.open(sys.argv[1])
-    assert opened.match([3]) == opened.match([60000, 3])
-print(*(opened.match([int(n)]) for n in sys.argv[2:]), flush=True)
+    assert opened.matches([3]) == opened.matches([60000, 3])
+print(*(opened.matches([int(n)]) for n in sys.argv[2:]), flush=True)
 sys.stdin.readline()
 """
 
@@ -408,7 +410,7 @@ def test_processes_that_open_at_once_share_one_index(tmp_path: Path, cache: Path
             process.stdin.flush()
         here = Dictionary.open(tmp_path / "a.dict")
         said = {process.stdout.readline() for process in processes if process.stdout}
-        assert said == {" ".join(str(here.match([n])) for n in range(3, 40)) + "\n"}
+        assert said == {" ".join(str(here.matches([n])) for n in range(3, 40)) + "\n"}
         maps = [Path(f"/proc/{process.pid}/maps") for process in processes]
         if maps[0].exists():
             assert all(str(kept(cache)) in path.read_text() for path in maps)

@@ -6,7 +6,7 @@ import unicodedata
 import pytest
 
 from dictionary_tables import ngrams, segments
-from paceline.dictionary.engine import quoted
+from paceline.dictionary.database import quoted
 from paceline.dictionary.words import APOSTROPHES, BREAKS, LONGEST_GAP, SPACELESS, in_re2, patterns
 
 duckdb = pytest.importorskip("duckdb", reason="duckdb counts words by RE2: pip install 'paceline[dict]'")

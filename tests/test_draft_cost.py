@@ -19,7 +19,7 @@ from paceline.dictionary.index import Dictionary
 from paceline.drafters import make_drafter
 from paceline.drafters.base import Budget, Drafter, Seen
 from paceline.drafters.dictionary import DictSpec
-from paceline.drafters.store import Storing
+from paceline.drafters.store import StoreDrafter
 from paceline.targets.base import Pending, Request, Target, Want
 from paceline.tree import DraftTree
 
@@ -88,7 +88,7 @@ def test_rounds_are_real_ones(foretold: made_up.MadeUpModel, method: str, temper
 def test_a_method_that_learns_from_rows_has_seen_all_of_them(foretold: made_up.MadeUpModel, method: str) -> None:
     drafter = make_drafter(method)
     timer = draft_cost.DraftTimer("x", drafter, 60, foretold.wide(drafter.needs.top), 100, 0.0)
-    assert isinstance(drafter, Storing)
+    assert isinstance(drafter, StoreDrafter)
     assert drafter._shared is not None
     assert len(drafter._shared.chances) == VOCABULARY
     assert (drafter._shared.chances > 0).any(axis=1).all()
@@ -105,7 +105,7 @@ def test_the_dictionary_of_a_made_up_text_has_something_to_say_about_it(
     assert found.header.tokenizer == "of nobody"
     text = foretold.text[:2000].tolist()
     right = sum(
-        (match := found.match(text[place - 8 : place])) is not None and match.tokens[0] == text[place]
+        (known := found.longest(text[place - 8 : place])) is not None and found.first(known[1]) == text[place]
         for place in range(8, 1997)
     )
     assert right > 0.8 * 1989

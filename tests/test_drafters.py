@@ -68,22 +68,6 @@ def test_lookup_is_its_definition_at_every_length_of_a_text(seed: int, sizes: ra
     assert found > 0
 
 
-def test_lookup_copies_on_into_its_own_copy() -> None:
-    lookup, budget = Lookup(), Budget(7, 99)
-    assert lookup.propose_one(lookup.open(context_of([8, 1, 2, 3, 1, 2, 3])), budget).tokens.tolist() == [
-        *(1, 2, 3, 1, 2, 3, 1)
-    ]
-    assert lookup.propose_one(lookup.open(context_of([5, 5])), budget).tokens.tolist() == [5] * 7
-    assert len(lookup.propose_one(lookup.open(context_of([5])), budget)) == 0
-
-
-def test_lookup_keeps_sequences_apart() -> None:
-    lookup = Lookup()
-    states = [lookup.open(context_of(tokens)) for tokens in ([1, 2, 1], [1, 3, 1], [1])]
-    trees = lookup.propose([Ask(state, Budget(1, 1)) for state in states])
-    assert [tree.tokens.tolist() for tree in trees] == [[2], [3], []]
-
-
 # --- drafters made of drafters ------------------------------------------------------------------------------
 
 
@@ -218,11 +202,6 @@ def test_specs_are_read_as_they_are_written() -> None:
     assert isinstance(second, Union)
     assert [type(part) for part in second.parts] == [Lookup, Plain]
     assert isinstance(third, Plain)
-
-
-def test_a_budget_is_not_negative() -> None:
-    with pytest.raises(AssertionError, match="not negative"):
-        Budget(-1, 3)
 
 
 class Options(Drafter):

@@ -32,17 +32,24 @@ from drafts import (
     with_repeats,
 )
 from enumeration import (
+    Coins,
     Draft,
     Exact,
     FractionLaw,
     Sight,
+    Sketch,
     Tokens,
     World,
     law_of,
+    outcome_of,
+    output_law,
     plain_law,
+    played,
     remembered,
     weighted,
 )
+from paceline.drafters import make_drafter
+from paceline.drafters.compose import Fallback, Union
 from paceline.law import Distribution, Sampling
 from paceline.targets.base import Reach
 from paceline.tree import DraftTree, Ints
@@ -203,6 +210,30 @@ def test_a_draft_may_draw_with_one_coin_per_index(guess: Guess, widths: tuple[in
 @pytest.mark.parametrize("draft", [learned, with_repeats])
 def test_the_shape_of_a_draft_may_follow_from_values_drawn_before(draft: Draft) -> None:
     assert law_of(TRIPLES, Rule.REJECTION, draft) == TRIPLES.plain()
+
+
+UNISPEC = "unispec:next=none,k=1,depth=1"
+LEARNING = [
+    (Fallback, UNISPEC, ENDINGS["eos 1"]),
+    (Fallback, "spectra:store=shared,window=0", ENDINGS["eos 1"]),
+    (Fallback, "suffix:remember=99", World()),
+    (Union, UNISPEC, SETTINGS["top-k"]),
+]
+
+
+@pytest.mark.parametrize(("composed", "method", "world"), LEARNING)
+def test_a_text_that_is_written_again_under_its_seed_keeps_the_law(
+    composed: type[Fallback | Union], method: str, world: World
+) -> None:
+    """The first text was made by the same coins. A source that knows it decides by them where a draft is sampled."""
+
+    def play(coins: Coins) -> tuple[Tokens, str]:
+        drafter = composed([make_drafter(method), Sketch(world, sampled(another, (1,)), coins)])
+        drafter.fit(world.target)
+        played(world, Rule.REJECTION, drafter, coins)
+        return outcome_of(played(world, Rule.REJECTION, drafter, coins))
+
+    assert output_law(play) == world.plain()
 
 
 @pytest.mark.parametrize("guess", [the_target, certain, another])

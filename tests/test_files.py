@@ -397,7 +397,6 @@ from paceline.drafters.memory import Memory
 from paceline.files import write_whole
 from paceline.bench.run import directory
 from paceline.bench.run.directory import About, Run
-from paceline.planning import stored
 from paceline.targets.load import open_model
 import test_profile
 counting.TEXT_IN_MEMORY, corpus.BATCH = 10**9, 10**5
@@ -410,7 +409,7 @@ run.path.mkdir()
 resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))
 for write in (
     lambda: write_whole("page", "x" * 9999),
-    lambda: stored.save(test_profile.profile()),
+    lambda: test_profile.save(test_profile.profile()),
     lambda: open_model("pocket+ballast:12M"),
     lambda: indexing.build(Path("store"), [np.arange(9999)], ""),
     lambda: Counts(pa.table({"gram": [str(n) for n in range(9999)], "count": range(9999)}), 1, {}).save("counts"),

@@ -16,7 +16,7 @@ from paceline.drafters.compose import Union
 from paceline.drafters.indexing import build
 from paceline.drafters.lookahead import Lookahead, Window
 from paceline.drafters.noise import BEST, SharedNoise, choices
-from paceline.drafters.spectra import Memory, Spectra
+from paceline.drafters.spectra import Spectra, SpectraState
 from paceline.engine.loop import Session
 from paceline.engine.serial import run
 from paceline.law import KeyedDice, Law, Noise, Sampling
@@ -236,7 +236,7 @@ def test_refused_branches_teach_spectra_what_the_model_says_there() -> None:
     drafter = Traced(Spectra(window=0))
     write(target, PROMPT, Union([drafter, Erratic(seed=2)]), nodes=6, max_new_tokens=20)
     [state] = drafter.states
-    assert isinstance(state, Memory)
+    assert isinstance(state, SpectraState)
     text, verdict, scores = drafter.seen[-1]
     before = text[: len(text) - len(verdict.tokens)]
     node = len(scores.tokens) - 2

@@ -2,7 +2,6 @@
 
 import dataclasses
 import json
-import math
 import warnings
 from pathlib import Path
 
@@ -12,10 +11,10 @@ import pytest
 from paceline.files import cache_folder
 from paceline.planning.acceptance import Point
 from paceline.planning.curve import Curves, Reading, with_reading
-from paceline.planning.fits import best_size, cubic, left_out, optimum, points, spline
-from paceline.planning.stored import Profile, Unreadable, find, load, path_of, save
+from paceline.planning.fits import best_size, cubic, optimum, spline
+from paceline.planning.stored import Profile, Unreadable, find, load, path_of
 from paceline.targets.setup import Setup
-from profiles import SIZES, full, method, timings
+from profiles import SIZES, full, method, save, timings
 
 SETUP = Setup(model="some/model", fingerprint="0123", device="cpu", dtype="float32", threads=2, processor="a processor")
 
@@ -95,15 +94,7 @@ def test_no_draft_is_better_than_one_that_the_points_hold_for_slower() -> None:
     assert found.nodes == 0
 
 
-def test_points_left_out_tell_which_form_foretells_them() -> None:
-    steps = [0.05 if size < 32 else 0.08 for size in SIZES]
-    smooth = [0.05 + 1e-5 * size**2 for size in SIZES]
-    assert left_out(SIZES, smooth, spline) < left_out(SIZES, smooth, points)
-    assert left_out(SIZES, steps, points) <= left_out(SIZES, steps, spline)
-    assert math.isnan(left_out([0, 1], [1.0, 2.0], points))
-
-
-def test_seconds_are_those_of_the_company_and_length_that_are_most_alike() -> None:
+def test_seconds_are_those_of_the_batch_size_and_length_that_are_most_alike() -> None:
     curves = Curves([*timings(1, 256), *timings(4, 256), *timings(1, 2048)])
     assert curves.nearest(1, 100) == (1, 256)
     assert curves.nearest(1, 1500) == (1, 2048)

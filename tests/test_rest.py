@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from drafting import context_of, drafted, paths_of
+from drafting import context_of, drafted, flipped, paths_of
 from engine import tabled
 from paceline.cli import main
 from paceline.drafters import Budget, make_drafter
@@ -110,10 +110,6 @@ def test_a_build_that_is_cut_short_leaves_nothing(tmp_path: Path, monkeypatch: p
 
 
 # --- files that are not what they should be ---------------------------------------------------------------------------
-
-
-def flipped(whole: bytes, place: int) -> bytes:
-    return whole[:place] + bytes([whole[place] ^ 0x41]) + whole[place + 1 :]
 
 
 def test_a_damaged_file_is_one_sentence_or_at_worst_a_useless_draft(tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 """What the model nearly said, kept and drafted from: `unispec` against the paper's loop, `recycling` and its shape."""
 
 import math
+from typing import Any
 
 import numpy as np
 import pytest
@@ -10,9 +11,11 @@ from engine import PROMPT, SIZE, tabled, write
 from paceline.drafters import Budget, make_drafter
 from paceline.drafters.noise import SharedNoise
 from paceline.drafters.recycling import LEVELS, WIDTH, Recycling, template
-from paceline.drafters.store import Store
-from paceline.drafters.unispec import Guessed, UniSpec
+from paceline.drafters.store import SuccessorStore
+from paceline.drafters.unispec import UniSpec, UniSpecState
+from paceline.law import Sampling
 from paceline.tree import DraftTree
+from paceline.verify import Rule
 
 METHODS = pytest.mark.parametrize("method", ["unispec", "recycling"])
 Word = tuple[int, ...]
@@ -58,6 +61,17 @@ def test_private_stores_do_not_leak_and_a_shared_one_is_forgotten_when_told(meth
         assert len(drafted(drafter, [7])) == 0
 
 
+@pytest.mark.parametrize("spec", ["unispec", "foresight", "spectra:store=shared", "suffix:remember=99", "auto"])
+def test_under_rejection_a_seed_repeats_its_text_and_its_drafts(spec: str) -> None:
+    """A draft model samples beside a store, which knows of no other text."""
+    target, drafter = tabled(), make_drafter(f"{spec},assistant" if spec != "auto" else spec, tabled())
+    drafter.fit(target)
+    how: dict[str, Any] = {"rule": Rule.REJECTION, "sampling": Sampling(temperature=1.0, seed=3), "nodes": 4}
+    first, again = (write(target, PROMPT, drafter, max_new_tokens=40, **how) for _ in range(2))
+    assert again.context.emitted.tolist() == first.context.emitted.tolist()
+    assert [r.drafted for r in again.rounds] == [r.drafted for r in first.rounds]
+
+
 @METHODS
 def test_another_model_begins_with_an_empty_store_and_the_same_one_does_not(method: str) -> None:
     drafter, target = make_drafter(method), tabled()
@@ -79,7 +93,7 @@ def test_the_prompts_rows_teach_where_that_is_wanted(method: str) -> None:
 
 
 def test_a_store_has_rows_for_tokens_that_it_was_not_told_of() -> None:
-    store = Store(2)
+    store = SuccessorStore(2)
     scores = round_of(None, 4, [{1: 0.5, 2: 0.5}]).scores
     store.learn(scores.tokens, scores.top(2), np.array([[0.5, 0.5]]), slice(None))
     assert len(store) == 5
@@ -146,7 +160,7 @@ def filled(random: np.random.Generator, size: int, k: int) -> dict[int, Row]:
     return store
 
 
-def entered(store: dict[int, Row], into: Store) -> None:
+def entered(store: dict[int, Row], into: SuccessorStore) -> None:
     into.reset(len(store))
     for token, row in store.items():
         for place, (candidate, chance) in enumerate(row):
@@ -168,7 +182,7 @@ def test_the_draft_is_what_the_papers_loop_chooses(seed: int, confidence: str, n
     )
     store, root = filled(random, size, k), int(random.integers(size))
     eos = frozenset(random.integers(0, size, 2).tolist())
-    state: Guessed = drafter.open(context_of([1, root], eos=list(eos)))
+    state: UniSpecState = drafter.open(context_of([1, root], eos=list(eos)))
     entered(store, state.store)
     cache = filled(random, size, k)[0]
     if cache:
@@ -190,17 +204,14 @@ def test_the_next_next_token_is_named_and_one_candidate_of_both_is_one_node() ->
     drafter.observe([round_of(state, 7, [{9: 0.5, 4: 0.3, 5: 0.2}])])
     context.commit(9)
     tree = drafter.propose_one(state, Budget(9, 1))
-    said = {int(token): (source, round(float(np.exp(score)), 3)) for token, source, score in _nodes(tree)}
+    nodes = zip(tree.tokens.tolist(), tree.sources, np.exp(tree.scores).round(3).tolist(), strict=True)
+    said = {token: (source, chance) for token, source, chance in nodes}
     both = "unispec+unispec-next"
     assert said == {3: ("unispec", 0.2), 4: (both, 0.8), 5: ("unispec-next", 0.2)}
     alone = UniSpec(next="none")
     state = alone.open(context_of([9]))
     alone.observe([round_of(state, 9, [{3: 0.2, 4: 0.8}])])
     assert set(alone.propose_one(state, Budget(9, 1)).sources) == {"unispec"}
-
-
-def _nodes(tree: DraftTree) -> list[tuple[int, str, float]]:
-    return list(zip(tree.tokens.tolist(), tree.sources, tree.scores.tolist(), strict=True))
 
 
 def test_without_scores_ranks_alone_decide() -> None:

@@ -174,11 +174,6 @@ def test_the_top_is_connected_best_and_forgets_its_laws(seed: int) -> None:
     assert tree.top(len(tree)) is tree
 
 
-def test_equal_scores_are_cut_deepest_first() -> None:
-    tree = merge([DraftTree.chain([1, 1, 1, 1]), DraftTree.chain([2, 2, 2, 2])])
-    assert set(words(tree.top(4))) == {(1,), (1, 1), (2,), (2, 2)}
-
-
 @EVERY_TREE
 def test_probes_are_exempt_from_pruning(seed: int) -> None:
     tree = random_tree(seed, probes=True)

@@ -1,4 +1,4 @@
-"""Conformance: speculation must leave a model's text alone, and here is how to find out on any model.
+"""Conformance: a check on any model that speculation leaves its text alone.
 
 `run` holds the check, `cases` what is tried, `adversaries` drafts made to find mistakes, `record` plain decoding's text
 and its comparison with transformers, `walk` the way along it, `rescore` near tie or bug, `statistics` the rejection

@@ -1,8 +1,8 @@
 """Drafters made to find mistakes rather than to save time.
 
-A model accepts few tokens of a lookup draft, and a draft that is refused at once proves little. `Oracle` knows plain
-decoding's text and spoils some of it, so drafts are accepted to every depth. `Recall` remembers what the model said
-after each token and looks at the public noise. `SelfDraft` samples from known laws for the rejection rule.
+A model accepts few tokens of a lookup draft, and a draft that is refused at once proves little. `OracleDrafter` knows
+plain decoding's text and spoils some of it, so drafts are accepted to every depth. `Recall` remembers the model's best
+tokens after each token and ranks them by the public noise. `SelfDraft` samples from known laws for the rejection rule.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import numpy as np
 from paceline.check.record import Recording
 from paceline.context import Context, Ints
 from paceline.drafters import Budget, Drafter, Seen
+from paceline.drafters.compose import Fallback, Turns
 from paceline.law import Distribution, Law, Sampling
 from paceline.targets.base import Request, Rows, Target, Want
 from paceline.tree import EMPTY, ROOT, DraftTree
@@ -23,7 +24,7 @@ SPOILED = 0.2
 """The share of an oracle's tokens that are wrong on purpose."""
 
 
-class Oracle(Drafter):
+class OracleDrafter(Drafter):
     """Plain's own text, a fifth of it spoiled; as a tree, every true token has a false sibling with a child."""
 
     name = "oracle"
@@ -61,7 +62,7 @@ class Oracle(Drafter):
 
 
 class Recall(Drafter):
-    """Trees of what the model last said after each token, two children per node, ranked with the public noise."""
+    """Trees of the model's last best tokens after each token, two children per node, ranked by the public noise."""
 
     name = "recall"
     prompt_needs = Want(logits=True)
@@ -146,30 +147,25 @@ class SelfDraft(Drafter):
 
 SAMPLED = "(self, sampled)"
 ADVERSARIES: dict[str, Callable[[Recording], Drafter]] = {
-    "(oracle chain)": lambda plain: Oracle(plain.tokens, plain.target.vocab_size, tree=False),
-    "(oracle tree)": lambda plain: Oracle(plain.tokens, plain.target.vocab_size, tree=True),
-    "(whole oracle)": lambda plain: Oracle(plain.tokens, plain.target.vocab_size, tree=False, whole=True),
+    "(oracle chain)": lambda plain: OracleDrafter(plain.tokens, plain.target.vocab_size, tree=False),
+    "(oracle tree)": lambda plain: OracleDrafter(plain.tokens, plain.target.vocab_size, tree=True),
+    "(whole oracle)": lambda plain: OracleDrafter(plain.tokens, plain.target.vocab_size, tree=False, whole=True),
     "(recall with shared noise)": lambda plain: Recall(),
     SAMPLED: lambda plain: SelfDraft(plain.target),
 }
 """The name in reports -> the drafter against a text of plain decoding."""
 
 
-class Counted:
-    """A drafter that counts its open states."""
+class Counted(Fallback):
+    """One drafter, with a count of its open states."""
 
-    def __init__(self, inner: Drafter) -> None:
-        self._inner = inner
-        self.open_states = 0
+    open_states = 0
 
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._inner, name)
-
-    def open(self, context: Context) -> Any:
-        state = self._inner.open(context)
+    def open(self, context: Context) -> Turns:
+        state = super().open(context)
         self.open_states += 1
         return state
 
-    def close(self, state: Any) -> None:
-        self._inner.close(state)
+    def close(self, state: list[Any]) -> None:
+        super().close(state)
         self.open_states -= 1

@@ -20,7 +20,7 @@ from transformers import MODEL_FOR_CAUSAL_LM_MAPPING, PreTrainedConfig
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 from transformers.utils.logging import get_verbosity, set_verbosity
 
-from paceline.check.adversaries import Oracle
+from paceline.check.adversaries import OracleDrafter
 from paceline.check.tiny import VARIANTS, VOCABULARY, build, configuration
 from paceline.context import Context, Ending, Ints
 from paceline.drafters import Plain
@@ -42,11 +42,11 @@ SEEDS = 4
 VARIED = 5
 """A text of fewer different tokens would hide mistakes; another seed is tried."""
 TIE = 1e-4
-"""Of the logits' deviation: two best tokens this close may change places between kernels."""
+"""Two best tokens closer than this share of the logits' deviation may change places between kernels."""
 
 
 class Support(StrEnum):
-    """What became of a configuration, best first."""
+    """The verdict on a configuration, best first."""
 
     EXACT = "exact"
     CHAINS = "chains"
@@ -137,7 +137,7 @@ def _verdict(config: PreTrainedConfig) -> tuple[Support, str]:
 
 @dataclass(frozen=True)
 class Reference:
-    """What transformers wrote after a prompt, and the logits it chose from."""
+    """The text of transformers after a prompt, and the logits it chose from."""
 
     tokens: Ints
     prompt: int
@@ -154,7 +154,7 @@ def _references(config: PreTrainedConfig) -> tuple[int, list[Reference]]:
 
 
 def _generated(config: PreTrainedConfig, seed: int, length: int) -> Reference:
-    """By a new model, since a rotary embedding may remember the longest text that it has seen."""
+    """A reference by a new model, since a rotary embedding may remember the longest text that it has seen."""
     prompt = np.random.default_rng(length).integers(2, VOCABULARY, length)
     found = _generate(build(config, seed), prompt, NEW_TOKENS, return_dict_in_generate=True, output_logits=True)
     logits = torch.cat(found.logits)
@@ -201,13 +201,13 @@ def _session(target: HFTarget, reference: Reference, tree: bool | None) -> Sessi
     """About to write a text, by drafts of it in trees or chains, or by none."""
     ending = Ending(max_new_tokens=NEW_TOKENS, context_length=target.context_length)
     context = Context(reference.tokens[: reference.prompt], Sampling(), ending)
-    drafter = Plain() if tree is None else Oracle(reference.tokens, VOCABULARY, tree=tree)
+    drafter = Plain() if tree is None else OracleDrafter(reference.tokens, VOCABULARY, tree=tree)
     return Session(context, target, target.open(), drafter, Fixed(0 if tree is None else NODES), checked=True)
 
 
 def _inside_generate(target: HFTarget, reference: Reference) -> Ints:
     room = NEW_TOKENS if target.trusted is None else target.trusted - reference.prompt
-    ours = custom_generate(Oracle(reference.tokens, VOCABULARY, tree=True), planner=f"fixed:{NODES}")
+    ours = custom_generate(OracleDrafter(reference.tokens, VOCABULARY, tree=True), planner=f"fixed:{NODES}")
     prompt = reference.tokens[: reference.prompt]
     tokens: Ints = _generate(target.model, prompt, min(NEW_TOKENS, room), custom_generate=ours)[0].numpy()
     return tokens

@@ -35,7 +35,7 @@ WIDE = 16
 TOLERANCE = 1e-6
 """In a probability."""
 ROUNDING = {torch.float64: 1e-6, torch.float32: 1e-3, torch.bfloat16: 0.2, torch.float16: 0.05}
-"""Of the logits' spread: what kernels may do to the middle row of a text."""
+"""The share of the logits' spread by which kernels may change the middle row of a text."""
 
 
 class _Recorder(Plain):
@@ -50,7 +50,7 @@ class _Recorder(Plain):
 
 @dataclass(frozen=True, eq=False)
 class Recording:
-    """What plain decoding wrote under a setting. Rows are the logits before each emitted token."""
+    """The text of plain decoding under a setting. Rows are the logits before each emitted token."""
 
     setting: Setting
     target: Target
@@ -112,7 +112,7 @@ def teacher_forced(target: Target, tokens: Ints, first: int, width: int = WIDE) 
 
 
 def row_faults(recording: Recording) -> tuple[str, ...]:
-    """Where plain decoding's rows, or the wide ones that differences are measured by, are not the model's own."""
+    """A sentence where plain decoding's rows, or the wide ones that measure differences, are not the model's own."""
     target = recording.target
     if not isinstance(target, HFTarget) or target.switch is not None:
         return ()
@@ -126,7 +126,7 @@ def row_faults(recording: Recording) -> tuple[str, ...]:
 
 
 def law_faults(recording: Recording) -> tuple[str, ...]:
-    """Where our law of a recorded text differs from transformers', the first place only."""
+    """A sentence about the first place where our law of a recorded text differs from transformers'."""
     law = Law(recording.setting.sampling, recording.start)
     for index, row in enumerate(recording.narrow, start=recording.start):
         tokens, exact = recording.tokens[:index], row.double()

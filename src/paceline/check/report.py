@@ -1,4 +1,4 @@
-"""What a check found, in numbers and in sentences."""
+"""The report of a check, in numbers and in sentences."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class CaseResult:
         return bool(self.faults) or self.count(Cause.BUG) > 0
 
     def counts(self) -> dict[str, int]:
-        """What it adds to the numbers of a report."""
+        """Its part in the numbers of a report."""
         return {
             "cases": 1,
             "equal": not self.flips and not self.faults,
@@ -58,7 +58,7 @@ class Report:
     batches: tuple[int, ...] = (1,)
     results: list[CaseResult] = field(default_factory=list)
     faults: list[str] = field(default_factory=list)
-    """What is wrong with a method as a whole."""
+    """Faults of a method as a whole."""
     notes: list[str] = field(default_factory=list)
     control_flips: int = 0
     control_tokens: int = 0

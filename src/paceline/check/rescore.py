@@ -50,7 +50,7 @@ class Rescorer:
         return wider_twin(self._target)
 
     def judge(self, flip: Flip, recording: Recording) -> Cause:
-        """What a difference from a recorded text is. In float64 nothing is a near tie."""
+        """The cause of a difference from a recorded text. In float64 nothing is a near tie."""
         if self._target.dtype == torch.float64:
             return Cause.BUG
         if self._twin is None:

@@ -34,9 +34,9 @@ from paceline.verify import Rule
 from paceline.vocabulary import Vocabulary
 
 ASSISTED = ("assistant", "assistant:top=4", "assistant:beams=3,noise=none")
-"""What is checked besides where there is a draft model."""
+"""Methods that are checked as well where there is a draft model."""
 WITH_DICTIONARY = ("dictionary", "hybrid", "dictionary+lookup")
-"""What is checked besides where a dictionary for the model's tokenizer is shipped."""
+"""Methods that are checked as well where a dictionary for the model's tokenizer is shipped."""
 LAW = "(law against transformers)"
 ROWS = "(rows against the model)"
 BATCHES = (1, 8)
@@ -138,12 +138,12 @@ class Checker:
 
     def _in_batches(self, recordings: Sequence[Recording], size: int) -> Iterator[CaseResult]:
         """The cases of several settings mixed. Those of a method share its drafter and planners, as a server does."""
-        shared: dict[str, Any] = {method: Counted(self._made(method)) for method in self._proper}
+        shared = {method: Counted([self._made(method)]) for method in self._proper}
         planners: dict[tuple[str, str], Planner] = {}
         walks = []
         for recording in recordings:
             for case in cases(self.methods, recording.setting, self.rules, self.planners, size):
-                drafter = shared.get(case.method) or ADVERSARIES[case.method](recording)
+                drafter: Drafter = shared.get(case.method) or ADVERSARIES[case.method](recording)
                 planner = planners.get((case.method, case.planner)) or planner_of(case.planner, drafter, self.target)
                 planners[case.method, case.planner] = planner
                 walks.append(FollowedCase(case, recording, drafter, planner))

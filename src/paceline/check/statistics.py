@@ -26,7 +26,7 @@ ALARM = 1e-6
 
 
 class Evidence(NamedTuple):
-    """What one emitted token says about a law."""
+    """The evidence of one emitted token about a law."""
 
     place: float | None
     """In the law's distribution function; None for a token that the law rules out."""

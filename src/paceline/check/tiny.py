@@ -47,7 +47,7 @@ BY_SIZE = {
     POSITIONS: "max_position_embeddings n_positions n_ctx max_seq_len seq_length",
 }
 SIZES = {name: size for size, names in BY_SIZE.items() for name in names.split()}
-"""What fields of these names become."""
+"""Names of fields -> their sizes."""
 
 BY_SWITCH = {
     WINDOW: "sliding_window attention_window attention_chunk_size window_size chunk_size sliding_window_size"
@@ -56,7 +56,7 @@ BY_SWITCH = {
     4: "floor_scale log_scaling_n_floor",
 }
 SWITCHES = {name: size for size, names in BY_SWITCH.items() for name in names.split()}
-"""What the fields become at which a model starts to compute differently."""
+"""The same for fields at which a model starts to compute differently."""
 
 ROPES: dict[str, dict[str, Any]] = {
     "dynamic": {"rope_type": "dynamic", "factor": 4.0},
@@ -119,7 +119,7 @@ def _shrunk(default: PreTrainedConfig, variant: str) -> dict[str, Any]:
 
 
 def _switched(fields: dict[str, Any], small: dict[str, Any], variant: str) -> dict[str, Any]:
-    """What sets windows and floors low, and in the variant ``attention`` puts attention into every layer."""
+    """Fields that set windows and floors low, and in the variant ``attention`` put attention into every layer."""
     if variant == "small":
         return {}
     found: dict[str, Any] = {name: size for name, size in SWITCHES.items() if name in fields}
@@ -136,7 +136,7 @@ def _switched(fields: dict[str, Any], small: dict[str, Any], variant: str) -> di
 
 
 def _scaled(fields: dict[str, Any], small: dict[str, Any], variant: str) -> dict[str, Any]:
-    """What scales a rotary embedding, where the type has one."""
+    """Fields that scale a rotary embedding, where the type has one."""
     rope = fields.get("rope_parameters")
     if not isinstance(rope, dict) or "rope_type" not in rope:
         return {}

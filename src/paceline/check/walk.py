@@ -48,7 +48,7 @@ class FollowedCase:
         return self.session
 
     def result(self, rescorer: Rescorer, error: Exception | None = None, *, left: bool = False) -> CaseResult:
-        """What was found. One that ``left`` need not have come to the end."""
+        """The result of the case. One that ``left`` need not have come to the end."""
         emitted = self.session.context.emitted.tolist()
         if error is not None:
             return CaseResult(self.case, len(emitted), faults=(fault(error),))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import time
 from collections.abc import Iterator
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -212,7 +213,7 @@ def _json(profile: Profile, methods: list[Acceptance], path: Path, took: float) 
         "timings": stored["timings"],
         "methods": [
             {"nodes": method.choices[0].nodes, "tokens_per_second": method.choices[0].tokens_per_second}
-            | method.as_dict()
+            | asdict(method)
             for method in methods
         ],
     }

@@ -4,7 +4,7 @@ words       what a word is, and how a line is cut into n-grams
 lines       the bytes of a file as lines of text
 sources     the kinds of files and data sets that a corpus is read from
 corpus      files, folders and data sets as one stream of lines
-engine      DuckDB within the memory that it is given
+database    DuckDB within the memory that it is given
 counting    how often each n-gram occurs, here
 cluster     and on many machines
 running     the tokens of n-grams as they stand in running text

@@ -22,7 +22,7 @@ Advance = Callable[[str, int, int], None]
 
 @dataclass(frozen=True, kw_only=True)
 class DictionarySettings:
-    """What a dictionary holds."""
+    """The settings of a new dictionary."""
 
     order: int = 3
     """Words of an n-gram at most."""

@@ -1,4 +1,4 @@
-"""The same count on many machines, by Ray: blocks of the corpus are counted apart, then each part is summed over all.
+"""Counting on many machines, by Ray: blocks of the corpus are counted apart, then each part is summed over all.
 
 The corpus is read here and sent out, so no other machine needs its files. Each part comes back as its most frequent
 n-grams only, which hold those of the whole.
@@ -24,7 +24,7 @@ from paceline.dictionary.counting import (
     summed,
     with_words,
 )
-from paceline.dictionary.engine import Engine, bytes_of
+from paceline.dictionary.database import Database, bytes_of
 from paceline.dictionary.lines import Advance
 from paceline.errors import InputError, need
 
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 Limits = tuple[int, int, int]
 """Order, least count and limit."""
 Resources = tuple[str, Path | None]
-"""What each task may use: memory, and a folder for what does not fit."""
+"""The memory that each task may use, and a folder for what does not fit."""
 BLOCKS_PER_CPU = 2
 """Blocks that wait or are counted, for each processor; more would only fill Ray's store."""
 
@@ -120,11 +120,11 @@ def _counted_block(lines: pa.Table, order: int, resources: Resources) -> list[pa
     import pyarrow.compute as pc
 
     memory, folder = resources
-    with Engine(memory, 1, folder) as engine:
+    with Database(memory, 1, folder) as database:
         batches = lines.cast(schema_of_lines()).to_batches()
-        engine.register("lines", engine.stream(iter(batches), schema_of_lines()))
-        engine.run(f"CREATE TEMP TABLE chunk AS {counted('lines', order)}")
-        table = engine.table(parted("chunk"))
+        database.register("lines", database.stream(iter(batches), schema_of_lines()))
+        database.run(f"CREATE TEMP TABLE chunk AS {counted('lines', order)}")
+        table = database.table(parted("chunk"))
     return [table.filter(pc.equal(table["part"], part)) for part in range(PARTS)]
 
 
@@ -144,7 +144,7 @@ def _selected(
     import pyarrow as pa
 
     memory, folder = resources
-    with Engine(memory, threads, folder) as engine:
-        engine.register("tables", pa.concat_tables(tables))
-        engine.run(f"CREATE TEMP TABLE grams AS {with_words(grams)}")
-        return most_frequent(engine, *limits)
+    with Database(memory, threads, folder) as database:
+        database.register("tables", pa.concat_tables(tables))
+        database.run(f"CREATE TEMP TABLE grams AS {with_words(grams)}")
+        return most_frequent(database, *limits)

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from paceline.dictionary.corpus import Corpus, schema_of_lines
-from paceline.dictionary.engine import Engine, quoted
+from paceline.dictionary.database import Database, quoted
 from paceline.dictionary.lines import Advance
 from paceline.dictionary.words import TAB, in_re2, patterns
 from paceline.errors import DamagedFile, InputError, need
@@ -97,44 +97,46 @@ def count(
     need("pyarrow", "counting", "dict")
     check_limits(order, min_count, limit)
     batches = corpus.batches(advance)
-    with Engine(memory, threads, folder) as engine:
-        batch = _count_chunk(engine, next(batches), batches, order)
+    with Database(memory, threads, folder) as database:
+        batch = _count_chunk(database, next(batches), batches, order)
         if batch is None:
-            engine.run(f"CREATE TEMP TABLE grams AS {with_words('chunk')}")
+            database.run(f"CREATE TEMP TABLE grams AS {with_words('chunk')}")
         else:
-            _sum_chunks(engine, batch, batches, order)
-        return most_frequent(engine, order, min_count, limit)
+            _sum_chunks(database, batch, batches, order)
+        return most_frequent(database, order, min_count, limit)
 
 
 def _count_chunk(
-    engine: Engine, first: pa.RecordBatch, batches: Iterator[pa.RecordBatch], order: int
+    database: Database, first: pa.RecordBatch, batches: Iterator[pa.RecordBatch], order: int
 ) -> pa.RecordBatch | None:
     """Count as many batches as fit into memory, as the table `chunk`. Returns the next batch, if any."""
 
     def chunk() -> Iterator[pa.RecordBatch]:
         yield first
         size = first.nbytes
-        while size < engine.memory // TEXT_IN_MEMORY and (batch := next(batches, None)) is not None:
+        while size < database.memory // TEXT_IN_MEMORY and (batch := next(batches, None)) is not None:
             yield batch
             size += batch.nbytes
 
-    engine.register("lines", engine.stream(chunk(), schema_of_lines()))
-    engine.run(f"CREATE OR REPLACE TEMP TABLE chunk AS {counted('lines', order)}")
+    database.register("lines", database.stream(chunk(), schema_of_lines()))
+    database.run(f"CREATE OR REPLACE TEMP TABLE chunk AS {counted('lines', order)}")
     return next(batches, None)
 
 
-def _sum_chunks(engine: Engine, batch: pa.RecordBatch | None, batches: Iterator[pa.RecordBatch], order: int) -> None:
+def _sum_chunks(
+    database: Database, batch: pa.RecordBatch | None, batches: Iterator[pa.RecordBatch], order: int
+) -> None:
     """Write the chunk that was counted and all later ones to disk; sum each part over all of them."""
-    engine.write(parted("chunk"), "chunk-0.parquet", ROWS_TOGETHER)
+    database.write(parted("chunk"), "chunk-0.parquet", ROWS_TOGETHER)
     number = 1
     while batch is not None:
-        batch = _count_chunk(engine, batch, batches, order)
-        engine.write(parted("chunk"), f"chunk-{number}.parquet", ROWS_TOGETHER)
+        batch = _count_chunk(database, batch, batches, order)
+        database.write(parted("chunk"), f"chunk-{number}.parquet", ROWS_TOGETHER)
         number += 1
-    engine.run("DROP TABLE chunk")
+    database.run("DROP TABLE chunk")
     for part in range(PARTS):
-        engine.write(with_words(summed(engine.files("chunk-*.parquet"), part)), f"part-{part}.parquet")
-    engine.run(f"CREATE TEMP VIEW grams AS SELECT * FROM {engine.files('part-*.parquet')}")
+        database.write(with_words(summed(database.files("chunk-*.parquet"), part)), f"part-{part}.parquet")
+    database.run(f"CREATE TEMP VIEW grams AS SELECT * FROM {database.files('part-*.parquet')}")
 
 
 def check_limits(order: int, min_count: int, limit: int) -> None:
@@ -145,21 +147,21 @@ def check_limits(order: int, min_count: int, limit: int) -> None:
             raise InputError(f"{name} must be at least 1, not {value}")
 
 
-def most_frequent(engine: Engine, order: int, min_count: int, limit: int) -> Counts:
-    """The counts of the engine's `grams`: of each number of words, the most frequent in the order of `Counts`."""
+def most_frequent(database: Database, order: int, min_count: int, limit: int) -> Counts:
+    """The counts of the database's `grams`: of each number of words, the most frequent in the order of `Counts`."""
     import pyarrow as pa
 
-    totals = engine.rows("SELECT words, count(*), sum(count)::BIGINT FROM grams GROUP BY words")
+    totals = database.rows("SELECT words, count(*), sum(count)::BIGINT FROM grams GROUP BY words")
     distinct, times = ({row[0]: row[column] for row in totals} for column in (1, 2))
     schema = pa.schema([("gram", pa.string()), ("count", pa.int64())])
     tables = []
     for words in range(1, order + 1):
         known = f"FROM grams WHERE words = {words}"
         least = max(
-            min_count, _least(engine.rows(f"SELECT count, count(*) {known} GROUP BY count ORDER BY 1 DESC"), limit)
+            min_count, _least(database.rows(f"SELECT count, count(*) {known} GROUP BY count ORDER BY 1 DESC"), limit)
         )
         kept = f"SELECT gram, count {known} AND count >= {least} ORDER BY count DESC, gram LIMIT {limit}"
-        tables.append(engine.table(kept).cast(schema))
+        tables.append(database.table(kept).cast(schema))
     return Counts(
         pa.concat_tables(tables), times.get(1, 0), {words: distinct.get(words, 0) for words in range(1, order + 1)}
     )

@@ -77,11 +77,11 @@ class DictionaryHeader(Sizes):
     """Words of an n-gram at most."""
     min_probability: Annotated[float, Bounds(0, 1)]
     corpus: Mapping[str, Any] = field(default_factory=dict)
-    """What it was built from: fingerprint, words, documents, bytes, n-grams."""
+    """The corpus that it was built from: fingerprint, words, documents, bytes, n-grams."""
     licence: str = ""
     """The licence of the corpus, as its builder stated it."""
     tokenizer_name: str = ""
-    """What the tokenizer was called there."""
+    """The tokenizer's name where the dictionary was built."""
 
     def check(self, path: str | Path, vocab_size: int, vocabulary: Vocabulary | None) -> None:
         """Refuse to draft for another tokenizer. Without a vocabulary only the ids can be checked."""

@@ -66,7 +66,7 @@ class Match(NamedTuple):
     first: float
     """The log-probability of the first of them, rounded to a level."""
     rest: float
-    """That of each later one."""
+    """The log-probability of each later one."""
 
 
 class Dictionary:
@@ -101,18 +101,13 @@ class Dictionary:
         """Refuse to draft for another tokenizer."""
         self.header.check(self.path, vocab_size, vocabulary)
 
-    def match(self, ending: list[int]) -> Match | None:
-        """The longest entry that a text ends with."""
-        found = self.longest(ending)
-        return None if found is None else self._match(*found)
-
     def matches(self, ending: list[int]) -> list[Match]:
         """All entries that a text ends with, the longest first."""
         return [self._match(*self._entry(key)) for key in reversed(self._prefixes(ending))]
 
     def longest(self, ending: list[int]) -> tuple[int, int] | None:
-        """`match` in a hurry: how many tokens matched, and a number for the answer. Equal numbers of one dictionary
-        stand for the same tokens with the same probabilities."""
+        """The longest entry that a text ends with: how many tokens matched, and a number for the answer. Equal numbers
+        of one dictionary stand for the same tokens with the same probabilities."""
         found = self._prefixes(ending)
         return self._entry(found[-1]) if found else None
 
@@ -154,7 +149,7 @@ def _header_and_index(path: str | Path) -> tuple[file.DictionaryHeader, Any]:
     header, body, digest = file.read_header(path)
     place = _place(digest)
     if place is not None and (image := _mapped(place)) is not None:
-        with suppress(OSError):  # its time tells that it is in use; once a day is enough
+        with suppress(OSError):  # its time shows that it is in use; once a day is enough
             if abs(time() - place.stat().st_mtime) > DAY:
                 os.utime(place)
         return header, image
@@ -239,5 +234,5 @@ def _keys(entries: Entries, width: int) -> list[bytes]:
 
 
 def _version() -> bytes:
-    """Of MARISA's library, which fixes its format."""
+    """The version of MARISA's library, which fixes its format."""
     return version("marisa-trie").encode()[:16]

@@ -32,7 +32,7 @@ JUNK = 0.25
 
 
 class CorpusLog:
-    """What one reading of a corpus finds out: its size, its fingerprint, its oddities; it also reports progress."""
+    """Size, fingerprint and oddities of a corpus, noted while it is read; reports progress, too."""
 
     def __init__(self, whole: int, advance: Advance | None) -> None:
         self.bytes = 0

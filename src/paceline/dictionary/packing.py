@@ -48,7 +48,7 @@ class Sizes:
     ends: Number
     """Entries whose completions are written behind the first token."""
     strays: Number
-    """Of these, how many lead to another entry all the same."""
+    """How many of these lead to another entry all the same."""
     tail_tokens: TokenNumber
     """Written tokens of completions, without the first ones."""
 
@@ -156,7 +156,7 @@ class _Sections:
         )
 
     def faults(self, sizes: Sizes) -> Iterator[str]:
-        """What is wrong with sections of the right sizes."""
+        """The faults in sections of the right sizes."""
         if (np.diff(self.alphabet) <= 0).any() or (self.alphabet > sizes.highest).any():
             yield "its tokens are out of order"
         for name in ("keys", "firsts", "tails"):

@@ -43,7 +43,7 @@ class TextSource(ABC):
 
     name: str
     bytes: int = 0
-    """Of the file, to report progress; 0 where it is unknown."""
+    """The file's size, to report progress; 0 where it is unknown."""
 
     @abstractmethod
     def documents(self, log: CorpusLog) -> Iterator[list[str]]:

@@ -1,4 +1,4 @@
-"""What usually follows: for each beginning of an n-gram, its most frequent next token.
+"""For each beginning of an n-gram, the most frequent next token.
 
 Tokens of n-grams make a tree: below " ком" stand "п'", "уні", ...; each node is a beginning, and its count is the sum
 over the n-grams that go through it. A node inside the k-th word of an n-gram is counted in n-grams of k words and in no
@@ -120,7 +120,7 @@ class _Steps:
     tokens: Tokens
     counts: NDArray[np.int64]
     fresh: NDArray[np.int64]
-    """Of the count, how often the child was not counted with an n-gram of fewer words as well."""
+    """The part of the count in which the child was not counted with an n-gram of fewer words as well."""
     rows: NDArray[np.int32]
     depths: NDArray[np.int8]
 

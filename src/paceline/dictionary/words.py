@@ -1,4 +1,4 @@
-"""What a word is, and how a line of text is cut into n-grams of words.
+"""The definition of a word, and of the n-grams of words in a line of text.
 
 A **word** is a run of letters, marks and digits, with single apostrophes inside (``комп'ютер``, ``l'eau``). Scripts
 that put no spaces between words have no such runs: there a word is one character with its marks (``我``, ``ก็``).
@@ -11,7 +11,7 @@ as its units with a tab between them; its first unit is bare as well, wherever i
 
     Він сказав, що.     ["Він", " сказав", ", що"]     "Він"  "Він\\t сказав"  "сказав\\t, що"
 
-The counting engine cuts by RE2 expressions, the tests check it by Python's; both come from the same tables here.
+DuckDB cuts by RE2 expressions, the tests check it by Python's; both come from the same tables here.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class Patterns(NamedTuple):
 
 @cache
 def patterns(escaped: Callable[[int], str]) -> Patterns:
-    """The expressions for an engine that writes a code point as ``escaped`` does."""
+    """The expressions for a dialect that writes a code point as ``escaped`` does."""
     runs, marks, alone = _tables()
     breaks = _members(BREAKS)
     letter, mark, lone, gap = (

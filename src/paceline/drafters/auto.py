@@ -1,10 +1,8 @@
-"""``auto``: the methods without training and without a second model in one tree, and a draft model if one is given.
+"""``auto``: suffix, foresight and dictionary drafts in one tree, and beside them a draft model if one is given.
 
-Suffixes of the text know what followed them before; a store of the model's own predictions knows something of every
-token; dictionaries, if there are any for the model's tokenizer, know how words end. Where they propose the same, one
-node carries all their names, and a planner that learns how often nodes of a name come true learns what their agreement
-is worth. These cheap parts always run. The draft model runs where the planner finds that, beside the draft that is
-there already, it is worth its time.
+A node that several of them propose carries all their names, so a planner that learns how often nodes of a name come
+true learns what their agreement is worth. These cheap parts always run. The draft model runs where the planner finds
+it worth its time beside the draft that is there already.
 """
 
 from __future__ import annotations
@@ -29,8 +27,8 @@ NODES = 48
 SHIPPED, NONE = "shipped", "none"
 
 
-class AtHand(DictSpec):
-    """The dictionaries for the model's tokenizer, if there are any; silent where they are of other languages."""
+class ShippedDictionaries(DictSpec):
+    """The shipped dictionaries for the model's tokenizer, if any. In text of other languages they draft nothing."""
 
     cautious = True
 
@@ -64,7 +62,7 @@ class Auto(Union):
     ) -> None:
         self.cheap: tuple[Drafter, ...] = (Suffix(noise=noise), Foresight(noise=noise, prefill=prefill))
         if dictionary != NONE:
-            self.cheap += (AtHand(file=None if dictionary == SHIPPED else dictionary),)
+            self.cheap += (ShippedDictionaries(file=None if dictionary == SHIPPED else dictionary),)
         self.expensive: tuple[Drafter, ...] = () if model is None else (Assistant(model=model, noise=noise),)
         super().__init__((*self.cheap, *self.expensive))
         self.enriches = bool(self.expensive)

@@ -1,4 +1,4 @@
-"""What a drafter is. A third party needs one method::
+"""The base class of drafters. A third party needs one method::
 
     class Echo(Drafter):
         name = "echo"
@@ -58,7 +58,7 @@ class Enrich(NamedTuple):
 
 
 class Seen(NamedTuple):
-    """What became of one sequence's rows: the first, and those on the verdict's path, were kept.
+    """The scored rows of one sequence's round. The first row and those on the verdict's path were kept.
 
     A piece of the prompt looks like a chain that was accepted whole and emitted nothing.
     """
@@ -81,7 +81,7 @@ class Drafter:
     source: ClassVar[str] = ""
     """The paper or project the method comes from."""
     requires: ClassVar[str] = ""
-    """What it must be given, in a few words for ``paceline methods``."""
+    """The things that it must be given, in a few words for ``paceline methods``."""
     unfit: ClassVar[str] = ""
     """When not to use it, in a clause for ``paceline methods``."""
     nodes: int = 10
@@ -98,7 +98,7 @@ class Drafter:
     """What `observe` needs beyond tokens of the rows of a draft, its root's among them; read after `fit`. Hidden states
     come of the prompt's rows, too, but for those that are cached."""
     prompt_needs: Want = NOTHING
-    """What it needs of every row of a prompt. Then no cached row of an earlier text can be reused."""
+    """Its needs of every row of a prompt. With any, no cached row of an earlier text can be reused."""
     enriches: bool = False
     """Whether it has an expensive part: `propose` leaves it out, and `enrich` is called where the planner finds that,
     beside the draft that is there, it is worth its time."""

@@ -92,7 +92,7 @@ def _all_of(needs: Iterable[Want]) -> Want:
 class Turns(list[Any]):
     """The states of parts that take turns, and the number of the part that made the last draft."""
 
-    spoke: int | None = None
+    proposer: int | None = None
 
 
 class Fallback(Composed):
@@ -106,25 +106,25 @@ class Fallback(Composed):
     def propose(self, asks: Sequence[Ask]) -> list[DraftTree]:
         drafts = [EMPTY] * len(asks)
         for ask in asks:
-            ask.state.spoke = None
+            ask.state.proposer = None
         for number, part in enumerate(self.parts):
-            silent = [i for i, draft in enumerate(drafts) if len(draft) == 0]
-            if not silent:
+            empty = [i for i, draft in enumerate(drafts) if len(draft) == 0]
+            if not empty:
                 break
-            proposed = part.propose([Ask(asks[i].state[number], asks[i].budget) for i in silent])
-            for i, draft in zip(silent, proposed, strict=True):
+            proposed = part.propose([Ask(asks[i].state[number], asks[i].budget) for i in empty])
+            for i, draft in zip(empty, proposed, strict=True):
                 drafts[i] = draft
                 if len(draft):
-                    asks[i].state.spoke = number
+                    asks[i].state.proposer = number
         return drafts
 
     def enrich(self, asks: Sequence[Enrich]) -> list[DraftTree]:
         """With the expensive part of the part that proposed; where none did, of the first that has one."""
         drafts = [ask.draft for ask in asks]
         first = next(number for number, part in enumerate(self.parts) if part.enriches)
-        speakers = [first if ask.state.spoke is None else ask.state.spoke for ask in asks]
+        proposers = [first if ask.state.proposer is None else ask.state.proposer for ask in asks]
         for number, part in enumerate(self.parts):
-            turns = [i for i, speaker in enumerate(speakers) if speaker == number]
+            turns = [i for i, proposer in enumerate(proposers) if proposer == number]
             if turns and part.enriches:
                 own = [asks[i]._replace(state=asks[i].state[number]) for i in turns]
                 for i, draft in zip(turns, part.enrich(own), strict=True):

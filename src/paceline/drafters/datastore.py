@@ -113,7 +113,7 @@ class Datastore:
     def following(
         self, ending: list[int], limit: int, count: int, longest: int = KEY, shortest: int = SHORTEST
     ) -> list[tuple[list[int], int]]:
-        """What followed the longest ending that is in the corpus, up to ``count`` tokens each, and its size.
+        """The tokens after the longest ending that is in the corpus, up to ``count`` from each place, and its size.
 
         Of more than ``limit`` places, evenly spaced ones are taken: they are sorted by what follows, so each
         continuation is represented by its share.

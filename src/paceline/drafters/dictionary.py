@@ -36,9 +36,9 @@ from paceline.vocabulary import Vocabulary
 
 NAME = "dictionary"
 KEPT = 31 / 32
-"""What an entry leaves of the weight of those looked up before it, in the share of entries that came true."""
+"""The weight that earlier entries keep with each new one, in the share of entries that came true."""
 HOPELESS = 0.1
-"""A dictionary with a smaller share of entries that come true is silent, unless it is the only source of drafts."""
+"""A dictionary with a smaller share of entries that come true drafts nothing, unless it is the only source."""
 READ = 64
 """Tokens at the end of a prompt by which its language is recognised."""
 LEAST = 0.01
@@ -64,7 +64,7 @@ def shipped_for(vocabulary: Vocabulary) -> tuple[Dictionary, ...]:
 
 
 @dataclass(eq=False)
-class Record:
+class HitRate:
     """How often a dictionary's entries came true in one text recently."""
 
     tried: float = 0.0
@@ -79,19 +79,19 @@ class Record:
 
 
 @dataclass(eq=False)
-class Completed:
+class DictionaryState:
     """One text, and the dictionaries that complete it."""
 
     context: Context
     dictionaries: tuple[Dictionary, ...]
     watched: bool
     """Whether it is counted which entries come true."""
-    records: list[Record] = field(init=False)
-    expected: list[tuple[Record, int]] = field(default_factory=list)
+    records: list[HitRate] = field(init=False)
+    expected: list[tuple[HitRate, int]] = field(default_factory=list)
     """The next token by each dictionary that knows an ending."""
 
     def __post_init__(self) -> None:
-        self.records = [Record() for _ in self.dictionaries]
+        self.records = [HitRate() for _ in self.dictionaries]
         self._asked = list(zip(range(len(self.records)), self.dictionaries, self.records, strict=True))
         self._chains = [_chains.setdefault(dictionary, {}) for dictionary in self.dictionaries]
         if self.watched and self.dictionaries:
@@ -155,7 +155,7 @@ class DictSpec(Drafter):
     unfit = "text of other languages than the dictionary's; a language whose words are one token each"
     nodes = LONGEST
     cautious = False
-    """Whether a single dictionary falls silent, too, where its entries do not come true."""
+    """Whether a single dictionary, too, stops drafting where its entries do not come true."""
 
     def __init__(self, *, file: str | None = None, branches: int = 1) -> None:
         if branches < 1:
@@ -184,11 +184,11 @@ class DictSpec(Drafter):
             )
         return found
 
-    def open(self, context: Context) -> Completed:
+    def open(self, context: Context) -> DictionaryState:
         dictionaries = self._dictionaries
-        return Completed(context, dictionaries, self.cautious or len(dictionaries) != 1)
+        return DictionaryState(context, dictionaries, self.cautious or len(dictionaries) != 1)
 
-    def propose_one(self, state: Completed, budget: Budget) -> DraftTree:
+    def propose_one(self, state: DictionaryState, budget: Budget) -> DraftTree:
         if not state.dictionaries:
             return EMPTY
         if self._branches > 1:

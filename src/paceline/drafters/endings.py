@@ -130,7 +130,7 @@ class Endings:
 
 
 @dataclass(eq=False)
-class Indexed:
+class IndexedText:
     """A text that is being written, and its index."""
 
     context: Context

@@ -1,8 +1,7 @@
-"""Foresight ranks many candidates by probability / shared noise, so it needs a rough idea of many probabilities.
+"""Foresight ranks many candidates by probability / shared noise, so it needs rough probabilities of many tokens.
 
-The token that the target will sample may well be its fiftieth likeliest, and the noise shows which (`noise`). Hence
-rows of 64 candidates where the classic stores keep ten, and beside them what is likely anywhere, where little else is
-known.
+The target samples with the same noise (`noise`), and may well sample its fiftieth likeliest token. So a row holds 64
+candidates where other stores keep ten, and the tokens that are frequent anywhere are candidates, too.
 
 The law of the next token is estimated by a mixture of three ::
 
@@ -19,39 +18,38 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import count
-from typing import NamedTuple
 
 import numpy as np
 
 from paceline.context import Context
 from paceline.drafters.base import Budget, Seen
 from paceline.drafters.noise import Chances, Ids, SharedNoise
-from paceline.drafters.store import Storing, Text, renumbered
+from paceline.drafters.store import Level, StoreDrafter, StoreState, tree_of, worth_of
 from paceline.errors import InputError
 from paceline.tree import EMPTY, ROOT, DraftTree, Floats, Ints
 
 SHARES = (0.5, 0.2, 0.3)
-"""Of after, beside and anywhere, at first."""
+"""The first shares of after, beside and anywhere."""
 LEARNING = 0.03
-"""How much of the shares one token decides."""
+"""The part of the shares that one token decides."""
 LEAST = 0.02
 """No share falls below this: an estimate that was useless for long may become useful again."""
 FADING = 0.995
-"""What one row leaves of the rows before it, in what is probable anywhere."""
+"""The weight that earlier rows keep with each new row, in the probabilities of anywhere."""
 HEAVIEST = 1e12
 """Before the newest row weighs this, all weights are scaled down, and the oldest rows are forgotten."""
 RENEWED = 8
 """Rounds between two searches for the most probable tokens anywhere."""
 NARROW = 10
-"""How many candidates of a row count where no noise tells them apart."""
+"""Candidates of a row that count where there is no noise."""
 BRANCHES = 8
-"""How many children a node has at most; the root has as many as fit."""
+"""Children that a node has at most; the root has as many as fit."""
 BELOW = 1 - 2.0**-20
 """A node is worth less than its parent, if only by this, so that the worthiest nodes are connected."""
 IMPOSSIBLE = float(np.finfo(np.float64).tiny)
 """Candidates up to this are left out: a number so small cannot be worth less than its parent."""
 SELDOM = 4
-"""While no drafts are wanted, one round in this many is learnt from; of texts written together, by one of them."""
+"""While no drafts are asked for, one round in this many is learnt from; of texts written together, by one of them."""
 
 NO_IDS: Ids = np.empty(0, np.int64)
 NO_CHANCES: Chances = np.empty(0)
@@ -65,7 +63,7 @@ class Anywhere:
         self._most = most
         self._rounds = 0
         self._weight = 1.0
-        """Of the newest row. It grows, which spares a pass over the vocabulary to let the others fade."""
+        """The newest row's weight. It grows with each row, so older ones fade without a pass over the vocabulary."""
         self.shares = np.array(SHARES)
         self.unasked = count()
         """Rounds in which a text wanted no draft."""
@@ -100,20 +98,20 @@ class Anywhere:
 
 
 @dataclass(eq=False)
-class Mixed(Text):
+class ForesightState(StoreState):
     """One sequence, and the estimates of its next token beside the store's."""
 
     anywhere: Anywhere
     ids: Ids | None = None
     chances: Chances | None = None
-    """Of the row that chose the root."""
+    """The candidates of the row that chose the root, and their probabilities."""
     asked: bool = True
     """Whether a draft was wanted in this round."""
     spared: bool = False
     """Whether the rows of this round are left unread."""
 
 
-class Foresight(Storing):
+class Foresight(StoreDrafter):
     """A tree of many candidates, ranked by probability / noise."""
 
     name = "foresight"
@@ -150,9 +148,10 @@ class Foresight(Storing):
         super().reset()
         self._anywhere = Anywhere(self._size, self._most)
 
-    def open(self, context: Context) -> Mixed:
-        own = self._anywhere if self._shared is not None else Anywhere(self._size, self._most)
-        return Mixed(context, self._store(), SharedNoise.of(context, self._noise), own)
+    def open(self, context: Context) -> ForesightState:
+        store = self._store(context)
+        anywhere = self._anywhere if store is self._shared else Anywhere(self._size, self._most)
+        return ForesightState(context, store, SharedNoise.of(context, self._noise), anywhere)
 
     # what is learnt
 
@@ -164,7 +163,7 @@ class Foresight(Storing):
 
     def observe(self, seen: Sequence[Seen]) -> None:
         for one in seen:
-            text: Mixed = one.state
+            text: ForesightState = one.state
             with text.store.lock:
                 if text.spared:
                     text.ids = text.chances = None
@@ -179,7 +178,7 @@ class Foresight(Storing):
                 text.ids, text.chances = top.ids[kept[-1]], chances[kept[-1]]
                 text.anywhere.add(top.ids[kept], chances[kept])
 
-    def _weigh(self, text: Mixed, tokens: tuple[int, ...]) -> None:
+    def _weigh(self, text: ForesightState, tokens: tuple[int, ...]) -> None:
         """Move the shares towards the estimates that found the next token probable."""
         before = text.context.tokens[: -len(tokens)]
         estimates = self._estimates(text, int(before[-1]))
@@ -193,7 +192,7 @@ class Foresight(Storing):
             np.fmax(asked, LEAST, out=asked)
             asked *= whole / asked.sum()
 
-    def _estimates(self, text: Mixed, root: int) -> tuple[tuple[Ids, Chances], ...]:
+    def _estimates(self, text: ForesightState, root: int) -> tuple[tuple[Ids, Chances], ...]:
         """After, beside and anywhere; empty ones where nothing is known."""
         store, most = text.store, NARROW if text.noise is None else None
         after = (store.tokens[root, :most], store.chances[root, :most]) if root < len(store) else (NO_IDS, NO_CHANCES)
@@ -205,14 +204,14 @@ class Foresight(Storing):
 
     # what is drafted
 
-    def propose_one(self, state: Mixed, budget: Budget) -> DraftTree:
+    def propose_one(self, state: ForesightState, budget: Budget) -> DraftTree:
         if budget.empty:
             return EMPTY
         state.asked = True
         with state.store.lock:
             return self._tree(state, budget)
 
-    def _first(self, text: Mixed) -> tuple[Ints, Floats]:
+    def _first(self, text: ForesightState) -> tuple[Ints, Floats]:
         """The candidates for the next token, and their probabilities to be chosen."""
         estimates, shares = self._estimates(text, text.context.root), text.anywhere.shares.tolist()
         total = sum(share for (_, chances), share in zip(estimates, shares, strict=True) if chances.any())
@@ -228,11 +227,11 @@ class Foresight(Storing):
         likely = odds > IMPOSSIBLE
         return candidates[likely], odds[likely]
 
-    def _tree(self, text: Mixed, budget: Budget) -> DraftTree:
+    def _tree(self, text: ForesightState, budget: Budget) -> DraftTree:
         """The worthiest nodes of all levels. A node is worth the probability of its path."""
         tokens, odds = self._first(text)
         best = _best(odds, budget.nodes)
-        level = _Level(tokens[best], odds[best], odds[best], np.full(len(best), ROOT))
+        level = Level(tokens[best], odds[best], odds[best], np.full(len(best), ROOT))
         levels, before = [level], 0
         for place in range(1, min(self.depth, budget.depth)):
             going = self._going(text, level)
@@ -244,7 +243,7 @@ class Foresight(Storing):
             levels.append(level)
         return self._chosen(levels, budget.nodes)
 
-    def _going(self, text: Mixed, level: _Level) -> Ints:
+    def _going(self, text: ForesightState, level: Level) -> Ints:
         """The nodes of a level that go on: the worthiest ones above the threshold with a row, but no ends of text."""
         best = _best(level.worth, self.beams)
         ends, rows = text.context.ending.eos, len(text.store)
@@ -257,7 +256,7 @@ class Foresight(Storing):
         ]
         return np.array(going, np.int64)
 
-    def _below(self, text: Mixed, level: _Level, going: Ints, place: int, before: int) -> _Level:
+    def _below(self, text: ForesightState, level: Level, going: Ints, place: int, before: int) -> Level:
         """The best children of the nodes that go on."""
         most = NARROW if text.noise is None else None
         rows = level.tokens[going]
@@ -272,24 +271,20 @@ class Foresight(Storing):
         tokens = ids.astype(np.int64).ravel()
         known = (worth > IMPOSSIBLE).ravel()
         if known.all():
-            return _Level(tokens, odds.ravel(), worth.ravel(), parents)
-        return _Level(tokens[known], odds.ravel()[known], worth.ravel()[known], parents[known])
+            return Level(tokens, odds.ravel(), worth.ravel(), parents)
+        return Level(tokens[known], odds.ravel()[known], worth.ravel()[known], parents[known])
 
-    def _chosen(self, levels: Sequence[_Level], nodes: int) -> DraftTree:
-        worth = np.concatenate([level.worth for level in levels])
-        chosen = np.sort(_best(worth, nodes))
-        parents = renumbered(np.concatenate([level.parents for level in levels]), chosen)
-        scores = np.log(np.concatenate([level.odds for level in levels])[chosen].astype(np.float64))
-        tokens = np.concatenate([level.tokens for level in levels])[chosen]
-        return DraftTree(tokens, parents, np.fmin(scores, 0.0), (self.name,) * len(chosen))
+    def _chosen(self, levels: Sequence[Level], nodes: int) -> DraftTree:
+        chosen = np.sort(_best(worth_of(levels), nodes))
+        return tree_of(levels, chosen, (self.name,) * len(chosen))
 
 
 def _spared(seen: Sequence[Seen]) -> set[int]:
-    """The numbers of texts whose rows are not read: no draft was wanted, so most of what the rows teach would go
+    """The numbers of texts whose rows are not read: no draft was asked for, so most of what the rows teach would go
     unused. Of texts that learn together one is read at a time, in turn."""
     idle: dict[Anywhere, list[int]] = {}
     for number, one in enumerate(seen):
-        text: Mixed = one.state
+        text: ForesightState = one.state
         if not one.verdict.tokens:  # a piece of the prompt
             continue
         if not text.asked:
@@ -300,15 +295,6 @@ def _spared(seen: Sequence[Seen]) -> set[int]:
         if rest == SELDOM - 1:
             del numbers[turn % len(numbers)]
     return {number for numbers in idle.values() for number in numbers}
-
-
-class _Level(NamedTuple):
-    """The nodes of one depth; parents are counted through all levels."""
-
-    tokens: Ints
-    odds: Floats
-    worth: Floats
-    parents: Ints
 
 
 def _best(worth: Floats, count: int) -> Ints:

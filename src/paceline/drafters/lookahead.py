@@ -25,6 +25,7 @@ import numpy as np
 from paceline.context import Context
 from paceline.drafters.base import Budget, Drafter, Seen
 from paceline.drafters.noise import BEST, SharedNoise, choices, log_chances, wants_noise
+from paceline.errors import InputError
 from paceline.targets.base import NOTHING, Want
 from paceline.targets.scores import Scores
 from paceline.tree import ROOT, DraftTree, Ints, merge
@@ -104,7 +105,7 @@ class Window:
         return None if MISSING in rows else np.array(rows)
 
     def places(self) -> Ints:
-        """Where the answers to the newest level stand, counted from the root's successor."""
+        """The positions of the answers to the newest level, counted from the root's successor."""
         return np.arange(self.width) + len(self.levels) - 1
 
     def move(self, root: int, said: Sequence[int], text: Ints) -> list[tuple[int, ...]]:
@@ -120,7 +121,7 @@ class Window:
 
 
 @dataclass(eq=False)
-class Ahead:
+class LookaheadState:
     """One text, its window and its pool."""
 
     context: Context
@@ -158,7 +159,7 @@ class Lookahead(Drafter):
     ) -> None:
         for key, value, least in (("level", level, 3), ("window", window, 2), ("guesses", guesses, 1)):
             if value < least:
-                raise ValueError(f"lookahead needs {key} of at least {least}, not {value}")
+                raise InputError(f"lookahead needs {key} of at least {least}, not {value}")
         self.level, self.window, self.guesses = level, window, guesses
         self.pool_from_prompt = pool_from_prompt
         self._noise = wants_noise(self.name, noise)
@@ -166,14 +167,14 @@ class Lookahead(Drafter):
         if not self._noise:
             self.needs = NOTHING
 
-    def open(self, context: Context) -> Ahead:
+    def open(self, context: Context) -> LookaheadState:
         window = Window.ahead_of(context.tokens, self.level, self.window)
-        state = Ahead(context, window, Recent(self.guesses), SharedNoise.of(context, self._noise))
+        state = LookaheadState(context, window, Recent(self.guesses), SharedNoise.of(context, self._noise))
         if self.pool_from_prompt:
             state.learn_text(self.level)
         return state
 
-    def propose_one(self, state: Ahead, budget: Budget) -> DraftTree:
+    def propose_one(self, state: LookaheadState, budget: Budget) -> DraftTree:
         guesses = state.pool.of(state.context.root)
         weights = [ELSEWHERE / (1 + age) for age in range(len(guesses))]
         drafted = weighed(guesses, weights, budget, state.noise, self.name)

@@ -24,7 +24,7 @@ import numpy as np
 
 from paceline.context import Context
 from paceline.drafters.base import Budget, Drafter, Seen
-from paceline.drafters.endings import Endings, Indexed
+from paceline.drafters.endings import Endings, IndexedText
 from paceline.errors import InputError
 from paceline.targets.base import Want
 from paceline.tree import EMPTY, UNSURE, DraftTree, merge
@@ -36,7 +36,7 @@ NEXT = "-next"
 
 
 @dataclass(eq=False)
-class Text(Indexed):
+class LookupState(IndexedText):
     """One text, and the guesses of its next token: ids and log-probabilities."""
 
     guesses: list[tuple[int, float]] = field(default_factory=list)
@@ -62,8 +62,8 @@ class Lookup(Drafter):
         if next:
             self.needs = Want(top=next)
 
-    def open(self, context: Context) -> Text:
-        return Text(context, Endings(range(1, self.sizes.stop)))
+    def open(self, context: Context) -> LookupState:
+        return LookupState(context, Endings(range(1, self.sizes.stop)))
 
     def observe(self, seen: Sequence[Seen]) -> None:
         if not self.next:
@@ -76,14 +76,13 @@ class Lookup(Drafter):
                 chances = np.minimum(top.logits[row] - top.log_z[row], 0.0)
                 text.guesses = list(zip(top.ids[row].tolist(), chances.tolist(), strict=True))
 
-    def propose_one(self, state: Text, budget: Budget) -> DraftTree:
+    def propose_one(self, state: LookupState, budget: Budget) -> DraftTree:
         state.catch_up()
         count = min(budget.nodes, budget.depth)
         if not count:
             return EMPTY
-        if not (self.chain or state.guesses):
-            return self._copy(state, count)
-        tree = DraftTree.chain(self._following(state, [], count), source=self.name)
+        following = self._following(state, [], count)
+        tree = DraftTree.chain(following, source=self.name) if following else EMPTY
         if not state.guesses:
             return tree
         beams = [[token, *self._following(state, [token], count - 1)] for token, _ in state.guesses]
@@ -91,24 +90,14 @@ class Lookup(Drafter):
         guessed = DraftTree.from_beams(beams, source=self.name + NEXT, scores=scores)
         return merge([tree, guessed]).top(budget.nodes)
 
-    def _copy(self, text: Text, count: int) -> DraftTree:
-        """What `_following` says, as an array."""
-        place = self._place(text, [])
-        if place is None:
-            return EMPTY
-        tokens, start = text.context.tokens, place + 1
-        period = len(tokens) - start
-        copied = tokens[start : start + count] if count <= period else tokens[start + np.arange(count) % period]
-        return DraftTree.chain(copied, source=self.name)
-
-    def _following(self, text: Text, ahead: list[int], count: int) -> list[int]:
+    def _following(self, text: LookupState, ahead: list[int], count: int) -> list[int]:
         """At most ``count`` tokens that follow the text with the tokens ``ahead`` of it."""
         drafted = list(ahead)
         while len(drafted) < len(ahead) + count and (place := self._place(text, drafted)) is not None:
             drafted += text.copied(place + 1, 1 if self.chain else count, drafted)
         return drafted[len(ahead) :]
 
-    def _place(self, text: Text, drafted: list[int]) -> int | None:
+    def _place(self, text: LookupState, drafted: list[int]) -> int | None:
         """The latest place in the text of the longest ending of the text with its draft."""
         least, most = self.sizes.start, self.sizes.stop - 1
         if drafted:

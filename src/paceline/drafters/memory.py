@@ -37,7 +37,7 @@ class Memory:
         self._fresh: list[list[int]] = []
         """Texts that are not in the file."""
         self._digest = b""
-        """Of the file as it was last read or written here."""
+        """The digest of the file as it was last read or written here."""
         if file is not None and not Path(file).absolute().parent.is_dir():
             raise InputError(f"cannot keep a memory in {file}: there is no folder {Path(file).parent}")
 
@@ -78,7 +78,7 @@ class Memory:
         self._younger.extend([*tokens, NONE])
 
     def following(self, ending: list[int], limit: int, count: int) -> list[tuple[list[int], int]]:
-        """What followed at the places that end like this: up to ``count`` tokens each, and the size of the match."""
+        """The tokens after each place that ends like this, up to ``count``, and the size of the match."""
         found: list[tuple[list[int], int]] = []
         with self._lock:
             for endings in (self._younger, self._older):

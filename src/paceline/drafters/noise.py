@@ -6,8 +6,8 @@ is weight / exponential. With the target's weights the target's own sample wins.
 the probability speed / sum of all speeds, if the target's weights are the drafter's times errors that are independent
 and exponential themselves.
 
-There is no such race where the target decodes greedily, where the method is told ``noise=none``, or under the rejection
-rule, whose coins are hidden from drafts.
+There is no such race where the target decodes greedily, where the method has the option ``noise=none``, or under the
+rejection rule, whose coins are hidden from drafts.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from paceline.context import Context
+from paceline.errors import InputError
 from paceline.law import Distribution
 from paceline.targets.scores import Scores
 from paceline.tree import Floats, Ints
@@ -36,12 +37,16 @@ Ids = NDArray[np.signedinteger[Any]]
 def wants_noise(method: str, option: str) -> bool:
     """The option ``noise`` of a method: whether it ranks candidates by the shared noise."""
     if option not in ("shared", "none"):
-        raise ValueError(f"{method} takes noise=shared or noise=none, not {option!r}")
+        raise InputError(f"{method} takes noise=shared or noise=none, not {option!r}")
     return option == "shared"
 
 
 def hides_noise(context: Context) -> bool:
-    """Whether the target samples with coins that no draft may see: a drafter then does best to sample, too."""
+    """Whether the target samples with coins that no draft may see.
+
+    A drafter then does best to sample, too. And it drafts from this text alone: other texts may have been sampled with
+    the same coins, so a draft that knows them knows something of the coins, and the text would follow another law.
+    """
     return not context.foreseeable and not context.sampling.greedy
 
 
@@ -58,11 +63,11 @@ class SharedNoise:
         return cls(context) if wanted and context.foreseeable and not context.sampling.greedy else None
 
     def exponentials(self, ahead: int, ids: Ints) -> Floats:
-        """Of several tokens at one place."""
+        """The exponentials of several tokens at one place."""
         return self._context.exponentials(ahead, ids)
 
     def speeds(self, weights: dict[int, float], ahead: int) -> dict[int, float]:
-        """Of tokens at one place, weighed at the settings' temperature already."""
+        """The speeds of tokens at one place, from weights at the settings' temperature."""
         exponentials = self.exponentials(ahead, np.array(list(weights), np.int64)).tolist()
         return {token: weight / time for (token, weight), time in zip(weights.items(), exponentials, strict=True)}
 
@@ -98,7 +103,7 @@ class SharedNoise:
 
 
 def choices(scores: Scores, rows: Ints, noise: SharedNoise | None, ahead: Ints) -> Ints:
-    """What the target would say after each of the ``rows``, at the places ``ahead``: without noise its likeliest."""
+    """The target's choices after each of the ``rows``, at the places ``ahead``; without noise its likeliest tokens."""
     found: Ints = scores.choices()[rows] if noise is None else noise.samples(scores, rows, ahead)
     return found
 

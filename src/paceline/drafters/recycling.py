@@ -17,11 +17,11 @@ import numpy as np
 
 from paceline.drafters.base import Budget, Seen
 from paceline.drafters.noise import Chances, Ids
-from paceline.drafters.store import Storing, Text, renumbered
+from paceline.drafters.store import StoreDrafter, StoreState, renumbered
 from paceline.tree import EMPTY, ROOT, DraftTree, Floats, Ints
 
 WIDTH = 8
-"""How many candidates are kept for every token."""
+"""Candidates that are kept for every token."""
 LEVELS = (8, 21, 25, 15, 8, 3)
 """How many nodes the paper's tree has at each depth: 80 in all."""
 
@@ -36,9 +36,9 @@ class Template:
     starts: tuple[int, ...]
     """Where each level begins, and where the last one ends."""
     above: tuple[Ints, ...]
-    """Of each level after the first, the nodes that it hangs from, each once."""
+    """For each level after the first: the parents of its nodes, each once."""
     among: tuple[Ints, ...]
-    """And which of those each of its nodes hangs from."""
+    """For each level after the first: the number of each node's parent among those."""
 
 
 @lru_cache(maxsize=256)
@@ -62,7 +62,7 @@ def template(nodes: int, depth: int) -> Template:
     return Template(parents, ranks, bounds, tuple(j[0] for j in joints), tuple(j[1] for j in joints))
 
 
-class Recycling(Storing):
+class Recycling(StoreDrafter):
     """The paper's tree over its store. With ``noise=none`` candidates stand in the model's order."""
 
     name = "recycling"
@@ -78,7 +78,7 @@ class Recycling(Storing):
         for one in seen:
             self._learn(one, one.state.store)
 
-    def propose_one(self, state: Text, budget: Budget) -> DraftTree:
+    def propose_one(self, state: StoreState, budget: Budget) -> DraftTree:
         root = state.context.root
         if budget.empty:
             return EMPTY
@@ -95,8 +95,10 @@ class Recycling(Storing):
                 tokens[here], chances[here] = self._candidates(state, above, level, among, shape.ranks[here])
         return self._tree(state, shape, tokens, chances)
 
-    def _candidates(self, text: Text, above: Ints, place: int, among: Ints | int, ranks: Ints) -> tuple[Ids, Chances]:
-        """Of the tokens ``above``, the candidates of the given ``ranks``; ``among`` names the row of each."""
+    def _candidates(
+        self, text: StoreState, above: Ints, place: int, among: Ints | int, ranks: Ints
+    ) -> tuple[Ids, Chances]:
+        """The candidates of the given ``ranks`` after the tokens ``above``; ``among`` is the row of each."""
         ids, chances = text.store.tokens.take(above, 0), text.store.chances.take(above, 0)
         if text.noise is None:
             return ids[among, ranks], chances[among, ranks]
@@ -104,7 +106,7 @@ class Recycling(Storing):
         chosen = (-likely).argsort(axis=1, kind="stable")[among, ranks]
         return ids[among, chosen], likely[among, chosen]
 
-    def _tree(self, text: Text, shape: Template, tokens: Ints, chances: Floats) -> DraftTree:
+    def _tree(self, text: StoreState, shape: Template, tokens: Ints, chances: Floats) -> DraftTree:
         """The filled shape, less what hangs from nothing or from an end of the text."""
         ends = text.context.ending.eos
         filled = chances > 0

@@ -1,4 +1,4 @@
-"""What is expensive to open is opened once in a process, however many drafters and texts use it."""
+"""Draft models, dictionaries and datastores are opened once in a process, however many drafters and texts use them."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ Thing = TypeVar("Thing")
 
 
 class Shared(Generic[Thing]):
-    """Things by their keys, as long as anything else holds them."""
+    """A cache of things by their keys, which keeps none alive by itself."""
 
     def __init__(self) -> None:
         self._lock = RLock()
         self._known: WeakValueDictionary[Hashable, Thing] = WeakValueDictionary()
 
     def get(self, key: Hashable, make: Callable[[], Thing]) -> Thing:
-        """The thing of this key, made if there is none. Others who want one wait meanwhile."""
+        """The thing of this key, made if there is none. Other threads that ask wait meanwhile."""
         with self._lock:
             if (known := self._known.get(key)) is None:
                 known = self._known[key] = make()
@@ -27,11 +27,11 @@ class Shared(Generic[Thing]):
 
 
 def stamp(place: str | Path) -> Hashable:
-    """Changes when a file, or a file of a folder, is written anew. Of what is no path, the name alone."""
+    """A value that changes when a file, or a file of a folder, is written anew; the name alone if it is no path."""
     path = Path(place)
     try:
         files = sorted(path.iterdir()) if path.is_dir() else [path]
         stats = [(file.name, file.stat()) for file in files]
-    except OSError:  # whoever opens it has the words for that
+    except OSError:  # opening it reports the error
         return str(place)
     return str(place), tuple((name, s.st_dev, s.st_ino, s.st_size, s.st_mtime_ns) for name, s in stats)

@@ -165,7 +165,7 @@ def _single(text: str, spec: str, given: dict[str, Any], taken: list[str]) -> Dr
 
 
 def _options(name: str, factory: Factory, text: str, given: dict[str, Any]) -> dict[str, Any]:
-    """What is written after a method's name, and of what is ``given`` whatever the method takes and does not name."""
+    """The options in a method's spec, and those ``given`` options that the method takes and its spec leaves out."""
     known = _parameters(factory)
     options: dict[str, Any] = {}
     for pair in _parted(text, ",") if text else ():
@@ -203,7 +203,7 @@ def _parameters(factory: Factory) -> dict[str, inspect.Parameter] | None:
 
 
 def _kind(parameter: inspect.Parameter) -> type:
-    """What an option's text is read as: what its annotation says, or else the type of its default."""
+    """The type that an option's text is read as: that of its annotation, or else of its default."""
     words = set(re.findall(r"\w+", inspect.formatannotation(parameter.annotation)))
     for kind in (bool, float, int, str):
         if kind.__name__ in words:

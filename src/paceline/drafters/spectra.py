@@ -1,9 +1,9 @@
-"""SPECTRA's internal speculation: n-grams that the model would say, in two stores that are read in two directions.
+"""SPECTRA's internal speculation: n-grams of the model's own predictions, in two stores read in two directions.
 
-Every scored row says what the model would go on with, also the rows of refused nodes: with the tokens before it an
-n-gram. The *forward* store keeps it by its first token, for several tokens at a time. The *backward* store keeps its
-last token by those before it, and is asked for the longest ending that it knows. A draft begins with the forward
-n-grams of the root; the backward store adds to them and goes on behind them, level by level, while there is room.
+The model's choice after every scored row, those of refused nodes included, makes an n-gram with the tokens before it.
+The *forward* store keeps it by its first token, for several tokens at a time. The *backward* store keeps its last token
+by those before it, and is asked for the longest ending that it knows. A draft begins with the forward n-grams of the
+root; the backward store adds to them and goes on behind them, level by level, while there is room.
 
 Beside the draft a window of Jacobi guesses is scored, as in `lookahead`, whose n-grams come into the stores, too;
 ``window=0`` leaves it out. The text itself is in both stores. The external side is a corpus: what followed the text's
@@ -23,7 +23,8 @@ from paceline.context import Context
 from paceline.drafters.base import Budget, Drafter, Seen
 from paceline.drafters.datastore import KEY, Datastore
 from paceline.drafters.lookahead import ELSEWHERE, Recent, Window, weighed
-from paceline.drafters.noise import BEST, SharedNoise, choices, log_chances, wants_noise
+from paceline.drafters.noise import BEST, SharedNoise, choices, hides_noise, log_chances, wants_noise
+from paceline.errors import InputError
 from paceline.targets.base import NOTHING, Target, Want
 from paceline.targets.scores import Scores
 from paceline.tree import ROOT, DraftTree, Floats, merge
@@ -36,7 +37,7 @@ CONTEXTS = 1 << 17
 """Contexts in the backward store, at most."""
 
 
-class Store:
+class NgramStore:
     """N-grams in both directions; texts written at the same time may share it."""
 
     def __init__(self, level: int, guesses: int) -> None:
@@ -61,8 +62,8 @@ class Store:
 
 
 class Going(NamedTuple):
-    """A node that goes on: the last tokens up to it, and the rests of forward n-grams that agree with its path, with
-    their weights."""
+    """A node that gets children: the last tokens up to it, and the rests of forward n-grams that agree with its path,
+    with their weights."""
 
     node: int
     path: float
@@ -71,11 +72,11 @@ class Going(NamedTuple):
 
 
 @dataclass(eq=False)
-class Memory:
+class SpectraState:
     """One text, and the store that it uses."""
 
     context: Context
-    store: Store
+    store: NgramStore
     noise: SharedNoise | None
     window: Window | None = None
     learnt: int = 0
@@ -98,7 +99,7 @@ PLACES = 32
 class Spectra(Drafter):
     """``level`` is the length of the longest n-gram, ``guesses`` the number of n-grams kept for each beginning and of
     nodes of each level that go on, ``window`` the width of the window. With ``store=shared`` all texts of the drafter
-    have one store. ``corpus`` is a datastore's file."""
+    have one store, but under hidden coins (`hides_noise`). ``corpus`` is a datastore's file."""
 
     name = "spectra"
     summary = "n-grams that the model nearly said, read forward from the last token and backward by the longest context"
@@ -117,20 +118,20 @@ class Spectra(Drafter):
         noise: str = "shared",
     ) -> None:
         if level < 3:
-            raise ValueError(f"spectra needs level of at least 3, not {level}")
+            raise InputError(f"spectra needs level of at least 3, not {level}")
         if guesses < 1:
-            raise ValueError(f"spectra needs guesses of at least 1, not {guesses}")
+            raise InputError(f"spectra needs guesses of at least 1, not {guesses}")
         if store not in ("private", "shared"):
-            raise ValueError(f"spectra takes store=private or store=shared, not {store!r}")
+            raise InputError(f"spectra takes store=private or store=shared, not {store!r}")
         if window < 0 or window == 1:
-            raise ValueError(f"spectra takes window=0 (none) or a window of at least 2, not {window}")
+            raise InputError(f"spectra takes window=0 (none) or a window of at least 2, not {window}")
         self.level, self.guesses, self.window = level, guesses, window
         self.nodes = guesses * (level - 1)
         self._noise = wants_noise(self.name, noise)
         if not self._noise:
             self.needs = NOTHING
         self._corpus = None if corpus is None else Datastore.shared(corpus)
-        self._common = Store(level, guesses) if store == "shared" else None
+        self._common = NgramStore(level, guesses) if store == "shared" else None
 
     def fit(self, target: Target, vocabulary: Vocabulary | None = None) -> None:
         if self._corpus is not None:
@@ -138,11 +139,12 @@ class Spectra(Drafter):
 
     def reset(self) -> None:
         if self._common is not None:
-            self._common = Store(self.level, self.guesses)
+            self._common = NgramStore(self.level, self.guesses)
 
-    def open(self, context: Context) -> Memory:
-        store = self._common or Store(self.level, self.guesses)
-        state = Memory(context, store, SharedNoise.of(context, self._noise))
+    def open(self, context: Context) -> SpectraState:
+        shared = None if hides_noise(context) else self._common
+        store = shared or NgramStore(self.level, self.guesses)
+        state = SpectraState(context, store, SharedNoise.of(context, self._noise))
         if self.window:
             state.window = Window.ahead_of(context.tokens, self.level, self.window)
         with store.lock:
@@ -157,14 +159,14 @@ class Spectra(Drafter):
                         state.store.put(gram)
                     self._learn_text(state)
 
-    def _learn_text(self, state: Memory) -> None:
+    def _learn_text(self, state: SpectraState) -> None:
         tokens = state.context.tokens[max(0, state.learnt - self.level + 1) :].tolist()
         known = min(state.learnt, self.level - 1)
         for end in range(known, len(tokens)):
             state.store.put(tuple(tokens[max(0, end - self.level + 1) : end + 1]))
         state.learnt = len(state.context)
 
-    def _nearly_said(self, state: Memory, verdict: Verdict, scores: Scores) -> Iterator[tuple[int, ...]]:
+    def _nearly_said(self, state: SpectraState, verdict: Verdict, scores: Scores) -> Iterator[tuple[int, ...]]:
         """An n-gram for every scored row, the window's among them. Moves the window on."""
         context, keep = state.context, self.level - 1
         length = len(context) - len(verdict.tokens)
@@ -180,7 +182,7 @@ class Spectra(Drafter):
         for tail, token in zip(tails, said.tolist(), strict=True):
             yield (*tail, token)
 
-    def propose_one(self, state: Memory, budget: Budget) -> DraftTree:
+    def propose_one(self, state: SpectraState, budget: Budget) -> DraftTree:
         keep = self.level - 1
         text = state.context.tokens
         sketch = Sketch()
@@ -197,15 +199,14 @@ class Spectra(Drafter):
         tree = tree.top(budget.nodes)
         return tree if state.window is None else merge([tree, state.window.tree(self.name)])
 
-    def _retrieved(self, state: Memory, corpus: Datastore, budget: Budget) -> DraftTree:
-        """What followed in the corpus. Together its places weigh as much as the matched ending is long."""
+    def _retrieved(self, state: SpectraState, corpus: Datastore, budget: Budget) -> DraftTree:
+        """The draft from the corpus. Together its places weigh as much as the matched ending is long."""
         ending = state.context.tokens[-KEY:].tolist()
         found = corpus.following(ending, PLACES, 2 * (self.level - 1))
         weights = [size * ELSEWHERE / len(found) for _, size in found]
-        guesses = [told for told, _ in found]
-        return weighed(guesses, weights, budget, state.noise, f"{self.name} corpus")
+        return weighed([tokens for tokens, _ in found], weights, budget, state.noise, f"{self.name} corpus")
 
-    def _level(self, state: Memory, sketch: Sketch, going: Sequence[Going], depth: int) -> list[Going]:
+    def _level(self, state: SpectraState, sketch: Sketch, going: Sequence[Going], depth: int) -> list[Going]:
         """Add the next level below the nodes that go on; returns those of it that go on."""
         votes = [_votes(state.store, front) for front in going]
         scores = _believed(votes, state, depth)
@@ -226,7 +227,7 @@ class Spectra(Drafter):
         return following[: self.guesses]
 
 
-def _votes(store: Store, front: Going) -> dict[int, float]:
+def _votes(store: NgramStore, front: Going) -> dict[int, float]:
     """The tokens that may come next. They weigh more the later they were seen, and after a longer context."""
     weights: dict[int, float] = {}
     for weight, rest in front.rests:
@@ -237,7 +238,7 @@ def _votes(store: Store, front: Going) -> dict[int, float]:
     return weights
 
 
-def _believed(votes: Iterable[dict[int, float]], state: Memory, depth: int) -> Floats:
+def _believed(votes: Iterable[dict[int, float]], state: SpectraState, depth: int) -> Floats:
     """Log-probabilities of all tokens that are voted for, in order."""
     tokens, weights, groups = list[int](), list[float](), list[int]()
     for group, voted in enumerate(votes):

@@ -7,8 +7,10 @@ from this store needs one scored row per token, and no search.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from threading import RLock
+from typing import NamedTuple
 from weakref import ReferenceType, ref
 
 import numpy as np
@@ -16,15 +18,15 @@ from numpy.typing import NDArray
 
 from paceline.context import Context
 from paceline.drafters.base import Drafter, Seen
-from paceline.drafters.noise import Chances, SharedNoise, wants_noise
+from paceline.drafters.noise import Chances, Ids, SharedNoise, hides_noise, wants_noise
 from paceline.errors import InputError
 from paceline.targets.base import Target, Want
 from paceline.targets.reading import Top
-from paceline.tree import ROOT, Ints
+from paceline.tree import ROOT, DraftTree, Floats, Ints
 from paceline.vocabulary import Vocabulary
 
 
-class Store:
+class SuccessorStore:
     """``[vocabulary, width]``: tokens, best first, and their probabilities, 0 where nothing is known. Every token that
     a row names has a row itself.
 
@@ -70,7 +72,7 @@ class Store:
 
 
 def probabilities(top: Top) -> Chances:
-    """Of the best tokens after each row; 0 after a row of no numbers."""
+    """The probabilities of the best tokens after each row; 0 after a row that is not numbers."""
     with np.errstate(invalid="ignore"):
         found: Chances = np.exp(top.logits - top.log_z[:, None].astype(np.float32))
     np.fmax(found, 0.0, out=found)
@@ -96,17 +98,42 @@ def renumbered(parents: Ints, chosen: Ints) -> Ints:
     return place[parents[chosen]]
 
 
+class Level(NamedTuple):
+    """The candidates of one depth of a draft. Parents are counted through all levels."""
+
+    tokens: Ids
+    odds: Chances
+    """Each candidate's probability after its parent."""
+    worth: Floats
+    """The probability of its path, or another value by which candidates are chosen."""
+    parents: Ints
+
+
+def worth_of(levels: Sequence[Level]) -> Floats:
+    """The worth of all candidates."""
+    return np.concatenate([level.worth for level in levels])
+
+
+def tree_of(levels: Sequence[Level], chosen: Ints, sources: tuple[str, ...]) -> DraftTree:
+    """The chosen candidates, which ascend and have their parents among them."""
+    tokens = np.concatenate([level.tokens for level in levels])[chosen]
+    odds = np.concatenate([level.odds for level in levels])[chosen]
+    parents = renumbered(np.concatenate([level.parents for level in levels]), chosen)
+    return DraftTree(tokens.astype(np.int64), parents, np.fmin(np.log(odds, dtype=np.float64), 0.0), sources)
+
+
 @dataclass(eq=False)
-class Text:
+class StoreState:
     """One sequence, the store that it uses, and the noise by which candidates are ranked, if by any."""
 
     context: Context
-    store: Store
+    store: SuccessorStore
     noise: SharedNoise | None
 
 
-class Storing(Drafter):
-    """A drafter that learns from the best tokens of scored rows: into one store for all texts, or one for each."""
+class StoreDrafter(Drafter):
+    """A drafter that learns from the best tokens of scored rows: into one store for all texts, or one for each.
+    Under hidden coins every text has its own (`hides_noise`)."""
 
     def __init__(self, *, width: int, noise: str, store: str, prefill: bool) -> None:
         if store not in ("shared", "private"):
@@ -116,7 +143,7 @@ class Storing(Drafter):
         if prefill:
             self.prompt_needs = Want(top=width, logits=True)
         self._prefill = prefill
-        self._shared = Store(width) if store == "shared" else None
+        self._shared = SuccessorStore(width) if store == "shared" else None
         self._width = width
         self._size = 0
         self._target: ReferenceType[Target] | None = None
@@ -131,18 +158,18 @@ class Storing(Drafter):
         if self._shared is not None:
             self._shared.reset(self._size)
 
-    def open(self, context: Context) -> Text:
-        return Text(context, self._store(), SharedNoise.of(context, self._noise))
+    def open(self, context: Context) -> StoreState:
+        return StoreState(context, self._store(context), SharedNoise.of(context, self._noise))
 
-    def _store(self) -> Store:
+    def _store(self, context: Context) -> SuccessorStore:
         """The store of a new text."""
-        if self._shared is not None:
+        if self._shared is not None and not hides_noise(context):
             return self._shared
-        own = Store(self._width)
+        own = SuccessorStore(self._width)
         own.reset(self._size)
         return own
 
-    def _learn(self, seen: Seen, store: Store) -> tuple[Top, Chances] | None:
+    def _learn(self, seen: Seen, store: SuccessorStore) -> tuple[Top, Chances] | None:
         """Keep the best tokens of a round's rows, or of a prompt's; returns them, or None where they are not read."""
         if not seen.verdict.tokens and not self._prefill:
             return None

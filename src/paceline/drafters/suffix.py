@@ -5,7 +5,7 @@ there is room. Each place votes for what followed it (`votes`): what followed of
 comes first, and where places disagree the draft branches. A copy that reaches the end of the text goes on into itself.
 
 Places in earlier texts (``remember=``) and in a corpus (``corpus=``) vote, too, but as if their match were a token
-shorter: of equal matches the text itself is the better witness.
+shorter: of equal matches the text itself predicts better.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from dataclasses import dataclass
 from paceline.context import Context
 from paceline.drafters.base import Budget, Drafter, Seen
 from paceline.drafters.datastore import Datastore
-from paceline.drafters.endings import Indexed
+from paceline.drafters.endings import IndexedText
 from paceline.drafters.memory import Memory
-from paceline.drafters.noise import SharedNoise, wants_noise
+from paceline.drafters.noise import SharedNoise, hides_noise, wants_noise
 from paceline.drafters.votes import LONGEST, Vote, even, grow, ranked
 from paceline.errors import InputError
 from paceline.targets.base import Target
@@ -27,27 +27,25 @@ from paceline.tree import DraftTree
 from paceline.vocabulary import Vocabulary
 
 PLACES = 16
-"""How many places vote at most."""
+"""Places that vote at most."""
 FOREIGN = 1
-"""By how many tokens a match in another text counts as shorter than it is."""
+"""Tokens by which a match in another text counts as shorter than it is."""
 WEIGHTS = [ranked(rank) for rank in range(PLACES)]
 BEFORE = 8
-"""How many tokens of a prompt are remembered with the text behind it."""
+"""Tokens of a prompt that are remembered with the text behind it."""
 
 
 @dataclass(eq=False)
-class Text(Indexed):
-    """One text, and the noise by which votes are ranked, if by any."""
+class SuffixState(IndexedText):
+    """One text, the noise by which votes are ranked, if by any, and the memory of other texts that may vote."""
 
     noise: SharedNoise | None = None
+    memory: Memory | None = None
 
-    def votes(self, limit: int, count: int) -> list[Vote]:
+    def votes(self, count: int) -> list[Vote]:
         """The places in the text itself that end as it does, each with the ``count`` tokens that followed."""
-        found = self.endings.before(limit)
-        return [
-            Vote(self.copied(place + 1, count), size, weight)
-            for (place, size), weight in zip(found, WEIGHTS, strict=False)
-        ]
+        found = zip(self.endings.before(PLACES), WEIGHTS, strict=False)
+        return [Vote(self.copied(place + 1, count), size, weight) for (place, size), weight in found]
 
 
 class Suffix(Drafter):
@@ -80,27 +78,24 @@ class Suffix(Drafter):
         if self._memory is not None:
             self._memory.clear()
 
-    def save(self) -> None:
-        """Write the memory to its file, if it has one; done whenever a text ends."""
-        if self._memory is not None:
-            self._memory.save()
+    def open(self, context: Context) -> SuffixState:
+        memory = None if hides_noise(context) else self._memory
+        return SuffixState(context, noise=SharedNoise.of(context, self._noise), memory=memory)
 
-    def open(self, context: Context) -> Text:
-        return Text(context, noise=SharedNoise.of(context, self._noise))
-
-    def propose_one(self, state: Text, budget: Budget) -> DraftTree:
+    def propose_one(self, state: SuffixState, budget: Budget) -> DraftTree:
         state.catch_up()
         count = min(budget.nodes, budget.depth)
-        votes = state.votes(PLACES, count)
-        if self._memory is not None or self._corpus is not None:
-            votes += self._foreign(state.endings.text[-LONGEST:], count)
+        votes = state.votes(count)
+        if state.memory is not None or self._corpus is not None:
+            votes += self._foreign(state, count)
         return grow(votes, budget.nodes, budget.depth, self.name, state.noise)
 
-    def _foreign(self, ending: list[int], count: int) -> list[Vote]:
+    def _foreign(self, state: SuffixState, count: int) -> list[Vote]:
         """The votes of other texts."""
         votes: list[Vote] = []
-        if self._memory is not None:
-            found = zip(self._memory.following(ending, PLACES, count), WEIGHTS, strict=False)
+        ending = state.endings.text[-LONGEST:]
+        if state.memory is not None:
+            found = zip(state.memory.following(ending, PLACES, count), WEIGHTS, strict=False)
             votes += [Vote(tokens, size - FOREIGN, weight) for (tokens, size), weight in found if size > FOREIGN]
         if self._corpus is not None:
             votes += even(self._corpus.following(ending, PLACES, count, shortest=FOREIGN + 1), less=FOREIGN)
@@ -110,7 +105,7 @@ class Suffix(Drafter):
         for entry in seen:
             entry.state.catch_up()
 
-    def close(self, state: Text) -> None:
+    def close(self, state: SuffixState) -> None:
         if self._memory is None:
             return
         context = state.context
@@ -118,5 +113,5 @@ class Suffix(Drafter):
             self._memory.learn(context.tokens[max(0, context.prompt_length - BEFORE) :].tolist())
         try:
             self._memory.save()
-        except ValueError as error:  # the text is not lost for that
+        except ValueError as error:  # the text itself is complete
             warnings.warn(str(error), stacklevel=2)

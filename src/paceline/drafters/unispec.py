@@ -23,9 +23,9 @@ import numpy as np
 from paceline.context import Context
 from paceline.drafters.base import Budget, Seen
 from paceline.drafters.noise import Chances, Ids, SharedNoise
-from paceline.drafters.store import Storing, Text, renumbered
+from paceline.drafters.store import Level, StoreDrafter, StoreState, tree_of, worth_of
 from paceline.errors import InputError
-from paceline.tree import EMPTY, ROOT, DraftTree, Floats, Ints
+from paceline.tree import EMPTY, ROOT, DraftTree, Ints
 
 FADING = 0.5
 """Without scores, how much less likely each candidate of a row is taken to be than the one before it."""
@@ -34,37 +34,14 @@ BELOW = 1 - 1e-12
 
 
 @dataclass(eq=False)
-class Guessed(Text):
+class UniSpecState(StoreState):
     """One sequence, and the candidates for the place of its last token."""
 
     others: Ids | None = None
     chances: Chances | None = None
 
 
-class Candidates:
-    """All candidates of a draft, level by level, in arrays with room for as many as there can be."""
-
-    def __init__(self, room: int) -> None:
-        self.tokens: Ints = np.empty(room, np.int64)
-        self.parents: Ints = np.empty(room, np.int64)
-        """Counted through all levels."""
-        self.own: Floats = np.empty(room)
-        """How likely each is by itself."""
-        self.worth: Floats = np.empty(room)
-        self.count = 0
-
-    def add(self, tokens: Ids, own: Chances, worth: Floats, parents: Ints | int) -> slice:
-        """A level, ``[parents, candidates]`` or one parent's; returns where it stands."""
-        here = slice(self.count, self.count + tokens.size)
-        self.tokens[here].reshape(tokens.shape)[...] = tokens
-        self.own[here].reshape(own.shape)[...] = own
-        self.worth[here].reshape(worth.shape)[...] = worth
-        self.parents[here].reshape(tokens.shape)[...] = parents
-        self.count = here.stop
-        return here
-
-
-class UniSpec(Storing):
+class UniSpec(StoreDrafter):
     """Algorithm 1 of the paper but for its calibration, which is a planner's."""
 
     name = "unispec"
@@ -104,31 +81,33 @@ class UniSpec(Storing):
         self._later = f"{self.name}-next"
         self._both = f"{self.name}+{self._later}"
 
-    def open(self, context: Context) -> Guessed:
-        return Guessed(context, self._store(), SharedNoise.of(context, self._noise and self._ranks is None))
+    def open(self, context: Context) -> UniSpecState:
+        return UniSpecState(context, self._store(context), SharedNoise.of(context, self._noise and self._ranks is None))
 
     def observe(self, seen: Sequence[Seen]) -> None:
         for one in seen:
-            text: Guessed = one.state
+            text: UniSpecState = one.state
             found = self._learn(one, text.store)
             if found is not None:
                 path = one.verdict.path
                 last = path[-1] + 1 if path else 0
                 text.others, text.chances = _wide(found[0].ids[last], self.k), _wide(found[1][last], self.k)
 
-    def propose_one(self, state: Guessed, budget: Budget) -> DraftTree:
+    def propose_one(self, state: UniSpecState, budget: Budget) -> DraftTree:
         if budget.empty:
             return EMPTY
-        depth = min(self.depth, budget.depth)
-        found = Candidates(self.k * (2 + (depth - 1) * self.k))
         with state.store.lock:
-            names = self._first(state, found)
-            self._grow(state, found, depth)
-        return self._chosen(found, names, budget.nodes)
+            first, names = self._first(state)
+            levels, before = [first], 0
+            for place in range(1, min(self.depth, budget.depth)):
+                if (below := self._below(state, levels[-1], place, before)) is None:
+                    break
+                before += len(levels[-1].tokens)
+                levels.append(below)
+        return self._chosen(levels, names, budget.nodes)
 
-    def _first(self, text: Guessed, found: Candidates) -> list[str]:
-        """Adds the candidates for the next token; returns the source of each. One that both sources name is one
-        candidate."""
+    def _first(self, text: UniSpecState) -> tuple[Level, list[str]]:
+        """The candidates for the next token, and the source of each. One that both sources name is one candidate."""
         root, store = text.context.root, text.store
         rows, laws = [], []
         if root < len(store):
@@ -151,10 +130,9 @@ class UniSpec(Storing):
                     names[token] = self._both if token in first else self._later
                     first[token] = max(chance, first.get(token, 0.0))
         chances = np.array(list(first.values()), np.float64)
-        found.add(np.array(list(first), np.int64), chances, chances, ROOT)
-        return list(names.values())
+        return Level(np.array(list(first), np.int64), chances, chances, np.full(len(first), ROOT)), list(names.values())
 
-    def _believed(self, text: Text, chances: Chances, ids: Ids, place: int) -> Chances:
+    def _believed(self, text: StoreState, chances: Chances, ids: Ids, place: int) -> Chances:
         """The probability of each candidate, as far as it is known; 0 for the places of a row that hold none."""
         if text.noise is not None:
             return text.noise.wins(chances, ids, place)
@@ -163,44 +141,42 @@ class UniSpec(Storing):
             return ranked
         return chances
 
-    def _grow(self, text: Text, found: Candidates, depth: int) -> None:
-        """Adds all further levels, as far as nodes are worth going on from."""
-        ends, store, here = text.context.ending.eos, text.store, slice(0, found.count)
-        rows = len(store)
-        for place in range(1, depth):
-            rank = (found.worth if self.by_path else found.own)[here]
-            going = self._order(rank)[: self.k]
-            likely = rank[going].tolist()
-            while likely and (likely[-1] < self.threshold or likely[-1] <= 0):
-                likely.pop()
-            going = going[: len(likely)]
-            tokens = found.tokens[here][going]
-            if not ends.isdisjoint(said := tokens.tolist()) or max(said, default=0) >= rows:
-                goes_on = [token not in ends and token < rows for token in said]
-                going, tokens = going[goes_on], tokens[goes_on]
-            if not len(going):
-                return
-            going += here.start
-            ids, chances = store.tokens.take(tokens, 0), store.chances.take(tokens, 0)
-            own, above = self._believed(text, chances, ids, place), found.worth[going][:, None]
-            worth = own * (above * BELOW) if self.by_path else np.minimum(own, above)
-            here = found.add(ids, own, worth, going[:, None])
+    def _below(self, text: StoreState, level: Level, place: int, before: int) -> Level | None:
+        """The children of the nodes of a level that are worth going on from, if any. ``before`` counts the nodes of the
+        levels above."""
+        ends, store = text.context.ending.eos, text.store
+        rank = level.worth if self.by_path else level.odds
+        going = self._order(rank)[: self.k]
+        likely = rank[going].tolist()
+        while likely and (likely[-1] < self.threshold or likely[-1] <= 0):
+            likely.pop()
+        going = going[: len(likely)]
+        tokens = level.tokens[going]
+        if not ends.isdisjoint(ids := tokens.tolist()) or max(ids, default=0) >= len(store):
+            goes_on = [token not in ends and token < len(store) for token in ids]
+            going, tokens = going[goes_on], tokens[goes_on]
+        if not len(going):
+            return None
+        children, chances = store.tokens.take(tokens, 0), store.chances.take(tokens, 0)
+        odds, above = self._believed(text, chances, children, place), level.worth[going][:, None]
+        worth = odds * (above * BELOW) if self.by_path else np.minimum(odds, above)
+        return Level(children.ravel(), odds.ravel(), worth.ravel(), (going + before).repeat(store.width))
 
-    def _order(self, worth: Floats) -> Ints:
+    def _order(self, worth: Chances) -> Ints:
         """The likeliest first. Nodes of equal worth are the rule where a path is worth what its weakest token is."""
         return (-worth).argsort() if self.by_path else (-worth).argsort(kind="stable")
 
-    def _chosen(self, found: Candidates, names: list[str], nodes: int) -> DraftTree:
+    def _chosen(self, levels: Sequence[Level], names: list[str], nodes: int) -> DraftTree:
         """The worthiest nodes of all levels as a tree."""
-        chosen = self._order(found.worth[: found.count])[:nodes]
-        chosen = chosen[found.worth[chosen] > 0]
+        worth = worth_of(levels)
+        chosen = self._order(worth)[:nodes]
+        chosen = chosen[worth[chosen] > 0]
         if not len(chosen):
             return EMPTY
         chosen.sort()
-        parents = renumbered(found.parents[: found.count], chosen)
         first = int(chosen.searchsorted(len(names)))
         sources = (*[names[node] for node in chosen[:first].tolist()], *(self.name,) * (len(chosen) - first))
-        return DraftTree(found.tokens[chosen], parents, np.log(found.own[chosen]), sources)
+        return tree_of(levels, chosen, sources)
 
 
 def _wide(row: Ids | Chances, width: int) -> Any:

@@ -31,7 +31,7 @@ TRUST: list[float] = np.exp(np.interp(range(LONGEST + 1), list(TRUST_AT), np.log
 
 
 class Weight(NamedTuple):
-    """What a place weighs by the length of its match, and the score of its token where no other place votes."""
+    """The weight of a place by the length of its match, and the score of its token where no other place votes."""
 
     by_length: list[float]
     alone: list[float]

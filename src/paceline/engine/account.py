@@ -18,7 +18,7 @@ from paceline.planning.base import Why
 
 @dataclass(frozen=True, kw_only=True)
 class Round:
-    """What one scored draft brought. ``position`` counts tokens before it, prompt included."""
+    """The record of one round. ``position`` counts the tokens before it, prompt included."""
 
     position: int
     drafted: int
@@ -29,7 +29,7 @@ class Round:
     """Whether the draft went on where the target went another way; its last token then is a correction."""
     emitted: int
     seconds_draft: float
-    """What the method costs beside the target: planning, proposing, learning."""
+    """The method's own seconds, beside the target's: planning, proposing, learning."""
     seconds_score: float
     seconds_read: float
     """From logits to laws, and to what the drafter learns. On a device that works ahead of the host, the waiting for it
@@ -38,7 +38,7 @@ class Round:
     proposed: int = 0
     """How many nodes the drafter proposed; those that the planner left out are not in ``drafted``."""
     why: Why | None = None
-    """What the planner expected, where it says."""
+    """The planner's expectations, where it has any."""
     rows: int = 0
     """How many rows were scored: root, nodes and probes."""
     prefill: bool = False
@@ -66,9 +66,9 @@ class Spent:
 
 
 ANSWERS = {"score": "score", "law": "law", "read": "top"}
-"""What an answer's seconds are spent on; those of other calls on the draft."""
+"""Call -> the account of its answer's seconds; other calls belong to the draft."""
 OWN = {"law": "judge", "read": "judge"}
-"""What the loop's own seconds before a call are spent on: judging and keeping; before other calls, on the draft."""
+"""Call -> the account of the loop's own seconds before it; before other calls they belong to the draft."""
 
 
 class Ledger:

@@ -30,13 +30,13 @@ AFTER_TOGETHER = (("law",), ("read", "observe"), ("review",))
 """The calls after the forward, in groups that wait for one another: walks are of different lengths, and what is learnt
 from a forward is learnt from all of its sequences at once."""
 PROMPT_ROWS = 512
-"""How many rows of prompts a forward takes besides those of drafts, so that who reads does not hold up who writes."""
+"""Rows of prompts that a forward takes at most besides those of drafts, so that reading does not hold up writing."""
 WORTH_WAITING = 16
 """A sequence waits for the rows of another one's prompt if that spares it at least this many."""
 
 
 class Turn(NamedTuple):
-    """What a step brought one sequence. With ``ended`` it has left: finished, or failed with ``error``."""
+    """One sequence's part of a step. With ``ended`` it has left: finished, or failed with ``error``."""
 
     session: Session
     emissions: list[Emission]
@@ -83,7 +83,7 @@ class Seat:
             error.add_note(f"and then, closing the sequence: {another}")
 
     def turn(self) -> Turn:
-        """What came since the last turn."""
+        """The emissions since the last turn."""
         new = self.session.emissions[self.given :]
         self.given += len(new)
         return Turn(self.session, new, self.call is None, self.error)
@@ -180,12 +180,12 @@ class Batch:
             raise errors[0]
 
     def refuse_inside(self) -> None:
-        """Told to criteria, processors and drafters that reach for the batch they are part of."""
+        """Raise where a criterion, a processor or a drafter reaches for the batch that it is part of."""
         if self._stepping:
             raise InputError("a batch is stepped and closed by its owner, not from inside one of its sequences")
 
     def _closed(self) -> list[Exception]:
-        """What went wrong in closing, if anything did; all are closed in any case."""
+        """Close all sequences; the errors of those that failed to close."""
         seats, self._seats, self._waiting = self._seats, [], []
         return [error for seat in seats if (error := _closed(seat.timed.flow)) is not None]
 
@@ -233,7 +233,7 @@ class Batch:
         for seat, answer in zip(group, found, strict=True):
             seat.send(answer)
 
-    # who gets a seat
+    # seats
 
     def _admit(self) -> None:
         """Seat those that wait, first come, first served, but for those that spare more by waiting."""
@@ -254,7 +254,7 @@ class Batch:
         return max(((rows, rows.common_prefix(session.reusable)) for rows in held), key=lambda each: each[1])
 
     def _promised(self, prompt: Ints) -> int:
-        """How much of a prompt will be held once those who are reading have read theirs."""
+        """How much of a prompt will be held once the sequences that read theirs have done so."""
         others = (seat.session.context.tokens[:-1] for seat in self._seats if seat.reading)
         return max((_common(prompt, other) for other in others), default=0)
 
@@ -266,7 +266,7 @@ def _common(one: Ints, other: Ints) -> int:
 
 
 def _closed(flow: Flow) -> Exception | None:
-    """What went wrong in closing, if anything did."""
+    """Close a sequence; the error if that failed."""
     try:
         flow.close()
     except Exception as error:

@@ -12,7 +12,7 @@ worth      planner     `Draft`             bool                  is the drafter'
 enrich     drafter     `Enrich`            `DraftTree`           the draft together with that of the expensive part
 cut        planner     `Draft`             `Cut`                 which nodes of the draft are worth scoring?
 score      target      `Request`           `Scores`              one forward over the root and the draft
-law        `Reader`    `Row`               `Distribution`        the law of the next token after one scored row
+law        `Reader`    `ScoredRow`         `Distribution`        the law of the next token after one scored row
 read       drafter     `Seen`              None                  read from the scores what `observe` needs
 observe    drafter     `Seen`              None                  learn from the round
 review     planner     `Outcome`           None                  learn from the round
@@ -28,6 +28,7 @@ from collections.abc import Generator, Sequence
 from typing import Any, NamedTuple
 
 from paceline.context import Context
+from paceline.errors import InputError
 from paceline.law import Distribution, Law, Noise, Place, laws
 from paceline.targets.scores import Scores
 
@@ -43,7 +44,7 @@ ROLES = {
     **dict.fromkeys(("propose", "enrich"), "drafter"),
     **dict.fromkeys(("score", "law"), "model"),
 }
-"""Who is asked, in messages."""
+"""The name of the answering part, for messages."""
 
 
 class Call(NamedTuple):
@@ -75,7 +76,7 @@ def answers(calls: Sequence[Call]) -> list[Any]:
         return [None] * len(calls)
     if len(found) != len(calls):
         name = getattr(of, "name", "") or type(of).__name__
-        raise ValueError(
+        raise InputError(
             f"{ROLES[verb]} {name!r} was asked to {verb} for {len(calls)} sequences and answered for {len(found)}"
         )
     return list(found)
@@ -106,7 +107,7 @@ class Timed:
         self._asked += seconds
 
 
-class Row(NamedTuple):
+class ScoredRow(NamedTuple):
     """A scored row, the one of the root or of a node of the draft, and the text that goes on after it."""
 
     scores: Scores
@@ -121,7 +122,7 @@ class Reader:
     """Turns scored rows into laws, those of several sequences together. On a device that works ahead of the host this
     is where the host waits, so it is a call of its own, with its own seconds."""
 
-    def law(self, rows: Sequence[Row]) -> list[Distribution | Exception]:
+    def law(self, rows: Sequence[ScoredRow]) -> list[Distribution | Exception]:
         """The law of the next token after each row, or what went wrong with it."""
         sampled = [
             Place(law, scores.row(node), c.tokens, noise) for scores, node, law, c, noise in rows if not law.argmax_only
@@ -133,8 +134,8 @@ class Reader:
 READER = Reader()
 
 
-def _best(row: Row) -> Distribution | Exception:
-    """Of a law that is all on the best token, without its logits."""
+def _best(row: ScoredRow) -> Distribution | Exception:
+    """A law that is all on the best token, made without its logits."""
     try:
         row.law.check_peak(row.scores.peak(row.node))
     except ValueError as error:

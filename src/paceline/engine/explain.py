@@ -1,4 +1,4 @@
-"""What a planner chose in the course of a text and why, a sentence per phase: a stretch of rounds that went alike."""
+"""A planner's choices in the course of a text, a sentence per phase: a stretch of rounds that went alike."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from paceline.engine.account import Round
 from paceline.engine.loop import Emission
 
 SHORTEST = 5
-"""Rounds that a phase has at least, or it belongs to the one before it."""
+"""Rounds of the shortest phase; a shorter one joins the one before it."""
 AROUND = 4
-"""So many rounds on either side have a say in what kind of phase a round belongs to."""
+"""Rounds on either side that help to decide which kind of phase a round belongs to."""
 NO_DRAFT, MISSED = "no draft", "missed"
 
 
@@ -33,7 +33,7 @@ class Phase:
 
     @property
     def seconds_plain(self) -> float | None:
-        """What the same tokens would have taken without drafts, where the planner had an idea of it."""
+        """Seconds that the same tokens would have taken without drafts, where the planner had an estimate."""
         known = [r.why.seconds_plain for r in self.rounds if r.why is not None]
         return self.tokens * sum(known) / len(known) if known else None
 
@@ -44,7 +44,7 @@ class Phase:
         return sum(known) / len(known) if any(r.why is not None for r in self.rounds) else None
 
     def sentence(self) -> str:
-        """What was chosen, why, and what not drafting would have cost."""
+        """The choice, its reason, and the cost of not drafting."""
         last = self.first + self.tokens - 1
         spent = f"took {self.seconds:.2f} s"
         if (plain := self.seconds_plain) is not None:
@@ -71,8 +71,8 @@ class Phase:
 
     def _reason(self) -> str:
         known = [r.why for r in self.rounds if r.why is not None]
-        asleep = sum(r.why is None for r in self.rounds)
-        if asleep > len(known):
+        backed_off = sum(r.why is None for r in self.rounds)
+        if backed_off > len(known):
             return "drafting had not been worth its own time"
         if not any(r.proposed for r in self.rounds):
             return "there was nothing to draft"
@@ -120,7 +120,7 @@ def _smoothed(kinds: Sequence[str]) -> list[str]:
 
 
 def _stops(kinds: Sequence[str]) -> Iterator[int]:
-    """Where phases end: where the kind changes, no two closer together than the shortest phase is long."""
+    """The ends of phases: where the kind changes, no two closer together than the shortest phase is long."""
     last = 0
     for number in range(1, len(kinds)):
         if kinds[number] != kinds[number - 1] and number - last >= SHORTEST and len(kinds) - number >= SHORTEST:

@@ -17,7 +17,8 @@ from typing import Any
 from paceline.context import Context
 from paceline.drafters.base import Ask, Budget, Drafter, Enrich, Seen
 from paceline.engine.account import Ledger, Round
-from paceline.engine.calls import READER, Call, Flow, Reply, Row
+from paceline.engine.calls import READER, Call, Flow, Reply, ScoredRow
+from paceline.errors import InputError
 from paceline.law import Dice, Distribution, KeyedDice, Law
 from paceline.planning.base import Cut, Draft, Outcome, Planner, Room
 from paceline.targets.base import NOTHING, SPARE_ROWS, Request, Rows, Target, Want
@@ -184,7 +185,7 @@ class Session:
             except StopIteration as end:
                 verdict: Verdict = end.value
                 return verdict
-            row = Row(scores, node, self._law, self.context, self._public)
+            row = ScoredRow(scores, node, self._law, self.context, self._public)
             found: Distribution | Exception = yield from self._call("law", READER, row)
             if isinstance(found, Exception):
                 raise found
@@ -316,7 +317,7 @@ class Session:
 
 @dataclass(frozen=True)
 class Drafted:
-    """What the drafter proposed, and the part of it that is scored."""
+    """The drafter's proposal, and the part of it that is scored."""
 
     tree: DraftTree
     cut: Cut
@@ -333,7 +334,7 @@ def _read(count: int) -> Verdict:
 def refuse_foreign(tokens: Ints, target: Target) -> None:
     """Refuse a prompt of another tokenizer, before its ids are an index out of range."""
     if len(tokens) and (largest := tokens.max()) >= target.vocab_size:
-        raise ValueError(
+        raise InputError(
             f"the prompt holds token {largest}, outside the model's vocabulary of {target.vocab_size}; "
             "encode it with the model's own tokenizer"
         )

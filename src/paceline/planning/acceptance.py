@@ -1,25 +1,24 @@
-"""What drafts of a method bring by their size, and which size is best under given seconds.
+"""Tokens that drafts of a method bring by their size, and the best size under given seconds.
 
-A method that finds nothing sends nothing, so a budget of 16 nodes costs a round of 17 rows only now and then: what
-counts at a size is the mean over the rounds that there are at that size, of the seconds of what they send.
+A method that finds nothing sends nothing, so a budget of 16 nodes costs a round of 17 rows only now and then. So the
+seconds of a size are the mean over its rounds of the seconds of what they send.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from paceline.files.shape import Amount, Count
 from paceline.planning.curve import Curves
-from paceline.planning.fits import Cubic, Floats, Optimum, Spline, optimum
+from paceline.planning.fits import Floats, Optimum, optimum
 from paceline.planning.timing import BatchSize, Nodes
 
 TELLING = 0.05
-"""So many accepted tokens per round are the least from which anything can be told."""
+"""Accepted tokens per round below which a prediction is not judged."""
 BOUNDS = 0.25, 4.0
 
 
@@ -36,7 +35,7 @@ class Point:
 
 @dataclass(frozen=True, kw_only=True)
 class Spot:
-    """What was told of a small size from the rounds of the largest, and what rounds of that size then brought."""
+    """Tokens per round predicted for a small size from the rounds of the largest, and those that it then brought."""
 
     nodes: Nodes
     foretold: Amount
@@ -44,28 +43,22 @@ class Spot:
 
     @property
     def ratio(self) -> float:
-        """Accepted tokens over those foretold, within `BOUNDS`; 1 where too few were foretold to tell."""
+        """Accepted tokens over predicted ones, within `BOUNDS`; 1 where too few were predicted."""
         if self.foretold - 1 < TELLING:
             return 1.0
         return min(max((self.found - 1) / (self.foretold - 1), BOUNDS[0]), BOUNDS[1])
 
 
 @dataclass(frozen=True, kw_only=True)
-class Choice:
-    """The best size for so many sequences, each about ``length`` long, and the curves that it comes from."""
+class Choice(Optimum):
+    """The best size for so many sequences, each about ``length`` long."""
 
     sequences: BatchSize
     length: Count
-    nodes: Nodes
     tokens_per_second: Amount
     """Expected of all sequences together, drafting included."""
     tokens_per_second_plain: Amount
     """Expected without drafts."""
-    fitted: Nodes
-    direct: Nodes
-    loss: float
-    seconds: Spline
-    tokens: Cubic
 
     @property
     def trusted(self) -> bool:
@@ -94,10 +87,6 @@ class Acceptance:
     emitted: Count
     choices: tuple[Choice, ...] = ()
 
-    def as_dict(self) -> dict[str, Any]:
-        """Plain data."""
-        return asdict(self)
-
     def seconds_draft(self, sizes: Sequence[int]) -> Floats:
         """Per round of one sequence."""
         known = sorted(self.drafting)
@@ -107,7 +96,7 @@ class Acceptance:
         return np.where(np.asarray(sizes) == 0, 0.0, found)
 
     def seconds(self, curves: Curves, sequences: int = 1, length: int = 0) -> Floats:
-        """Of a round at each of the points, drafting included."""
+        """Seconds of a round at each of the points, drafting included."""
         rounds = [
             float(shares @ curves.seconds(np.arange(len(shares)) + sequences, sequences, length))
             for shares in (_together(point.sent, sequences) for point in self.points)
@@ -126,19 +115,14 @@ class Acceptance:
         """The best size under these seconds."""
         seconds = self.seconds(curves, sequences, length)
         sizes, tokens = [point.nodes for point in self.points], [point.tokens for point in self.points]
-        found: Optimum = optimum(sizes, tokens, seconds.tolist())
+        found = optimum(sizes, tokens, seconds.tolist())
         speeds = self.speeds(curves, sequences, length)
         return Choice(
+            **vars(found),
             sequences=sequences,
             length=length,
-            nodes=found.nodes,
             tokens_per_second=sequences * float(speeds[found.nodes]),
             tokens_per_second_plain=sequences * float(speeds[0]),
-            fitted=found.fitted,
-            direct=found.direct,
-            loss=found.loss,
-            seconds=found.seconds,
-            tokens=found.tokens,
         )
 
 

@@ -26,7 +26,7 @@ from paceline.drafters.base import Budget, Drafter
 from paceline.planning.backoff import BEARABLE, BackOff, Running, Steady
 from paceline.planning.base import Cut, Draft, Outcome, Planner, Room, Why
 from paceline.planning.chances import Reliability, Trust
-from paceline.planning.choice import Choice, Machine, Weighed, along_paths, choose
+from paceline.planning.choice import ChosenNodes, RoundCosts, Weighed, along_paths, choose
 from paceline.planning.costs import Costs
 from paceline.planning.stored import find
 from paceline.planning.timing import Timing
@@ -42,12 +42,12 @@ at once are row counts that were never tried, and may take far longer than predi
 UNEXPECTED = 0.5
 """How much longer than expected a round can take, in plain rounds, and still be charged to its draft."""
 WIDER = 4
-"""How many nodes more are asked for than were recently worth sending."""
+"""Nodes that are asked for beyond those that were recently worth sending."""
 STRONG = (0.3, 1.0)
 """Values of a cheap draft, in tokens, between which it is judged apart whether the expensive part is worth its time."""
 
 
-class Pending(NamedTuple):
+class UndecidedDraft(NamedTuple):
     """A draft on which the text has not decided yet: how far it has followed, and up to which of its tokens."""
 
     tree: DraftTree
@@ -62,9 +62,9 @@ class RoundState:
     batch: int = 1
     """How many sequences are in it."""
     value: float = 0.0
-    """What its drafts are worth, in tokens, the time of probe nodes apart."""
+    """The value of its drafts, in tokens, the time of probe nodes apart."""
     offered: float = 0.0
-    """The same of the cheap parts by themselves, where expensive ones ran."""
+    """The value of the cheap parts by themselves, where expensive ones ran."""
     why: Why | None = None
     probed: bool = False
     """Whether probe nodes are scored."""
@@ -74,28 +74,28 @@ class RoundState:
 
 @dataclass(eq=False)
 class Knowledge:
-    """What is known of drafts and of time: of all texts, or of one that must not depend on any other."""
+    """A planner's knowledge of drafts and of time: from all texts, or from one that must not depend on any other."""
 
     costs: Costs
     live: bool
     reliability: Reliability = field(default_factory=Reliability)
     running: dict[int, Running] = field(default_factory=dict)
-    """By batch size."""
+    """Batch size -> the recent rate."""
     trust: Trust = field(default_factory=Trust)
     backoffs: dict[int, BackOff] = field(default_factory=dict)
     """The drafter's, by batch size: drafts that pay for one text may not for eight."""
     expensive: tuple[BackOff, ...] = field(default_factory=lambda: tuple(BackOff() for _ in range(len(STRONG) + 1)))
     """The expensive part's, by the class of the cheap draft beside it."""
     cheap_time: Steady = field(default_factory=Steady)
-    """What drafting takes without the expensive part."""
+    """Seconds of drafting without the expensive part."""
     whole_time: Steady = field(default_factory=Steady)
-    """What it takes with it."""
+    """Seconds of drafting with it."""
     reach: float = 8.0
-    """How many nodes were recently worth sending, at most."""
+    """The most nodes that were recently worth sending."""
     saved: float = BEARABLE
-    """How much time probe nodes may lose, in plain rounds; at first as much as a source may."""
+    """Time that probe nodes may lose, in plain rounds; at first as much as a source may."""
     round: RoundState = field(default_factory=RoundState)
-    pending: WeakKeyDictionary[Context, list[Pending]] = field(default_factory=WeakKeyDictionary)
+    pending: WeakKeyDictionary[Context, list[UndecidedDraft]] = field(default_factory=WeakKeyDictionary)
 
     @property
     def backoff(self) -> BackOff:
@@ -124,10 +124,10 @@ class Knowledge:
     def _odds(self, tree: DraftTree) -> Floats:
         return (self.reliability.levels if tree.drawn else self.reliability.odds)(tree, tree.depths())
 
-    def choose(self, drafts: Sequence[Weighed], length: int) -> Choice:
+    def choose(self, drafts: Sequence[Weighed], length: int) -> ChosenNodes:
         """The nodes worth scoring of drafts for texts of about this length."""
         batch = self.round.batch
-        machine = Machine(
+        machine = RoundCosts(
             seconds=partial(self.costs.seconds, sequences=batch, length=length),
             tried=self.costs.tried(sequences=batch, length=length),
             rate=self.rate,
@@ -154,12 +154,12 @@ class Knowledge:
         context = outcome.context
         waiting = self.pending.pop(context, [])
         if len(outcome.proposed):
-            waiting.append(Pending(outcome.proposed, ROOT, len(context) - len(outcome.tokens)))
+            waiting.append(UndecidedDraft(outcome.proposed, ROOT, len(context) - len(outcome.tokens)))
         left = []
         for tree, node, place in waiting:
             reached = self.reliability.learn(tree, node, context.tokens[place:].tolist())
             if reached is not None:
-                left.append(Pending(tree, reached, len(context)))
+                left.append(UndecidedDraft(tree, reached, len(context)))
         if left and context.finish is None:
             self.pending[context] = left
 
@@ -319,7 +319,7 @@ def _judge(known: Knowledge, why: Why, drafting: float, spared: float) -> None:
 
 
 _COSTS: WeakKeyDictionary[Target, dict[Want, Costs]] = WeakKeyDictionary()
-"""What is known of every target's rounds, by what is read in them: it holds for all methods and texts."""
+"""The costs of every target's rounds by what is read in them, for all methods and texts."""
 
 
 def costs_of(target: Target, want: Want) -> Costs:

@@ -7,15 +7,15 @@ from dataclasses import dataclass
 LONGEST = 128
 """Rounds that a source is left out at most: what was expensive once need not stay so."""
 STALL = 3.0
-"""Time is not believed to have grown more than so many times at once."""
+"""A new time counts as at most this many times the average before it: longer ones are stalls."""
 TRIED = 8
-"""For how many rounds a source is tried before it is judged."""
+"""Rounds for which a source is tried before it is judged."""
 BEARABLE = 0.3
-"""How many tokens it may cost before, if every round of it costs some."""
+"""Tokens that it may lose before that, if its rounds lose some on average."""
 RUN = 0.97
-"""What a round leaves of the weight of those before, in the running rate."""
+"""The weight that earlier rounds keep with each new one, in the running rate."""
 NOTED = 0.9
-"""The same for what drafting takes and brings."""
+"""The same for the seconds and the value of drafting."""
 
 
 @dataclass(eq=False)
@@ -56,10 +56,10 @@ class BackOff:
     left out for longer the more it lost."""
 
     value: float = 0.0
-    """Of a round with it, recently."""
+    """The recent value of a round with it, in tokens."""
     rounds: int = 0
     lost: float = 0.0
-    """By the rounds with it so far."""
+    """Tokens lost by the rounds with it so far."""
     left: int = 0
     """Rounds for which it is still left out."""
 

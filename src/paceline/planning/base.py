@@ -1,4 +1,4 @@
-"""What a planner is: it decides whether to draft, and how much.
+"""The base class of planners, which decide whether to draft, and how much.
 
 Before the forward of a round a planner is called twice. `plan` comes before anything is drafted, since a draft may cost
 more than it saves; `cut` chooses the nodes of the draft that are worth scoring. Between the two, `worth` decides
@@ -44,20 +44,20 @@ class Draft(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Why:
-    """What a planner expected of the part that it chose, and of sending nothing."""
+    """A planner's expectations of the part that it chose, and of sending nothing."""
 
     tokens: float
     """How many the round would emit."""
     seconds: float
     """How long it would take, the drafting apart."""
     seconds_plain: float
-    """The same of a round without a draft."""
+    """How long a round without a draft would take."""
     rate: float
     """Tokens per second that the time was valued at."""
     chance: float = 0.0
-    """Of the likeliest node to come true."""
+    """The likeliest node's chance to come true."""
     price: float = 0.0
-    """What the first row of a draft costs, in tokens: a first node less likely than this is not worth it."""
+    """The cost of a draft's first row, in tokens: a first node less likely than this is not worth it."""
 
 
 class Cut(NamedTuple):
@@ -69,18 +69,18 @@ class Cut(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class Outcome:
-    """What became of one sequence's round. Sequences of one forward are reviewed together and share its seconds."""
+    """The outcome of one sequence's round. Sequences of one forward are reviewed together and share its seconds."""
 
     context: Context
     proposed: DraftTree
     sent: DraftTree
     tokens: tuple[int, ...]
-    """What was emitted: the last of the text."""
+    """The emitted tokens, the last of the text."""
     seconds_draft: float
     seconds: float
     """All of the round but the drafting."""
     seconds_top: float = 0.0
-    """Of these, reading the most probable tokens for the drafter."""
+    """The part of `seconds` spent on reading the most probable tokens for the drafter."""
 
 
 class Planner:

@@ -7,7 +7,7 @@ size under the new curve is taken if it is better by more than `GAIN`. Every tri
 time until the next, so what trials cost is bounded.
 
 None of that happens under the rejection rule, where the text may depend on the size of drafts: there the stored size
-of a single text stands, whoever writes beside it.
+of a single text stands, whatever is written beside it.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ from paceline.targets.base import Target
 from paceline.targets.setup import setup_of
 
 WATCHED = 32
-"""So many rounds are looked at together."""
+"""Rounds that are judged together."""
 DRIFT = 1.2
-"""Rounds that take so many times as long as they should, or as short, are no chance."""
+"""Rounds whose median is off by this factor, in either direction, have drifted."""
 TRIED = 6
 """Rounds of each size in a trial."""
 GAIN = 0.03
-"""What another size must gain to be taken."""
+"""The share of throughput that another size must gain to be taken."""
 PATIENCE = 64, 4096
 """Rounds between trials, at first and at most."""
 AGAIN = 2048
@@ -94,11 +94,11 @@ class Calibrated(Planner):
 
     @staticmethod
     def _counts(key: Key, contexts: Sequence[Context]) -> bool:
-        """Whether such a round tells of the machine. Others take no part in a trial, which they could not end."""
+        """Whether such a round measures the machine. Others take no part in a trial, which they could not end."""
         return key[0] == len(contexts) and all(context.foreseeable for context in contexts)
 
     def _alone(self, room: Room) -> int:
-        """The stored size for a text that is written alone: who else writes beside it is no part of its text."""
+        """The stored size for a text that is written alone: other texts of the batch must not change this one."""
         return self._sizes[self._key([len(room.context)])]
 
     def review(self, outcomes: Sequence[Outcome]) -> None:
@@ -176,7 +176,7 @@ def calibrated(drafter: Drafter, target: Target) -> Calibrated:
 
 
 def identity(drafter: Drafter) -> tuple[str, list[Target]]:
-    """What measurements of a drafter are kept under: its spec, and the models that it drafts with."""
+    """The key of a drafter's measurements: its spec, and the models that it drafts with."""
     return drafter.spec or drafter.name, list(drafter.models)
 
 

@@ -1,9 +1,9 @@
-"""How far a source's scores can be trusted: of the nodes that it gave such a score at such a depth, how many came true.
+"""The chance of a draft node to come true, by its source, its depth and the score that the source gave it.
 
-A node counts once what stands before it came true: then the text says of it, and of its siblings, whether it came true
-as well, be it that they were scored or left out. So nothing need be sent to learn. Where little was seen, the claim
-itself counts, less what this source's claims have been wrong by in general; a source that is always wrong is found out
-in a few rounds, whatever it claims.
+A node counts once all nodes before it came true: then the text shows whether it did, and its siblings, whether they
+were scored or left out. So nothing need be sent to learn. Where few nodes were seen, the source's own probability
+counts, corrected by how far its probabilities have been off in general. So a source that is always wrong is noticed
+within a few rounds, whatever it claims.
 """
 
 from __future__ import annotations
@@ -19,39 +19,39 @@ Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
 EDGES = np.log([0.01, 0.03, 0.06, 0.1, 0.17, 0.25, 0.35, 0.45, 0.55, 0.65, 0.75, 0.85, 0.92, 0.97, 0.99])
-"""Between which log-probabilities scores count as equal."""
+"""Log-probabilities between two of which scores count as equal."""
 DEPTHS = (1, 2, 3, 5)
-"""Depths from which on another class begins."""
+"""Depths at which a class begins."""
 MEMORY = 0.99
-"""What every new node of a class leaves of the weight of those before."""
+"""The weight that earlier nodes of a class keep with each new one."""
 PRIOR = 4.0
-"""How many nodes the claim counts as."""
+"""Nodes that the source's own probability counts as."""
 LEAST, MOST = 1e-4, 0.98
 """No node is impossible, and none is certain: so a child is always less likely than its parent."""
 
 TRUSTING = 4.0
-"""As how many tokens that were promised and came a new planner's good faith counts."""
+"""Tokens, promised and come true, that a new planner begins with."""
 FORGOTTEN = 0.98
-"""What a round leaves of the weight of those before, in what was promised and what came."""
+"""The weight that earlier rounds keep with each new one, in promised tokens and those that came true."""
 
 _CLASSES = np.searchsorted(DEPTHS, np.arange(1, 65), side="right") - 1
 
 
 class Trust:
-    """What chosen nodes bring of what they promise. Chosen are those that look best, and among many doubtful ones some
-    look better than they are: the more of them, the less is known and the more there is to choose from."""
+    """The share of promised tokens that chosen nodes bring. Chosen are those that look best, and among many doubtful
+    ones some look better than they are: the more of them, the less is known and the more there is to choose from."""
 
     def __init__(self) -> None:
         self._promised = self._came = TRUSTING
 
     @property
     def share(self) -> float:
-        """Of a promise, at most all of it."""
+        """The share of a promise that is believed, at most all of it."""
         return min(1.0, self._came / self._promised)
 
     def learn(self, expected: float, came: float) -> None:
         """A draft was expected to bring so many tokens, at this share, and brought so many. Rounds without one count,
-        too: who is trusted too little to be sent is given another chance in time."""
+        too: drafts that are trusted too little to be sent get another chance in time."""
         promised = expected / self.share
         self._promised += (1 - FORGOTTEN) * (TRUSTING - self._promised) + promised
         self._came += (1 - FORGOTTEN) * (TRUSTING - self._came) + came
@@ -67,7 +67,7 @@ class Reliability:
         self._claimed, self._came = np.zeros(shape[:1]), np.zeros(shape[:1])
 
     def odds(self, tree: DraftTree, depths: Ints) -> Floats:
-        """Of every node, how likely it comes true if its parent does."""
+        """Every node's chance to come true if its parent does."""
         where = self._classes(tree, depths)
         source = where[0]
         claims = np.exp(tree.scores) * (self._came[source] + 1.0) / (self._claimed[source] + 1.0)
@@ -76,7 +76,7 @@ class Reliability:
         return odds
 
     def levels(self, tree: DraftTree, depths: Ints) -> Floats:
-        """The same by source and depth alone, for nodes whose value may not decide on their fate."""
+        """The same chances by source and depth alone, for sampled nodes, which may not be cut by their value."""
         source, depth, _ = self._classes(tree, depths)
         seen, true = self._seen.sum(axis=2), self._true.sum(axis=2)
         odds: Floats = np.clip((true[source, depth] + 1.0) / (seen[source, depth] + 2.0), LEAST, MOST)

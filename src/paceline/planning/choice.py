@@ -24,8 +24,8 @@ from paceline.planning.base import Why
 from paceline.tree import EMPTY, ROOT, Bools, DraftTree, Floats
 
 FEW, WIDENING = 8, 2
-"""So many rows are tried at once, and so many times as many as were tried before, those of probes apart: a step too far
-is no disaster then."""
+"""A round may score this many rows, or this many times as many as were tried before, probes apart: so a step too far
+costs little."""
 
 
 class Weighed(NamedTuple):
@@ -46,7 +46,7 @@ class Weighed(NamedTuple):
         return self.paths if self.held is None else np.where(self.held, 0.0, self.paths)
 
     def bare(self) -> Weighed:
-        """The same without probes and whatever hangs from them."""
+        """The draft without probes and the nodes below them."""
         probes = self.tree.probes
         if probes is None:
             return self
@@ -75,8 +75,8 @@ def along_paths(tree: DraftTree, odds: Floats) -> Floats:
     return np.array(paths)
 
 
-class Machine(NamedTuple):
-    """What time costs in this round."""
+class RoundCosts(NamedTuple):
+    """The costs of time in this round."""
 
     seconds: Callable[[int], Floats]
     """The most rows -> seconds of a round of 0 .. so many rows."""
@@ -90,7 +90,7 @@ class Machine(NamedTuple):
     """How much of what chosen nodes promise comes true."""
 
 
-class Choice(NamedTuple):
+class ChosenNodes(NamedTuple):
     """The nodes of each draft that are worth scoring, what they are worth beyond their time (in tokens), and why."""
 
     nodes: list[Bools]
@@ -98,7 +98,7 @@ class Choice(NamedTuple):
     why: Why
 
 
-def choose(drafts: Sequence[Weighed], machine: Machine) -> Choice:
+def choose(drafts: Sequence[Weighed], machine: RoundCosts) -> ChosenNodes:
     """The best part of drafts that are scored together."""
     held = sum(0 if one.held is None else int(one.held.sum()) for one in drafts)
     chances = np.concatenate([one.free for one in drafts])
@@ -126,4 +126,4 @@ def choose(drafts: Sequence[Weighed], machine: Machine) -> Choice:
         chance=float(gains[1]) if len(order) else 0.0,
         price=rate * float(seconds[min(first + 1, len(seconds) - 1)] - plain),
     )
-    return Choice(chosen, float(values[count]), why)
+    return ChosenNodes(chosen, float(values[count]), why)

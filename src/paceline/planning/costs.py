@@ -1,11 +1,11 @@
-"""Seconds of a round by the rows it scores: from earlier measurements, and from what is seen while texts are written.
+"""Seconds of a round by the rows it scores: from earlier measurements, and from the rounds of texts being written.
 
-What a forward of n rows takes has steps and knees that no formula foresees, and all of it moves together: with the heat
-of the machine, and with whatever else it does. So a round is taken apart into the machine's *pace*, which follows
-the last few rounds, and the *weight* of its size, which is learnt slowly from how rounds of that size differ from the
-others at the pace of their time. Weights are made to rise with the rows, sizes that say otherwise being pooled, with
-straight lines between. Sizes that were not tried, or not for long, are assumed to be cheap, the more so the less is
-known of them: a planner then tries them and learns, while one that believes a stall of long ago never finds out.
+The seconds of a forward rise with its rows in steps that no formula predicts. All sizes get slower or faster together,
+when the machine heats up or does other work. So the logarithm of a round's seconds has two parts: the machine's *pace*,
+which follows the last few rounds, and the *weight* of the round's size, which is learnt slowly from how rounds of that
+size differ from others at the same pace. Weights rise with the rows: neighbouring sizes that fall are pooled, and
+between sizes there are straight lines. A size that was not tried, or not recently, is assumed to be cheap, the more so
+the less is known of it. The planner then tries it and learns; if it believed an old stall it would never find out.
 """
 
 from __future__ import annotations
@@ -23,21 +23,21 @@ Floats = NDArray[np.float64]
 
 EDGES = (1, 2, 3, 4, 5, 6, 8, 10, 12, 16, 20, 24, 32, 40, 48, 64, 80, 96, 128, 192, 256, 384, 512, 1024, 2048)
 """The most rows of each size: close together where sizes are chosen from and rounds are many. Machines do rows by
-eights and sixteens, so it is behind those numbers that a round takes a step."""
+eights and sixteens, so a round takes a step behind those numbers."""
 TRUSTED = 2
 """So many rounds of a size must have been seen: the first of a shape often pays for preparing it."""
 MEASURED = 30
-"""As how many rounds a size counts that was measured on purpose."""
+"""A size that was measured on purpose counts as so many rounds."""
 MOST = 30
 """More rounds of a size make it no surer: it may change."""
 PACE = 0.25
-"""How much of a round's surprise is put down to the machine's pace."""
+"""The share of a round's surprise that counts as a change of the machine's pace."""
 SWING = math.log(1.5)
-"""No round says more than this: it may have been held up."""
+"""The most that one round changes: it may have been held up."""
 UNTRIED = 0.01
-"""What one more row is assumed to take where nothing is known, as a share of a plain round."""
+"""Seconds that one more row is assumed to take where nothing is known, as a share of a plain round."""
 DOUBT = 1.0
-"""As how many rounds that assumption counts."""
+"""Rounds that this assumption counts as."""
 AGING = 200
 """After so many rounds of other sizes, a size's own count for a third of what they did."""
 SHORT = 1024
@@ -45,7 +45,7 @@ SHORT = 1024
 
 
 @dataclass(eq=False)
-class Size:
+class SizeClass:
     """Rounds of about as many rows: their weight is the logarithm of their seconds at a pace of 0."""
 
     rows: float = 0.0
@@ -65,13 +65,12 @@ class Size:
             self.weight += share * min(SWING, max(-SWING, weight - self.weight))
 
 
-Curve = dict[int, Size]
-"""Size -> its rounds: of one company and one length of text."""
+Curve = dict[int, SizeClass]
+"""Size -> its rounds, of one batch size and one length of text."""
 
 
 class Costs:
-    """The cost of rounds on one target. `frozen` ones stay what they are: a text that is planned by them can be
-    written again."""
+    """The cost of rounds on one target. `frozen` ones never change: a text that is planned by them can be repeated."""
 
     def __init__(self, timings: Iterable[Timing] = ()) -> None:
         self._curves: dict[tuple[int, int], Curve] = {}
@@ -88,7 +87,7 @@ class Costs:
         return any(map(_known, self._curves.values()))
 
     def frozen(self) -> Costs:
-        """What was known at first, or, where nothing was, rounds that take one second and grow by the row."""
+        """The costs as they were at first; where nothing was known, a second a round and a little more for each row."""
         return Costs(self._timings or (Timing(rows=1, seconds=1.0), Timing(rows=64, seconds=1.0 + 64 * UNTRIED)))
 
     def seconds(self, most: int, *, sequences: int = 1, length: int = 0) -> Floats:
@@ -116,29 +115,29 @@ class Costs:
         self._now += 1
         size.last = self._now
 
-    def _believed(self, size: Size, known: Sequence[Size]) -> Size:
+    def _believed(self, size: SizeClass, known: Sequence[SizeClass]) -> SizeClass:
         """A size, less what it may be wrong by."""
         plain = min(known, key=lambda size: size.rows)
         sure = size.rounds * math.exp((size.last - self._now) / AGING)
         guessed = plain.weight + math.log1p(UNTRIED * (size.rows - plain.rows))
         weight = (size.weight * sure + guessed * DOUBT) / (sure + DOUBT)
-        return Size(size.rows, min(size.weight, weight), size.rounds)
+        return SizeClass(size.rows, min(size.weight, weight), size.rounds)
 
-    def _size(self, timing: Timing) -> Size:
+    def _size(self, timing: Timing) -> SizeClass:
         curve = self._curves.setdefault(_key(timing.sequences, timing.length), {})
-        return curve.setdefault(size_of(timing.rows), Size())
+        return curve.setdefault(size_of(timing.rows), SizeClass())
 
     def _nearest(self, key: tuple[int, int]) -> Curve:
-        """The curve of this company and length, or of the company and length that are most alike."""
+        """The curve of this batch size and length, or of those most like them."""
         own = self._curves.get(key)
         if own is not None and _known(own):
             return own
         known = [(_distance(key, other), other) for other, curve in self._curves.items() if _known(curve)]
-        assert known, "nobody asks before anything was measured"
+        assert known, "costs are read once something was measured"
         return self._curves[min(known)[1]]
 
 
-def _trusted(size: Size) -> bool:
+def _trusted(size: SizeClass) -> bool:
     return size.rounds >= TRUSTED
 
 
@@ -146,7 +145,7 @@ def _known(curve: Curve) -> bool:
     return any(map(_trusted, curve.values()))
 
 
-def _rising(sizes: Sequence[Size]) -> tuple[list[float], list[float]]:
+def _rising(sizes: Sequence[SizeClass]) -> tuple[list[float], list[float]]:
     """Rows and seconds that rise with them: neighbours that fall are pooled, each by how often it was seen."""
     pools: list[tuple[float, int, list[float]]] = []
     for size in sorted(sizes, key=lambda size: size.rows):

@@ -26,8 +26,8 @@ class Reading(NamedTuple):
 
 
 class Curves:
-    """A curve for every company and length of text that was measured: straight lines between the measured sizes, and
-    beyond the largest one the last line goes on."""
+    """A curve for every batch size and length of text that was measured: straight lines between the measured row
+    counts, and beyond the largest one the last line goes on."""
 
     def __init__(self, timings: Iterable[Timing]) -> None:
         found: dict[tuple[int, int], dict[int, float]] = {}
@@ -54,7 +54,7 @@ class Curves:
         return sorted(self._curves)
 
     def nearest(self, sequences: int, length: int) -> tuple[int, int]:
-        """What was measured that is most like this: the company counts before the length."""
+        """The measured batch size and length most like these: the batch size counts before the length."""
 
         def apart(key: tuple[int, int]) -> tuple[float, float]:
             return abs(math.log(key[0] / sequences)), abs(math.log((key[1] + 1) / (length + 1)))
@@ -62,7 +62,7 @@ class Curves:
         return min(self._curves, key=apart)
 
     def seconds(self, rows: NDArray[np.integer] | Floats, sequences: int = 1, length: int = 0) -> Floats:
-        """Of rounds of so many rows in all."""
+        """Seconds of rounds of so many rows in all."""
         sizes, seconds = self._curves[self.nearest(sequences, length)]
         wanted = np.asarray(rows, np.float64)
         found: Floats = np.interp(wanted, sizes, seconds)

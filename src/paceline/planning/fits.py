@@ -2,10 +2,9 @@
 
 UniSpec (its Table 14) fits the seconds of a round by a B-spline of degree 2 with 8 knots and the tokens of a round by a
 cubic, both by least squares, and finds the best draft size g* = argmax tokens(g) / seconds(g) by differential
-evolution. Fits smooth noise away; they also smooth away what is there: a forward gets dearer in steps, and tokens
-rise steeply over the first few nodes and hardly any more, which no cubic does. So the paper's size is taken as long as
-the points do not speak against it; where they say that it would lose more than `DOUBT`, or be slower than the smallest
-size, the best size of the points is.
+evolution. Fits smooth noise away, and real features with it: a forward gets more expensive in steps, and tokens rise
+steeply over the first few nodes and hardly any more, which no cubic does. So the paper's size is taken unless by the
+points it would lose more than `DOUBT` or be slower than the smallest size; then the best size of the points is taken.
 """
 
 from __future__ import annotations
@@ -17,17 +16,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from paceline.errors import InputError
+from paceline.planning.timing import Nodes
 
 Floats = NDArray[np.float64]
 Curve = Callable[[Floats], Floats]
 
 DEGREE, KNOTS, POWER = 2, 8, 3
 SEED, ROUNDS, TOLERANCE = 42, 1000, 1e-6
-"""Of the search, as the paper has them."""
+"""Settings of the search, as the paper has them."""
 DOUBT = 0.02
 """The share of the best throughput among the points that the fitted curves' choice may miss."""
 LEAST = 1e-9
-"""Seconds are more than nothing, whatever a fit says."""
+"""Seconds are at least this, whatever a fit says."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -82,12 +82,6 @@ def cubic(sizes: Sequence[float], values: Sequence[float]) -> Cubic:
     return Cubic(coefficients=tuple(found.tolist()), scale=scale)
 
 
-def points(sizes: Sequence[float], values: Sequence[float]) -> Curve:
-    """Straight lines from point to point."""
-    x, y = np.asarray(sizes, np.float64), np.asarray(values, np.float64)
-    return lambda wanted: np.interp(wanted, x, y)
-
-
 def best_size(tokens: Curve, seconds: Curve, least: int, most: int) -> int:
     """The whole number of nodes with the most tokens per second: searched among all numbers as the paper does, then
     held against its neighbours."""
@@ -110,29 +104,15 @@ def best_size(tokens: Curve, seconds: Curve, least: int, most: int) -> int:
     return int(near[int(np.argmax(speed(near.astype(np.float64))))])
 
 
-def left_out(sizes: Sequence[float], values: Sequence[float], fit: Callable[..., Curve]) -> float:
-    """How far a form misses points that it was not fitted to, each in turn but the first and the last: the median of
-    the shares that it is off by. Not a number where there are too few points to leave one out."""
-    x, y = np.asarray(sizes, np.float64), np.asarray(values, np.float64)
-    if len(x) < DEGREE + 3:
-        return float("nan")
-    misses = []
-    for place in range(1, len(x) - 1):
-        others = np.arange(len(x)) != place
-        told = fit(x[others].tolist(), y[others].tolist())(x[place : place + 1])[0]
-        misses.append(abs(float(told) / float(y[place]) - 1))
-    return float(np.median(misses))
-
-
 @dataclass(frozen=True, kw_only=True)
 class Optimum:
     """The best size under both kinds of curves, and which of the two was believed."""
 
-    nodes: int
-    fitted: int
-    """What the paper's curves say."""
-    direct: int
-    """What the points say."""
+    nodes: Nodes
+    fitted: Nodes
+    """By the paper's curves."""
+    direct: Nodes
+    """By the points."""
     seconds: Spline
     tokens: Cubic
     loss: float
@@ -143,10 +123,10 @@ def optimum(sizes: Sequence[int], tokens: Sequence[float], seconds: Sequence[flo
     """The best number of nodes among those between the smallest and the largest size; sizes ascend."""
     x = [float(size) for size in sizes]
     fitted_seconds, fitted_tokens = spline(x, seconds), cubic(x, tokens)
-    known_tokens, known_seconds = points(x, tokens), points(x, seconds)
+
     fitted = best_size(fitted_tokens, fitted_seconds, sizes[0], sizes[-1])
     whole = np.arange(sizes[0], sizes[-1] + 1, dtype=np.float64)
-    speeds = known_tokens(whole) / np.maximum(known_seconds(whole), LEAST)
+    speeds = np.interp(whole, x, tokens) / np.maximum(np.interp(whole, x, seconds), LEAST)
     direct = sizes[0] + int(np.argmax(speeds))
     loss = 1 - float(speeds[fitted - sizes[0]] / speeds.max())
     trusted = loss <= DOUBT and speeds[fitted - sizes[0]] >= speeds[0]

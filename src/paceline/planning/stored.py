@@ -1,8 +1,8 @@
-"""Profiles on disk: what was measured once for a model on a machine, found again by whoever plans drafts.
+"""Profiles on disk: what was measured once for a model on a machine, and is read by the planners.
 
 A file is named by the digest of its `Setup`, so a model has one for each type, device and number of threads. It is
 written whole or not at all. One that cannot be read, or that other versions of the libraries measured, counts as absent
-and says so once; measuring anew replaces it.
+with a warning; measuring anew replaces it.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Unreadable(DamagedFile):
 
 @dataclass(frozen=True, kw_only=True)
 class Profile:
-    """What is known of a model on a machine."""
+    """The measurements of a model on a machine."""
 
     setup: Setup
     timings: tuple[Timing, ...]
@@ -52,15 +52,7 @@ class Profile:
 
     def as_dict(self) -> dict[str, Any]:
         """Plain data, of which `load` makes the same again."""
-        return {
-            "format": FORMAT,
-            "setup": asdict(self.setup),
-            "when": self.when,
-            "versions": dict(self.versions),
-            "timings": [asdict(timing) for timing in self.timings],
-            "readings": [list(reading) for reading in self.readings],
-            "methods": [method.as_dict() for method in self.methods],
-        }
+        return {"format": FORMAT, **asdict(self)}
 
     def timings_with(self, top: int) -> tuple[Timing, ...]:
         """Rounds after which the ``top`` best tokens of every row are read."""
@@ -83,18 +75,18 @@ class Profile:
                 raise InputError(f"{method.method} lacks sizes for some of what was timed")
 
     def method(self, spec: str, draft: str = "") -> Acceptance | None:
-        """What was measured of a method with this draft model."""
+        """The measurements of a method with this draft model."""
         known = (one for one in self.methods if (one.method, one.draft) == (spec, draft))
         return next(known, None)
 
     def with_methods(self, methods: tuple[Acceptance, ...]) -> Profile:
-        """The same with these in place of what it knew of them."""
+        """The profile with these methods added, or in place of what it had of them."""
         new = {(one.method, one.draft) for one in methods}
         return replace(self, methods=(*(m for m in self.methods if (m.method, m.draft) not in new), *methods))
 
 
 def path_of(setup: Setup) -> Path:
-    """Where the profile of a setup is kept, if there is one. ValueError for a user who has no place for it."""
+    """The path of a setup's profile, whether there is one or not. InputError where no cache directory is known."""
     if (place := cache_folder()) is None:
         raise InputError(f"this user has no home folder to keep profiles in; name a folder with ${CACHE}")
     name = re.sub(r"[^\w.+-]+", "-", setup.model.rsplit("/", 1)[-1]).strip("-.")[:40]
@@ -102,7 +94,7 @@ def path_of(setup: Setup) -> Path:
 
 
 def find(setup: Setup) -> Profile | None:
-    """What is known of this setup. What cannot be used is told on standard error and left where it is."""
+    """The profile of this setup, if any. A file that cannot be used gives a warning and stays where it is."""
     try:
         return load(setup)
     except Unreadable as why:
@@ -111,7 +103,7 @@ def find(setup: Setup) -> Profile | None:
 
 
 def load(setup: Setup) -> Profile | None:
-    """What is known of this setup; `Unreadable` where there is a file that cannot be used."""
+    """The profile of this setup, if any; `Unreadable` where there is a file that cannot be used."""
     path = _kept(setup)
     if path is None:
         return None
@@ -136,14 +128,9 @@ def load(setup: Setup) -> Profile | None:
     return profile
 
 
-def save(profile: Profile) -> Path:
-    """Write a profile in place of the one that was there, all of it or nothing."""
-    return update(profile.setup, lambda _: profile)[1]
-
-
 def update(setup: Setup, change: Callable[[Profile | None], Profile]) -> tuple[Profile, Path]:
-    """Write what ``change`` makes of the profile that is there by now. Others who update it wait meanwhile, so that
-    nothing of what they measured is lost; a profile that cannot be used counts as none."""
+    """Write what ``change`` makes of the stored profile. Other processes that update it wait meanwhile, so that nothing
+    they measured is lost; a profile that cannot be used counts as none."""
     path = path_of(setup)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)

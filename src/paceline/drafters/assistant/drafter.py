@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from paceline.context import Context
-from paceline.drafters.assistant.growth import Growth, Reading, Shape
+from paceline.drafters.assistant.growth import AssistantState, DraftShape, Growth
 from paceline.drafters.assistant.model import DraftModel, Loaded
 from paceline.drafters.base import Ask, Drafter, Seen
 from paceline.drafters.noise import wants_noise
@@ -61,7 +61,7 @@ class Assistant(Drafter):
                 raise InputError(f"option {name!r} of method 'assistant' is at least 1, not {value}")
         if not 0 <= confidence < 1:
             raise InputError(f"option 'confidence' of method 'assistant' is from 0 to below 1, not {confidence}")
-        self.shape = Shape(
+        self.shape = DraftShape(
             beams=beams, top=top, length=length, confidence=confidence, shared=wants_noise(self.name, noise)
         )
         self.nodes = (length or LEVELS) * max(beams, top)
@@ -72,7 +72,7 @@ class Assistant(Drafter):
             raise InputError(f"the draft model is loaded already; its type cannot be made {dtype}")
         self._vocab_size: int | None = None
         self._spare: Rows | None = None
-        self._readings: list[Reading] = []
+        self._readings: list[AssistantState] = []
         self._tray = Tray(self._put_away)
         """Held while rows move: a new text copies rows of the others."""
 
@@ -102,7 +102,7 @@ class Assistant(Drafter):
         assert self._loaded is not None, "a draft model is loaded by `fit`"
         return self._loaded.target
 
-    def open(self, context: Context) -> Reading:
+    def open(self, context: Context) -> AssistantState:
         """Begin with the rows of the last text, or a copy of another text's, as far as they hold the prompt."""
         with self._tray.held():
             rows, self._spare = self._spare, None
@@ -116,17 +116,17 @@ class Assistant(Drafter):
                     rows.adopt(best, best.common_prefix(prompt))
                 rows.rewind(rows.common_prefix(prompt))
                 outlook = Outlook(context.sampling, context.prompt_length)
-                reading = Reading(context, rows, outlook, self._vocab_size)
+                reading = AssistantState(context, rows, outlook, self._vocab_size)
             except BaseException:
                 rows.close()
                 raise
             self._readings.append(reading)
         return reading
 
-    def close(self, state: Reading) -> None:
+    def close(self, state: AssistantState) -> None:
         self._tray.give(state)
 
-    def _put_away(self, reading: Reading) -> None:
+    def _put_away(self, reading: AssistantState) -> None:
         """Keep the rows of the text that was closed last."""
         self._readings.remove(reading)
         old, self._spare = self._spare, reading.rows
@@ -153,7 +153,7 @@ class Assistant(Drafter):
         return [growth.tree(self.name) for growth in growths]
 
     def _growth(self, ask: Ask) -> Growth:
-        reading: Reading = ask.state
+        reading: AssistantState = ask.state
         length = len(reading.context)
         reach = self.model.reach(length - 1)
         shape = self.shape if reach.trees else self.shape.chained
@@ -166,13 +166,13 @@ class Assistant(Drafter):
             reading.catch_up()
         return Growth(reading, shape, ask.budget.nodes, depth if depth > 0 and self._can_read(reading) else 0)
 
-    def _can_read(self, reading: Reading) -> bool:
+    def _can_read(self, reading: AssistantState) -> bool:
         """Whether the text fits into the draft model's context, and the draft model has all its new tokens."""
         limit = self.model.context_length
         fits = limit is None or len(reading.context) <= limit
         return fits and int(reading.unread.max()) < self.model.vocab_size
 
-    def _read_piece(self, readings: Sequence[Reading]) -> bool:
+    def _read_piece(self, readings: Sequence[AssistantState]) -> bool:
         """Read a piece of every long unread text, but not its last token. False where there was none."""
         behind = [reading for reading in readings if len(reading.unread) > IN_PASSING]
         requests = []

@@ -22,7 +22,7 @@ NO_ROWS: Ints = np.empty(0, np.int64)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Shape:
+class DraftShape:
     """The shape of a draft: ``beams`` nodes of every level go on, each into its ``top`` likeliest tokens.
 
     ``length`` bounds its depth. A path with a probability below ``confidence`` ends. With ``shared`` noise candidates
@@ -40,13 +40,13 @@ class Shape:
         return self.length or -(-nodes // max(self.beams, self.top))
 
     @property
-    def chained(self) -> Shape:
+    def chained(self) -> DraftShape:
         """The same for a model that cannot read siblings: one node of every level goes on."""
         return replace(self, beams=1, top=max(self.top, self.beams))
 
 
 @dataclass(eq=False)
-class Reading:
+class AssistantState:
     """One sequence, as far as the draft model has read it."""
 
     context: Context
@@ -55,7 +55,7 @@ class Reading:
     vocab_size: int | None = None
     """The number of ids of the target, if it is known."""
     parents: Ints = field(default_factory=lambda: NO_ROWS)
-    """Of the tentative rows: those of the last draft."""
+    """Parents of the tentative rows, which are those of the last draft."""
 
     def catch_up(self) -> None:
         """Keep the rows of the last draft that became text; drop the others."""
@@ -72,7 +72,7 @@ class Reading:
 
     @property
     def unread(self) -> Ints:
-        """The end of the text without rows: at least the last token, whose row says what comes next."""
+        """The end of the text without rows: at least the last token, whose row predicts the next one."""
         return self.context.tokens[self.rows.committed :]
 
     def read(self, count: int) -> None:
@@ -83,7 +83,7 @@ class Reading:
 class Growth:
     """A draft of ``depth`` levels at most: score its `request` and `grow` by the scores, until it is `done`."""
 
-    def __init__(self, reading: Reading, shape: Shape, nodes: int, depth: int) -> None:
+    def __init__(self, reading: AssistantState, shape: DraftShape, nodes: int, depth: int) -> None:
         self._reading, self._shape = reading, shape
         self._nodes, self._depth = nodes, depth
         context = reading.context

@@ -1,8 +1,8 @@
 """DuckDB, which counts within the memory it is given and writes the rest to disk.
 
 Lines come as a stream that is read once. Statements run in a thread of their own, so that Ctrl-C reaches the main
-thread at once. That thread lives as long as the engine, which waits for its end before it closes the connection: DuckDB
-refuses to close one that still runs a statement, and Ctrl-C may come at any line of the main thread.
+thread at once. That thread lives as long as the database, which waits for its end before it closes the connection:
+DuckDB refuses to close one that still runs a statement, and Ctrl-C may come at any line of the main thread.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ UNITS = {"B": 1} | {
     prefix + unit: base**power for power, prefix in enumerate("KMGT", 1) for unit, base in (("B", 1000), ("IB", 1024))
 }
 FULL = ("max_temp_directory_size", "No space left", "quota exceeded", "File too large")
-"""What DuckDB says when the disk, or a user's share of it, is full."""
+"""Parts of DuckDB's messages where the disk, or a user's share of it, is full."""
 AGAIN = 0.05
 """Seconds between two looks while waiting: for Ctrl-C, and to interrupt again, for DuckDB ignores an interruption
 between two statements."""
@@ -40,7 +40,7 @@ class Stopped(Exception):
     """Raised into the stream of lines when the count is given up."""
 
 
-class Engine(AbstractContextManager["Engine"]):
+class Database(AbstractContextManager["Database"]):
     """One connection with its limits, and a folder on disk that is removed with it."""
 
     def __init__(self, memory: str, threads: int | None, folder: Path | None) -> None:
@@ -57,7 +57,7 @@ class Engine(AbstractContextManager["Engine"]):
             raise InputError(f"{folder} can't hold what counting spills ({error.strerror}); name a folder") from None
         config: dict[str, Any] = {
             "memory_limit": f"{self.memory}B",
-            "temp_directory": str(self._place / "engine"),
+            "temp_directory": str(self._place / "database"),
             "preserve_insertion_order": False,
             "threads": threads or cores(),
         }
@@ -103,7 +103,7 @@ class Engine(AbstractContextManager["Engine"]):
         self._in_worker(lambda: self._connection.execute(statement))
 
     def write(self, statement: str, name: str, rows_together: int = 1 << 17) -> None:
-        """Write the answer into a file of the engine's folder."""
+        """Write the answer into a file of the database's folder."""
         said = f"FORMAT parquet, COMPRESSION snappy, ROW_GROUP_SIZE {rows_together}"
         self.run(f"COPY ({statement}) TO {quoted(str(self._place / name))} ({said})")
 
