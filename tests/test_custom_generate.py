@@ -630,6 +630,15 @@ def test_a_generation_that_fails_leaves_nothing_behind(
     assert generate(model.eval(), one(), custom_generate=custom_generate(drafter)).shape == (1, LENGTH + 24)
 
 
+def test_an_interrupt_closes_every_row_of_a_batch() -> None:
+    drafter = Watched(Lookup())
+    with pytest.raises(KeyboardInterrupt):
+        generate(
+            llama(), batch(), logits_processor=[Failing(KeyboardInterrupt)], custom_generate=custom_generate(drafter)
+        )
+    assert drafter.opened == drafter.closed == 3
+
+
 # --- refused in a sentence ----------------------------------------------------------------------------------
 
 
@@ -854,3 +863,25 @@ def test_inference_mode_does_not_last(draft: bool) -> None:
     with torch.inference_mode():
         assert written(model, one(), custom_generate=ours) == expected
     assert written(model, one(), custom_generate=ours) == expected
+
+
+def test_a_setting_that_did_nothing_would_be_seen() -> None:
+    """Each of the settings above changes the text of the batch, but for those that must not."""
+    ends = ends_at_different_places(llama(), batch())
+    without = generate(llama(), batch(), eos_token_id=ends, pad_token_id=0).tolist()
+    idle = {
+        name
+        for name, settings in SETTINGS.items()
+        if generate(llama(), batch(), eos_token_id=ends, pad_token_id=0, **settings).tolist() == without
+    }
+    assert idle <= {"forced_eos_token_id", "remove_invalid_values", "use_cache"}
+
+
+def test_a_drafter_is_fitted_again_to_a_model_that_was_changed(monkeypatch: pytest.MonkeyPatch) -> None:
+    fitted: list[int] = []
+    monkeypatch.setattr(Lookup, "fit", lambda _, target, vocabulary=None: fitted.append(target.vocab_size))
+    model, ours = build("llama"), custom_generate("lookup")
+    for size in (VOCAB, VOCAB, VOCAB + 8):
+        model.resize_token_embeddings(size, mean_resizing=False)
+        generate(model, one(), custom_generate=ours)
+    assert fitted == [VOCAB, VOCAB + 8]

@@ -211,3 +211,8 @@ def test_the_demo_claims_only_what_it_saw() -> None:
     assert demo._moral(part(12, 1)).startswith("Drafts save hardly any rounds here")
     assert "one pass, so how steady the speeds are is not known" in list(demo._notes(part(4, 1)))
     assert "medians of 2 passes, methods taking turns" in list(demo._notes(part(4, 2)))
+
+
+def test_a_loop_is_seen() -> None:
+    assert seen((written([1, 2] * 40), written([]))).repetition > 0.9
+    assert seen((written(list(range(80))), written([]))).repetition == 0

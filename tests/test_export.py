@@ -205,6 +205,19 @@ def test_the_python_that_is_printed_runs_and_writes_the_same(
         )
 
 
+def test_a_lookup_there_is_as_long_as_it_says(lm: paceline.LanguageModel) -> None:
+    model, rows = ordinary(lm.target), list[int]()
+
+    def saw(_: torch.nn.Module, __: Any, given: dict[str, Any]) -> None:
+        rows.append(given["input_ids"].shape[1])
+
+    model.register_forward_pre_hook(saw, with_kwargs=True)
+    ids = torch.from_numpy(lm.encode("one two three four five six " * 6))[None]
+    generate: Any = model.generate
+    generate(ids, max_new_tokens=20, do_sample=False, **asked("transformers", "lookup", tokens=4).settings)
+    assert max(rows[1:]) == 4 + 1
+
+
 # --- the command --------------------------------------------------------------------------------------------
 
 

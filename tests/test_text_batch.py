@@ -74,6 +74,19 @@ def test_texts_are_those_written_one_after_the_other(at_once: int) -> None:
     assert finished == [(number, 15) for number in range(1, 16)]
 
 
+def test_so_are_those_of_the_bundled_models() -> None:
+    prompts = ["The old house", "Stary dom stał na końcu drogi, a", "Старий дім", "The old house stood, and then"]
+    for settings in (
+        {"temperature": 0.8, "seed": 1, "method": "lookup"},
+        {"temperature": 0.8, "draft_model": "pocket-draft", "method": "assistant"},
+    ):
+        how: dict[str, Any] = {"max_new_tokens": 12, "planner": "fixed:4"} | settings
+        together = pocket().generate_batch(prompts, n=2, at_once=5, **how)
+        assert [[told(t) for t in texts] for texts in together] == [
+            [told(t) for t in pocket().sample(prompt, n=2, **how)] for prompt in prompts
+        ]
+
+
 def test_a_prompt_is_read_once_however_few_are_written_at_once() -> None:
     prompt = [token % 5 for token in range(33)]
     for at_once in (1, 2, 5):
@@ -367,3 +380,11 @@ def test_a_processor_that_reuses_its_memory_mixes_no_texts() -> None:
     how: dict[str, Any] = {"temperature": 0.8, "max_new_tokens": 12, "processors": (Reusing(),), "method": "lookup"}
     together = lm.generate_batch(prompts, **how)
     assert [texts[0].tokens for texts in together] == [lm.generate(prompt, **how).tokens for prompt in prompts]
+
+
+def test_the_number_of_finished_texts_grows_by_one() -> None:
+    told: list[tuple[int, int]] = []
+    LanguageModel(tabled()).generate_batch(
+        (prompt for prompt in ([1], [2], [3])), n=2, max_new_tokens=3, progress=lambda *done: told.append(done)
+    )
+    assert told == [(number, 6) for number in range(1, 7)]
