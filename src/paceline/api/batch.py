@@ -79,7 +79,7 @@ class TextBatch:
         self._unreported = deque(progress for progress in self._unreported if progress.writing is not writing)
 
     def step(self) -> list[Progress]:
-        """One round of every text. Returns the progress of those that got on, and what was not reported before."""
+        """One round of every text. Returns the progress that was not reported yet, that of this round included."""
         self._round()
         found = list(self._unreported)
         self._unreported.clear()

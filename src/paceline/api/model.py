@@ -36,9 +36,9 @@ class LanguageModel:
     """A target with its vocabulary. Keeps the cached rows of the last text, so that one which begins alike (the next
     turn of a chat, another sample of a prompt) reads only what is new.
 
-    Texts may be written from several threads; their forwards take turns. After a change of
-    a loaded model's weights or adapters call `forget`, since kept rows are the old weights'. Fork a process before the
-    first model is loaded: later a fork lacks the threads that compute, and says so."""
+    Texts may be written from several threads; their forwards take turns. After a change of a loaded model's weights or
+    adapters call `forget`, since kept rows are the old weights'. Fork a process before the first model is loaded: a
+    process that is forked later lacks the threads that compute, and refuses to write."""
 
     def __init__(self, target: Target, vocabulary: Vocabulary | None = None) -> None:
         self.target = target
@@ -72,9 +72,9 @@ class LanguageModel:
         """``n`` texts of each prompt, written together: the same ones that `sample` writes one after the other.
 
         ``each`` holds settings of single prompts, which go before those of all; equal prompts with equal seeds have
-        equal texts. ``progress`` is called with the number of finished texts and of all. Processors and criteria that
-        keep state see the calls of all texts mixed: where that matters, give every text its own. The first text that
-        fails ends all; to have the others, use `batch`.
+        equal texts. ``progress`` is called with how many texts are finished and how many there are. Processors and
+        criteria that keep state see the calls of all texts mixed: where that matters, give every text its own. The
+        first text that fails ends all; to have the others, use `batch`.
         """
         _check_samples(n)
         if isinstance(prompts, str) or not isinstance(prompts, Iterable):

@@ -61,7 +61,7 @@ MOST = {
 
 
 def check_most(options: argparse.Namespace) -> None:
-    """Refuse an option that asks for more than `MOST`."""
+    """Refuse a number above its limit in `MOST`."""
     for name, most in MOST.items():
         given = getattr(options, name, None)
         for one in given if isinstance(given, (list, tuple)) else [given]:
@@ -111,8 +111,8 @@ def draft_model(options: argparse.Namespace) -> str | None:
 
 
 def writing_settings(options: argparse.Namespace) -> tuple[dict[str, Any], Settings, Sampling]:
-    """The settings of `add_writing`'s options: those that were given, so that defaults stand in one place, and the same
-    in their two kinds. A misspelt method or planner is refused here, before a model is loaded."""
+    """The settings that `add_writing`'s options give, as a dict without those left out, and as `Settings` and
+    `Sampling` with their defaults. A misspelt method or planner is refused here, before a model is loaded."""
     from paceline.api.settings import split_settings
 
     names = [

@@ -1,4 +1,4 @@
-"""What commands print: text, tables, pictures, JSON, and a progress bar. Nothing else writes to a stream."""
+"""What commands print: text, tables, pictures, JSON, and a progress bar."""
 
 from __future__ import annotations
 
@@ -34,8 +34,7 @@ STABLE = 1.3
 
 
 def say(*said: object, sep: str = " ", end: str = "\n", file: TextIO | None = None, flush: bool = False) -> None:
-    """Print, with nothing in it that a terminal would obey: names and texts may come from anybody's file. Every command
-    prints by this, but for what a model wrote."""
+    """Print, without control characters that a terminal would obey: names and texts may come from anybody's file."""
     print(*(visible(str(one)) for one in said), sep=sep, end=end, file=file, flush=flush)
 
 
@@ -79,8 +78,8 @@ def bullets(notes: Iterable[str], before: str = "") -> Iterator[str]:
 
 
 def cautions(repeated: float, flattered: str, spread: float | None, differ: str) -> Iterator[str]:
-    """What keeps a measurement from meaning much: texts that loop, and times of the same work that ``differ``, by the
-    ratio ``spread`` of the slowest to the fastest."""
+    """Warnings about a measurement: that its texts loop, or that times of the same work differ much. ``spread`` is the
+    ratio of the slowest time to the fastest; ``differ`` begins the sentence on it."""
     yield f"repeated 8-grams {repeated:.0%}"
     if repeated > LOOPING:
         yield f"the texts loop, which flatters {flattered}"

@@ -83,7 +83,8 @@ class Session:
         ahead: int | None = None,
         **how: Any,
     ) -> Session:
-        """A session on rows of its own, with memory for ``ahead`` more tokens; by default for all that may follow."""
+        """A session on new rows, with memory for ``ahead`` more tokens but no more than may follow; by default for all
+        of those."""
         ahead = context.room if ahead is None else min(ahead, context.room)
         return cls(context, target, target.open(len(context) + ahead + SPARE_ROWS), drafter, planner, **how)
 
@@ -128,10 +129,10 @@ class Session:
         return replace(budget, depth=min(budget.depth, depth))
 
     def _depth(self) -> int:
-        """How deep a draft may go: as the sequence has room, and as the target can score and its context reaches.
+        """How deep a draft may go: limited by the sequence's room, by what the target can score, and by its context.
 
-        A round emits one token more than it accepts, so a draft as deep as the room left is one too deep. A text may
-        outgrow the context where its ending allows that (transformers stops for no model); its drafts do not.
+        A round emits one token more than it accepts, so a draft as deep as the room left is one too deep. Called by
+        transformers, a text may run past the model's context; drafts never do.
         """
         length, end = len(self.context), self.target.context_length
         reach, context = self.target.reach(length - 1).depth, None if end is None else end - length

@@ -64,7 +64,7 @@ class Equivalent:
 
 @dataclass(frozen=True, kw_only=True)
 class Exported:
-    """A method for which another engine is to have an equivalent."""
+    """A method to export."""
 
     spec: str
     drafter: Drafter
@@ -175,8 +175,8 @@ def _vllm(ours: Exported) -> Answer:
 
 
 def _llama_cpp(ours: Exported) -> Answer:
-    """``lookup,assistant`` carries over: of several methods it asks those without a model first. Each part of ours
-    drafts as much as the largest of them would alone."""
+    """``lookup,assistant`` carries over, since llama.cpp asks methods without a model first. Each part of ours drafts
+    as much as the largest of them would alone."""
     drafter, parts = ours.drafter, ours.drafter.parts or (ours.drafter,)
     names = [part.name for part in parts]
     foreign = ours.draft_model == FOREIGN

@@ -100,7 +100,7 @@ def run(options: argparse.Namespace) -> int:
     say("\n\n".join(_blocks(result)), flush=True)
     if options.model is not None:
         result["rounds_of_a_model"] = shares = _rounds(options)
-        say("", *_share_blocks(shares), sep="\n\n")
+        say("\n" + "\n\n".join(_share_blocks(shares)))
     if options.json:
         print_json(result)
     return 0

@@ -128,7 +128,7 @@ class CustomGenerate:
 
 
 def _check_reach(target: HFTarget, rows: Sequence[GenerateRow]) -> None:
-    """Refuse texts that may outgrow the positions up to which the target is exact."""
+    """Refuse texts that may grow past the last position up to which the target is scored faithfully."""
     longest = max(row.padded.shape[1] - row.padding + row.ends.max_new_tokens for row in rows)
     if target.trusted is not None and longest > target.trusted:
         raise InputError(

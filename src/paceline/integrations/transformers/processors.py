@@ -158,7 +158,7 @@ def _row_of(values: torch.Tensor | None, number: int) -> torch.Tensor | None:
 
 
 def _cut(processor: Any, batch_row: BatchRow) -> None:
-    """Of what a processor of transformers' own holds for all rows, keep what is the row's."""
+    """Cut what one of transformers' own processors holds for all rows down to one row."""
     kind, (number, prompt) = type(processor), batch_row
     if kind is RepetitionPenaltyLogitsProcessor and isinstance(processor.prompt_ignore_length, torch.Tensor):
         processor.prompt_ignore_length = _row_of(processor.prompt_ignore_length, number)
