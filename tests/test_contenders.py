@@ -291,3 +291,10 @@ def test_a_row_without_a_certain_token_is_decided_whole() -> None:
     row[[128 * block + 5 for block in (3, 99, 300, 500, 700)]] = 0.0
     sampling = Sampling(temperature=1.0, top_p=1 - 0.5 * size * 1e-9 / (5 + size * 1e-9))
     assert DeviceRows(torch.tensor(row, dtype=torch.float32)[None], sampling, [coins]).laws() == [None]
+
+
+def test_a_small_row_races_whole_on_the_host(monkeypatch: pytest.MonkeyPatch) -> None:
+    row, sampling, coins = normal(0), Sampling(temperature=0.8), coins_of(1)[0]
+    for wide, whole in ((SIZE + 1, True), (SIZE, False)):
+        monkeypatch.setattr(module, "WIDE", wide)
+        assert (on_host(row, sampling, coins) is None) is whole
