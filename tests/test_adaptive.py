@@ -45,8 +45,10 @@ def planner(costs: Costs | None = None) -> Adaptive:
     return Adaptive(Sized(), costs or Costs())
 
 
-def measured(seconds: Seconds, most: int = 64) -> Costs:
-    return Costs(Timing(rows=rows, seconds=seconds(rows)) for rows in range(1, most + 1))
+def measured(seconds: Seconds, most: int = 64, batch: int = 1) -> Costs:
+    """Costs of single texts and of a batch."""
+    sizes = [(rows, sequences) for sequences in {1, batch} for rows in range(sequences, most + 1)]
+    return Costs(Timing(rows=rows, seconds=seconds(rows), sequences=sequences) for rows, sequences in sizes)
 
 
 def context(*, foreseeable: bool = True) -> Context:
@@ -99,6 +101,16 @@ def test_nothing_is_sent_until_it_is_known_what_a_round_takes() -> None:
     world = World(SOURCES["good"], CURVES["flat"]).ride(planner(), TRUSTED + 1)
     assert world.sent[:TRUSTED] == [0] * TRUSTED
     assert world.sent[TRUSTED] > 0
+
+
+def test_drafts_that_seem_free_in_every_round_are_held_against_rounds_without() -> None:
+    """What is known of single texts, where drafts pay, has the first rounds of a batch draft; there they do not."""
+    world = World(SOURCES["good"], lambda rows: 0.030 if rows <= 8 else 0.030 * rows / 8)
+    made = planner()
+    world.ride(made, 200)
+    assert sum(world.sent[-50:]) > 50, "a single text drafts"
+    together = World(SOURCES["good"], lambda rows: 0.030 * rows / 8, seed=1).ride(made, 100, batch=8)
+    assert together.speed > 0.9 * 8 / 0.030
 
 
 def test_a_drafter_that_does_not_pay_sleeps_within_the_probe_budget() -> None:
@@ -223,7 +235,7 @@ def test_the_part_it_picks_is_connected_and_no_other_is_worth_more() -> None:
 
 def test_sequences_that_are_scored_together_are_weighed_together() -> None:
     """The sure draft of one is sent and the doubtful one of the other is not."""
-    made, one, other = planner(measured(CURVES["rising"])), context(), context()
+    made, one, other = planner(measured(CURVES["rising"], batch=2)), context(), context()
     made.plan([Room(one, 8), Room(other, 8)])
     sure = DraftTree.chain([1, 2, 3], scores=np.log([0.9] * 3), source="sure")
     doubtful = DraftTree.chain([1, 2, 3], scores=np.log([0.02] * 3), source="doubtful")
@@ -334,7 +346,7 @@ def test_an_expensive_source_runs_where_it_pays_and_not_beside_a_draft_that_is_g
 
 def test_in_a_batch_an_expensive_source_is_weighed_against_what_all_would_do_without_it() -> None:
     """Alone each text could have all the rows that were tried; together they share them, with and without it."""
-    made, texts = planner(measured(lambda rows: 0.030 + 0.0001 * rows, most=8)), [context() for _ in range(8)]
+    made, texts = planner(measured(lambda rows: 0.030 + 0.0001 * rows, most=8, batch=8)), [context() for _ in range(8)]
     cheap = DraftTree.chain([1, 2, 3, 4], scores=np.log([0.5] * 4), source="cheap")
     best = DraftTree.chain([1, 2, 3, 4], scores=np.log([0.95] * 4), source="expensive")
     ran = 0

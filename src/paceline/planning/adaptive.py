@@ -111,6 +111,11 @@ class Knowledge:
         running = self.running.get(self.round.batch)
         return max(self.round.batch / seconds_plain, running.rate if running is not None else 0.0)
 
+    def ready(self, length: int) -> bool:
+        """Whether rounds without drafts were timed, of this batch size and about this length of text: drafts are worth
+        what they bring beyond those. Where every round had a draft, it would seem to take no time."""
+        return self.costs.knows_plain(self.round.batch, length) if self.live else self.costs.known
+
     def weigh(self, tree: DraftTree) -> Weighed:
         """A draft with the chances of its nodes."""
         return Weighed.of(tree, self._odds(tree))
@@ -204,9 +209,9 @@ class Adaptive(Planner):
     @staticmethod
     def _worth(known: Knowledge, draft: Draft) -> bool:
         """Whether, beside a cheap draft of this class, the expensive part has been worth its time."""
-        if not known.costs.known or not known.live:
-            return known.costs.known
-        return not known.expensive[known.class_of(known.within(draft), len(draft.context))].active
+        if not known.ready(len(draft.context)):
+            return False
+        return not known.live or not known.expensive[known.class_of(known.within(draft), len(draft.context))].active
 
     def cut(self, drafts: Sequence[Draft]) -> list[Cut]:
         with self._lock:
@@ -219,10 +224,10 @@ class Adaptive(Planner):
             return [found[number] for number in range(len(drafts))]
 
     def _cut(self, known: Knowledge, drafts: Sequence[Draft]) -> list[Cut]:
-        if not known.costs.known:
+        length = sum(len(draft.context) for draft in drafts) // len(drafts)
+        if not known.ready(length):
             return [Cut(EMPTY) for _ in drafts]
         weighed = [known.within(draft) for draft in drafts]
-        length = sum(len(draft.context) for draft in drafts) // len(drafts)
         now, choice = known.round, known.choose(weighed, length)
         now.value, now.why = choice.value, choice.why
         if any(one.held is not None for one in weighed):

@@ -86,6 +86,10 @@ class Costs:
         """Whether anything was measured at all."""
         return any(map(_known, self._curves.values()))
 
+    def knows_plain(self, sequences: int, length: int) -> bool:
+        """Whether rounds without drafts were measured, of so many texts that are about so long."""
+        return _trusted(self._curves.get(_key(sequences, length), {}).get(size_of(sequences), SizeClass()))
+
     def frozen(self) -> Costs:
         """The costs as they were at first; where nothing was known, a second a round and a little more for each row."""
         return Costs(self._timings or (Timing(rows=1, seconds=1.0), Timing(rows=64, seconds=1.0 + 64 * UNTRIED)))
