@@ -1,6 +1,7 @@
 """The conformance kit finds nothing on a sound engine, and finds each of the mistakes it exists for."""
 
 import json
+import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -26,6 +27,7 @@ from paceline.cli import main
 from paceline.context import Finish
 from paceline.drafters import Drafter, make_drafter
 from paceline.drafters.assistant import DraftModel
+from paceline.drafters.lookup import Lookup
 from paceline.engine.batch import Batch, Seat
 from paceline.engine.follow import Flip
 from paceline.engine.loop import Session
@@ -543,3 +545,13 @@ def test_settings_cover_every_field_of_sampling() -> None:
     for field in fields(Sampling):
         if field.name != "processors":
             assert any(getattr(s, field.name) != getattr(Sampling(), field.name) for s in made), field.name
+
+
+def test_a_drafter_that_answers_for_too_few_of_a_batch_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    propose = Lookup.propose
+    monkeypatch.setattr(Lookup, "propose", lambda self, asks: propose(self, asks)[: max(1, len(asks) - 1)])
+    report = Checker(target(), None, ("lookup",), ("fixed:4",), (Rule.COUPLED,), LATE + 2, batches=(8,)).run()
+    assert any(
+        re.search("drafter .lookup. was asked to propose for . sequences and answered for .", one)
+        for one in report.sentences()
+    ), report.sentences()[:3]

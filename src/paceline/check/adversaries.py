@@ -15,7 +15,6 @@ import numpy as np
 from paceline.check.record import Recording
 from paceline.context import Context, Ints
 from paceline.drafters import Budget, Drafter, Seen
-from paceline.drafters.compose import Fallback, Turns
 from paceline.law import Distribution, Law, Sampling
 from paceline.targets.base import Request, Rows, Target, Want
 from paceline.tree import EMPTY, ROOT, DraftTree
@@ -156,16 +155,21 @@ ADVERSARIES: dict[str, Callable[[Recording], Drafter]] = {
 """The name in reports -> the drafter against a text of plain decoding."""
 
 
-class Counted(Fallback):
-    """One drafter, with a count of its open states."""
+class Counted:
+    """A drafter that counts its open states."""
 
-    open_states = 0
+    def __init__(self, inner: Drafter) -> None:
+        self._inner = inner
+        self.open_states = 0
 
-    def open(self, context: Context) -> Turns:
-        state = super().open(context)
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._inner, name)
+
+    def open(self, context: Context) -> Any:
+        state = self._inner.open(context)
         self.open_states += 1
         return state
 
-    def close(self, state: list[Any]) -> None:
-        super().close(state)
+    def close(self, state: Any) -> None:
+        self._inner.close(state)
         self.open_states -= 1

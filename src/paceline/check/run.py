@@ -138,7 +138,7 @@ class Checker:
 
     def _in_batches(self, recordings: Sequence[Recording], size: int) -> Iterator[CaseResult]:
         """The cases of several settings mixed. Those of a method share its drafter and planners, as a server does."""
-        shared = {method: Counted([self._made(method)]) for method in self._proper}
+        shared: dict[str, Any] = {method: Counted(self._made(method)) for method in self._proper}
         planners: dict[tuple[str, str], Planner] = {}
         walks = []
         for recording in recordings:

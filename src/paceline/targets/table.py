@@ -78,6 +78,8 @@ class TableTarget(Target):
         self.context_length = context_length
         self._dtype = dtype
         self.prefill_chunk = prefill_chunk
+        self.forwards = 0
+        """How many forwards there were, for tests that count them."""
 
     @property
     def dtype(self) -> torch.dtype:
@@ -87,6 +89,7 @@ class TableTarget(Target):
         return TableRows(capacity)
 
     def submit(self, requests: Sequence[Request]) -> Pending:
+        self.forwards += 1
         return Done([self._score(request) for request in requests])
 
     def _score(self, request: Request) -> Scores:

@@ -88,7 +88,7 @@ def named_device(name: str) -> torch.device:
 
 
 def _name(model: str | Path) -> str:
-    """What transformers should look up. A path that does not exist is refused before a hub is options for it."""
+    """What transformers should look up. A path that does not exist is refused before a hub is asked for it."""
     try:
         path = Path(model).expanduser()
     except RuntimeError:
