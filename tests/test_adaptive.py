@@ -113,6 +113,22 @@ def test_drafts_that_seem_free_in_every_round_are_held_against_rounds_without() 
     assert together.speed > 0.9 * 8 / 0.030
 
 
+def test_a_batch_whose_plain_rounds_are_never_timed_drafts_all_the_same() -> None:
+    """A text without room for a draft is in the round and not in the plan, so the round counts for a larger batch. And
+    a long text beside short ones is of their class, which is that of their mean."""
+    made = planner(measured(CURVES["flat"]))
+    texts = [context(), Context([1] * 3000, Sampling(), Ending(max_new_tokens=1000)), *(context() for _ in range(6))]
+    sent, ran = [], []
+    for _ in range(5):
+        budgets = made.plan([Room(one, 8) for one in texts])
+        tree = DraftTree.chain([1, 2, 3], scores=np.log([0.9] * 3), source="sure")
+        drafts = [Draft(one, tree, budget) for one, budget in zip(texts, budgets, strict=True)]
+        ran.append(all(made.worth(drafts)))
+        sent.append(sum(len(cut.tree) for cut in made.cut(drafts)))
+    assert sent[0] == 0 < sent[-1]
+    assert ran == [number > 0 for number in sent]
+
+
 def test_a_drafter_that_does_not_pay_sleeps_within_the_probe_budget() -> None:
     rounds, drafting, plain = 2000, 0.003, 0.030
     world = World(HOSTILE, lambda rows: plain * rows, drafting).ride(planner(), rounds)

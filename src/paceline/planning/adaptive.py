@@ -14,6 +14,7 @@ text alone, and nodes that were sampled are cut by their depth and never by thei
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -27,7 +28,7 @@ from paceline.planning.backoff import BEARABLE, BackOff, Running, Steady
 from paceline.planning.base import Cut, Draft, Outcome, Planner, Room, Why
 from paceline.planning.chances import Reliability, Trust
 from paceline.planning.choice import ChosenNodes, RoundCosts, Weighed, along_paths, choose
-from paceline.planning.costs import Costs
+from paceline.planning.costs import TRUSTED, Costs, key_of
 from paceline.planning.stored import find
 from paceline.planning.timing import Timing
 from paceline.targets.base import Target, Want
@@ -96,6 +97,8 @@ class Knowledge:
     """Time that probe nodes may lose, in plain rounds; at first as much as a source may."""
     round: RoundState = field(default_factory=RoundState)
     pending: WeakKeyDictionary[Context, list[UndecidedDraft]] = field(default_factory=WeakKeyDictionary)
+    waited: Counter[tuple[int, int]] = field(default_factory=Counter)
+    """Batch size and class of length -> rounds that went without drafts so that they are timed."""
 
     @property
     def backoff(self) -> BackOff:
@@ -113,8 +116,12 @@ class Knowledge:
 
     def ready(self, length: int) -> bool:
         """Whether rounds without drafts were timed, of this batch size and about this length of text: drafts are worth
-        what they bring beyond those. Where every round had a draft, it would seem to take no time."""
-        return self.costs.knows_plain(self.round.batch, length) if self.live else self.costs.known
+        what they bring beyond those. Where every round had a draft, it would seem to take no time. Rounds are timed
+        with all their texts, also those that have no room for a draft, so no batch waits for ever."""
+        if not self.costs.known or not self.live:
+            return self.costs.known
+        batch = self.round.batch
+        return self.costs.knows_plain(batch, length) or self.waited[key_of(batch, length)] > TRUSTED
 
     def weigh(self, tree: DraftTree) -> Weighed:
         """A draft with the chances of its nodes."""
@@ -204,12 +211,13 @@ class Adaptive(Planner):
 
     def worth(self, drafts: Sequence[Draft]) -> list[bool]:
         with self._lock:
-            return [self._worth(self._known(draft.context), draft) for draft in drafts]
+            length = sum(len(draft.context) for draft in drafts) // len(drafts)
+            return [self._worth(self._known(draft.context), draft, length) for draft in drafts]
 
     @staticmethod
-    def _worth(known: Knowledge, draft: Draft) -> bool:
+    def _worth(known: Knowledge, draft: Draft, length: int) -> bool:
         """Whether, beside a cheap draft of this class, the expensive part has been worth its time."""
-        if not known.ready(len(draft.context)):
+        if not known.ready(length):
             return False
         return not known.live or not known.expensive[known.class_of(known.within(draft), len(draft.context))].active
 
@@ -226,6 +234,7 @@ class Adaptive(Planner):
     def _cut(self, known: Knowledge, drafts: Sequence[Draft]) -> list[Cut]:
         length = sum(len(draft.context) for draft in drafts) // len(drafts)
         if not known.ready(length):
+            known.waited[key_of(known.round.batch, length)] += 1
             return [Cut(EMPTY) for _ in drafts]
         weighed = [known.within(draft) for draft in drafts]
         now, choice = known.round, known.choose(weighed, length)

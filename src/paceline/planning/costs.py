@@ -88,7 +88,7 @@ class Costs:
 
     def knows_plain(self, sequences: int, length: int) -> bool:
         """Whether rounds without drafts were measured, of so many texts that are about so long."""
-        return _trusted(self._curves.get(_key(sequences, length), {}).get(size_of(sequences), SizeClass()))
+        return _trusted(self._curves.get(key_of(sequences, length), {}).get(size_of(sequences), SizeClass()))
 
     def frozen(self) -> Costs:
         """The costs as they were at first; where nothing was known, a second a round and a little more for each row."""
@@ -96,7 +96,7 @@ class Costs:
 
     def seconds(self, most: int, *, sequences: int = 1, length: int = 0) -> Floats:
         """Seconds of a round of 0 .. ``most`` rows in all, of ``sequences`` texts that are about ``length`` long."""
-        known = [size for size in self._nearest(_key(sequences, length)).values() if _trusted(size)]
+        known = [size for size in self._nearest(key_of(sequences, length)).values() if _trusted(size)]
         places, values = _rising([self._believed(size, known) for size in known])
         rows = np.arange(most + 1, dtype=np.float64)
         found: Floats = np.interp(rows, places, values)
@@ -105,7 +105,7 @@ class Costs:
 
     def tried(self, *, sequences: int = 1, length: int = 0) -> float:
         """About the most rows of rounds that were seen: of such rounds, or of those most like them."""
-        return max(size.rows for size in self._nearest(_key(sequences, length)).values() if _trusted(size))
+        return max(size.rows for size in self._nearest(key_of(sequences, length)).values() if _trusted(size))
 
     def note(self, timing: Timing) -> None:
         """A round was seen."""
@@ -128,7 +128,7 @@ class Costs:
         return SizeClass(size.rows, min(size.weight, weight), size.rounds)
 
     def _size(self, timing: Timing) -> SizeClass:
-        curve = self._curves.setdefault(_key(timing.sequences, timing.length), {})
+        curve = self._curves.setdefault(key_of(timing.sequences, timing.length), {})
         return curve.setdefault(size_of(timing.rows), SizeClass())
 
     def _nearest(self, key: tuple[int, int]) -> Curve:
@@ -166,7 +166,8 @@ def size_of(rows: int) -> int:
     return EDGES[min(int(np.searchsorted(EDGES, rows)), len(EDGES) - 1)]
 
 
-def _key(sequences: int, length: int) -> tuple[int, int]:
+def key_of(sequences: int, length: int) -> tuple[int, int]:
+    """The batch size and the class of length that share a curve."""
     return sequences, max(0, math.ceil(math.log2(max(1, length) / SHORT)))
 
 
