@@ -192,8 +192,13 @@ class Together:
 
     def _written(self, guest: Guest) -> Written:
         assert guest.session is not None, "all texts are written"
-        batch = {"busy": self._busy, "apart": self._apart}
-        return replace(written(guest.session, guest.deliveries), joined=guest.joined, before=guest.before, **batch)
+        return replace(
+            written(guest.session, guest.deliveries),
+            joined=guest.joined,
+            before=guest.before,
+            busy=self._busy,
+            apart=self._apart,
+        )
 
 
 def parted(name: str) -> tuple[str, str | None]:
