@@ -12,9 +12,9 @@ import json
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 import torch
 
@@ -22,12 +22,21 @@ import paceline
 from paceline.bench import Calibration, Estimate, Figures, Summary, calibrate_method, difference, race_methods
 from papers import common
 from papers.common import Claim, Curve, Way
+from papers.unispec.calibration import MOST, RUNS, Runs, even, of_runs, write_prompts
 
 MODEL, DTYPE, METHOD = "pocket+ballast:500M", "bfloat16", "unispec"
 SUITE, LANGUAGES = "continuation", "en,pl"
 BUNDLED, BUNDLED_TEMPERATURE = ("pocket", "pocket-draft", "pocket-foreign"), 0.8
 """Greedy, the bundled models fall into loops, which flatters methods that look things up."""
 RIVALS = "lookahead", "spectra", "recycling"
+SAMPLES = 5
+"""Prompts to calibrate on, as in the paper."""
+ASKED = (
+    *("model", "dtype", "device", "threads", "suite", "tasks", "langs", "limit", "data", "max_new_tokens"),
+    *("temperature", "seed", "calibration_runs", "calibration_seconds"),
+)
+"""Options that a calibration depends on."""
+Procedure = Literal["paper", "ours"]
 Key = TypeVar("Key")
 FAILURES = (ValueError, RuntimeError)
 
@@ -54,7 +63,14 @@ def parser(said: str | None) -> argparse.ArgumentParser:
     add("--seed", type=int, default=0, metavar="S", help="same seed, same texts (0)")
     add("--repeat", type=int, default=1, metavar="N", help="write everything N times (1)")
     add("--threads", type=int, metavar="N", help="threads of torch")
-    add("--calibration-seconds", type=float, default=20.0, metavar="S", help="how long 5 prompts may take (20)")
+    add(
+        "--calibration-runs",
+        type=int,
+        default=RUNS,
+        metavar="M",
+        help=f"sizes that the paper's calibration runs ({RUNS})",
+    )
+    add("--calibration-seconds", type=float, default=20.0, metavar="S", help="how long our calibration may take (20)")
     add("--out", type=Path, metavar="DIR", help="where runs are kept (runs/papers/SCRIPT--MODEL)")
     return found
 
@@ -63,7 +79,7 @@ class Lab:
     """Makes calibrations and races, or finds those that were kept. What cannot be made is kept with its reason."""
 
     def __init__(self, options: argparse.Namespace) -> None:
-        for name in ("limit", "max_new_tokens", "repeat", "calibration_seconds"):
+        for name in ("limit", "max_new_tokens", "repeat", "calibration_runs", "calibration_seconds"):
             if not getattr(options, name) > 0:
                 raise ValueError(f"--{name.replace('_', '-')} must be more than 0, not {getattr(options, name):g}")
         self.options = options
@@ -71,11 +87,11 @@ class Lab:
         script = f"{Path(sys.argv[0]).stem}--{options.model}".replace("/", "-").replace(":", "-")
         self.out: Path = options.out or Path("runs", "papers", script)
         self.missing: dict[str, str] = {}
+        self.notes: list[str] = []
         self.runs: dict[str, Summary] = {}
         self._loaded: tuple[str, paceline.LanguageModel] | None = None
-        self._file = self.out / "calibrated.json"
-        kept = json.loads(self._file.read_text(encoding="utf8")) if self._file.exists() else {}
-        self.calibrated = {label: Calibration(**one) for label, one in kept.items()}
+        self._kept = Kept.read(self.out, {name: getattr(options, name) for name in ASKED})
+        self.calibrated = self._kept.found
 
     def model(self, dtype: str | None = None) -> paceline.LanguageModel:
         """The model in a type. One is held at a time, for they are large."""
@@ -98,36 +114,61 @@ class Lab:
         label: str,
         method: str | None = None,
         *,
+        procedure: Procedure | None = None,
         dtype: str | None = None,
         threads: int | None = None,
-        prompts: int = 5,
+        prompts: int = SAMPLES,
+        sizes: Sequence[int] | None = None,
+        seconds: float | None = None,
     ) -> Calibration | None:
-        """The best size of a method on this machine."""
-        if label not in self.calibrated:
-            seconds = self.options.calibration_seconds * prompts / 5
-            how: dict[str, Any] = {"prompts": prompts, "temperature": self.temperature, "seed": self.options.seed}
-            how |= {"seconds": seconds, "progress": common.progress}
-            with self._trying(label, threads):
-                found = calibrate_method(self.model(dtype), method or self.method, **how)
-                self.calibrated[label] = found
-                text = json.dumps({label: vars(one) for label, one in self.calibrated.items()}, indent=1)
-                common.write(self._file, f"{text}\n")
+        """The best size of a method on this machine: of one as published by the paper's procedure, runs of ``sizes``;
+        of others by ours, within so many ``seconds``, unless a procedure is named. The prompts are of the suite of the
+        race, and others than the race's."""
+        method = method or self.method
+        by_runs = (procedure or procedure_of(method)) == "paper"
+        with self._trying(label, threads):
+            suite = self._prompts(prompts)
+            if label not in self.calibrated:
+                model = self.model(dtype)
+                usual = {name: getattr(self.options, name) for name in ("seed", "max_new_tokens")}
+                usual |= {"suite": suite, "temperature": self.temperature, "progress": common.progress}
+                if by_runs:
+                    entries = {g: at(method, g) for g in sizes or even(1, MOST, self.options.calibration_runs)}
+                    place = self.out / f"calibration {label}".replace(" ", "-").replace(":", "-").replace("/", "-")
+                    found: Calibration = of_runs(race_methods(model, [*entries.values()], out=place, **usual), entries)
+                else:
+                    seconds = seconds or self.options.calibration_seconds
+                    found = calibrate_method(model, method, seconds=seconds, **usual)
+                self._kept.add(label, found)
         return self.calibrated.get(label)
 
-    def size(self) -> Calibration:
-        """The best size of the method that is looked at."""
-        found = self.calibrate(self.method)
+    def size(self, method: str | None = None) -> Calibration:
+        """The best size of a method, by default of the one that is looked at."""
+        method = method or self.method
+        found = self.calibrate(method, method)
         if found is None:
-            raise ValueError(f"{self.method} could not be calibrated: {self.missing[self.method]}")
+            raise ValueError(f"{method} could not be calibrated: {self.missing[method]}")
         return found
+
+    def _prompts(self, count: int) -> str:
+        """A suite of so many prompts to calibrate on."""
+        given, file = self.options, self.out / f"calibration-{count}.jsonl"
+        what = {name: getattr(given, name) for name in ("suite", "tasks", "limit", "data")}
+        notes = write_prompts(file, count, languages=self.languages, **what)
+        self.notes += [note for note in notes if note not in self.notes]
+        return f"prompts:{file}"
+
+    @property
+    def languages(self) -> list[str] | None:
+        asked: list[str] | None = self.options.langs
+        return listed(LANGUAGES) if asked is None and self.options.suite == SUITE else asked
 
     def race(self, name: str, methods: Iterable[str], *, dtype: str | None = None, **options: Any) -> Summary | None:
         """A race of plain decoding and these methods; further options are those of 'paceline bench run'."""
         given = self.options
         usual = {name: getattr(given, name) for name in ("suite", "tasks", "langs", "limit", "seed", "repeat", "data")}
         usual |= {"max_new_tokens": given.max_new_tokens, "temperature": self.temperature}
-        if usual["langs"] is None and given.suite == SUITE:
-            usual["langs"] = listed(LANGUAGES)
+        usual["langs"] = self.languages
         with self._trying(name, None):
             usual |= {"out": self.out / name.replace(" ", "-"), "progress": common.progress}
             found = race_methods(self.model(dtype), list(dict.fromkeys(methods)), **usual | options)
@@ -164,14 +205,51 @@ class Lab:
 
     def show(self, report: common.Report) -> None:
         """Print a report, with what could not be made."""
-        failed = [f"{name} could not be measured: {why}" for name, why in self.missing.items()]
+        failed = [*self.notes, *(f"{name} could not be measured: {why}" for name, why in self.missing.items())]
         calibrated = {label: vars(one) for label, one in self.calibrated.items()}
         runs = {name: run.as_dict() for name, run in self.runs.items()}
         data = {"out": str(self.out), "calibrated": calibrated, "runs": runs}
         replace(report, notes=[*report.notes, *failed], data={**report.data, **data}).show(self.options)
 
 
+@dataclass(frozen=True)
+class Kept:
+    """Calibrations in a folder, by their labels, with the options that they were made under."""
+
+    file: Path
+    asked: Mapping[str, Any]
+    found: dict[str, Calibration]
+
+    @classmethod
+    def read(cls, folder: Path, asked: Mapping[str, Any] | None = None) -> Kept:
+        """Those of a folder. ValueError where they were made under other options than are ``asked`` for."""
+        file = folder / "calibrated.json"
+        if not file.exists():
+            return cls(file, asked or {}, {})
+        kept = json.loads(file.read_text(encoding="utf8"))
+        then = kept["asked"]
+        asked = then if asked is None else json.loads(json.dumps(asked, default=str))
+        if changed := [name for name, value in asked.items() if value != then.get(name)]:
+            option = changed[0]
+            raise ValueError(
+                f"{file} was made with --{option.replace('_', '-')} {then.get(option)}, not {asked[option]}; "
+                "give another --out"
+            )
+        found = {label: (Runs if "whole" in one else Calibration)(**one) for label, one in kept["found"].items()}
+        return cls(file, asked, found)
+
+    def add(self, label: str, found: Calibration) -> None:
+        self.found[label] = found
+        kept = {"asked": self.asked, "found": {label: vars(one) for label, one in self.found.items()}}
+        common.write(self.file, f"{json.dumps(kept, indent=1, default=str)}\n")
+
+
 # --- numbers that several scripts read ---
+
+
+def procedure_of(method: str) -> Procedure:
+    """How a method is calibrated: as published where the method is."""
+    return "paper" if method.partition(",")[0].partition(":")[2] == "paper" else "ours"
 
 
 def with_options(method: str, options: str) -> str:
@@ -275,7 +353,14 @@ def rows_of(runs: Mapping[str, Summary]) -> list[tuple[str, ...]]:
 
 
 def size_notes(found: Calibration | None) -> list[str]:
-    return [] if found is None else [f"the calibrated size is {found.nodes}"]
+    if found is None:
+        return []
+    of = (
+        f"runs of {', '.join(map(str, found.sizes))} nodes, as in the paper"
+        if isinstance(found, Runs)
+        else "our curves"
+    )
+    return [f"the calibrated size is {found.nodes}, by {of}"]
 
 
 def curves(entries: Sequence[str], places: Sequence[tuple[float, Callable[[str], Estimate]]]) -> list[Curve]:

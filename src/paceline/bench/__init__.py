@@ -14,6 +14,9 @@ if TYPE_CHECKING:
     from paceline.bench.run import directory
     from paceline.bench.statistics import Estimate as Estimate
     from paceline.bench.statistics import difference as difference
+    from paceline.bench.suites import Prompt as Prompt
+    from paceline.bench.suites import as_lines as as_lines
+    from paceline.bench.suites import open_suite as open_suite
     from paceline.bench.suites.running import languages_of as languages_of
     from paceline.bench.suites.running import passages as passages
     from paceline.bench.suites.sources import Sources as Sources
@@ -38,6 +41,7 @@ _HOME = {
         "paceline.bench.measure": "Calibration calibrate_method race_methods",
         "paceline.bench.run.directory:read": "read_run",
         "paceline.bench.statistics": "Estimate difference",
+        "paceline.bench.suites": "Prompt as_lines open_suite",
         "paceline.bench.suites.running": "languages_of passages",
         "paceline.bench.suites.sources": "Sources tokenizers_in",
         "paceline.bench.summary": "Figures Summary",

@@ -33,6 +33,7 @@ from paceline.bench.suites.prompts import Prompt, spread
 from paceline.bench.suites.suites import is_here
 from paceline.context import Ints
 from paceline.drafters.base import Drafter
+from paceline.errors import InputError
 from paceline.law import Sampling
 from paceline.planning.acceptance import Point, Spot
 from paceline.planning.base import Outcome
@@ -42,35 +43,48 @@ from paceline.tree import DraftTree, ancestors
 from paceline.vocabulary import Vocabulary
 
 SAMPLES = 5
-"""As the paper has it: more changed its sizes little."""
+"""Prompts, where no number is asked for. UniSpec takes as many, of Ultrachat, and finds that more change little."""
 LANGUAGES = ("en", "pl", "uk")
 SIZES = (*range(17), 18, 20, 22, 24, 28, 32, 40, 48, 56, 64, 80, 96, 112, 128, 160, 192, 224, 256)
 
 
-def prompts_of(asked: str | None, vocabulary: Vocabulary, samples: int = SAMPLES) -> list[tuple[str, Ints]]:
+def prompts_of(
+    asked: str | None,
+    vocabulary: Vocabulary,
+    samples: int | None = None,
+    *,
+    tasks: Sequence[str] | None = None,
+    languages: Sequence[str] | None = None,
+    data: Path | None = None,
+) -> list[tuple[str, Ints]]:
     """So many prompts of a suite or of a file of prompts, by their names, in the model's tokens; by default requests
-    and, where there are any, running texts to go on from."""
+    and, where there are any, running texts to go on from. InputError where there are fewer than were asked for; without
+    a number, up to `SAMPLES` are taken."""
+    count = SAMPLES if samples is None else samples
     if asked is None:
-        picked = _mixed()[:samples]
+        found, asked = _mixed(count, languages or LANGUAGES, data), "the built-in mixture"
     else:
         spec = f"prompts:{asked}" if ":" not in asked and Path(asked).is_file() else asked
-        found = list(open_suite(spec, limit=samples).prompts)
-        picked = spread(found, min(samples, len(found)))
-    return [(prompt.key, encode(vocabulary, prompt)) for prompt in picked]
+        found = list(open_suite(spec, limit=count, tasks=tasks, languages=languages, data=data).prompts)
+        found = spread(found, min(count, len(found)))
+    if samples is not None and len(found) < samples:
+        raise InputError(f"{samples} prompts were asked for, and {asked} has {len(found)}; ask for fewer")
+    return [(prompt.key, encode(vocabulary, prompt)) for prompt in found]
 
 
-def _mixed() -> list[Prompt]:
+def _mixed(count: int, languages: Sequence[str], data: Path | None) -> list[Prompt]:
     """Requests and running texts take turns, and so do languages, so that any few of them are of several kinds."""
-    requests = open_suite("dictspec", languages=LANGUAGES, limit=2).prompts
-    if not is_here("continuation"):
-        return list(requests)
-    texts = open_suite("continuation", languages=LANGUAGES, limit=2).prompts
-    return [prompt for pair in zip(_in_turns(texts), _in_turns(requests), strict=False) for prompt in pair]
+    requests = _in_turns(open_suite("dictspec", languages=languages, limit=count).prompts, languages)
+    texts = list[Prompt]()
+    if is_here("continuation", data):
+        found = open_suite("continuation", languages=languages, limit=count, data=data).prompts
+        texts = _in_turns(found, languages)
+    return [prompt for pair in zip_longest(texts, requests) for prompt in pair if prompt is not None][:count]
 
 
-def _in_turns(prompts: Sequence[Prompt]) -> list[Prompt]:
+def _in_turns(prompts: Sequence[Prompt], languages: Sequence[str]) -> list[Prompt]:
     """The first of each language, then the second of each."""
-    rows = zip_longest(*([prompt for prompt in prompts if prompt.language == one] for one in LANGUAGES))
+    rows = zip_longest(*([prompt for prompt in prompts if prompt.language == one] for one in languages))
     return [prompt for row in rows for prompt in row if prompt is not None]
 
 
