@@ -308,14 +308,25 @@ def against(run: Summary, entry: str, other: str) -> str:
     return f"{speed_up(run, entry).value:.2f}x against {speed_up(run, other).value:.2f}x"
 
 
+def undecided(entry: str, other: str) -> str:
+    """Why nothing that a paper says of drafts follows from these two entries, if nothing does."""
+    if entry == other:
+        return "both are the same size"
+    return "no drafts pay here (0 nodes)" if any(one.endswith("@fixed:0") for one in (entry, other)) else ""
+
+
 def faster(run: Summary, entry: str, other: str, claim: str, paper: str, way: Way, more: str = "") -> Claim:
     """A claim on the speeds of two entries."""
+    if why := undecided(entry, other):
+        return Claim(claim, paper, f"{against(run, entry, other)}{more}: {why}", None)
     return Claim.of(claim, paper, against(run, entry, other) + more, way, ratio(run, entry, other))
 
 
 def brings(run: Summary, entry: str, other: str, claim: str, paper: str, way: Way) -> Claim:
     """A claim on the tokens per round of two entries."""
     ours = f"{tokens_per_round(run, entry):.2f} against {tokens_per_round(run, other):.2f} tokens"
+    if why := undecided(entry, other):
+        return Claim(claim, paper, f"{ours}: {why}", None)
     return Claim.of(claim, paper, ours, way, rounds_ratio(run, entry, other))
 
 
