@@ -84,6 +84,8 @@ class Drafter:
     """The things that it must be given, in a few words for ``paceline methods``."""
     unfit: ClassVar[str] = ""
     """When not to use it, in a clause for ``paceline methods``."""
+    presets: ClassVar[Mapping[str, Mapping[str, Any]]] = MappingProxyType({})
+    """Options by a name that stands for them in a spec: ``paper`` for the method as its authors have it."""
     nodes: int = 10
     """The default size of a draft: as many nodes as are worth their cost on most machines."""
     spec: str = ""

@@ -8,15 +8,27 @@ last, *d* the depth, *k* the width and *r* the threshold ::
     level i+1   S[u] for the k worthiest nodes u of level i, if worth at least r
     the draft   the g worthiest of all nodes
 
-A node is never worth more than its parent, so the choice is connected. With ``confidence=token`` a node is worth its
-own candidate's probability, and the worthiest are taken as far as their parents are.
+A node is never worth more than its parent, so the choice is connected.
+
+``unispec:paper`` is Algorithm 1 as it is printed: a node is worth its own candidate's probability, ``C`` keeps the
+token that was chosen, every text begins with an empty store, and no noise ranks candidates. The print leaves some
+things open. They are read so:
+
+- The levels are disjoint: level i+1 holds the children of level i, of which the k worthiest have any.
+- A token that both ``S[root]`` and ``C`` name is one node, with the higher of its probabilities.
+- A node needs its parent, so the g worthiest are taken one by one, each among those whose parent is taken.
+- Of equally worthy nodes the earlier is taken.
+- Where several rows of a round are of one token, those that became text are stored last.
+- Nothing follows a token that ends the text.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from heapq import heappop, heappush
+from types import MappingProxyType
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -48,6 +60,9 @@ class UniSpec(StoreDrafter):
     summary = "a tree of what the model nearly said after each token, by how likely it found it"
     source = "UniSpec (Do et al. 2025)"
     unfit = "every token of the text is new, or the text only copies (suffix is cheaper)"
+    presets: ClassVar[Mapping[str, Mapping[str, Any]]] = MappingProxyType(
+        {"paper": {"confidence": "token", "next": "all", "noise": "none", "store": "private"}}
+    )
     nodes = 60
 
     def __init__(
@@ -145,9 +160,8 @@ class UniSpec(StoreDrafter):
         """The children of the nodes of a level that are worth going on from, if any. ``before`` counts the nodes of the
         levels above."""
         ends, store = text.context.ending.eos, text.store
-        rank = level.worth if self.by_path else level.odds
-        going = self._order(rank)[: self.k]
-        likely = rank[going].tolist()
+        going = self._order(level.worth)[: self.k]
+        likely = level.worth[going].tolist()
         while likely and (likely[-1] < self.threshold or likely[-1] <= 0):
             likely.pop()
         going = going[: len(likely)]
@@ -158,18 +172,18 @@ class UniSpec(StoreDrafter):
         if not len(going):
             return None
         children, chances = store.tokens.take(tokens, 0), store.chances.take(tokens, 0)
-        odds, above = self._believed(text, chances, children, place), level.worth[going][:, None]
-        worth = odds * (above * BELOW) if self.by_path else np.minimum(odds, above)
+        odds = self._believed(text, chances, children, place)
+        worth = odds * (level.worth[going][:, None] * BELOW) if self.by_path else odds.astype(np.float64)
         return Level(children.ravel(), odds.ravel(), worth.ravel(), (going + before).repeat(store.width))
 
     def _order(self, worth: Chances) -> Ints:
-        """The likeliest first. Nodes of equal worth are the rule where a path is worth what its weakest token is."""
-        return (-worth).argsort() if self.by_path else (-worth).argsort(kind="stable")
+        """The worthiest first, and for the paper's form the earlier of equals."""
+        return (-worth).argsort(kind=None if self.by_path else "stable")
 
     def _chosen(self, levels: Sequence[Level], names: list[str], nodes: int) -> DraftTree:
         """The worthiest nodes of all levels as a tree."""
         worth = worth_of(levels)
-        chosen = self._order(worth)[:nodes]
+        chosen = self._order(worth)[:nodes] if self.by_path else _hanging(worth, levels, nodes)
         chosen = chosen[worth[chosen] > 0]
         if not len(chosen):
             return EMPTY
@@ -177,6 +191,21 @@ class UniSpec(StoreDrafter):
         first = int(chosen.searchsorted(len(names)))
         sources = (*[names[node] for node in chosen[:first].tolist()], *(self.name,) * (len(chosen) - first))
         return tree_of(levels, chosen, sources)
+
+
+def _hanging(worth: Chances, levels: Sequence[Level], nodes: int) -> Ints:
+    """The worthiest nodes, one by one, each among those whose parent is chosen."""
+    values, children = worth.tolist(), dict[int, list[int]]()
+    for node, parent in enumerate(np.concatenate([level.parents for level in levels]).tolist()):
+        children.setdefault(parent, []).append(node)
+    chosen, waiting = list[int](), [(-values[node], node) for node in children.get(ROOT, ())]
+    waiting.sort()
+    while waiting and len(chosen) < nodes:
+        node = heappop(waiting)[1]
+        chosen.append(node)
+        for child in children.get(node, ()):
+            heappush(waiting, (-values[child], child))
+    return np.array(chosen, np.int64)
 
 
 def _wide(row: Ids | Chances, width: int) -> Any:
