@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from paceline.bench.measure import Calibration as Calibration
     from paceline.bench.measure import calibrate_method as calibrate_method
     from paceline.bench.measure import race_methods as race_methods
+    from paceline.bench.run import directory
     from paceline.bench.statistics import Estimate as Estimate
     from paceline.bench.statistics import difference as difference
     from paceline.bench.suites import Prompt as Prompt
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
     from paceline.targets.replay import open_vocabulary as open_vocabulary
     from paceline.vocabulary import Vocabulary as Vocabulary
 
-    count_ngrams, split_corpus = counting.count, corpus.split_by_document
+    count_ngrams, split_corpus, read_run = counting.count, corpus.split_by_document, directory.read
 
 _HOME = {
     name: module
@@ -38,6 +39,7 @@ _HOME = {
         "paceline.bench.compare": "Between",
         "paceline.bench.dictionaries": "Emulated emulate",
         "paceline.bench.measure": "Calibration calibrate_method race_methods",
+        "paceline.bench.run.directory:read": "read_run",
         "paceline.bench.statistics": "Estimate difference",
         "paceline.bench.suites": "Prompt as_lines open_suite",
         "paceline.bench.suites.running": "languages_of passages",
