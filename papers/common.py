@@ -91,6 +91,8 @@ class Panel:
     log: bool = False
     level: float | None = None
     """A dashed line at this height."""
+    names: Sequence[str] = ()
+    """What stands at 0, 1, 2 and so on across, instead of numbers."""
 
 
 @dataclass(frozen=True)
@@ -170,7 +172,10 @@ def _draw(axes: Any, panel: Panel) -> None:
     axes.set(title=panel.title, xlabel=panel.across, ylabel=panel.up, xscale="log" if panel.log else "linear")
     places = sorted({x for one in panel.curves for x, _ in one.points})
     few = len(places) <= TICKS and all(x == int(x) for x in places)
-    if few and (panel.log or places[-1] - places[0] < TICKS):
+    if panel.names:
+        axes.set_xticks(range(len(panel.names)), panel.names)
+        axes.margins(x=0.15)
+    elif few and (panel.log or places[-1] - places[0] < TICKS):
         axes.set_xticks(places, [f"{x:g}" for x in places], minor=False)
         axes.minorticks_off()
     axes.grid(alpha=0.3)

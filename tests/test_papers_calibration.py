@@ -12,18 +12,20 @@ import pytest
 from paceline.bench import Summary, open_suite
 from papers.unispec.calibration import (
     KNOTS,
+    Kept,
     Runs,
     best_size,
     cubic,
     even,
     evolved_size,
     forward_seconds,
+    joined,
     of_runs,
     speed,
     spline,
     write_prompts,
 )
-from papers.unispec.common import Kept, procedure_of
+from papers.unispec.common import procedure_of
 from runs import made_run
 
 EVERY = np.arange(1, 129, dtype=np.float64)
@@ -152,7 +154,14 @@ def test_calibrations_are_kept_with_their_options(tmp_path: Path) -> None:
     runs = Runs(nodes=4, sizes=[1, 8], tokens=[1.0, 2.0], seconds=[0.1, 0.2], whole=[0.2, 0.3], took=3.0)
     Kept.read(tmp_path, asked).add("unispec:paper", runs)
     assert Kept.read(tmp_path, asked).found == {"unispec:paper": runs}
-    assert Kept.read(tmp_path).asked["model"] == "pocket"
+    assert joined([f"here={tmp_path}"], "unispec:paper") == {"here": ("pocket", runs)}
+    for given, told in (
+        ([f"here={tmp_path / 'nowhere'}"], "has no calibration of unispec:paper; it has none"),
+        ([str(tmp_path)], "takes NAME=DIR"),
+        ([f"here={tmp_path}"] * 2, "each name once"),
+    ):
+        with pytest.raises(ValueError, match=told):
+            joined(given, "unispec:paper")
     with pytest.raises(ValueError, match="made with --limit 2, not 3; give another --out"):
         Kept.read(tmp_path, {**asked, "limit": 3})
 

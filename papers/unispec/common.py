@@ -8,11 +8,10 @@ narrower intervals.
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
@@ -22,9 +21,9 @@ import paceline
 from paceline.bench import Calibration, Estimate, Figures, Summary, calibrate_method, difference, race_methods
 from papers import common
 from papers.common import Claim, Curve, Way
-from papers.unispec.calibration import MOST, RUNS, Runs, even, of_runs, write_prompts
+from papers.unispec.calibration import MOST, RUNS, Kept, Runs, even, of_runs, write_prompts
 
-MODEL, DTYPE, METHOD = "pocket+ballast:500M", "bfloat16", "unispec"
+MODEL, DTYPE, METHOD = "pocket+ballast:500M", "bfloat16", "unispec:paper"
 SUITE, LANGUAGES = "continuation", "en,pl"
 BUNDLED, BUNDLED_TEMPERATURE = ("pocket", "pocket-draft", "pocket-foreign"), 0.8
 """Greedy, the bundled models fall into loops, which flatters methods that look things up."""
@@ -139,8 +138,11 @@ class Lab:
                 else:
                     seconds = seconds or self.options.calibration_seconds
                     found = calibrate_method(model, method, seconds=seconds, **usual)
-                self._kept.add(label, found)
+                self.keep(label, found)
         return self.calibrated.get(label)
+
+    def keep(self, label: str, found: Calibration) -> None:
+        self._kept.add(label, found)
 
     def size(self, method: str | None = None) -> Calibration:
         """The best size of a method, by default of the one that is looked at."""
@@ -210,38 +212,6 @@ class Lab:
         runs = {name: run.as_dict() for name, run in self.runs.items()}
         data = {"out": str(self.out), "calibrated": calibrated, "runs": runs}
         replace(report, notes=[*report.notes, *failed], data={**report.data, **data}).show(self.options)
-
-
-@dataclass(frozen=True)
-class Kept:
-    """Calibrations in a folder, by their labels, with the options that they were made under."""
-
-    file: Path
-    asked: Mapping[str, Any]
-    found: dict[str, Calibration]
-
-    @classmethod
-    def read(cls, folder: Path, asked: Mapping[str, Any] | None = None) -> Kept:
-        """Those of a folder. ValueError where they were made under other options than are ``asked`` for."""
-        file = folder / "calibrated.json"
-        if not file.exists():
-            return cls(file, asked or {}, {})
-        kept = json.loads(file.read_text(encoding="utf8"))
-        then = kept["asked"]
-        asked = then if asked is None else json.loads(json.dumps(asked, default=str))
-        if changed := [name for name, value in asked.items() if value != then.get(name)]:
-            option = changed[0]
-            raise ValueError(
-                f"{file} was made with --{option.replace('_', '-')} {then.get(option)}, not {asked[option]}; "
-                "give another --out"
-            )
-        found = {label: (Runs if "whole" in one else Calibration)(**one) for label, one in kept["found"].items()}
-        return cls(file, asked, found)
-
-    def add(self, label: str, found: Calibration) -> None:
-        self.found[label] = found
-        kept = {"asked": self.asked, "found": {label: vars(one) for label, one in self.found.items()}}
-        common.write(self.file, f"{json.dumps(kept, indent=1, default=str)}\n")
 
 
 # --- numbers that several scripts read ---
