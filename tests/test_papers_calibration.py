@@ -9,7 +9,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from paceline.bench import Summary, open_suite
+from paceline.bench import Calibration, Summary, open_suite
+from papers.common import draw
+from papers.unispec import figure2_curves, figure5_sizes, figure6_samples
 from papers.unispec.calibration import (
     KNOTS,
     Kept,
@@ -169,3 +171,50 @@ def test_calibrations_are_kept_with_their_options(tmp_path: Path) -> None:
 def test_methods_as_published_are_calibrated_as_published() -> None:
     assert procedure_of("unispec:paper") == procedure_of("unispec:paper,threshold=0.1") == "paper"
     assert procedure_of("unispec") == procedure_of("unispec:threshold=0.1") == procedure_of("auto") == "ours"
+
+
+# --- figures of several calibrations ---
+
+
+def calibrated(nodes: int, took: float, slow: float = 1.0) -> Calibration:
+    seconds = [slow * seconds for seconds in (1, 1.2, 1.6)]
+    return Calibration(nodes=nodes, sizes=[0, 10, 20], tokens=[1, 2, 2.5], seconds=seconds, took=took)
+
+
+def test_calibrations_are_held_against_each_other() -> None:
+    for nodes, agrees in (((5, 10, 5, 20), True), ((10, 10, 10, 10), False)):
+        found = figure5_sizes.report(
+            {(f"S{n}", "pocket"): calibrated(g, 3.0) for n, g in enumerate(nodes)}, "unispec:paper"
+        )
+        assert found.claims[0].agrees is agrees
+    for first, agrees in ((10, True), (0, False)):
+        every = {
+            n: calibrated(size, 3.0 + n) for n, size in zip(figure6_samples.COUNTS, (first, *[10] * 4), strict=True)
+        }
+        found = figure6_samples.report({"unispec:paper": every, "auto": every})
+        assert [one.agrees for one in found.claims] == [agrees, True] * 2
+        assert len(found.panels) == 4
+
+
+def test_testbeds_and_models_of_several_runs_are_one_figure(tmp_path: Path) -> None:
+    settings = {("S1", "a"): 5, ("S1", "b"): 10, ("S2", "a"): 20}
+    found = figure5_sizes.report({at: calibrated(size, 3.0) for at, size in settings.items()}, "unispec:paper")
+    assert [row[:2] for row in found.tables[0][1]] == [("S1, a", "5"), ("S1, b", "10"), ("S2, a", "20")]
+    best = found.panels[0]
+    assert best.names == ["S1", "S2"]
+    assert {curve.name: curve.points for curve in best.curves} == {"a": [(0, 5), (1, 20)], "b": [(0, 10)]}
+    draw(tmp_path / "sizes.svg", found.panels)
+    assert all(name in (tmp_path / "sizes.svg").read_text() for name in ("<!-- S1 -->", "<!-- S2 -->"))
+    assert figure5_sizes.named("S1", "pocket") == ("S1", "pocket")
+    assert figure5_sizes.named("S1/b", "pocket") == ("S1", "b")
+    alone = figure5_sizes.report({("S1", "a"): calibrated(5, 3.0)}, "unispec:paper")
+    assert alone.claims == [], "one device differs from none"
+
+
+@pytest.mark.parametrize(("slow", "agrees"), [(2.0, True), (1.0, False)])
+def test_curves_of_several_devices_are_held_against_each_other(slow: float, agrees: bool) -> None:
+    devices = {"A100": calibrated(10, 3.0), "A40": calibrated(5, 3.0, slow)}
+    found = figure2_curves.report(devices, "unispec:paper")
+    assert found.claims[-1].agrees is agrees
+    assert [len(panel.curves) for panel in found.panels] == [2, 2]
+    assert len(found.tables[0][1]) == 6

@@ -13,13 +13,12 @@ from typing import Any
 import pytest
 
 from paceline import DraftTree
-from paceline.bench import Calibration, Estimate, Summary
-from papers.common import Claim, Report, Way, draw
+from paceline.bench import Calibration, Estimate, Prompt, Summary
+from papers.common import Claim, Report, Way
 from papers.unispec import (
     figure2_curves,
     figure3_confidence,
-    figure5_sizes,
-    figure6_samples,
+    rouge,
     table1_specbench,
     table2_ablation,
     table6_temperature,
@@ -33,7 +32,9 @@ from papers.unispec import (
     table17_rivals,
 )
 from papers.unispec.calibration import Runs, of_runs
-from papers.unispec.common import RIVALS, at, sized, with_options
+from papers.unispec.common import at, sized
+from papers.unispec.tables import RIVALS as PUBLISHED
+from papers.unispec.tables import by, of_run, shared
 from runs import made_run
 
 QUICK: dict[str, Any] = {
@@ -47,13 +48,15 @@ QUICK: dict[str, Any] = {
     "prompts": 5,
     "repeats": 1,
 }
-METHOD = "unispec"
+METHOD = "unispec:paper"
+NOISY = shared(METHOD)
 FOUND = Calibration(
     nodes=20, sizes=[0, 10, 20, 30], tokens=[1.0, 1.8, 2.2, 2.3], seconds=[1.0, 1.1, 1.2, 1.5], took=9.0
 )
 OWN = sized(METHOD, FOUND)
 PARTS = table2_ablation.entries(METHOD, FOUND)
-THRESHOLDS = {r: sized(with_options(METHOD, f"threshold={r}"), FOUND) for r in table12_threshold.THRESHOLDS}
+THRESHOLDS = table12_threshold.entries(METHOD, FOUND, noisy=True)
+BESIDE = [sized(NOISY, FOUND), sized("unispec", FOUND), "auto"]
 Slow = Mapping[str, Mapping[str, float]]
 
 
@@ -80,15 +83,19 @@ def sizes(*given: int) -> list[str]:
 
 
 SCRIPTS: dict[str, Callable[[Path, Slow], Report]] = {
-    "table1": one([*RIVALS, "auto", OWN], lambda run: table1_specbench.report(run, OWN)),
-    "table2": one(PARTS.values(), lambda run: table2_ablation.report(run, PARTS, ["the calibrated size is 20"])),
+    "table1": one([*PUBLISHED, OWN, *BESIDE], lambda run: table1_specbench.report(run, OWN)),
+    "table2": one(
+        [*table2_ablation.RIVALS, *PARTS.values(), *BESIDE],
+        lambda run: table2_ablation.report(run, PARTS, ["the calibrated size is 20"]),
+    ),
     "table6": many(
         table6_temperature.TEMPERATURES,
-        [*RIVALS, OWN, "auto"],
+        [*PUBLISHED, OWN, *BESIDE],
         lambda runs: table6_temperature.report(runs, METHOD, OWN),
     ),
-    "table8": many([f"batch {n}" for n in table8_batch.BATCHES], [OWN, "auto"], table8_batch.report),
-    "table10": many(table10_precision.TYPES, [OWN, "auto"], lambda runs: table10_precision.report(runs, OWN)),
+    "table8": many([f"batch {n}" for n in table8_batch.BATCHES], [OWN, *BESIDE], table8_batch.report),
+    "table10": many(table10_precision.TYPES, [OWN, *BESIDE], lambda runs: table10_precision.report(runs, OWN)),
+    "table11": many(["1024", "2048"], [OWN, *BESIDE], lambda runs: table11_context.report(runs, 2048)),
     "table12": one(THRESHOLDS.values(), lambda run: table12_threshold.report(run, THRESHOLDS)),
     "table13": one(sizes(*table13_deviation.around(20)), lambda run: table13_deviation.report(run, METHOD, 20)),
     "table15": one(
@@ -114,7 +121,7 @@ def test_every_script_reads_its_runs(name: str, tmp_path: Path) -> None:
     assert {len(row) for row in rows} == {len(head)}
     assert found.claims
     for claim in found.claims:
-        assert "in the paper" in claim.sentence
+        assert "in the paper" in claim.sentence or not claim.paper
     assert "nan" not in found.markdown
     assert all(curve.points for panel in found.panels for curve in panel.curves)
 
@@ -149,9 +156,10 @@ def test_a_claim_is_told_as_measured(name: str, slow: Slow, words: str, agrees: 
 
 
 def test_a_temperature_that_could_not_be_written_leaves_the_other(tmp_path: Path) -> None:
-    runs = raced(tmp_path, {}, {"T=1.0": [*RIVALS, METHOD]})
+    runs = raced(tmp_path, {}, {"T=1.0": [*PUBLISHED, METHOD, NOISY]})
     found = table6_temperature.report(runs, METHOD, METHOD)
-    assert [one.claim.split()[1] for one in found.claims] == ["T=1.0"]
+    assert [one.claim.split()[1] for one in found.claims] == ["T=1.0", "T=1.0"]
+    assert "shared noise adds" in found.claims[1].sentence
 
 
 def test_deviations_below_one_node_are_left_out_and_told(tmp_path: Path) -> None:
@@ -161,50 +169,10 @@ def test_deviations_below_one_node_are_left_out_and_told(tmp_path: Path) -> None
 
 
 def test_thresholds_name_the_fastest(tmp_path: Path) -> None:
-    found = SCRIPTS["table12"](tmp_path, {"run": {THRESHOLDS["0.1"]: 0.2}})
-    assert found.notes == ["fastest here: r = 0.1; in the paper r = 0.05"]
-
-
-def calibrated(nodes: int, took: float, slow: float = 1.0) -> Calibration:
-    seconds = [slow * seconds for seconds in (1, 1.2, 1.6)]
-    return Calibration(nodes=nodes, sizes=[0, 10, 20], tokens=[1, 2, 2.5], seconds=seconds, took=took)
-
-
-def test_calibrations_are_held_against_each_other() -> None:
-    for nodes, agrees in (((5, 10, 5, 20), True), ((10, 10, 10, 10), False)):
-        found = figure5_sizes.report({(f"S{n}", "pocket"): calibrated(g, 3.0) for n, g in enumerate(nodes)}, METHOD)
-        assert found.claims[0].agrees is agrees
-    for first, agrees in ((10, True), (0, False)):
-        every = {
-            n: calibrated(size, 3.0 + n) for n, size in zip(figure6_samples.COUNTS, (first, *[10] * 4), strict=True)
-        }
-        found = figure6_samples.report({METHOD: every, "auto": every})
-        assert [one.agrees for one in found.claims] == [agrees, True] * 2
-        assert len(found.panels) == 4
-
-
-def test_testbeds_and_models_of_several_runs_are_one_figure(tmp_path: Path) -> None:
-    settings = {("S1", "a"): 5, ("S1", "b"): 10, ("S2", "a"): 20}
-    found = figure5_sizes.report({at: calibrated(size, 3.0) for at, size in settings.items()}, METHOD)
-    assert [row[:2] for row in found.tables[0][1]] == [("S1, a", "5"), ("S1, b", "10"), ("S2, a", "20")]
-    best = found.panels[0]
-    assert best.names == ["S1", "S2"]
-    assert {curve.name: curve.points for curve in best.curves} == {"a": [(0, 5), (1, 20)], "b": [(0, 10)]}
-    draw(tmp_path / "sizes.svg", found.panels)
-    assert all(name in (tmp_path / "sizes.svg").read_text() for name in ("<!-- S1 -->", "<!-- S2 -->"))
-    assert figure5_sizes.named("S1", "pocket") == ("S1", "pocket")
-    assert figure5_sizes.named("S1/b", "pocket") == ("S1", "b")
-    alone = figure5_sizes.report({("S1", "a"): calibrated(5, 3.0)}, METHOD)
-    assert alone.claims == [], "one device differs from none"
-
-
-@pytest.mark.parametrize(("slow", "agrees"), [(2.0, True), (1.0, False)])
-def test_curves_of_several_devices_are_held_against_each_other(slow: float, agrees: bool) -> None:
-    devices = {"A100": calibrated(10, 3.0), "A40": calibrated(5, 3.0, slow)}
-    found = figure2_curves.report(devices, METHOD)
-    assert found.claims[-1].agrees is agrees
-    assert [len(panel.curves) for panel in found.panels] == [2, 2]
-    assert len(found.tables[0][1]) == 6
+    found = SCRIPTS["table12"](tmp_path, {"run": {THRESHOLDS["0.1"]: 0.2, THRESHOLDS["0, shared noise"]: 0.5}})
+    assert found.notes[0].startswith("fastest here: r = 0.1 (")
+    assert found.notes[0].endswith("; in the paper r = 0.05")
+    assert found.notes[1].startswith("fastest here: r = 0, shared noise (")
 
 
 def test_grid_search_takes_the_fastest_of_the_calibrations_own_runs(tmp_path: Path) -> None:
@@ -268,6 +236,9 @@ def test_nodes_are_accepted_with_all_that_lead_to_them() -> None:
     assert nodes == (pytest.approx([0.90484, 0.36788, 0.74082, 0.54881]), [1, 0, 1, 0])
     figure3_confidence.note(nodes, tree, [1])
     assert nodes[1][4:] == [0] * 4
+    own: figure3_confidence.Nodes = ([], [])
+    figure3_confidence.note(own, tree, [5, 7, 9], own=True)
+    assert own == (pytest.approx([0.90484, 0.36788, 0.81873, 0.74082]), [1, 0, 1, 0])
     probing: figure3_confidence.Nodes = ([], [])
     figure3_confidence.note(probing, DraftTree.build([5, 6], [-1, -1], scores=[0.0, 0.0], probes=[False, True]), [5])
     assert probing[1] == [1], "a probe is no node"
@@ -293,17 +264,85 @@ class Letters:
         return [ord(letter) for letter in text]
 
 
-def test_long_prompts_fit_the_context() -> None:
+def test_prompts_of_every_task_fill_every_context() -> None:
     letters: Any = Letters()
-    lengths = table11_context.lengths_within(3000)
-    assert lengths == [1024, 2048]
-    found = table11_context.prompts("abc " * 20000, letters, lengths, count=3, tokens=16)
-    assert [one["task"] for one in found] == ["1024"] * 3 + ["2048"] * 3
-    assert {len(one["prompt"]) for one in found} == {1024 - 16 - 8, 2048 - 16 - 8}
+    assert table11_context.lengths_within(3000) == [1024, 2048]
+    asked = [
+        Prompt(key="a", task="qa", language="en", turns=("why? " * 4,)),
+        Prompt(key="b", task="rag", language="en", turns=("start " + "x" * 5000 + " end",)),
+        Prompt(key="c", task="mt_bench", language="en", turns=("one", "two"), reference=("1", "2")),
+    ]
+    found = table11_context.prompts(asked, letters, "abc " * 20000, 1024, tokens=16)
+    assert [(one.key, one.task, len(one.turns)) for one in found] == [
+        ("a-1024", "qa", 1),
+        ("b-1024", "rag", 1),
+        ("c-1024", "mt_bench", 2),
+    ]
+    for one, other in zip(asked, found, strict=True):
+        answers = len(one.turns) * (16 + table11_context.TEMPLATE)
+        assert 1000 < sum(map(len, other.turns)) + answers <= 1024
+        assert other.turns[1:] == one.turns[1:]
+    assert found[0].turns[0].endswith("\n\n" + asked[0].turns[0])
+    assert found[1].turns[0].endswith("xxx end"), "a long one loses its beginning"
+    assert found[2].reference == ("1", "2")
     with pytest.raises(ValueError, match="too little running text"):
-        table11_context.prompts("abc", letters, lengths, count=3, tokens=16)
+        table11_context.prompts(asked, letters, "abc", 1024, tokens=16)
     with pytest.raises(ValueError, match="leaves no room"):
-        table11_context.prompts("abc", letters, [1024], count=3, tokens=1020)
+        table11_context.prompts(asked, letters, "abc", 1024, tokens=1020)
+
+
+# --- tables
+
+
+def test_tables_have_every_task_and_their_mean(tmp_path: Path) -> None:
+    run = Summary(made_run(tmp_path / "run", methods=("plain", METHOD), peers=(), stall=False))
+    head, ((name, chat, qa, mean, tokens),) = by("task", of_run(run))
+    assert head == ("x plain, tokens/round", "mt_bench", "qa", "mean of tasks [95%]", "tokens/round")
+    values = [[float(part) for part in cell.split()] for cell in (chat, qa)]
+    assert name == METHOD
+    assert float(mean.split()[0]) == pytest.approx((values[0][0] + values[1][0]) / 2, abs=0.011)
+    assert float(tokens) == pytest.approx((values[0][1] + values[1][1]) / 2, abs=0.011)
+    head, ((_, *cells, mean, _),) = by("language", of_run(run))
+    assert head[1:-1] == ("en", "pl", "ja", "mean of languages [95%]")
+    assert float(mean.split()[0]) == pytest.approx(sum(float(one.split()[0]) for one in cells) / 3, abs=0.011)
+
+
+# --- ROUGE
+
+
+@pytest.mark.parametrize(
+    ("reference", "text", "expected"),
+    [
+        (  # the example of rouge_score's own page; ROUGE-2 by hand: "the quick", "quick brown"
+            "The quick brown fox jumps over the lazy dog",
+            "The quick brown dog jumps on the log.",
+            (2 * 0.75 * (6 / 9) / (0.75 + 6 / 9), 2 * (2 / 7) * (2 / 8) / (2 / 7 + 2 / 8), 10 / 17),
+        ),
+        ("a a a b", "A-a c", (4 / 7, 2 / 5, 4 / 7)),
+        ("one two", "ONE, two!", (1, 1, 1)),
+        ("one", "one", (1, 0, 1)),
+        ("one two", "", (0, 0, 0)),
+        ("one two", "кіт", (0, 0, 0)),
+        ("a b c d", "d c b a", (1, 0, 1 / 4)),
+        ("кіт і пес", "a cat", None),
+    ],
+)
+def test_rouge_is_what_it_is_by_definition(reference: str, text: str, expected: Any) -> None:
+    found = rouge.scores(reference, text)
+    assert found == (None if expected is None else pytest.approx(expected))
+
+
+def test_rouge_stands_beside_speed_and_equal_texts_score_alike(tmp_path: Path) -> None:
+    runs = raced(tmp_path, {}, {dtype: [METHOD] for dtype in table10_precision.TYPES})
+    for run in runs.values():
+        for key, prompt in run.run.prompts.items():
+            run.run.prompts[key] = replace(prompt, reference=("the old man saw a boat",))
+    ((head, rows),) = table10_precision.report(runs, METHOD).tables
+    assert head[1:4] == rouge.NAMES
+    assert len(rows) == 2 * len(runs), "plain decoding has its row"
+    for plain, ours in zip(rows[::2], rows[1::2], strict=True):
+        assert plain[1:4] == ours[1:4]
+        assert all(0 < float(one) <= 100 for one in plain[1:4])
 
 
 # --- scripts

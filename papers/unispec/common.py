@@ -27,7 +27,6 @@ MODEL, DTYPE, METHOD = "pocket+ballast:500M", "bfloat16", "unispec:paper"
 SUITE, LANGUAGES = "continuation", "en,pl"
 BUNDLED, BUNDLED_TEMPERATURE = ("pocket", "pocket-draft", "pocket-foreign"), 0.8
 """Greedy, the bundled models fall into loops, which flatters methods that look things up."""
-RIVALS = "lookahead", "spectra", "recycling"
 SAMPLES = 5
 """Prompts to calibrate on, as in the paper."""
 ASKED = (
@@ -70,6 +69,7 @@ def parser(said: str | None) -> argparse.ArgumentParser:
         help=f"sizes that the paper's calibration runs ({RUNS})",
     )
     add("--calibration-seconds", type=float, default=20.0, metavar="S", help="how long our calibration may take (20)")
+    add("--nodes", type=int, metavar="N", help="the draft size of the method and of unispec (calibrated)")
     add("--out", type=Path, metavar="DIR", help="where runs are kept (runs/papers/SCRIPT--MODEL)")
     return found
 
@@ -78,9 +78,9 @@ class Lab:
     """Makes calibrations and races, or finds those that were kept. What cannot be made is kept with its reason."""
 
     def __init__(self, options: argparse.Namespace) -> None:
-        for name in ("limit", "max_new_tokens", "repeat", "calibration_runs", "calibration_seconds"):
-            if not getattr(options, name) > 0:
-                raise ValueError(f"--{name.replace('_', '-')} must be more than 0, not {getattr(options, name):g}")
+        for name in ("limit", "max_new_tokens", "repeat", "calibration_runs", "calibration_seconds", "nodes"):
+            if (given := getattr(options, name)) is not None and not given > 0:
+                raise ValueError(f"--{name.replace('_', '-')} must be more than 0, not {given:g}")
         self.options = options
         self.method: str = options.method
         script = f"{Path(sys.argv[0]).stem}--{options.model}".replace("/", "-").replace(":", "-")
@@ -147,6 +147,8 @@ class Lab:
     def size(self, method: str | None = None) -> Calibration:
         """The best size of a method, by default of the one that is looked at."""
         method = method or self.method
+        if (nodes := self.options.nodes) is not None:
+            return Calibration(nodes=nodes, sizes=[nodes], tokens=[], seconds=[], took=0.0)
         found = self.calibrate(method, method)
         if found is None:
             raise ValueError(f"{method} could not be calibrated: {self.missing[method]}")
@@ -237,13 +239,14 @@ def sized(method: str, calibrated: Calibration | None) -> str:
 
 
 def speed_up(run: Summary, entry: str, task: str | None = None) -> Estimate:
-    figures = run.figures(entry, task)
+    """Over plain decoding, in a task, or the mean over tasks."""
+    figures = run.means(entry) if task is None else run.figures(entry, task)
     return (figures.speed_up if figures is not None else None) or Estimate(float("nan"))
 
 
 def tokens_per_round(run: Summary, entry: str) -> float:
-    figures = run.figures(entry)
-    return (figures.tokens_per_round if figures is not None else None) or 0.0
+    """The mean over tasks."""
+    return run.means(entry).tokens_per_round or 0.0
 
 
 def ratio(run: Summary, entry: str, other: str) -> Estimate:
@@ -336,6 +339,8 @@ def rows_of(runs: Mapping[str, Summary]) -> list[tuple[str, ...]]:
 def size_notes(found: Calibration | None) -> list[str]:
     if found is None:
         return []
+    if not found.tokens:
+        return [f"the size is {found.nodes}, as it was given"]
     of = (
         f"runs of {', '.join(map(str, found.sizes))} nodes, as in the paper"
         if isinstance(found, Runs)
