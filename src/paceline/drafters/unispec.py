@@ -54,7 +54,7 @@ class UniSpecState(StoreState):
 
 
 class UniSpec(StoreDrafter):
-    """Algorithm 1 of the paper but for its calibration, which is a planner's."""
+    """A tree over the store by how likely its nodes are. How many of them are drafted is a planner's to say."""
 
     name = "unispec"
     summary = "a tree of what the model nearly said after each token, by how likely it found it"
