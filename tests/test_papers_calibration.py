@@ -11,7 +11,7 @@ import pytest
 
 from paceline.bench import Calibration, Summary, open_suite
 from papers.common import draw
-from papers.unispec import figure2_curves, figure5_sizes, figure6_samples
+from papers.unispec import figure2_curves, figure5_sizes, figure6_samples, table14_setup
 from papers.unispec.calibration import (
     KNOTS,
     Kept,
@@ -218,3 +218,17 @@ def test_curves_of_several_devices_are_held_against_each_other(slow: float, agre
     assert found.claims[-1].agrees is agrees
     assert [len(panel.curves) for panel in found.panels] == [2, 2]
     assert len(found.tables[0][1]) == 6
+
+
+@pytest.mark.parametrize("runs", [3, 10])
+def test_the_setup_says_what_each_part_finds(runs: int) -> None:
+    sizes, tokens, seconds = measurements(runs)
+    best = best_size(cubic(sizes, tokens), spline(sizes, seconds), 1, 128)
+    found = Runs(nodes=best, sizes=sizes, tokens=tokens, seconds=seconds, whole=seconds, took=1.0)
+    shown = table14_setup.report(found, "unispec:paper")
+    parts = {row[0]: row[2] for row in shown.tables[0][1]}
+    assert parts["output"] == f"g* = {best}"
+    assert parts["f_time(g)"].endswith(f"over {runs} runs")
+    assert [claim.agrees for claim in shown.claims] == [True]
+    level = Runs(nodes=1, sizes=[1, 9], tokens=[1.0, 1.0], seconds=[1.0, 1.0], whole=[1.0, 1.0], took=1.0)
+    assert "level over 2 runs" in table14_setup.report(level, "plain").markdown
