@@ -145,7 +145,7 @@ class StoreDrafter(Drafter):
             self.prompt_needs = Want(top=width, logits=True)
         self._prefill = prefill
         self._shared = None if store == "private" else SuccessorStore(width)
-        self._kept = store == "kept"
+        self.keeps = store == "kept"
         self._width = width
         self._size = 0
         self._target: ReferenceType[Target] | None = None
@@ -157,7 +157,7 @@ class StoreDrafter(Drafter):
             self._forget()
 
     def reset(self) -> None:
-        if not self._kept:
+        if not self.keeps:
             self._forget()
 
     def _forget(self) -> None:
