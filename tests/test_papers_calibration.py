@@ -11,7 +11,7 @@ import pytest
 
 from paceline.bench import Calibration, Summary, open_suite
 from papers.common import draw
-from papers.unispec import figure2_curves, figure5_sizes, figure6_samples, table14_setup
+from papers.unispec import common, figure2_curves, figure5_sizes, figure6_samples, table14_setup
 from papers.unispec.calibration import (
     KNOTS,
     Kept,
@@ -27,7 +27,7 @@ from papers.unispec.calibration import (
     spline,
     write_prompts,
 )
-from papers.unispec.common import procedure_of
+from papers.unispec.common import Lab, procedure_of
 from runs import made_run
 
 EVERY = np.arange(1, 129, dtype=np.float64)
@@ -134,18 +134,66 @@ def suite_of(folder: Path, count: int) -> str:
 def test_prompts_of_a_calibration_are_others_than_the_races(there: int, notes: list[str], tmp_path: Path) -> None:
     suite, file = suite_of(tmp_path, there), tmp_path / "out" / "calibration.jsonl"
     raced = {prompt.key for prompt in open_suite(suite, limit=2).prompts}
-    told = write_prompts(file, 6, suite=suite, tasks=None, languages=None, limit=2, data=None)
+    count, told = write_prompts(file, 6, suite=suite, tasks=None, languages=None, limit=2, data=None)
     assert len(told) == len(notes)
     assert all(words in note for words, note in zip(notes, told, strict=True))
     found = keys(file)
-    assert len(found) == len(set(found)) == min(6, 2 * there)
+    assert len(found) == len(set(found)) == count == min(6, 2 * there)
     others = [key for key in found if key not in raced]
     assert found[: len(others)] == others, "the race's own come last"
     assert {key[0] for key in found} == {"a", "b"}, "of every task"
     again = write_prompts(file, 1, suite=suite, tasks=["b"], languages=None, limit=1, data=None)
-    assert again == []
+    assert again == (1, [])
     assert keys(file)[0].startswith("b")
     assert open_suite(f"prompts:{file}").prompts[0].chat is False, "as the suite has it"
+
+
+# --- the laboratory ---
+
+
+def lab_of(folder: Path, monkeypatch: pytest.MonkeyPatch, *given: str) -> tuple[Lab, list[dict[str, Any]]]:
+    """One that measures nothing, and what it asked for."""
+    asked = list[dict[str, Any]]()
+
+    def calibrate(lm: Any, method: str, **how: Any) -> Calibration:
+        asked.append({"method": method, **how})
+        return calibrated(5, 3.0)
+
+    def race(lm: Any, methods: list[str], *, out: Path, **how: Any) -> Summary:
+        asked.append({"methods": methods, **how})
+        return Summary(made_run(out, methods=("plain", *methods), tasks=("qa",), languages=("en",), peers=()))
+
+    monkeypatch.setattr(common, "calibrate_method", calibrate)
+    monkeypatch.setattr(common, "race_methods", race)
+    monkeypatch.setattr(Lab, "model", lambda *_: None)
+    options = ["--suite", suite_of(folder, 6), "--limit", "2", "--out", str(folder / "out"), *given]
+    return Lab(common.parser("").parse_args(options)), asked
+
+
+def test_a_lab_calibrates_each_method_in_its_way_on_texts_of_the_race(tmp_path: Path, monkeypatch: Any) -> None:
+    lab, asked = lab_of(tmp_path, monkeypatch, "--max-new-tokens", "9", "--temperature", "0", "--calibration-runs", "3")
+    for label, method, prompts in (("a", "unispec:paper", 5), ("b", "unispec", 8)):
+        assert lab.calibrate(label, method, prompts=prompts) is not None
+    by_runs, ours = asked
+    assert by_runs["methods"] == ["unispec:paper@fixed:1", "unispec:paper@fixed:64", "unispec:paper@fixed:128"]
+    assert (ours["method"], ours["prompts"], ours["seconds"]) == ("unispec", 8, 20.0)
+    raced = {prompt.key for prompt in open_suite(lab.options.suite, limit=2).prompts}
+    for one, count in ((by_runs, 5), (ours, 8)):
+        assert (one["max_new_tokens"], one["temperature"]) == (9, 0.0)
+        keys = {prompt.key for prompt in open_suite(one["suite"]).prompts}
+        assert len(keys) == count
+        assert not keys & raced
+    assert lab.notes == []
+    again, asked = lab_of(
+        tmp_path, monkeypatch, "--max-new-tokens", "9", "--temperature", "0", "--calibration-runs", "3"
+    )
+    assert again.calibrate("a", "unispec:paper") == lab.calibrated["a"]
+    assert asked == [], "what was kept is read again"
+    assert again.calibrate("c", "unispec", procedure="paper", sizes=[2, 4]) is not None
+    assert again.calibrate("a", "unispec:paper", sizes=[2, 4]) is None
+    assert "runs of other sizes" in again.missing["a"]
+    with pytest.raises(ValueError, match="was made with --calibration-runs 3, not 10"):
+        lab_of(tmp_path, monkeypatch, "--max-new-tokens", "9", "--temperature", "0")
 
 
 # --- what is kept ---
@@ -164,6 +212,10 @@ def test_calibrations_are_kept_with_their_options(tmp_path: Path) -> None:
     ):
         with pytest.raises(ValueError, match=told):
             joined(given, "unispec:paper")
+    (tmp_path / "old").mkdir()
+    (tmp_path / "old" / "calibrated.json").write_text("{}")
+    with pytest.raises(ValueError, match="was written by another version"):
+        Kept.read(tmp_path / "old")
     with pytest.raises(ValueError, match="made with --limit 2, not 3; give another --out"):
         Kept.read(tmp_path, {**asked, "limit": 3})
 

@@ -151,9 +151,9 @@ def write_prompts(
     languages: list[str] | None,
     limit: int,
     data: Path | None,
-) -> list[str]:
+) -> tuple[int, list[str]]:
     """Keep so many prompts of a suite as a file, from all over its cells, and others than the ``limit`` of each cell
-    that a race writes. Notes, where there are too few others."""
+    that a race writes. How many there are, and notes where there are too few."""
     opened = partial(open_suite, suite, data=data, tasks=tasks, languages=languages)
     raced = {prompt.key for prompt in opened(limit=limit).prompts}
     every = opened().prompts
@@ -162,15 +162,13 @@ def write_prompts(
     picked = _spread(others, count)
     again = _spread(own, count - len(picked))
     common.write(file, as_lines([*picked, *again]))
-    notes = list[str]()
+    there, notes = len(picked) + len(again), list[str]()
     if again:
-        notes.append(
-            f"{len(again)} of {len(picked) + len(again)} prompts of the calibration are of the race, too: the suite "
-            "has no more others"
-        )
-    if len(picked) + len(again) < count:
-        notes.append(f"calibrated on {len(picked) + len(again)} prompts and not on {count}: the suite has no more")
-    return notes
+        why = "the suite has no more others"
+        notes.append(f"{len(again)} of {there} prompts of the calibration are of the race, too: {why}")
+    if there < count:
+        notes.append(f"calibrated on {there} prompts and not on {count}: the suite has no more")
+    return there, notes
 
 
 def _spread(prompts: Sequence[Prompt], count: int) -> list[Prompt]:
@@ -197,6 +195,8 @@ class Kept:
         if not file.exists():
             return cls(file, asked or {}, {})
         kept = json.loads(file.read_text(encoding="utf8"))
+        if "asked" not in kept:
+            raise ValueError(f"{file} was written by another version; delete it, or give another --out")
         then = kept["asked"]
         asked = then if asked is None else json.loads(json.dumps(asked, default=str))
         if changed := [name for name, value in asked.items() if value != then.get(name)]:

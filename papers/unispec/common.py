@@ -126,7 +126,7 @@ class Lab:
         method = method or self.method
         by_runs = (procedure or procedure_of(method)) == "paper"
         with self._trying(label, threads):
-            suite = self._prompts(prompts)
+            suite, count = self._prompts(prompts)
             if label not in self.calibrated:
                 model = self.model(dtype)
                 usual = {name: getattr(self.options, name) for name in ("seed", "max_new_tokens")}
@@ -137,9 +137,11 @@ class Lab:
                     found: Calibration = of_runs(race_methods(model, [*entries.values()], out=place, **usual), entries)
                 else:
                     seconds = seconds or self.options.calibration_seconds
-                    found = calibrate_method(model, method, seconds=seconds, **usual)
+                    found = calibrate_method(model, method, seconds=seconds, prompts=count, **usual)
                 self.keep(label, found)
-        return self.calibrated.get(label)
+            elif sizes is not None and self.calibrated[label].sizes != sorted(sizes):
+                raise ValueError(f"{self.out} has runs of other sizes; give another --out")
+        return None if label in self.missing else self.calibrated.get(label)
 
     def keep(self, label: str, found: Calibration) -> None:
         self._kept.add(label, found)
@@ -154,13 +156,13 @@ class Lab:
             raise ValueError(f"{method} could not be calibrated: {self.missing[method]}")
         return found
 
-    def _prompts(self, count: int) -> str:
-        """A suite of so many prompts to calibrate on."""
+    def _prompts(self, count: int) -> tuple[str, int]:
+        """A suite of so many prompts to calibrate on, and how many it has."""
         given, file = self.options, self.out / f"calibration-{count}.jsonl"
         what = {name: getattr(given, name) for name in ("suite", "tasks", "limit", "data")}
-        notes = write_prompts(file, count, languages=self.languages, **what)
+        there, notes = write_prompts(file, count, languages=self.languages, **what)
         self.notes += [note for note in notes if note not in self.notes]
-        return f"prompts:{file}"
+        return f"prompts:{file}", there
 
     @property
     def languages(self) -> list[str] | None:
