@@ -9,21 +9,25 @@ from typing import Any
 import numpy as np
 import pytest
 
-from paceline.bench import Summary, open_suite
+from paceline.bench import Calibration, Summary, open_suite
+from papers.common import draw
+from papers.unispec import common, figure2_curves, figure5_sizes, figure6_samples, table14_setup
 from papers.unispec.calibration import (
     KNOTS,
+    Kept,
     Runs,
     best_size,
     cubic,
     even,
     evolved_size,
     forward_seconds,
+    joined,
     of_runs,
     speed,
     spline,
     write_prompts,
 )
-from papers.unispec.common import Kept, procedure_of
+from papers.unispec.common import Lab, procedure_of
 from runs import made_run
 
 EVERY = np.arange(1, 129, dtype=np.float64)
@@ -130,18 +134,66 @@ def suite_of(folder: Path, count: int) -> str:
 def test_prompts_of_a_calibration_are_others_than_the_races(there: int, notes: list[str], tmp_path: Path) -> None:
     suite, file = suite_of(tmp_path, there), tmp_path / "out" / "calibration.jsonl"
     raced = {prompt.key for prompt in open_suite(suite, limit=2).prompts}
-    told = write_prompts(file, 6, suite=suite, tasks=None, languages=None, limit=2, data=None)
+    count, told = write_prompts(file, 6, suite=suite, tasks=None, languages=None, limit=2, data=None)
     assert len(told) == len(notes)
     assert all(words in note for words, note in zip(notes, told, strict=True))
     found = keys(file)
-    assert len(found) == len(set(found)) == min(6, 2 * there)
+    assert len(found) == len(set(found)) == count == min(6, 2 * there)
     others = [key for key in found if key not in raced]
     assert found[: len(others)] == others, "the race's own come last"
     assert {key[0] for key in found} == {"a", "b"}, "of every task"
     again = write_prompts(file, 1, suite=suite, tasks=["b"], languages=None, limit=1, data=None)
-    assert again == []
+    assert again == (1, [])
     assert keys(file)[0].startswith("b")
     assert open_suite(f"prompts:{file}").prompts[0].chat is False, "as the suite has it"
+
+
+# --- the laboratory ---
+
+
+def lab_of(folder: Path, monkeypatch: pytest.MonkeyPatch, *given: str) -> tuple[Lab, list[dict[str, Any]]]:
+    """One that measures nothing, and what it asked for."""
+    asked = list[dict[str, Any]]()
+
+    def calibrate(lm: Any, method: str, **how: Any) -> Calibration:
+        asked.append({"method": method, **how})
+        return calibrated(5, 3.0)
+
+    def race(lm: Any, methods: list[str], *, out: Path, **how: Any) -> Summary:
+        asked.append({"methods": methods, **how})
+        return Summary(made_run(out, methods=("plain", *methods), tasks=("qa",), languages=("en",), peers=()))
+
+    monkeypatch.setattr(common, "calibrate_method", calibrate)
+    monkeypatch.setattr(common, "race_methods", race)
+    monkeypatch.setattr(Lab, "model", lambda *_: None)
+    options = ["--suite", suite_of(folder, 6), "--limit", "2", "--out", str(folder / "out"), *given]
+    return Lab(common.parser("").parse_args(options)), asked
+
+
+def test_a_lab_calibrates_each_method_in_its_way_on_texts_of_the_race(tmp_path: Path, monkeypatch: Any) -> None:
+    lab, asked = lab_of(tmp_path, monkeypatch, "--max-new-tokens", "9", "--temperature", "0", "--calibration-runs", "3")
+    for label, method, prompts in (("a", "unispec:paper", 5), ("b", "unispec", 8)):
+        assert lab.calibrate(label, method, prompts=prompts) is not None
+    by_runs, ours = asked
+    assert by_runs["methods"] == ["unispec:paper@fixed:1", "unispec:paper@fixed:64", "unispec:paper@fixed:128"]
+    assert (ours["method"], ours["prompts"], ours["seconds"]) == ("unispec", 8, 20.0)
+    raced = {prompt.key for prompt in open_suite(lab.options.suite, limit=2).prompts}
+    for one, count in ((by_runs, 5), (ours, 8)):
+        assert (one["max_new_tokens"], one["temperature"]) == (9, 0.0)
+        keys = {prompt.key for prompt in open_suite(one["suite"]).prompts}
+        assert len(keys) == count
+        assert not keys & raced
+    assert lab.notes == []
+    again, asked = lab_of(
+        tmp_path, monkeypatch, "--max-new-tokens", "9", "--temperature", "0", "--calibration-runs", "3"
+    )
+    assert again.calibrate("a", "unispec:paper") == lab.calibrated["a"]
+    assert asked == [], "what was kept is read again"
+    assert again.calibrate("c", "unispec", procedure="paper", sizes=[2, 4]) is not None
+    assert again.calibrate("a", "unispec:paper", sizes=[2, 4]) is None
+    assert "runs of other sizes" in again.missing["a"]
+    with pytest.raises(ValueError, match="was made with --calibration-runs 3, not 10"):
+        lab_of(tmp_path, monkeypatch, "--max-new-tokens", "9", "--temperature", "0")
 
 
 # --- what is kept ---
@@ -152,7 +204,18 @@ def test_calibrations_are_kept_with_their_options(tmp_path: Path) -> None:
     runs = Runs(nodes=4, sizes=[1, 8], tokens=[1.0, 2.0], seconds=[0.1, 0.2], whole=[0.2, 0.3], took=3.0)
     Kept.read(tmp_path, asked).add("unispec:paper", runs)
     assert Kept.read(tmp_path, asked).found == {"unispec:paper": runs}
-    assert Kept.read(tmp_path).asked["model"] == "pocket"
+    assert joined([f"here={tmp_path}"], "unispec:paper") == {"here": ("pocket", runs)}
+    for given, told in (
+        ([f"here={tmp_path / 'nowhere'}"], "has no calibration of unispec:paper; it has none"),
+        ([str(tmp_path)], "takes NAME=DIR"),
+        ([f"here={tmp_path}"] * 2, "each name once"),
+    ):
+        with pytest.raises(ValueError, match=told):
+            joined(given, "unispec:paper")
+    (tmp_path / "old").mkdir()
+    (tmp_path / "old" / "calibrated.json").write_text("{}")
+    with pytest.raises(ValueError, match="was written by another version"):
+        Kept.read(tmp_path / "old")
     with pytest.raises(ValueError, match="made with --limit 2, not 3; give another --out"):
         Kept.read(tmp_path, {**asked, "limit": 3})
 
@@ -160,3 +223,64 @@ def test_calibrations_are_kept_with_their_options(tmp_path: Path) -> None:
 def test_methods_as_published_are_calibrated_as_published() -> None:
     assert procedure_of("unispec:paper") == procedure_of("unispec:paper,threshold=0.1") == "paper"
     assert procedure_of("unispec") == procedure_of("unispec:threshold=0.1") == procedure_of("auto") == "ours"
+
+
+# --- figures of several calibrations ---
+
+
+def calibrated(nodes: int, took: float, slow: float = 1.0) -> Calibration:
+    seconds = [slow * seconds for seconds in (1, 1.2, 1.6)]
+    return Calibration(nodes=nodes, sizes=[0, 10, 20], tokens=[1, 2, 2.5], seconds=seconds, took=took)
+
+
+def test_calibrations_are_held_against_each_other() -> None:
+    for nodes, agrees in (((5, 10, 5, 20), True), ((10, 10, 10, 10), False)):
+        found = figure5_sizes.report(
+            {(f"S{n}", "pocket"): calibrated(g, 3.0) for n, g in enumerate(nodes)}, "unispec:paper"
+        )
+        assert found.claims[0].agrees is agrees
+    for first, agrees in ((10, True), (0, False)):
+        every = {
+            n: calibrated(size, 3.0 + n) for n, size in zip(figure6_samples.COUNTS, (first, *[10] * 4), strict=True)
+        }
+        found = figure6_samples.report({"unispec:paper": every, "auto": every})
+        assert [one.agrees for one in found.claims] == [agrees, True] * 2
+        assert len(found.panels) == 4
+
+
+def test_testbeds_and_models_of_several_runs_are_one_figure(tmp_path: Path) -> None:
+    settings = {("S1", "a"): 5, ("S1", "b"): 10, ("S2", "a"): 20}
+    found = figure5_sizes.report({at: calibrated(size, 3.0) for at, size in settings.items()}, "unispec:paper")
+    assert [row[:2] for row in found.tables[0][1]] == [("S1, a", "5"), ("S1, b", "10"), ("S2, a", "20")]
+    best = found.panels[0]
+    assert best.names == ["S1", "S2"]
+    assert {curve.name: curve.points for curve in best.curves} == {"a": [(0, 5), (1, 20)], "b": [(0, 10)]}
+    draw(tmp_path / "sizes.svg", found.panels)
+    assert all(name in (tmp_path / "sizes.svg").read_text() for name in ("<!-- S1 -->", "<!-- S2 -->"))
+    assert figure5_sizes.named("S1", "pocket") == ("S1", "pocket")
+    assert figure5_sizes.named("S1/b", "pocket") == ("S1", "b")
+    alone = figure5_sizes.report({("S1", "a"): calibrated(5, 3.0)}, "unispec:paper")
+    assert alone.claims == [], "one device differs from none"
+
+
+@pytest.mark.parametrize(("slow", "agrees"), [(2.0, True), (1.0, False)])
+def test_curves_of_several_devices_are_held_against_each_other(slow: float, agrees: bool) -> None:
+    devices = {"A100": calibrated(10, 3.0), "A40": calibrated(5, 3.0, slow)}
+    found = figure2_curves.report(devices, "unispec:paper")
+    assert found.claims[-1].agrees is agrees
+    assert [len(panel.curves) for panel in found.panels] == [2, 2]
+    assert len(found.tables[0][1]) == 6
+
+
+@pytest.mark.parametrize("runs", [3, 10])
+def test_the_setup_says_what_each_part_finds(runs: int) -> None:
+    sizes, tokens, seconds = measurements(runs)
+    best = best_size(cubic(sizes, tokens), spline(sizes, seconds), 1, 128)
+    found = Runs(nodes=best, sizes=sizes, tokens=tokens, seconds=seconds, whole=seconds, took=1.0)
+    shown = table14_setup.report(found, "unispec:paper")
+    parts = {row[0]: row[2] for row in shown.tables[0][1]}
+    assert parts["output"] == f"g* = {best}"
+    assert parts["f_time(g)"].endswith(f"over {runs} runs")
+    assert [claim.agrees for claim in shown.claims] == [True]
+    level = Runs(nodes=1, sizes=[1, 9], tokens=[1.0, 1.0], seconds=[1.0, 1.0], whole=[1.0, 1.0], took=1.0)
+    assert "level over 2 runs" in table14_setup.report(level, "plain").markdown

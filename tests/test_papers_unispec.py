@@ -18,8 +18,6 @@ from papers.common import Claim, Report, Way
 from papers.unispec import (
     figure2_curves,
     figure3_confidence,
-    figure5_sizes,
-    figure6_samples,
     rouge,
     table1_specbench,
     table2_ablation,
@@ -33,7 +31,8 @@ from papers.unispec import (
     table16_grid,
     table17_rivals,
 )
-from papers.unispec.common import RIVALS, at, sized
+from papers.unispec.calibration import Runs, of_runs
+from papers.unispec.common import at, sized
 from papers.unispec.tables import RIVALS as PUBLISHED
 from papers.unispec.tables import by, of_run, shared
 from runs import made_run
@@ -99,13 +98,18 @@ SCRIPTS: dict[str, Callable[[Path, Slow], Report]] = {
     "table11": many(["1024", "2048"], [OWN, *BESIDE], lambda runs: table11_context.report(runs, 2048)),
     "table12": one(THRESHOLDS.values(), lambda run: table12_threshold.report(run, THRESHOLDS)),
     "table13": one(sizes(*table13_deviation.around(20)), lambda run: table13_deviation.report(run, METHOD, 20)),
-    "table15": one(sizes(*table15_throughput.sizes_beside(20)), lambda run: table15_throughput.report(run, METHOD, 20)),
+    "table15": one(
+        sizes(*table15_throughput.sizes_beside(20)), lambda run: table15_throughput.report(run, {METHOD: 20})
+    ),
     "table16": one(sizes(20, *table16_grid.SIZES), lambda run: table16_grid.report(run, METHOD, FOUND)),
     "table17": one(
-        [name for method in RIVALS for name in (method, sized(method, FOUND))],
-        lambda run: table17_rivals.report(run, dict.fromkeys(RIVALS, FOUND)),
+        [name for method, own in table17_rivals.SIZES.items() for name in (at(method, own), sized(method, FOUND))],
+        lambda run: table17_rivals.report(run, dict.fromkeys(table17_rivals.SIZES, FOUND)),
     ),
-    "figure2": one(sizes(1, 8, 32), lambda run: figure2_curves.report(run, METHOD, (1, 8, 32))),
+    "figure2": one(
+        sizes(1, 8, 32),
+        lambda run: figure2_curves.report({"here": of_runs(run, {g: at(METHOD, g) for g in (1, 8, 32)})}, METHOD, run),
+    ),
 }
 
 
@@ -137,8 +141,10 @@ def claim(found: Report, words: str) -> Claim:
         *(("table6", {"T=1.0": {OWN: n}}, "gains less at temperature 1", n > 1) for n in (3.0, 0.3)),
         ("table13", {"run": {at(METHOD, 5): 4.0, at(METHOD, 35): 0.2}}, "smallest", True),
         ("table13", {"run": {at(METHOD, 5): 4.0, at(METHOD, 35): 0.2}}, "largest", False),
-        ("table16", {"run": {at(METHOD, n): 2.0 for n in table16_grid.SIZES}}, "no slower", True),
-        ("table16", {"run": {OWN: 3.0}}, "no slower", False),
+        ("table16", {"run": {at(METHOD, n): 2.0 for n in table16_grid.SIZES}}, "faster than that of grid", True),
+        ("table16", {"run": {OWN: 3.0}}, "faster than that of grid", False),
+        ("figure2", {"run": {at(METHOD, 32): 3.0}}, "forward seconds", True),
+        ("figure2", {"run": {at(METHOD, 32): 0.3}}, "forward seconds", False),
     ],
 )
 def test_a_claim_is_told_as_measured(name: str, slow: Slow, words: str, agrees: bool, tmp_path: Path) -> None:
@@ -169,21 +175,25 @@ def test_thresholds_name_the_fastest(tmp_path: Path) -> None:
     assert found.notes[1].startswith("fastest here: r = 0, shared noise (")
 
 
-def calibrated(nodes: int, took: float) -> Calibration:
-    return Calibration(nodes=nodes, sizes=[0, 10, 20], tokens=[1, 2, 2.5], seconds=[1, 1.2, 1.6], took=took)
+def test_grid_search_takes_the_fastest_of_the_calibrations_own_runs(tmp_path: Path) -> None:
+    (run,) = raced(tmp_path, {}, {"run": sizes(20, 25, 50, 75)}).values()
+    runs = Runs(nodes=20, sizes=[25, 50, 75], tokens=[2, 3, 4], seconds=[1, 1, 1], whole=[1.0, 1.2, 9.0], took=1.0)
+    assert table16_grid.searched(runs) == 50, "drafting counts"
+    (one,) = table16_grid.report(run, METHOD, runs, runs.sizes).claims
+    assert "20 nodes against 50" in one.ours
+    same = table16_grid.report(run, METHOD, replace(runs, nodes=50), runs.sizes).claims[0]
+    assert same.agrees is None
+    assert same.sentence.endswith("both are the same size, which decides nothing")
 
 
-def test_calibrations_are_held_against_each_other() -> None:
-    for nodes, agrees in (((5, 10, 5, 20), True), ((10, 10, 10, 10), False)):
-        found = figure5_sizes.report({f"setting {n}": calibrated(size, 3.0) for n, size in enumerate(nodes)})
-        assert found.claims[0].agrees is agrees
-    for first, agrees in ((10, True), (0, False)):
-        every = {
-            n: calibrated(size, 3.0 + n) for n, size in zip(figure6_samples.COUNTS, (first, *[10] * 4), strict=True)
-        }
-        found = figure6_samples.report(METHOD, every)
-        assert [one.agrees for one in found.claims] == [agrees, True]
-        assert len(found.panels) == 4
+def test_a_calibrated_size_of_nothing_is_no_agreement(tmp_path: Path) -> None:
+    """Without a draft a method is as fast as plain decoding, which tells nothing of its drafts."""
+    rival, own = "lookahead:paper", at("lookahead:paper", 120)
+    nothing = replace(FOUND, nodes=0)
+    (run,) = raced(tmp_path, {"run": {own: 4.0}}, {"run": [own, at(rival, 0)]}).values()
+    found = table17_rivals.report(run, {rival: nothing})
+    assert [one.agrees for one in found.claims] == [None, None]
+    assert all("no drafts pay here (0 nodes), which decides nothing" in one.sentence for one in found.claims)
 
 
 @pytest.mark.parametrize(

@@ -13,10 +13,12 @@ machine that slows down slows all sizes.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -149,9 +151,9 @@ def write_prompts(
     languages: list[str] | None,
     limit: int,
     data: Path | None,
-) -> list[str]:
+) -> tuple[int, list[str]]:
     """Keep so many prompts of a suite as a file, from all over its cells, and others than the ``limit`` of each cell
-    that a race writes. Notes, where there are too few others."""
+    that a race writes. How many there are, and notes where there are too few."""
     opened = partial(open_suite, suite, data=data, tasks=tasks, languages=languages)
     raced = {prompt.key for prompt in opened(limit=limit).prompts}
     every = opened().prompts
@@ -160,18 +162,72 @@ def write_prompts(
     picked = _spread(others, count)
     again = _spread(own, count - len(picked))
     common.write(file, as_lines([*picked, *again]))
-    notes = list[str]()
+    there, notes = len(picked) + len(again), list[str]()
     if again:
-        notes.append(
-            f"{len(again)} of {len(picked) + len(again)} prompts of the calibration are of the race, too: the suite "
-            "has no more others"
-        )
-    if len(picked) + len(again) < count:
-        notes.append(f"calibrated on {len(picked) + len(again)} prompts and not on {count}: the suite has no more")
-    return notes
+        why = "the suite has no more others"
+        notes.append(f"{len(again)} of {there} prompts of the calibration are of the race, too: {why}")
+    if there < count:
+        notes.append(f"calibrated on {there} prompts and not on {count}: the suite has no more")
+    return there, notes
 
 
 def _spread(prompts: Sequence[Prompt], count: int) -> list[Prompt]:
     """At equal distances; all of them where there are no more."""
     few = min(count, len(prompts))
     return [prompts[number * len(prompts) // few] for number in range(few)]
+
+
+# --- what is kept
+
+
+@dataclass(frozen=True)
+class Kept:
+    """Calibrations in a folder, by their labels, with the options that they were made under."""
+
+    file: Path
+    asked: Mapping[str, Any]
+    found: dict[str, Calibration]
+
+    @classmethod
+    def read(cls, folder: Path, asked: Mapping[str, Any] | None = None) -> Kept:
+        """Those of a folder. ValueError where they were made under other options than are ``asked`` for."""
+        file = folder / "calibrated.json"
+        if not file.exists():
+            return cls(file, asked or {}, {})
+        kept = json.loads(file.read_text(encoding="utf8"))
+        if "asked" not in kept:
+            raise ValueError(f"{file} was written by another version; delete it, or give another --out")
+        then = kept["asked"]
+        asked = then if asked is None else json.loads(json.dumps(asked, default=str))
+        if changed := [name for name, value in asked.items() if value != then.get(name)]:
+            option = changed[0]
+            raise ValueError(
+                f"{file} was made with --{option.replace('_', '-')} {then.get(option)}, not {asked[option]}; "
+                "give another --out"
+            )
+        found = {label: (Runs if "whole" in one else Calibration)(**one) for label, one in kept["found"].items()}
+        return cls(file, asked, found)
+
+    def of(self, method: str) -> Calibration:
+        """That of a method."""
+        if method not in self.found:
+            known = ", ".join(self.found) or "none"
+            raise ValueError(f"{self.file} has no calibration of {method}; it has {known}")
+        return self.found[method]
+
+    def add(self, label: str, found: Calibration) -> None:
+        self.found[label] = found
+        kept = {"asked": self.asked, "found": {label: vars(one) for label, one in self.found.items()}}
+        common.write(self.file, f"{json.dumps(kept, indent=1, default=str)}\n")
+
+
+def joined(places: Sequence[str], method: str) -> dict[str, tuple[str, Calibration]]:
+    """Calibrations of a method from several folders, ``NAME=DIR``: name -> model and calibration."""
+    found = dict[str, tuple[str, Calibration]]()
+    for place in places:
+        name, equals, folder = place.partition("=")
+        if not (name and equals and folder) or name in found:
+            raise ValueError(f"--runs takes NAME=DIR, each name once, and was given {place!r}")
+        kept = Kept.read(Path(folder))
+        found[name] = str(kept.asked.get("model", "")), kept.of(method)
+    return found

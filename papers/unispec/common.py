@@ -8,11 +8,10 @@ narrower intervals.
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
@@ -22,13 +21,12 @@ import paceline
 from paceline.bench import Calibration, Estimate, Figures, Summary, calibrate_method, difference, race_methods
 from papers import common
 from papers.common import Claim, Curve, Way
-from papers.unispec.calibration import MOST, RUNS, Runs, even, of_runs, write_prompts
+from papers.unispec.calibration import MOST, RUNS, Kept, Runs, even, of_runs, write_prompts
 
 MODEL, DTYPE, METHOD = "pocket+ballast:500M", "bfloat16", "unispec:paper"
 SUITE, LANGUAGES = "continuation", "en,pl"
 BUNDLED, BUNDLED_TEMPERATURE = ("pocket", "pocket-draft", "pocket-foreign"), 0.8
 """Greedy, the bundled models fall into loops, which flatters methods that look things up."""
-RIVALS = "lookahead", "spectra", "recycling"
 SAMPLES = 5
 """Prompts to calibrate on, as in the paper."""
 ASKED = (
@@ -128,7 +126,7 @@ class Lab:
         method = method or self.method
         by_runs = (procedure or procedure_of(method)) == "paper"
         with self._trying(label, threads):
-            suite = self._prompts(prompts)
+            suite, count = self._prompts(prompts)
             if label not in self.calibrated:
                 model = self.model(dtype)
                 usual = {name: getattr(self.options, name) for name in ("seed", "max_new_tokens")}
@@ -139,9 +137,14 @@ class Lab:
                     found: Calibration = of_runs(race_methods(model, [*entries.values()], out=place, **usual), entries)
                 else:
                     seconds = seconds or self.options.calibration_seconds
-                    found = calibrate_method(model, method, seconds=seconds, **usual)
-                self._kept.add(label, found)
-        return self.calibrated.get(label)
+                    found = calibrate_method(model, method, seconds=seconds, prompts=count, **usual)
+                self.keep(label, found)
+            elif sizes is not None and self.calibrated[label].sizes != sorted(sizes):
+                raise ValueError(f"{self.out} has runs of other sizes; give another --out")
+        return None if label in self.missing else self.calibrated.get(label)
+
+    def keep(self, label: str, found: Calibration) -> None:
+        self._kept.add(label, found)
 
     def size(self, method: str | None = None) -> Calibration:
         """The best size of a method, by default of the one that is looked at."""
@@ -153,13 +156,13 @@ class Lab:
             raise ValueError(f"{method} could not be calibrated: {self.missing[method]}")
         return found
 
-    def _prompts(self, count: int) -> str:
-        """A suite of so many prompts to calibrate on."""
+    def _prompts(self, count: int) -> tuple[str, int]:
+        """A suite of so many prompts to calibrate on, and how many it has."""
         given, file = self.options, self.out / f"calibration-{count}.jsonl"
         what = {name: getattr(given, name) for name in ("suite", "tasks", "limit", "data")}
-        notes = write_prompts(file, count, languages=self.languages, **what)
+        there, notes = write_prompts(file, count, languages=self.languages, **what)
         self.notes += [note for note in notes if note not in self.notes]
-        return f"prompts:{file}"
+        return f"prompts:{file}", there
 
     @property
     def languages(self) -> list[str] | None:
@@ -213,38 +216,6 @@ class Lab:
         runs = {name: run.as_dict() for name, run in self.runs.items()}
         data = {"out": str(self.out), "calibrated": calibrated, "runs": runs}
         replace(report, notes=[*report.notes, *failed], data={**report.data, **data}).show(self.options)
-
-
-@dataclass(frozen=True)
-class Kept:
-    """Calibrations in a folder, by their labels, with the options that they were made under."""
-
-    file: Path
-    asked: Mapping[str, Any]
-    found: dict[str, Calibration]
-
-    @classmethod
-    def read(cls, folder: Path, asked: Mapping[str, Any] | None = None) -> Kept:
-        """Those of a folder. ValueError where they were made under other options than are ``asked`` for."""
-        file = folder / "calibrated.json"
-        if not file.exists():
-            return cls(file, asked or {}, {})
-        kept = json.loads(file.read_text(encoding="utf8"))
-        then = kept["asked"]
-        asked = then if asked is None else json.loads(json.dumps(asked, default=str))
-        if changed := [name for name, value in asked.items() if value != then.get(name)]:
-            option = changed[0]
-            raise ValueError(
-                f"{file} was made with --{option.replace('_', '-')} {then.get(option)}, not {asked[option]}; "
-                "give another --out"
-            )
-        found = {label: (Runs if "whole" in one else Calibration)(**one) for label, one in kept["found"].items()}
-        return cls(file, asked, found)
-
-    def add(self, label: str, found: Calibration) -> None:
-        self.found[label] = found
-        kept = {"asked": self.asked, "found": {label: vars(one) for label, one in self.found.items()}}
-        common.write(self.file, f"{json.dumps(kept, indent=1, default=str)}\n")
 
 
 # --- numbers that several scripts read ---
@@ -312,14 +283,25 @@ def against(run: Summary, entry: str, other: str) -> str:
     return f"{speed_up(run, entry).value:.2f}x against {speed_up(run, other).value:.2f}x"
 
 
+def undecided(entry: str, other: str) -> str:
+    """Why nothing that a paper says of drafts follows from these two entries, if nothing does."""
+    if entry == other:
+        return "both are the same size"
+    return "no drafts pay here (0 nodes)" if any(one.endswith("@fixed:0") for one in (entry, other)) else ""
+
+
 def faster(run: Summary, entry: str, other: str, claim: str, paper: str, way: Way, more: str = "") -> Claim:
     """A claim on the speeds of two entries."""
+    if why := undecided(entry, other):
+        return Claim(claim, paper, f"{against(run, entry, other)}{more}: {why}", None)
     return Claim.of(claim, paper, against(run, entry, other) + more, way, ratio(run, entry, other))
 
 
 def brings(run: Summary, entry: str, other: str, claim: str, paper: str, way: Way) -> Claim:
     """A claim on the tokens per round of two entries."""
     ours = f"{tokens_per_round(run, entry):.2f} against {tokens_per_round(run, other):.2f} tokens"
+    if why := undecided(entry, other):
+        return Claim(claim, paper, f"{ours}: {why}", None)
     return Claim.of(claim, paper, ours, way, rounds_ratio(run, entry, other))
 
 
