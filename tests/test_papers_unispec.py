@@ -14,6 +14,7 @@ import pytest
 
 from paceline import DraftTree
 from paceline.bench import Calibration, Estimate, Prompt, Summary
+from paceline.bench.run.directory import write_about
 from papers.common import Claim, Report, Way
 from papers.unispec import (
     figure2_curves,
@@ -31,6 +32,7 @@ from papers.unispec import (
     table16_grid,
     table17_rivals,
 )
+from papers.unispec import main as joined_runs
 from papers.unispec.calibration import Runs, of_runs
 from papers.unispec.common import at, sized
 from papers.unispec.tables import RIVALS as PUBLISHED
@@ -380,3 +382,59 @@ def test_a_script_is_run_and_goes_on(tmp_path: Path, monkeypatch: Any, capsys: A
     (tmp_path / "out" / "nodes.json").unlink()
     with pytest.raises(ValueError, match="was interrupted and its nodes are not all known"):
         script(monkeypatch, capsys, figure3_confidence.main, *given)
+
+
+# --- runs of several machines
+
+
+def on(path: Path, card: str | None, model: str, **how: Any) -> Path:
+    """A made run of a machine and a model."""
+    run = made_run(
+        path,
+        methods=("plain", "recycling:paper", OWN, "auto"),
+        model={"model": model, "device": "cpu" if card is None else "cuda:0"},
+        **QUICK | {"tasks": ("qa", "code"), "prompts": 2, **how},
+    )
+    told = {"cores": 8, "processor": "made up", "memory_bytes": 126 * 10**9, "accelerator": card}
+    if card is not None:
+        told |= {"accelerator_bytes": 24 * 10**9, "cuda": "12.8", "driver": "535.1"}
+    run.about.sittings[0]["machine"] = told
+    write_about(run)
+    return path
+
+
+def test_runs_of_several_machines_and_models_are_one_table(tmp_path: Path) -> None:
+    folders = [
+        on(tmp_path / "a", "A100", "llama"),
+        on(tmp_path / "b", "A100", "qwen", slow={OWN: 3.0}),
+        on(tmp_path / "c", None, "llama"),
+        on(tmp_path / "many", "A100", "llama", languages=("pl", "ja")),
+    ]
+    found = joined_runs.report(joined_runs.joined([str(folder) for folder in folders]))
+    beds, tasks, languages = found.tables
+    assert [row[:7] for row in beds[1]] == [
+        ("A100", "A100", "24 GB", "8 x made up", "126 GB", "12.8", "535.1"),
+        ("made up, 2 threads", "", "", "8 x made up", "126 GB", "", ""),
+    ]
+    assert tasks[0][1:4] == ("qa", "code", "mean of tasks [95%]")
+    assert len(tasks[1]) == 3 * 3
+    assert languages[0][1:4] == ("pl", "ja", "mean of languages [95%]")
+    assert [one.sentence.partition("here ")[2] for one in found.claims] == [
+        "in 2 of 3 runs, not as in the paper",
+        "in 1 of 1 runs, as in the paper",
+    ]
+    (panel,) = found.panels
+    assert list(panel.names) == ["A100"]
+    assert [curve.name for curve in panel.curves] == ["recycling:paper", METHOD, "auto"]
+
+
+def test_runs_of_one_machine_are_told_apart_by_names(tmp_path: Path) -> None:
+    one, two = (str(on(tmp_path / name / "run", None, "llama")) for name in "ab")
+    with pytest.raises(ValueError, match="of the same machine and model"):
+        joined_runs.joined([one, two])
+    with pytest.raises(ValueError, match="names no testbed"):
+        joined_runs.joined([f"={one}"])
+    folder = str(Path(two).parent)
+    assert [*joined_runs.joined([f"S1={one}", f"S2/Llama={folder}"])] == [("S1", "llama float32"), ("S2", "Llama")]
+    with pytest.raises(ValueError, match="holds no run"):
+        joined_runs.joined([str(tmp_path)])
