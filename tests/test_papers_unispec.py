@@ -164,6 +164,10 @@ def test_a_temperature_that_could_not_be_written_leaves_the_other(tmp_path: Path
     assert "shared noise adds" in found.claims[1].sentence
 
 
+def test_all_batches_of_a_size_are_full() -> None:
+    assert [table8_batch.filling(4, n) for n in (1, 2, 3, 4, 5)] == [4, 4, 6, 4, 5]
+
+
 def test_deviations_below_one_node_are_left_out_and_told(tmp_path: Path) -> None:
     assert table13_deviation.around(6) == [1, 6, 11, 16, 21]
     (run,) = raced(tmp_path, {}, {"run": sizes(*table13_deviation.around(6))}).values()

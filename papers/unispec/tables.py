@@ -90,7 +90,7 @@ def conditions(lab: Lab) -> list[str]:
     why = ", since the bundled models loop when they are greedy" if bundled else ""
     return [
         f"texts are sampled at temperature {lab.temperature:g}, the paper's are greedy{why}",
-        "names with :paper draft as published; noise=shared, unispec and auto also use the shared noise",
+        "methods named :paper draft as published; with noise=shared, and in unispec and auto, the noise ranks drafts",
     ]
 
 
