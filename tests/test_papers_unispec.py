@@ -8,6 +8,7 @@ import sys
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -15,6 +16,7 @@ import pytest
 from paceline import DraftTree
 from paceline.bench import Calibration, Estimate, Prompt, Summary
 from paceline.bench.run.directory import write_about
+from paceline.drafters import make_drafter
 from papers.common import Claim, Report, Way
 from papers.unispec import (
     figure2_curves,
@@ -36,7 +38,7 @@ from papers.unispec import main as joined_runs
 from papers.unispec.calibration import Runs, of_runs
 from papers.unispec.common import at, sized
 from papers.unispec.tables import RIVALS as PUBLISHED
-from papers.unispec.tables import by, of_run, shared
+from papers.unispec.tables import beside, by, conditions, of_run, shared
 from runs import made_run
 
 QUICK: dict[str, Any] = {
@@ -311,6 +313,20 @@ def test_tables_have_every_task_and_their_mean(tmp_path: Path) -> None:
     head, ((_, *cells, mean, _),) = by("language", of_run(run))
     assert head[1:-1] == ("en", "pl", "ja", "mean of languages [95%]")
     assert float(mean.split()[0]) == pytest.approx(sum(float(one.split()[0]) for one in cells) / 3, abs=0.011)
+
+
+def test_shared_noise_is_a_row_of_its_own_where_texts_are_sampled() -> None:
+    def lab(method: str, temperature: float) -> Any:
+        options = SimpleNamespace(model="pocket+ballast:500M")
+        return SimpleNamespace(method=method, temperature=temperature, size=lambda *_: FOUND, options=options)
+
+    assert beside(lab(METHOD, 0.8)) == BESIDE
+    assert beside(lab(METHOD, 0.0)) == BESIDE[1:]
+    assert beside(lab(METHOD, 0.0), 1.0) == BESIDE
+    assert beside(lab("unispec", 0.8)) == ["auto"], "it has the noise already"
+    assert conditions(lab(METHOD, 0.0)) == []
+    assert "loop when they are greedy" in conditions(lab(METHOD, 0.8))[0]
+    assert [make_drafter(name).spec_options["noise"] for name in (METHOD, NOISY)] == ["none", "shared"]
 
 
 # --- ROUGE
