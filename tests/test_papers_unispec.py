@@ -179,7 +179,7 @@ def test_deviations_below_one_node_are_left_out_and_told(tmp_path: Path) -> None
 def test_thresholds_name_the_fastest(tmp_path: Path) -> None:
     found = SCRIPTS["table12"](tmp_path, {"run": {THRESHOLDS["0.1"]: 0.2, THRESHOLDS["0, shared noise"]: 0.5}})
     assert found.notes[0].startswith("fastest here: r = 0.1 (")
-    assert found.notes[0].endswith("; in the paper r = 0.05")
+    assert found.notes[0].endswith("; in the paper r = 0.05 and 0.025")
     assert found.notes[1].startswith("fastest here: r = 0, shared noise (")
 
 
