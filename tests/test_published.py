@@ -68,9 +68,9 @@ class Algorithm1(Reading):
             level = {(*word, token): confidence for word in leaves for token, confidence in self.S.get(word[-1], [])}
             tree |= level
         taken: set[Word] = set()  # line 30
-        hanging = [word for word in tree if len(word) == 1]
+        hanging, place = [word for word in tree if len(word) == 1], {word: place for place, word in enumerate(tree)}
         while hanging and len(taken) < nodes:
-            best = max(hanging, key=lambda word: tree[word])
+            best = max(hanging, key=lambda word: (tree[word], -place[word]))
             hanging.remove(best)
             taken.add(best)
             hanging += [(*best, token) for token, _ in self.S.get(best[-1], []) if (*best, token) in tree]
