@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -194,6 +195,21 @@ def test_a_lab_calibrates_each_method_in_its_way_on_texts_of_the_race(tmp_path: 
     assert "runs of other sizes" in again.missing["a"]
     with pytest.raises(ValueError, match="was made with --calibration-runs 3, not 10"):
         lab_of(tmp_path, monkeypatch, "--max-new-tokens", "9", "--temperature", "0")
+
+
+@pytest.mark.slow
+def test_an_interrupted_calibration_goes_on_with_its_runs(tmp_path: Path, monkeypatch: Any, capsys: Any) -> None:
+    given = ["--model", "pocket", "--dtype", "float32", "--suite", "dictspec", "--langs", "en", "--limit", "1"]
+    given += ["--max-new-tokens", "6", "--calibration-runs", "2", "--out", str(tmp_path / "out"), "--json"]
+    monkeypatch.setattr(sys, "argv", ["papers/unispec/table14_setup.py", *given])
+    found = []
+    for _ in range(2):
+        table14_setup.main()
+        found.append(json.loads(capsys.readouterr().out.splitlines()[-1])["calibrated"]["unispec:paper"])
+        (tmp_path / "out" / "calibrated.json").unlink()
+    assert found[0] == found[1], "seconds, too: nothing was measured again"
+    assert found[0]["sizes"] == [1, 128]
+    assert all(tokens >= 1 for tokens in found[0]["tokens"])
 
 
 # --- what is kept ---
