@@ -221,10 +221,11 @@ def test_calibrations_are_kept_with_their_options(tmp_path: Path) -> None:
     Kept.read(tmp_path, asked).add("unispec:paper", runs)
     assert Kept.read(tmp_path, asked).found == {"unispec:paper": runs}
     assert joined([f"here={tmp_path}"], "unispec:paper") == {"here": ("pocket", runs)}
+    assert list(joined([str(tmp_path)], "unispec:paper")) == [tmp_path.name]
     for given, told in (
         ([f"here={tmp_path / 'nowhere'}"], "has no calibration of unispec:paper; it has none"),
-        ([str(tmp_path)], "takes NAME=DIR"),
-        ([f"here={tmp_path}"] * 2, "each name once"),
+        (["=nowhere"], "needs a name of its own; write NAME=DIR"),
+        ([f"here={tmp_path}"] * 2, "needs a name of its own"),
     ):
         with pytest.raises(ValueError, match=told):
             joined(given, "unispec:paper")

@@ -60,7 +60,7 @@ def label(testbed: str, model: str, models: list[str]) -> str:
 
 def main() -> None:
     options = parser(__doc__)
-    options.add_argument("--runs", nargs="+", metavar="NAME=DIR", help="measure nothing, and join what was kept")
+    options.add_argument("--runs", nargs="+", metavar="[NAME=]DIR", help="measure nothing, and join what was kept")
     given = options.parse_args()
     if given.runs:
         found = {named(name, model): one for name, (model, one) in joined(given.runs, given.method).items()}
