@@ -26,7 +26,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from heapq import heappop, heappush
+from heapq import heapify, heappop, heappush
 from types import MappingProxyType
 from typing import Any, ClassVar
 
@@ -37,7 +37,7 @@ from paceline.drafters.base import Budget, Seen
 from paceline.drafters.noise import Chances, Ids, SharedNoise
 from paceline.drafters.store import Level, StoreDrafter, StoreState, tree_of, worth_of
 from paceline.errors import InputError
-from paceline.tree import EMPTY, ROOT, DraftTree, Ints
+from paceline.tree import EMPTY, ROOT, DraftTree, Floats, Ints
 
 FADING = 0.5
 """Without scores, how much less likely each candidate of a row is taken to be than the one before it."""
@@ -160,8 +160,9 @@ class UniSpec(StoreDrafter):
         """The children of the nodes of a level that are worth going on from, if any. ``before`` counts the nodes of the
         levels above."""
         ends, store = text.context.ending.eos, text.store
-        going = self._order(level.worth)[: self.k]
-        likely = level.worth[going].tolist()
+        rank = level.worth if self.by_path else level.odds
+        going = self._order(rank)[: self.k]
+        likely = rank[going].tolist()
         while likely and (likely[-1] < self.threshold or likely[-1] <= 0):
             likely.pop()
         going = going[: len(likely)]
@@ -172,8 +173,8 @@ class UniSpec(StoreDrafter):
         if not len(going):
             return None
         children, chances = store.tokens.take(tokens, 0), store.chances.take(tokens, 0)
-        odds = self._believed(text, chances, children, place)
-        worth = odds * (level.worth[going][:, None] * BELOW) if self.by_path else odds.astype(np.float64)
+        odds, above = self._believed(text, chances, children, place), level.worth[going][:, None]
+        worth = odds * (above * BELOW) if self.by_path else np.minimum(odds, above)
         return Level(children.ravel(), odds.ravel(), worth.ravel(), (going + before).repeat(store.width))
 
     def _order(self, worth: Chances) -> Ints:
@@ -183,7 +184,7 @@ class UniSpec(StoreDrafter):
     def _chosen(self, levels: Sequence[Level], names: list[str], nodes: int) -> DraftTree:
         """The worthiest nodes of all levels as a tree."""
         worth = worth_of(levels)
-        chosen = self._order(worth)[:nodes] if self.by_path else _hanging(worth, levels, nodes)
+        chosen = self._order(worth)[:nodes] if self.by_path else _hanging(levels, worth, nodes)
         chosen = chosen[worth[chosen] > 0]
         if not len(chosen):
             return EMPTY
@@ -193,18 +194,22 @@ class UniSpec(StoreDrafter):
         return tree_of(levels, chosen, sources)
 
 
-def _hanging(worth: Chances, levels: Sequence[Level], nodes: int) -> Ints:
-    """The worthiest nodes, one by one, each among those whose parent is chosen."""
-    values, children = worth.tolist(), dict[int, list[int]]()
-    for node, parent in enumerate(np.concatenate([level.parents for level in levels]).tolist()):
-        children.setdefault(parent, []).append(node)
-    chosen, waiting = list[int](), [(-values[node], node) for node in children.get(ROOT, ())]
-    waiting.sort()
+def _hanging(levels: Sequence[Level], weakest: Floats, nodes: int) -> Ints:
+    """The nodes of the highest odds, one by one, each among those whose parent is chosen. The ``weakest`` node of its
+    path decides whether one can be among them."""
+    least = np.partition(weakest, -nodes)[-nodes] if nodes < len(weakest) else 0.0
+    possible = np.flatnonzero(weakest >= least)
+    odds = np.concatenate([level.odds for level in levels])[possible].tolist()
+    parents = np.concatenate([level.parents for level in levels])[possible].tolist()
+    waiting, children = list[tuple[float, int]](), dict[int, list[tuple[float, int]]]()
+    for node, parent, chance in zip(possible.tolist(), parents, odds, strict=True):
+        (waiting if parent == ROOT else children.setdefault(parent, [])).append((-chance, node))
+    heapify(waiting)
+    chosen = list[int]()
     while waiting and len(chosen) < nodes:
-        node = heappop(waiting)[1]
-        chosen.append(node)
-        for child in children.get(node, ()):
-            heappush(waiting, (-values[child], child))
+        chosen.append(heappop(waiting)[1])
+        for child in children.get(chosen[-1], ()):
+            heappush(waiting, child)
     return np.array(chosen, np.int64)
 
 
