@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -196,6 +197,21 @@ def test_a_lab_calibrates_each_method_in_its_way_on_texts_of_the_race(tmp_path: 
         lab_of(tmp_path, monkeypatch, "--max-new-tokens", "9", "--temperature", "0")
 
 
+@pytest.mark.slow
+def test_an_interrupted_calibration_goes_on_with_its_runs(tmp_path: Path, monkeypatch: Any, capsys: Any) -> None:
+    given = ["--model", "pocket", "--dtype", "float32", "--suite", "dictspec", "--langs", "en", "--limit", "1"]
+    given += ["--max-new-tokens", "6", "--calibration-runs", "2", "--out", str(tmp_path / "out"), "--json"]
+    monkeypatch.setattr(sys, "argv", ["papers/unispec/table14_setup.py", *given])
+    found = []
+    for _ in range(2):
+        table14_setup.main()
+        found.append(json.loads(capsys.readouterr().out.splitlines()[-1])["calibrated"]["unispec:paper"])
+        (tmp_path / "out" / "calibrated.json").unlink()
+    assert found[0] == found[1], "seconds, too: nothing was measured again"
+    assert found[0]["sizes"] == [1, 128]
+    assert all(tokens >= 1 for tokens in found[0]["tokens"])
+
+
 # --- what is kept ---
 
 
@@ -205,10 +221,11 @@ def test_calibrations_are_kept_with_their_options(tmp_path: Path) -> None:
     Kept.read(tmp_path, asked).add("unispec:paper", runs)
     assert Kept.read(tmp_path, asked).found == {"unispec:paper": runs}
     assert joined([f"here={tmp_path}"], "unispec:paper") == {"here": ("pocket", runs)}
+    assert list(joined([str(tmp_path)], "unispec:paper")) == [tmp_path.name]
     for given, told in (
         ([f"here={tmp_path / 'nowhere'}"], "has no calibration of unispec:paper; it has none"),
-        ([str(tmp_path)], "takes NAME=DIR"),
-        ([f"here={tmp_path}"] * 2, "each name once"),
+        (["=nowhere"], "needs a name of its own; write NAME=DIR"),
+        ([f"here={tmp_path}"] * 2, "needs a name of its own"),
     ):
         with pytest.raises(ValueError, match=told):
             joined(given, "unispec:paper")

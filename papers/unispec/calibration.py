@@ -222,12 +222,12 @@ class Kept:
 
 
 def joined(places: Sequence[str], method: str) -> dict[str, tuple[str, Calibration]]:
-    """Calibrations of a method from several folders, ``NAME=DIR``: name -> model and calibration."""
+    """Calibrations of a method from several folders, ``NAME=DIR`` or ``DIR``: name -> model and calibration."""
     found = dict[str, tuple[str, Calibration]]()
     for place in places:
-        name, equals, folder = place.partition("=")
-        if not (name and equals and folder) or name in found:
-            raise ValueError(f"--runs takes NAME=DIR, each name once, and was given {place!r}")
+        name, _, folder = place.rpartition("=") if not Path(place).exists() else (Path(place).name, "", place)
+        if not name or name in found:
+            raise ValueError(f"{place!r} needs a name of its own; write NAME=DIR")
         kept = Kept.read(Path(folder))
         found[name] = str(kept.asked.get("model", "")), kept.of(method)
     return found

@@ -343,11 +343,8 @@ def size_notes(found: Calibration | None) -> list[str]:
         return []
     if not found.tokens:
         return [f"the size is {found.nodes}, as it was given"]
-    of = (
-        f"runs of {', '.join(map(str, found.sizes))} nodes, as in the paper"
-        if isinstance(found, Runs)
-        else "our curves"
-    )
+    sizes = ", ".join(map(str, found.sizes))
+    of = f"the paper's procedure, with runs of {sizes} nodes" if isinstance(found, Runs) else "our procedure"
     return [f"the calibrated size is {found.nodes}, by {of}"]
 
 

@@ -101,7 +101,7 @@ def line(name: str, found: Calibration, heights: Sequence[float], number: int) -
 def main() -> None:
     options = parser(__doc__)
     options.add_argument("--sizes", type=int, nargs="+", default=SIZES, metavar="N", help="draft sizes (1 2 4 ... 64)")
-    options.add_argument("--runs", nargs="+", metavar="NAME=DIR", help="measure nothing, and join what was kept")
+    options.add_argument("--runs", nargs="+", metavar="[NAME=]DIR", help="measure nothing, and join what was kept")
     given = options.parse_args()
     if given.runs:
         kept = joined(given.runs, given.method)

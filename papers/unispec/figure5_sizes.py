@@ -16,7 +16,7 @@ from paceline.bench import Calibration, Estimate
 from papers.common import Claim, Curve, Panel, Report, Way, script
 from papers.unispec.calibration import joined
 from papers.unispec.common import Lab, parser
-from papers.unispec.figure6_samples import HEAD, row, speeds
+from papers.unispec.figure6_samples import HEAD, SECONDS, row, speeds
 
 THREADS, TYPES = (1, 2), ("bfloat16", "float32")
 Settings = Mapping[tuple[str, str], Calibration]
@@ -51,7 +51,7 @@ def report(calibrated: Settings, method: str) -> Report:
         Panel("Expected tokens/s by draft size", "nodes", "tokens/s", lines),
     ]
     rows = [row(label(*at, models), one) for at, one in calibrated.items()]
-    return Report(f"UniSpec, Figure 5: calibrated sizes of {method}", [(HEAD, rows)], claims, panels=panels)
+    return Report(f"UniSpec, Figure 5: calibrated sizes of {method}", [(HEAD, rows)], claims, [SECONDS], panels)
 
 
 def label(testbed: str, model: str, models: list[str]) -> str:
@@ -60,7 +60,7 @@ def label(testbed: str, model: str, models: list[str]) -> str:
 
 def main() -> None:
     options = parser(__doc__)
-    options.add_argument("--runs", nargs="+", metavar="NAME=DIR", help="measure nothing, and join what was kept")
+    options.add_argument("--runs", nargs="+", metavar="[NAME=]DIR", help="measure nothing, and join what was kept")
     given = options.parse_args()
     if given.runs:
         found = {named(name, model): one for name, (model, one) in joined(given.runs, given.method).items()}

@@ -49,12 +49,7 @@ def add(commands: Subparsers) -> None:
     parser.argument("--batches", "B", "time rounds of B texts written together (default: 1 4)", int, nargs="+")
     parser.add_temperature()
     parser.add_length(None, 128)
-    parser.argument(
-        "--seconds",
-        "S",
-        "how long to measure one method, loading apart; inf writes every prompt whole (default: 36)",
-        float,
-    )
+    parser.argument("--seconds", "S", "how long to measure one method, loading apart (default: 36)", float)
     parser.add_threads()
     parser.argument("--html", "FILE", "write a page with pictures of the curves", Path)
     parser.add_json()
