@@ -17,7 +17,7 @@ from typing import Any
 from paceline.bench import Summary, read_run
 from papers import common
 from papers.common import Claim, Curve, Panel, Report, script
-from papers.unispec.tables import Row, Table, by, odd, published
+from papers.unispec.tables import Row, Table, by, published, remarks
 
 RUN, DESCRIPTION = "run", "run.json"
 Runs = Mapping[tuple[str, str], Sequence[Summary]]
@@ -135,7 +135,7 @@ def report(runs: Runs) -> Report:
     if many := rows(runs, several=True):
         tables.append(by("language", many))
         claims.append(firsts(many, "language"))
-    warned = list(odd(run for found in runs.values() for run in found))
+    warned = list(remarks(run for found in runs.values() for run in found))
     title = "UniSpec, Tables 1, 4 and 5 and Figure 4: several machines and models"
     return Report(title, tables, [one for one in claims if one is not None], warned, list(figure4(runs)))
 

@@ -23,7 +23,7 @@ from papers.unispec.common import (
     told,
     with_options,
 )
-from papers.unispec.tables import by, conditions, odd, of_run, published, shared
+from papers.unispec.tables import by, conditions, of_run, published, remarks, shared
 
 THRESHOLDS = "0", "0.01", "0.025", "0.05", "0.1", "0.2"
 SHARED = ", shared noise"
@@ -57,7 +57,7 @@ def report(run: Summary, specs: Mapping[str, str], notes: Sequence[str] = ()) ->
             second = "; in the paper r = 0.05 and 0.025" if not more else ""
             notes = [*notes, f"fastest here: r = {r} ({told(speed_up(run, best))}), {brought}{second}"]
     table = by("task", of_run(run, names))
-    return Report("UniSpec, Table 12: confidence threshold", [table], claims, [*notes, *odd([run])])
+    return Report("UniSpec, Table 12: confidence threshold", [table], claims, [*notes, *remarks([run])])
 
 
 def main() -> None:

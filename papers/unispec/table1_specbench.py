@@ -16,7 +16,7 @@ import numpy as np
 from paceline.bench import Estimate, Summary, difference
 from papers.common import Claim, Report, Way, script
 from papers.unispec.common import Lab, parser, size_notes, sized, speed_up, told
-from papers.unispec.tables import AUTO, RIVALS, beside, by, conditions, odd, of_run
+from papers.unispec.tables import AUTO, RIVALS, beside, by, conditions, of_run, remarks
 
 
 def over(run: Summary, one: str, other: str, task: str | None) -> Estimate:
@@ -47,7 +47,7 @@ def report(run: Summary, entry: str, notes: Sequence[str] = ()) -> Report:
         ours = f"{told(speed_up(run, entry))} against {told(speed_up(run, rival))}"
         claims.append(Claim.of("UniSpec is faster than Token Recycling", "in every task", ours, Way.ABOVE, ratio))
     tables = [by("task", of_run(run)), *([by("language", of_run(run))] if len(run.languages) > 1 else [])]
-    return Report("UniSpec, Tables 1 and 5: Spec-Bench", tables, claims, [*notes, *sentences(run), *odd([run])])
+    return Report("UniSpec, Tables 1 and 5: Spec-Bench", tables, claims, [*notes, *sentences(run), *remarks([run])])
 
 
 def main() -> None:

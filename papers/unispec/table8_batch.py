@@ -16,7 +16,7 @@ from functools import partial
 from paceline.bench import Summary
 from papers.common import Claim, Panel, Report, Way, script
 from papers.unispec.common import HEAD, Lab, curves, over, parser, row, size_notes, sized, speed_up, told
-from papers.unispec.tables import beside, conditions, odd
+from papers.unispec.tables import beside, conditions, remarks
 
 BATCHES = 1, 2, 3, 4, 5
 PAPER = 2.10, 2.07, 2.03, 1.90, 1.73
@@ -38,7 +38,7 @@ def report(runs: Mapping[str, Summary], notes: Sequence[str] = ()) -> Report:
     lines = curves(first.entries, [(float(name.split()[1]), partial(speed_up, run)) for name, run in runs.items()])
     rows = [row(run, entry, f"{name}  {entry}") for name, run in runs.items() for entry in run.entries]
     panels = [Panel("Speed-up by batch size", "texts at a time", "x plain", lines)]
-    return Report("UniSpec, Table 8: batch size", [(HEAD, rows)], claims, [*notes, *odd(runs.values())], panels)
+    return Report("UniSpec, Table 8: batch size", [(HEAD, rows)], claims, [*notes, *remarks(runs.values())], panels)
 
 
 def main() -> None:

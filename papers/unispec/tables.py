@@ -94,8 +94,10 @@ def conditions(lab: Lab) -> list[str]:
     ]
 
 
-def odd(runs: Iterable[Summary]) -> Iterator[str]:
-    """Texts that are not plain decoding's and should be."""
+def remarks(runs: Iterable[Summary]) -> Iterator[str]:
+    """What of the suite could not be built or has a stand-in, and texts that are not plain decoding's and should be."""
+    runs = list(runs)
+    yield from dict.fromkeys(str(note) for run in runs for note in run.run.about.workload.get("notes") or ())
     for run in runs:
         for entry in run.entries[1:]:
             figures: Figures | None = run.figures(entry)
