@@ -384,6 +384,7 @@ def script(monkeypatch: pytest.MonkeyPatch, capsys: Any, main: Callable[[], None
     ("given", "told"),
     [
         (["--limit", "0"], "--limit must be more than 0"),
+        (["--nodes", "0"], "--nodes must be more than 0"),
         (["--method", "nope"], "unknown method 'nope'"),
         (["--calibration-seconds", "0"], "more than 0"),
     ],
