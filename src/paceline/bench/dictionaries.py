@@ -182,7 +182,7 @@ class Dictionaries:
     agreed: NDArray[np.int8]
     """By the same, how many tokens of its completion the text has."""
     weakest: NDArray[np.float32]
-    """For each of `keys`, the least probability in its completion up to each token."""
+    """For each of `keys` and each token of its completion, up to which least probability it is proposed."""
 
     @classmethod
     def over(cls, script: Script, statistics: Statistics, budget: int = BUDGET) -> Dictionaries:
@@ -191,9 +191,8 @@ class Dictionaries:
         matched = where.reshape(found.shape).astype(np.int32)
         if len(keys) and keys[0] == NOWHERE:
             keys, matched = keys[1:], matched - 1
-        tokens, likely = statistics.walk(keys, 0.0, budget)
-        agreed, weakest = _agreed(script, matched, tokens), np.minimum.accumulate(likely, axis=1)
-        return cls(statistics, script, keys, matched, agreed, weakest)
+        tokens, weakest = statistics.thresholds(keys, budget)
+        return cls(statistics, script, keys, matched, _agreed(script, matched, tokens), weakest)
 
     def tallies(self, min_probability: float, sizes: Sequence[int]) -> Iterator[tuple[int, Tally]]:
         """For dictionaries of so many entries at most: how many they really have, and what they bring."""
