@@ -142,7 +142,7 @@ def test_lookup_takes_what_comes_with_the_package(told: Any) -> None:
 
 def test_wishes_are_kept(text: Path, out: Path, told: Any) -> None:
     built = told(
-        "build", "--text", text, "--out", out, "--min-prob", 0.3, "--entries", 20, "--order", 2, "--max-prefix", 2,
+        "build", "--text", text, "--out", out, "--min-prob", 0.3, "--size", 20, "--order", 2, "--max-prefix", 2,
         "--max-completion", 3, "--ngrams", 50, "--min-count", 2,
     )  # fmt: skip
     header, table = file.read(out)
@@ -156,13 +156,13 @@ def test_wishes_are_kept(text: Path, out: Path, told: Any) -> None:
 def test_the_same_text_gives_the_same_bytes(
     text: Path, out: Path, tmp_path: Path, told: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    told("build", "--text", text, "--out", out, "--min-prob", 0.4, "--entries", 150)
+    told("build", "--text", text, "--out", out, "--min-prob", 0.4, "--size", 150)
     whole = out.read_bytes()
     (tmp_path / "spill").mkdir()
     monkeypatch.setattr(counting, "TEXT_IN_MEMORY", 10**9)
     monkeypatch.setattr(corpus_module, "BATCH", 1500)
     for wish in (["--threads", 1], ["--threads", 2, "--memory", "200MB"], ["--spill", tmp_path / "spill"]):
-        told("build", "--text", text, "--out", out, "--min-prob", 0.4, "--entries", 150, *wish)
+        told("build", "--text", text, "--out", out, "--min-prob", 0.4, "--size", 150, *wish)
         assert out.read_bytes() == whole, wish
     assert list((tmp_path / "spill").iterdir()) == []
 
@@ -176,8 +176,10 @@ def test_the_same_text_gives_the_same_bytes(
         (["--order", "0"], "of n-grams of 1 to 3 words, not 0"),
         (["--order", "4"], "of n-grams of 1 to 3 words, not 4"),
         (["--order", "two"], "invalid int value: 'two'"),
-        (["--entries", "0"], "has 1 to 16777216 entries, not 0"),
-        (["--entries", "16777217"], "has 1 to 16777216 entries, not 16777217"),
+        (["--size", "0"], "has 1 to 16777216 entries, not 0"),
+        (["--size", "16777217"], "has 1 to 16777216 entries, not 16777217"),
+        (["--entries", "word"], "invalid choice: 'word'"),
+        (["--entries", "200000"], "token or paper; --size 200000 says how many"),
         (["--min-prob", "0"], "a probability is above 0 and at most 1, not 0.0"),
         (["--min-prob", "1.01"], "not 1.01"),
         (["--min-prob", "nan"], "not nan"),
@@ -417,10 +419,10 @@ def servant(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Servant]:
 
 def test_another_process_writes_the_same_bytes(servant: Servant, text: Path, out: Path, told: Any) -> None:
     """Its strings have other hashes."""
-    told("build", "--text", text, "--out", out, "--min-prob", 0.4, "--entries", 150)
+    told("build", "--text", text, "--out", out, "--min-prob", 0.4, "--size", 150)
     whole = out.read_bytes()
     out.unlink()
-    servant.start("build", "--text", text, "--out", out, "--min-prob", 0.4, "--entries", 150)
+    servant.start("build", "--text", text, "--out", out, "--min-prob", 0.4, "--size", 150)
     assert servant.finish() == (0, "")
     assert out.read_bytes() == whole
 

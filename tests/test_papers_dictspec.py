@@ -65,7 +65,8 @@ def swept(place: Path) -> Any:
 
 
 def test_every_cell_is_there_and_its_text_was_not_counted(swept: Any, place: Path) -> None:
-    assert len(swept) == len(swept.drop_duplicates(["pair", "order", "size", "min_probability"])) == 2 * 2 * 2 * 3 * 2
+    cells = swept.drop_duplicates(["pair", "rule", "order", "size", "min_probability"])
+    assert len(swept) == len(cells) == 2 * 2 * 2 * 2 * 3 * 2
     assert (swept[swept["size"] == 20].entries == 20).all()
     large = swept[(swept["size"] == 100_000) & (swept.order == 2)]
     assert large.entries.between(200, 99_999).all()

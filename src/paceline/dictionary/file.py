@@ -216,7 +216,8 @@ def _begun(path: str | Path, beginning: bytes) -> tuple[int, int, bytes, int]:
     _, version, length, digest, size = _FIELDS.unpack(beginning[: _FIELDS.size])
     if version not in (WITHOUT_RULE, VERSION):
         raise InputError(
-            f"{path} is a dictionary of version {version}, and this paceline reads {WITHOUT_RULE} and {VERSION}; build it again"
+            f"{path} is a dictionary of version {version}, and this paceline reads {WITHOUT_RULE} and {VERSION}; "
+            "build it again"
         )
     (checksum,) = _CHECKSUM.unpack(beginning[_FIELDS.size :])
     if zlib.crc32(beginning[: _FIELDS.size]) != checksum or length > DESCRIBED:

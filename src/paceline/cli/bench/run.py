@@ -30,7 +30,8 @@ RUNS = Path("runs")
 METHODS = ("plain", "lookup", "assistant", "auto")
 TOKENS = 128
 DICTSPEC_BATCH = 5
-HEAD = ("", "tokens/s", "x plain [95%]", "ratio of means", "tokens/round", "accepted", "acceptance", "first token", "text")
+RATIOS = ("x plain [95%]", "ratio of means", "tokens/round", "accepted", "acceptance")
+HEAD = ("", "tokens/s", *RATIOS, "first token", "text")
 
 
 def add(commands: Subparsers) -> None:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from paceline.cli.arguments import Parser, Subparsers
 from paceline.cli.dictionary.info import facts_of, print_facts
+from paceline.cli.dictionary.rules import PROPOSED, add_rule
 from paceline.cli.options import MODEL, check_counts, inputs_of, utf8
 from paceline.cli.output import print_json, progress, say
 from paceline.errors import InputError, need
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from paceline.dictionary.counting import Counts
 
 NGRAMS = 1_000_000
+SIZE = 200_000
 
 
 def add(actions: Subparsers) -> None:
@@ -48,9 +50,9 @@ def add(actions: Subparsers) -> None:
 
 def _add_recipe(parser: Parser) -> None:
     parser.argument("--order", "N", "words of an n-gram, 1 to 3 (default: 3)", int, default=3)
-    text = "how many to keep, the most frequent (default: 200000)"
-    parser.argument("--entries", "N", text, int, default=200_000)
-    text = "how likely each proposed token must be after those before it (default: 0.8)"
+    add_rule(parser, f"{PROPOSED} (default: token)", "token")
+    parser.argument("--size", "N", f"entries to keep, the most frequent (default: {SIZE})", int, default=SIZE)
+    text = "how likely each proposed token must be after those before it, or the whole ending (default: 0.8)"
     parser.argument("--min-prob", "P", text, float, default=0.8)
     parser.argument("--max-prefix", "N", "tokens matched at most (default: 8)", int, default=8)
     parser.argument("--max-completion", "N", "tokens proposed at most (default: 8)", int, default=8)
@@ -73,11 +75,13 @@ def run(options: argparse.Namespace) -> int:
     need("pyarrow", "building a dictionary", "dict")
     from paceline.dictionary.build import DictionarySettings, build
     from paceline.dictionary.corpus import open_corpus
+    from paceline.dictionary.endings import Rule
     from paceline.targets.replay import open_vocabulary
 
     settings = DictionarySettings(
         order=options.order,
-        entries=options.entries,
+        rule=Rule(options.entries),
+        entries=options.size,
         min_probability=options.min_prob,
         longest_prefix=options.max_prefix,
         longest_completion=options.max_completion,
