@@ -210,7 +210,7 @@ def claims(cells: Any) -> list[Claim]:
     return [
         *table4_best.compared(found, "crh-Cyrl", "uk", "more"),
         *table4_best.compared(found, "crh-Latn", "uk", "not here"),
-        *figure1_fertility.correlated(found, "correlated"),
+        *figure1_fertility.correlated(found, "correlated", "fertility"),
         *figure2_sizes.flattens(means),
         *figure2_sizes.falls(means),
         *figure3_orders.at_best(best(cells, "order")),
