@@ -134,6 +134,35 @@ def test_lookup_completes_words_and_says_how_likely(text: Path, out: Path, told:
     assert say("lookup", "", "--dict", out)[1].endswith("nothing is proposed: no entry ends like this\n")
 
 
+@pytest.mark.parametrize("rule", ["token", "paper"])
+def test_an_entry_is_traced_from_the_counts_that_it_is_made_of(
+    rule: str, text: Path, out: Path, told: Any, say: Any
+) -> None:
+    counts = out.with_suffix(".parquet")
+    wishes = ["--entries", rule, "--min-prob", 0.6]
+    assert told("build", "--text", text, "--out", out, "--keep-counts", counts, *wishes)["rule"] == rule
+    begun = "Наша відповід"
+    (match, *_) = told("lookup", begun, "--dict", out)["matches"]
+    by_dict, by_hand = (told("lookup", begun, "--trace", counts, *how) for how in (["--dict", out], wishes))
+    assert by_dict["prefixes"][-1]["completion"] == by_hand["prefixes"][-1]["completion"]
+    last = by_dict["prefixes"][-1]
+    assert last["verdict"] == "kept"
+    assert last["completion"]["text"].replace("|", "") == match["completion"]
+    assert last["prefix"]["text"].replace("|", "") == match["matched"]
+    picked = [one for choice in last["choices"] for one in choice["candidates"] if one["selected"]]
+    assert [token for one in picked for token in one["ids"]] == last["completion"]["ids"]
+    code, shown, _ = say("lookup", begun, "--trace", counts, "--dict", out)
+    assert code == 0
+    assert f"6. entry, ids     {last['prefix']['ids']} -> {last['completion']['ids']}" in shown
+    assert all(f"\n{number}. " in shown for number in range(1, 7))
+    assert "no n-gram begins" in say("lookup", "", "--trace", counts, *wishes)[1]
+    assert "leave one of the two out" in refusal(say("lookup", begun, "--trace", counts, "--dict", out, *wishes))
+    assert "--entries is for --trace COUNTS" in refusal(say("lookup", begun, *wishes))
+    assert "can't be read as counts" in refusal(say("lookup", begun, "--trace", text))
+    mixed = ["build", "--text", text, "--out", out, "--keep-counts", out]
+    assert "give the counts a file of their own" in refusal(say(*mixed))
+
+
 def test_lookup_takes_what_comes_with_the_package(told: Any) -> None:
     looked = told("lookup", "Це була велика відповідаль")
     assert {match["dictionary"] for match in looked["matches"]} <= {f"pocket-{one}.dict" for one in ("en", "pl", "uk")}

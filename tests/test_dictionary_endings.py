@@ -13,12 +13,14 @@ pytest.importorskip("duckdb", reason="words are counted by duckdb: pip install '
 
 from dictionary_tables import SAID, sealed, taken_apart
 from paceline.dictionary import file
+from paceline.dictionary.build import DictionarySettings
 from paceline.dictionary.corpus import Corpus
 from paceline.dictionary.counting import count
 from paceline.dictionary.endings import Rule, endings
 from paceline.dictionary.entries import HIGHEST, Entries, chosen, probability
 from paceline.dictionary.running import NEVER, SpelledNgrams, spelled
 from paceline.dictionary.statistics import LONGEST, Statistics, statistics
+from paceline.dictionary.trace import traced
 from paceline.targets.replay import open_vocabulary
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -248,3 +250,40 @@ def test_a_rule_is_a_view_of_the_same_keys() -> None:
     other: Statistics = Rule.PAPER.of(found, grams)
     assert np.array_equal(other.hashes, found.hashes)
     assert np.array_equal(other.counts, found.counts)
+
+
+# --- step by step -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("rule", Rule)
+@pytest.mark.parametrize(("least", "size", "longest", "cut"), [(0.2, 10**6, 8, 8), (0.5, 40, 8, 8), (0.5, 20, 3, 4)])
+def test_a_trace_ends_with_the_entry(rule: Rule, least: float, size: int, longest: int, cut: int) -> None:
+    sentences = language(2)
+    grams = grams_of(sentences)
+    found = rule.of(statistics(grams, longest), grams, cut)
+    known = told(chosen(found, count=size, min_probability=least, longest=cut))
+    naive = Naive(sentences, 3, longest, cut)
+    settings = DictionarySettings(
+        rule=rule, entries=size, min_probability=least, longest_prefix=longest, longest_completion=cut
+    )
+    verdicts = set()
+    for ending in {tuple(words[0] + words[-1])[-n:] for words in sentences for n in (1, 3, 9)}:
+        traces = list(traced(found, grams, settings, ending))
+        keys = [ending[-n:] for n in range(min(longest, len(ending)), 0, -1) if ending[-n:] in naive.seen]
+        held = next((place for place, key in enumerate(keys) if key in known), len(keys) - 1)
+        assert [trace.prefix for trace in traces] == keys[: held + 1], "down to the first that is an entry"
+        for trace in traces:
+            assert trace.count == naive.seen[trace.prefix]
+            assert trace.kept == (trace.prefix in known)
+            assert not trace.kept or trace.completion == known[trace.prefix]
+            assert (trace.rank is not None) == bool(trace.completion)
+            verdicts.add(re.sub(r"\d+ ", "", trace.verdict).partition(",")[0])
+            for choice in trace.choices:
+                assert sum(one.selected for one in choice.candidates) <= 1
+                assert all(one.verdict for one in choice.candidates)
+            if rule is Rule.PAPER:
+                (choice,) = trace.choices
+                assert {one.tokens: one.count for one in choice.candidates} == naive.endings[trace.prefix]
+                assert all(one.probability == one.count / trace.count for one in choice.candidates)
+    assert verdicts >= {"kept", f"below {least:g}"} - ({f"below {least:g}"} if least < 0.3 else set())
+    assert ("too rare: that propose something are more frequent" in verdicts) == (size < 10**6)

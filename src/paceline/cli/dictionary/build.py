@@ -41,6 +41,8 @@ def add(actions: Subparsers) -> None:
     parser.argument("--text", "FILE", text, utf8, nargs="+", required=True)
     parser.argument("--field", "NAME", "where records have their text (default: text)", default="text")
     parser.argument("--out", "FILE", "where to write it, say uk.dict", Path, required=True)
+    text = "keep the counted n-grams, too, for 'dict lookup --trace'"
+    parser.argument("--keep-counts", "FILE", text, Path)
     parser.argument("--language", "LANG", "what it says of itself, as in uk", utf8, default="")
     parser.argument("--licence", "NOTE", "a note on the licence of the text", utf8, default="")
     _add_recipe(parser)
@@ -86,13 +88,18 @@ def run(options: argparse.Namespace) -> int:
         longest_prefix=options.max_prefix,
         longest_completion=options.max_completion,
     )
-    check_output(options.out, inputs_of(options))
+    for path in (options.out, options.keep_counts):
+        check_output(path, inputs_of(options))
+    if options.keep_counts is not None and options.keep_counts.resolve() == options.out.resolve():
+        raise InputError(f"--keep-counts and --out both name {options.out}; give the counts a file of their own")
     _check_counting(options)
     name = options.tokenizer
     vocabulary = open_vocabulary(name)
     corpus = open_corpus(options.text, field=options.field)
     with progress("counting") as advance:
         counts = _counted(corpus, options, advance)
+        if options.keep_counts is not None:
+            counts.save(options.keep_counts)
         header = build(
             options.out,
             counts,
