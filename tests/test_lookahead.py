@@ -64,7 +64,7 @@ def slow_window(text_of: Any, prompt: list[int], rounds: int, level: int, width:
     """
     coins = random.Random(len(prompt))
 
-    first = [prompt[coins.randrange(len(prompt))] for _ in range(width - 1)]
+    first = [prompt[coins.randrange(len(prompt))] for _ in range(width + level - 3)]
     columns = [[token] for token in (prompt[-1], *first)]
     history: list[Any] = []
     text = [*prompt, text_of(prompt)]  # the first round has no draft, and no window
@@ -75,9 +75,7 @@ def slow_window(text_of: Any, prompt: list[int], rounds: int, level: int, width:
         whole = [(*column, word) for column, word in zip(columns, said, strict=True)]
         text.append(text_of(text))
         if len(columns[0]) < level - 1:
-            grown = [[*column, word] for column, word in zip(columns, said, strict=True)]
-            fresh = [text[coins.randrange(len(text))] for _ in range(len(grown[0]))]
-            columns = [*grown[1:], fresh]
+            columns = [[*column, word] for column, word in zip(columns, said, strict=True)][1:]
             history.append([])
         else:
             columns = [list(gram[1:]) for gram in whole]
@@ -98,8 +96,8 @@ def test_the_window_is_its_description(level: int, width: int) -> None:
     move = Window.move
 
     class Spied(Window):
-        def move(self, root: int, said: Sequence[int], text: Any) -> list[tuple[int, ...]]:
-            grams.append(move(self, root, said, text))
+        def move(self, root: int, said: Sequence[int]) -> list[tuple[int, ...]]:
+            grams.append(move(self, root, said))
             return grams[-1]
 
     class Silent(Fixed):
@@ -111,10 +109,7 @@ def test_the_window_is_its_description(level: int, width: int) -> None:
     context = context_of(PROMPT, room=25)
     state = drafter.open(context)
     assert isinstance(state.window, Window)
-    spied = Spied(level - 1, width, state.window.levels, random.Random(len(PROMPT)))
-    for _ in range(width - 1):
-        spied.coins.randrange(len(PROMPT))
-    state.window = spied
+    state.window = Spied(level - 1, width, state.window.levels)
     drafter.open = lambda context: state  # type: ignore[method-assign]
     session = Session(context, target, target.open(), drafter, Silent(30), checked=True)
     list(run(session))

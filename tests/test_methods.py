@@ -46,6 +46,12 @@ METHODS = (
     "foresight:k=2,anywhere=0,beams=1,threshold=0,store=private",
     "auto",
     "auto:noise=none,prefill=true",
+    "lookup:paper,room=2",
+    "rest:paper,corpus={}",
+    "lookahead:paper",
+    "spectra:paper,window=3",
+    "unispec:paper",
+    "recycling:paper",
 )
 STORING = pytest.mark.parametrize("method", ["unispec", "recycling", "foresight"])
 
@@ -188,7 +194,7 @@ WRONG = {
     **dict.fromkeys(["unispec:k=0", "foresight:k=0"], "needs k of at least 1, not 0"),
     **dict.fromkeys(["unispec:depth=0", "foresight:depth=0"], "needs depth of at least 1, not 0"),
     **dict.fromkeys(["unispec:threshold=2", "foresight:threshold=2"], "threshold from 0 to 1, not 2.0"),
-    **dict.fromkeys(["unispec:store=lent", "foresight:store=lent"], "store=shared or store=private, not 'lent'"),
+    **dict.fromkeys(["unispec:store=lent", "foresight:store=lent"], "store=private or store=kept, not 'lent'"),
     **dict.fromkeys(["unispec:noise=loud", "foresight:noise=loud"], "noise=shared or noise=none, not 'loud'"),
     "unispec:confidence=both": "confidence=path or confidence=token, not 'both'",
     "unispec:next=some": "next=others, next=all or next=none, not 'some'",

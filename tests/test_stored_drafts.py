@@ -1,4 +1,4 @@
-"""What the model nearly said, kept and drafted from: `unispec` against the paper's loop, `recycling` and its shape."""
+"""What the model nearly said, kept and drafted from: `unispec` node by node, `recycling` and its shape."""
 
 import math
 from typing import Any
@@ -10,7 +10,7 @@ from drafting import context_of, drafted, paths_of, round_of
 from engine import PROMPT, SIZE, tabled, write
 from paceline.drafters import Budget, make_drafter
 from paceline.drafters.noise import SharedNoise
-from paceline.drafters.recycling import LEVELS, WIDTH, Recycling, template
+from paceline.drafters.recycling import LEVELS, TREES, WIDTH, Recycling, template
 from paceline.drafters.store import SuccessorStore
 from paceline.drafters.unispec import UniSpec, UniSpecState
 from paceline.law import Sampling
@@ -51,14 +51,16 @@ def test_of_two_rows_of_one_token_the_one_that_became_text_counts(method: str) -
 
 @METHODS
 def test_private_stores_do_not_leak_and_a_shared_one_is_forgotten_when_told(method: str) -> None:
-    for where, leaks in (("shared", True), ("private", False)):
+    for where, leaks, stays in (("shared", True, False), ("private", False, False), ("kept", True, True)):
         drafter = make_drafter(f"{method}:store={where}")
         state = drafter.open(context_of([7]))
         drafter.observe([round_of(state, 7, [{3: 1.0}])])
         assert len(drafter.propose_one(state, Budget(9, 9))) > 0
         assert (len(drafted(drafter, [7])) > 0) == leaks
         drafter.reset()
-        assert len(drafted(drafter, [7])) == 0
+        assert (len(drafted(drafter, [7])) > 0) == stays
+        drafter.fit(tabled())
+        assert len(drafted(drafter, [3])) == 0
 
 
 @pytest.mark.parametrize("spec", ["unispec", "foresight", "spectra:store=shared", "suffix:remember=99", "auto"])
@@ -125,27 +127,29 @@ def twin(
     drafter: UniSpec,
     eos: frozenset[int],
 ) -> set[Word]:
-    """The paper's loop, a node at a time. Of equally worthy nodes those found first."""
+    """The draft with the options of ``drafter``, a node at a time. Of equally worthy nodes those found first."""
     first: dict[int, float] = dict(store.get(root, []))
     for token, chance in cache if drafter.next != "none" else []:
         if token != root or drafter.next == "all":
             first[token] = max(chance, first.get(token, 0.0))
-    level: list[tuple[Word, float, float]] = [((token,), chance, chance) for token, chance in first.items()]
+    level: list[tuple[Word, float]] = [((token,), chance) for token, chance in first.items()]
     everything = list(level)
     for _ in range(1, min(drafter.depth, budget.depth)):
-        rank = [worth if drafter.by_path else own for _, own, worth in level]
-        leaves = sorted(range(len(level)), key=lambda i: (-rank[i], i))[: drafter.k]
+        leaves = sorted(range(len(level)), key=lambda i: (-level[i][1], i))[: drafter.k]
         grown = []
-        for leaf in leaves:
-            word, _, above = level[leaf]
-            if rank[leaf] >= drafter.threshold and word[-1] not in eos:
+        for word, worth in (level[leaf] for leaf in leaves):
+            if worth >= drafter.threshold and word[-1] not in eos:
                 for token, chance in store.get(word[-1], []):
-                    worth = chance * above if drafter.by_path else min(chance, above)
-                    grown.append(((*word, token), chance, worth))
+                    grown.append(((*word, token), chance * worth if drafter.by_path else chance))
         level = grown
         everything += level
-    best = sorted(range(len(everything)), key=lambda i: (-everything[i][2], i))[: budget.nodes]
-    return {everything[i][0] for i in best}
+    best: set[Word] = set()
+    while len(best) < min(budget.nodes, len(everything)):
+        there = [
+            i for i, (word, _) in enumerate(everything) if word not in best and (not word[:-1] or word[:-1] in best)
+        ]
+        best.add(everything[min(there, key=lambda i: (-everything[i][1], i))][0])
+    return best
 
 
 def filled(random: np.random.Generator, size: int, k: int) -> dict[int, Row]:
@@ -170,7 +174,7 @@ def entered(store: dict[int, Row], into: SuccessorStore) -> None:
 @pytest.mark.parametrize("seed", range(40))
 @pytest.mark.parametrize("confidence", ["path", "token"])
 @pytest.mark.parametrize("next_tokens", ["others", "all", "none"])
-def test_the_draft_is_what_the_papers_loop_chooses(seed: int, confidence: str, next_tokens: str) -> None:
+def test_the_draft_is_what_the_loop_chooses(seed: int, confidence: str, next_tokens: str) -> None:
     random = np.random.default_rng(seed)
     size, k = 25, int(random.integers(1, 6))
     drafter = UniSpec(
@@ -225,22 +229,23 @@ def test_without_scores_ranks_alone_decide() -> None:
 # --- recycling ----------------------------------------------------------------------------------------------
 
 
-def test_the_shape_has_the_papers_sizes() -> None:
-    shape = template(80, 99)
+@pytest.mark.parametrize("tree", list(TREES))
+def test_the_shape_has_the_papers_sizes(tree: str) -> None:
+    shape = template(80, 99, tree)
     assert tuple(np.diff(shape.starts)) == LEVELS == (8, 21, 25, 15, 8, 3)
-    tree = DraftTree.build(range(80), shape.parents)
-    assert np.bincount(tree.depths()).tolist() == [0, *LEVELS]
+    depths = DraftTree.build(range(80), shape.parents).depths()
+    assert np.bincount(depths).tolist() == [0, *LEVELS]
     places = set(zip(shape.parents.tolist(), shape.ranks.tolist(), strict=True))
     assert len(places) == 80
     assert shape.ranks.max() == WIDTH - 1
 
 
-@pytest.mark.parametrize("nodes", [1, 2, 7, 30, 79])
-def test_a_smaller_shape_is_the_cheapest_part_of_a_larger(nodes: int) -> None:
+@pytest.mark.parametrize("tree", list(TREES))
+@pytest.mark.parametrize("nodes", [1, 2, 7, 30, 53, 79])
+def test_a_smaller_shape_is_the_cheapest_part_of_a_larger(nodes: int, tree: str) -> None:
     def paths(count: int, depth: int = 99) -> set[Word]:
-        shape = template(count, depth)
-        tree = DraftTree.build(shape.ranks, shape.parents)
-        return set(paths_of(tree))
+        shape = template(count, depth, tree)
+        return set(paths_of(DraftTree.build(shape.ranks, shape.parents)))
 
     def cost(path: Word) -> int:
         return math.prod(rank + 1 for rank in path)
@@ -259,7 +264,7 @@ def test_the_shape_is_filled_by_rank() -> None:
     entered({token: store.get(token, []) for token in range(40)}, state.store)
     tree = drafter.propose_one(state, Budget(80, 99))
     tree.check(40)
-    shape = template(80, 99)
+    shape = template(80, 99, "cheapest")
     expected = set()
     for path in paths_of(DraftTree.build(shape.ranks, shape.parents)):
         token, word = 9, []

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import inspect
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from paceline.cli.arguments import Subparsers
@@ -27,7 +28,9 @@ def run(options: argparse.Namespace) -> int:
         say(f"{row['name']:10} {row['summary']}")
         say(f"{'':10} needs: {row['needs']}; rules: {', '.join(row['rules'])}; from: {row['source']}")
         if row["options"]:
-            say(f"{'':10} options: {', '.join(f'{k}={v}' for k, v in row['options'].items())}")
+            say(f"{'':10} options: {_pairs(row['options'])}")
+        for preset, given in row["presets"].items():
+            say(f"{'':10} {row['name']}:{preset} is {_pairs(given)}")
         if row["unfit"]:
             say(f"{'':10} unfit where: {row['unfit']}")
     say("\na,b   the first of a and b that proposes anything")
@@ -49,7 +52,8 @@ def _row(name: str, factory: Any) -> dict[str, Any]:
     from paceline.targets.base import NOTHING
     from paceline.verify import Rule
 
-    row = {"name": name, "needs": "", "rules": [str(rule) for rule in Rule], "source": "", "unfit": "", "options": {}}
+    rules, words = [str(rule) for rule in Rule], dict.fromkeys(("needs", "source", "unfit"), "")
+    row = {"name": name, **words, "rules": rules, "options": {}, "presets": {}}
     try:
         method: Any = factory.load() if isinstance(factory, PlugIn) else factory
     except ValueError as error:
@@ -67,7 +71,14 @@ def _row(name: str, factory: Any) -> dict[str, Any]:
         "source": getattr(method, "source", "") or "an installed package",
         "unfit": getattr(method, "unfit", ""),
         "options": options,
+        "presets": {preset: dict(given) for preset, given in getattr(method, "presets", {}).items()},
     }
+
+
+def _pairs(options: Mapping[str, Any]) -> str:
+    """As a spec has them."""
+    said = {key: str(value).lower() if isinstance(value, bool) else value for key, value in options.items()}
+    return ", ".join(f"{key}={value}" for key, value in said.items())
 
 
 def in_words(want: Want) -> str:

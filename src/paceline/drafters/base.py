@@ -84,6 +84,8 @@ class Drafter:
     """The things that it must be given, in a few words for ``paceline methods``."""
     unfit: ClassVar[str] = ""
     """When not to use it, in a clause for ``paceline methods``."""
+    presets: ClassVar[Mapping[str, Mapping[str, Any]]] = MappingProxyType({})
+    """Options by a name that stands for them in a spec: ``paper`` for the method as its authors have it."""
     nodes: int = 10
     """The default size of a draft: as many nodes as are worth their cost on most machines."""
     spec: str = ""
@@ -99,6 +101,8 @@ class Drafter:
     come of the prompt's rows, too, but for those that are cached."""
     prompt_needs: Want = NOTHING
     """Its needs of every row of a prompt. With any, no cached row of an earlier text can be reused."""
+    keeps: bool = False
+    """Whether something that it learns from texts outlives `reset`, as a published method wants it."""
     enriches: bool = False
     """Whether it has an expensive part: `propose` leaves it out, and `enrich` is called where the planner finds that,
     beside the draft that is there, it is worth its time."""

@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import mmap
 from bisect import bisect_left, bisect_right
+from collections.abc import Sequence
 from hashlib import sha256
 
 from paceline.drafters.sharing import Shared, stamp
@@ -111,15 +112,24 @@ class Datastore:
         return first if first < len(self._order) and self._at(self._order[first], size) == wanted else None
 
     def following(
-        self, ending: list[int], limit: int, count: int, longest: int = KEY, shortest: int = SHORTEST
+        self,
+        ending: list[int],
+        limit: int,
+        count: int,
+        longest: int = KEY,
+        shortest: int = SHORTEST,
+        *,
+        spread: bool = True,
     ) -> list[tuple[list[int], int]]:
         """The tokens after the longest ending that is in the corpus, up to ``count`` from each place, and its size.
 
         Of more than ``limit`` places, evenly spaced ones are taken: they are sorted by what follows, so each
-        continuation is represented by its share.
+        continuation is represented by its share. Without ``spread`` the first are taken.
         """
         size, found = self.find(ending, longest, shortest)
-        taken = found if len(found) <= limit else [found[i * len(found) // limit] for i in range(limit)]
+        taken: Sequence[int] = found[:limit]
+        if spread and len(found) > limit:
+            taken = [found[i * len(found) // limit] for i in range(limit)]
         return [(ids, size) for i in taken if (ids := self._ids(self._order[i] + size, count))]
 
     def _ids(self, start: int, count: int) -> list[int]:

@@ -3,22 +3,27 @@
 A window of guessed tokens lies ahead of the text: ``N - 1`` levels of ``W`` columns. Column ``i`` of level ``l`` stands
 ``i + l`` places after the root. The first level is a chain from the root on; every later level hangs from the same
 columns of the level before. What the model says after the newest level is the next level, so each column is a Jacobi
-iteration: wrong at first, and better the longer it lasts. With all levels full, every round ::
+iteration: wrong at first, and better the longer it lasts. The window begins as one level of ``W + N - 2`` columns,
+random tokens of the prompt, and loses a column with every level that it gains. With all levels there, every round ::
 
     n-grams = columns, from the first level to what the model just said: W of them, N tokens long
     levels  = levels[1:] + [what the model just said]        one place further on, as the text is
 
 The n-grams go into a pool, by their first token; those that begin with the root are the draft. The window's tokens are
 probes: scored, never verified. Where a planner leaves them out the window stands still.
+
+``lookahead:paper`` has the window and the guesses of the paper, W = G = 15 and N = 5. There the window's tokens count
+as nodes of the draft: 60 of 120, and as large a share of fewer.
 """
 
 from __future__ import annotations
 
 import random
 from collections import OrderedDict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Generic, TypeVar
+from types import MappingProxyType
+from typing import Any, ClassVar, Generic, TypeVar
 
 import numpy as np
 
@@ -28,7 +33,7 @@ from paceline.drafters.noise import BEST, SharedNoise, choices, log_chances, wan
 from paceline.errors import InputError
 from paceline.targets.base import NOTHING, Want
 from paceline.targets.scores import Scores
-from paceline.tree import ROOT, DraftTree, Ints, merge
+from paceline.tree import EMPTY, ROOT, DraftTree, Ints, merge
 
 ELSEWHERE = 1.0
 """The weight of all tokens that no n-gram names; the newest n-gram weighs as much."""
@@ -69,6 +74,7 @@ class Window:
 
     levels_at_most: int
     width: int
+    """Columns, once all levels are there."""
     levels: list[list[int]] = field(default_factory=list)
     """The first without its first column, which is the root."""
     coins: random.Random = field(default_factory=random.Random)
@@ -77,19 +83,32 @@ class Window:
     def ahead_of(cls, text: Ints, level: int, width: int) -> Window:
         """A window of random tokens of the prompt, which the model soon replaces."""
         window = cls(level - 1, width, coins=random.Random(len(text)))
-        window.levels = [[window._any(text) for _ in range(width - 1)]]
+        window.levels = [[window._any(text) for _ in range(width + level - 3)]]
         return window
 
     def _any(self, text: Ints) -> int:
         return int(text[self.coins.randrange(len(text))])
 
+    @property
+    def columns(self) -> int:
+        """Columns of every level."""
+        return len(self.levels[0]) + 1
+
+    def resize(self, width: int, text: Ints) -> None:
+        """Drop the farthest columns, or add some of random tokens of the text."""
+        change, self.width = width - self.width, width
+        if change:
+            self.levels = [
+                [*level, *(self._any(text) for _ in range(change))][: len(level) + change] for level in self.levels
+            ]
+
     def tree(self, source: str) -> DraftTree:
         """The window as probes."""
-        tokens = [token for level in self.levels for token in level]
-        parents = list(range(-1, self.width - 2))
+        columns, tokens = self.columns, [token for level in self.levels for token in level]
+        parents = list(range(-1, columns - 2))
         if len(self.levels) > 1:
-            parents += range(-1, self.width - 1)
-            parents += range(self.width - 1, len(tokens) - self.width)
+            parents += range(-1, columns - 1)
+            parents += range(columns - 1, len(tokens) - columns)
         return DraftTree.build(tokens, parents, source=source, probes=[True] * len(tokens))
 
     def newest(self, scores: Scores) -> Ints | None:
@@ -106,14 +125,13 @@ class Window:
 
     def places(self) -> Ints:
         """The positions of the answers to the newest level, counted from the root's successor."""
-        return np.arange(self.width) + len(self.levels) - 1
+        return np.arange(self.columns) + len(self.levels) - 1
 
-    def move(self, root: int, said: Sequence[int], text: Ints) -> list[tuple[int, ...]]:
+    def move(self, root: int, said: Sequence[int]) -> list[tuple[int, ...]]:
         """Append what the model ``said`` after the newest level; returns the n-grams that this completes."""
         first, *later = self.levels
         if len(self.levels) < self.levels_at_most:
-            self.levels = [[*level[1:], self._any(text)] for level in (first, *later)]
-            self.levels.append([*said[1:], self._any(text)])
+            self.levels = [list(level[1:]) for level in (first, *later, said)]
             return []
         columns = list(zip([root, *first], *later, said, strict=True))
         self.levels = [level[1:] if number == 0 else level for number, level in enumerate([*later, list(said)])]
@@ -147,6 +165,9 @@ class Lookahead(Drafter):
     source = "lookahead decoding (Fu et al. 2024)"
     needs = Want(top=BEST)
     unfit = "rows cost much: the window takes about window x (level - 1) of them in every round"
+    presets: ClassVar[Mapping[str, Mapping[str, Any]]] = MappingProxyType(
+        {"paper": {"window": 15, "guesses": 15, "counted": True, "pool_from_prompt": False, "noise": "none"}}
+    )
 
     def __init__(
         self,
@@ -154,6 +175,7 @@ class Lookahead(Drafter):
         level: int = 5,
         window: int = 7,
         guesses: int = 7,
+        counted: bool = False,
         pool_from_prompt: bool = True,
         noise: str = "shared",
     ) -> None:
@@ -163,7 +185,8 @@ class Lookahead(Drafter):
         self.level, self.window, self.guesses = level, window, guesses
         self.pool_from_prompt = pool_from_prompt
         self._noise = wants_noise(self.name, noise)
-        self.nodes = guesses * (level - 1)
+        self._counted = counted
+        self.nodes = (guesses + window * counted) * (level - 1)
         if not self._noise:
             self.needs = NOTHING
 
@@ -175,10 +198,12 @@ class Lookahead(Drafter):
         return state
 
     def propose_one(self, state: LookaheadState, budget: Budget) -> DraftTree:
+        probes = state.window.tree(self.name)
+        if self._counted:
+            probes, budget = shared_out(state.window, self.window / self.nodes, budget, state.context.tokens, self.name)
         guesses = state.pool.of(state.context.root)
         weights = [ELSEWHERE / (1 + age) for age in range(len(guesses))]
-        drafted = weighed(guesses, weights, budget, state.noise, self.name)
-        return merge([drafted, state.window.tree(self.name)])
+        return merge([weighed(guesses, weights, budget, state.noise, self.name), probes])
 
     def observe(self, seen: Sequence[Seen]) -> None:
         for state, verdict, scores in seen:
@@ -186,13 +211,22 @@ class Lookahead(Drafter):
                 continue
             rows = state.window.newest(scores)
             if rows is not None:
-                context = state.context
                 ahead = state.window.places() - len(verdict.tokens)
                 said = choices(scores, rows, state.noise, ahead).tolist()
-                for first, *rest in state.window.move(int(scores.tokens[0]), said, context.tokens):
+                for first, *rest in state.window.move(int(scores.tokens[0]), said):
                     state.pool.put(first, tuple(rest))
             if self.pool_from_prompt:
                 state.learn_text(self.level)
+
+
+def shared_out(window: Window, share: float, budget: Budget, text: Ints, source: str) -> tuple[DraftTree, Budget]:
+    """The window at the width that is its ``share`` of the nodes, as probes, and what is left of the budget."""
+    width = round(share * budget.nodes)
+    if width < 2:
+        return EMPTY, budget
+    window.resize(width, text)
+    probes = window.tree(source)
+    return probes, Budget(max(budget.nodes - len(probes), 0), budget.depth)
 
 
 def weighed(

@@ -13,12 +13,17 @@ Two options draft more from the same n-grams:
     tries the best tokens of the last row as the next token (LogitSpec): the row that chose the last token often ranks
     high, too, what comes after that token. Each is drafted, and behind it what followed the text's ending with this
     token. So something is drafted also where the ending itself is new.
+
+``lookup:paper`` is prompt lookup as it was published: the longest ending that stood before with 10 tokens behind it
+(``room``) is continued by those 10, from the first of its places.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -27,7 +32,7 @@ from paceline.drafters.base import Budget, Drafter, Seen
 from paceline.drafters.endings import Endings, IndexedText
 from paceline.errors import InputError
 from paceline.targets.base import Want
-from paceline.tree import EMPTY, UNSURE, DraftTree, merge
+from paceline.tree import EMPTY, UNSURE, DraftTree, Ints, merge
 
 LONGEST = 64
 """Tokens of an n-gram at most: of two places where more stands as before, the latest is as good as any."""
@@ -49,14 +54,22 @@ class Lookup(Drafter):
     summary = "copy what followed the last occurrence of the longest matching n-gram"
     source = "prompt lookup decoding (Saxena 2023); chain: ANPD (Ou et al. 2024); next: LogitSpec (Liu et al. 2025)"
     unfit = "text that repeats neither its prompt nor itself"
+    presets: ClassVar[Mapping[str, Mapping[str, Any]]] = MappingProxyType({"paper": {"room": 10}})
 
-    def __init__(self, *, max_ngram: int = 3, min_ngram: int = 1, chain: bool = False, next: int = 0) -> None:
+    def __init__(
+        self, *, max_ngram: int = 3, min_ngram: int = 1, room: int = 0, chain: bool = False, next: int = 0
+    ) -> None:
         if not 1 <= min_ngram <= max_ngram:
             raise InputError(f"lookup needs 1 <= min_ngram <= max_ngram, not {min_ngram} and {max_ngram}")
         if next < 0:
             raise InputError(f"lookup tries 0 (none) or more of the target's best tokens as the next one, not {next}")
         if min_ngram > LONGEST:
             raise InputError(f"lookup's min_ngram is at most {LONGEST}, not {min_ngram}")
+        if room < 0:
+            raise InputError(f"lookup takes room=0 (none is needed) or more tokens, not {room}")
+        if room and (chain or next):
+            raise InputError("lookup goes to the latest place with chain and next; leave room out, or them")
+        self.room, self.nodes = room, room or self.nodes
         self.sizes = range(min_ngram, min(max_ngram, LONGEST) + 1)
         self.chain, self.next = chain, next
         if next:
@@ -81,6 +94,9 @@ class Lookup(Drafter):
         count = min(budget.nodes, budget.depth)
         if not count:
             return EMPTY
+        if self.room:
+            copied = first_with_room(state.context.tokens, self.sizes, self.room)[:count]
+            return DraftTree.chain(copied.tolist(), source=self.name)
         following = self._following(state, [], count)
         tree = DraftTree.chain(following, source=self.name) if following else EMPTY
         if not state.guesses:
@@ -105,3 +121,18 @@ class Lookup(Drafter):
         else:
             found = text.endings.before(1)
         return found[0][0] if found and found[0][1] >= least else None
+
+
+def first_with_room(text: Ints, sizes: range, room: int) -> Ints:
+    """The ``room`` tokens behind the first place of the longest ending that has so many; none where no ending has."""
+    for size in reversed(sizes):
+        last = len(text) - size - room
+        if last < 0:
+            continue
+        starts = np.arange(last + 1)
+        for place, token in enumerate(text[-size:]):
+            starts = starts[text[starts + place] == token]
+        if len(starts):
+            behind = int(starts[0]) + size
+            return text[behind : behind + room]
+    return text[:0]

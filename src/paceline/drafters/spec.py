@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cache
 from importlib.metadata import EntryPoint, entry_points
@@ -167,8 +167,11 @@ def _single(text: str, spec: str, given: dict[str, Any], taken: list[str]) -> Dr
 def _options(name: str, factory: Factory, text: str, given: dict[str, Any]) -> dict[str, Any]:
     """The options in a method's spec, and those ``given`` options that the method takes and its spec leaves out."""
     known = _parameters(factory)
+    pairs, preset = _parted(text, ",") if text else [], dict[str, Any]()
+    if pairs and "=" not in pairs[0]:
+        preset = _preset(name, factory, pairs.pop(0).strip())
     options: dict[str, Any] = {}
-    for pair in _parted(text, ",") if text else ():
+    for pair in pairs:
         key, equals, value = (piece.strip() for piece in pair.partition("="))
         if len(value) > 1 and value[0] in _QUOTES and value[0] == value[-1]:
             value = value[1:-1]
@@ -180,6 +183,7 @@ def _options(name: str, factory: Factory, text: str, given: dict[str, Any]) -> d
             takes = ", ".join(known) or "no options"
             raise InputError(f"method {name!r} has no option {key!r}; it takes {takes}")
         options[key] = _convert(name, key, value, _kind(known[key]) if known else str)
+    options = preset | options
     options.update({key: value for key, value in given.items() if key in (known or {}) and key not in options})
     for key, parameter in (known or {}).items():
         if parameter.default is parameter.empty and key not in options:
@@ -189,6 +193,17 @@ def _options(name: str, factory: Factory, text: str, given: dict[str, Any]) -> d
                 )
             raise InputError(f"method {name!r} needs option {key!r}: write {name}:{key}=value")
     return options
+
+
+def _preset(name: str, factory: Factory, wanted: str) -> dict[str, Any]:
+    """The options that a name in a method's spec stands for."""
+    presets: Mapping[str, Mapping[str, Any]] = getattr(
+        factory.load() if isinstance(factory, PlugIn) else factory, "presets", {}
+    )
+    if wanted in presets:
+        return dict(presets[wanted])
+    takes = f"key=value or {name}:{', '.join(presets)}" if presets else "key=value"
+    raise InputError(f"cannot read {wanted!r} in method {name!r}: write {takes}")
 
 
 def _parameters(factory: Factory) -> dict[str, inspect.Parameter] | None:

@@ -8,26 +8,30 @@ root; the backward store adds to them and goes on behind them, level by level, w
 Beside the draft a window of Jacobi guesses is scored, as in `lookahead`, whose n-grams come into the stores, too;
 ``window=0`` leaves it out. The text itself is in both stores. The external side is a corpus: what followed the text's
 last words in a datastore joins the tree, under a name of its own.
+
+``spectra:paper`` has the draft size that the UniSpec paper gives for it, 60 with the window. How the 60 are shared
+between the window and the n-grams is our reading: as Lookahead's are, about half each.
 """
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from types import MappingProxyType
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
 from paceline.context import Context
 from paceline.drafters.base import Budget, Drafter, Seen
 from paceline.drafters.datastore import KEY, Datastore
-from paceline.drafters.lookahead import ELSEWHERE, Recent, Window, weighed
+from paceline.drafters.lookahead import ELSEWHERE, Recent, Window, shared_out, weighed
 from paceline.drafters.noise import BEST, SharedNoise, choices, hides_noise, log_chances, wants_noise
 from paceline.errors import InputError
 from paceline.targets.base import NOTHING, Target, Want
 from paceline.targets.scores import Scores
-from paceline.tree import ROOT, DraftTree, Floats, merge
+from paceline.tree import EMPTY, ROOT, DraftTree, Floats, merge
 from paceline.verify import Verdict
 from paceline.vocabulary import Vocabulary
 
@@ -106,6 +110,9 @@ class Spectra(Drafter):
     source = "SPECTRA (Le et al. 2025)"
     needs = Want(top=BEST)
     unfit = "short texts, for its stores start empty; or rows that cost much, for its window takes 27 of them"
+    presets: ClassVar[Mapping[str, Mapping[str, Any]]] = MappingProxyType(
+        {"paper": {"guesses": 8, "counted": True, "noise": "none"}}
+    )
 
     def __init__(
         self,
@@ -113,6 +120,7 @@ class Spectra(Drafter):
         level: int = 5,
         guesses: int = 7,
         window: int = 7,
+        counted: bool = False,
         store: str = "private",
         corpus: str | None = None,
         noise: str = "shared",
@@ -126,7 +134,8 @@ class Spectra(Drafter):
         if window < 0 or window == 1:
             raise InputError(f"spectra takes window=0 (none) or a window of at least 2, not {window}")
         self.level, self.guesses, self.window = level, guesses, window
-        self.nodes = guesses * (level - 1)
+        self._counted = counted and window > 0
+        self.nodes = (guesses + window * self._counted) * (level - 1)
         self._noise = wants_noise(self.name, noise)
         if not self._noise:
             self.needs = NOTHING
@@ -178,14 +187,18 @@ class Spectra(Drafter):
         ahead = np.array(depths) - len(verdict.tokens)
         said = choices(scores, np.arange(len(tails)), state.noise, ahead)
         if state.window is not None and (newest := state.window.newest(scores)) is not None:
-            state.window.move(int(scores.tokens[0]), said[newest].tolist(), context.tokens)
+            state.window.move(int(scores.tokens[0]), said[newest].tolist())
         for tail, token in zip(tails, said.tolist(), strict=True):
             yield (*tail, token)
 
     def propose_one(self, state: SpectraState, budget: Budget) -> DraftTree:
         keep = self.level - 1
         text = state.context.tokens
-        sketch = Sketch()
+        sketch, probes = Sketch(), EMPTY
+        if state.window is not None and self._counted:
+            probes, budget = shared_out(state.window, self.window / self.nodes, budget, text, self.name)
+        elif state.window is not None:
+            probes = state.window.tree(self.name)
         with state.store.lock:
             rests = [(ELSEWHERE / (1 + age), rest) for age, rest in enumerate(state.store.forward.of(int(text[-1])))]
             going = [Going(ROOT, 0.0, tuple(text[-keep:].tolist()), rests)]
@@ -196,8 +209,7 @@ class Spectra(Drafter):
         tree = DraftTree.build(sketch.tokens, sketch.parents, source=self.name, scores=sketch.scores)
         if self._corpus is not None:
             tree = merge([tree, self._retrieved(state, self._corpus, budget)])
-        tree = tree.top(budget.nodes)
-        return tree if state.window is None else merge([tree, state.window.tree(self.name)])
+        return merge([tree.top(budget.nodes), probes])
 
     def _retrieved(self, state: SpectraState, corpus: Datastore, budget: Budget) -> DraftTree:
         """The draft from the corpus. Together its places weigh as much as the matched ending is long."""

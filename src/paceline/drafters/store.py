@@ -133,17 +133,19 @@ class StoreState:
 
 class StoreDrafter(Drafter):
     """A drafter that learns from the best tokens of scored rows: into one store for all texts, or one for each.
-    Under hidden coins every text has its own (`hides_noise`)."""
+    A store that is ``kept`` is shared, too, and no `reset` empties it. Under hidden coins every text has its own
+    (`hides_noise`)."""
 
     def __init__(self, *, width: int, noise: str, store: str, prefill: bool) -> None:
-        if store not in ("shared", "private"):
-            raise InputError(f"{self.name} takes store=shared or store=private, not {store!r}")
+        if store not in ("shared", "private", "kept"):
+            raise InputError(f"{self.name} takes store=shared, store=private or store=kept, not {store!r}")
         self._noise = wants_noise(self.name, noise)
         self.needs = Want(top=width)
         if prefill:
             self.prompt_needs = Want(top=width, logits=True)
         self._prefill = prefill
-        self._shared = SuccessorStore(width) if store == "shared" else None
+        self._shared = None if store == "private" else SuccessorStore(width)
+        self.keeps = store == "kept"
         self._width = width
         self._size = 0
         self._target: ReferenceType[Target] | None = None
@@ -152,9 +154,13 @@ class StoreDrafter(Drafter):
         if self._target is None or self._target() is not target:
             self._target = ref(target)
             self._size = target.vocab_size
-            self.reset()
+            self._forget()
 
     def reset(self) -> None:
+        if not self.keeps:
+            self._forget()
+
+    def _forget(self) -> None:
         if self._shared is not None:
             self._shared.reset(self._size)
 

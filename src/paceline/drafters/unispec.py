@@ -8,15 +8,27 @@ last, *d* the depth, *k* the width and *r* the threshold ::
     level i+1   S[u] for the k worthiest nodes u of level i, if worth at least r
     the draft   the g worthiest of all nodes
 
-A node is never worth more than its parent, so the choice is connected. With ``confidence=token`` a node is worth its
-own candidate's probability, and the worthiest are taken as far as their parents are.
+A node is never worth more than its parent, so the choice is connected.
+
+``unispec:paper`` is Algorithm 1 as it is printed: a node is worth its own candidate's probability, ``C`` keeps the
+token that was chosen, every text begins with an empty store, and no noise ranks candidates. The print leaves some
+things open. They are read so:
+
+- The levels are disjoint: level i+1 holds the children of level i, of which the k worthiest have any.
+- A token that both ``S[root]`` and ``C`` name is one node, with the higher of its probabilities.
+- A node needs its parent, so the g worthiest are taken one by one, each among those whose parent is taken.
+- Of equally worthy nodes the earlier is taken.
+- Where several rows of a round are of one token, those that became text are stored last.
+- Nothing follows a token that ends the text.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from heapq import heapify, heappop, heappush
+from types import MappingProxyType
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -25,7 +37,7 @@ from paceline.drafters.base import Budget, Seen
 from paceline.drafters.noise import Chances, Ids, SharedNoise
 from paceline.drafters.store import Level, StoreDrafter, StoreState, tree_of, worth_of
 from paceline.errors import InputError
-from paceline.tree import EMPTY, ROOT, DraftTree, Ints
+from paceline.tree import EMPTY, ROOT, DraftTree, Floats, Ints
 
 FADING = 0.5
 """Without scores, how much less likely each candidate of a row is taken to be than the one before it."""
@@ -42,12 +54,15 @@ class UniSpecState(StoreState):
 
 
 class UniSpec(StoreDrafter):
-    """Algorithm 1 of the paper but for its calibration, which is a planner's."""
+    """A tree over the store by how likely its nodes are. How many of them are drafted is a planner's to say."""
 
     name = "unispec"
     summary = "a tree of what the model nearly said after each token, by how likely it found it"
     source = "UniSpec (Do et al. 2025)"
     unfit = "every token of the text is new, or the text only copies (suffix is cheaper)"
+    presets: ClassVar[Mapping[str, Mapping[str, Any]]] = MappingProxyType(
+        {"paper": {"confidence": "token", "next": "all", "noise": "none", "store": "private"}}
+    )
     nodes = 60
 
     def __init__(
@@ -163,13 +178,13 @@ class UniSpec(StoreDrafter):
         return Level(children.ravel(), odds.ravel(), worth.ravel(), (going + before).repeat(store.width))
 
     def _order(self, worth: Chances) -> Ints:
-        """The likeliest first. Nodes of equal worth are the rule where a path is worth what its weakest token is."""
-        return (-worth).argsort() if self.by_path else (-worth).argsort(kind="stable")
+        """The worthiest first, and for the paper's form the earlier of equals."""
+        return (-worth).argsort(kind=None if self.by_path else "stable")
 
     def _chosen(self, levels: Sequence[Level], names: list[str], nodes: int) -> DraftTree:
         """The worthiest nodes of all levels as a tree."""
         worth = worth_of(levels)
-        chosen = self._order(worth)[:nodes]
+        chosen = self._order(worth)[:nodes] if self.by_path else _hanging(levels, worth, nodes)
         chosen = chosen[worth[chosen] > 0]
         if not len(chosen):
             return EMPTY
@@ -177,6 +192,25 @@ class UniSpec(StoreDrafter):
         first = int(chosen.searchsorted(len(names)))
         sources = (*[names[node] for node in chosen[:first].tolist()], *(self.name,) * (len(chosen) - first))
         return tree_of(levels, chosen, sources)
+
+
+def _hanging(levels: Sequence[Level], weakest: Floats, nodes: int) -> Ints:
+    """The nodes of the highest odds, one by one, each among those whose parent is chosen. The ``weakest`` node of its
+    path decides whether one can be among them."""
+    least = np.partition(weakest, -nodes)[-nodes] if nodes < len(weakest) else 0.0
+    possible = np.flatnonzero(weakest >= least)
+    odds = np.concatenate([level.odds for level in levels])[possible].tolist()
+    parents = np.concatenate([level.parents for level in levels])[possible].tolist()
+    waiting, children = list[tuple[float, int]](), dict[int, list[tuple[float, int]]]()
+    for node, parent, chance in zip(possible.tolist(), parents, odds, strict=True):
+        (waiting if parent == ROOT else children.setdefault(parent, [])).append((-chance, node))
+    heapify(waiting)
+    chosen = list[int]()
+    while waiting and len(chosen) < nodes:
+        chosen.append(heappop(waiting)[1])
+        for child in children.get(chosen[-1], ()):
+            heappush(waiting, child)
+    return np.array(chosen, np.int64)
 
 
 def _wide(row: Ids | Chances, width: int) -> Any:

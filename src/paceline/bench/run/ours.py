@@ -54,15 +54,18 @@ class Ours(TextContestant):
         self.name = name
         self.spec, own = parted(name)
         self.target = target
-        self.remembers = how.warm
         self._how = how
         self._planned = own or how.planner
         self._drafter: Drafter | None = None
         self.forget()
+        self.remembers = how.warm or self.drafter.keeps
 
     def begin(self) -> None:
         if not self.remembers:
             self.forget()
+        elif not self._how.warm:
+            self.drafter.reset()  # which keeps what the method as published keeps
+            self._plan()
 
     def forget(self) -> None:
         """Draft with a new drafter. The old one is disposed of later, so that both share what is loaded: another copy
@@ -71,7 +74,11 @@ class Ours(TextContestant):
         self._drafter.fit(self.target, self._how.vocabulary)
         if old is not None:
             old.dispose()
-        self._planner = self._how.planned(self.name, make_planner(self._planned, self._drafter, self.target))
+        self._plan()
+
+    def _plan(self) -> None:
+        """Plan with a new planner."""
+        self._planner = self._how.planned(self.name, make_planner(self._planned, self.drafter, self.target))
 
     @property
     def drafter(self) -> Drafter:
