@@ -252,7 +252,7 @@ def test_the_command_tells_every_passage_and_all(
     drawn = page.read_text(encoding="utf8")
     assert drawn.count("<section>") == len(passages)
     assert "accepted from dictionary" in drawn
-    _, same = asked(capsys, "--dict", str(made), "--suite", f"replay:{text}")
+    _, same = asked(capsys, "--dict", str(made), "--suite", f"replay:{text}", "--entries", "token")
     assert same["all"] == whole
     _, short = asked(capsys, "--dict", str(made), "--text", str(text), "--budget", "1", "--limit", "1")
     assert isinstance(short["all"], dict)
@@ -270,6 +270,8 @@ def test_what_cannot_be_emulated_is_told_in_a_sentence(
         "takes no --dict": ["--dict", made, "--text", text, "--method", "lookup"],
         "'auto:dictionary=none' takes no --dict": ["--dict", made, "--text", text, "--method", "auto:dictionary=none"],
         "a,b.dict has a comma in its name": ["--dict", made, "a,b.dict", "--text", text],
+        "made.dict was built with --entries token": ["--dict", made, "--text", text, "--entries", "paper"],
+        "--entries is for dictionaries that --dict names": ["--text", text, "--entries", "paper"],
         "--budget must be at least 1": ["--dict", made, "--text", text, "--budget", "0"],
         "there is no file": ["--dict", made, "--text", "nowhere.txt"],
         "tokenizer": ["--dict", made, "--text", text, "--model", str(tmp_path / "other")],

@@ -15,10 +15,10 @@ PROPOSED = (
 
 
 def add_rule(parser: Parser, text: str, default: str | None) -> None:
-    parser.add_argument("--entries", choices=RULES, metavar="RULE", help=text, type=_rule, default=default)
+    parser.add_argument("--entries", choices=RULES, metavar="RULE", help=text, type=rule, default=default)
 
 
-def _rule(given: str) -> str:
+def rule(given: str) -> str:
     if given.isdigit():
         raise argparse.ArgumentTypeError(f"it is token or paper; --size {given} says how many entries to keep")
     return given
