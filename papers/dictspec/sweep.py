@@ -286,7 +286,7 @@ def parser() -> argparse.ArgumentParser:
     )
     found.add_argument("--budget", type=int, default=8, metavar="N", help="tokens of a draft, at most 8 (8)")
     found.add_argument(
-        "--workers", type=int, default=os.cpu_count() or 1, metavar="N", help="processes of about 5 GB (one a core)"
+        "--workers", type=int, default=os.cpu_count() or 1, metavar="N", help="processes of up to 7 GB (one a core)"
     )
     return found
 
