@@ -256,7 +256,7 @@ def test_a_rule_is_a_view_of_the_same_keys() -> None:
 
 
 @pytest.mark.parametrize("rule", Rule)
-@pytest.mark.parametrize(("least", "size", "longest", "cut"), [(0.2, 10**6, 8, 8), (0.5, 40, 8, 8), (0.5, 20, 3, 4)])
+@pytest.mark.parametrize(("least", "size", "longest", "cut"), [(0.2, 10**6, 8, 8), (0.5, 40, 8, 8), (0.5, 5, 3, 4)])
 def test_a_trace_ends_with_the_entry(rule: Rule, least: float, size: int, longest: int, cut: int) -> None:
     sentences = language(2)
     grams = grams_of(sentences)
