@@ -116,8 +116,8 @@ def endings(found: Statistics, spelled: Sequence[SpelledNgrams], longest: int = 
 
 def _splits(one: SpelledNgrams, first: int, longest_key: int, longest: int) -> Iterator[Sequence[NDArray[Any]]]:
     """Every n-gram cut in two at every place, column by column: key, ending, count, row, where the ending begins, its
-    size. Left out are keys of which nothing of the first word is left, and endings that end before the last word
-    begins: n-grams of fewer words have those."""
+    size. Two kinds are left out, because n-grams of fewer words have them: keys that have lost the first word, and
+    endings that are cut before the last one."""
     width = one.tokens.shape[1]
     rows = np.arange(first, first + len(one.tokens), dtype=np.int32)
     running = _running(one)
