@@ -1,7 +1,7 @@
 """What the scripts of the UniSpec paper share: calibrations and races that are kept in a folder, and how they are read.
 
-The same command goes on where it was interrupted. By default a script runs on `pocket+ballast:500M` in bfloat16 with two
-prompts of each of the paper's tasks, or a few short texts in two languages: the direction at best. `--limit`,
+The same command goes on where it was interrupted. By default a script runs on `pocket+ballast:500M` in bfloat16 with
+two prompts of each of the paper's tasks, or a few short texts in two languages: the direction at best. `--limit`,
 `--repeat` and `--max-new-tokens` buy narrower intervals.
 """
 
