@@ -43,7 +43,7 @@ class Claim:
     """The paper's numbers."""
     ours: str
     agrees: bool | None
-    """Whether ours say the same; None where nothing was measured, or the paper says nothing of it."""
+    """Whether ours say the same; None where nothing was measured, where it tells neither, or the paper says nothing."""
     doubt: str = ""
     ratio: Estimate | None = None
     """What was held against 1, where that decided."""
@@ -52,7 +52,7 @@ class Claim:
     def of(cls, claim: str, paper: str, ours: str, way: Way, ratio: Estimate) -> Claim:
         """A claim that a ratio is above 1, below, or near it."""
         if math.isnan(ratio.value):
-            return cls(claim, paper, ours, None)
+            return cls(claim, paper, "", None)
         if way is Way.LEVEL:
             return cls(claim, paper, ours, abs(ratio.value - 1) <= LEVEL, ratio=ratio)
         chance = " (chance alone could show this)" if ratio.bounded else " (without an interval)"
@@ -64,7 +64,8 @@ class Claim:
         if not self.paper:
             return f"{self.claim}: {self.ours}"
         if self.agrees is None:
-            return f"{self.claim}: in the paper {self.paper}; here it was not measured"
+            here = f"{self.ours}, which decides nothing" if self.ours else "it was not measured"
+            return f"{self.claim}: in the paper {self.paper}; here {here}"
         verdict = "as in the paper" if self.agrees else "not as in the paper"
         return f"{self.claim}: in the paper {self.paper}; here {self.ours}, {verdict}{self.doubt}"
 
@@ -90,6 +91,8 @@ class Panel:
     log: bool = False
     level: float | None = None
     """A dashed line at this height."""
+    names: Sequence[str] = ()
+    """What stands at 0, 1, 2 and so on across, instead of numbers."""
 
 
 @dataclass(frozen=True)
@@ -169,7 +172,10 @@ def _draw(axes: Any, panel: Panel) -> None:
     axes.set(title=panel.title, xlabel=panel.across, ylabel=panel.up, xscale="log" if panel.log else "linear")
     places = sorted({x for one in panel.curves for x, _ in one.points})
     few = len(places) <= TICKS and all(x == int(x) for x in places)
-    if few and (panel.log or places[-1] - places[0] < TICKS):
+    if panel.names:
+        axes.set_xticks(range(len(panel.names)), panel.names)
+        axes.margins(x=0.15)
+    elif few and (panel.log or places[-1] - places[0] < TICKS):
         axes.set_xticks(places, [f"{x:g}" for x in places], minor=False)
         axes.minorticks_off()
     axes.grid(alpha=0.3)

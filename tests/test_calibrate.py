@@ -12,9 +12,11 @@ import numpy as np
 import pytest
 
 from engine import PROMPT, SIZE, tabled, write
-from paceline.bench.calibrate import Calibrator, Method, Plan
+from paceline.api.model import LanguageModel
+from paceline.bench import calibrate_method, open_vocabulary
+from paceline.bench.calibrate import Calibrator, Method, Plan, texts
 from paceline.bench.calibrate.seconds import MOST_REPEATS, Rounds, RoundSeconds, measured
-from paceline.bench.calibrate.texts import Course, Trail, Walk, corrected, places, point_at
+from paceline.bench.calibrate.texts import Course, Trail, Walk, corrected, places, point_at, prompts_of
 from paceline.cli import main
 from paceline.context import Context, Ending
 from paceline.drafters import Budget, Drafter, Plain, make_drafter
@@ -131,6 +133,80 @@ def test_a_text_that_is_followed_is_the_same_text() -> None:
     hurried = course.walk([np.array(PROMPT)] * 2, 12, -1.0)
     assert [len(walk.trails) for walk in hurried] == [1, 1], "every prompt has a round"
     assert all(len(walk.tokens) == len(walk.prompt) + 1 + walk.trails[0].emitted for walk in hurried)
+
+
+def test_a_second_pass_knows_nothing_of_the_first_and_only_what_is_kept_of_the_prompt_before() -> None:
+    """The text that is followed is the very one that was learnt from."""
+    prompts = [np.array(PROMPT)] * 2
+    how: dict[str, Any] = {"target": tabled(), "sampling": Sampling(), "max_new_tokens": 30}
+    for store, learns in (("shared", False), ("kept", True)):
+        drafter = make_drafter(f"recycling:store={store}")
+        drafter.fit(how["target"])
+        course = Course(drafter=drafter, **how)
+        first, second = course.walk(prompts, 12, 60.0)
+        assert (len(second.trails) < len(first.trails)) == learns
+        again = course.follow([first], 12, 60.0)
+        assert [len(walk.trails) for walk in again] == [len(first.trails)]
+
+
+@pytest.mark.parametrize("spec", ["lookahead:paper", "spectra:paper", "lookup+lookahead:paper"])
+def test_a_method_whose_small_drafts_are_no_part_of_its_large_ones_is_refused(spec: str) -> None:
+    with pytest.raises(ValueError, match=r"cannot be calibrated.*fixed:"):
+        Method.of(make_drafter(spec))
+    assert Method.of(make_drafter(spec.replace(":paper", ""))).spec == spec.replace(":paper", "")
+
+
+# --- prompts ---
+
+
+def rows(file: Path, count: int) -> str:
+    file.write_text("".join(json.dumps({"prompt": f"Once {n}", "task": "ab"[n % 2]}) + "\n" for n in range(count)))
+    return f"prompts:{file}"
+
+
+def test_there_are_as_many_prompts_as_were_asked_for_or_an_error(tmp_path: Path) -> None:
+    vocabulary: Any = open_vocabulary("pocket")
+    for count in (1, 5, 8, 30):
+        names = [name for name, _ in prompts_of(None, vocabulary, count, data=tmp_path)]
+        assert len(set(names)) == count, "also without a data folder"
+    with pytest.raises(ValueError, match="200 prompts were asked for, and the built-in mixture has 60"):
+        prompts_of(None, vocabulary, 200, data=tmp_path)
+    suite = rows(tmp_path / "few.jsonl", 4)
+    with pytest.raises(ValueError, match=r"5 prompts were asked for, and .* has 4; ask for fewer"):
+        prompts_of(suite, vocabulary, 5)
+    assert len(prompts_of(suite, vocabulary)) == 4, "nobody asked for a number"
+    assert len(prompts_of(suite, vocabulary, 2, tasks=["a"])) == 2
+    with pytest.raises(ValueError, match="has 2"):
+        prompts_of(suite, vocabulary, 3, tasks=["a"])
+
+
+def test_a_calibration_without_end_is_a_fixed_amount_of_work(tmp_path: Path, monkeypatch: Any) -> None:
+    """However fast the machine; the time that it takes is a finding."""
+    written: list[int] = []
+    one = Course._one
+
+    def watched(course: Course, *given: Any, **more: Any) -> Walk:
+        walk = one(course, *given, **more)
+        written.append(len(walk.tokens) - len(walk.prompt))
+        return walk
+
+    monkeypatch.setattr(Course, "_one", watched)
+    lm = LanguageModel(tabled(), open_vocabulary("pocket"))
+    monkeypatch.setattr(texts, "encode", lambda *_: np.array(PROMPT))
+    for count in (1, 3):
+        written.clear()
+        suite = rows(tmp_path / "three.jsonl", 3)
+        how: dict[str, Any] = {"suite": suite, "max_new_tokens": 9, "temperature": 1.0, "progress": told}
+        found = calibrate_method(lm, "lookup", seconds=math.inf, prompts=count, **how)
+        assert written[:count] == written[count:], "each twice, whole"
+        assert len(written) == 2 * count
+        assert found.took > 0
+    with pytest.raises(ValueError, match="at least a little, not nan"):
+        Plan(seconds=math.nan)
+
+
+def told(doing: str, done: int, total: int) -> None:
+    assert total == 0, "nobody knows how long it will take"
 
 
 # --- seconds ---

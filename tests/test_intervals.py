@@ -7,7 +7,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from paceline.bench.statistics import Estimate, difference, holm, mean_of, median_of, ratio_of_sums
+from paceline.bench.statistics import Estimate, difference, holm, mean_of, mean_of_means, median_of, ratio_of_sums
 
 REPEATS = 2
 
@@ -91,6 +91,29 @@ def test_one_prompt_gives_no_interval_and_excludes_nothing() -> None:
         assert math.isnan(found.high)
         assert not found.excludes(1)
     assert math.isnan(difference([2.0], ["a"]).p)
+
+
+@pytest.mark.parametrize(("tasks", "prompts"), [(7, 2), (3, 4), (2, 20), (1, 6)])
+def test_means_of_tasks_hold_the_truth_as_often_as_they_say(tasks: int, prompts: int) -> None:
+    """Tasks differ in what drafting is worth, and the first has two texts a prompt."""
+    rng, worth = np.random.default_rng(5), 1 + np.arange(tasks) / 2
+    texts = [(task, (task, n)) for task in range(tasks) for n in range(prompts) for _ in range(2 if task == 0 else 1)]
+    groups, clusters = zip(*texts, strict=True)
+    hits = 0
+    for _ in range(300):
+        own = {key: math.exp(0.3 * rng.standard_normal() - 0.045) for key in dict.fromkeys(clusters)}
+        values = [worth[task] * own[key] for task, key in texts]
+        found = mean_of_means(values, groups, clusters, [1.0] * tasks)
+        hits += found.low <= worth.mean() <= found.high
+    assert 0.89 <= hits / 300 <= 0.99
+
+
+def test_a_task_weighs_what_it_is_given_however_many_texts_it_has() -> None:
+    found = mean_of_means([1.0, 1.0, 1.0, 2.0], ["a", "a", "a", "b"], [0, 1, 2, 3], [1, 1])
+    assert found.value == 1.5
+    assert found.low == found.high == 1.5, "no prompt lies off the mean of its task"
+    assert mean_of_means([1.0, 2.0], ["a", "b"], [0, 1], [3, 1]) == Estimate(1.25), "no task shows a spread"
+    assert mean_of_means([2.0, 4.0], ["a", "a"], [0, 1], [1]).value == 3
 
 
 def test_the_same_data_give_the_same_interval() -> None:

@@ -6,19 +6,22 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from paceline import DraftTree
-from paceline.bench import Calibration, Estimate, Summary
+from paceline.bench import Calibration, Estimate, Prompt, Summary
+from paceline.bench.run.directory import write_about
+from paceline.drafters import make_drafter
 from papers.common import Claim, Report, Way
 from papers.unispec import (
     figure2_curves,
     figure3_confidence,
-    figure5_sizes,
-    figure6_samples,
+    rouge,
     table1_specbench,
     table2_ablation,
     table6_temperature,
@@ -31,7 +34,11 @@ from papers.unispec import (
     table16_grid,
     table17_rivals,
 )
-from papers.unispec.common import RIVALS, at, sized, with_options
+from papers.unispec import main as joined_runs
+from papers.unispec.calibration import Runs, of_runs
+from papers.unispec.common import at, sized
+from papers.unispec.tables import RIVALS as PUBLISHED
+from papers.unispec.tables import beside, by, conditions, of_run, shared
 from runs import made_run
 
 QUICK: dict[str, Any] = {
@@ -45,13 +52,15 @@ QUICK: dict[str, Any] = {
     "prompts": 5,
     "repeats": 1,
 }
-METHOD = "unispec"
+METHOD = "unispec:paper"
+NOISY = shared(METHOD)
 FOUND = Calibration(
     nodes=20, sizes=[0, 10, 20, 30], tokens=[1.0, 1.8, 2.2, 2.3], seconds=[1.0, 1.1, 1.2, 1.5], took=9.0
 )
 OWN = sized(METHOD, FOUND)
 PARTS = table2_ablation.entries(METHOD, FOUND)
-THRESHOLDS = {r: sized(with_options(METHOD, f"threshold={r}"), FOUND) for r in table12_threshold.THRESHOLDS}
+THRESHOLDS = table12_threshold.entries(METHOD, FOUND, noisy=True)
+BESIDE = [sized(NOISY, FOUND), sized("unispec", FOUND), "auto"]
 Slow = Mapping[str, Mapping[str, float]]
 
 
@@ -78,24 +87,33 @@ def sizes(*given: int) -> list[str]:
 
 
 SCRIPTS: dict[str, Callable[[Path, Slow], Report]] = {
-    "table1": one([*RIVALS, "auto", OWN], lambda run: table1_specbench.report(run, OWN)),
-    "table2": one(PARTS.values(), lambda run: table2_ablation.report(run, PARTS, ["the calibrated size is 20"])),
+    "table1": one([*PUBLISHED, OWN, *BESIDE], lambda run: table1_specbench.report(run, OWN)),
+    "table2": one(
+        [*table2_ablation.RIVALS, *PARTS.values(), *BESIDE],
+        lambda run: table2_ablation.report(run, PARTS, ["the calibrated size is 20"]),
+    ),
     "table6": many(
         table6_temperature.TEMPERATURES,
-        [*RIVALS, OWN, "auto"],
+        [*PUBLISHED, OWN, *BESIDE],
         lambda runs: table6_temperature.report(runs, METHOD, OWN),
     ),
-    "table8": many([f"batch {n}" for n in table8_batch.BATCHES], [OWN, "auto"], table8_batch.report),
-    "table10": many(table10_precision.TYPES, [OWN, "auto"], lambda runs: table10_precision.report(runs, OWN)),
+    "table8": many([f"batch {n}" for n in table8_batch.BATCHES], [OWN, *BESIDE], table8_batch.report),
+    "table10": many(table10_precision.TYPES, [OWN, *BESIDE], lambda runs: table10_precision.report(runs, OWN)),
+    "table11": many(["1024", "2048"], [OWN, *BESIDE], lambda runs: table11_context.report(runs, 2048)),
     "table12": one(THRESHOLDS.values(), lambda run: table12_threshold.report(run, THRESHOLDS)),
     "table13": one(sizes(*table13_deviation.around(20)), lambda run: table13_deviation.report(run, METHOD, 20)),
-    "table15": one(sizes(*table15_throughput.sizes_beside(20)), lambda run: table15_throughput.report(run, METHOD, 20)),
+    "table15": one(
+        sizes(*table15_throughput.sizes_beside(20)), lambda run: table15_throughput.report(run, {METHOD: 20})
+    ),
     "table16": one(sizes(20, *table16_grid.SIZES), lambda run: table16_grid.report(run, METHOD, FOUND)),
     "table17": one(
-        [name for method in RIVALS for name in (method, sized(method, FOUND))],
-        lambda run: table17_rivals.report(run, dict.fromkeys(RIVALS, FOUND)),
+        [name for method, own in table17_rivals.SIZES.items() for name in (at(method, own), sized(method, FOUND))],
+        lambda run: table17_rivals.report(run, dict.fromkeys(table17_rivals.SIZES, FOUND)),
     ),
-    "figure2": one(sizes(1, 8, 32), lambda run: figure2_curves.report(run, METHOD, (1, 8, 32))),
+    "figure2": one(
+        sizes(1, 8, 32),
+        lambda run: figure2_curves.report({"here": of_runs(run, {g: at(METHOD, g) for g in (1, 8, 32)})}, METHOD, run),
+    ),
 }
 
 
@@ -107,7 +125,7 @@ def test_every_script_reads_its_runs(name: str, tmp_path: Path) -> None:
     assert {len(row) for row in rows} == {len(head)}
     assert found.claims
     for claim in found.claims:
-        assert "in the paper" in claim.sentence
+        assert "in the paper" in claim.sentence or not claim.paper
     assert "nan" not in found.markdown
     assert all(curve.points for panel in found.panels for curve in panel.curves)
 
@@ -127,8 +145,10 @@ def claim(found: Report, words: str) -> Claim:
         *(("table6", {"T=1.0": {OWN: n}}, "gains less at temperature 1", n > 1) for n in (3.0, 0.3)),
         ("table13", {"run": {at(METHOD, 5): 4.0, at(METHOD, 35): 0.2}}, "smallest", True),
         ("table13", {"run": {at(METHOD, 5): 4.0, at(METHOD, 35): 0.2}}, "largest", False),
-        ("table16", {"run": {at(METHOD, n): 2.0 for n in table16_grid.SIZES}}, "no slower", True),
-        ("table16", {"run": {OWN: 3.0}}, "no slower", False),
+        ("table16", {"run": {at(METHOD, n): 2.0 for n in table16_grid.SIZES}}, "faster than that of grid", True),
+        ("table16", {"run": {OWN: 3.0}}, "faster than that of grid", False),
+        ("figure2", {"run": {at(METHOD, 32): 3.0}}, "forward seconds", True),
+        ("figure2", {"run": {at(METHOD, 32): 0.3}}, "forward seconds", False),
     ],
 )
 def test_a_claim_is_told_as_measured(name: str, slow: Slow, words: str, agrees: bool, tmp_path: Path) -> None:
@@ -140,37 +160,51 @@ def test_a_claim_is_told_as_measured(name: str, slow: Slow, words: str, agrees: 
 
 
 def test_a_temperature_that_could_not_be_written_leaves_the_other(tmp_path: Path) -> None:
-    runs = raced(tmp_path, {}, {"T=1.0": [*RIVALS, METHOD]})
+    runs = raced(tmp_path, {}, {"T=1.0": [*PUBLISHED, METHOD, NOISY]})
     found = table6_temperature.report(runs, METHOD, METHOD)
-    assert [one.claim.split()[1] for one in found.claims] == ["T=1.0"]
+    assert [one.claim.split()[1] for one in found.claims] == ["T=1.0", "T=1.0"]
+    assert "shared noise adds" in found.claims[1].sentence
+
+
+def test_all_batches_of_a_size_are_full() -> None:
+    assert [table8_batch.filling(4, n) for n in (1, 2, 3, 4, 5)] == [4, 4, 6, 4, 5]
 
 
 def test_deviations_below_one_node_are_left_out_and_told(tmp_path: Path) -> None:
     assert table13_deviation.around(6) == [1, 6, 11, 16, 21]
     (run,) = raced(tmp_path, {}, {"run": sizes(*table13_deviation.around(6))}).values()
-    assert table13_deviation.report(run, METHOD, 6).notes == ["2 sizes of the window are below one node and left out"]
+    assert table13_deviation.report(run, METHOD, 6).notes == [
+        "2 sizes of the window are below one node and left out",
+        "translation could not be built: its source is not here",
+    ]
 
 
 def test_thresholds_name_the_fastest(tmp_path: Path) -> None:
-    found = SCRIPTS["table12"](tmp_path, {"run": {THRESHOLDS["0.1"]: 0.2}})
-    assert found.notes == ["fastest here: r = 0.1; in the paper r = 0.05"]
+    found = SCRIPTS["table12"](tmp_path, {"run": {THRESHOLDS["0.1"]: 0.2, THRESHOLDS["0, shared noise"]: 0.5}})
+    assert found.notes[0].startswith("fastest here: r = 0.1 (")
+    assert found.notes[0].endswith("; in the paper r = 0.05 and 0.025")
+    assert found.notes[1].startswith("fastest here: r = 0, shared noise (")
 
 
-def calibrated(nodes: int, took: float) -> Calibration:
-    return Calibration(nodes=nodes, sizes=[0, 10, 20], tokens=[1, 2, 2.5], seconds=[1, 1.2, 1.6], took=took)
+def test_grid_search_takes_the_fastest_of_the_calibrations_own_runs(tmp_path: Path) -> None:
+    (run,) = raced(tmp_path, {}, {"run": sizes(20, 25, 50, 75)}).values()
+    runs = Runs(nodes=20, sizes=[25, 50, 75], tokens=[2, 3, 4], seconds=[1, 1, 1], whole=[1.0, 1.2, 9.0], took=1.0)
+    assert table16_grid.searched(runs) == 50, "drafting counts"
+    (one,) = table16_grid.report(run, METHOD, runs, runs.sizes).claims
+    assert "20 nodes against 50" in one.ours
+    same = table16_grid.report(run, METHOD, replace(runs, nodes=50), runs.sizes).claims[0]
+    assert same.agrees is None
+    assert same.sentence.endswith("both are the same size, which decides nothing")
 
 
-def test_calibrations_are_held_against_each_other() -> None:
-    for nodes, agrees in (((5, 10, 5, 20), True), ((10, 10, 10, 10), False)):
-        found = figure5_sizes.report({f"setting {n}": calibrated(size, 3.0) for n, size in enumerate(nodes)})
-        assert found.claims[0].agrees is agrees
-    for first, agrees in ((10, True), (0, False)):
-        every = {
-            n: calibrated(size, 3.0 + n) for n, size in zip(figure6_samples.COUNTS, (first, *[10] * 4), strict=True)
-        }
-        found = figure6_samples.report(METHOD, every)
-        assert [one.agrees for one in found.claims] == [agrees, True]
-        assert len(found.panels) == 4
+def test_a_calibrated_size_of_nothing_is_no_agreement(tmp_path: Path) -> None:
+    """Without a draft a method is as fast as plain decoding, which tells nothing of its drafts."""
+    rival, own = "lookahead:paper", at("lookahead:paper", 120)
+    nothing = replace(FOUND, nodes=0)
+    (run,) = raced(tmp_path, {"run": {own: 4.0}}, {"run": [own, at(rival, 0)]}).values()
+    found = table17_rivals.report(run, {rival: nothing})
+    assert [one.agrees for one in found.claims] == [None, None]
+    assert all("no drafts pay here (0 nodes), which decides nothing" in one.sentence for one in found.claims)
 
 
 @pytest.mark.parametrize(
@@ -213,6 +247,9 @@ def test_nodes_are_accepted_with_all_that_lead_to_them() -> None:
     assert nodes == (pytest.approx([0.90484, 0.36788, 0.74082, 0.54881]), [1, 0, 1, 0])
     figure3_confidence.note(nodes, tree, [1])
     assert nodes[1][4:] == [0] * 4
+    own: figure3_confidence.Nodes = ([], [])
+    figure3_confidence.note(own, tree, [5, 7, 9], own=True)
+    assert own == (pytest.approx([0.90484, 0.36788, 0.81873, 0.74082]), [1, 0, 1, 0])
     probing: figure3_confidence.Nodes = ([], [])
     figure3_confidence.note(probing, DraftTree.build([5, 6], [-1, -1], scores=[0.0, 0.0], probes=[False, True]), [5])
     assert probing[1] == [1], "a probe is no node"
@@ -238,17 +275,99 @@ class Letters:
         return [ord(letter) for letter in text]
 
 
-def test_long_prompts_fit_the_context() -> None:
+def test_prompts_of_every_task_fill_every_context() -> None:
     letters: Any = Letters()
-    lengths = table11_context.lengths_within(3000)
-    assert lengths == [1024, 2048]
-    found = table11_context.prompts("abc " * 20000, letters, lengths, count=3, tokens=16)
-    assert [one["task"] for one in found] == ["1024"] * 3 + ["2048"] * 3
-    assert {len(one["prompt"]) for one in found} == {1024 - 16 - 8, 2048 - 16 - 8}
+    assert table11_context.lengths_within(3000) == [1024, 2048]
+    asked = [
+        Prompt(key="a", task="qa", language="en", turns=("why? " * 4,)),
+        Prompt(key="b", task="rag", language="en", turns=("start " + "x" * 5000 + " end",)),
+        Prompt(key="c", task="mt_bench", language="en", turns=("one", "two"), reference=("1", "2")),
+    ]
+    found = table11_context.prompts(asked, letters, "abc " * 20000, 1024, tokens=16)
+    assert [(one.key, one.task, len(one.turns)) for one in found] == [
+        ("a-1024", "qa", 1),
+        ("b-1024", "rag", 1),
+        ("c-1024", "mt_bench", 2),
+    ]
+    for one, other in zip(asked, found, strict=True):
+        answers = len(one.turns) * (16 + table11_context.TEMPLATE)
+        assert 1000 < sum(map(len, other.turns)) + answers <= 1024
+        assert other.turns[1:] == one.turns[1:]
+    assert found[0].turns[0].endswith("\n\n" + asked[0].turns[0])
+    assert found[1].turns[0].endswith("xxx end"), "a long one loses its beginning"
+    assert found[2].reference == ("1", "2")
     with pytest.raises(ValueError, match="too little running text"):
-        table11_context.prompts("abc", letters, lengths, count=3, tokens=16)
+        table11_context.prompts(asked, letters, "abc", 1024, tokens=16)
     with pytest.raises(ValueError, match="leaves no room"):
-        table11_context.prompts("abc", letters, [1024], count=3, tokens=1020)
+        table11_context.prompts(asked, letters, "abc", 1024, tokens=1020)
+
+
+# --- tables
+
+
+def test_tables_have_every_task_and_their_mean(tmp_path: Path) -> None:
+    run = Summary(made_run(tmp_path / "run", methods=("plain", METHOD), peers=(), stall=False))
+    head, ((name, chat, qa, mean, tokens),) = by("task", of_run(run))
+    assert head == ("x plain, tokens/round", "mt_bench", "qa", "mean of tasks [95%]", "tokens/round")
+    values = [[float(part) for part in cell.split()] for cell in (chat, qa)]
+    assert name == METHOD
+    assert float(mean.split()[0]) == pytest.approx((values[0][0] + values[1][0]) / 2, abs=0.011)
+    assert float(tokens) == pytest.approx((values[0][1] + values[1][1]) / 2, abs=0.011)
+    head, ((_, *cells, mean, _),) = by("language", of_run(run))
+    assert head[1:-1] == ("en", "pl", "ja", "mean of languages [95%]")
+    assert float(mean.split()[0]) == pytest.approx(sum(float(one.split()[0]) for one in cells) / 3, abs=0.011)
+
+
+def test_shared_noise_is_a_row_of_its_own_where_texts_are_sampled() -> None:
+    def lab(method: str, temperature: float) -> Any:
+        options = SimpleNamespace(model="pocket+ballast:500M")
+        return SimpleNamespace(method=method, temperature=temperature, size=lambda *_: FOUND, options=options)
+
+    assert beside(lab(METHOD, 0.8)) == BESIDE
+    assert beside(lab(METHOD, 0.0)) == BESIDE[1:]
+    assert beside(lab(METHOD, 0.0), 1.0) == BESIDE
+    assert beside(lab("unispec", 0.8)) == ["auto"], "it has the noise already"
+    assert conditions(lab(METHOD, 0.0)) == []
+    assert "loop when they are greedy" in conditions(lab(METHOD, 0.8))[0]
+    assert [make_drafter(name).spec_options["noise"] for name in (METHOD, NOISY)] == ["none", "shared"]
+
+
+# --- ROUGE
+
+
+@pytest.mark.parametrize(
+    ("reference", "text", "expected"),
+    [
+        (  # the example of rouge_score's own page; ROUGE-2 by hand: "the quick", "quick brown"
+            "The quick brown fox jumps over the lazy dog",
+            "The quick brown dog jumps on the log.",
+            (2 * 0.75 * (6 / 9) / (0.75 + 6 / 9), 2 * (2 / 7) * (2 / 8) / (2 / 7 + 2 / 8), 10 / 17),
+        ),
+        ("a a a b", "A-a c", (4 / 7, 2 / 5, 4 / 7)),
+        ("one two", "ONE, two!", (1, 1, 1)),
+        ("one", "one", (1, 0, 1)),
+        ("one two", "", (0, 0, 0)),
+        ("one two", "кіт", (0, 0, 0)),
+        ("a b c d", "d c b a", (1, 0, 1 / 4)),
+        ("кіт і пес", "a cat", None),
+    ],
+)
+def test_rouge_is_what_it_is_by_definition(reference: str, text: str, expected: Any) -> None:
+    found = rouge.scores(reference, text)
+    assert found == (None if expected is None else pytest.approx(expected))
+
+
+def test_rouge_stands_beside_speed_and_equal_texts_score_alike(tmp_path: Path) -> None:
+    runs = raced(tmp_path, {}, {dtype: [METHOD] for dtype in table10_precision.TYPES})
+    for run in runs.values():
+        for key, prompt in run.run.prompts.items():
+            run.run.prompts[key] = replace(prompt, reference=("the old man saw a boat",))
+    ((head, rows),) = table10_precision.report(runs, METHOD).tables
+    assert head[1:4] == rouge.NAMES
+    assert len(rows) == 2 * len(runs), "plain decoding has its row"
+    for plain, ours in zip(rows[::2], rows[1::2], strict=True):
+        assert plain[1:4] == ours[1:4]
+        assert all(0 < float(one) <= 100 for one in plain[1:4])
 
 
 # --- scripts
@@ -265,6 +384,7 @@ def script(monkeypatch: pytest.MonkeyPatch, capsys: Any, main: Callable[[], None
     ("given", "told"),
     [
         (["--limit", "0"], "--limit must be more than 0"),
+        (["--nodes", "0"], "--nodes must be more than 0"),
         (["--method", "nope"], "unknown method 'nope'"),
         (["--calibration-seconds", "0"], "more than 0"),
     ],
@@ -286,3 +406,59 @@ def test_a_script_is_run_and_goes_on(tmp_path: Path, monkeypatch: Any, capsys: A
     (tmp_path / "out" / "nodes.json").unlink()
     with pytest.raises(ValueError, match="was interrupted and its nodes are not all known"):
         script(monkeypatch, capsys, figure3_confidence.main, *given)
+
+
+# --- runs of several machines
+
+
+def on(path: Path, card: str | None, model: str, **how: Any) -> Path:
+    """A made run of a machine and a model."""
+    run = made_run(
+        path,
+        methods=("plain", "recycling:paper", OWN, "auto"),
+        model={"model": model, "device": "cpu" if card is None else "cuda:0"},
+        **QUICK | {"tasks": ("qa", "code"), "prompts": 2, **how},
+    )
+    told = {"cores": 8, "processor": "made up", "memory_bytes": 126 * 10**9, "accelerator": card}
+    if card is not None:
+        told |= {"accelerator_bytes": 24 * 10**9, "cuda": "12.8", "driver": "535.1"}
+    run.about.sittings[0]["machine"] = told
+    write_about(run)
+    return path
+
+
+def test_runs_of_several_machines_and_models_are_one_table(tmp_path: Path) -> None:
+    folders = [
+        on(tmp_path / "a", "A100", "llama"),
+        on(tmp_path / "b", "A100", "qwen", slow={OWN: 3.0}),
+        on(tmp_path / "c", None, "llama"),
+        on(tmp_path / "many", "A100", "llama", languages=("pl", "ja")),
+    ]
+    found = joined_runs.report(joined_runs.joined([str(folder) for folder in folders]))
+    beds, tasks, languages = found.tables
+    assert [row[:7] for row in beds[1]] == [
+        ("A100", "A100", "24 GB", "8 x made up", "126 GB", "12.8", "535.1"),
+        ("made up, 2 threads", "", "", "8 x made up", "126 GB", "", ""),
+    ]
+    assert tasks[0][1:4] == ("qa", "code", "mean of tasks [95%]")
+    assert len(tasks[1]) == 3 * 3
+    assert languages[0][1:4] == ("pl", "ja", "mean of languages [95%]")
+    assert [one.sentence.partition("here ")[2] for one in found.claims] == [
+        "in 2 of 3 runs, not as in the paper",
+        "in 1 of 1 runs, as in the paper",
+    ]
+    (panel,) = found.panels
+    assert list(panel.names) == ["A100"]
+    assert [curve.name for curve in panel.curves] == ["recycling:paper", METHOD, "auto"]
+
+
+def test_runs_of_one_machine_are_told_apart_by_names(tmp_path: Path) -> None:
+    one, two = (str(on(tmp_path / name / "run", None, "llama")) for name in "ab")
+    with pytest.raises(ValueError, match="of the same machine and model"):
+        joined_runs.joined([one, two])
+    with pytest.raises(ValueError, match="names no testbed"):
+        joined_runs.joined([f"={one}"])
+    folder = str(Path(two).parent)
+    assert [*joined_runs.joined([f"S1={one}", f"S2/Llama={folder}"])] == [("S1", "llama float32"), ("S2", "Llama")]
+    with pytest.raises(ValueError, match="holds no run"):
+        joined_runs.joined([str(tmp_path)])

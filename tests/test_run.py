@@ -472,7 +472,7 @@ def test_a_run_of_another_version_is_refused(tmp_path: Path) -> None:
     file.write_text(json.dumps(json.loads(file.read_text()) | {"format": 99}))
     before = contents(tmp_path / "run")
     for act in (read, refereed):
-        with pytest.raises(ValueError, match=r"format 99, and this version of Paceline reads formats up to 2"):
+        with pytest.raises(ValueError, match=r"format 99, and this version of Paceline reads formats up to 3"):
             act(tmp_path / "run")
     assert contents(tmp_path / "run") == before
 
@@ -636,10 +636,12 @@ def test_a_batch_writes_the_texts_of_each_alone(tmp_path: Path, batch: int, foll
         units.setdefault((record.entry, record.pair), []).append(record)
     assert {len(found) for found in units.values()} <= {batch, 5 % batch, 5}
     for found in units.values():
-        speeds = [record.speed for record in found]
-        assert speeds == pytest.approx([speeds[0]] * len(speeds)), "each has the speed of the batch"
-        together = sum(record.seconds_decode for record in found)
+        speeds = [record.speed for record in found if record.decoded]
+        assert speeds == pytest.approx([speeds[0]] * len(speeds), rel=1e-3), "each has the speed of the batch"
+        assert all(record.split is not None for record in found)
+        together = sum(sum((record.split or {}).values()) for record in found)
         assert together >= max(record.seconds for record in found), "shares are of all the time that passed"
+        assert sum(record.seconds_decode for record in found) < together, "reading prompts is no decoding"
 
 
 def test_prompts_that_arrive_wait_for_a_seat(tmp_path: Path, clock: MadeClock) -> None:
@@ -653,7 +655,7 @@ def test_prompts_that_arrive_wait_for_a_seat(tmp_path: Path, clock: MadeClock) -
     for record in run.records:
         assert 0 <= record.seconds_waited <= record.seconds_first <= record.seconds
         assert record.split is not None
-        assert sum(record.split.values()) == pytest.approx(record.seconds_decode, abs=1e-5)
+        assert sum(record.split.values()) >= record.seconds_decode
     assert any(record.seconds_waited > 0 for record in run.records), "one seat, and others came meanwhile"
 
 
@@ -685,7 +687,8 @@ def test_who_waits_is_written_when_others_have_gone(tmp_path: Path, clock: MadeC
     assert all(record.seconds < last for record in run.records)
     for record in run.records:  # nobody computed while nobody was there
         assert record.split is not None
-        assert record.split["rest"] > 0.5 * record.seconds_decode
+        assert record.split["rest"] > 0.5 * sum(record.split.values())
+        assert record.seconds_decode < record.split["rest"]
 
 
 def test_a_drafter_of_a_batch_that_fails_ends_the_run(tmp_path: Path) -> None:
@@ -785,4 +788,4 @@ def test_a_run_of_the_first_format_is_read_and_goes_on(tmp_path: Path) -> None:
     Summary(read(tmp_path / "run")).as_dict()
     again = finished(refereed(tmp_path / "run"))
     assert [r.tokens for r in again.records] == [r.tokens for r in whole.records]
-    assert json.loads(about.read_text())["format"] == 2
+    assert json.loads(about.read_text())["format"] == 3

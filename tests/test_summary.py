@@ -125,6 +125,30 @@ def test_cells_rows_and_columns_hold_their_own_texts(run: Run) -> None:
     assert summary.figures("nobody") is None
 
 
+def test_in_means_every_task_and_every_language_weighs_the_same(run: Run) -> None:
+    """Questions of mt_bench have two turns, and so twice the texts; one cell is left out."""
+    run.records = [one for one in run.records if (one.task, one.language) != ("qa", "ja")]
+    summary = Summary(run)
+    found = summary.means("lookup")
+    for name in ("speed_up", "tokens_per_round"):
+        tasks = [getattr(figures(summary, "lookup", task), name) for task in ("mt_bench", "qa")]
+        assert value_of(getattr(found, name)) == pytest.approx(sum(map(value_of, tasks)) / 2)
+        cells = {place: value_of(getattr(figures(summary, "lookup", *place), name)) for place in summary.cells()}
+        of = {name: [value for (_, spoken), value in cells.items() if spoken == name] for name in summary.languages}
+        means = [sum(values) / len(values) for values in of.values()]
+        assert value_of(getattr(summary.means("lookup", "language"), name)) == pytest.approx(sum(means) / 3)
+        assert value_of(getattr(summary.means("lookup", language="pl"), name)) == pytest.approx(
+            sum(cells[task, "pl"] for task in ("mt_bench", "qa")) / 2
+        )
+    assert value_of(found.speed_up) != pytest.approx(value_of(figures(summary, "lookup").speed_up), rel=1e-6)
+    assert summary.means("plain").speed_up == Estimate(1, 1, 1)
+    assert summary.means("transformers").tokens_per_round is not None
+
+
+def value_of(found: Any) -> float:
+    return float(found.value if isinstance(found, Estimate) else found)
+
+
 def test_a_peer_tells_no_rounds_and_claims_none(run: Run) -> None:
     found = figures(Summary(run), "transformers")
     assert found.rounds is found.stalls is found.mean_accepted is found.acceptance_rate is found.coverage is None

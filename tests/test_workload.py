@@ -253,6 +253,31 @@ def test_own_prompts_in_every_form(tmp_path: Path) -> None:
     )
 
 
+def test_good_answers_are_kept_where_every_turn_has_one(tmp_path: Path) -> None:
+    given = [
+        ("a", "b"),
+        ["a", "b"],
+        [["a", "c"], ["b"]],
+        "a",
+        ["a"],
+        [1, "b"],
+        [],
+        None,
+    ]
+    rows: list[Any] = [{"turns": ["x", "y"], "reference": one} for one in given]
+    prompts = open_suite(f"prompts:{put(tmp_path / 'mine.jsonl', rows)}").prompts
+    assert [prompt.reference for prompt in prompts] == [("a", "b")] * 3 + [()] * 5
+    (tmp_path / "again.jsonl").write_text(as_lines(prompts))
+    again = open_suite(f"prompts:{tmp_path / 'again.jsonl'}").prompts
+    assert [prompt.reference for prompt in again] == [prompt.reference for prompt in prompts]
+
+
+def test_spec_bench_brings_its_answers(data: Path) -> None:
+    found = open_suite("spec-bench", data=data, tasks=["summarization", "math_reasoning"]).prompts
+    assert all(len(prompt.reference) == 1 for prompt in found)
+    assert sum("####" in prompt.reference[0] for prompt in found) == 80, "the sums are solved"
+
+
 def test_a_text_is_replayed_as_it_stands(tmp_path: Path) -> None:
     lines = [" ".join(f"w{i}-{j}" for j in range(30)) for i in range(90)]
     suite = open_suite(f"replay:{put(tmp_path / 'text.txt', chr(10).join(lines))}")

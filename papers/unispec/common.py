@@ -1,20 +1,19 @@
 """What the scripts of the UniSpec paper share: calibrations and races that are kept in a folder, and how they are read.
 
-The same command goes on where it was interrupted. By default a script runs on `pocket+ballast:500M` in bfloat16 with a
-few short texts in two languages: minutes, and the direction at best. `--limit`, `--repeat` and `--max-new-tokens` buy
-narrower intervals.
+The same command goes on where it was interrupted. By default a script runs on `pocket+ballast:500M` in bfloat16 with
+two prompts of each of the paper's tasks, or a few short texts in two languages: the direction at best. `--limit`,
+`--repeat` and `--max-new-tokens` buy narrower intervals.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 import torch
 
@@ -22,12 +21,20 @@ import paceline
 from paceline.bench import Calibration, Estimate, Figures, Summary, calibrate_method, difference, race_methods
 from papers import common
 from papers.common import Claim, Curve, Way
+from papers.unispec.calibration import MOST, RUNS, Kept, Runs, even, of_runs, write_prompts
 
-MODEL, DTYPE, METHOD = "pocket+ballast:500M", "bfloat16", "unispec"
+MODEL, DTYPE, METHOD = "pocket+ballast:500M", "bfloat16", "unispec:paper"
 SUITE, LANGUAGES = "continuation", "en,pl"
 BUNDLED, BUNDLED_TEMPERATURE = ("pocket", "pocket-draft", "pocket-foreign"), 0.8
 """Greedy, the bundled models fall into loops, which flatters methods that look things up."""
-RIVALS = "lookahead", "spectra", "recycling"
+SAMPLES = 5
+"""Prompts to calibrate on, as in the paper."""
+ASKED = (
+    *("model", "dtype", "device", "threads", "suite", "tasks", "langs", "limit", "data", "max_new_tokens"),
+    *("temperature", "seed", "calibration_runs", "calibration_seconds"),
+)
+"""Options that a calibration depends on."""
+Procedure = Literal["paper", "ours"]
 Key = TypeVar("Key")
 FAILURES = (ValueError, RuntimeError)
 
@@ -44,7 +51,7 @@ def parser(said: str | None) -> argparse.ArgumentParser:
     add("--dtype", metavar="TYPE", help=f"float32, bfloat16 or float16 ({DTYPE})")
     add("--device", metavar="DEVICE", help="where to run it (cpu)")
     add("--method", default=METHOD, metavar="SPEC", help=f"the method that is looked at ({METHOD})")
-    add("--suite", default=SUITE, metavar="SUITE", help=f"as in 'paceline bench run' ({SUITE})")
+    add("--suite", default=SUITE, metavar="SUITE", help="as in 'paceline bench run' (%(default)s)")
     add("--tasks", type=listed, metavar="A,B", help="only these tasks of the suite")
     add("--langs", type=listed, metavar="A,B", help=f"only these languages ({LANGUAGES} of {SUITE})")
     add("--limit", type=int, default=2, metavar="N", help="prompts of each task and language (2)")
@@ -54,7 +61,15 @@ def parser(said: str | None) -> argparse.ArgumentParser:
     add("--seed", type=int, default=0, metavar="S", help="same seed, same texts (0)")
     add("--repeat", type=int, default=1, metavar="N", help="write everything N times (1)")
     add("--threads", type=int, metavar="N", help="threads of torch")
-    add("--calibration-seconds", type=float, default=20.0, metavar="S", help="how long 5 prompts may take (20)")
+    add(
+        "--calibration-runs",
+        type=int,
+        default=RUNS,
+        metavar="M",
+        help=f"sizes that the paper's calibration runs ({RUNS})",
+    )
+    add("--calibration-seconds", type=float, default=20.0, metavar="S", help="how long our calibration may take (20)")
+    add("--nodes", type=int, metavar="N", help="the draft size of the method and of unispec (calibrated)")
     add("--out", type=Path, metavar="DIR", help="where runs are kept (runs/papers/SCRIPT--MODEL)")
     return found
 
@@ -63,19 +78,19 @@ class Lab:
     """Makes calibrations and races, or finds those that were kept. What cannot be made is kept with its reason."""
 
     def __init__(self, options: argparse.Namespace) -> None:
-        for name in ("limit", "max_new_tokens", "repeat", "calibration_seconds"):
-            if not getattr(options, name) > 0:
-                raise ValueError(f"--{name.replace('_', '-')} must be more than 0, not {getattr(options, name):g}")
+        for name in ("limit", "max_new_tokens", "repeat", "calibration_runs", "calibration_seconds", "nodes"):
+            if (given := getattr(options, name)) is not None and not given > 0:
+                raise ValueError(f"--{name.replace('_', '-')} must be more than 0, not {given:g}")
         self.options = options
         self.method: str = options.method
         script = f"{Path(sys.argv[0]).stem}--{options.model}".replace("/", "-").replace(":", "-")
         self.out: Path = options.out or Path("runs", "papers", script)
         self.missing: dict[str, str] = {}
+        self.notes: list[str] = []
         self.runs: dict[str, Summary] = {}
         self._loaded: tuple[str, paceline.LanguageModel] | None = None
-        self._file = self.out / "calibrated.json"
-        kept = json.loads(self._file.read_text(encoding="utf8")) if self._file.exists() else {}
-        self.calibrated = {label: Calibration(**one) for label, one in kept.items()}
+        self._kept = Kept.read(self.out, {name: getattr(options, name) for name in ASKED})
+        self.calibrated = self._kept.found
 
     def model(self, dtype: str | None = None) -> paceline.LanguageModel:
         """The model in a type. One is held at a time, for they are large."""
@@ -98,36 +113,68 @@ class Lab:
         label: str,
         method: str | None = None,
         *,
+        procedure: Procedure | None = None,
         dtype: str | None = None,
         threads: int | None = None,
-        prompts: int = 5,
+        prompts: int = SAMPLES,
+        sizes: Sequence[int] | None = None,
+        seconds: float | None = None,
     ) -> Calibration | None:
-        """The best size of a method on this machine."""
-        if label not in self.calibrated:
-            seconds = self.options.calibration_seconds * prompts / 5
-            how: dict[str, Any] = {"prompts": prompts, "temperature": self.temperature, "seed": self.options.seed}
-            how |= {"seconds": seconds, "progress": common.progress}
-            with self._trying(label, threads):
-                found = calibrate_method(self.model(dtype), method or self.method, **how)
-                self.calibrated[label] = found
-                text = json.dumps({label: vars(one) for label, one in self.calibrated.items()}, indent=1)
-                common.write(self._file, f"{text}\n")
-        return self.calibrated.get(label)
+        """The best size of a method on this machine: of one as published by the paper's procedure, runs of ``sizes``;
+        of others by ours, within so many ``seconds``, unless a procedure is named. The prompts are of the suite of the
+        race, and others than the race's."""
+        method = method or self.method
+        by_runs = (procedure or procedure_of(method)) == "paper"
+        with self._trying(label, threads):
+            suite, count = self._prompts(prompts)
+            if label not in self.calibrated:
+                model = self.model(dtype)
+                usual = {name: getattr(self.options, name) for name in ("seed", "max_new_tokens")}
+                usual |= {"suite": suite, "temperature": self.temperature, "progress": common.progress}
+                if by_runs:
+                    entries = {g: at(method, g) for g in sizes or even(1, MOST, self.options.calibration_runs)}
+                    place = self.out / f"calibration {label}".replace(" ", "-").replace(":", "-").replace("/", "-")
+                    found: Calibration = of_runs(race_methods(model, [*entries.values()], out=place, **usual), entries)
+                else:
+                    seconds = seconds or self.options.calibration_seconds
+                    found = calibrate_method(model, method, seconds=seconds, prompts=count, **usual)
+                self.keep(label, found)
+            elif sizes is not None and self.calibrated[label].sizes != sorted(sizes):
+                raise ValueError(f"{self.out} has runs of other sizes; give another --out")
+        return None if label in self.missing else self.calibrated.get(label)
 
-    def size(self) -> Calibration:
-        """The best size of the method that is looked at."""
-        found = self.calibrate(self.method)
+    def keep(self, label: str, found: Calibration) -> None:
+        self._kept.add(label, found)
+
+    def size(self, method: str | None = None) -> Calibration:
+        """The best size of a method, by default of the one that is looked at."""
+        method = method or self.method
+        if (nodes := self.options.nodes) is not None:
+            return Calibration(nodes=nodes, sizes=[nodes], tokens=[], seconds=[], took=0.0)
+        found = self.calibrate(method, method)
         if found is None:
-            raise ValueError(f"{self.method} could not be calibrated: {self.missing[self.method]}")
+            raise ValueError(f"{method} could not be calibrated: {self.missing[method]}")
         return found
+
+    def _prompts(self, count: int) -> tuple[str, int]:
+        """A suite of so many prompts to calibrate on, and how many it has."""
+        given, file = self.options, self.out / f"calibration-{count}.jsonl"
+        what = {name: getattr(given, name) for name in ("suite", "tasks", "limit", "data")}
+        there, notes = write_prompts(file, count, languages=self.languages, **what)
+        self.notes += [note for note in notes if note not in self.notes]
+        return f"prompts:{file}", there
+
+    @property
+    def languages(self) -> list[str] | None:
+        asked: list[str] | None = self.options.langs
+        return listed(LANGUAGES) if asked is None and self.options.suite == SUITE else asked
 
     def race(self, name: str, methods: Iterable[str], *, dtype: str | None = None, **options: Any) -> Summary | None:
         """A race of plain decoding and these methods; further options are those of 'paceline bench run'."""
         given = self.options
         usual = {name: getattr(given, name) for name in ("suite", "tasks", "langs", "limit", "seed", "repeat", "data")}
         usual |= {"max_new_tokens": given.max_new_tokens, "temperature": self.temperature}
-        if usual["langs"] is None and given.suite == SUITE:
-            usual["langs"] = listed(LANGUAGES)
+        usual["langs"] = self.languages
         with self._trying(name, None):
             usual |= {"out": self.out / name.replace(" ", "-"), "progress": common.progress}
             found = race_methods(self.model(dtype), list(dict.fromkeys(methods)), **usual | options)
@@ -164,7 +211,7 @@ class Lab:
 
     def show(self, report: common.Report) -> None:
         """Print a report, with what could not be made."""
-        failed = [f"{name} could not be measured: {why}" for name, why in self.missing.items()]
+        failed = [*self.notes, *(f"{name} could not be measured: {why}" for name, why in self.missing.items())]
         calibrated = {label: vars(one) for label, one in self.calibrated.items()}
         runs = {name: run.as_dict() for name, run in self.runs.items()}
         data = {"out": str(self.out), "calibrated": calibrated, "runs": runs}
@@ -172,6 +219,11 @@ class Lab:
 
 
 # --- numbers that several scripts read ---
+
+
+def procedure_of(method: str) -> Procedure:
+    """How a method is calibrated: as published where the method is."""
+    return "paper" if method.partition(",")[0].partition(":")[2] == "paper" else "ours"
 
 
 def with_options(method: str, options: str) -> str:
@@ -189,13 +241,14 @@ def sized(method: str, calibrated: Calibration | None) -> str:
 
 
 def speed_up(run: Summary, entry: str, task: str | None = None) -> Estimate:
-    figures = run.figures(entry, task)
+    """Over plain decoding, in a task, or the mean over tasks."""
+    figures = run.means(entry) if task is None else run.figures(entry, task)
     return (figures.speed_up if figures is not None else None) or Estimate(float("nan"))
 
 
 def tokens_per_round(run: Summary, entry: str) -> float:
-    figures = run.figures(entry)
-    return (figures.tokens_per_round if figures is not None else None) or 0.0
+    """The mean over tasks."""
+    return run.means(entry).tokens_per_round or 0.0
 
 
 def ratio(run: Summary, entry: str, other: str) -> Estimate:
@@ -230,14 +283,25 @@ def against(run: Summary, entry: str, other: str) -> str:
     return f"{speed_up(run, entry).value:.2f}x against {speed_up(run, other).value:.2f}x"
 
 
+def undecided(entry: str, other: str) -> str:
+    """Why nothing that a paper says of drafts follows from these two entries, if nothing does."""
+    if entry == other:
+        return "both are the same size"
+    return "no drafts pay here (0 nodes)" if any(one.endswith("@fixed:0") for one in (entry, other)) else ""
+
+
 def faster(run: Summary, entry: str, other: str, claim: str, paper: str, way: Way, more: str = "") -> Claim:
     """A claim on the speeds of two entries."""
+    if why := undecided(entry, other):
+        return Claim(claim, paper, f"{against(run, entry, other)}{more}: {why}", None)
     return Claim.of(claim, paper, against(run, entry, other) + more, way, ratio(run, entry, other))
 
 
 def brings(run: Summary, entry: str, other: str, claim: str, paper: str, way: Way) -> Claim:
     """A claim on the tokens per round of two entries."""
     ours = f"{tokens_per_round(run, entry):.2f} against {tokens_per_round(run, other):.2f} tokens"
+    if why := undecided(entry, other):
+        return Claim(claim, paper, f"{ours}: {why}", None)
     return Claim.of(claim, paper, ours, way, rounds_ratio(run, entry, other))
 
 
@@ -275,7 +339,13 @@ def rows_of(runs: Mapping[str, Summary]) -> list[tuple[str, ...]]:
 
 
 def size_notes(found: Calibration | None) -> list[str]:
-    return [] if found is None else [f"the calibrated size is {found.nodes}"]
+    if found is None:
+        return []
+    if not found.tokens:
+        return [f"the size is {found.nodes}, as it was given"]
+    sizes = ", ".join(map(str, found.sizes))
+    of = f"the paper's procedure, with runs of {sizes} nodes" if isinstance(found, Runs) else "our procedure"
+    return [f"the calibrated size is {found.nodes}, by {of}"]
 
 
 def curves(entries: Sequence[str], places: Sequence[tuple[float, Callable[[str], Estimate]]]) -> list[Curve]:

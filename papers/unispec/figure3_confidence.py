@@ -1,9 +1,10 @@
 """Figure 3: how often nodes are accepted by their score, and how many nodes have which score.
 
-    python -m papers.unispec.figure3_confidence --temperature 0 --svg confidence.svg
+    python -m papers.unispec.figure3_confidence --svg confidence.svg
 
-A node's score is the product of the scores on the way to it. Beside the paper's figure stands what planners expected of
-rounds and what came.
+A node's score is what its method ranks it by: as published the probability of its own candidate, else the product of
+those on the way to it; with the shared noise these are no probabilities. Beside the paper's figure stands what planners
+expected of rounds and what came.
 """
 
 from __future__ import annotations
@@ -17,20 +18,23 @@ from paceline import DraftTree
 from paceline.bench import Estimate, Summary
 from papers.common import Claim, Curve, Panel, Report, Way, script, write
 from papers.unispec.common import Lab, parser
+from papers.unispec.tables import AUTO, OWN, conditions, published, shared
 
 BINS = 10
 Nodes = tuple[list[float], list[int]]
 """Of every node that was sent, its score and whether it was accepted."""
 
 
-def note(nodes: Nodes, tree: DraftTree, tokens: Sequence[int]) -> None:
-    """A round: what was sent, and what came."""
+def note(nodes: Nodes, tree: DraftTree, tokens: Sequence[int], *, own: bool = False) -> None:
+    """A round: what was sent, and what came. A node's score is its ``own``, or that of its path."""
     if not len(tree):
         return
     taken = np.zeros(len(tree), np.int64)
     taken[tree.along(tokens)] = 1
     shown = np.ones(len(tree), np.bool_) if tree.probes is None else ~tree.probes
-    nodes[0].extend(round(float(one), 5) for one in np.exp(np.minimum(tree.path_scores(), 0.0))[shown])
+    nodes[0].extend(
+        round(float(one), 5) for one in np.exp(np.minimum(tree.scores if own else tree.path_scores(), 0.0))[shown]
+    )
     nodes[1].extend(int(one) for one in taken[shown])
 
 
@@ -72,7 +76,7 @@ def expected(run: Summary) -> tuple[list[Curve], list[str]]:
     return lines, notes
 
 
-def report(run: Summary, nodes: Mapping[str, Nodes]) -> Report:
+def report(run: Summary, nodes: Mapping[str, Nodes], conditions: Sequence[str] = ()) -> Report:
     rows, claims, accepted, dense = list[tuple[str, ...]](), list[Claim](), list[Curve](), list[Curve]()
     for number, (entry, its) in enumerate(nodes.items(), start=1):
         tenths = binned(*its)
@@ -89,7 +93,7 @@ def report(run: Summary, nodes: Mapping[str, Nodes]) -> Report:
         Panel("Tokens of a round", "expected", "came", [*lines, *as_expected(lines)]),
     ]
     head = ("", "score", "accepted", "share of nodes", "nodes")
-    return Report("UniSpec, Figure 3: confidence", [(head, rows)], claims, notes, panels)
+    return Report("UniSpec, Figure 3: confidence", [(head, rows)], claims, [*conditions, *notes], panels)
 
 
 def as_expected(lines: Sequence[Curve]) -> list[Curve]:
@@ -105,13 +109,14 @@ def main() -> None:
         raise ValueError(f"{lab.out} was interrupted and its nodes are not all known; remove it, or give another --out")
 
     def watch(entry: str, tree: DraftTree, tokens: Sequence[int]) -> None:
-        note(nodes.setdefault(entry, ([], [])), tree, tokens)
+        note(nodes.setdefault(entry, ([], [])), tree, tokens, own=published(entry.partition("@")[0]))
 
-    runs = lab.races({"run": {"methods": [lab.method, "auto"], "watch": watch}})
+    noisy = [shared(lab.method)] if lab.temperature and published(lab.method) else []
+    runs = lab.races({"run": {"methods": [lab.method, *noisy, OWN, AUTO], "watch": watch}})
     if kept.exists():
         nodes = json.loads(kept.read_text(encoding="utf8"))
     write(kept, json.dumps({entry: its for entry, its in nodes.items() if its[0]}))
-    lab.show(report(runs["run"], {entry: its for entry, its in nodes.items() if its[0]}))
+    lab.show(report(runs["run"], {entry: its for entry, its in nodes.items() if its[0]}, conditions(lab)))
 
 
 if __name__ == "__main__":

@@ -1,8 +1,11 @@
-"""Figure 5: the calibrated size with one and two threads, in bfloat16 and float32.
+"""Figure 5: the calibrated size by testbed and model.
 
     python -m papers.unispec.figure5_sizes --svg sizes.svg
+    python -m papers.unispec.figure5_sizes --runs S1/Llama=DIR S1/Qwen=DIR S2/Llama=DIR --svg sizes.svg
 
-The paper's devices are four graphics cards; these are settings of one machine.
+The first calibrates here, with one and two threads, in bfloat16 and float32: settings of one machine. The second reads
+what scripts kept in their folders (`--out`) on several machines or with several models: TESTBED=DIR, or
+TESTBED/MODEL=DIR where a testbed has several models.
 """
 
 from __future__ import annotations
@@ -11,31 +14,68 @@ from collections.abc import Mapping
 
 from paceline.bench import Calibration, Estimate
 from papers.common import Claim, Curve, Panel, Report, Way, script
+from papers.unispec.calibration import joined
 from papers.unispec.common import Lab, parser
-from papers.unispec.figure6_samples import HEAD, row, speeds
+from papers.unispec.figure6_samples import HEAD, SECONDS, row, speeds
 
 THREADS, TYPES = (1, 2), ("bfloat16", "float32")
+Settings = Mapping[tuple[str, str], Calibration]
+"""By testbed and model."""
 
 
-def report(calibrated: Mapping[str, Calibration]) -> Report:
-    low, high = (of(one.nodes for one in calibrated.values()) for of in (min, max))
-    ours, ratio = f"it lies between {low} and {high} nodes", Estimate(high / max(low, 1))
+def report(calibrated: Settings, method: str) -> Report:
+    sizes = [one.nodes for one in calibrated.values()]
+    low, high = min(sizes), max(sizes)
     claim, paper = "the best size is not the same everywhere", "it differs from device to device"
-    claims = [Claim.of(claim, paper, ours, Way.ABOVE, ratio)]
-    lines = [
-        Curve(label, list(zip(map(float, one.sizes), speeds(one), strict=True)), number)
-        for number, (label, one) in enumerate(calibrated.items(), start=1)
+    ours, ratio = f"it lies between {low} and {high} nodes", Estimate(high / max(low, 1))
+    claims = [Claim.of(claim, paper, ours, Way.ABOVE, ratio)] if len(calibrated) > 1 else []
+    testbeds, models = (list(dict.fromkeys(names)) for names in zip(*calibrated, strict=True))
+    best = [
+        Curve(
+            model,
+            [
+                (float(n), float(calibrated[at].nodes))
+                for n, t in enumerate(testbeds)
+                if (at := (t, model)) in calibrated
+            ],
+            number,
+        )
+        for number, model in enumerate(models, start=1)
     ]
-    panels = [Panel("Expected tokens/s by draft size", "nodes", "tokens/s", lines)]
-    rows = [row(label, one) for label, one in calibrated.items()]
-    return Report("UniSpec, Figure 5: calibrated sizes", [(HEAD, rows)], claims, panels=panels)
+    lines = [
+        Curve(label(*at, models), list(zip(map(float, one.sizes), speeds(one), strict=True)), number)
+        for number, (at, one) in enumerate(calibrated.items(), start=1)
+    ]
+    panels = [
+        Panel("Calibrated size", "testbed", "g*", best, names=testbeds),
+        Panel("Expected tokens/s by draft size", "nodes", "tokens/s", lines),
+    ]
+    rows = [row(label(*at, models), one) for at, one in calibrated.items()]
+    return Report(f"UniSpec, Figure 5: calibrated sizes of {method}", [(HEAD, rows)], claims, [SECONDS], panels)
+
+
+def label(testbed: str, model: str, models: list[str]) -> str:
+    return f"{testbed}, {model}" if len(models) > 1 else testbed
 
 
 def main() -> None:
-    lab = Lab(parser(__doc__).parse_args())
-    named = {f"{dtype}, {n} thread{'s'[: n > 1]}": (dtype, n) for dtype in TYPES for n in THREADS}
-    made = {label: lab.calibrate(label, dtype=dtype, threads=n) for label, (dtype, n) in named.items()}
-    lab.show(report(lab.needed(made)))
+    options = parser(__doc__)
+    options.add_argument("--runs", nargs="+", metavar="[NAME=]DIR", help="measure nothing, and join what was kept")
+    given = options.parse_args()
+    if given.runs:
+        found = {named(name, model): one for name, (model, one) in joined(given.runs, given.method).items()}
+        report(found, given.method).show(given)
+        return
+    lab = Lab(given)
+    settings = {f"{dtype}, {n} thread{'s'[: n > 1]}": (dtype, n) for dtype in TYPES for n in THREADS}
+    made = {name: lab.calibrate(name, dtype=dtype, threads=n) for name, (dtype, n) in settings.items()}
+    lab.show(report({(name, given.model): one for name, one in lab.needed(made).items()}, lab.method))
+
+
+def named(name: str, model: str) -> tuple[str, str]:
+    """Testbed and model; the model that is kept with the calibration where none is named."""
+    testbed, _, own = name.partition("/")
+    return testbed, own or model
 
 
 if __name__ == "__main__":

@@ -1,33 +1,57 @@
-"""Table 10: texts and speed in float32, bfloat16 and float16, written freely.
+"""Table 10: ROUGE scores and speed in float32, float16 and bfloat16, texts written freely.
 
-python -m papers.unispec.table10_precision
+    python -m papers.unispec.table10_precision
+
+The articles of CNN/DailyMail and the problems of GSM8K are those of Spec-Bench (`summarization`, `math_reasoning`),
+which brings their references.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+
+import numpy as np
 
 from paceline.bench import Estimate, Summary
 from papers.common import Claim, Report, Way, script
-from papers.unispec.common import HEAD, Lab, over, parser, row, sized, speed_up, told
+from papers.unispec.common import Lab, over, parser, size_notes, sized, speed_up, told
+from papers.unispec.rouge import NAMES, scores
+from papers.unispec.tables import beside, conditions
 
-TYPES = "float32", "bfloat16", "float16"
+TYPES = "float32", "float16", "bfloat16"
+TASKS = {"summarization": "CNN", "math_reasoning": "GSM8K"}
 
 
-def same(run: Summary, entry: str) -> tuple[int, int, float]:
+def same(run: Summary, entry: str, task: str | None = None) -> tuple[int, int, float]:
     """Texts that are plain decoding's, all texts, and the share of tokens before they part."""
-    records = run.records(entry)
+    records = [one for one in run.records(entry) if task in (None, one.task)]
     tokens = sum(len(one.tokens) for one in records)
     agree = sum(len(one.tokens) if one.parts_at is None else min(one.parts_at, len(one.tokens)) for one in records)
-    return sum(one.verdict == "equal" for one in records), len(records), agree / max(tokens, 1)
+    return sum(one.verdict in ("equal", "reference") for one in records), len(records), agree / max(tokens, 1)
 
 
-def report(runs: Mapping[str, Summary], entry: str) -> Report:
-    rows, claims = [], list[Claim]()
-    for name, run in runs.items():
-        for other in run.entries[1:]:
-            equal, texts, agree = same(run, other)
-            rows.append((*row(run, other, f"{name}  {other}")[:4], f"{equal} of {texts}", f"{agree:.1%}"))
+def rouge(run: Summary, entry: str, task: str) -> list[float]:
+    """Means over the texts of a task that have a reference, in hundredths; none where no text has one."""
+    found = [
+        got
+        for one in run.records(entry)
+        if one.task == task and (answers := run.run.prompts[one.prompt].reference)
+        if (got := scores(answers[one.turn], one.text)) is not None
+    ]
+    return [100 * float(column) for column in np.mean(found, axis=0)] if found else []
+
+
+def row(name: str, run: Summary, entry: str, task: str) -> tuple[str, ...]:
+    figures, (equal, texts, agree) = run.figures(entry, task), same(run, entry, task)
+    cells = [f"{one:.2f}" for one in rouge(run, entry, task)] or [""] * len(NAMES)
+    per_round = "" if figures is None else f"{figures.tokens_per_round or 0:.2f}"
+    speed = told(speed_up(run, entry, task))
+    return f"{name}  {TASKS.get(task, task)}  {entry}", *cells, speed, per_round, f"{equal} of {texts}", f"{agree:.1%}"
+
+
+def report(runs: Mapping[str, Summary], entry: str, notes: Sequence[str] = ()) -> Report:
+    rows = [row(name, run, other, task) for name, run in runs.items() for task in run.tasks for other in run.entries]
+    claims = list[Claim]()
     if "float32" in runs:
         counts = [same(runs["float32"], other)[:2] for other in runs["float32"].entries[1:]]
         equal, texts = (sum(column) for column in zip(*counts, strict=True))
@@ -40,15 +64,17 @@ def report(runs: Mapping[str, Summary], entry: str) -> Report:
         claim = f"the speed-up of {other} is about that of {first}"
         ours = f"{told(one)} and {told(two)}"
         claims.append(Claim.of(claim, "2.12x in float16 and 2.09x in float32", ours, Way.LEVEL, over(one, two)))
-    head = (*HEAD[:4], "same texts", "tokens before they part")
-    return Report("UniSpec, Table 10: precision", [(head, rows)], claims)
+    head = ("", *NAMES, "x plain [95%]", "tokens/round", "same texts", "tokens before they part")
+    return Report("UniSpec, Table 10: precision", [(head, rows)], claims, notes)
 
 
 def main() -> None:
-    lab = Lab(parser(__doc__).parse_args())
-    entry = sized(lab.method, lab.size())
-    runs = lab.races({t: {"methods": [entry, "auto"], "dtype": t, "follow": False} for t in TYPES})
-    lab.show(report(runs, entry))
+    options = parser(__doc__)
+    options.set_defaults(suite="spec-bench", tasks=[*TASKS])
+    lab = Lab(options.parse_args())
+    methods = [entry := sized(lab.method, lab.size()), *beside(lab)]
+    runs = lab.races({dtype: {"methods": methods, "dtype": dtype, "follow": False} for dtype in TYPES})
+    lab.show(report(runs, entry, [*size_notes(lab.size()), *conditions(lab)]))
 
 
 if __name__ == "__main__":

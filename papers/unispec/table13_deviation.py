@@ -1,4 +1,4 @@
-"""Table 13: sizes up to 15 nodes beside the calibrated one.
+"""Table 13: sizes up to 15 nodes beside the calibrated one, by task.
 
 python -m papers.unispec.table13_deviation
 """
@@ -9,7 +9,8 @@ from collections.abc import Sequence
 
 from paceline.bench import Summary
 from papers.common import Claim, Curve, Panel, Report, Way, script
-from papers.unispec.common import HEAD, Lab, at, faster, parser, rows, size_notes, speed_up
+from papers.unispec.common import Lab, at, faster, parser, size_notes, speed_up
+from papers.unispec.tables import beside, by, conditions, of_run, remarks
 
 DEVIATIONS = -15, -10, -5, 0, 5, 10, 15
 
@@ -30,14 +31,17 @@ def report(run: Summary, method: str, best: int, notes: Sequence[str] = ()) -> R
     names = {at(method, size): f"g = {size} ({size - best:+d})" for size in sizes}
     line = Curve(method, [(float(size), speed_up(run, at(method, size)).value) for size in sizes])
     panels = [Panel("Speed-up by draft size", "nodes", "x plain", [line])]
-    return Report("UniSpec, Table 13: deviation of the size", [(HEAD, rows(run, names))], claims, notes, panels)
+    table = by("task", of_run(run, names))
+    return Report("UniSpec, Table 13: deviation of the size", [table], claims, [*notes, *remarks([run])], panels)
 
 
 def main() -> None:
-    lab = Lab(parser(__doc__).parse_args())
+    options = parser(__doc__)
+    options.set_defaults(suite="spec-bench")
+    lab = Lab(options.parse_args())
     best = lab.size().nodes
-    runs = lab.races({"run": {"methods": [at(lab.method, size) for size in around(best)]}})
-    lab.show(report(runs["run"], lab.method, best, size_notes(lab.size())))
+    runs = lab.races({"run": {"methods": [*(at(lab.method, size) for size in around(best)), *beside(lab)]}})
+    lab.show(report(runs["run"], lab.method, best, [*size_notes(lab.size()), *conditions(lab)]))
 
 
 if __name__ == "__main__":

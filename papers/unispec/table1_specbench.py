@@ -1,8 +1,10 @@
-"""Table 1: Spec-Bench, speed-up and tokens per round by task, and their means over tasks.
+"""Tables 1 and 5: Spec-Bench, speed-up and tokens per round by task and by language, and their means.
 
-    python -m papers.unispec.table1_specbench [--methods auto recycling ...] [--planner adaptive]
+    python -m papers.unispec.table1_specbench [--methods recycling:paper ...] [--planner adaptive]
+    python -m papers.unispec.table1_specbench --suite multi-spec-bench --langs de,es,fr,ja,vi,zh
 
-Beside it stand UniSpec against Token Recycling, and `auto` against the best of the others, in every task.
+Beside it stand UniSpec against Token Recycling, and `auto` against the best of the others, in every task. Runs of
+several models and machines are joined by `papers.unispec.main`.
 """
 
 from __future__ import annotations
@@ -14,37 +16,23 @@ import numpy as np
 from paceline.bench import Estimate, Summary, difference
 from papers.common import Claim, Report, Way, script
 from papers.unispec.common import Lab, parser, size_notes, sized, speed_up, told
-
-METHODS = "lookup", "lookahead", "spectra", "recycling"
-OURS = "auto"
+from papers.unispec.tables import AUTO, RIVALS, beside, by, conditions, of_run, remarks
 
 
-def mean(values: Sequence[float]) -> str:
-    return f"{np.mean(values):.2f}"
-
-
-def row(run: Summary, entry: str) -> tuple[str, ...]:
-    """Speed-up and tokens per round of every task, and the means over tasks."""
-    found = [run.figures(entry, task) for task in run.tasks]
-    pairs = [(one.speed_up.value, one.tokens_per_round) for one in found if one is not None and one.speed_up]
-    cells = [f"{speed:.2f} {tokens:.2f}" for speed, tokens in pairs]
-    return entry, *cells, " ".join(mean(column) for column in zip(*pairs, strict=True)), told(speed_up(run, entry))
-
-
-def beside(run: Summary, one: str, other: str, task: str | None) -> Estimate:
+def over(run: Summary, one: str, other: str, task: str | None) -> Estimate:
     pairs = run.pairs(one, other, task)
     return difference(pairs.ratio, pairs.unit).ratio if len(pairs) else Estimate(float("nan"))
 
 
 def sentences(run: Summary) -> Iterator[str]:
     """`auto` against the best of the others, task by task."""
-    entries = [entry for entry in run.entries[1:] if entry.partition("@")[0] != OURS]
-    if OURS not in run.entries or not entries:
+    entries = [entry for entry in run.entries[1:] if entry.partition("@")[0] != AUTO]
+    if AUTO not in run.entries or not entries:
         return
     gains = dict[str, Estimate]()
     for task in run.tasks:
         best = max(entries, key=lambda entry: speed_up(run, entry, task).value)
-        gains[task] = beside(run, OURS, best, task)
+        gains[task] = over(run, AUTO, best, task)
         yield f"{task}: auto over {best}, the best other method, {told(gains[task])}"
     whole = float(np.exp(np.mean([np.log(one.value) for one in gains.values()])))
     ahead = sum(one.value > 1 for one in gains.values())
@@ -52,27 +40,27 @@ def sentences(run: Summary) -> Iterator[str]:
 
 
 def report(run: Summary, entry: str, notes: Sequence[str] = ()) -> Report:
-    rival = next((one for one in run.entries if one.partition("@")[0] == "recycling"), None)
+    rival = next((one for one in run.entries if one.partition("@")[0] == "recycling:paper"), None)
     claims = []
     if rival is not None:
-        ratio = beside(run, entry, rival, None)
+        ratio = over(run, entry, rival, None)
         ours = f"{told(speed_up(run, entry))} against {told(speed_up(run, rival))}"
         claims.append(Claim.of("UniSpec is faster than Token Recycling", "in every task", ours, Way.ABOVE, ratio))
-    head = ("x plain, tokens/round", *run.tasks, "mean of tasks", "all texts [95%]")
-    rows = [row(run, entry) for entry in run.entries[1:]]
-    return Report("UniSpec, Table 1: Spec-Bench", [(head, rows)], claims, [*notes, *sentences(run)])
+    tables = [by("task", of_run(run)), *([by("language", of_run(run))] if len(run.languages) > 1 else [])]
+    return Report("UniSpec, Tables 1 and 5: Spec-Bench", tables, claims, [*notes, *sentences(run), *remarks([run])])
 
 
 def main() -> None:
     options = parser(__doc__)
-    options.add_argument("--methods", nargs="+", default=[*METHODS, OURS], metavar="SPEC", help="beside --method")
+    options.add_argument("--methods", nargs="+", default=RIVALS, metavar="SPEC", help="other methods (the paper's)")
     options.add_argument("--planner", metavar="P", help="one planner for all methods, --method included (none)")
     options.set_defaults(suite="spec-bench")
     lab = Lab(given := options.parse_args())
     found = None if given.planner else lab.size()
     entry = sized(lab.method, found)
-    run = lab.races({"run": {"methods": [*given.methods, entry], "planner": given.planner}})["run"]
-    lab.show(report(run, entry, size_notes(found)))
+    methods = [*given.methods, entry, *([AUTO] if given.planner else beside(lab))]
+    run = lab.races({"run": {"methods": methods, "planner": given.planner}})["run"]
+    lab.show(report(run, entry, [*size_notes(found), *conditions(lab)]))
 
 
 if __name__ == "__main__":

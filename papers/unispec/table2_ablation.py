@@ -1,6 +1,9 @@
-"""Table 2: UniSpec without calibration, without scores, without its tree expansion.
+"""Table 2: UniSpec without calibration, without score estimation, without its tree expansion.
 
-python -m papers.unispec.table2_ablation
+    python -m papers.unispec.table2_ablation
+
+Without calibration it drafts 100 nodes: ten for each of ten levels, what the paper's tree may hold; the paper does not
+state its size. Without tree expansion it has neither the next-next candidates nor the threshold.
 """
 
 from __future__ import annotations
@@ -9,10 +12,12 @@ from collections.abc import Mapping, Sequence
 
 from paceline.bench import Calibration, Summary
 from papers.common import Report, Way, script
-from papers.unispec.common import HEAD, Lab, at, brings, faster, parser, rows, size_notes, sized, with_options
+from papers.unispec.common import Lab, at, brings, faster, parser, size_notes, sized, with_options
+from papers.unispec.tables import beside, by, conditions, of_run, remarks
 
+TASKS = "mt_bench", "code"
+RIVALS = "spectra:paper", "recycling:paper"
 UNCALIBRATED = 100
-"""Nodes without calibration: ten for each of ten levels, what the paper's tree may hold."""
 WITHOUT = {"without score estimation": "scores=false", "without tree expansion": "next=none,threshold=0"}
 """Parts that can be switched off, and how."""
 PAPER = {"without calibration": 1.61, "without score estimation": 1.48, "without tree expansion": 1.66}
@@ -35,15 +40,17 @@ def report(run: Summary, specs: Mapping[str, str], notes: Sequence[str] = ()) ->
         brings(run, off, whole, "without calibration, rounds bring more", "2.76 against 2.58", Way.ABOVE),
         brings(run, tree, whole, "without tree expansion, rounds bring less", "2.20 against 2.58", Way.BELOW),
     ]
-    names = {spec: name for name, spec in specs.items()}
-    return Report("UniSpec, Table 2: ablation", [(HEAD, rows(run, names))], claims, notes)
+    names = {spec: f"{spec}  ({name})" for name, spec in specs.items()}
+    return Report("UniSpec, Table 2: ablation", [by("task", of_run(run, names))], claims, [*notes, *remarks([run])])
 
 
 def main() -> None:
-    lab = Lab(parser(__doc__).parse_args())
+    options = parser(__doc__)
+    options.set_defaults(suite="spec-bench", tasks=[*TASKS])
+    lab = Lab(options.parse_args())
     specs = entries(lab.method, lab.size())
-    runs = lab.races({"run": {"methods": [*specs.values(), "recycling"]}})
-    lab.show(report(runs["run"], specs, size_notes(lab.size())))
+    runs = lab.races({"run": {"methods": [*RIVALS, *specs.values(), *beside(lab)]}})
+    lab.show(report(runs["run"], specs, [*size_notes(lab.size()), *conditions(lab)]))
 
 
 if __name__ == "__main__":

@@ -11,8 +11,12 @@ if TYPE_CHECKING:
     from paceline.bench.measure import Calibration as Calibration
     from paceline.bench.measure import calibrate_method as calibrate_method
     from paceline.bench.measure import race_methods as race_methods
+    from paceline.bench.run import directory
     from paceline.bench.statistics import Estimate as Estimate
     from paceline.bench.statistics import difference as difference
+    from paceline.bench.suites import Prompt as Prompt
+    from paceline.bench.suites import as_lines as as_lines
+    from paceline.bench.suites import open_suite as open_suite
     from paceline.bench.suites.running import languages_of as languages_of
     from paceline.bench.suites.running import passages as passages
     from paceline.bench.suites.sources import Sources as Sources
@@ -28,7 +32,7 @@ if TYPE_CHECKING:
     from paceline.targets.replay import open_vocabulary as open_vocabulary
     from paceline.vocabulary import Vocabulary as Vocabulary
 
-    count_ngrams, split_corpus = counting.count, corpus.split_by_document
+    count_ngrams, split_corpus, read_run = counting.count, corpus.split_by_document, directory.read
 
 _HOME = {
     name: module
@@ -36,7 +40,9 @@ _HOME = {
         "paceline.bench.compare": "Between",
         "paceline.bench.dictionaries": "Emulated emulate",
         "paceline.bench.measure": "Calibration calibrate_method race_methods",
+        "paceline.bench.run.directory:read": "read_run",
         "paceline.bench.statistics": "Estimate difference",
+        "paceline.bench.suites": "Prompt as_lines open_suite",
         "paceline.bench.suites.running": "languages_of passages",
         "paceline.bench.suites.sources": "Sources tokenizers_in",
         "paceline.bench.summary": "Figures Summary",

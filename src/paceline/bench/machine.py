@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import platform
+import re
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -21,6 +22,7 @@ from paceline.targets.setup import processor
 LIBRARIES = ("torch", "transformers", "numpy")
 STATUS, CLEAR = Path("/proc/self/status"), Path("/proc/self/clear_refs")
 RESET_PEAK = "5"
+DRIVER = Path("/proc/driver/nvidia/version")
 
 
 @contextmanager
@@ -92,14 +94,48 @@ def sitting(command: str | None = None) -> dict[str, Any]:
         },
         "machine": {
             "system": f"{platform.system()} {platform.release()}",
+            "distribution": _distribution(),
             "architecture": platform.machine(),
             "processor": processor(),
             "cores": os.cpu_count(),
-            "accelerator": torch.cuda.get_device_name() if torch.cuda.is_available() else None,
+            "memory_bytes": _memory(),
+            **_accelerator(),
         },
         "threads": torch.get_num_threads(),
         "load": round(os.getloadavg()[0], 2) if hasattr(os, "getloadavg") else None,
         "git": _git(),
+    }
+
+
+def _distribution() -> str | None:
+    """The system's name and version; None where it does not say, as outside Linux."""
+    try:
+        return platform.freedesktop_os_release().get("PRETTY_NAME")
+    except OSError:
+        return None
+
+
+def _memory() -> int | None:
+    """Bytes of main memory; None where the system does not say."""
+    try:
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    except (AttributeError, OSError, ValueError):
+        return None
+
+
+def _accelerator() -> dict[str, Any]:
+    """The graphics card by its name and memory, its driver, and the version of CUDA that torch was built with."""
+    if not torch.cuda.is_available():
+        return {"accelerator": None}
+    try:
+        driver = re.search(r"\d+\.\d+(\.\d+)*", DRIVER.read_text(encoding="utf8"))
+    except OSError:
+        driver = None
+    return {
+        "accelerator": torch.cuda.get_device_name(),
+        "accelerator_bytes": int(torch.cuda.get_device_properties(torch.cuda.current_device()).total_memory),
+        "driver": driver and driver[0],
+        "cuda": torch.version.cuda,
     }
 
 

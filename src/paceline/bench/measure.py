@@ -10,7 +10,7 @@ from typing import Any
 
 from paceline.api.model import LanguageModel
 from paceline.bench.calibrate import Calibrator, Method, Plan
-from paceline.bench.calibrate.texts import SAMPLES, prompts_of
+from paceline.bench.calibrate.texts import prompts_of
 from paceline.bench.machine import hushed
 from paceline.bench.race import Progress, silent
 from paceline.bench.run.setup import RunOptions, opened
@@ -84,26 +84,30 @@ def calibrate_method(
     method: str,
     *,
     seconds: float,
-    prompts: int = SAMPLES,
+    prompts: int | None = None,
+    suite: str | None = None,
+    tasks: Sequence[str] | None = None,
+    languages: Sequence[str] | None = None,
+    data: Path | None = None,
+    max_new_tokens: int = 128,
     temperature: float = 0.0,
     seed: int = 0,
     progress: Progress = silent,
 ) -> Calibration:
-    """The best draft size of a method for single texts, found as ``paceline calibrate`` finds it, and not stored."""
+    """The best draft size of a method for single texts, found as ``paceline calibrate`` finds it, and not stored.
+
+    ``seconds`` may be infinite: then the work is fixed, and the time that it takes is a finding. The prompts are of a
+    suite, or ``prompts:FILE``, and by default a mixture; fewer than were asked for are an error.
+    """
     assert lm.vocabulary is not None, "the prompts are texts"
     started, drafter = time.monotonic(), make_drafter(method)
     drafter.fit(lm.target, lm.vocabulary)
     calibrated = Method.of(drafter)
     sampling = Sampling(temperature=temperature, seed=seed)
-    plan = Plan(sampling=sampling, lengths=(256,), sequences=(1,), seconds=seconds)
+    plan = Plan(sampling=sampling, lengths=(256,), sequences=(1,), seconds=seconds, max_new_tokens=max_new_tokens)
+    texts = prompts_of(suite, lm.vocabulary, prompts, tasks=tasks, languages=languages, data=data)
     with hushed():
-        profile = Calibrator(
-            target=lm.target,
-            methods=[calibrated],
-            prompts=prompts_of(None, lm.vocabulary, prompts),
-            plan=plan,
-            progress=progress,
-        ).run()
+        profile = Calibrator(target=lm.target, methods=[calibrated], prompts=texts, plan=plan, progress=progress).run()
     found = profile.method(calibrated.spec, calibrated.draft)
     assert found is not None, "it was just measured"
     choice = found.choices[0]

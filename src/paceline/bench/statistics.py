@@ -72,6 +72,26 @@ def mean_of(values: Values, clusters: Clusters = None) -> Estimate:
     return _of_sums(sums, lambda total: total[..., 0] / total[..., 1], clusters)
 
 
+def mean_of_means(values: Values, groups: Sequence[Hashable], clusters: Clusters, weights: Values) -> Estimate:
+    """The mean of the groups' means: a group weighs what it is given, however many values it has.
+
+    ``groups`` names the group of each value; ``weights`` are those of the groups in the order of appearance. The spread
+    is that of clusters around the means of their groups, with a t quantile of as many degrees of freedom as there are
+    more clusters than groups.
+    """
+    found = np.asarray(values, np.float64)
+    of, groups_there = _numbered(groups, len(found))
+    cluster, count = _numbered(clusters, len(found))
+    sizes, share = np.bincount(of), np.asarray(weights, np.float64) / np.sum(weights)
+    means = np.bincount(of, found) / sizes
+    value, free = float(share @ means), count - groups_there
+    if free < 1 or value <= 0:
+        return Estimate(value)
+    pull = np.bincount(cluster, share[of] * (found - means[of]) / sizes[of])
+    reach = _t(free + 1) * math.sqrt(count / free * float(pull @ pull)) / value
+    return Estimate(value, value * math.exp(-reach), value * math.exp(reach))
+
+
 def ratio_of_sums(rows: Sequence[tuple[float, float, float, float]] | Floats, clusters: Clusters) -> Estimate:
     """All tokens over all seconds of one side, over the same of another: rows are (tokens, seconds, the other's tokens,
     the other's seconds). Long texts weigh more than short ones."""

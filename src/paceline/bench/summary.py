@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from paceline.bench.run.directory import Run
 from paceline.bench.run.record import ROUND_COLUMNS, SPLIT, Record, TextVerdict
-from paceline.bench.statistics import Estimate, mean_of, median_of, ngrams, ratio_of_sums
+from paceline.bench.statistics import Estimate, mean_of, mean_of_means, median_of, ngrams, ratio_of_sums
 from paceline.errors import InputError
 
 STALL = 5.0
@@ -93,6 +93,14 @@ class Figures:
     def as_dict(self) -> dict[str, Any]:
         """Plain data."""
         return asdict(self)
+
+
+@dataclass(frozen=True)
+class Means:
+    """An entry's means over tasks, or over languages: every task weighs the same, however many texts it has."""
+
+    speed_up: Estimate | None
+    tokens_per_round: float | None
 
 
 class Summary:
@@ -173,6 +181,25 @@ class Summary:
             self._figures[by] = self._computed([*by])
         return self._figures[by].get(tuple(cell.values()))
 
+    def means(self, entry: str, over: str = "task", language: str | None = None) -> Means:
+        """The mean over tasks, of a language or of all; or ``over`` languages, each of which is the mean over its
+        tasks."""
+        asked = [(task, language) for task in self.tasks] if over == "task" else self.cells()
+        found = {place: figures for place in asked if (figures := self.figures(entry, *place)) is not None}
+        tasks = Counter(of for _, of in found)
+        share = {(task, of): 1 / tasks[of] for task, of in found}
+        per_round = [(figures.tokens_per_round, share[place]) for place, figures in found.items()]
+        told = [(value, weight) for value, weight in per_round if value is not None]
+        tokens = sum(value * weight for value, weight in told) / sum(weight for _, weight in told) if told else None
+        if entry == self.base:
+            return Means(Estimate(1.0, 1.0, 1.0), tokens)
+        pairs = of_cell(self.beside(self.base), entry, language=language)
+        if pairs.empty:
+            return Means(None, tokens)
+        places = list(zip(pairs.task, [language] * len(pairs) if over == "task" else pairs.language, strict=True))
+        weights = [share[place] for place in dict.fromkeys(places)]
+        return Means(mean_of_means(pairs.ratio, places, pairs.unit, weights), tokens)
+
     def _computed(self, by: list[str]) -> dict[tuple[str, ...], Figures]:
         """The figures of each group of texts."""
         texts = self.texts.groupby(by, sort=False)
@@ -204,6 +231,8 @@ class Summary:
             "tasks": self.tasks,
             "languages": self.languages,
             "overall": self._plain(None, None),
+            "mean_of_tasks": {entry: asdict(self.means(entry)) for entry in self.entries},
+            "mean_of_languages": {entry: asdict(self.means(entry, "language")) for entry in self.entries},
             "by_task": {task: self._plain(task, None) for task in self.tasks},
             "by_language": {language: self._plain(None, language) for language in self.languages},
             "cells": [

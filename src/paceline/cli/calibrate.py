@@ -57,7 +57,7 @@ def add(commands: Subparsers) -> None:
 
 def run(options: argparse.Namespace) -> int:
     from paceline.bench.calibrate import Calibrator
-    from paceline.bench.calibrate.texts import SAMPLES, prompts_of
+    from paceline.bench.calibrate.texts import prompts_of
     from paceline.bench.machine import threads
     from paceline.planning.stored import Unreadable, load, path_of, update
     from paceline.targets.setup import setup_of
@@ -72,7 +72,7 @@ def run(options: argparse.Namespace) -> int:
         if lm.vocabulary is None:
             raise InputError(f"{lm.target.name} came without a tokenizer, and prompts are texts; put it beside it")
         _check_lengths(options.lengths, lm)
-        prompts = prompts_of(options.prompts, lm.vocabulary, options.samples or SAMPLES)
+        prompts = prompts_of(options.prompts, lm.vocabulary, options.samples)
         try:
             known = load(setup_of(lm.target))
         except Unreadable:

@@ -1,10 +1,12 @@
-"""Curves through measured points, and the best size under them: the paper's forms, and the points themselves.
+"""Curves through measured points, and the best size under them: UniSpec's forms as changed here, and the points.
 
-UniSpec (its Table 14) fits the seconds of a round by a B-spline of degree 2 with 8 knots and the tokens of a round by a
-cubic, both by least squares, and finds the best draft size g* = argmax tokens(g) / seconds(g) by differential
-evolution. Fits smooth noise away, and real features with it: a forward gets more expensive in steps, and tokens rise
-steeply over the first few nodes and hardly any more, which no cubic does. So the paper's size is taken unless by the
-points it would lose more than `DOUBT` or be slower than the smallest size; then the best size of the points is taken.
+UniSpec (its Table 14) fits the seconds of a forward by a B-spline of degree 2 with 8 uniform knots and the tokens of a
+round by a cubic, both by least squares, and finds the best draft size g* = argmax tokens(g) / seconds(g). Here the
+seconds are those of a whole round, the knots stand at quantiles of the sizes, close together where sizes are small, and
+all whole numbers are tried instead of searched by differential evolution. Fits smooth noise away, and real features
+with it: a forward gets more expensive in steps, and tokens rise steeply over the first few nodes and hardly any more,
+which no cubic does. So the curves' size is taken unless by the points it would lose more than `DOUBT` or be slower than
+the smallest size; then the best size of the points is taken. `papers/unispec` has the paper's own procedure.
 """
 
 from __future__ import annotations
@@ -22,8 +24,6 @@ Floats = NDArray[np.float64]
 Curve = Callable[[Floats], Floats]
 
 DEGREE, KNOTS, POWER = 2, 8, 3
-SEED, ROUNDS, TOLERANCE = 42, 1000, 1e-6
-"""Settings of the search, as the paper has them."""
 DOUBT = 0.02
 """The share of the best throughput among the points that the fitted curves' choice may miss."""
 LEAST = 1e-9
@@ -58,8 +58,8 @@ class Cubic:
 
 
 def spline(sizes: Sequence[float], values: Sequence[float]) -> Spline:
-    """The paper's curve of seconds. The knots stand at quantiles of the sizes, which lie close together where they are
-    small; where there are fewer sizes than 8 knots can be told from, there are fewer knots."""
+    """The curve of seconds. The knots stand at quantiles of the sizes; where there are fewer sizes than 8 knots can be
+    told from, there are fewer knots."""
     from scipy.interpolate import make_lsq_spline
 
     x, y = np.asarray(sizes, np.float64), np.asarray(values, np.float64)
@@ -75,7 +75,7 @@ def spline(sizes: Sequence[float], values: Sequence[float]) -> Spline:
 
 
 def cubic(sizes: Sequence[float], values: Sequence[float]) -> Cubic:
-    """The paper's curve of tokens; of a lower power where there are too few sizes."""
+    """The curve of tokens; of a lower power where there are too few sizes."""
     x, y = np.asarray(sizes, np.float64), np.asarray(values, np.float64)
     scale = max(1.0, float(x.max(initial=0.0)))
     found = np.polynomial.polynomial.polyfit(x / scale, y, min(POWER, len(x) - 1))
@@ -83,25 +83,9 @@ def cubic(sizes: Sequence[float], values: Sequence[float]) -> Cubic:
 
 
 def best_size(tokens: Curve, seconds: Curve, least: int, most: int) -> int:
-    """The whole number of nodes with the most tokens per second: searched among all numbers as the paper does, then
-    held against its neighbours."""
-    from scipy.optimize import differential_evolution
-
-    def speed(sizes: Floats) -> Floats:
-        return tokens(sizes) / np.maximum(seconds(sizes), LEAST)
-
-    if least >= most:
-        return least
-    found = differential_evolution(
-        lambda x: -float(speed(np.array([x[0]]))[0]),
-        [(least, most)],
-        rng=np.random.RandomState(SEED),
-        maxiter=ROUNDS,
-        atol=TOLERANCE,
-        tol=TOLERANCE,
-    )
-    near = np.clip(np.arange(int(found.x[0]) - 1, int(found.x[0]) + 3), least, most)
-    return int(near[int(np.argmax(speed(near.astype(np.float64))))])
+    """The whole number of nodes with the most tokens per second."""
+    sizes = np.arange(least, most + 1, dtype=np.float64)
+    return least + int(np.argmax(tokens(sizes) / np.maximum(seconds(sizes), LEAST)))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -110,7 +94,7 @@ class Optimum:
 
     nodes: Nodes
     fitted: Nodes
-    """By the paper's curves."""
+    """By the curves."""
     direct: Nodes
     """By the points."""
     seconds: Spline

@@ -21,6 +21,7 @@ from paceline.bench.calibrate.texts import Course, Walk, corrected, point_at, si
 from paceline.bench.race import Progress, silent
 from paceline.context import Ints
 from paceline.drafters.base import Drafter
+from paceline.errors import InputError
 from paceline.law import Sampling
 from paceline.planning.acceptance import Acceptance, Spot
 from paceline.planning.calibrated import draft_of, identity
@@ -58,6 +59,11 @@ class Method:
     def of(cls, drafter: Drafter) -> Self:
         """A drafter under the name that planners will look for."""
         spec, models = identity(drafter)
+        if not drafter.nested:
+            raise InputError(
+                f"{spec} cannot be calibrated: its window is part of the draft, so rounds with large drafts do not "
+                "show what small ones would bring; name a size with --planner fixed:N"
+            )
         return cls(spec=spec, drafter=drafter, draft=draft_of(models))
 
 
@@ -72,6 +78,8 @@ class Plan:
     sampling: Sampling = field(default_factory=lambda: Sampling(temperature=0.8))
     max_new_tokens: int = 128
     seconds: float = SECONDS
+    """How long a method takes. Infinite: the work is fixed, every size is timed equally often and every prompt is
+    written whole, twice."""
 
     def __post_init__(self) -> None:
         if self.max_nodes is not None and self.max_nodes < 1:
@@ -86,7 +94,7 @@ class Plan:
             raise ValueError(
                 f"a text to write is at least 2 tokens, for the first comes with its prompt, not {self.max_new_tokens}"
             )
-        if not 0 < self.seconds < math.inf:
+        if not self.seconds > 0:
             raise ValueError(f"the seconds to measure for must be at least a little, not {self.seconds:g}")
 
 
@@ -209,9 +217,9 @@ class Calibrator:
         )
 
     def _advance(self, doing: str) -> None:
-        """Report progress in seconds: how many have passed, of how many that the plan gives."""
+        """Report progress in seconds: how many have passed, of how many that the plan gives, if it gives any."""
         shares = SHARES["first"] + SHARES["others"] + len(self.methods) * (SHARES["deep"] + SHARES["spot"])
-        whole = round(shares * self.plan.seconds)
+        whole = round(shares * self.plan.seconds) if self.plan.seconds < math.inf else 0
         self.progress(doing, min(round(time.perf_counter() - self._started), whole), whole)
 
 

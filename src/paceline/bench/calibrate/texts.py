@@ -2,8 +2,8 @@
 
 Each text is written once with large drafts, from which rounds with smaller ones are simulated, and once with small
 drafts to check the simulation. Under the coupled rule the first text is plain decoding's own, so that needs no run of
-its own; the second run follows it, so that both do the same work. Each method forgets before every prompt, as it does
-in benchmarks.
+its own; the second run follows it, so that both do the same work. Each method forgets before every prompt, or, where it
+keeps what it learns, before each of the two passes, as it does in benchmarks.
 
 Of a round with the largest draft everything is known: the nodes with their scores, and the tokens that came. A draft of
 g nodes would have been its best g, so how far it would have led can be counted exactly. Where it would have ended
@@ -33,6 +33,7 @@ from paceline.bench.suites.prompts import Prompt, spread
 from paceline.bench.suites.suites import is_here
 from paceline.context import Ints
 from paceline.drafters.base import Drafter
+from paceline.errors import InputError
 from paceline.law import Sampling
 from paceline.planning.acceptance import Point, Spot
 from paceline.planning.base import Outcome
@@ -42,35 +43,48 @@ from paceline.tree import DraftTree, ancestors
 from paceline.vocabulary import Vocabulary
 
 SAMPLES = 5
-"""As the paper has it: more changed its sizes little."""
+"""Prompts, where no number is asked for. UniSpec takes as many, of Ultrachat, and finds that more change little."""
 LANGUAGES = ("en", "pl", "uk")
 SIZES = (*range(17), 18, 20, 22, 24, 28, 32, 40, 48, 56, 64, 80, 96, 112, 128, 160, 192, 224, 256)
 
 
-def prompts_of(asked: str | None, vocabulary: Vocabulary, samples: int = SAMPLES) -> list[tuple[str, Ints]]:
+def prompts_of(
+    asked: str | None,
+    vocabulary: Vocabulary,
+    samples: int | None = None,
+    *,
+    tasks: Sequence[str] | None = None,
+    languages: Sequence[str] | None = None,
+    data: Path | None = None,
+) -> list[tuple[str, Ints]]:
     """So many prompts of a suite or of a file of prompts, by their names, in the model's tokens; by default requests
-    and, where there are any, running texts to go on from."""
+    and, where there are any, running texts to go on from. InputError where there are fewer than were asked for; without
+    a number, up to `SAMPLES` are taken."""
+    count = SAMPLES if samples is None else samples
     if asked is None:
-        picked = _mixed()[:samples]
+        found, asked = _mixed(count, languages or LANGUAGES, data), "the built-in mixture"
     else:
         spec = f"prompts:{asked}" if ":" not in asked and Path(asked).is_file() else asked
-        found = list(open_suite(spec, limit=samples).prompts)
-        picked = spread(found, min(samples, len(found)))
-    return [(prompt.key, encode(vocabulary, prompt)) for prompt in picked]
+        found = list(open_suite(spec, limit=count, tasks=tasks, languages=languages, data=data).prompts)
+        found = spread(found, min(count, len(found)))
+    if samples is not None and len(found) < samples:
+        raise InputError(f"{samples} prompts were asked for, and {asked} has {len(found)}; ask for fewer")
+    return [(prompt.key, encode(vocabulary, prompt)) for prompt in found]
 
 
-def _mixed() -> list[Prompt]:
+def _mixed(count: int, languages: Sequence[str], data: Path | None) -> list[Prompt]:
     """Requests and running texts take turns, and so do languages, so that any few of them are of several kinds."""
-    requests = open_suite("dictspec", languages=LANGUAGES, limit=2).prompts
-    if not is_here("continuation"):
-        return list(requests)
-    texts = open_suite("continuation", languages=LANGUAGES, limit=2).prompts
-    return [prompt for pair in zip(_in_turns(texts), _in_turns(requests), strict=False) for prompt in pair]
+    requests = _in_turns(open_suite("dictspec", languages=languages, limit=count).prompts, languages)
+    texts = list[Prompt]()
+    if is_here("continuation", data):
+        found = open_suite("continuation", languages=languages, limit=count, data=data).prompts
+        texts = _in_turns(found, languages)
+    return [prompt for pair in zip_longest(texts, requests) for prompt in pair if prompt is not None][:count]
 
 
-def _in_turns(prompts: Sequence[Prompt]) -> list[Prompt]:
+def _in_turns(prompts: Sequence[Prompt], languages: Sequence[str]) -> list[Prompt]:
     """The first of each language, then the second of each."""
-    rows = zip_longest(*([prompt for prompt in prompts if prompt.language == one] for one in LANGUAGES))
+    rows = zip_longest(*([prompt for prompt in prompts if prompt.language == one] for one in languages))
     return [prompt for row in rows for prompt in row if prompt is not None]
 
 
@@ -158,6 +172,7 @@ class Course:
     def walk(self, prompts: Sequence[Ints], nodes: int, seconds: float) -> list[Walk]:
         """Texts with drafts of up to ``nodes`` nodes. Each may take its share of the time that is left, and has a round
         at least."""
+        self.drafter.reset()
         walks, ends = list[Walk](), time.perf_counter() + seconds
         for number, prompt in enumerate(prompts):
             share = (ends - time.perf_counter()) / (len(prompts) - number)
@@ -167,6 +182,7 @@ class Course:
     def follow(self, walks: Sequence[Walk], nodes: int, seconds: float) -> list[Walk]:
         """The same texts again with another size, as many as there is time for, and one at least. A text counts whole:
         part of one would have another end."""
+        self.drafter.reset()
         again, ends = list[Walk](), time.perf_counter() + seconds
         for walk in walks:
             started = time.perf_counter()
@@ -179,7 +195,8 @@ class Course:
         self, prompt: Ints, nodes: int, length: int, *, until: float | None = None, script: Ints | None = None
     ) -> Walk:
         walk, eos = Walk(nodes, prompt, self.advance), self.target.eos
-        self.drafter.reset()
+        if not self.drafter.keeps:
+            self.drafter.reset()
         how = Drafting(planner="fixed:0", make=lambda *_: self.drafter, planned=lambda *_: walk)
         ours = Ours(self.drafter.spec or self.drafter.name, self.target, how)
         job = Job(prompt=prompt, sampling=self.sampling, max_new_tokens=length, eos=eos, script=script, until=until)

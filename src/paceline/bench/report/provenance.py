@@ -10,6 +10,8 @@ from paceline.bench.report.blocks import Block, Group, Row, Table, Text
 from paceline.bench.report.words import NOTHING
 from paceline.bench.summary import Summary
 
+BYTES = "_bytes"
+
 
 def provenance(summary: Summary) -> Iterator[Block]:
     about, sittings = summary.run.about, summary.run.about.sittings
@@ -44,7 +46,8 @@ def _flat(data: Mapping[str, Any], before: str = "") -> list[tuple[str, str]]:
         if isinstance(value, Mapping) and value:
             found += _flat(value, f"{before}{name}: ")
         else:
-            found.append((f"{before}{name}", _value(value)))
+            told = f"{value / 1e9:.1f} GB" if name.endswith(BYTES) and isinstance(value, int) else _value(value)
+            found.append((f"{before}{name.removesuffix(BYTES)}", told))
     return found
 
 

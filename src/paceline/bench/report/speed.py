@@ -35,10 +35,12 @@ DOTS = 1500
 FEWEST = 6
 """Points that a line of a single method needs."""
 CAPTION = "Speed-up over plain decoding; beneath, its interval and tokens per round"
+MEAN = "mean of tasks"
 DRAWN = "Speed-up over plain decoding, all tasks together. The line at 1 is plain decoding."
 ABOUT_SPEED = (
     "Speed-up is the mean over texts of a method's speed divided by plain decoding's on the same prompt in the same "
-    "minute, with a 95% interval over prompts. ★ marks the fastest of a column, where its interval lies above 1."
+    "minute, with a 95% interval over prompts. In the mean of tasks each task weighs the same. ★ marks the fastest of "
+    "a column, where its interval lies above 1."
 )
 
 
@@ -67,9 +69,11 @@ def speed(summary: Summary) -> Iterator[Block]:
     fastest = {task: _fastest(summary, task, None) for task in tasks}
 
     def cells(entry: str, _: Figures) -> list[Cell]:
-        return [_speed_cell(summary, entry, task, entry == fastest[task]) for task in tasks]
+        found = [_speed_cell(summary, entry, task, entry == fastest[task]) for task in tasks]
+        return [*found, _mean_cell(summary, entry)][: len(columns)]
 
-    note, table = Text(ABOUT_SPEED), by_method(CAPTION, [task or ALL for task in tasks], entries_of(summary), cells)
+    columns = [*(task or ALL for task in tasks), *([MEAN] if len(tasks) > 1 else [])]
+    note, table = Text(ABOUT_SPEED), by_method(CAPTION, columns, entries_of(summary), cells)
     beside = len(tasks) < 3
     if chart := _chart(summary):
         yield Group([chart, table, note] if beside else [chart, note])
@@ -104,6 +108,15 @@ def _speed_cell(summary: Summary, entry: str, task: str | None, best: bool) -> C
     per_round = "" if figures.tokens_per_round is None else f"{number(figures.tokens_per_round)} / round"
     value = figures.speed_up.value if figures.speed_up else None
     return Cell(times(value), "\n".join(filter(None, [interval(figures.speed_up), per_round])), best)
+
+
+def _mean_cell(summary: Summary, entry: str) -> Cell:
+    """The mean over tasks, each of which weighs the same."""
+    found = summary.means(entry)
+    if entry == summary.base or found.speed_up is None:
+        return Cell(NOTHING)
+    per_round = "" if found.tokens_per_round is None else f"{number(found.tokens_per_round)} / round"
+    return Cell(times(found.speed_up.value), "\n".join(filter(None, [interval(found.speed_up), per_round])))
 
 
 def heat(summary: Summary) -> Iterator[Block]:

@@ -66,7 +66,11 @@ class Written:
     joined: float = 0.0
     """Of texts that were written together: the seconds after which this one had a seat,"""
     busy: float = 0.0
-    """and for how long the batch was at work."""
+    """for how long the batch was at work,"""
+    apart: float = 0.0
+    """for how long a text in it had no token yet, or it waited for prompts: that is not decoding,"""
+    before: int = 0
+    """and how many of this text's tokens came in that time."""
 
     @classmethod
     def of(cls, job: Job, tokens: list[int], deliveries: list[tuple[int, float]], room: int, forwards: int) -> Self:

@@ -22,8 +22,9 @@ from paceline.files import check_folder, naming, write_whole
 from paceline.files.reading import DESCRIPTION, MOST, damaged, parse, read_file
 from paceline.files.shape import shaped
 
-READ = (1, FORMAT)
-"""Formats that can be read. The first one lacks the columns of rounds that planners brought."""
+READ = (1, 2, FORMAT)
+"""Formats that can be read. The first one lacks the columns of rounds that planners brought; both older ones count the
+reading of prompts as decoding in batches."""
 AGAIN = "make the run again under another --out"
 ABOUT, RECORDS, PROMPTS = "run.json", "records.jsonl", "prompts.jsonl"
 
@@ -200,6 +201,8 @@ def _contents(file: Path, most: int = MOST) -> bytes:
 def _difference(old: About, new: About) -> str | None:
     """In a few words, the first thing that must be equal for a run to be the same one and is not. Of the energy meter
     these are its kind and its power, since joules of two kinds cannot be added up."""
+    if old.counts_prompts:
+        return "its speeds count the reading of prompts, as older versions timed batches"
     for part in ("recipe", "model", "entries", "energy"):
         was, now = (_flat(json.loads(json.dumps(getattr(about, part)))) for about in (old, new))
         for name in sorted(was.keys() | now.keys()):

@@ -63,9 +63,12 @@ def times(work: Work, lap: Lap[list[Written]]) -> list[dict[str, Any]]:
     if work.at_once is None:
         return [_alone(written, work.jobs[0], lap) for written in lap.result]
     total = sum(written.deliveries[-1][0] for written in lap.result)
+    decoded = [written.deliveries[-1][0] - written.before for written in lap.result]
+    per_token = (lap.seconds - lap.result[0].apart) / max(1, sum(decoded))
     return [
         _together(written, job, lap, written.deliveries[-1][0] / total)
-        for job, written in zip(work.jobs, lap.result, strict=True)
+        | {"decoded": count, "seconds_decode": count * per_token}
+        for job, written, count in zip(work.jobs, lap.result, decoded, strict=True)
     ]
 
 
@@ -84,9 +87,10 @@ def _alone(written: Written, job: Job, lap: Lap[list[Written]]) -> dict[str, Any
 
 
 def _together(written: Written, job: Job, lap: Lap[list[Written]], share: float) -> dict[str, Any]:
-    """A batch is timed as a whole. Each text has a share of the time by its tokens, so it has the speed of the batch;
-    the seconds it took run from its arrival. Phases that texts went through together are parts of the share in which
-    the batch was at work; the rest went to seating texts and to waiting for them."""
+    """A batch is timed as a whole. Each text has a share of the time by its tokens. Its share of the decoding is by the
+    tokens that came while all texts had their first one, so it has the speed of the batch. The seconds it took run from
+    its arrival. Phases that texts went through together are parts of the share in which the batch was at work; the rest
+    went to seating texts and to waiting for them."""
     (_, first), (_, last) = written.deliveries[0], written.deliveries[-1]
     taken, joules = share * lap.seconds, lap.gauges.get("joules")
     split = _split(written, last - job.arrives)
@@ -99,8 +103,6 @@ def _together(written: Written, job: Job, lap: Lap[list[Written]], share: float)
         "seconds": last - job.arrives,
         "seconds_first": first - job.arrives,
         "seconds_waited": max(0.0, written.joined - job.arrives),
-        "decoded": len(cut(written.tokens, job)),
-        "seconds_decode": taken,
         "split": split,
         **lap.gauges,
         **({} if joules is None else {"joules": share * joules}),

@@ -131,57 +131,74 @@ class Guest:
     session: Session | None = None
     joined: float = 0.0
     deliveries: list[tuple[int, float]] = field(default_factory=list)
+    before: int = 0
+    """Tokens that came in steps that were not decoding."""
 
 
 class Together:
-    """Texts that are written together: in a batch, or as their prompts arrive."""
+    """Texts that are written together: in a batch, or as their prompts arrive.
+
+    A step is decoding where every text in it has its first token. Other steps read prompts; neither their seconds nor
+    their tokens are decoding, for none of the texts.
+    """
 
     def __init__(self, who: Ours, jobs: Sequence[Job], clock: Clock) -> None:
         self._who, self._clock = who, clock
         self._guests = [Guest(job) for job in jobs]
         self._seated: dict[Session, Guest] = {}
+        self._busy = self._apart = 0.0
 
     def write(self, at_once: int) -> list[Written]:
         """Write each text from its arrival on, as soon as there is a seat."""
-        coming, started, busy = deque(self._guests), self._clock(), 0.0
+        coming, started, before = deque(self._guests), self._clock(), 0.0
         try:
             with Batch(self._who.target, at_once=at_once) as batch:
                 while coming or self._seated:
                     now = self._clock() - started
                     while coming and coming[0].job.arrives <= now and len(self._seated) < at_once:
                         batch.join(self._seat(coming.popleft(), now))
-                    if not self._seated:
+                    decoding = bool(self._seated) and all(guest.deliveries for guest in self._seated.values())
+                    if self._seated:
+                        self._step(batch, started, decoding)
+                    else:
                         time.sleep(max(0.0, coming[0].job.arrives - now))
-                        continue
-                    began = self._clock()
-                    turns = batch.step()
-                    busy += self._clock() - began
-                    for turn in turns:
-                        if turn.error is not None:
-                            raise turn.error
-                        self._note(turn.session, bool(turn.emissions), turn.ended, self._clock() - started)
+                    now = self._clock() - started
+                    self._apart += 0.0 if decoding else now - before
+                    before = now
         finally:
             for session in self._seated:
                 session.rows.close()
-        return [self._written(guest, busy) for guest in self._guests]
+        return [self._written(guest) for guest in self._guests]
 
     def _seat(self, guest: Guest, now: float) -> Session:
         guest.joined, guest.session = now, self._who.session(guest.job)
         self._seated[guest.session] = guest
         return guest.session
 
-    def _note(self, session: Session, emitted: bool, ended: bool, now: float) -> None:
-        guest = self._seated[session]
-        if emitted:
-            guest.deliveries.append((len(session.emissions), now))
-        if ended:
-            del self._seated[session]
-            session.rows.close()
+    def _step(self, batch: Batch, started: float, decoding: bool) -> None:
+        began = self._clock()
+        turns = batch.step()
+        self._busy += self._clock() - began
+        for turn in turns:
+            if turn.error is not None:
+                raise turn.error
+            guest = self._seated[turn.session]
+            if turn.emissions:
+                guest.deliveries.append((len(turn.session.emissions), self._clock() - started))
+                guest.before += 0 if decoding else len(turn.emissions)
+            if turn.ended:
+                del self._seated[turn.session]
+                turn.session.rows.close()
 
-    @staticmethod
-    def _written(guest: Guest, busy: float) -> Written:
+    def _written(self, guest: Guest) -> Written:
         assert guest.session is not None, "all texts are written"
-        return replace(written(guest.session, guest.deliveries), joined=guest.joined, busy=busy)
+        return replace(
+            written(guest.session, guest.deliveries),
+            joined=guest.joined,
+            before=guest.before,
+            busy=self._busy,
+            apart=self._apart,
+        )
 
 
 def parted(name: str) -> tuple[str, str | None]:

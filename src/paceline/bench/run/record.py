@@ -74,7 +74,8 @@ class Record:
     decoded: Count
     """How many tokens `seconds_decode` brought: the speed of a text is one over the other."""
     seconds_decode: Amount
-    """Decoding, prefill apart; of a text in a batch its share of the time that the batch took, prefill included."""
+    """Decoding: from the first token on. Of a text in a batch, its share of the time in which all texts of the batch
+    had their first token, by its tokens of that time. Batches of formats 1 and 2 have all their time here."""
     split: dict[str, Amount] | None = None
     """Seconds by what they went to (`SPLIT`); None of a peer."""
     rounds: dict[str, list[InRound]] | None = None
@@ -118,7 +119,7 @@ class Record:
         return record
 
 
-FORMAT = 2
+FORMAT = 3
 
 
 class Recipe(TypedDict, total=False):
@@ -234,6 +235,12 @@ class About:
     """Each time that it was begun or went on: when, versions, machine, threads, load, git state."""
     finished: bool = False
     format: int = FORMAT
+
+    @property
+    def counts_prompts(self) -> bool:
+        """Whether its speeds count the reading of prompts, as batches of older formats do."""
+        together = (self.recipe.get("batch") or 1) > 1 or self.recipe.get("qps") is not None
+        return self.format < FORMAT and together
 
     def check(self) -> None:
         """ValueError where parts that have the right shape do not go together."""

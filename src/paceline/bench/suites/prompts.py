@@ -31,6 +31,8 @@ class Prompt:
     chat: bool = True
     script: str | None = None
     """The text that follows, where a text is replayed and not written."""
+    reference: tuple[str, ...] = field(default=(), compare=False)
+    """A good answer to each turn, where the source has them. They change nothing of what is written."""
 
 
 @dataclass(frozen=True, kw_only=True)

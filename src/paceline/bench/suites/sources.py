@@ -67,6 +67,14 @@ class SourceRow:
         return tuple(found)
 
 
+def references(row: SourceRow, turns: int) -> tuple[str, ...]:
+    """A good answer to each turn, the first of several; none where a row has them in another form, or not for all."""
+    found = row.get("reference")
+    found = [found] if isinstance(found, str) else found if isinstance(found, list) else []
+    firsts = [one[0] if isinstance(one, list) and one else one for one in found]
+    return tuple(firsts) if len(firsts) == turns and all(isinstance(one, str) for one in firsts) else ()
+
+
 class Sources:
     """The data folder, and which of its files were read. A folder given as ``data`` is the only place; otherwise files
     that the usual places lack come from the hub."""

@@ -14,7 +14,7 @@ from typing import NamedTuple
 from paceline.bench.suites.prompts import CELL, Prompt, chosen, spread
 from paceline.bench.suites.requests import PHRASES
 from paceline.bench.suites.running import languages_of, passages
-from paceline.bench.suites.sources import Sources
+from paceline.bench.suites.sources import Sources, references
 from paceline.errors import InputError, Unavailable
 
 CHAT, TRANSLATION, SUMMARIZATION = "mt_bench", "translation", "summarization"
@@ -42,6 +42,7 @@ class Item(NamedTuple):
 
     identity: str
     turns: tuple[str, ...]
+    reference: tuple[str, ...] = ()
 
 
 Cells = dict[str, list[Item]]
@@ -203,7 +204,8 @@ def _questions(sources: Sources, path: Path) -> Cells:
         task = ALIASES.get(category, category) if kind is None else CHAT
         if task not in TASKS:
             raise InputError(f"{row.where} is of the category {category!r}, which Spec-Bench does not have")
-        found.setdefault(task, []).append((kind or 0, Item(str(row.get("question_id", row.number)), turns)))
+        item = Item(str(row.get("question_id", row.number)), turns, references(row, len(turns)))
+        found.setdefault(task, []).append((kind or 0, item))
     return {task: [item for _, item in sorted(items, key=lambda of: of[0])] for task, items in found.items()}
 
 
@@ -232,9 +234,10 @@ def _items(named: Sequence[tuple[str, str]], asked: Callable[[str], str] = str) 
 def _prompts(items: Sequence[Item], task: str, language: str) -> list[Prompt]:
     """Keys become file names, so ``HumanEval/0`` loses its slash."""
     prompts = []
-    for identity, turns in items:
+    for identity, turns, reference in items:
         plain = "".join(letter if letter.isalnum() or letter in "-_." else "_" for letter in identity)
-        prompts.append(Prompt(key=f"{language}-{task}-{plain}", task=task, language=language, turns=turns))
+        key = f"{language}-{task}-{plain}"
+        prompts.append(Prompt(key=key, task=task, language=language, turns=turns, reference=reference))
     return prompts
 
 

@@ -11,7 +11,8 @@ A line of a user's file is a JSON object, or a string, which is a text to contin
     {"messages": [{"role": "user", "content": "Write a poem."}]}     the same, as chat programs keep it
 
 ``chat`` overrides which of the two it is. ``key`` (or ``id``, ``question_id``) names the prompt, ``task`` (or
-``category``) and ``language`` its cell. ``script`` (or ``text``) is how it goes on, where a text is replayed.
+``category``) and ``language`` its cell. ``script`` (or ``text``) is how it goes on, where a text is replayed, and
+``reference`` a list of good answers, one to each turn.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from pathlib import Path
 from paceline.bench.suites.prompts import Prompt, Workload, chosen, hint, thinned
 from paceline.bench.suites.requests import dictspec
 from paceline.bench.suites.running import continuation, languages_of, replay
-from paceline.bench.suites.sources import SourceRow, Sources
+from paceline.bench.suites.sources import SourceRow, Sources, references
 from paceline.bench.suites.spec_bench import FILES, TASKS, multi_spec_bench, spec_bench
 from paceline.errors import InputError
 
@@ -167,8 +168,8 @@ def read_prompts(sources: Sources, path: Path, *, scripted: bool = False) -> lis
 
 def as_lines(prompts: Iterable[Prompt]) -> str:
     """Prompts as a file of lines that `read_prompts` reads back to the same ones."""
-    names = ("key", "task", "language", "chat", "turns", "script")
-    rows = ({name: getattr(prompt, name) for name in names if getattr(prompt, name) is not None} for prompt in prompts)
+    names = ("key", "task", "language", "chat", "turns", "script", "reference")
+    rows = ({n: value for n in names if (value := getattr(prompt, n)) not in (None, ())} for prompt in prompts)
     return "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
 
 
@@ -195,6 +196,7 @@ def _prompt(row: SourceRow) -> Prompt:
         turns=turns,
         chat=chat,
         script=next((row.text(name) for name in SCRIPT_NAMES if name in row.value), None),
+        reference=references(row, len(turns)),
     )
 
 

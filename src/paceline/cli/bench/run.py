@@ -32,6 +32,8 @@ TOKENS = 128
 DICTSPEC_BATCH = 5
 RATIOS = ("x plain [95%]", "ratio of means", "tokens/round", "accepted", "acceptance")
 HEAD = ("", "tokens/s", *RATIOS, "first token", "text")
+MEAN = "mean of tasks"
+"""The column of runs with several tasks, each of which weighs the same in it."""
 
 
 def add(commands: Subparsers) -> None:
@@ -210,7 +212,12 @@ def _lines(summary: Summary, warnings: list[str]) -> Iterator[str]:
     yield f"{recipe['suite']}, temperature {recipe['temperature']:g}, {place}; {how}"
     yield ""
     found = [figures for entry in summary.entries if (figures := summary.figures(entry)) is not None]
-    yield table(HEAD, map(_row, found), left=(0, len(HEAD) - 1))
+    rows: list[tuple[str, ...]] = [HEAD, *map(_row, found)]
+    if len(summary.tasks) > 1:
+        means = [summary.means(figures.entry).speed_up for figures in found]
+        told = ["" if one is None else interval(*astuple(one)) for one in means]
+        rows = [(*row[:3], cell, *row[3:]) for row, cell in zip(rows, [MEAN, *told], strict=True)]
+    yield table(rows[0], rows[1:], left=(0, len(rows[0]) - 1))
     yield from bullets(warnings)
 
 
