@@ -15,8 +15,10 @@ import torch
 
 from paceline.bench.run.directory import ABOUT, RECORDS, read
 from paceline.bench.run.record import Record, TextVerdict
+from paceline.bench.summary import Summary
 from paceline.cli.bench import run as bench_run
 from paceline.cli.bench.run import _listed
+from runs import made_run
 from test_cli import say
 
 TEXTS = ("The old house stood at", "Stary dom stał na", "Старий дім стояв", "In the morning the")
@@ -57,6 +59,11 @@ def test_methods_and_other_libraries_write_a_suite(
     assert run.about.entries[2]["draft_fingerprint"] == "204b0feb0cf6295c"
     assert {"torch", "transformers", "paceline"} <= set(run.about.sittings[0]["versions"])
     assert run.about.sittings[0]["threads"] == torch.get_num_threads()
+    drafted = {name: [r.rounds for r in run.records if r.entry == name] for name in names[1:4]}
+    for name, texts in drafted.items():
+        accepted, proposed = (sum(sum(one[column]) for one in texts if one) for column in ("accepted", "drafted"))
+        (row,) = (line for line in said.splitlines() if line.startswith(f"{name} ") and " equal" in line)
+        assert f" {accepted / proposed:.1%} " in row
     for record in run.records:
         assert record.text == "".join(record.pieces)
         assert record.peak_bytes is None or record.peak_bytes > 50e6
@@ -223,6 +230,18 @@ def test_another_library_that_fails_without_a_word_is_named(
     flags = ("--methods", "plain", "--peers", "transformers", "--limit", "1")
     assert say(bench(suite, tmp_path / "run", *FLOAT32, *flags), capsys)[0] == 0
     assert read(tmp_path / "run").about.missing == {"transformers": "it fails on this model: NotImplementedError"}
+
+
+def test_the_table_of_several_tasks_has_their_mean(tmp_path: Path) -> None:
+    for tasks, there in ((("mt_bench", "qa"), True), (("qa",), False)):
+        summary = Summary(made_run(tmp_path / f"run{there}", tasks=tasks))
+        table = "\n".join(bench_run._lines(summary, []))
+        assert (bench_run.MEAN in table) is there
+        mean = summary.means("lookup").speed_up
+        assert mean is not None
+        lookup = next(line for line in table.splitlines() if line.startswith("lookup"))
+        assert lookup.count("[") == 2 + there
+        assert (f" {mean.value:.2f} [" in lookup) is True
 
 
 def pairwise_of(records: list[Record]) -> list[tuple[Record, Record]]:

@@ -12,6 +12,7 @@ import pytest
 from clock import MadeClock
 from engine import SIZE
 from paceline.bench import Summary
+from paceline.bench.compare import differences
 from paceline.bench.run.directory import ABOUT, read
 from paceline.bench.run.record import Record
 from paceline.bench.suites import Prompt
@@ -127,6 +128,10 @@ def test_batches_of_older_formats_are_told_and_do_not_go_on(tmp_path: Path, cloc
     ran(tmp_path / "run", clock, 4.0, UNLIKE[:2], batch=2)
     about = tmp_path / "run" / ABOUT
     about.write_text(json.dumps(json.loads(about.read_text()) | {"format": 2}))
-    assert any("count the reading of prompts" in one for one in warnings(Summary(read(tmp_path / "run"))))
+    old = read(tmp_path / "run")
+    assert any("count the reading of prompts" in one for one in warnings(Summary(old)))
+    ran(tmp_path / "new", clock, 4.0, UNLIKE[:2], batch=2)
+    told = list(differences(old, read(tmp_path / "new")))
+    assert "the time of decoding was with prompts and is without prompts" in told
     with pytest.raises(ValueError, match="its speeds count the reading of prompts"):
         ran(tmp_path / "run", clock, 4.0, UNLIKE[:2], batch=2)

@@ -8,12 +8,15 @@ import sys
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from paceline import DraftTree
 from paceline.bench import Calibration, Estimate, Prompt, Summary
+from paceline.bench.run.directory import write_about
+from paceline.drafters import make_drafter
 from papers.common import Claim, Report, Way
 from papers.unispec import (
     figure2_curves,
@@ -31,10 +34,11 @@ from papers.unispec import (
     table16_grid,
     table17_rivals,
 )
+from papers.unispec import main as joined_runs
 from papers.unispec.calibration import Runs, of_runs
 from papers.unispec.common import at, sized
 from papers.unispec.tables import RIVALS as PUBLISHED
-from papers.unispec.tables import by, of_run, shared
+from papers.unispec.tables import beside, by, conditions, of_run, shared
 from runs import made_run
 
 QUICK: dict[str, Any] = {
@@ -162,16 +166,23 @@ def test_a_temperature_that_could_not_be_written_leaves_the_other(tmp_path: Path
     assert "shared noise adds" in found.claims[1].sentence
 
 
+def test_all_batches_of_a_size_are_full() -> None:
+    assert [table8_batch.filling(4, n) for n in (1, 2, 3, 4, 5)] == [4, 4, 6, 4, 5]
+
+
 def test_deviations_below_one_node_are_left_out_and_told(tmp_path: Path) -> None:
     assert table13_deviation.around(6) == [1, 6, 11, 16, 21]
     (run,) = raced(tmp_path, {}, {"run": sizes(*table13_deviation.around(6))}).values()
-    assert table13_deviation.report(run, METHOD, 6).notes == ["2 sizes of the window are below one node and left out"]
+    assert table13_deviation.report(run, METHOD, 6).notes == [
+        "2 sizes of the window are below one node and left out",
+        "translation could not be built: its source is not here",
+    ]
 
 
 def test_thresholds_name_the_fastest(tmp_path: Path) -> None:
     found = SCRIPTS["table12"](tmp_path, {"run": {THRESHOLDS["0.1"]: 0.2, THRESHOLDS["0, shared noise"]: 0.5}})
     assert found.notes[0].startswith("fastest here: r = 0.1 (")
-    assert found.notes[0].endswith("; in the paper r = 0.05")
+    assert found.notes[0].endswith("; in the paper r = 0.05 and 0.025")
     assert found.notes[1].startswith("fastest here: r = 0, shared noise (")
 
 
@@ -307,6 +318,20 @@ def test_tables_have_every_task_and_their_mean(tmp_path: Path) -> None:
     assert float(mean.split()[0]) == pytest.approx(sum(float(one.split()[0]) for one in cells) / 3, abs=0.011)
 
 
+def test_shared_noise_is_a_row_of_its_own_where_texts_are_sampled() -> None:
+    def lab(method: str, temperature: float) -> Any:
+        options = SimpleNamespace(model="pocket+ballast:500M")
+        return SimpleNamespace(method=method, temperature=temperature, size=lambda *_: FOUND, options=options)
+
+    assert beside(lab(METHOD, 0.8)) == BESIDE
+    assert beside(lab(METHOD, 0.0)) == BESIDE[1:]
+    assert beside(lab(METHOD, 0.0), 1.0) == BESIDE
+    assert beside(lab("unispec", 0.8)) == ["auto"], "it has the noise already"
+    assert conditions(lab(METHOD, 0.0)) == []
+    assert "loop when they are greedy" in conditions(lab(METHOD, 0.8))[0]
+    assert [make_drafter(name).spec_options["noise"] for name in (METHOD, NOISY)] == ["none", "shared"]
+
+
 # --- ROUGE
 
 
@@ -359,6 +384,7 @@ def script(monkeypatch: pytest.MonkeyPatch, capsys: Any, main: Callable[[], None
     ("given", "told"),
     [
         (["--limit", "0"], "--limit must be more than 0"),
+        (["--nodes", "0"], "--nodes must be more than 0"),
         (["--method", "nope"], "unknown method 'nope'"),
         (["--calibration-seconds", "0"], "more than 0"),
     ],
@@ -380,3 +406,59 @@ def test_a_script_is_run_and_goes_on(tmp_path: Path, monkeypatch: Any, capsys: A
     (tmp_path / "out" / "nodes.json").unlink()
     with pytest.raises(ValueError, match="was interrupted and its nodes are not all known"):
         script(monkeypatch, capsys, figure3_confidence.main, *given)
+
+
+# --- runs of several machines
+
+
+def on(path: Path, card: str | None, model: str, **how: Any) -> Path:
+    """A made run of a machine and a model."""
+    run = made_run(
+        path,
+        methods=("plain", "recycling:paper", OWN, "auto"),
+        model={"model": model, "device": "cpu" if card is None else "cuda:0"},
+        **QUICK | {"tasks": ("qa", "code"), "prompts": 2, **how},
+    )
+    told = {"cores": 8, "processor": "made up", "memory_bytes": 126 * 10**9, "accelerator": card}
+    if card is not None:
+        told |= {"accelerator_bytes": 24 * 10**9, "cuda": "12.8", "driver": "535.1"}
+    run.about.sittings[0]["machine"] = told
+    write_about(run)
+    return path
+
+
+def test_runs_of_several_machines_and_models_are_one_table(tmp_path: Path) -> None:
+    folders = [
+        on(tmp_path / "a", "A100", "llama"),
+        on(tmp_path / "b", "A100", "qwen", slow={OWN: 3.0}),
+        on(tmp_path / "c", None, "llama"),
+        on(tmp_path / "many", "A100", "llama", languages=("pl", "ja")),
+    ]
+    found = joined_runs.report(joined_runs.joined([str(folder) for folder in folders]))
+    beds, tasks, languages = found.tables
+    assert [row[:7] for row in beds[1]] == [
+        ("A100", "A100", "24 GB", "8 x made up", "126 GB", "12.8", "535.1"),
+        ("made up, 2 threads", "", "", "8 x made up", "126 GB", "", ""),
+    ]
+    assert tasks[0][1:4] == ("qa", "code", "mean of tasks [95%]")
+    assert len(tasks[1]) == 3 * 3
+    assert languages[0][1:4] == ("pl", "ja", "mean of languages [95%]")
+    assert [one.sentence.partition("here ")[2] for one in found.claims] == [
+        "in 2 of 3 runs, not as in the paper",
+        "in 1 of 1 runs, as in the paper",
+    ]
+    (panel,) = found.panels
+    assert list(panel.names) == ["A100"]
+    assert [curve.name for curve in panel.curves] == ["recycling:paper", METHOD, "auto"]
+
+
+def test_runs_of_one_machine_are_told_apart_by_names(tmp_path: Path) -> None:
+    one, two = (str(on(tmp_path / name / "run", None, "llama")) for name in "ab")
+    with pytest.raises(ValueError, match="of the same machine and model"):
+        joined_runs.joined([one, two])
+    with pytest.raises(ValueError, match="names no testbed"):
+        joined_runs.joined([f"={one}"])
+    folder = str(Path(two).parent)
+    assert [*joined_runs.joined([f"S1={one}", f"S2/Llama={folder}"])] == [("S1", "llama float32"), ("S2", "Llama")]
+    with pytest.raises(ValueError, match="holds no run"):
+        joined_runs.joined([str(tmp_path)])

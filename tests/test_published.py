@@ -1,5 +1,6 @@
 """Methods as their authors have them, ``NAME:paper``, each against a reading of its paper or its published code that
-is written here by hand and shares no code with it: round by round the same nodes."""
+is written here by hand and shares no code with it: round by round the same nodes. SPECTRA has no reading, for its paper
+is not at hand."""
 
 import random
 from collections import Counter
@@ -10,6 +11,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 import pytest
+import torch
 
 import paceline
 from drafting import drafted, paths_of
@@ -17,7 +19,6 @@ from engine import habitual, write
 from paceline.context import Context
 from paceline.drafters import Budget, Drafter, Seen, make_drafter
 from paceline.drafters.indexing import build
-from paceline.drafters.store import probabilities
 from paceline.law import Sampling
 from paceline.targets.base import Target
 from paceline.targets.table import TableTarget
@@ -67,9 +68,12 @@ class Algorithm1(Reading):
             level = {(*word, token): confidence for word in leaves for token, confidence in self.S.get(word[-1], [])}
             tree |= level
         taken: set[Word] = set()  # line 30
-        while len(taken) < min(nodes, len(tree)):
-            hanging = [word for word in tree if word not in taken and (len(word) == 1 or word[:-1] in taken)]
-            taken.add(max(hanging, key=lambda word: tree[word]))
+        hanging, place = [word for word in tree if len(word) == 1], {word: place for place, word in enumerate(tree)}
+        while hanging and len(taken) < nodes:
+            best = max(hanging, key=lambda word: (tree[word], -place[word]))
+            hanging.remove(best)
+            taken.add(best)
+            hanging += [(*best, token) for token, _ in self.S.get(best[-1], []) if (*best, token) in tree]
         return taken
 
     def learn(self, rows: list[Word], best: list[Row], kept: list[int]) -> None:
@@ -181,14 +185,12 @@ class Beside(Drafter):
     def fit(self, target: Target, vocabulary: Any = None) -> None:
         self.inner.fit(target, vocabulary)
 
-    def reset(self) -> None:
-        self.inner.reset()
-
     def open(self, context: Context) -> Any:
         read = self.reading(context.tokens.tolist(), context.ending.eos)
         return context, self.inner.open(context), read
 
     def propose_one(self, state: Any, budget: Budget) -> DraftTree:
+        """Checked, and handed on."""
         context, inner, read = state
         read.text = context.tokens.tolist()
         [tree] = self.inner.propose([(inner, Budget(self.nodes, budget.depth))])  # type: ignore[list-item]
@@ -211,12 +213,14 @@ class Beside(Drafter):
             words: list[Word] = []
             for token, parent in zip(scores.tokens.tolist(), scores.parents.tolist(), strict=True):
                 words.append((*(words[parent] if words else ()), token))
-            top = scores.top(MOST)
-            best = [
-                [(token, chance) for token, chance in zip(ids, chances, strict=True) if chance > 0]
-                for ids, chances in zip(top.ids.tolist(), probabilities(top).tolist(), strict=True)
-            ]
+            best = [likeliest(scores.row(node)) for node in range(-1, len(words) - 1)]
             read.learn(words, best, [0, *(node + 1 for node in verdict.path)])
+
+
+def likeliest(logits: torch.Tensor) -> Row:
+    """The best tokens of a row with their probabilities."""
+    chances = torch.softmax(logits.double(), 0).tolist()
+    return sorted(enumerate(chances), key=lambda one: -one[1])[:MOST]
 
 
 READINGS = {
@@ -235,14 +239,14 @@ def held(target: Target, spec: str, prompts: Sequence[Sequence[int]], temperatur
     for seed, prompt in enumerate(prompts):
         sampling = Sampling(temperature=temperature, seed=seed)
         write(target, prompt, beside, nodes=nodes, sampling=sampling, max_new_tokens=length)
-        beside.reset()
     return beside
 
 
 @cache
-def law_after(token: int) -> list[float]:
-    """A favourite and no two alike, for of equals a reading may take another."""
-    numbers = np.random.default_rng(token)
+def law_after(last: int, before: int) -> list[float]:
+    """A favourite and no two alike, for of equals a reading may take another. Mostly the last token decides, so that a
+    store is of use; but what it holds changes with the text."""
+    numbers = np.random.default_rng((last, before % 3))
     weights = numbers.normal(0.0, 2.0, SIZE)
     weights[numbers.integers(SIZE)] += 4.0
     return weights.tolist()  # type: ignore[no-any-return]
@@ -252,7 +256,7 @@ def law_after(token: int) -> list[float]:
 def test_a_method_as_published_drafts_what_its_paper_says(spec: str) -> None:
     rounds = drafts = 0
     for temperature in (0.0, 1.0):
-        target = TableTarget(lambda history: law_after(history[-1]), SIZE, eos=frozenset([7]))
+        target = TableTarget(lambda history: law_after(*history[-1:-3:-1]), SIZE, eos=frozenset([7]))
         prompts = np.random.default_rng(0).integers(8, SIZE, (12, 12)).tolist()
         beside = held(target, spec, prompts, temperature, 40)
         rounds, drafts = rounds + beside.rounds, drafts + beside.drafts
@@ -272,11 +276,10 @@ def test_on_two_thousand_rounds_of_a_model(spec: str) -> None:
         "def read(path):",
     )
     prompts = [lm.vocabulary.encode(start).tolist() for start in starts]
-    rounds = 0
-    for temperature in (0.0, 0.8, 1.0):
-        rounds += held(lm.target, spec, prompts, temperature, 400).rounds
-    print(f"{spec}: {rounds} rounds")
-    assert rounds > 2000 or spec != "unispec:paper"
+    written = [held(lm.target, spec, prompts, temperature, 400) for temperature in (0.0, 0.8, 1.0)]
+    rounds = sum(beside.rounds for beside in written)
+    assert rounds > 2000
+    assert sum(beside.drafts for beside in written) > rounds / 4
 
 
 # --- REST, which drafts from the text alone ---------------------------------------------------------------------------
@@ -349,7 +352,7 @@ def test_the_window_counts_and_shrinks_with_the_draft(spec: str, whole: int, hal
         def observe(self, seen: Sequence[Seen]) -> None:
             self.inner.observe(seen)
 
-    target = TableTarget(lambda history: law_after(history[-1]), SIZE)
+    target = TableTarget(lambda history: law_after(*history[-1:-3:-1]), SIZE)
     for nodes in (whole, half, 3):
         drafter = Counting()
         assert drafter.inner.nodes == whole

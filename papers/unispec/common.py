@@ -1,8 +1,8 @@
 """What the scripts of the UniSpec paper share: calibrations and races that are kept in a folder, and how they are read.
 
-The same command goes on where it was interrupted. By default a script runs on `pocket+ballast:500M` in bfloat16 with a
-few short texts in two languages: minutes, and the direction at best. `--limit`, `--repeat` and `--max-new-tokens` buy
-narrower intervals.
+The same command goes on where it was interrupted. By default a script runs on `pocket+ballast:500M` in bfloat16 with
+two prompts of each of the paper's tasks, or a few short texts in two languages: the direction at best. `--limit`,
+`--repeat` and `--max-new-tokens` buy narrower intervals.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def parser(said: str | None) -> argparse.ArgumentParser:
     add("--dtype", metavar="TYPE", help=f"float32, bfloat16 or float16 ({DTYPE})")
     add("--device", metavar="DEVICE", help="where to run it (cpu)")
     add("--method", default=METHOD, metavar="SPEC", help=f"the method that is looked at ({METHOD})")
-    add("--suite", default=SUITE, metavar="SUITE", help=f"as in 'paceline bench run' ({SUITE})")
+    add("--suite", default=SUITE, metavar="SUITE", help="as in 'paceline bench run' (%(default)s)")
     add("--tasks", type=listed, metavar="A,B", help="only these tasks of the suite")
     add("--langs", type=listed, metavar="A,B", help=f"only these languages ({LANGUAGES} of {SUITE})")
     add("--limit", type=int, default=2, metavar="N", help="prompts of each task and language (2)")

@@ -16,7 +16,7 @@ from pathlib import Path
 from paceline.bench import Prompt, Sources, Summary, Vocabulary, as_lines, languages_of, open_suite, passages
 from papers.common import Claim, Panel, Report, Way, script, write
 from papers.unispec.common import Lab, curves, over, parser, size_notes, sized, speed_up, told
-from papers.unispec.tables import beside, by, conditions, odd, of_runs
+from papers.unispec.tables import beside, by, conditions, of_runs, remarks
 
 LENGTHS = 1024, 2048, 4096, 8192, 16384, 32768
 SPARE, TEMPLATE, CHARACTERS = 8, 32, 6
@@ -81,7 +81,7 @@ def report(runs: Mapping[str, Summary], limit: int | None, notes: Sequence[str] 
     lines = curves(first.entries, [(float(length), partial(speed_up, run)) for length, run in runs.items()])
     panels = [Panel("Speed-up by length", "tokens", "x plain", lines, log=True)]
     table = by("task", of_runs(runs))
-    return Report("UniSpec, Table 11: context length", [table], claims, [*notes, *odd(runs.values())], panels)
+    return Report("UniSpec, Table 11: context length", [table], claims, [*notes, *remarks(runs.values())], panels)
 
 
 def main() -> None:

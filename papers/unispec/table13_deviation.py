@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from paceline.bench import Summary
 from papers.common import Claim, Curve, Panel, Report, Way, script
 from papers.unispec.common import Lab, at, faster, parser, size_notes, speed_up
-from papers.unispec.tables import beside, by, conditions, odd, of_run
+from papers.unispec.tables import beside, by, conditions, of_run, remarks
 
 DEVIATIONS = -15, -10, -5, 0, 5, 10, 15
 
@@ -32,7 +32,7 @@ def report(run: Summary, method: str, best: int, notes: Sequence[str] = ()) -> R
     line = Curve(method, [(float(size), speed_up(run, at(method, size)).value) for size in sizes])
     panels = [Panel("Speed-up by draft size", "nodes", "x plain", [line])]
     table = by("task", of_run(run, names))
-    return Report("UniSpec, Table 13: deviation of the size", [table], claims, [*notes, *odd([run])], panels)
+    return Report("UniSpec, Table 13: deviation of the size", [table], claims, [*notes, *remarks([run])], panels)
 
 
 def main() -> None:

@@ -13,7 +13,7 @@ from paceline.bench import Calibration, Summary
 from papers.common import Claim, Report, Way, script
 from papers.unispec.calibration import even
 from papers.unispec.common import Lab, at, brings, faster, parser, size_notes, sized
-from papers.unispec.tables import beside, by, odd, of_run
+from papers.unispec.tables import beside, by, of_run, remarks
 
 TASKS = "mt_bench", "code"
 SIZES = {"lookahead:paper": 120, "spectra:paper": 60, "recycling:paper": 80}
@@ -35,7 +35,7 @@ def report(run: Summary, calibrated: Mapping[str, Calibration], notes: Sequence[
         claims.append(faster(run, best, own, claim, speeds, Way.ABOVE, nodes))
         claims.append(brings(run, best, own, f"and its rounds bring less, {method}", tokens, Way.BELOW))
     table = by("task", of_run(run, names))
-    return Report("UniSpec, Table 17: rivals at calibrated sizes", [table], claims, [*notes, *odd([run])])
+    return Report("UniSpec, Table 17: rivals at calibrated sizes", [table], claims, [*notes, *remarks([run])])
 
 
 def main() -> None:

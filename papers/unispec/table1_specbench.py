@@ -1,6 +1,7 @@
-"""Table 1: Spec-Bench, speed-up and tokens per round by task, and their means over tasks.
+"""Tables 1 and 5: Spec-Bench, speed-up and tokens per round by task and by language, and their means.
 
     python -m papers.unispec.table1_specbench [--methods recycling:paper ...] [--planner adaptive]
+    python -m papers.unispec.table1_specbench --suite multi-spec-bench --langs de,es,fr,ja,vi,zh
 
 Beside it stand UniSpec against Token Recycling, and `auto` against the best of the others, in every task. Runs of
 several models and machines are joined by `papers.unispec.main`.
@@ -15,7 +16,7 @@ import numpy as np
 from paceline.bench import Estimate, Summary, difference
 from papers.common import Claim, Report, Way, script
 from papers.unispec.common import Lab, parser, size_notes, sized, speed_up, told
-from papers.unispec.tables import AUTO, RIVALS, beside, by, conditions, odd, of_run
+from papers.unispec.tables import AUTO, RIVALS, beside, by, conditions, of_run, remarks
 
 
 def over(run: Summary, one: str, other: str, task: str | None) -> Estimate:
@@ -45,8 +46,8 @@ def report(run: Summary, entry: str, notes: Sequence[str] = ()) -> Report:
         ratio = over(run, entry, rival, None)
         ours = f"{told(speed_up(run, entry))} against {told(speed_up(run, rival))}"
         claims.append(Claim.of("UniSpec is faster than Token Recycling", "in every task", ours, Way.ABOVE, ratio))
-    table = by("task", of_run(run))
-    return Report("UniSpec, Table 1: Spec-Bench", [table], claims, [*notes, *sentences(run), *odd([run])])
+    tables = [by("task", of_run(run)), *([by("language", of_run(run))] if len(run.languages) > 1 else [])]
+    return Report("UniSpec, Tables 1 and 5: Spec-Bench", tables, claims, [*notes, *sentences(run), *remarks([run])])
 
 
 def main() -> None:

@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from paceline.bench import Calibration, Summary
 from papers.common import Report, Way, script
 from papers.unispec.common import Lab, at, brings, faster, parser, size_notes, sized, with_options
-from papers.unispec.tables import beside, by, conditions, odd, of_run
+from papers.unispec.tables import beside, by, conditions, of_run, remarks
 
 TASKS = "mt_bench", "code"
 RIVALS = "spectra:paper", "recycling:paper"
@@ -41,7 +41,7 @@ def report(run: Summary, specs: Mapping[str, str], notes: Sequence[str] = ()) ->
         brings(run, tree, whole, "without tree expansion, rounds bring less", "2.20 against 2.58", Way.BELOW),
     ]
     names = {spec: f"{spec}  ({name})" for name, spec in specs.items()}
-    return Report("UniSpec, Table 2: ablation", [by("task", of_run(run, names))], claims, [*notes, *odd([run])])
+    return Report("UniSpec, Table 2: ablation", [by("task", of_run(run, names))], claims, [*notes, *remarks([run])])
 
 
 def main() -> None:

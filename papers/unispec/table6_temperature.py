@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from paceline.bench import Between, Summary
 from papers.common import Claim, Report, Way, script
 from papers.unispec.common import Lab, faster, parser, size_notes, sized, speed_up, told
-from papers.unispec.tables import beside, by, odd, of_runs, published, shared
+from papers.unispec.tables import beside, by, of_runs, published, remarks, shared
 
 TEMPERATURES = "T=0", "T=1.0"
 RIVALS = "lookahead:paper", "spectra:paper", "recycling:paper"
@@ -38,7 +38,11 @@ def report(runs: Mapping[str, Summary], method: str, entry: str, notes: Sequence
         claims.append(faster(run, entry, best, claim, PAPER[name], Way.ABOVE, f" of {best}"))
         if noisy in run.entries:
             claims.append(faster(run, noisy, entry, f"at {name} shared noise adds to {method}", "", Way.ABOVE))
-    notes = [*notes, "a model that loops when it is greedy flatters methods that look things up", *odd(runs.values())]
+    notes = [
+        *notes,
+        "a model that loops when it is greedy flatters methods that look things up",
+        *remarks(runs.values()),
+    ]
     return Report("UniSpec, Table 6: temperature", [by("task", of_runs(runs))], claims, notes)
 
 

@@ -90,12 +90,14 @@ def conditions(lab: Lab) -> list[str]:
     why = ", since the bundled models loop when they are greedy" if bundled else ""
     return [
         f"texts are sampled at temperature {lab.temperature:g}, the paper's are greedy{why}",
-        "names with :paper draft as published; noise=shared, unispec and auto also use the shared noise",
+        "methods named :paper draft as published; with noise=shared, and in unispec and auto, the noise ranks drafts",
     ]
 
 
-def odd(runs: Iterable[Summary]) -> Iterator[str]:
-    """Texts that are not plain decoding's and should be."""
+def remarks(runs: Iterable[Summary]) -> Iterator[str]:
+    """What of the suite could not be built or has a stand-in, and texts that are not plain decoding's and should be."""
+    runs = list(runs)
+    yield from dict.fromkeys(str(note) for run in runs for note in run.run.about.workload.get("notes") or ())
     for run in runs:
         for entry in run.entries[1:]:
             figures: Figures | None = run.figures(entry)

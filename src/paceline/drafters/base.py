@@ -102,7 +102,7 @@ class Drafter:
     prompt_needs: Want = NOTHING
     """Its needs of every row of a prompt. With any, no cached row of an earlier text can be reused."""
     keeps: bool = False
-    """Whether something that it learns from texts outlives `reset`, as a published method wants it."""
+    """Whether measurements let it keep from prompt to prompt what it learns. In a composition nothing is kept."""
     enriches: bool = False
     """Whether it has an expensive part: `propose` leaves it out, and `enrich` is called where the planner finds that,
     beside the draft that is there, it is worth its time."""

@@ -25,7 +25,6 @@ class Composed(Drafter):
         self.parts = tuple(parts)
         self.nodes = self._nodes([part.nodes for part in self.parts])
         self.enriches = any(part.enriches for part in self.parts)
-        self.keeps = any(part.keeps for part in self.parts)
 
     def _nodes(self, sizes: Sequence[int]) -> int:
         """The default size of a draft: of parts that take turns, the largest."""

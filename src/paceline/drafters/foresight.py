@@ -144,8 +144,8 @@ class Foresight(StoreDrafter):
         self._most = anywhere
         self._anywhere = Anywhere(0, anywhere)
 
-    def _forget(self) -> None:
-        super()._forget()
+    def reset(self) -> None:
+        super().reset()
         self._anywhere = Anywhere(self._size, self._most)
 
     def open(self, context: Context) -> ForesightState:

@@ -13,7 +13,8 @@ The n-grams go into a pool, by their first token; those that begin with the root
 probes: scored, never verified. Where a planner leaves them out the window stands still.
 
 ``lookahead:paper`` has the window and the guesses of the paper, W = G = 15 and N = 5. There the window's tokens count
-as nodes of the draft: 60 of 120, and as large a share of fewer.
+as nodes of the draft: 60 of 120; a smaller draft keeps that share. A window that was narrowed grows back with random
+tokens, so counted windows are for drafts of a fixed size.
 """
 
 from __future__ import annotations
@@ -93,6 +94,10 @@ class Window:
     def columns(self) -> int:
         """Columns of every level."""
         return len(self.levels[0]) + 1
+
+    def widest(self, nodes: int) -> int:
+        """The width at which the window now has at most so many tokens."""
+        return (nodes + 1) // len(self.levels) - (self.levels_at_most - len(self.levels))
 
     def resize(self, width: int, text: Ints) -> None:
         """Drop the farthest columns, or add some of random tokens of the text."""
@@ -221,7 +226,7 @@ class Lookahead(Drafter):
 
 def shared_out(window: Window, share: float, budget: Budget, text: Ints, source: str) -> tuple[DraftTree, Budget]:
     """The window at the width that is its ``share`` of the nodes, as probes, and what is left of the budget."""
-    width = round(share * budget.nodes)
+    width = min(round(share * budget.nodes), window.widest(budget.nodes))
     if width < 2:
         return EMPTY, budget
     window.resize(width, text)

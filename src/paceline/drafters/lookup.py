@@ -15,7 +15,7 @@ Two options draft more from the same n-grams:
     token. So something is drafted also where the ending itself is new.
 
 ``lookup:paper`` is prompt lookup as it was published: the longest ending that stood before with 10 tokens behind it
-(``room``) is continued by those 10, from the first of its places.
+(``room``), at whatever size of draft, is continued by those, from the first of its places.
 """
 
 from __future__ import annotations
@@ -75,8 +75,8 @@ class Lookup(Drafter):
         if next:
             self.needs = Want(top=next)
 
-    def open(self, context: Context) -> LookupState:
-        return LookupState(context, Endings(range(1, self.sizes.stop)))
+    def open(self, context: Context) -> LookupState | Context:
+        return context if self.room else LookupState(context, Endings(range(1, self.sizes.stop)))
 
     def observe(self, seen: Sequence[Seen]) -> None:
         if not self.next:
@@ -89,14 +89,14 @@ class Lookup(Drafter):
                 chances = np.minimum(top.logits[row] - top.log_z[row], 0.0)
                 text.guesses = list(zip(top.ids[row].tolist(), chances.tolist(), strict=True))
 
-    def propose_one(self, state: LookupState, budget: Budget) -> DraftTree:
-        state.catch_up()
+    def propose_one(self, state: LookupState | Context, budget: Budget) -> DraftTree:
         count = min(budget.nodes, budget.depth)
+        if isinstance(state, Context):
+            copied = first_with_room(state.tokens, self.sizes, self.room)[:count]
+            return DraftTree.chain(copied.tolist(), source=self.name)
+        state.catch_up()
         if not count:
             return EMPTY
-        if self.room:
-            copied = first_with_room(state.context.tokens, self.sizes, self.room)[:count]
-            return DraftTree.chain(copied.tolist(), source=self.name)
         following = self._following(state, [], count)
         tree = DraftTree.chain(following, source=self.name) if following else EMPTY
         if not state.guesses:

@@ -3,8 +3,9 @@
 The longest ending of the text that is in a datastore, of 16 down to 2 tokens, is looked up there. What followed at all
 its places, or at evenly chosen ones where there are many, becomes a tree by how often it did.
 
-``rest:paper,corpus=FILE`` drafts as the authors' code: 64 nodes of up to 5,000 places, the first in the order of what
-follows (``votes=count``). A node is worth the number of places that go through it, whatever the length of the match.
+``rest:paper,corpus=FILE`` takes the first 5,000 places in the order of what follows, and of what follows them the 64
+most frequent beginnings, whatever the length of the match (``votes=count``). The authors' code then drops the longest
+beginnings until all together have at most 64 different tokens, each counted for itself; here all 64 stay.
 """
 
 from __future__ import annotations

@@ -154,7 +154,7 @@ def _single(text: str, spec: str, given: dict[str, Any], taken: list[str]) -> Dr
     if factory is None:
         hint = f"'paceline methods' lists {', '.join(sorted(available()))}"
         if "=" in spec.partition(text)[0]:
-            hint += "; a value that holds + or , stands in quotes"
+            hint += "; a value that holds + or , stands in quotes, and a preset stands first"
         raise InputError(f"unknown method {name!r}; {hint}")
     options = _options(name, factory, rest, given)
     taken += given.keys() & options.keys()
@@ -200,10 +200,12 @@ def _preset(name: str, factory: Factory, wanted: str) -> dict[str, Any]:
     presets: Mapping[str, Mapping[str, Any]] = getattr(
         factory.load() if isinstance(factory, PlugIn) else factory, "presets", {}
     )
-    if wanted in presets:
-        return dict(presets[wanted])
-    takes = f"key=value or {name}:{', '.join(presets)}" if presets else "key=value"
-    raise InputError(f"cannot read {wanted!r} in method {name!r}: write {takes}")
+    if wanted not in presets:
+        takes = " or ".join(["key=value", *(f"{name}:{preset}" for preset in presets)])
+        raise InputError(f"cannot read {wanted!r} in method {name!r}: write {takes}")
+    if (known := _parameters(factory)) is not None and (unknown := presets[wanted].keys() - known):
+        raise InputError(f"preset {wanted!r} of method {name!r} has no option of it: {', '.join(sorted(unknown))}")
+    return dict(presets[wanted])
 
 
 def _parameters(factory: Factory) -> dict[str, inspect.Parameter] | None:

@@ -133,8 +133,8 @@ class StoreState:
 
 class StoreDrafter(Drafter):
     """A drafter that learns from the best tokens of scored rows: into one store for all texts, or one for each.
-    A store that is ``kept`` is shared, too, and no `reset` empties it. Under hidden coins every text has its own
-    (`hides_noise`)."""
+    A store that is ``kept`` is shared, too, and measurements do not empty it between prompts. Under hidden coins every
+    text has its own (`hides_noise`)."""
 
     def __init__(self, *, width: int, noise: str, store: str, prefill: bool) -> None:
         if store not in ("shared", "private", "kept"):
@@ -154,13 +154,9 @@ class StoreDrafter(Drafter):
         if self._target is None or self._target() is not target:
             self._target = ref(target)
             self._size = target.vocab_size
-            self._forget()
+            self.reset()
 
     def reset(self) -> None:
-        if not self.keeps:
-            self._forget()
-
-    def _forget(self) -> None:
         if self._shared is not None:
             self._shared.reset(self._size)
 

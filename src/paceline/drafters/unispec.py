@@ -11,10 +11,11 @@ last, *d* the depth, *k* the width and *r* the threshold ::
 A node is never worth more than its parent, so the choice is connected.
 
 ``unispec:paper`` is Algorithm 1 as it is printed: a node is worth its own candidate's probability, ``C`` keeps the
-token that was chosen, every text begins with an empty store, and no noise ranks candidates. The print leaves some
-things open. They are read so:
+token that was chosen, every text begins with an empty store, and no noise ranks candidates. Where the print leaves
+something open or cannot be meant, it is read so:
 
-- The levels are disjoint: level i+1 holds the children of level i, of which the k worthiest have any.
+- The k leaves of a level are chosen among its own nodes, as appendix A says ("at each level"). As printed, ``T[i]``
+  also holds ``T[i-1]``, and lacks all children but those of the last leaf.
 - A token that both ``S[root]`` and ``C`` name is one node, with the higher of its probabilities.
 - A node needs its parent, so the g worthiest are taken one by one, each among those whose parent is taken.
 - Of equally worthy nodes the earlier is taken.
@@ -54,7 +55,7 @@ class UniSpecState(StoreState):
 
 
 class UniSpec(StoreDrafter):
-    """A tree over the store by how likely its nodes are. How many of them are drafted is a planner's to say."""
+    """A tree over the store by how likely its nodes are. A planner sets the number of nodes."""
 
     name = "unispec"
     summary = "a tree of what the model nearly said after each token, by how likely it found it"

@@ -63,9 +63,6 @@ class Ours(TextContestant):
     def begin(self) -> None:
         if not self.remembers:
             self.forget()
-        elif not self._how.warm:
-            self.drafter.reset()  # which keeps what the method as published keeps
-            self._plan()
 
     def forget(self) -> None:
         """Draft with a new drafter. The old one is disposed of later, so that both share what is loaded: another copy
@@ -74,10 +71,6 @@ class Ours(TextContestant):
         self._drafter.fit(self.target, self._how.vocabulary)
         if old is not None:
             old.dispose()
-        self._plan()
-
-    def _plan(self) -> None:
-        """Plan with a new planner."""
         self._planner = self._how.planned(self.name, make_planner(self._planned, self.drafter, self.target))
 
     @property
