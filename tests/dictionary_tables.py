@@ -109,17 +109,17 @@ def taken_apart(path: Path) -> tuple[dict[str, Any], dict[str, bytes]]:
     return described, sections
 
 
-def sealed(described: Mapping[str, Any] | bytes, sections: Mapping[str, bytes]) -> bytes:
+def sealed(described: Mapping[str, Any] | bytes, sections: Mapping[str, bytes], version: int = file.VERSION) -> bytes:
     """A file of these parts, with all the sums that would give a lie away."""
     if not isinstance(described, bytes):
         described = json.dumps(described, sort_keys=True, ensure_ascii=False).encode(errors="surrogatepass")
-    return sealed_packed(described, file.compressed(b"".join(sections.values())))
+    return sealed_packed(described, file.compressed(b"".join(sections.values())), version)
 
 
-def sealed_packed(described: bytes, packed: bytes) -> bytes:
+def sealed_packed(described: bytes, packed: bytes, version: int = file.VERSION) -> bytes:
     """The same of sections that are packed already, or are no sections."""
     digest = hashlib.sha256(described + packed).digest()
-    fields = struct.pack("<8sII32sQ4x", file.MAGIC, file.VERSION, len(described), digest, len(packed))
+    fields = struct.pack("<8sII32sQ4x", file.MAGIC, version, len(described), digest, len(packed))
     return fields + struct.pack("<I", zlib.crc32(fields)) + described + packed
 
 

@@ -59,6 +59,11 @@ def test_methods_and_other_libraries_write_a_suite(
     assert run.about.entries[2]["draft_fingerprint"] == "204b0feb0cf6295c"
     assert {"torch", "transformers", "paceline"} <= set(run.about.sittings[0]["versions"])
     assert run.about.sittings[0]["threads"] == torch.get_num_threads()
+    drafted = {name: [r.rounds for r in run.records if r.entry == name] for name in names[1:4]}
+    for name, texts in drafted.items():
+        accepted, proposed = (sum(sum(one[column]) for one in texts if one) for column in ("accepted", "drafted"))
+        (row,) = (line for line in said.splitlines() if line.startswith(f"{name} ") and " equal" in line)
+        assert f" {accepted / proposed:.1%} " in row
     for record in run.records:
         assert record.text == "".join(record.pieces)
         assert record.peak_bytes is None or record.peak_bytes > 50e6

@@ -134,6 +134,35 @@ def test_lookup_completes_words_and_says_how_likely(text: Path, out: Path, told:
     assert say("lookup", "", "--dict", out)[1].endswith("nothing is proposed: no entry ends like this\n")
 
 
+@pytest.mark.parametrize("rule", ["token", "paper"])
+def test_an_entry_is_traced_from_the_counts_that_it_is_made_of(
+    rule: str, text: Path, out: Path, told: Any, say: Any
+) -> None:
+    counts = out.with_suffix(".parquet")
+    wishes = ["--entries", rule, "--min-prob", 0.6]
+    assert told("build", "--text", text, "--out", out, "--keep-counts", counts, *wishes)["rule"] == rule
+    begun = "Наша відповід"
+    (match, *_) = told("lookup", begun, "--dict", out)["matches"]
+    by_dict, by_hand = (told("lookup", begun, "--trace", counts, *how) for how in (["--dict", out], wishes))
+    assert by_dict["prefixes"][-1]["completion"] == by_hand["prefixes"][-1]["completion"]
+    last = by_dict["prefixes"][-1]
+    assert last["verdict"] == "kept"
+    assert last["completion"]["text"].replace("|", "") == match["completion"]
+    assert last["prefix"]["text"].replace("|", "") == match["matched"]
+    picked = [one for choice in last["choices"] for one in choice["candidates"] if one["selected"]]
+    assert [token for one in picked for token in one["ids"]] == last["completion"]["ids"]
+    code, shown, _ = say("lookup", begun, "--trace", counts, "--dict", out)
+    assert code == 0
+    assert f"6. entry, ids     {last['prefix']['ids']} -> {last['completion']['ids']}" in shown
+    assert all(f"\n{number}. " in shown for number in range(1, 7))
+    assert "no n-gram begins" in say("lookup", "", "--trace", counts, *wishes)[1]
+    assert "leave one of the two out" in refusal(say("lookup", begun, "--trace", counts, "--dict", out, *wishes))
+    assert "--entries is for --trace COUNTS" in refusal(say("lookup", begun, *wishes))
+    assert "can't be read as counts" in refusal(say("lookup", begun, "--trace", text))
+    mixed = ["build", "--text", text, "--out", out, "--keep-counts", out]
+    assert "give the counts a file of their own" in refusal(say(*mixed))
+
+
 def test_lookup_takes_what_comes_with_the_package(told: Any) -> None:
     looked = told("lookup", "Це була велика відповідаль")
     assert {match["dictionary"] for match in looked["matches"]} <= {f"pocket-{one}.dict" for one in ("en", "pl", "uk")}
@@ -142,7 +171,7 @@ def test_lookup_takes_what_comes_with_the_package(told: Any) -> None:
 
 def test_wishes_are_kept(text: Path, out: Path, told: Any) -> None:
     built = told(
-        "build", "--text", text, "--out", out, "--min-prob", 0.3, "--entries", 20, "--order", 2, "--max-prefix", 2,
+        "build", "--text", text, "--out", out, "--min-prob", 0.3, "--size", 20, "--order", 2, "--max-prefix", 2,
         "--max-completion", 3, "--ngrams", 50, "--min-count", 2,
     )  # fmt: skip
     header, table = file.read(out)
@@ -156,13 +185,13 @@ def test_wishes_are_kept(text: Path, out: Path, told: Any) -> None:
 def test_the_same_text_gives_the_same_bytes(
     text: Path, out: Path, tmp_path: Path, told: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    told("build", "--text", text, "--out", out, "--min-prob", 0.4, "--entries", 150)
+    told("build", "--text", text, "--out", out, "--min-prob", 0.4, "--size", 150)
     whole = out.read_bytes()
     (tmp_path / "spill").mkdir()
     monkeypatch.setattr(counting, "TEXT_IN_MEMORY", 10**9)
     monkeypatch.setattr(corpus_module, "BATCH", 1500)
     for wish in (["--threads", 1], ["--threads", 2, "--memory", "200MB"], ["--spill", tmp_path / "spill"]):
-        told("build", "--text", text, "--out", out, "--min-prob", 0.4, "--entries", 150, *wish)
+        told("build", "--text", text, "--out", out, "--min-prob", 0.4, "--size", 150, *wish)
         assert out.read_bytes() == whole, wish
     assert list((tmp_path / "spill").iterdir()) == []
 
@@ -176,8 +205,10 @@ def test_the_same_text_gives_the_same_bytes(
         (["--order", "0"], "of n-grams of 1 to 3 words, not 0"),
         (["--order", "4"], "of n-grams of 1 to 3 words, not 4"),
         (["--order", "two"], "invalid int value: 'two'"),
-        (["--entries", "0"], "has 1 to 16777216 entries, not 0"),
-        (["--entries", "16777217"], "has 1 to 16777216 entries, not 16777217"),
+        (["--size", "0"], "has 1 to 16777216 entries, not 0"),
+        (["--size", "16777217"], "has 1 to 16777216 entries, not 16777217"),
+        (["--entries", "word"], "invalid choice: 'word'"),
+        (["--entries", "200000"], "token or paper; --size 200000 says how many"),
         (["--min-prob", "0"], "a probability is above 0 and at most 1, not 0.0"),
         (["--min-prob", "1.01"], "not 1.01"),
         (["--min-prob", "nan"], "not nan"),
@@ -417,10 +448,10 @@ def servant(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Servant]:
 
 def test_another_process_writes_the_same_bytes(servant: Servant, text: Path, out: Path, told: Any) -> None:
     """Its strings have other hashes."""
-    told("build", "--text", text, "--out", out, "--min-prob", 0.4, "--entries", 150)
+    told("build", "--text", text, "--out", out, "--min-prob", 0.4, "--size", 150)
     whole = out.read_bytes()
     out.unlink()
-    servant.start("build", "--text", text, "--out", out, "--min-prob", 0.4, "--entries", 150)
+    servant.start("build", "--text", text, "--out", out, "--min-prob", 0.4, "--size", 150)
     assert servant.finish() == (0, "")
     assert out.read_bytes() == whole
 

@@ -197,7 +197,7 @@ def test_other_things_are_no_dictionaries(tmp_path: Path, written: Path) -> None
     whole = bytearray(written.read_bytes())
     whole[8] = 1
     written.write_bytes(whole)
-    assert "version 1, and this paceline reads version 2" in (refused(written) or "")
+    assert "version 1, and this paceline reads 2 and 3" in (refused(written) or "")
 
 
 # --- lies ---------------------------------------------------------------------------------------------------

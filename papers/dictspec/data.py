@@ -13,6 +13,8 @@ from paceline.bench import Sources, tokenizers_in
 if TYPE_CHECKING:
     from paceline.bench import Vocabulary
 
+PARALLEL = "parallel"
+"""Folder of the data folder: texts that say the same in many languages, line by line."""
 AT_ONCE = 1000
 """Lines that are encoded together."""
 
@@ -35,6 +37,13 @@ def named_text(given: str) -> tuple[str, Path]:
 
 def by_language(named: Sequence[tuple[str, Path]]) -> dict[str, list[Path]]:
     return {one: [file for language, file in named if language == one] for one, _ in named}
+
+
+def parallel(sources: Sources) -> dict[str, list[Path]]:
+    """The parallel texts of the data folder, by language: ``crh-Latn`` of ``oldi-crh_Latn.txt``."""
+    folder = sources.find(PARALLEL)
+    files = sorted(folder.glob("*.txt")) if folder is not None else []
+    return by_language([(file.stem.removeprefix("oldi-").replace("_", "-"), file) for file in files])
 
 
 def tokenizers(named: Sequence[str] | None, sources: Sources, usual: Sequence[str] | None = None) -> dict[str, str]:

@@ -1,4 +1,5 @@
-"""Figure 2: the mean speed-up by dictionary size, a line for each least probability, with the longest n-grams.
+"""Figure 2: the mean speed-up by dictionary size, a line for each least probability, with the longest n-grams and each
+rule of entries.
 
 python -m papers.dictspec.figure2_sizes runs/dictionaries --svg figure2.svg
 """
@@ -6,13 +7,14 @@ python -m papers.dictspec.figure2_sizes runs/dictionaries --svg figure2.svg
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from itertools import pairwise
 from math import log2
 from typing import TYPE_CHECKING
 
 from papers.common import Claim, Curve, Panel, Report, script
 from papers.dictspec.numbers import FLAT_FROM
-from papers.dictspec.sweep import ngrams, read, reader
+from papers.dictspec.sweep import by_rule, ngrams, read, reader
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -45,21 +47,20 @@ def main() -> None:
     cells = read(options.sweep)
     order = cells.order.max()
     longest = cells[cells.order == order]
-    means = longest.pivot_table(index="size", columns="min_probability", values="speed_up", aggfunc="mean")
-    rows = [(f"{size:,}", *(f"{value:.3f}" for value in row)) for size, *row in means.itertuples()]
-    lines = [
-        Curve(f"p ≥ {least:g}", [(size / 1000, 100 * (value - 1)) for size, value in mean.items()], number)
-        for number, (least, mean) in enumerate(means.items(), start=1)
-    ]
-    head = ("entries", *(f"p {least:g}" for least in means.columns))
-    title, up = f"Mean gain by size, {ngrams(order)}", "tokens per step gained, %"
-    Report(
-        "DictSpec, Figure 2: size and probability",
-        [(head, rows)],
-        [*flattens(means), *falls(means)],
-        ["where the text gives fewer entries, those that there are count at the larger sizes, too"],
-        [Panel(title, "thousand entries", up, lines, log=True)],
-    ).show(options)
+    tables, claims, panels = [], list[Claim](), []
+    for rule, its in by_rule(longest):
+        means = its.pivot_table(index="size", columns="min_probability", values="speed_up", aggfunc="mean")
+        rows = [(f"{size:,}", *(f"{value:.3f}" for value in row)) for size, *row in means.itertuples()]
+        tables.append(((rule, *(f"p {least:g}" for least in means.columns)), rows))
+        claims += [replace(one, claim=f"{rule}: {one.claim}") for one in (*flattens(means), *falls(means))]
+        lines = [
+            Curve(f"p ≥ {least:g}", [(size / 1000, 100 * (value - 1)) for size, value in mean.items()], number)
+            for number, (least, mean) in enumerate(means.items(), start=1)
+        ]
+        title, up = f"Mean gain by size, {ngrams(order)}, {rule}", "tokens per step gained, %"
+        panels.append(Panel(title, "thousand entries", up, lines, log=True))
+    notes = ["where the text gives fewer entries, those that there are count at the larger sizes, too"]
+    Report("DictSpec, Figure 2: size and probability", tables, claims, notes, panels).show(options)
 
 
 if __name__ == "__main__":

@@ -1,16 +1,17 @@
-"""Figure 3: the best speed-up by the most words of an n-gram, a picture for each language.
+"""Figure 3: the best speed-up by the most words of an n-gram, a picture for each language and rule of entries.
 
 python -m papers.dictspec.figure3_orders runs/dictionaries --svg figure3.svg
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from papers.common import Claim, Curve, Panel, Report, script
-from papers.dictspec.sweep import best, ngrams, read, reader
+from papers.dictspec.sweep import best, by_rule, ngrams, read, reader
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -47,23 +48,28 @@ def cell_by_cell(cells: pd.DataFrame) -> Iterator[Claim]:
         yield Claim(f"{ngrams(high)} beside {ngrams(low)}, dictionary by dictionary", "", ours, None)
 
 
-def main() -> None:
-    options = reader(__doc__).parse_args()
-    cells = read(options.sweep)
-    found = best(cells, "order")
-    speeds = found.pivot(index="pair", columns="order", values="speed_up").loc[cells.pair.unique()]
-    rows = [(pair, *(f"{value:.3f}" for value in row)) for pair, *row in speeds.itertuples()]
-    colors = {name: number for number, name in enumerate(cells.tokenizer.unique(), start=1)}
-    panels = []
+def pictures(found: pd.DataFrame, rule: str, colors: Mapping[str, int]) -> Iterator[Panel]:
     for language, its in found.groupby("language", sort=False):
         lines = [
             Curve(name, [(one.order, 100 * (one.speed_up - 1)) for one in by.itertuples()], colors[name])
             for name, by in its.groupby("tokenizer", sort=False)
         ]
-        panels.append(Panel(f"Best gain by order, {language}", "most words", "tokens per step gained, %", lines))
-    head = ("", *map(ngrams, speeds.columns))
-    claims = [*at_best(found), *cell_by_cell(cells)]
-    Report("DictSpec, Figure 3: longer n-grams", [(head, rows)], claims, panels=panels).show(options)
+        yield Panel(f"Best gain by order, {language}, {rule}", "most words", "tokens per step gained, %", lines)
+
+
+def main() -> None:
+    options = reader(__doc__).parse_args()
+    cells = read(options.sweep)
+    colors = {name: number for number, name in enumerate(cells.tokenizer.unique(), start=1)}
+    tables, claims, panels = [], list[Claim](), list[Panel]()
+    for rule, its in by_rule(cells):
+        found = best(its, "order")
+        speeds = found.pivot(index="pair", columns="order", values="speed_up").loc[its.pair.unique()]
+        rows = [(pair, *(f"{value:.3f}" for value in row)) for pair, *row in speeds.itertuples()]
+        tables.append(((rule, *map(ngrams, speeds.columns)), rows))
+        claims += [replace(one, claim=f"{rule}: {one.claim}") for one in (*at_best(found), *cell_by_cell(its))]
+        panels += pictures(found, rule, colors)
+    Report("DictSpec, Figure 3: longer n-grams", tables, claims, panels=panels).show(options)
 
 
 if __name__ == "__main__":

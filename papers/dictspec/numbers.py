@@ -19,6 +19,9 @@ NAMED = {
 }
 """The paper's tokenizers, by what is in the names of folders and models that hold them."""
 
+STAND_INS = {"Qwen 3.5": r"qwen2"}
+"""Other tokenizers of the same families as the paper's."""
+
 CORPORA = {"uk": (251_618_586, 124_703), "crh-Cyrl": (1_333_103, 535_156), "crh-Latn": (118_749, 16_020)}
 """Table 2: words counted and words tested."""
 
@@ -68,6 +71,11 @@ FLAT_FROM = 200_000
 def paper_name(name: str) -> str | None:
     """The paper's tokenizer that a folder or model is named after."""
     return next((known for known, pattern in NAMED.items() if re.search(pattern, name.lower())), None)
+
+
+def stands_in(name: str) -> bool:
+    """Whether a folder or model is named after a tokenizer of the paper, or one that stands in for it."""
+    return paper_name(name) is not None or any(re.search(one, name.lower()) for one in STAND_INS.values())
 
 
 def paper_best(tokenizer: str, language: str) -> Best | None:

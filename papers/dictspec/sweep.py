@@ -1,4 +1,4 @@
-"""Dictionaries of every order, size and least probability, emulated on text that they were not counted on.
+"""Dictionaries of every order, rule, size and least probability, emulated on text that they were not counted on.
 
     python -m papers.dictspec.sweep --out runs/dictionaries
 
@@ -21,17 +21,30 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from paceline.bench import Corpus, Counts, Sources, count_ngrams, emulate, open_corpus, open_vocabulary, split_corpus
+from paceline.bench import (
+    Corpus,
+    Counts,
+    Rule,
+    Sources,
+    count_ngrams,
+    emulate,
+    open_corpus,
+    open_vocabulary,
+    split_corpus,
+)
 from papers import common
-from papers.dictspec.data import add_data, by_language, fertility, tokenizers
+from papers.dictspec.data import add_data, by_language, fertility, named_text, parallel, tokenizers
 from papers.dictspec.numbers import MIN_PROBABILITIES, ORDERS, SIZES
 
 if TYPE_CHECKING:
     import pandas as pd
+
+    from paceline.bench import Vocabulary
 
 TOKENIZERS = ("mistral-v3", "mistral-nemo-tekken", "llama3", "qwen2-2.5-3", "gpt2")
 LANGUAGES = ("uk", "crh-Cyrl", "crh-Latn")
@@ -48,6 +61,9 @@ class Settings:
     """Name -> where it is opened from."""
     texts: Mapping[str, Sequence[str]]
     """Language -> the sources of its corpus."""
+    parallel: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    """Language -> files of a text that says the same in many languages, for its fertility."""
+    rules: Sequence[str] = tuple(Rule)
     orders: Sequence[int] = ORDERS
     sizes: Sequence[int] = SIZES
     min_probabilities: Sequence[float] = MIN_PROBABILITIES
@@ -62,8 +78,11 @@ class Settings:
     def identity(self) -> dict[str, Any]:
         """As it is kept: tokenizers by their fingerprints and texts by what they say."""
         prints = {name: open_vocabulary(place).fingerprint for name, place in self.tokenizers.items()}
-        texts = {language: _checksum(sources) for language, sources in self.texts.items()}
-        found: dict[str, Any] = json.loads(json.dumps(vars(self) | {"tokenizers": prints, "texts": texts}))
+        said = {
+            name: {language: _checksum(sources) for language, sources in getattr(self, name).items()}
+            for name in ("texts", "parallel")
+        }
+        found: dict[str, Any] = json.loads(json.dumps(vars(self) | {"tokenizers": prints} | said))
         return found
 
 
@@ -126,6 +145,7 @@ def measure(job: tuple[Path, Settings, Pair]) -> Pair:
         "train_words": known["train_words"],
         "test_words": _words(documents),
         "fertility": fertility(vocabulary, lines).per_word,
+        "parallel": _parallel(settings, vocabulary, pair[1]),
     }
     found = emulate(
         vocabulary,
@@ -134,11 +154,18 @@ def measure(job: tuple[Path, Settings, Pair]) -> Pair:
         orders=settings.orders,
         sizes=settings.sizes,
         min_probabilities=settings.min_probabilities,
+        rules=list(map(Rule, settings.rules)),
         budget=settings.budget,
     )
     rows = [json.dumps(about | one.as_dict(), ensure_ascii=False) for one in found]
     common.write(cells_of(out, pair), "".join(f"{row}\n" for row in rows))
     return pair
+
+
+def _parallel(settings: Settings, vocabulary: Vocabulary, language: str) -> float | None:
+    """The fertility of the parallel text, where the language has one."""
+    files = settings.parallel.get(language)
+    return None if files is None else fertility(vocabulary, list(chain(*open_corpus(files).lines()))).per_word
 
 
 def _each(jobs: Sequence[tuple[Path, Settings, Pair]], workers: int) -> Iterator[Pair]:
@@ -188,11 +215,19 @@ def read(out: Path) -> pd.DataFrame:
     if not file.exists():
         raise ValueError(f"{out} holds no sweep; make one with python -m papers.dictspec.sweep --out {out}")
     settings = json.loads(file.read_text(encoding="utf8"))
+    if "rules" not in settings:
+        raise ValueError(f"{out} was made before sweeps had two rules for entries; make it again in another folder")
     files = [cells_of(out, (name, language)) for language in settings["texts"] for name in settings["tokenizers"]]
     if missing := [one for one in files if not one.exists()]:
         raise ValueError(f"{missing[0]} is missing; the same sweep makes it")
     cells = pd.concat([pd.read_json(one, lines=True) for one in files], ignore_index=True)
     return cells.assign(pair=cells.tokenizer + " " + cells.language)
+
+
+def by_rule(cells: pd.DataFrame) -> Iterator[tuple[str, pd.DataFrame]]:
+    """The cells of each rule, and how the rule is named in a sentence."""
+    for rule, its in cells.groupby("rule", sort=False):
+        yield f"entries {rule}", its
 
 
 def best(cells: pd.DataFrame, *by: str) -> pd.DataFrame:
@@ -234,6 +269,10 @@ def parser() -> argparse.ArgumentParser:
     found = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     found.add_argument("--out", type=Path, required=True, metavar="DIR", help="where results are kept")
     add_data(found)
+    text = "parallel texts for Figure 1's fertility (default: those of the data folder)"
+    found.add_argument("--parallel", type=named_text, nargs="+", metavar="LANG=FILE", help=text)
+    text = "rules of entries: token, paper (default: both)"
+    found.add_argument("--entries", nargs="+", choices=tuple(Rule), default=tuple(Rule), metavar="RULE", help=text)
     found.add_argument("--orders", type=int, nargs="+", default=ORDERS, metavar="N", help="words of an n-gram, at most")
     found.add_argument("--sizes", type=int, nargs="+", default=SIZES, metavar="N", help="entries")
     found.add_argument("--min-probs", type=float, nargs="+", default=MIN_PROBABILITIES, metavar="P")
@@ -247,7 +286,7 @@ def parser() -> argparse.ArgumentParser:
     )
     found.add_argument("--budget", type=int, default=8, metavar="N", help="tokens of a draft, at most 8 (8)")
     found.add_argument(
-        "--workers", type=int, default=os.cpu_count() or 1, metavar="N", help="processes of about 5 GB (one a core)"
+        "--workers", type=int, default=os.cpu_count() or 1, metavar="N", help="processes of up to 7 GB (one a core)"
     )
     return found
 
@@ -257,7 +296,9 @@ def main() -> None:
     sources = Sources(options.data)
     settings = Settings(
         tokenizers=tokenizers(options.tokenizers, sources, TOKENIZERS),
-        texts=_texts(options.texts, sources),
+        texts=(texts := _texts(options.texts, sources)),
+        parallel=_parallel_texts(options.parallel, sources, texts),
+        rules=[rule for rule in Rule if rule in options.entries],
         orders=sorted(set(options.orders)),
         sizes=sorted(set(options.sizes)),
         min_probabilities=sorted(set(options.min_probs)),
@@ -276,6 +317,13 @@ def _texts(named: Sequence[tuple[str, Path]] | None, sources: Sources) -> dict[s
     if not found:
         raise ValueError("there are no texts in the data folder; name some with --texts LANG=FILE")
     return found
+
+
+def _parallel_texts(
+    named: Sequence[tuple[str, Path]] | None, sources: Sources, languages: Iterable[str]
+) -> dict[str, list[str]]:
+    found = by_language(named) if named is not None else parallel(sources)
+    return {language: list(map(str, found[language])) for language in languages if language in found}
 
 
 if __name__ == "__main__":

@@ -14,11 +14,11 @@ from pathlib import Path
 
 from paceline.bench import Sources, open_vocabulary
 from papers.common import Report, parser, script
-from papers.dictspec.data import Fertility, add_data, by_language, fertility, stripped, tokenizers
+from papers.dictspec.data import Fertility, add_data, by_language, fertility, parallel, stripped, tokenizers
 from papers.dictspec.numbers import FERTILITY, paper_name
 
-PARALLEL, RUNNING = "parallel", "text"
-"""Folders of the data folder: texts that say the same in many languages, line by line, and running text."""
+RUNNING = "text"
+"""Folder of the data folder: running text by language."""
 UNSPACED = frozenset({"ja", "km", "lo", "my", "th", "zh"})
 TAIL = 100_000
 SAME = 0.005
@@ -52,11 +52,10 @@ def read(sources: Sources, language: str, files: Sequence[Path]) -> Text:
 
 def texts_in(sources: Sources) -> list[Text]:
     """The parallel texts of the data folder, and the end of running text in other languages."""
-    folder, running = sources.find(PARALLEL), sources.find(RUNNING)
-    files = [(_language(file), file) for file in sorted(folder.glob("*.txt"))] if folder is not None else []
-    found = [read(sources, language, its) for language, its in by_language(files).items()]
+    files, running = parallel(sources), sources.find(RUNNING)
+    found = [read(sources, language, its) for language, its in files.items()]
     others = [place for place in running.iterdir() if any(place.glob("*.txt"))] if running is not None else []
-    found += [tail(read(sources, p.name, sorted(p.glob("*.txt")))) for p in others if p.name not in dict(files)]
+    found += [tail(read(sources, p.name, sorted(p.glob("*.txt")))) for p in others if p.name not in files]
     if not found:
         raise ValueError("there are no texts in the data folder; name some with --texts LANG=FILE")
     return sorted(found, key=lambda text: text.language)
@@ -69,11 +68,6 @@ def tail(text: Text) -> Text:
         start -= 1
         size += len(text.lines[start].split()) if text.spaced else len(text.lines[start])
     return Text(text.language, text.lines[start:], f"the end of {text.origin}")
-
-
-def _language(file: Path) -> str:
-    """``crh-Latn`` of ``oldi-crh_Latn.txt``."""
-    return file.stem.removeprefix("oldi-").replace("_", "-")
 
 
 def usual_base(names: Sequence[str]) -> str:

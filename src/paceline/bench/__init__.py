@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from paceline.dictionary.corpus import Corpus as Corpus
     from paceline.dictionary.corpus import open_corpus as open_corpus
     from paceline.dictionary.counting import Counts as Counts
+    from paceline.dictionary.endings import Rule as Rule
     from paceline.files import write_whole as write_whole
     from paceline.targets.replay import open_vocabulary as open_vocabulary
     from paceline.vocabulary import Vocabulary as Vocabulary
@@ -49,6 +50,7 @@ _HOME = {
         "paceline.dictionary.corpus:split_by_document": "split_corpus",
         "paceline.dictionary.counting": "Counts",
         "paceline.dictionary.counting:count": "count_ngrams",
+        "paceline.dictionary.endings": "Rule",
         "paceline.files": "write_whole",
         "paceline.targets.replay": "open_vocabulary",
         "paceline.vocabulary": "Vocabulary",

@@ -1,10 +1,10 @@
 """Counts how many steps known texts take with a dictionary, for many dictionaries at once and without a model.
 
-Dictionaries of one (tokenizer, language, order) differ in two numbers only. Their entries are keys of the same
+Dictionaries of one (tokenizer, language, order, rule) differ in two numbers only. Their entries are keys of the same
 statistics in order of frequency, so a smaller dictionary is the beginning of a larger one; and what a key proposes at
-a low probability begins with what it proposes at a higher one. So the keys that the ends of a text match are looked up
-once, each with how far its completion agrees with the text; of a particular dictionary it only matters which of them
-it holds, and where it cuts their completions short:
+a low probability begins with what it proposes at a higher one, or is all that or nothing. So the keys that the ends of
+a text match are looked up once, each with how far its completion agrees with the text; of a particular dictionary it
+only matters which of them it holds, and where it cuts their completions short:
 
     accepted = min(length of the completion, how far it agrees with the text)
 
@@ -21,6 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from paceline.dictionary.counting import Counts
+from paceline.dictionary.endings import Rule
 from paceline.dictionary.statistics import NOWHERE, Statistics, rolling, statistics
 from paceline.engine.account import Totals
 from paceline.errors import InputError
@@ -100,6 +101,7 @@ def _ratio(part: float, whole: float) -> float:
 class Emulated:
     """A dictionary, and the steps that known texts take with it."""
 
+    rule: Rule
     order: int
     size: int
     """Entries that were asked for."""
@@ -121,10 +123,11 @@ def emulate(
     orders: Sequence[int] = (1, 2, 3),
     sizes: Sequence[int],
     min_probabilities: Sequence[float],
+    rules: Sequence[Rule] = (Rule.TOKEN,),
     budget: int = BUDGET,
 ) -> Iterator[Emulated]:
-    """The dictionary of every order, size and least probability on documents that it was not counted on, with drafts
-    of up to ``budget`` tokens. ValueError where the tokenizer makes no token of the documents."""
+    """The dictionary of every order, rule, size and least probability on documents that it was not counted on, with
+    drafts of up to ``budget`` tokens. ValueError where the tokenizer makes no token of the documents."""
     from paceline.dictionary.running import spelled  # needs pyarrow, which drafting does without
 
     if not 1 <= budget <= BUDGET:
@@ -134,10 +137,14 @@ def emulate(
         raise InputError("the tokenizer makes no token of this text, for it drops what it does not know")
     grams = spelled(counts.grams, vocabulary)
     for order in orders:
-        tables = Dictionaries.over(script, statistics(grams[:order]), budget)
-        for least in min_probabilities:
-            for size, (entries, tally) in zip(sizes, tables.tallies(least, sizes), strict=True):
-                yield Emulated(order=order, size=size, min_probability=least, entries=entries, tally=tally)
+        counted = statistics(grams[:order])
+        for rule in rules:
+            tables = Dictionaries.over(script, rule.of(counted, grams[:order]), budget)
+            for least in min_probabilities:
+                for size, (entries, tally) in zip(sizes, tables.tallies(least, sizes), strict=True):
+                    yield Emulated(
+                        rule=rule, order=order, size=size, min_probability=least, entries=entries, tally=tally
+                    )
 
 
 class Script:
@@ -182,7 +189,7 @@ class Dictionaries:
     agreed: NDArray[np.int8]
     """By the same, how many tokens of its completion the text has."""
     weakest: NDArray[np.float32]
-    """For each of `keys`, the least probability in its completion up to each token."""
+    """For each of `keys` and each token of its completion, up to which least probability it is proposed."""
 
     @classmethod
     def over(cls, script: Script, statistics: Statistics, budget: int = BUDGET) -> Dictionaries:
@@ -191,9 +198,8 @@ class Dictionaries:
         matched = where.reshape(found.shape).astype(np.int32)
         if len(keys) and keys[0] == NOWHERE:
             keys, matched = keys[1:], matched - 1
-        tokens, likely = statistics.walk(keys, 0.0, budget)
-        agreed, weakest = _agreed(script, matched, tokens), np.minimum.accumulate(likely, axis=1)
-        return cls(statistics, script, keys, matched, agreed, weakest)
+        tokens, weakest = statistics.thresholds(keys, budget)
+        return cls(statistics, script, keys, matched, _agreed(script, matched, tokens), weakest)
 
     def tallies(self, min_probability: float, sizes: Sequence[int]) -> Iterator[tuple[int, Tally]]:
         """For dictionaries of so many entries at most: how many they really have, and what they bring."""

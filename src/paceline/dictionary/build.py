@@ -9,6 +9,7 @@ from typing import Any
 
 from paceline.dictionary import file
 from paceline.dictionary.counting import Counts
+from paceline.dictionary.endings import Rule
 from paceline.dictionary.entries import chosen
 from paceline.dictionary.packing import MOST
 from paceline.dictionary.running import spelled
@@ -27,8 +28,9 @@ class DictionarySettings:
     order: int = 3
     """Words of an n-gram at most."""
     entries: int = 200_000
+    rule: Rule = Rule.TOKEN
     min_probability: float = 0.8
-    """The least probability of each proposed token after those before it."""
+    """The least probability, by the rule, of each proposed token after those before it, or of them all together."""
     longest_prefix: int = LONGEST
     longest_completion: int = LONGEST
 
@@ -61,7 +63,7 @@ def build(
     found = spelled(counts.grams, vocabulary)[: settings.order]
     advance("finding what follows", 0, 0)
     entries = chosen(
-        statistics(found, settings.longest_prefix),
+        settings.rule.of(statistics(found, settings.longest_prefix), found, settings.longest_completion),
         count=settings.entries,
         min_probability=settings.min_probability,
         longest=settings.longest_completion,
@@ -79,6 +81,7 @@ def build(
         language=language,
         licence=licence,
         order=settings.order,
+        rule=settings.rule,
         min_probability=settings.min_probability,
         longest_prefix=settings.longest_prefix,
         longest_completion=settings.longest_completion,

@@ -76,15 +76,10 @@ def _pairs(rows: Tokens) -> NDArray[np.uint64]:
 
 
 def chosen(found: Statistics, *, count: int, min_probability: float, longest: int) -> Entries:
-    """The ``count`` most frequent keys that have a token to propose, and what is proposed: token by token, as long
-    as each is at least so probable after those before it, and at most ``longest``.
-
-    The probability that is kept is lower than the token's share: of a key that was seen n times with the token it
-    is n of n + 1, because a key that was seen once may go on in another way the next time.
-    """
+    """The ``count`` most frequent keys that have something to propose, and what is proposed, ``longest`` tokens at
+    most."""
     keys = found.candidates(min_probability)[:count]
-    careful = found.likely * found.counts / (found.counts + 1)
-    tokens, likely = found.walk(keys, min_probability, longest, careful)
+    tokens, likely = found.completed(keys, min_probability, longest)
     prefixes = found.tokens(keys)
     order = ascending(prefixes[:, ::-1])
     texts, which = different(np.pad(tokens, ((0, 0), (0, LONGEST - longest)), constant_values=NOWHERE))

@@ -39,6 +39,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Annotated, Any
 
+from paceline.dictionary.endings import Rule
 from paceline.dictionary.entries import Entries
 from paceline.dictionary.packing import Length, Sizes, pack, unpack
 from paceline.errors import DamagedFile, InputError, MissingPackage
@@ -48,7 +49,9 @@ from paceline.files.shape import Bounds, shaped
 from paceline.vocabulary import Vocabulary
 
 MAGIC = b"PACEDICT"
-VERSION = 2
+VERSION = 3
+WITHOUT_RULE = 2
+"""The version before, which had one rule for entries and does not name it."""
 SIZE = 64
 _FIELDS = struct.Struct("<8sII32sQ4x")
 _CHECKSUM = struct.Struct("<I")
@@ -76,6 +79,8 @@ class DictionaryHeader(Sizes):
     order: Length
     """Words of an n-gram at most."""
     min_probability: Annotated[float, Bounds(0, 1)]
+    rule: Rule = Rule.TOKEN
+    """What an entry proposes."""
     corpus: Mapping[str, Any] = field(default_factory=dict)
     """The corpus that it was built from: fingerprint, words, documents, bytes, n-grams."""
     licence: str = ""
@@ -101,7 +106,7 @@ def write(
     """Write a dictionary, all or nothing."""
     sizes, sections = pack(entries, longest_prefix, longest_completion)
     header = DictionaryHeader(**asdict(sizes), **described)
-    description = _description(header)
+    description = _description(header, VERSION)
     if len(description) > DESCRIBED:
         raise InputError(f"what is said of {path} takes {len(description)} bytes; shorten its licence note")
     assert {name: len(part) for name, part in sections.items()} == header.sections, "sections have their stated sizes"
@@ -129,9 +134,9 @@ def read_header(path: str | Path) -> tuple[DictionaryHeader, bytes, bytes]:
             f"cannot read the dictionary {path}: {error.strerror}; 'paceline dict build' makes one"
         ) from None
     with opened as file:
-        length, digest, size = _begun(path, file.read(SIZE))
+        version, length, digest, size = _begun(path, file.read(SIZE))
         description = file.read(length)
-        header = _header(path, description)
+        header = _header(path, version, description)
         expected = SIZE + length + size
         if (found := os.fstat(file.fileno()).st_size) != expected:
             raise DamagedFile(f"{path} is damaged: it has {found} bytes and should have {expected}; build it again")
@@ -202,31 +207,35 @@ def _believable(header: DictionaryHeader, packed: int) -> bool:
     return not dense and header.entries <= max(FEW, packed)
 
 
-def _begun(path: str | Path, beginning: bytes) -> tuple[int, bytes, int]:
-    """The length of the description, the digest, and the length of the packed sections."""
+def _begun(path: str | Path, beginning: bytes) -> tuple[int, int, bytes, int]:
+    """The version, the length of the description, the digest, and the length of the packed sections."""
     if beginning[: len(MAGIC)] != MAGIC:
         raise InputError(f"{path} is no dictionary of paceline; 'paceline dict build' makes one")
     if len(beginning) < SIZE:
         raise DamagedFile(f"{path} is damaged: it ends after {len(beginning)} bytes; build it again or fetch it again")
     _, version, length, digest, size = _FIELDS.unpack(beginning[: _FIELDS.size])
-    if version != VERSION:
+    if version not in (WITHOUT_RULE, VERSION):
         raise InputError(
-            f"{path} is a dictionary of version {version}, and this paceline reads version {VERSION}; build it again"
+            f"{path} is a dictionary of version {version}, and this paceline reads {WITHOUT_RULE} and {VERSION}; "
+            "build it again"
         )
     (checksum,) = _CHECKSUM.unpack(beginning[_FIELDS.size :])
     if zlib.crc32(beginning[: _FIELDS.size]) != checksum or length > DESCRIBED:
         raise DamagedFile(f"{path} is damaged: its beginning does not agree with its checksum; build it again")
-    return length, digest, size
+    return version, length, digest, size
 
 
-def _description(header: DictionaryHeader) -> bytes:
-    return json.dumps(asdict(header), sort_keys=True, ensure_ascii=False, allow_nan=False).encode()
+def _description(header: DictionaryHeader, version: int) -> bytes:
+    described = asdict(header)
+    if version == WITHOUT_RULE:
+        del described["rule"]
+    return json.dumps(described, sort_keys=True, ensure_ascii=False, allow_nan=False).encode()
 
 
-def _header(path: str | Path, description: bytes) -> DictionaryHeader:
+def _header(path: str | Path, version: int, description: bytes) -> DictionaryHeader:
     try:
         header = shaped(DictionaryHeader, parse(description))
-        if _description(header) != description or bool in map(type, vars(header).values()):
+        if _description(header, version) != description or bool in map(type, vars(header).values()):
             raise ValueError("it is not as paceline writes it")
     except ValueError as error:
         raise DamagedFile(f"{path} is damaged: its description cannot be read ({str(error)[:80]})") from None

@@ -2,8 +2,8 @@
 
 What follows a key is mostly what follows the key that its next token leads to: behind "обов" stands "'яз", behind
 "обов'яз" stands "ковий", and so "'язковий" need not be written behind "обов". An entry holds its next token; the tokens
-after it only if the key that is reached is no entry (an *end*), or one that goes on in another way (a *stray*: no
-corpus makes any, but entries may be made by hand).
+after it only if the key that is reached is no entry (an *end*), or one that goes on in another way (a *stray*). Walks
+from key to key make no strays; the most probable endings of whole n-grams make some, up to 15 in 100 entries.
 
 Keys are written in ascending order, because many are the beginning of the next one; all else in the order of the
 entries, in which keys with the same ending, which often propose the same, are neighbours. Each packs best that way.

@@ -30,7 +30,7 @@ Hashes = NDArray[np.uint64]
 LONGEST = 8
 """Tokens of a key, and of what is proposed behind it, at most."""
 NOWHERE = -1
-_POWERS = [np.uint64(pow(0x9E3779B97F4A7C15, power, 2**64)) for power in range(LONGEST + 1)]
+POWERS = [np.uint64(pow(0x9E3779B97F4A7C15, power, 2**64)) for power in range(LONGEST + 1)]
 _IDS = 2**21
 """More than there are ids in any vocabulary."""
 
@@ -73,8 +73,19 @@ class Statistics:
         return tokens
 
     def candidates(self, min_probability: float) -> Indices:
-        """Keys with a token to propose, the most frequent first."""
+        """Keys with something to propose, the most frequent first."""
         return np.flatnonzero((self.best >= 0) & (self.likely >= np.float32(min_probability)))
+
+    def completed(self, keys: Indices, min_probability: float, longest: int) -> tuple[Tokens, NDArray[np.float32]]:
+        """What is proposed behind some keys, and how probable each token is held to be. That is less than its share: of
+        a key that was seen n times with the token it is n of n + 1, because a key that was seen once may go on in
+        another way the next time."""
+        return self.walk(keys, min_probability, longest, careful(self.likely, self.counts))
+
+    def thresholds(self, keys: Indices, longest: int) -> tuple[Tokens, NDArray[np.float32]]:
+        """What is proposed behind some keys at any probability, and up to which least probability each token is."""
+        tokens, likely = self.walk(keys, 0.0, longest)
+        return tokens, np.minimum.accumulate(likely, axis=1)
 
     def walk(
         self, keys: Indices, min_probability: float, longest: int = LONGEST, values: NDArray[Any] | None = None
@@ -93,12 +104,17 @@ class Statistics:
         return tokens, found
 
 
+def careful(share: NDArray[Any], counts: NDArray[Any]) -> NDArray[Any]:
+    """The probability that a share of so many cases stands for."""
+    return np.asarray(share * counts / (counts + 1))
+
+
 def rolling(tokens: NDArray[Any], size: int) -> Hashes:
     """The hash of the ``size`` tokens that end at each place of a text; meaningless before there are so many."""
     hashes = np.zeros(len(tokens), np.uint64)
     values = tokens.astype(np.uint64) + np.uint64(1)
     for back in range(size):
-        hashes[size - 1 :] += values[size - 1 - back : len(tokens) - back] * _POWERS[back]
+        hashes[size - 1 :] += values[size - 1 - back : len(tokens) - back] * POWERS[back]
     return hashes
 
 
@@ -106,7 +122,7 @@ def hashed(rows: NDArray[Any]) -> Hashes:
     """The hash of each row's tokens, as `rolling` has it; they are right-aligned, `NOWHERE` before the first."""
     hashes = np.zeros(len(rows), np.uint64)
     for back in range(rows.shape[1]):
-        hashes += (rows[:, -1 - back].astype(np.uint64) + np.uint64(1)) * _POWERS[back]
+        hashes += (rows[:, -1 - back].astype(np.uint64) + np.uint64(1)) * POWERS[back]
     return hashes
 
 
@@ -148,8 +164,8 @@ def _steps(one: SpelledNgrams, first: int, longest: int) -> list[Sequence[NDArra
     before = running[0]
     for depth in range(1, one.tokens.shape[1] + 1):
         column = one.tokens[:, depth - 1]
-        running = [*running[-longest:], running[-1] * _POWERS[1] + (column.astype(np.uint64) + np.uint64(1))]
-        here = running[-1] if depth <= longest else running[-1] - running[0] * _POWERS[longest]
+        running = [*running[-longest:], running[-1] * POWERS[1] + (column.astype(np.uint64) + np.uint64(1))]
+        here = running[-1] if depth <= longest else running[-1] - running[0] * POWERS[longest]
         chosen = np.flatnonzero((one.starts < depth) & (one.lengths >= depth) & (one.repeated > depth - 1 - longest))
         if len(chosen):
             counts = one.counts[chosen]
@@ -164,10 +180,10 @@ def _summed(columns: Sequence[NDArray[Any]]) -> _Steps:
     """Equal steps as one."""
     order = np.lexsort((columns[1], columns[0]))
     parents, children, tokens, counts, fresh, rows, depths = (column[order] for column in columns)
-    starts = _starts(parents, children)
-    if len(starts):
-        counts, fresh = np.add.reduceat(counts, starts), np.add.reduceat(fresh, starts)
-    return _Steps(parents[starts], children[starts], tokens[starts], counts, fresh, rows[starts], depths[starts])
+    new = starts(parents, children)
+    if len(new):
+        counts, fresh = np.add.reduceat(counts, new), np.add.reduceat(fresh, new)
+    return _Steps(parents[new], children[new], tokens[new], counts, fresh, rows[new], depths[new])
 
 
 def _ranked(steps: _Steps, examples: Tokens, longest: int) -> Statistics:
@@ -198,12 +214,12 @@ def _best(steps: _Steps, hashes: Hashes, counts: NDArray[np.int64], reached: Ind
     best = np.full(len(hashes), NOWHERE, np.int32)
     likely = np.zeros(len(hashes), np.float32)
     after = np.full(len(hashes), NOWHERE, np.int64)
-    starts = _starts(steps.parents)
-    if len(starts):
+    new = starts(steps.parents)
+    if len(new):
         assert steps.tokens.max() < _IDS and steps.counts.max() < 2**63 // _IDS, "counts and ids fit into 64 bits"
         value = steps.counts * _IDS + (_IDS - 1 - steps.tokens)
-        highest = np.maximum.reduceat(value, starts)
-        chosen = np.flatnonzero(value == np.repeat(highest, np.diff(starts, append=len(value))))
+        highest = np.maximum.reduceat(value, new)
+        chosen = np.flatnonzero(value == np.repeat(highest, np.diff(new, append=len(value))))
         key = _found(hashes, steps.parents[chosen])
         chosen, key = chosen[key >= 0], key[key >= 0]  # the empty beginning and n-grams left out are no keys
         best[key] = steps.tokens[chosen]
@@ -212,7 +228,7 @@ def _best(steps: _Steps, hashes: Hashes, counts: NDArray[np.int64], reached: Ind
     return best, likely, after
 
 
-def _starts(*columns: NDArray[Any]) -> Indices:
+def starts(*columns: NDArray[Any]) -> Indices:
     """The places of sorted columns at which a value is new."""
     fresh = np.zeros(len(columns[0]), bool)
     fresh[:1] = True

@@ -30,7 +30,8 @@ RUNS = Path("runs")
 METHODS = ("plain", "lookup", "assistant", "auto")
 TOKENS = 128
 DICTSPEC_BATCH = 5
-HEAD = ("", "tokens/s", "x plain [95%]", "ratio of means", "tokens/round", "accepted", "first token", "text")
+RATIOS = ("x plain [95%]", "ratio of means", "tokens/round", "accepted", "acceptance")
+HEAD = ("", "tokens/s", *RATIOS, "first token", "text")
 MEAN = "mean of tasks"
 """The column of runs with several tasks, each of which weighs the same in it."""
 
@@ -230,6 +231,7 @@ def _row(figures: Figures) -> tuple[str, ...]:
         *(interval(*astuple(ratio)) if timed and ratio is not None else "" for ratio in ratios),
         _number(figures.tokens_per_round, ".2f"),
         _number(figures.mean_accepted, ".2f"),
+        _number(figures.acceptance_rate, ".1%"),
         "" if first is None or not first.value else f"{1000 * first.value:.0f} ms",
         ", ".join(f"{count} {verdict}" for verdict, count in figures.verdicts.items()),
     )

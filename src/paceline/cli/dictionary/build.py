@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from paceline.cli.arguments import Parser, Subparsers
 from paceline.cli.dictionary.info import facts_of, print_facts
+from paceline.cli.dictionary.rules import PROPOSED, add_rule
 from paceline.cli.options import MODEL, check_counts, inputs_of, utf8
 from paceline.cli.output import print_json, progress, say
 from paceline.errors import InputError, need
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from paceline.dictionary.counting import Counts
 
 NGRAMS = 1_000_000
+SIZE = 200_000
 
 
 def add(actions: Subparsers) -> None:
@@ -39,6 +41,8 @@ def add(actions: Subparsers) -> None:
     parser.argument("--text", "FILE", text, utf8, nargs="+", required=True)
     parser.argument("--field", "NAME", "where records have their text (default: text)", default="text")
     parser.argument("--out", "FILE", "where to write it, say uk.dict", Path, required=True)
+    text = "keep the counted n-grams, too, for 'dict lookup --trace'"
+    parser.argument("--keep-counts", "FILE", text, Path)
     parser.argument("--language", "LANG", "what it says of itself, as in uk", utf8, default="")
     parser.argument("--licence", "NOTE", "a note on the licence of the text", utf8, default="")
     _add_recipe(parser)
@@ -48,9 +52,9 @@ def add(actions: Subparsers) -> None:
 
 def _add_recipe(parser: Parser) -> None:
     parser.argument("--order", "N", "words of an n-gram, 1 to 3 (default: 3)", int, default=3)
-    text = "how many to keep, the most frequent (default: 200000)"
-    parser.argument("--entries", "N", text, int, default=200_000)
-    text = "how likely each proposed token must be after those before it (default: 0.8)"
+    add_rule(parser, f"{PROPOSED} (default: token)", "token")
+    parser.argument("--size", "N", f"entries to keep, the most frequent (default: {SIZE})", int, default=SIZE)
+    text = "how likely each proposed token must be after those before it, or the whole ending (default: 0.8)"
     parser.argument("--min-prob", "P", text, float, default=0.8)
     parser.argument("--max-prefix", "N", "tokens matched at most (default: 8)", int, default=8)
     parser.argument("--max-completion", "N", "tokens proposed at most (default: 8)", int, default=8)
@@ -73,22 +77,29 @@ def run(options: argparse.Namespace) -> int:
     need("pyarrow", "building a dictionary", "dict")
     from paceline.dictionary.build import DictionarySettings, build
     from paceline.dictionary.corpus import open_corpus
+    from paceline.dictionary.endings import Rule
     from paceline.targets.replay import open_vocabulary
 
     settings = DictionarySettings(
         order=options.order,
-        entries=options.entries,
+        rule=Rule(options.entries),
+        entries=options.size,
         min_probability=options.min_prob,
         longest_prefix=options.max_prefix,
         longest_completion=options.max_completion,
     )
-    check_output(options.out, inputs_of(options))
+    for path in (options.out, options.keep_counts):
+        check_output(path, inputs_of(options))
+    if options.keep_counts is not None and options.keep_counts.resolve() == options.out.resolve():
+        raise InputError(f"--keep-counts and --out both name {options.out}; give the counts a file of their own")
     _check_counting(options)
     name = options.tokenizer
     vocabulary = open_vocabulary(name)
     corpus = open_corpus(options.text, field=options.field)
     with progress("counting") as advance:
         counts = _counted(corpus, options, advance)
+        if options.keep_counts is not None:
+            counts.save(options.keep_counts)
         header = build(
             options.out,
             counts,

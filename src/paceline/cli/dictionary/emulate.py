@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from paceline.cli.arguments import Parser, Subparsers
+from paceline.cli.dictionary.rules import add_rule
 from paceline.cli.dictionary.tokenizer import tokenizer_of
 from paceline.cli.options import MODEL, check_counts, inputs_of, utf8
 from paceline.cli.output import draw, print_json, progress, say, show, table, wants_color
@@ -48,6 +49,7 @@ def add(actions: Subparsers) -> None:
     )
     parser.add_trust()
     parser.argument("--data", "DIR", "where tokenizers lie (default: $PACELINE_DATA, ../shared/data)", Path)
+    add_rule(parser, "refuse dictionaries whose entries follow another rule than this: token or paper", None)
     parser.argument("--method", "SPEC", "how to draft from them (default: dictionary)", default="dictionary")
     parser.argument("--budget", "N", f"tokens that a draft may have (default: {BUDGET})", int, default=BUDGET)
     parser.argument("--limit", "N", "so many passages, from all over the text", int)
@@ -63,6 +65,7 @@ def run(options: argparse.Namespace) -> int:
 
     check_counts(options, "budget")
     check_output(options.out, inputs_of(options))
+    _check_rule(options)
     suite = options.suite if options.text is None else f"replay:{options.text}"
     if not suite.startswith("replay:"):
         raise InputError(f"only a known text can be emulated: write --suite replay:FILE, not {suite}")
@@ -91,6 +94,16 @@ def run(options: argparse.Namespace) -> int:
             | {"passages": [{"key": passage.key} | passage.tally.as_dict() for passage in passages]}
         )
     return 0
+
+
+def _check_rule(options: argparse.Namespace) -> None:
+    from paceline.dictionary.file import read_header
+
+    if options.entries is not None and not options.dict:
+        raise InputError("--entries is for dictionaries that --dict names")
+    for path in options.dict if options.entries is not None else ():
+        if (rule := read_header(path)[0].rule) != options.entries:
+            raise InputError(f"{path} was built with --entries {rule}; build one with --entries {options.entries}")
 
 
 def method_of(method: str, files: Sequence[Path]) -> str:

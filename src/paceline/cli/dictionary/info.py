@@ -48,6 +48,7 @@ def facts_of(path: Path, header: DictionaryHeader) -> dict[str, Any]:
         "entries": header.entries,
         "completions": header.completions,
         "order": header.order,
+        "rule": header.rule,
         "min_probability": header.min_probability,
         "longest_prefix": header.longest_prefix,
         "longest_completion": header.longest_completion,

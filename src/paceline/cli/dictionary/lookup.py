@@ -8,7 +8,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from paceline.cli.arguments import Parser, Subparsers
+from paceline.cli.dictionary.rules import add_rule
 from paceline.cli.dictionary.tokenizer import of_another, tokenizer_of
+from paceline.cli.dictionary.trace import check_trace, show_trace
 from paceline.cli.options import MODEL, utf8
 from paceline.cli.output import print_json, say
 from paceline.errors import InputError
@@ -38,17 +40,34 @@ def add(actions: Subparsers) -> None:
         f"first dictionary was built for, where it is bundled or in the data folder, or {MODEL})",
     )
     parser.add_trust()
+    _add_trace(parser)
     parser.add_json()
+
+
+def _add_trace(parser: Parser) -> None:
+    text = (
+        "show instead how the entry is made of counted n-grams, which 'dict build --keep-counts' wrote: what may "
+        "follow, how probable it is, what is discarded and why; with --dict by that dictionary's settings"
+    )
+    parser.argument("--trace", "COUNTS", text, Path)
+    add_rule(parser, "of a trace without --dict: the rule, token or paper (default: token)", None)
+    parser.argument("--min-prob", "P", "of a trace without --dict: the least probability (default: 0.8)", float)
+    parser.argument("--size", "N", "of a trace without --dict: entries that are kept (default: 200000)", int)
+    parser.argument("--order", "N", "of a trace without --dict: words of an n-gram (default: 3)", int)
 
 
 def run(options: argparse.Namespace) -> int:
     """Look the end of a text up in every dictionary."""
+    check_trace(options)
     from paceline.dictionary.index import Dictionary
     from paceline.dictionary.shipped import shipped
     from paceline.targets.replay import open_vocabulary
 
     named = _tokenizer(options)
     vocabulary = open_vocabulary(named)
+    if options.trace is not None:
+        show_trace(options, vocabulary, vocabulary.encode(options.text, add_special=False).tolist())
+        return 0
     files = options.files or shipped(vocabulary.fingerprint)
     if not files:
         raise InputError(
