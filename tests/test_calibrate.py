@@ -135,6 +135,27 @@ def test_a_text_that_is_followed_is_the_same_text() -> None:
     assert all(len(walk.tokens) == len(walk.prompt) + 1 + walk.trails[0].emitted for walk in hurried)
 
 
+def test_a_second_pass_knows_nothing_of_the_first_and_only_what_is_kept_of_the_prompt_before() -> None:
+    """The text that is followed is the very one that was learnt from."""
+    prompts = [np.array(PROMPT)] * 2
+    how: dict[str, Any] = {"target": tabled(), "sampling": Sampling(), "max_new_tokens": 30}
+    for store, learns in (("shared", False), ("kept", True)):
+        drafter = make_drafter(f"recycling:store={store}")
+        drafter.fit(how["target"])
+        course = Course(drafter=drafter, **how)
+        first, second = course.walk(prompts, 12, 60.0)
+        assert (len(second.trails) < len(first.trails)) == learns
+        again = course.follow([first], 12, 60.0)
+        assert [len(walk.trails) for walk in again] == [len(first.trails)]
+
+
+@pytest.mark.parametrize("spec", ["lookahead:paper", "spectra:paper", "lookup+lookahead:paper"])
+def test_a_method_whose_small_drafts_are_no_part_of_its_large_ones_is_refused(spec: str) -> None:
+    with pytest.raises(ValueError, match=r"cannot be calibrated.*fixed:"):
+        Method.of(make_drafter(spec))
+    assert Method.of(make_drafter(spec.replace(":paper", ""))).spec == spec.replace(":paper", "")
+
+
 # --- prompts ---
 
 

@@ -101,6 +101,8 @@ class Drafter:
     come of the prompt's rows, too, but for those that are cached."""
     prompt_needs: Want = NOTHING
     """Its needs of every row of a prompt. With any, no cached row of an earlier text can be reused."""
+    nested: bool = True
+    """Whether a small draft is the best part of a large one, so that rounds with large drafts tell of small ones."""
     keeps: bool = False
     """Whether measurements let it keep from prompt to prompt what it learns. In a composition nothing is kept."""
     enriches: bool = False

@@ -25,6 +25,7 @@ class Composed(Drafter):
         self.parts = tuple(parts)
         self.nodes = self._nodes([part.nodes for part in self.parts])
         self.enriches = any(part.enriches for part in self.parts)
+        self.nested = all(part.nested for part in self.parts)
 
     def _nodes(self, sizes: Sequence[int]) -> int:
         """The default size of a draft: of parts that take turns, the largest."""

@@ -190,7 +190,7 @@ class Lookahead(Drafter):
         self.level, self.window, self.guesses = level, window, guesses
         self.pool_from_prompt = pool_from_prompt
         self._noise = wants_noise(self.name, noise)
-        self._counted = counted
+        self._counted, self.nested = counted, not counted
         self.nodes = (guesses + window * counted) * (level - 1)
         if not self._noise:
             self.needs = NOTHING

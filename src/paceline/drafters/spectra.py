@@ -135,6 +135,7 @@ class Spectra(Drafter):
             raise InputError(f"spectra takes window=0 (none) or a window of at least 2, not {window}")
         self.level, self.guesses, self.window = level, guesses, window
         self._counted = counted and window > 0
+        self.nested = not self._counted
         self.nodes = (guesses + window * self._counted) * (level - 1)
         self._noise = wants_noise(self.name, noise)
         if not self._noise:

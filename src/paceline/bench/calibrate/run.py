@@ -21,6 +21,7 @@ from paceline.bench.calibrate.texts import Course, Walk, corrected, point_at, si
 from paceline.bench.race import Progress, silent
 from paceline.context import Ints
 from paceline.drafters.base import Drafter
+from paceline.errors import InputError
 from paceline.law import Sampling
 from paceline.planning.acceptance import Acceptance, Spot
 from paceline.planning.calibrated import draft_of, identity
@@ -58,6 +59,11 @@ class Method:
     def of(cls, drafter: Drafter) -> Self:
         """A drafter under the name that planners will look for."""
         spec, models = identity(drafter)
+        if not drafter.nested:
+            raise InputError(
+                f"{spec} cannot be calibrated: its window is part of the draft, so rounds with large drafts do not "
+                "show what small ones would bring; name a size with --planner fixed:N"
+            )
         return cls(spec=spec, drafter=drafter, draft=draft_of(models))
 
 

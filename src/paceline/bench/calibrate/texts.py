@@ -2,8 +2,8 @@
 
 Each text is written once with large drafts, from which rounds with smaller ones are simulated, and once with small
 drafts to check the simulation. Under the coupled rule the first text is plain decoding's own, so that needs no run of
-its own; the second run follows it, so that both do the same work. Each method forgets before every prompt, as it does
-in benchmarks.
+its own; the second run follows it, so that both do the same work. Each method forgets before every prompt, or, where it
+keeps what it learns, before each of the two passes, as it does in benchmarks.
 
 Of a round with the largest draft everything is known: the nodes with their scores, and the tokens that came. A draft of
 g nodes would have been its best g, so how far it would have led can be counted exactly. Where it would have ended
@@ -172,6 +172,7 @@ class Course:
     def walk(self, prompts: Sequence[Ints], nodes: int, seconds: float) -> list[Walk]:
         """Texts with drafts of up to ``nodes`` nodes. Each may take its share of the time that is left, and has a round
         at least."""
+        self.drafter.reset()
         walks, ends = list[Walk](), time.perf_counter() + seconds
         for number, prompt in enumerate(prompts):
             share = (ends - time.perf_counter()) / (len(prompts) - number)
@@ -181,6 +182,7 @@ class Course:
     def follow(self, walks: Sequence[Walk], nodes: int, seconds: float) -> list[Walk]:
         """The same texts again with another size, as many as there is time for, and one at least. A text counts whole:
         part of one would have another end."""
+        self.drafter.reset()
         again, ends = list[Walk](), time.perf_counter() + seconds
         for walk in walks:
             started = time.perf_counter()
@@ -193,7 +195,8 @@ class Course:
         self, prompt: Ints, nodes: int, length: int, *, until: float | None = None, script: Ints | None = None
     ) -> Walk:
         walk, eos = Walk(nodes, prompt, self.advance), self.target.eos
-        self.drafter.reset()
+        if not self.drafter.keeps:
+            self.drafter.reset()
         how = Drafting(planner="fixed:0", make=lambda *_: self.drafter, planned=lambda *_: walk)
         ours = Ours(self.drafter.spec or self.drafter.name, self.target, how)
         job = Job(prompt=prompt, sampling=self.sampling, max_new_tokens=length, eos=eos, script=script, until=until)
