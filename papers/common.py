@@ -151,14 +151,17 @@ def draw(file: Path, panels: Sequence[Panel]) -> None:
     import matplotlib as mpl
     from matplotlib.figure import Figure
 
-    columns = min(len(panels), 3)
+    columns = 2 if len(panels) == 4 else min(len(panels), 3)
     rows = math.ceil(len(panels) / columns)
     style: dict[Any, Any] = dict.fromkeys(INKED, INK) | {"svg.hashsalt": file.name}
     style |= {"axes.spines.top": False, "axes.spines.right": False}
     with mpl.rc_context(style):
         figure = Figure(figsize=(4.6 * columns, 3.4 * rows), layout="constrained")
-        for axes, panel in zip(figure.subplots(rows, columns, squeeze=False).flat, panels, strict=False):
+        places = list(figure.subplots(rows, columns, squeeze=False).flat)
+        for axes, panel in zip(places, panels, strict=False):
             _draw(axes, panel)
+        for empty in places[len(panels) :]:
+            empty.set_axis_off()
         figure.savefig(file, format="svg", transparent=True, metadata={"Date": None})
 
 

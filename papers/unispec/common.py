@@ -89,6 +89,8 @@ class Lab:
         self.notes: list[str] = []
         self.runs: dict[str, Summary] = {}
         self._loaded: tuple[str, paceline.LanguageModel] | None = None
+        self._counts: dict[int, int] = {}
+        """Prompts to calibrate on: how many were wanted -> how many there are."""
         self._kept = Kept.read(self.out, {name: getattr(options, name) for name in ASKED})
         self.calibrated = self._kept.found
 
@@ -158,11 +160,12 @@ class Lab:
 
     def _prompts(self, count: int) -> tuple[str, int]:
         """A suite of so many prompts to calibrate on, and how many it has."""
-        given, file = self.options, self.out / f"calibration-{count}.jsonl"
-        what = {name: getattr(given, name) for name in ("suite", "tasks", "limit", "data")}
-        there, notes = write_prompts(file, count, languages=self.languages, **what)
-        self.notes += [note for note in notes if note not in self.notes]
-        return f"prompts:{file}", there
+        file = self.out / f"calibration-{count}.jsonl"
+        if count not in self._counts:
+            what = {name: getattr(self.options, name) for name in ("suite", "tasks", "limit", "data")}
+            self._counts[count], notes = write_prompts(file, count, languages=self.languages, **what)
+            self.notes += notes
+        return f"prompts:{file}", self._counts[count]
 
     @property
     def languages(self) -> list[str] | None:
