@@ -78,6 +78,8 @@ class Curve:
     points: Sequence[tuple[float, float]]
     number: int = 1
     dots: bool = False
+    marks: bool = True
+    """Whether its points are marked."""
 
 
 @dataclass(frozen=True)
@@ -164,9 +166,8 @@ def _draw(axes: Any, panel: Panel) -> None:
     for one in panel.curves:
         x, y = zip(*one.points, strict=True) if one.points else ((), ())
         line = "none" if one.dots else "-"
-        axes.plot(
-            x, y, linestyle=line, marker="o", markersize=4, color=COLORS[one.number % len(COLORS)], label=one.name
-        )
+        marker, color = "o" if one.dots or one.marks else "", COLORS[one.number % len(COLORS)]
+        axes.plot(x, y, linestyle=line, marker=marker, markersize=4, color=color, label=one.name)
     if panel.level is not None:
         axes.axhline(panel.level, linestyle="--", linewidth=1, color=COLORS[0])
     axes.set(title=panel.title, xlabel=panel.across, ylabel=panel.up, xscale="log" if panel.log else "linear")

@@ -207,6 +207,17 @@ def test_a_calibrated_size_of_nothing_is_no_agreement(tmp_path: Path) -> None:
     assert all("no drafts pay here (0 nodes), which decides nothing" in one.sentence for one in found.claims)
 
 
+@pytest.mark.parametrize(("slow", "agrees"), [(9.0, None), (0.2, True)])
+def test_drafts_that_never_pay_are_no_agreement(slow: float, agrees: bool | None, tmp_path: Path) -> None:
+    """The smaller the drafts, the less they slow down what does not pay."""
+    rival, few = "lookahead:paper", replace(FOUND, nodes=1)
+    own, best = at("lookahead:paper", 120), at("lookahead:paper", 1)
+    (run,) = raced(tmp_path, {"run": {own: 20.0, best: slow}}, {"run": [own, best]}).values()
+    found = table17_rivals.report(run, {rival: few}).claims[0]
+    assert found.agrees is agrees
+    assert ("neither is faster than plain decoding" in found.sentence) is (agrees is None)
+
+
 @pytest.mark.parametrize(
     ("value", "way", "agrees"),
     [

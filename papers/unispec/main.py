@@ -58,7 +58,7 @@ def machine_of(run: Summary) -> str:
 
 def model_of(run: Summary) -> str:
     model = run.run.about.model
-    return f"{model.get('ballast') or model.get('model') or model.get('name')} {model.get('dtype', '')}".strip()
+    return f"{model.get('model') or model.get('name')} {model.get('dtype', '')}".strip()
 
 
 def testbed(name: str, run: Summary) -> tuple[str, ...]:

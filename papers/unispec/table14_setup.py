@@ -55,7 +55,10 @@ def report(found: Runs, method: str, notes: Sequence[str] = ()) -> Report:
     every = np.linspace(least, most, 200)
     panels = [
         Panel(
-            title, "nodes", up, [Curve("fit", drawn(every, fit(every))), Curve("runs", drawn(places, y), 2, dots=True)]
+            title,
+            "nodes",
+            up,
+            [Curve("fit", drawn(every, fit(every)), marks=False), Curve("runs", drawn(places, y), 2, dots=True)],
         )
         for title, up, fit, y in (
             ("Tokens per round", "tokens/round", tokens, np.array(found.tokens)),
