@@ -200,9 +200,9 @@ def _piece(token: int, language: str) -> str:
 
 
 def _rounds(entry: str, count: int, rng: np.random.Generator) -> list[tuple[int, int]]:
-    """(drafted, accepted) of every round until so many tokens are there."""
+    """(drafted, accepted) of every round until so many tokens are there. The first is the prompt's, without a draft."""
     keen = KEEN.get(entry, 0.0 if entry == "transformers" else 0.5)
-    found, done = list[tuple[int, int]](), 0
+    found, done = [(0, 0)], 1
     while done < count:
         drafted = 0 if keen == 0 or (entry == "lookup" and rng.random() < 0.4) else DEPTH
         drafted = min(drafted, count - done - 1)
@@ -220,14 +220,16 @@ def _timed(
     draft = machine.seconds(0.001, len(rounds)) * drafted * pace
     score = machine.seconds(FORWARD, len(rounds)) * (1 + 0.05 * drafted) * pace
     read, judge = machine.seconds(0.0005, len(rounds)) * pace, machine.seconds(0.0002, len(rounds)) * pace
+    for part in (draft, score, read, judge):
+        part[0] = 0.0  # the prompt's
     prefill, rest = float(machine.seconds(0.05, 1)[0]) * pace, 0.001 * pace
     decode = float((draft + score + read + judge).sum()) + rest
-    emitted, first = accepted + 1, float((draft + score + read + judge)[0])
+    emitted = accepted + 1
     timed = {
         "seconds": prefill + decode,
-        "seconds_first": prefill + first,
-        "decoded": count - int(emitted[0]),
-        "seconds_decode": decode - first,
+        "seconds_first": prefill,
+        "decoded": count - 1,
+        "seconds_decode": decode,
         "forwards": len(rounds),
         "joules": 30.0 * (prefill + decode) if joules else None,
     }

@@ -50,7 +50,7 @@ def test_words_mean_what_they_mean_everywhere(run: Run) -> None:
     summary = Summary(run)
     for entry in ("plain", "lookup", "assistant"):
         found = figures(summary, entry)
-        rounds = [r for record in run.records if record.entry == entry for r in _rounds(record.rounds)]
+        rounds = [r for record in run.records if record.entry == entry for r in _rounds(record.rounds)[1:]]
         drafting = [r for r in rounds if r["drafted"]]
         accepted, drafted = sum(r["accepted"] for r in rounds), sum(r["drafted"] for r in rounds)
         assert found.rounds == len(rounds)
@@ -68,6 +68,20 @@ def test_words_mean_what_they_mean_everywhere(run: Run) -> None:
         else:
             assert (found.accepted_per_draft, found.acceptance_rate) == (None, None)
             assert found.acceptance_per_position == []
+
+
+def test_the_round_of_the_prompt_brings_no_token_and_takes_no_seconds(run: Run) -> None:
+    """Its token and its time are the prompt's; a first round that has either a draft or seconds is one like others."""
+    summary, mine = Summary(run), [record for record in run.records if record.entry == "lookup"]
+    columns = [record.rounds for record in mine if record.rounds is not None]
+    rounds = sum(len(one["emitted"]) - 1 for one in columns)
+    found = figures(summary, "lookup")
+    assert found.rounds == rounds
+    assert found.tokens_per_round == pytest.approx(sum(record.decoded for record in mine) / rounds)
+    assert summary.rounds.scoring.min() > 0
+    assert figures(summary, "plain").tokens_per_round == 1.0
+    columns[0]["seconds_score"][0] = 0.02
+    assert figures(Summary(run), "lookup").rounds == rounds + 1
 
 
 def _rounds(columns: dict[str, list[float]] | None) -> list[dict[str, float]]:
@@ -265,7 +279,7 @@ def test_many_stalls_make_a_run_unstable_and_one_is_told(calm: Run) -> None:
     assert told(calm, "1 of") == [s for s in told(calm, "plain took more than five times") if "unstable" not in s]
     for others in calm.records:
         if others.entry == "plain" and others.rounds is not None:
-            others.rounds["seconds_read"][0] += 1
+            others.rounds["seconds_read"][1] += 1
     assert told(calm, "unstable: 145 of")
 
 

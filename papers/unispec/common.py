@@ -263,7 +263,7 @@ def ratio(run: Summary, entry: str, other: str) -> Estimate:
 def rounds_ratio(run: Summary, entry: str, other: str) -> Estimate:
     """Tokens per round of an entry's texts over those of another's, pair by pair."""
     pairs = run.pairs(entry, other)
-    found = (pairs.tokens / pairs.rounds) / (pairs.tokens_base / pairs.rounds_base)
+    found = (pairs.emitted / pairs.rounds) / (pairs.emitted_base / pairs.rounds_base)
     known = found.notna()
     return difference(found[known], pairs.unit[known]).ratio if known.any() else Estimate(float("nan"))
 

@@ -106,9 +106,9 @@ class Oracle:
         hindsight = rounds.scoring * self.curve.at(rounds.accepted + 1) / curve
         each = rounds[["text", "seconds", "scoring"]].assign(curve=curve, hindsight=hindsight)
         texts = each.groupby("text").sum().query("scoring > 0")
-        texts = texts.join(self.summary.texts[["entry", "task", "language", "unit", "tokens"]])
+        texts = texts.join(self.summary.texts[["entry", "task", "language", "unit", "emitted"]])
         pace = texts.scoring / texts.curve
-        return texts.assign(knowing=pace * texts.tokens.map(self.curve.text))
+        return texts.assign(knowing=pace * texts.emitted.map(self.curve.text))
 
     def shares(self) -> Iterator[Share]:
         """Of every entry that reports its rounds, in every cell and over all of them."""
@@ -122,7 +122,7 @@ class Oracle:
         mine, base = (of_cell(self._texts, one, task, language) for one in (entry, self.summary.base))
         if mine.empty or base.empty:
             return None
-        tokens, plain = mine.tokens.sum(), base.tokens.sum() / base.seconds.sum()
+        tokens, plain = mine.emitted.sum(), base.emitted.sum() / base.seconds.sum()
         limits = {
             name: ratio_of_sums(mine[[name, "seconds"]].assign(a=1.0, b=1.0).to_numpy(), mine.unit)
             for name in ("hindsight", "knowing")

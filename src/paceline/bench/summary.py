@@ -133,7 +133,11 @@ class Summary:
     @cached_property
     def rounds(self) -> pd.DataFrame:
         """A row per round: ``text`` is the number of its text, ``seconds`` its whole time, ``scoring`` the same without
-        drafting. Runs of the first format have no column of rows: then the root and the draft."""
+        drafting. Runs of the first format have no column of rows: then the root and the draft.
+
+        The round that reads the prompt is left out: its token comes with the prompt, and its seconds are the prompt's.
+        Records do not name it; it is a text's first, without a draft and without seconds.
+        """
         reporting = [
             (n, record, record.rounds) for n, record in enumerate(self.run.records) if record.rounds is not None
         ]
@@ -145,6 +149,8 @@ class Summary:
             found[name] = np.repeat(np.array([getattr(record, name) for _, record, _ in reporting], object), lengths)
         found["seconds"] = found[SECONDS].sum(axis=1)
         found["scoring"] = found[SECONDS[1:]].sum(axis=1)
+        of_prompt = ~found.text.duplicated() & (found.drafted == 0) & (found.seconds == 0)
+        found = found[~of_prompt].reset_index(drop=True)
         found["drafting"] = found.drafted > 0
         found["stalls"] = found.seconds > STALL * found.groupby("entry").seconds.transform("median")
         return found.assign(rounds=1)
@@ -161,7 +167,8 @@ class Summary:
     def beside(self, other: str) -> pd.DataFrame:
         """The pairs of all entries with one."""
         if other not in self._pairs:
-            texts = self.texts[[*CELL, *MOMENT, "tokens", "decoded", "seconds_decode", "speed", "rounds", "forwards"]]
+            figures = "tokens", "decoded", "seconds_decode", "speed", "emitted", "rounds", "forwards"
+            texts = self.texts[[*CELL, *MOMENT, *figures]]
             texts = texts.reset_index(names="text")
             theirs = texts[texts.entry == other].drop(columns=CELL)
             both = texts.merge(theirs, on=MOMENT, suffixes=("", "_base"))

@@ -176,11 +176,12 @@ def fit(summary: Summary) -> Iterator[Block]:
 def _prompts(summary: Summary) -> pd.DataFrame:
     """Tokens per round and speed-up of each prompt that an entry wrote, its turns and repeats taken together."""
     pairs = summary.beside(summary.base)
-    pairs = pairs[pairs.entry != summary.base].assign(calls=pairs.rounds.fillna(pairs.forwards))
-    columns = ["tokens", "calls", "decoded", "seconds_decode", "decoded_base", "seconds_decode_base"]
+    pairs = pairs[pairs.entry != summary.base]
+    pairs = pairs.assign(calls=pairs.rounds.fillna(pairs.forwards), brought=pairs.emitted.fillna(pairs.tokens))
+    columns = ["brought", "calls", "decoded", "seconds_decode", "decoded_base", "seconds_decode_base"]
     found = pairs.groupby(["entry", "prompt"], sort=False)[columns].sum().query("calls > 0").reset_index()
     found["number"] = found.entry.map(summary.entries.index)
-    found["per_round"] = found.tokens / found.calls
+    found["per_round"] = found.brought / found.calls
     found["speed_up"] = found.decoded / found.seconds_decode / (found.decoded_base / found.seconds_decode_base)
     return found.sort_values("number", kind="stable")
 

@@ -82,7 +82,7 @@ def figures_of(summary: Summary, text: int) -> str:
     record, row = summary.run.records[text], summary.texts.loc[text]
     said = [counted(len(record.tokens), "token")]
     if row.rounds > 0:
-        said.append(f"{number(row.tokens / row.rounds)} per round")
+        said.append(f"{number(row.emitted / row.rounds)} per round")
     if record.speed:
         said.append(f"{rate(record.speed)} tokens/s")
     if record.entry != summary.base and text in (ratios := _ratios(summary)):
@@ -129,7 +129,7 @@ def typical(summary: Summary) -> list[int]:
     if texts.empty:
         return []
     usual = texts.entry.map({entry: figures.tokens_per_round for _, entry, figures in entries_of(summary)})
-    odd = np.log((texts.tokens / texts.rounds).clip(lower=0.1) / usual).abs().fillna(0.0)
+    odd = np.log((texts.emitted / texts.rounds).clip(lower=0.1) / usual).abs().fillna(0.0)
     prompts = texts.assign(odd=odd, long=texts.tokens >= SHORT).groupby(["prompt", "turn"], sort=False)
     ranked = prompts.agg({"looping": "any", "long": "any", "odd": "mean"})
     prompt, turn = ranked.sort_values([*ranked], ascending=[True, False, True], kind="stable").index[0]
