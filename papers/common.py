@@ -22,6 +22,7 @@ TICKS = 8
 """Up to so many whole numbers across are each named, where they lie apart."""
 LEVEL = 0.05
 """Ratios this near to 1 count as level, where a paper says that nothing changes."""
+CHANCE, UNBOUNDED = " (chance alone could show this)", " (without an interval)"
 COLORS = ("#888888", "#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#7f3c8d")
 """Told apart by people who see few colours, on light and dark; the first is plain decoding's."""
 
@@ -54,10 +55,14 @@ class Claim:
         if math.isnan(ratio.value):
             return cls(claim, paper, "", None)
         if way is Way.LEVEL:
-            return cls(claim, paper, ours, abs(ratio.value - 1) <= LEVEL, ratio=ratio)
-        chance = " (chance alone could show this)" if ratio.bounded else " (without an interval)"
-        agrees = ratio.value > 1 if way is Way.ABOVE else ratio.value < 1
-        return cls(claim, paper, ours, agrees, "" if ratio.excludes(1) else chance, ratio)
+            agrees = abs(ratio.value - 1) <= LEVEL
+            ends = abs(ratio.low - 1), abs(ratio.high - 1)
+            apart = ratio.excludes(1) and min(ends) > LEVEL
+            certain = max(ends) <= LEVEL if agrees else apart
+        else:
+            agrees = ratio.value > 1 if way is Way.ABOVE else ratio.value < 1
+            certain = ratio.excludes(1)
+        return cls(claim, paper, ours, agrees, "" if certain else CHANCE if ratio.bounded else UNBOUNDED, ratio)
 
     @property
     def sentence(self) -> str:

@@ -18,12 +18,12 @@ from papers.unispec.calibration import (
     Kept,
     Runs,
     best_size,
+    calibration_of,
     cubic,
     even,
     evolved_size,
     forward_seconds,
-    joined,
-    of_runs,
+    named,
     speed,
     spline,
     write_prompts,
@@ -96,7 +96,7 @@ def test_no_size_is_better_than_the_best_and_differential_evolution_finds_the_sa
     assert abs(evolved - best) <= 1, "up to rounding"
 
 
-def test_sizes_of_runs_lie_evenly_from_end_to_end() -> None:
+def test_sizes_calibration_of_lie_evenly_from_end_to_end() -> None:
     assert even(25, 125, 5) == [25, 50, 75, 100, 125], "a grid in steps of 25"
     assert even(1, 128) == [1, 15, 29, 43, 57, 72, 86, 100, 114, 128]
     assert even(1, 3, 10) == [1, 2, 3]
@@ -107,14 +107,14 @@ def test_a_calibration_is_read_from_a_run_of_each_size(tmp_path: Path) -> None:
     entries = {g: f"unispec@fixed:{g}" for g in (1, 8, 64)}
     how: dict[str, Any] = {"tasks": ("qa",), "languages": ("en",), "peers": (), "stall": False, "noise": 0.0}
     run = Summary(made_run(tmp_path / "run", methods=("plain", *entries.values()), slow={entries[64]: 9.0}, **how))
-    found = of_runs(run, entries)
+    found = calibration_of(run, entries)
     assert found.sizes == [1, 8, 64]
     assert 1 <= found.nodes < 64, "rounds of 64 nodes take nine times as long"
     assert found.seconds == [forward_seconds(run, entry) for entry in entries.values()]
     assert all(whole > forward for whole, forward in zip(found.whole, found.seconds, strict=True)), "drafting is apart"
     assert found.took == pytest.approx(sum(record.seconds for e in entries.values() for record in run.records(e)))
     with pytest.raises(ValueError, match="give longer texts"):
-        of_runs(run, {1: "plain", 2: "nobody"})
+        calibration_of(run, {1: "plain", 2: "nobody"})
 
 
 # --- prompts ---
@@ -193,6 +193,7 @@ def test_a_lab_calibrates_each_method_in_its_way_on_texts_of_the_race(tmp_path: 
     assert again.calibrate("c", "unispec", procedure="paper", sizes=[2, 4]) is not None
     assert again.calibrate("a", "unispec:paper", sizes=[2, 4]) is None
     assert "runs of other sizes" in again.missing["a"]
+    assert again.calibrate("b", "unispec", sizes=[2, 4]) == lab.calibrated["b"], "ours has sizes of its own"
     with pytest.raises(ValueError, match="was made with --calibration-runs 3, not 10"):
         lab_of(tmp_path, monkeypatch, "--max-new-tokens", "9", "--temperature", "0")
 
@@ -220,15 +221,15 @@ def test_calibrations_are_kept_with_their_options(tmp_path: Path) -> None:
     runs = Runs(nodes=4, sizes=[1, 8], tokens=[1.0, 2.0], seconds=[0.1, 0.2], whole=[0.2, 0.3], took=3.0)
     Kept.read(tmp_path, asked).add("unispec:paper", runs)
     assert Kept.read(tmp_path, asked).found == {"unispec:paper": runs}
-    assert joined([f"here={tmp_path}"], "unispec:paper") == {"here": ("pocket", runs)}
-    assert list(joined([str(tmp_path)], "unispec:paper")) == [tmp_path.name]
+    assert named([f"here={tmp_path}"], "unispec:paper") == {"here": ("pocket", runs)}
+    assert list(named([str(tmp_path)], "unispec:paper")) == [tmp_path.name]
     for given, told in (
         ([f"here={tmp_path / 'nowhere'}"], "has no calibration of unispec:paper; it has none"),
         (["=nowhere"], "needs a name of its own; write NAME=DIR"),
         ([f"here={tmp_path}"] * 2, "needs a name of its own"),
     ):
         with pytest.raises(ValueError, match=told):
-            joined(given, "unispec:paper")
+            named(given, "unispec:paper")
     (tmp_path / "old").mkdir()
     (tmp_path / "old" / "calibrated.json").write_text("{}")
     with pytest.raises(ValueError, match="was written by another version"):
@@ -274,8 +275,8 @@ def test_testbeds_and_models_of_several_runs_are_one_figure(tmp_path: Path) -> N
     assert {curve.name: curve.points for curve in best.curves} == {"a": [(0, 5), (1, 20)], "b": [(0, 10)]}
     draw(tmp_path / "sizes.svg", found.panels)
     assert all(name in (tmp_path / "sizes.svg").read_text() for name in ("<!-- S1 -->", "<!-- S2 -->"))
-    assert figure5_sizes.named("S1", "pocket") == ("S1", "pocket")
-    assert figure5_sizes.named("S1/b", "pocket") == ("S1", "b")
+    assert figure5_sizes.placed("S1", "pocket") == ("S1", "pocket")
+    assert figure5_sizes.placed("S1/b", "pocket") == ("S1", "b")
     alone = figure5_sizes.report({("S1", "a"): calibrated(5, 3.0)}, "unispec:paper")
     assert alone.claims == [], "one device differs from none"
 

@@ -35,7 +35,7 @@ from papers.unispec import (
     table17_rivals,
 )
 from papers.unispec import main as joined_runs
-from papers.unispec.calibration import Runs, of_runs
+from papers.unispec.calibration import Runs, calibration_of
 from papers.unispec.common import at, sized
 from papers.unispec.tables import RIVALS as PUBLISHED
 from papers.unispec.tables import beside, by, conditions, of_run, shared
@@ -112,7 +112,9 @@ SCRIPTS: dict[str, Callable[[Path, Slow], Report]] = {
     ),
     "figure2": one(
         sizes(1, 8, 32),
-        lambda run: figure2_curves.report({"here": of_runs(run, {g: at(METHOD, g) for g in (1, 8, 32)})}, METHOD, run),
+        lambda run: figure2_curves.report(
+            {"here": calibration_of(run, {g: at(METHOD, g) for g in (1, 8, 32)})}, METHOD, run
+        ),
     ),
 }
 
@@ -248,6 +250,38 @@ def test_chance_is_told(ratio: Estimate, ending: str) -> None:
     assert Claim.of("c", "p", "o", Way.ABOVE, ratio).sentence.endswith(ending)
 
 
+@pytest.mark.parametrize(
+    ("ratio", "ending"),
+    [
+        (Estimate(1.0), "as in the paper (without an interval)"),
+        (Estimate(1.0, 0.5, 2.0), ", as in the paper (chance alone could show this)"),
+        (Estimate(1.0, 0.97, 1.04), ", as in the paper"),
+        (Estimate(1.1, 1.02, 1.2), "not as in the paper (chance alone could show this)"),
+        (Estimate(1.2, 1.06, 1.3), "not as in the paper"),
+        (Estimate(0.8, 0.7, 0.9), "not as in the paper"),
+    ],
+)
+def test_a_level_needs_an_interval_near_one(ratio: Estimate, ending: str) -> None:
+    assert Claim.of("c", "p", "o", Way.LEVEL, ratio).sentence.endswith(ending)
+
+
+def test_faster_in_every_task_is_counted_by_task(tmp_path: Path) -> None:
+    rival = "recycling:paper"
+    how = QUICK | {"tasks": ("qa", "code"), "methods": ("plain", METHOD, rival), "slow": {rival: 3.0}}
+    run = Summary(made_run(tmp_path / "run", **how))
+    won = table1_specbench.everywhere(run, METHOD, rival)
+    assert won.ours.startswith("in 2 of 2 tasks, ")
+    assert won.sentence.endswith(", as in the paper")
+    slow = {place: 9.0 for place, one in enumerate(run.run.records) if (one.entry, one.task) == (METHOD, "qa")}
+    run.run.records[:] = [
+        replace(one, seconds_decode=slow.get(place, 1.0) * one.seconds_decode)
+        for place, one in enumerate(run.run.records)
+    ]
+    lost = table1_specbench.everywhere(Summary(run.run), METHOD, rival)
+    assert lost.ours.startswith("in 1 of 2 tasks, ")
+    assert lost.sentence.endswith("not as in the paper")
+
+
 # --- nodes and long prompts
 
 
@@ -321,6 +355,8 @@ def test_tables_have_every_task_and_their_mean(tmp_path: Path) -> None:
     head, ((name, chat, qa, mean, tokens),) = by("task", of_run(run))
     assert head == ("x plain, tokens/round", "mt_bench", "qa", "mean of tasks [95%]", "tokens/round")
     values = [[float(part) for part in cell.split()] for cell in (chat, qa)]
+    of_means = [one.speed_up_of_means for task in run.tasks if (one := run.figures(METHOD, task)) is not None]
+    assert [one.value for one in of_means if one] == pytest.approx([value for value, _ in values], abs=0.006)
     assert name == METHOD
     assert float(mean.split()[0]) == pytest.approx((values[0][0] + values[1][0]) / 2, abs=0.011)
     assert float(tokens) == pytest.approx((values[0][1] + values[1][1]) / 2, abs=0.011)
@@ -458,6 +494,11 @@ def test_runs_of_several_machines_and_models_are_one_table(tmp_path: Path) -> No
         "in 2 of 3 runs, not as in the paper",
         "in 1 of 1 runs, as in the paper",
     ]
+    assert next(one for one in found.notes if one.startswith("all runs have suite made, limit None"))
+    hot = [on(tmp_path / name, name, "llama", recipe={"temperature": t}) for name, t in (("d", 0.0), ("e", 0.7))]
+    said = joined_runs.report(joined_runs.joined([str(folder) for folder in hot])).notes
+    assert "runs differ in temperature: 0.0 of d llama float32, 0.7 of e llama float32" in said
+    assert "texts are sampled at temperature 0.7, the paper's are greedy" in said
     (panel,) = found.panels
     assert list(panel.names) == ["A100"]
     assert [curve.name for curve in panel.curves] == ["recycling:paper", METHOD, "auto"]

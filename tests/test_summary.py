@@ -154,9 +154,23 @@ def test_in_means_every_task_and_every_language_weighs_the_same(run: Run) -> Non
         assert value_of(getattr(summary.means("lookup", language="pl"), name)) == pytest.approx(
             sum(cells[task, "pl"] for task in ("mt_bench", "qa")) / 2
         )
+    tasks = [value_of(figures(summary, "lookup", task).speed_up_of_means) for task in ("mt_bench", "qa")]
+    assert value_of(found.speed_up_of_means) == pytest.approx(sum(tasks) / 2)
     assert value_of(found.speed_up) != pytest.approx(value_of(figures(summary, "lookup").speed_up), rel=1e-6)
     assert summary.means("plain").speed_up == Estimate(1, 1, 1)
     assert summary.means("transformers").tokens_per_round is not None
+
+
+def test_languages_weigh_the_same_where_pairs_lack_a_cell(run: Run) -> None:
+    """A task without speeds leaves its language with the other task, as heavy as before."""
+    run.records = [
+        replace(one, seconds_decode=0.0) if (one.task, one.language) == ("qa", "ja") else one for one in run.records
+    ]
+    summary = Summary(run)
+    cells = [place for place in summary.cells() if place != ("qa", "ja")]
+    of = {place: value_of(figures(summary, "lookup", *place).speed_up) for place in cells}
+    means = [np.mean([of[place] for place in cells if place[1] == name]) for name in summary.languages]
+    assert value_of(summary.means("lookup", "language").speed_up) == pytest.approx(np.mean(means))
 
 
 def value_of(found: Any) -> float:

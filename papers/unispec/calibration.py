@@ -113,7 +113,7 @@ def evolved_size(tokens: Fit, seconds: Fit, least: int, most: int) -> float:
     found = differential_evolution(
         lambda x: -float(curve(np.array([x[0]]))[0]),
         [(least, most)],
-        rng=np.random.RandomState(SEED),
+        seed=SEED,
         maxiter=ROUNDS,
         atol=TOLERANCE,
         tol=TOLERANCE,
@@ -126,7 +126,7 @@ def forward_seconds(run: Summary, entry: str) -> float:
     return float(run.rounds[run.rounds.entry == entry].scoring.mean())
 
 
-def of_runs(run: Summary, entries: Mapping[int, str]) -> Runs:
+def calibration_of(run: Summary, entries: Mapping[int, str]) -> Runs:
     """A calibration from runs of a method, whose entries are named by their draft sizes."""
     sizes = sorted(entries)
     tokens, seconds, whole = list[float](), list[float](), list[float]()
@@ -208,12 +208,12 @@ class Kept:
         found = {label: (Runs if "whole" in one else Calibration)(**one) for label, one in kept["found"].items()}
         return cls(file, asked, found)
 
-    def of(self, method: str) -> Calibration:
-        """That of a method."""
-        if method not in self.found:
+    def of(self, *labels: str) -> Calibration:
+        """The first that is there."""
+        if (label := next((one for one in labels if one in self.found), None)) is None:
             known = ", ".join(self.found) or "none"
-            raise ValueError(f"{self.file} has no calibration of {method}; it has {known}")
-        return self.found[method]
+            raise ValueError(f"{self.file} has no calibration of {labels[-1]}; it has {known}")
+        return self.found[label]
 
     def add(self, label: str, found: Calibration) -> None:
         self.found[label] = found
@@ -221,13 +221,13 @@ class Kept:
         common.write(self.file, f"{json.dumps(kept, indent=1, default=str)}\n")
 
 
-def joined(places: Sequence[str], method: str) -> dict[str, tuple[str, Calibration]]:
-    """Calibrations of a method from several folders, ``NAME=DIR`` or ``DIR``: name -> model and calibration."""
+def named(places: Sequence[str], *labels: str) -> dict[str, tuple[str, Calibration]]:
+    """Of each folder, ``NAME=DIR`` or ``DIR``, the first of these calibrations: name -> model and calibration."""
     found = dict[str, tuple[str, Calibration]]()
     for place in places:
         name, _, folder = place.rpartition("=") if not Path(place).exists() else (Path(place).name, "", place)
         if not name or name in found:
             raise ValueError(f"{place!r} needs a name of its own; write NAME=DIR")
         kept = Kept.read(Path(folder))
-        found[name] = str(kept.asked.get("model", "")), kept.of(method)
+        found[name] = str(kept.asked.get("model", "")), kept.of(*labels)
     return found

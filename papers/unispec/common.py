@@ -21,7 +21,7 @@ import paceline
 from paceline.bench import Calibration, Estimate, Figures, Summary, calibrate_method, difference, race_methods
 from papers import common
 from papers.common import Claim, Curve, Way
-from papers.unispec.calibration import MOST, RUNS, Kept, Runs, even, of_runs, write_prompts
+from papers.unispec.calibration import MOST, RUNS, Kept, Runs, calibration_of, even, write_prompts
 
 MODEL, DTYPE, METHOD = "pocket+ballast:500M", "bfloat16", "unispec:paper"
 SUITE, LANGUAGES = "continuation", "en,pl"
@@ -134,16 +134,31 @@ class Lab:
                 usual = {name: getattr(self.options, name) for name in ("seed", "max_new_tokens")}
                 usual |= {"suite": suite, "temperature": self.temperature, "progress": common.progress}
                 if by_runs:
-                    entries = {g: at(method, g) for g in sizes or even(1, MOST, self.options.calibration_runs)}
                     place = self.out / f"calibration {label}".replace(" ", "-").replace(":", "-").replace("/", "-")
-                    found: Calibration = of_runs(race_methods(model, [*entries.values()], out=place, **usual), entries)
+                    found = self._by_runs(model, method, sizes, place, usual)
                 else:
                     seconds = seconds or self.options.calibration_seconds
                     found = calibrate_method(model, method, seconds=seconds, prompts=count, **usual)
                 self.keep(label, found)
-            elif sizes is not None and self.calibrated[label].sizes != sorted(sizes):
+            elif by_runs and sizes is not None and self.calibrated[label].sizes != sorted(sizes):
                 raise ValueError(f"{self.out} has runs of other sizes; give another --out")
         return None if label in self.missing else self.calibrated.get(label)
+
+    def _by_runs(
+        self,
+        model: paceline.LanguageModel,
+        method: str,
+        sizes: Sequence[int] | None,
+        place: Path,
+        usual: Mapping[str, Any],
+    ) -> Calibration:
+        """The paper's procedure: a race of the sizes."""
+        entries = {g: at(method, g) for g in sizes or even(1, MOST, self.options.calibration_runs)}
+        return calibration_of(race_methods(model, [*entries.values()], out=place, **usual), entries)
+
+    def prompts_of(self, count: int) -> int:
+        """How many prompts there are where so many were wanted to calibrate on."""
+        return self._counts.get(count, count)
 
     def keep(self, label: str, found: Calibration) -> None:
         self._kept.add(label, found)
@@ -244,9 +259,9 @@ def sized(method: str, calibrated: Calibration | None) -> str:
 
 
 def speed_up(run: Summary, entry: str, task: str | None = None) -> Estimate:
-    """Over plain decoding, in a task, or the mean over tasks."""
-    figures = run.means(entry) if task is None else run.figures(entry, task)
-    return (figures.speed_up if figures is not None else None) or Estimate(float("nan"))
+    """All tokens over all seconds, over plain decoding's: in a task, or the mean over tasks."""
+    found = run.means(entry) if task is None else run.figures(entry, task)
+    return (found.speed_up_of_means if found is not None else None) or Estimate(float("nan"))
 
 
 def tokens_per_round(run: Summary, entry: str) -> float:
@@ -254,9 +269,9 @@ def tokens_per_round(run: Summary, entry: str) -> float:
     return run.means(entry).tokens_per_round or 0.0
 
 
-def ratio(run: Summary, entry: str, other: str) -> Estimate:
-    """The speed of an entry over another's, pair by pair."""
-    pairs = run.pairs(entry, other)
+def ratio(run: Summary, entry: str, other: str, task: str | None = None) -> Estimate:
+    """The speed of an entry over another's, pair by pair, in a task or in all."""
+    pairs = run.pairs(entry, other, task)
     return difference(pairs.ratio, pairs.unit).ratio if len(pairs) else Estimate(float("nan"))
 
 
@@ -275,11 +290,25 @@ def over(one: Estimate, other: Estimate) -> Estimate:
     return Estimate(one.value / other.value, one.low / other.high, one.high / other.low)
 
 
+def number(found: float | None) -> str:
+    return "" if found is None else f"{found:.2f}"
+
+
 def told(found: Estimate) -> str:
     """A speed-up with its interval."""
     if found.value != found.value:
         return ""
     return f"{found.value:.2f}" + (f" [{found.low:.2f}, {found.high:.2f}]" if found.bounded else "")
+
+
+def pairwise(found: Estimate) -> str:
+    """The ratio of pairs, which decides a claim, beside the means."""
+    return f", {told(found)} text by text"
+
+
+def between(one: Estimate, other: Estimate) -> str:
+    """Two estimates, with the ratio that decides a claim."""
+    return f"{told(one)} against {told(other)}, a ratio of {told(over(one, other))}"
 
 
 def against(run: Summary, entry: str, other: str) -> str:
@@ -297,7 +326,8 @@ def faster(run: Summary, entry: str, other: str, claim: str, paper: str, way: Wa
     """A claim on the speeds of two entries."""
     if why := undecided(entry, other):
         return Claim(claim, paper, f"{against(run, entry, other)}{more}: {why}", None)
-    return Claim.of(claim, paper, against(run, entry, other) + more, way, ratio(run, entry, other))
+    found = ratio(run, entry, other)
+    return Claim.of(claim, paper, f"{against(run, entry, other)}{more}{pairwise(found)}", way, found)
 
 
 def brings(run: Summary, entry: str, other: str, claim: str, paper: str, way: Way) -> Claim:
@@ -305,7 +335,8 @@ def brings(run: Summary, entry: str, other: str, claim: str, paper: str, way: Wa
     ours = f"{tokens_per_round(run, entry):.2f} against {tokens_per_round(run, other):.2f} tokens"
     if why := undecided(entry, other):
         return Claim(claim, paper, f"{ours}: {why}", None)
-    return Claim.of(claim, paper, ours, way, rounds_ratio(run, entry, other))
+    found = rounds_ratio(run, entry, other)
+    return Claim.of(claim, paper, f"{ours}{pairwise(found)}", way, found)
 
 
 def fastest(run: Summary, entries: Iterable[str]) -> str:
@@ -323,7 +354,7 @@ def row(run: Summary, entry: str, name: str | None = None, task: str | None = No
     if figures is None:
         return (name or entry,)
     rate = "" if figures.tokens_per_second is None else f"{figures.tokens_per_second:.1f}"
-    per_round = f"{figures.tokens_per_round or 0:.2f}"
+    per_round = number(figures.tokens_per_round)
     return name or entry, told(speed_up(run, entry, task)), per_round, rate, verdicts(figures)
 
 
@@ -334,11 +365,6 @@ def verdicts(figures: Figures) -> str:
 def rows(run: Summary, names: Mapping[str, str] | None = None) -> list[tuple[str, ...]]:
     """The figures of all entries, some of which have names of the script's own."""
     return [row(run, entry, (names or {}).get(entry)) for entry in run.entries]
-
-
-def rows_of(runs: Mapping[str, Summary]) -> list[tuple[str, ...]]:
-    """The figures of all that drafts, in every run."""
-    return [row(run, entry, f"{name}  {entry}") for name, run in runs.items() for entry in run.entries[1:]]
 
 
 def size_notes(found: Calibration | None) -> list[str]:

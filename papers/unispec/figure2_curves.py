@@ -13,8 +13,9 @@ from collections.abc import Callable, Mapping, Sequence
 
 from paceline.bench import Calibration, Estimate, Summary, difference
 from papers.common import Claim, Curve, Panel, Report, Way, script
-from papers.unispec.calibration import Runs, joined, of_runs
-from papers.unispec.common import Lab, at, parser, rounds_ratio, speed_up, told
+from papers.unispec.calibration import Runs, calibration_of, named
+from papers.unispec.common import Lab, at, number, parser, rounds_ratio, speed_up, tokens_per_round, told
+from papers.unispec.tables import conditions
 
 SIZES = 1, 2, 4, 8, 16, 32, 64
 HERE = "this device"
@@ -71,12 +72,11 @@ def apart(devices: Mapping[str, Calibration]) -> list[Claim]:
     ]
 
 
-def report(devices: Mapping[str, Calibration], method: str, run: Summary | None = None) -> Report:
+def report(devices: Mapping[str, Runs], method: str, run: Summary | None = None, notes: Sequence[str] = ()) -> Report:
     """``run`` is that of the one device where it was measured just now."""
-    rows = [] if run is None else [(run.base, "1.00", "", "", told(speed_up(run, run.base)))]
+    rows = [] if run is None else [(run.base, number(tokens_per_round(run, run.base)), "", "", "1.00")]
     for name, found in devices.items():
-        whole = found.whole if isinstance(found, Runs) else [float("nan")] * len(found.sizes)
-        for size, tokens, took, all_in_all in zip(found.sizes, found.tokens, found.seconds, whole, strict=True):
+        for size, tokens, took, all_in_all in zip(found.sizes, found.tokens, found.seconds, found.whole, strict=True):
             speed = "" if run is None else told(speed_up(run, at(method, size)))
             cells = f"{tokens:.2f}", f"{1000 * took:.1f} ms", f"{1000 * all_in_all:.1f} ms", speed
             rows.append((f"{name}, g = {size}" if len(devices) > 1 else f"g = {size}", *cells))
@@ -91,7 +91,18 @@ def report(devices: Mapping[str, Calibration], method: str, run: Summary | None 
     ]
     head = ("", "tokens/round", "forward", "whole round", "x plain [95%]")
     title = f"UniSpec, Figure 2: tokens and forward time by draft size, {method}"
-    return Report(title, [(head, rows)], [*claims, *apart(devices)], panels=panels)
+    return Report(title, [(head, rows)], [*claims, *apart(devices)], notes, panels)
+
+
+def raced(method: str) -> str:
+    """The label of what this script keeps: a race, which calibrates nothing that races on the same prompts."""
+    return f"{method} in a race"
+
+
+def by_runs(name: str, found: Calibration) -> Runs:
+    if not isinstance(found, Runs):
+        raise ValueError(f"{name} was not calibrated by runs, so its forward seconds are not known")
+    return found
 
 
 def line(name: str, found: Calibration, heights: Sequence[float], number: int) -> Curve:
@@ -104,15 +115,15 @@ def main() -> None:
     options.add_argument("--runs", nargs="+", metavar="[NAME=]DIR", help="measure nothing, and join what was kept")
     given = options.parse_args()
     if given.runs:
-        kept = joined(given.runs, given.method)
-        report({name: one for name, (_, one) in kept.items()}, given.method).show(given)
+        kept = named(given.runs, raced(given.method), given.method)
+        report({name: by_runs(name, one) for name, (_, one) in kept.items()}, given.method).show(given)
         return
     lab = Lab(given)
     entries = {size: at(lab.method, size) for size in sorted(set(given.sizes))}
     run = lab.races({"run": {"methods": [*entries.values()]}})["run"]
-    found = of_runs(run, entries)
-    lab.keep(lab.method, found)
-    lab.show(report({HERE: found}, lab.method, run))
+    found = calibration_of(run, entries)
+    lab.keep(raced(lab.method), found)
+    lab.show(report({HERE: found}, lab.method, run, conditions(lab)))
 
 
 if __name__ == "__main__":

@@ -4,7 +4,7 @@
 
 A node's score is what its method ranks it by: as published the probability of its own candidate, else the product of
 those on the way to it; with the shared noise these are no probabilities. Beside the paper's figure stands what planners
-expected of rounds and what came.
+expected of rounds and what came. Drafts are as large as their methods make them, unless `--nodes` says otherwise.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import numpy as np
 from paceline import DraftTree
 from paceline.bench import Estimate, Summary
 from papers.common import Claim, Curve, Panel, Report, Way, script, write
-from papers.unispec.common import Lab, parser
+from papers.unispec.common import Lab, parser, size_notes, sized
 from papers.unispec.tables import AUTO, OWN, conditions, published, shared
 
 BINS = 10
@@ -111,12 +111,17 @@ def main() -> None:
     def watch(entry: str, tree: DraftTree, tokens: Sequence[int]) -> None:
         note(nodes.setdefault(entry, ([], [])), tree, tokens, own=published(entry.partition("@")[0]))
 
-    noisy = [shared(lab.method)] if lab.temperature and published(lab.method) else []
-    runs = lab.races({"run": {"methods": [lab.method, *noisy, OWN, AUTO], "watch": watch}})
+    size = lab.size() if lab.options.nodes else None
+    noisy = [sized(shared(lab.method), size)] if lab.temperature and published(lab.method) else []
+    runs = lab.races({"run": {"methods": [sized(lab.method, size), *noisy, sized(OWN, size), AUTO], "watch": watch}})
     if kept.exists():
         nodes = json.loads(kept.read_text(encoding="utf8"))
     write(kept, json.dumps({entry: its for entry, its in nodes.items() if its[0]}))
-    lab.show(report(runs["run"], {entry: its for entry, its in nodes.items() if its[0]}, conditions(lab)))
+    lab.show(
+        report(
+            runs["run"], {entry: its for entry, its in nodes.items() if its[0]}, [*size_notes(size), *conditions(lab)]
+        )
+    )
 
 
 if __name__ == "__main__":

@@ -9,14 +9,14 @@ paper's method is calibrated by the paper's procedure, `unispec` by Paceline's.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
 from paceline.bench import Calibration, Estimate
 from papers.common import Claim, Curve, Panel, Report, Way, script
 from papers.unispec.common import Lab, parser
-from papers.unispec.tables import OWN
+from papers.unispec.tables import OWN, conditions
 
 COUNTS = 1, 2, 3, 5, 8
 HEAD = ("", "g*", "tokens/round at g*", "seconds at g*", "expected tokens/s", "took")
@@ -72,7 +72,7 @@ def counted(prompts: int) -> str:
     return f"{prompts} prompt{'s'[: prompts > 1]}"
 
 
-def report(methods: Mapping[str, Mapping[int, Calibration]]) -> Report:
+def report(methods: Mapping[str, Mapping[int, Calibration]], notes: Sequence[str] = ()) -> Report:
     """By the method and the number of prompts."""
     claims = [claim for method, every in methods.items() if len(every) > 1 for claim in claims_of(method, every)]
     pictures = (
@@ -94,7 +94,7 @@ def report(methods: Mapping[str, Mapping[int, Calibration]]) -> Report:
         for title, up, of in pictures
     ]
     rows = [row(f"{method}, {counted(n)}", one) for method, every in methods.items() for n, one in every.items()]
-    return Report("UniSpec, Figure 6: calibration by samples", [(HEAD, rows)], claims, [SECONDS], panels)
+    return Report("UniSpec, Figure 6: calibration by samples", [(HEAD, rows)], claims, [SECONDS, *notes], panels)
 
 
 def main() -> None:
@@ -105,7 +105,10 @@ def main() -> None:
         for n in COUNTS
     }
     found = lab.needed(made)
-    lab.show(report({method: {n: one for (m, n), one in found.items() if m == method} for method, _ in found}))
+    by_method = {
+        method: {lab.prompts_of(n): one for (m, n), one in found.items() if m == method} for method, _ in found
+    }
+    lab.show(report(by_method, conditions(lab)))
 
 
 if __name__ == "__main__":

@@ -17,12 +17,14 @@ from typing import Any
 from paceline.bench import Summary, read_run
 from papers import common
 from papers.common import Claim, Curve, Panel, Report, script
-from papers.unispec.tables import Row, Table, by, published, remarks
+from papers.unispec.tables import Row, Table, by, published, remarks, sampled
 
 RUN, DESCRIPTION = "run", "run.json"
 Runs = Mapping[tuple[str, str], Sequence[Summary]]
 """By testbed and model: of one language, of several, or both."""
-BYTES = 1e9
+BYTES = 2**30
+RECIPE = "suite", "limit", "max_new_tokens", "temperature", "rule"
+"""What of a recipe speed-ups depend on."""
 
 
 def joined(places: Sequence[str]) -> dict[tuple[str, str], list[Summary]]:
@@ -78,7 +80,7 @@ def testbeds(runs: Runs) -> Table:
     first = dict[str, Summary]()
     for (bed, _), found in runs.items():
         first.setdefault(bed, found[0])
-    head = ("testbed", "GPU", "VRAM", "CPU", "RAM", "CUDA", "driver", "OS", "software")
+    head = ("testbed", "GPU", "VRAM", "CPU", "RAM", "CUDA of torch", "driver", "OS", "software")
     return head, [testbed(bed, run) for bed, run in first.items()]
 
 
@@ -102,7 +104,7 @@ def firsts(found: Sequence[Row], over: str) -> Claim | None:
     """In how many runs the paper's method was the fastest of the published ones."""
     speeds = dict[int, dict[str, float]]()
     for _, run, entry in found:
-        mean = run.means(entry, over).speed_up
+        mean = run.means(entry, over).speed_up_of_means
         if mean is not None and published(unsized(entry)) and "noise=" not in entry:
             speeds.setdefault(id(run), {})[unsized(entry)] = mean.value
     held = [of for of in speeds.values() if "unispec:paper" in of and len(of) > 1]
@@ -121,10 +123,27 @@ def figure4(runs: Runs) -> Iterator[Panel]:
         points = dict[str, list[tuple[float, float]]]()
         for (bed, of), run in several.items():
             for entry in run.entries[1:] if of == model else ():
-                if (mean := run.means(entry, "language").speed_up) is not None:
+                if (mean := run.means(entry, "language").speed_up_of_means) is not None:
                     points.setdefault(unsized(entry), []).append((float(beds.index(bed)), mean.value))
         lines = [Curve(name, found, number) for number, (name, found) in enumerate(points.items(), start=1)]
         yield Panel(f"{model}: mean of languages", "testbed", "x plain", lines, level=1.0, names=beds)
+
+
+def recipes(runs: Runs) -> Iterator[str]:
+    """How the texts were written, and where that differs from run to run."""
+    every = [(" ".join(place), run.run.about.recipe) for place, found in runs.items() for run in found]
+    shared = list[str]()
+    for name in RECIPE:
+        values = [(place, str(recipe.get(name))) for place, recipe in every]
+        if len({value for _, value in values}) > 1:
+            yield f"runs differ in {name}: {', '.join(f'{value} of {place}' for place, value in values)}"
+        else:
+            shared.append(f"{name} {values[0][1]}")
+    yield f"all runs have {', '.join(shared)}"
+    for found in runs.values():
+        for run in found:
+            model = str(run.run.about.model.get("model") or "")
+            yield from sampled(float(run.run.about.recipe.get("temperature") or 0.0), model)
 
 
 def report(runs: Runs) -> Report:
@@ -135,7 +154,7 @@ def report(runs: Runs) -> Report:
     if many := rows(runs, several=True):
         tables.append(by("language", many))
         claims.append(firsts(many, "language"))
-    warned = list(remarks(run for found in runs.values() for run in found))
+    warned = [*dict.fromkeys(recipes(runs)), *remarks(run for found in runs.values() for run in found)]
     title = "UniSpec, Tables 1, 4 and 5 and Figure 4: several machines and models"
     return Report(title, tables, [one for one in claims if one is not None], warned, list(figure4(runs)))
 

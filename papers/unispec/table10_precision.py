@@ -12,9 +12,9 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from paceline.bench import Estimate, Summary
+from paceline.bench import Summary
 from papers.common import Claim, Report, Way, script
-from papers.unispec.common import Lab, over, parser, size_notes, sized, speed_up, told
+from papers.unispec.common import Lab, between, number, over, parser, size_notes, sized, speed_up, told
 from papers.unispec.rouge import NAMES, scores
 from papers.unispec.tables import beside, conditions
 
@@ -44,7 +44,7 @@ def rouge(run: Summary, entry: str, task: str) -> list[float]:
 def row(name: str, run: Summary, entry: str, task: str) -> tuple[str, ...]:
     figures, (equal, texts, agree) = run.figures(entry, task), same(run, entry, task)
     cells = [f"{one:.2f}" for one in rouge(run, entry, task)] or [""] * len(NAMES)
-    per_round = "" if figures is None else f"{figures.tokens_per_round or 0:.2f}"
+    per_round = "" if figures is None else number(figures.tokens_per_round)
     speed = told(speed_up(run, entry, task))
     return f"{name}  {TASKS.get(task, task)}  {entry}", *cells, speed, per_round, f"{equal} of {texts}", f"{agree:.1%}"
 
@@ -57,13 +57,13 @@ def report(runs: Mapping[str, Summary], entry: str, notes: Sequence[str] = ()) -
         equal, texts = (sum(column) for column in zip(*counts, strict=True))
         claim, paper = "in float32 texts are plain decoding's own", "the scores of its texts are the same"
         ours = f"{equal} of {texts} texts are the same"
-        claims.append(Claim.of(claim, paper, ours, Way.LEVEL, Estimate(float(equal == texts))))
+        claims.append(Claim(claim, paper, ours, equal == texts))
     first, *others = runs
     for other in others:
         one, two = speed_up(runs[other], entry), speed_up(runs[first], entry)
         claim = f"the speed-up of {other} is about that of {first}"
-        ours = f"{told(one)} and {told(two)}"
-        claims.append(Claim.of(claim, "2.12x in float16 and 2.09x in float32", ours, Way.LEVEL, over(one, two)))
+        paper = "2.12x in float16 and 2.09x in float32" if {first, other} == {"float32", "float16"} else ""
+        claims.append(Claim.of(claim, paper, between(one, two), Way.LEVEL, over(one, two)))
     head = ("", *NAMES, "x plain [95%]", "tokens/round", "same texts", "tokens before they part")
     return Report("UniSpec, Table 10: precision", [(head, rows)], claims, notes)
 

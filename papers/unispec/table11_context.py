@@ -15,7 +15,7 @@ from pathlib import Path
 
 from paceline.bench import Prompt, Sources, Summary, Vocabulary, as_lines, languages_of, open_suite, passages
 from papers.common import Claim, Panel, Report, Way, script, write
-from papers.unispec.common import Lab, curves, over, parser, size_notes, sized, speed_up, told
+from papers.unispec.common import Lab, between, curves, over, parser, size_notes, sized, speed_up
 from papers.unispec.tables import beside, by, conditions, of_runs, remarks
 
 LENGTHS = 1024, 2048, 4096, 8192, 16384, 32768
@@ -73,8 +73,8 @@ def report(runs: Mapping[str, Summary], limit: int | None, notes: Sequence[str] 
     entry, claims = first.entries[1], list[Claim]()
     if len(runs) > 1:
         one, two = speed_up(last, entry), speed_up(first, entry)
-        claim, ours = f"the speed-up at {long} tokens is that at {short}", f"{told(one)} and {told(two)}"
-        claims.append(Claim.of(claim, "1.93x at 32768 and 1.86x at 1024 tokens", ours, Way.LEVEL, over(one, two)))
+        claim, paper = f"the speed-up at {long} tokens is that at {short}", "1.93x at 32768 and 1.86x at 1024 tokens"
+        claims.append(Claim.of(claim, paper, between(one, two), Way.LEVEL, over(one, two)))
     if limit and limit < LENGTHS[-1]:
         left = ", ".join(str(length) for length in LENGTHS if length > limit)
         notes = [*notes, f"the model's context ends at {limit} tokens; {left} are left out"]
@@ -96,8 +96,7 @@ def main() -> None:
     text, stages = running_text(given.data, given.langs or ["en"]), {}
     for length in lengths_within(limit):
         file = lab.out / f"prompts-{length}.jsonl"
-        if not file.exists():
-            write(file, as_lines(prompts(asked, lm.vocabulary, text, length, given.max_new_tokens)))
+        write(file, as_lines(prompts(asked, lm.vocabulary, text, length, given.max_new_tokens)))
         whole = {"suite": f"prompts:{file}", "limit": None, "langs": None, "tasks": None}
         stages[str(length)] = {"methods": methods, **whole}
     lab.show(report(lab.races(stages), limit, [*size_notes(lab.size()), *conditions(lab)]))

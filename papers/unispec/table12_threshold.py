@@ -23,7 +23,7 @@ from papers.unispec.common import (
     told,
     with_options,
 )
-from papers.unispec.tables import by, conditions, of_run, published, remarks, shared
+from papers.unispec.tables import beside, by, conditions, of_run, published, remarks, shared
 
 THRESHOLDS = "0", "0.01", "0.025", "0.05", "0.1", "0.2"
 SHARED = ", shared noise"
@@ -65,7 +65,7 @@ def main() -> None:
     options.set_defaults(suite="spec-bench")
     lab = Lab(options.parse_args())
     specs = entries(lab.method, lab.size(), published(lab.method) and lab.temperature > 0)
-    runs = lab.races({"run": {"methods": specs.values()}})
+    runs = lab.races({"run": {"methods": [*specs.values(), *beside(lab, 0.0)]}})
     lab.show(report(runs["run"], specs, [*size_notes(lab.size()), *conditions(lab)]))
 
 

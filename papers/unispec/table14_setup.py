@@ -77,7 +77,8 @@ def drawn(x: Floats, y: Floats) -> list[tuple[float, float]]:
 def main() -> None:
     lab = Lab(parser(__doc__).parse_args())
     found = lab.needed({lab.method: lab.calibrate(lab.method, procedure="paper")})[lab.method]
-    assert isinstance(found, Runs), "made by runs"
+    if not isinstance(found, Runs):
+        raise ValueError(f"{lab.out} has a calibration of {lab.method} by another procedure; give another --out")
     lab.show(report(found, lab.method, conditions(lab)))
 
 

@@ -7,11 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from paceline.bench import Estimate, Summary
-from papers.common import Claim, Report, Way, script
+from paceline.bench import Summary
+from papers.common import UNBOUNDED, Claim, Report, Way, script
 from papers.unispec.calibration import forward_seconds
 from papers.unispec.common import Lab, at, faster, parser, size_notes
 from papers.unispec.tables import OWN, conditions
+
+SOMEWHAT = 0.8
+"""The least share of the expected tokens per second that counts as somewhat less; the paper's are 0.87 and 0.88."""
 
 
 def sizes_beside(best: int) -> list[int]:
@@ -36,7 +39,8 @@ def report(run: Summary, best: Mapping[str, int], notes: Sequence[str] = ()) -> 
         mean = sum(shares) / len(shares) if shares else float("nan")
         claim = f"somewhat less is written than tokens a round over its forward promise, {method}"
         paper = "90.53 of 104.65 and 87.68 of 99.66 tokens/s"
-        claims.append(Claim.of(claim, paper, f"{mean:.0%} of it", Way.BELOW, Estimate(mean)))
+        agrees = None if mean != mean else SOMEWHAT <= mean < 1
+        claims.append(Claim(claim, paper, "" if agrees is None else f"{mean:.0%} of it", agrees, UNBOUNDED))
         claim, paper = f"the calibrated size is faster than two thirds of it, {method}", "90.53 against 87.68 tokens/s"
         claims.append(faster(run, at(method, max(1, g)), at(method, sizes[0]), claim, paper, Way.ABOVE))
     head = ("", "tokens/round", "forward", "expected tokens/s", "real tokens/s")

@@ -3,8 +3,8 @@
     python -m papers.unispec.table8_batch
     python -m papers.unispec.table8_batch --batches 1 2 4 8 16 --methods assistant@fixed:4 --draft-model pocket-draft
 
-Decoding time is the same at all sizes: while every text of the batch has its first token, prompts apart. Each size
-takes as many prompts as fill its batches.
+Decoding time is defined alike at all sizes: while every text of the batch has its first token, prompts apart. All sizes
+take the same prompts, as many as fill the largest batches.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from functools import partial
 
 from paceline.bench import Summary
 from papers.common import Claim, Panel, Report, Way, script
-from papers.unispec.common import HEAD, Lab, curves, over, parser, row, size_notes, sized, speed_up, told
+from papers.unispec.common import HEAD, Lab, between, curves, over, parser, row, size_notes, sized, speed_up
 from papers.unispec.tables import beside, conditions, remarks
 
 BATCHES = 1, 2, 3, 4, 5
@@ -23,7 +23,7 @@ PAPER = 2.10, 2.07, 2.03, 1.90, 1.73
 
 
 def filling(limit: int, batch: int) -> int:
-    """So many prompts, or a few more, that no batch is smaller than the others."""
+    """So many prompts, or a few more, that no batch of this size is smaller than the others."""
     return batch * math.ceil(limit / batch)
 
 
@@ -33,8 +33,8 @@ def report(runs: Mapping[str, Summary], notes: Sequence[str] = ()) -> Report:
     entry = first.entries[1]
     one, two = speed_up(first, entry), speed_up(last, entry)
     claim = "the speed-up falls from single texts to the largest batch"
-    paper = f"from {PAPER[0]:.2f}x to {PAPER[-1]:.2f}x"
-    claims = [Claim.of(claim, paper, f"from {told(one)} to {told(two)}", Way.BELOW, over(two, one))]
+    paper = f"{PAPER[-1]:.2f}x against {PAPER[0]:.2f}x"
+    claims = [Claim.of(claim, paper, between(two, one), Way.BELOW, over(two, one))]
     lines = curves(first.entries, [(float(name.split()[1]), partial(speed_up, run)) for name, run in runs.items()])
     rows = [row(run, entry, f"{name}  {entry}") for name, run in runs.items() for entry in run.entries]
     panels = [Panel("Speed-up by batch size", "texts at a time", "x plain", lines)]
@@ -49,8 +49,8 @@ def main() -> None:
     options.set_defaults(suite="spec-bench", tasks=["mt_bench"])
     lab = Lab(given := options.parse_args())
     methods = [sized(lab.method, lab.size()), *beside(lab), *given.methods]
-    how = {"methods": methods, "draft_model": given.draft_model}
-    runs = lab.races({f"batch {n}": {**how, "batch": n, "limit": filling(given.limit, n)} for n in given.batches})
+    how = {"methods": methods, "draft_model": given.draft_model, "limit": filling(given.limit, max(given.batches))}
+    runs = lab.races({f"batch {n}": {**how, "batch": n} for n in given.batches})
     lab.show(report(runs, [*size_notes(lab.size()), *conditions(lab)]))
 
 

@@ -1,7 +1,8 @@
 """Tables as the paper has them: speed-up and tokens per round in every task or language, and their means over all.
 
 Every table has the paper's method as it was published (`unispec:paper`). Beside it stand the same method with the
-shared noise, where texts are sampled, so that what the noise adds is seen; our `unispec`; and `auto`.
+shared noise, where texts are sampled, so that what the noise adds is seen; our `unispec`; and `auto`. Tables 14 and 15 and Figures 2, 5 and 6 compare
+draft sizes: they have no `auto`, and of `unispec` only Table 15 and Figure 6 have a row.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Literal
 
 from paceline.bench import Figures, Summary
-from papers.unispec.common import BUNDLED, Lab, procedure_of, sized, told, with_options
+from papers.unispec.common import BUNDLED, Lab, number, procedure_of, sized, told, with_options
 
 RIVALS = "lookup:paper", "lookahead:paper", "spectra:paper", "recycling:paper"
 """The other methods of the paper's tables, as their authors have them: prompt lookup, Lookahead, SPECTRA, TokenRec."""
@@ -38,14 +39,15 @@ def by(over: Over, rows: Iterable[Row]) -> Table:
 
 def cell(run: Summary, entry: str, over: Over, place: str) -> str:
     found = run.means(entry, language=place) if over == "language" else run.figures(entry, place)
-    if found is None or found.speed_up is None:
+    if found is None or found.speed_up_of_means is None:
         return ""
-    return f"{found.speed_up.value:.2f} {found.tokens_per_round or 0:.2f}"
+    return f"{found.speed_up_of_means.value:.2f} {number(found.tokens_per_round)}".strip()
 
 
 def means(run: Summary, entry: str, over: Over) -> tuple[str, str]:
     found = run.means(entry, over)
-    return "" if found.speed_up is None else told(found.speed_up), f"{found.tokens_per_round or 0:.2f}"
+    speed = "" if found.speed_up_of_means is None else told(found.speed_up_of_means)
+    return speed, number(found.tokens_per_round)
 
 
 def of_run(run: Summary, names: Mapping[str, str] | None = None) -> list[Row]:
@@ -58,7 +60,7 @@ def of_runs(runs: Mapping[str, Summary]) -> list[Row]:
     return [(f"{name}  {entry}", run, entry) for name, run in runs.items() for entry in run.entries[1:]]
 
 
-# --- who takes part
+# --- which methods
 
 
 def published(method: str) -> bool:
@@ -73,8 +75,8 @@ def shared(method: str) -> str:
 
 def beside(lab: Lab, temperature: float | None = None) -> list[str]:
     """What stands beside the method that is looked at, at the calibrated sizes."""
-    sampled = (lab.temperature if temperature is None else temperature) > 0
-    found = [sized(shared(lab.method), lab.size())] if sampled and published(lab.method) else []
+    warm = (lab.temperature if temperature is None else temperature) > 0
+    found = [sized(shared(lab.method), lab.size())] if warm and published(lab.method) else []
     own = [sized(OWN, lab.size(OWN))] if lab.method != OWN else []
     return [*found, *own, AUTO]
 
@@ -84,12 +86,17 @@ def beside(lab: Lab, temperature: float | None = None) -> list[str]:
 
 def conditions(lab: Lab) -> list[str]:
     """How texts are written, where that is not as in the paper."""
-    if not lab.temperature:
+    return sampled(lab.temperature, lab.options.model)
+
+
+def sampled(temperature: float, model: str) -> list[str]:
+    """The same, of texts that are there."""
+    if not temperature:
         return []
-    bundled = lab.options.model.partition("+")[0] in BUNDLED
+    bundled = model.partition("+")[0] in BUNDLED
     why = ", since the bundled models loop when they are greedy" if bundled else ""
     return [
-        f"texts are sampled at temperature {lab.temperature:g}, the paper's are greedy{why}",
+        f"texts are sampled at temperature {temperature:g}, the paper's are greedy{why}",
         "methods named :paper draft as published; with noise=shared, and in unispec and auto, the noise ranks drafts",
     ]
 

@@ -84,22 +84,26 @@ def mean_of_means(values: Values, groups: Sequence[Hashable], clusters: Clusters
     cluster, count = _numbered(clusters, len(found))
     sizes, share = np.bincount(of), np.asarray(weights, np.float64) / np.sum(weights)
     means = np.bincount(of, found) / sizes
-    value, free = float(share @ means), count - groups_there
-    if free < 1 or value <= 0:
-        return Estimate(value)
     pull = np.bincount(cluster, share[of] * (found - means[of]) / sizes[of])
-    reach = _t(free + 1) * math.sqrt(count / free * float(pull @ pull)) / value
-    return Estimate(value, value * math.exp(-reach), value * math.exp(reach))
+    return _pulled(float(share @ means), pull, count - groups_there)
+
+
+def mean_of_ratios(rows: Floats, groups: Sequence[Hashable], clusters: Clusters, weights: Values) -> Estimate:
+    """The mean of the groups' `ratio_of_sums`, weighed as in `mean_of_means` and with the spread of clusters in their
+    groups: how much each of them moves the ratio of its group, to the first order."""
+    of, groups_there = _numbered(groups, len(rows))
+    cluster, count = _numbered(clusters, len(rows))
+    sums, share = np.zeros((groups_there, rows.shape[1])), np.asarray(weights, np.float64) / np.sum(weights)
+    np.add.at(sums, of, rows)
+    ratios = share * _speeds(sums)
+    pull = np.bincount(cluster, ratios[of] * (rows / sums[of] @ np.array([1.0, -1.0, -1.0, 1.0])))
+    return _pulled(float(ratios.sum()), pull, count - groups_there)
 
 
 def ratio_of_sums(rows: Sequence[tuple[float, float, float, float]] | Floats, clusters: Clusters) -> Estimate:
     """All tokens over all seconds of one side, over the same of another: rows are (tokens, seconds, the other's tokens,
     the other's seconds). Long texts weigh more than short ones."""
-
-    def ratio(total: Floats) -> Floats:
-        return (total[..., 0] / total[..., 1]) / (total[..., 2] / total[..., 3])
-
-    return _of_sums(np.asarray(rows, np.float64).reshape(-1, 4), ratio, clusters)
+    return _of_sums(np.asarray(rows, np.float64).reshape(-1, 4), _speeds, clusters)
 
 
 @dataclass(frozen=True)
@@ -152,6 +156,10 @@ def repeated_share(texts: Sequence[Sequence[int]]) -> float:
     return 1 - sum(different for _, different in counts) / total if total else 0.0
 
 
+def _speeds(sums: Floats) -> Floats:
+    return (sums[..., 0] / sums[..., 1]) / (sums[..., 2] / sums[..., 3])
+
+
 def _of_sums(rows: Floats, statistic: Callable[[Floats], Floats], clusters: Clusters) -> Estimate:
     """Any function of column sums."""
     if not len(rows):
@@ -183,6 +191,14 @@ def _estimate(value: float, resampled: Floats, count: int) -> Estimate:
     if count == 1 or value <= 0 or (resampled <= 0).any():
         return Estimate(value)
     reach = _t(count) * float(np.log(resampled).std()) * math.sqrt(count / (count - 1))
+    return Estimate(value, value * math.exp(-reach), value * math.exp(reach))
+
+
+def _pulled(value: float, pull: NDArray[Any], free: int) -> Estimate:
+    """From how far each cluster pulls a value, with so many degrees of freedom."""
+    if free < 1 or value <= 0:
+        return Estimate(value)
+    reach = _t(free + 1) * math.sqrt(len(pull) / free * float(pull @ pull)) / value
     return Estimate(value, value * math.exp(-reach), value * math.exp(reach))
 
 

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from paceline.bench.run.directory import Run
 from paceline.bench.run.record import ROUND_COLUMNS, SPLIT, Record, TextVerdict
-from paceline.bench.statistics import Estimate, mean_of, mean_of_means, median_of, ngrams, ratio_of_sums
+from paceline.bench.statistics import Estimate, mean_of, mean_of_means, mean_of_ratios, median_of, ngrams, ratio_of_sums
 from paceline.errors import InputError
 
 STALL = 5.0
@@ -42,6 +42,8 @@ seconds. What a contestant does not report is nan."""
 SECONDS = [column for column in ROUND_COLUMNS if column.startswith("seconds_")]
 OF_ROUNDS = ["emitted", "accepted", "drafted", "drafting", "rounds", "stalls"]
 """Further columns of texts: sums over their rounds."""
+SPEEDS = ["decoded", "seconds_decode", "decoded_base", "seconds_decode_base"]
+"""Columns of pairs: tokens and seconds of both."""
 
 Floats = NDArray[np.float64]
 
@@ -101,6 +103,8 @@ class Means:
 
     speed_up: Estimate | None
     tokens_per_round: float | None
+    speed_up_of_means: Estimate | None
+    """The mean of the ratios of means."""
 
 
 class Summary:
@@ -199,13 +203,15 @@ class Summary:
         told = [(value, weight) for value, weight in per_round if value is not None]
         tokens = sum(value * weight for value, weight in told) / sum(weight for _, weight in told) if told else None
         if entry == self.base:
-            return Means(Estimate(1.0, 1.0, 1.0), tokens)
+            return Means(Estimate(1.0, 1.0, 1.0), tokens, Estimate(1.0, 1.0, 1.0))
         pairs = of_cell(self.beside(self.base), entry, language=language)
         if pairs.empty:
-            return Means(None, tokens)
+            return Means(None, tokens, None)
         places = list(zip(pairs.task, [language] * len(pairs) if over == "task" else pairs.language, strict=True))
-        weights = [share[place] for place in dict.fromkeys(places)]
-        return Means(mean_of_means(pairs.ratio, places, pairs.unit, weights), tokens)
+        paired = Counter(of for _, of in dict.fromkeys(places))
+        how = places, pairs.unit, [1 / paired[of] for _, of in dict.fromkeys(places)]
+        of_means = mean_of_ratios(pairs[SPEEDS].to_numpy(np.float64), *how)
+        return Means(mean_of_means(pairs.ratio, *how), tokens, of_means)
 
     def _computed(self, by: list[str]) -> dict[tuple[str, ...], Figures]:
         """The figures of each group of texts."""
@@ -298,10 +304,9 @@ def _speed_ups(pairs: pd.DataFrame | None, *, alone: bool) -> dict[str, Any]:
     """The mean of ratios and the ratio of means; of the base ``alone`` both are 1."""
     if alone or pairs is None:
         return dict.fromkeys(("speed_up", "speed_up_of_means"), Estimate(1.0, 1.0, 1.0) if alone else None)
-    sums = pairs[["decoded", "seconds_decode", "decoded_base", "seconds_decode_base"]].to_numpy()
     return {
         "speed_up": mean_of(pairs.ratio, pairs.unit),
-        "speed_up_of_means": ratio_of_sums(sums, pairs.unit),
+        "speed_up_of_means": ratio_of_sums(pairs[SPEEDS].to_numpy(), pairs.unit),
     }
 
 
