@@ -7,7 +7,16 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from paceline.bench.statistics import Estimate, difference, holm, mean_of, mean_of_means, median_of, ratio_of_sums
+from paceline.bench.statistics import (
+    Estimate,
+    difference,
+    holm,
+    mean_of,
+    mean_of_means,
+    mean_of_ratios,
+    median_of,
+    ratio_of_sums,
+)
 
 REPEATS = 2
 
@@ -99,13 +108,30 @@ def test_means_of_tasks_hold_the_truth_as_often_as_they_say(tasks: int, prompts:
     rng, worth = np.random.default_rng(5), 1 + np.arange(tasks) / 2
     texts = [(task, (task, n)) for task in range(tasks) for n in range(prompts) for _ in range(2 if task == 0 else 1)]
     groups, clusters = zip(*texts, strict=True)
-    hits = 0
+    hits = [0, 0]
     for _ in range(300):
         own = {key: math.exp(0.3 * rng.standard_normal() - 0.045) for key in dict.fromkeys(clusters)}
         values = [worth[task] * own[key] for task, key in texts]
-        found = mean_of_means(values, groups, clusters, [1.0] * tasks)
-        hits += found.low <= worth.mean() <= found.high
-    assert 0.89 <= hits / 300 <= 0.99
+        rows = np.array([(value, 1.0, 1.0, 1.0) for value in values])
+        how = groups, clusters, [1.0] * tasks
+        for place, found in enumerate((mean_of_means(values, *how), mean_of_ratios(rows, *how))):
+            hits[place] += found.low <= worth.mean() <= found.high
+    assert all(0.89 <= count / 300 <= 0.99 for count in hits)
+
+
+def test_the_mean_of_one_task_is_its_ratio_of_means() -> None:
+    rows = np.array(
+        [(10.0, 1.0, 10.0, 3.0), (1000.0, 100.0, 1000.0, 120.0), (50.0, 4.0, 50.0, 5.0), (9.0, 1.0, 9.0, 2.0)]
+    )
+    one, other = mean_of_ratios(rows, ["a"] * 4, [0, 1, 2, 3], [1]), ratio_of_sums(rows, [0, 1, 2, 3])
+    assert one.value == pytest.approx(other.value)
+    assert math.log(one.high / one.low) == pytest.approx(math.log(other.high / other.low), rel=0.3), (
+        "to the first order"
+    )
+    two = mean_of_ratios(np.vstack([rows, rows]), ["a"] * 4 + ["b"] * 4, range(8), [1, 1])
+    assert two.value == pytest.approx(one.value)
+    assert two.high < one.high
+    assert not mean_of_ratios(rows[:2], ["a", "b"], [0, 1], [1, 1]).bounded, "no task shows a spread"
 
 
 def test_a_task_weighs_what_it_is_given_however_many_texts_it_has() -> None:

@@ -1,8 +1,8 @@
 """Tables as the paper has them: speed-up and tokens per round in every task or language, and their means over all.
 
 Every table has the paper's method as it was published (`unispec:paper`). Beside it stand the same method with the
-shared noise, where texts are sampled, so that what the noise adds is seen; our `unispec`; and `auto`. Tables 14 and 15 and Figures 2, 5 and 6 compare
-draft sizes: they have no `auto`, and of `unispec` only Table 15 and Figure 6 have a row.
+shared noise, where texts are sampled, so that what the noise adds is seen; our `unispec`; and `auto`. Tables 14 and 15
+and Figures 2, 5 and 6 compare draft sizes: they have no `auto`, and of `unispec` only Table 15 and Figure 6 have a row.
 """
 
 from __future__ import annotations
