@@ -96,7 +96,7 @@ def test_no_size_is_better_than_the_best_and_differential_evolution_finds_the_sa
     assert abs(evolved - best) <= 1, "up to rounding"
 
 
-def test_sizes_calibration_of_lie_evenly_from_end_to_end() -> None:
+def test_sizes_of_runs_lie_evenly_from_end_to_end() -> None:
     assert even(25, 125, 5) == [25, 50, 75, 100, 125], "a grid in steps of 25"
     assert even(1, 128) == [1, 15, 29, 43, 57, 72, 86, 100, 114, 128]
     assert even(1, 3, 10) == [1, 2, 3]
@@ -283,11 +283,14 @@ def test_testbeds_and_models_of_several_runs_are_one_figure(tmp_path: Path) -> N
 
 @pytest.mark.parametrize(("slow", "agrees"), [(2.0, True), (1.0, False)])
 def test_curves_of_several_devices_are_held_against_each_other(slow: float, agrees: bool) -> None:
-    devices = {"A100": calibrated(10, 3.0), "A40": calibrated(5, 3.0, slow)}
+    made = {"A100": calibrated(10, 3.0), "A40": calibrated(5, 3.0, slow)}
+    devices = {name: Runs(**vars(one), whole=one.seconds) for name, one in made.items()}
     found = figure2_curves.report(devices, "unispec:paper")
     assert found.claims[-1].agrees is agrees
     assert [len(panel.curves) for panel in found.panels] == [2, 2]
     assert len(found.tables[0][1]) == 6
+    with pytest.raises(ValueError, match="A100 was not calibrated by runs"):
+        figure2_curves.by_runs("A100", made["A100"])
 
 
 @pytest.mark.parametrize("runs", [3, 10])
