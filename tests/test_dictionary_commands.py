@@ -155,12 +155,36 @@ def test_an_entry_is_traced_from_the_counts_that_it_is_made_of(
     assert code == 0
     assert f"6. entry, ids     {last['prefix']['ids']} -> {last['completion']['ids']}" in shown
     assert all(f"\n{number}. " in shown for number in range(1, 7))
+    assert shown.endswith(f"{out} has the same: [{last['prefix']['text']}] -> [{last['completion']['text']}]\n")
+    assert (by_dict["dictionary"]["same"], by_dict["dictionary"]["prefix"]["ids"]) == (True, last["prefix"]["ids"])
+    assert "dictionary" not in by_hand
     assert "no n-gram begins" in say("lookup", "", "--trace", counts, *wishes)[1]
     assert "leave one of the two out" in refusal(say("lookup", begun, "--trace", counts, "--dict", out, *wishes))
     assert "--entries is for --trace COUNTS" in refusal(say("lookup", begun, *wishes))
     assert "can't be read as counts" in refusal(say("lookup", begun, "--trace", text))
     mixed = ["build", "--text", text, "--out", out, "--keep-counts", out]
     assert "give the counts a file of their own" in refusal(say(*mixed))
+
+
+def test_a_trace_tells_of_counts_and_tokenizers_that_are_not_the_dictionary_s(
+    text: Path, out: Path, told: Any, say: Any, tmp_path: Path
+) -> None:
+    other, counts = tmp_path / "other.txt", out.with_suffix(".parquet")
+    other.write_text("Наша відповідь коротка.\n" * 30, encoding="utf8")
+    told("build", "--text", other, "--out", out.with_name("b.dict"), "--keep-counts", counts)
+    told("build", "--text", text, "--out", out)
+    begun = "Наша відповід"
+    (match, *_) = told("lookup", begun, "--dict", out)["matches"]
+    entry = told("lookup", begun, "--trace", counts, "--dict", out)["dictionary"]
+    assert not entry["same"]
+    assert entry["completion"]["text"].replace("|", "") == match["completion"]
+    _, shown, _ = say("lookup", begun, "--trace", counts, "--dict", out)
+    assert f"{out} differs from this trace: it has [" in shown
+    assert f"{counts} does not hold the counts that it was built from" in shown
+    entry = told("lookup", "zzz", "--trace", counts, "--dict", out)["dictionary"]
+    assert (entry["same"], entry["prefix"]["ids"]) == (True, []), "neither has an entry"
+    foreign = ["--tokenizer", "pocket-foreign", "--dict", out]
+    assert "name it with --tokenizer" in refusal(say("lookup", begun, "--trace", counts, *foreign))
 
 
 def test_lookup_takes_what_comes_with_the_package(told: Any) -> None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from paceline.cli.arguments import Parser, Subparsers
 from paceline.cli.dictionary.rules import add_rule
-from paceline.cli.dictionary.tokenizer import of_another, tokenizer_of
+from paceline.cli.dictionary.tokenizer import opened, tokenizer_of
 from paceline.cli.dictionary.trace import check_trace, show_trace
 from paceline.cli.options import MODEL, utf8
 from paceline.cli.output import print_json, say
@@ -59,7 +59,6 @@ def _add_trace(parser: Parser) -> None:
 def run(options: argparse.Namespace) -> int:
     """Look the end of a text up in every dictionary."""
     check_trace(options)
-    from paceline.dictionary.index import Dictionary
     from paceline.dictionary.shipped import shipped
     from paceline.targets.replay import open_vocabulary
 
@@ -77,10 +76,7 @@ def run(options: argparse.Namespace) -> int:
     ids = vocabulary.encode(options.text, add_special=False).tolist()
     found = []
     for path in files:
-        dictionary = Dictionary.open(path)
-        if dictionary.header.tokenizer != vocabulary.fingerprint:
-            raise of_another(path, dictionary.header)
-        dictionary.check(vocabulary.size, vocabulary)
+        dictionary = opened(path, vocabulary)
         found += [_as_dict(dictionary, match, ids, vocabulary) for match in dictionary.matches(ids)]
     if options.json:
         print_json({"tokens": [_text_of([token], vocabulary) for token in ids], "matches": found})

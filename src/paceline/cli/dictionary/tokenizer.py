@@ -16,6 +16,8 @@ from paceline.errors import InputError
 if TYPE_CHECKING:
     from paceline.bench.suites.sources import Sources
     from paceline.dictionary.file import DictionaryHeader
+    from paceline.dictionary.index import Dictionary
+    from paceline.vocabulary import Vocabulary
 
 LONG = 80
 """Letters of a file's own words in an error."""
@@ -34,6 +36,17 @@ def tokenizer_of(path: str | Path, sources: Sources) -> str:
     if place is None or open_vocabulary(str(place)).fingerprint != header.tokenizer:
         raise of_another(path, header)
     return str(place)
+
+
+def opened(path: str | Path, vocabulary: Vocabulary) -> Dictionary:
+    """A dictionary that was built for this tokenizer. InputError for any other."""
+    from paceline.dictionary.index import Dictionary
+
+    dictionary = Dictionary.open(path)
+    if dictionary.header.tokenizer != vocabulary.fingerprint:
+        raise of_another(path, dictionary.header)
+    dictionary.check(vocabulary.size, vocabulary)
+    return dictionary
 
 
 def of_another(path: str | Path, header: DictionaryHeader) -> InputError:

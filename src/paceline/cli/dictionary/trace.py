@@ -6,11 +6,13 @@ import argparse
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
+from paceline.cli.dictionary.tokenizer import opened
 from paceline.cli.output import print_json, say
 from paceline.errors import InputError, need
 
 if TYPE_CHECKING:
     from paceline.dictionary.build import DictionarySettings
+    from paceline.dictionary.index import Dictionary
     from paceline.dictionary.trace import Candidate, Trace
     from paceline.vocabulary import Vocabulary
 
@@ -34,14 +36,16 @@ def check_trace(options: argparse.Namespace) -> None:
 
 
 def show_trace(options: argparse.Namespace, vocabulary: Vocabulary, ids: list[int]) -> None:
-    """Print the steps from n-grams to the entry, for each prefix that the text ends with down to one that is kept."""
+    """Print the steps from n-grams to the entry, for each prefix that the text ends with down to one that is kept.
+    With --dict, also print whether the dictionary has the same entry."""
     need("pyarrow", "tracing an entry", "dict")
     from paceline.dictionary.counting import Counts
     from paceline.dictionary.running import spelled
     from paceline.dictionary.statistics import statistics
     from paceline.dictionary.trace import traced
 
-    settings = _settings(options)
+    dictionary = _dictionary(options, vocabulary)
+    settings = _settings(options, dictionary)
     grams = spelled(Counts.load(options.trace).grams, vocabulary)[: settings.order]
     known = statistics(grams, settings.longest_prefix)
     found = settings.rule.of(known, grams, settings.longest_completion)
@@ -50,9 +54,11 @@ def show_trace(options: argparse.Namespace, vocabulary: Vocabulary, ids: list[in
     def spell(tokens: Sequence[int]) -> str:
         return "|".join(vocabulary.token_bytes(token).decode(errors="replace") for token in tokens)
 
+    entry = None if dictionary is None else _entry(dictionary, ids, traces, spell)
     if options.json:
         about = {"rule": settings.rule, "min_probability": settings.min_probability, "entries": settings.entries}
-        print_json(about | {"order": settings.order, "prefixes": [_as_dict(trace, spell) for trace in traces]})
+        about |= {"order": settings.order, "prefixes": [_as_dict(trace, spell) for trace in traces]}
+        print_json(about if entry is None else about | {"dictionary": entry})
         return
     say(
         f"entries {settings.rule}, at least {settings.min_probability:g} likely, the {settings.entries} most frequent, "
@@ -63,18 +69,50 @@ def show_trace(options: argparse.Namespace, vocabulary: Vocabulary, ids: list[in
         say("\n".join(filter(None, _lines(trace, spell))))
     if not traces:
         say("no n-gram begins as this text ends")
+    if entry is not None:
+        say(f"\n{_beside(options, entry)}")
 
 
-def _settings(options: argparse.Namespace) -> DictionarySettings:
+def _dictionary(options: argparse.Namespace, vocabulary: Vocabulary) -> Dictionary | None:
+    """The dictionary that is named, if one is."""
+    if not options.files:
+        return None
+    if len(options.files) > 1:
+        raise InputError("a trace is of one dictionary; name one with --dict")
+    return opened(options.files[0], vocabulary)
+
+
+def _entry(dictionary: Dictionary, ids: list[int], traces: Sequence[Trace], spell: Spell) -> dict[str, Any]:
+    """The longest entry of the dictionary that the text ends with, and whether it is the traced one."""
+    found = [(tuple(ids[len(ids) - match.length :]), match.tokens) for match in dictionary.matches(ids)[:1]]
+    traced = [(trace.prefix, trace.completion) for trace in traces if trace.kept]
+    prefix, completion = found[0] if found else ((), ())
+    return {
+        "prefix": {"text": spell(prefix), "ids": prefix},
+        "completion": {"text": spell(completion), "ids": completion},
+        "same": found == traced,
+    }
+
+
+def _beside(options: argparse.Namespace, entry: dict[str, Any]) -> str:
+    """A sentence on the dictionary's own entry."""
+    prefix, completion = entry["prefix"], entry["completion"]
+    has = f"[{prefix['text']}] -> [{completion['text']}]" if prefix["ids"] else "no entry for this text"
+    if entry["same"]:
+        return f"{options.files[0]} has the same: {has}"
+    return (
+        f"{options.files[0]} differs from this trace: it has {has}. {options.trace} does not hold the counts that it "
+        "was built from"
+    )
+
+
+def _settings(options: argparse.Namespace, dictionary: Dictionary | None) -> DictionarySettings:
     """Those of the dictionary that is named, or of the options."""
     from paceline.dictionary.build import DictionarySettings
     from paceline.dictionary.endings import Rule
-    from paceline.dictionary.file import read_header
 
-    if options.files:
-        if len(options.files) > 1:
-            raise InputError("a trace is of one dictionary; name one with --dict")
-        header = read_header(options.files[0])[0]
+    if dictionary is not None:
+        header = dictionary.header
         return DictionarySettings(
             order=header.order,
             rule=header.rule,
