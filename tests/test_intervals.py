@@ -121,7 +121,7 @@ def test_means_of_tasks_hold_the_truth_as_often_as_they_say(tasks: int, prompts:
 
 def test_the_mean_of_one_task_is_its_ratio_of_means() -> None:
     rows = np.array(
-        [(10.0, 1.0, 10.0, 3.0), (1000.0, 100.0, 1000.0, 120.0), (50.0, 4.0, 50.0, 5.0), (9.0, 1.0, 9.0, 2.0)]
+        [(100.0, 10.0, 100.0, 20.0), (90.0, 10.0, 95.0, 18.0), (110.0, 10.0, 100.0, 22.0), (99.0, 9.0, 99.0, 19.0)]
     )
     one, other = mean_of_ratios(rows, ["a"] * 4, [0, 1, 2, 3], [1]), ratio_of_sums(rows, [0, 1, 2, 3])
     assert one.value == pytest.approx(other.value)
