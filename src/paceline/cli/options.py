@@ -52,7 +52,7 @@ MOST = {
     **dict.fromkeys(("limit", "rounds", "logprobs", "texts"), 1_000_000),
     **dict.fromkeys(("max_new_tokens", "lengths", "contexts"), 10_000_000),
     **dict.fromkeys(("top_k", "min_count", "ngrams"), 1 << 31),
-    **dict.fromkeys(("sizes", "entries", "order"), 1 << 31),  # and closer where they are used
+    **dict.fromkeys(("sizes", "size", "order"), 1 << 31),  # and closer where they are used
     **dict.fromkeys(("max_prefix", "max_completion"), 1 << 31),
     "seconds": 7 * 24 * 60 * 60,
     "seed": (1 << 64) - 1,
@@ -211,7 +211,7 @@ def prompts_of(options: argparse.Namespace) -> dict[str, str]:
 
 INPUTS = (
     *("model", "draft_model", "tokenizer", "method", "methods", "peers", "prompt_file", "prompts"),
-    *("suite", "text", "dict", "data", "runs"),
+    *("suite", "text", "dict", "data", "runs", "trace"),
 )
 """Options that name something to read, alone or within a spec."""
 
