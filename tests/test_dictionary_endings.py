@@ -86,7 +86,7 @@ def language(seed: int, size: int = 120) -> list[list[Tokens]]:
     return [dice.choices(words, weights, k=dice.randint(1, 9)) for _ in range(size)]
 
 
-def told(table: Entries) -> dict[Tokens, Tokens]:
+def proposals(table: Entries) -> dict[Tokens, Tokens]:
     texts = [tuple(t for t in row if t >= 0) for row in table.texts.tolist()]
     keys = [tuple(t for t in row if t >= 0) for row in table.prefixes.tolist()]
     return {key: texts[which] for key, which in zip(keys, table.completions.tolist(), strict=True)}
@@ -111,7 +111,7 @@ def test_entries_are_those_of_the_text(order: int, longest: int, cut: int) -> No
         naive = Naive(sentences, order, longest, cut)
         for least in (0.2, 0.5, 1.0):
             wanted = {key: best[0] for key in naive.seen if (best := naive.best(key))[0] and best[1] >= least - 1e-7}
-            assert told(entries(sentences, least, order, longest, cut)) == wanted
+            assert proposals(entries(sentences, least, order, longest, cut)) == wanted
     assert max(map(len, naive.seen)) == longest, "keys are cut"
     assert max(len(naive.best(key)[0]) for key in naive.seen) == min(cut, 8), "and so are endings"
 
@@ -124,11 +124,11 @@ def test_the_paper_s_example() -> None:
         spelled_of({(first, computer): 12_400, (first, communicator): 180}),
     ]
     found = endings(statistics(grams), grams)
-    kept = told(chosen(found, count=10**6, min_probability=0.98, longest=8))
+    kept = proposals(chosen(found, count=10**6, min_probability=0.98, longest=8))
     assert kept[*first, 255] == (301, 404, 509)
     (place,) = (n for n, row in enumerate(found.tokens(np.arange(len(found))).tolist()) if row[-5:] == [*first, 255])
     assert found.share[place] == np.float32(12_400 / 12_580)
-    assert (*first, 255) not in told(chosen(found, count=10**6, min_probability=0.99, longest=8))
+    assert (*first, 255) not in proposals(chosen(found, count=10**6, min_probability=0.99, longest=8))
 
 
 def test_a_word_that_is_open_at_its_end_is_completed_by_one_rule_alone() -> None:
@@ -137,29 +137,29 @@ def test_a_word_that_is_open_at_its_end_is_completed_by_one_rule_alone() -> None
     sentences = [[(*word, last)] for last in (5, 6, 7, 8)] * 3
     grams = grams_of(sentences)
     found = statistics(grams)
-    assert told(chosen(found, count=99, min_probability=0.5, longest=8))[1,] == (2, 3, 4)
-    assert (1,) not in told(entries(sentences, 0.5))
-    assert told(entries(sentences, 0.25))[1,] == (2, 3, 4, 5), "of equals the lowest tokens"
+    assert proposals(chosen(found, count=99, min_probability=0.5, longest=8))[1,] == (2, 3, 4)
+    assert (1,) not in proposals(entries(sentences, 0.5))
+    assert proposals(entries(sentences, 0.25))[1,] == (2, 3, 4, 5), "of equals the lowest tokens"
 
 
 def test_the_likeliest_ending_need_not_begin_with_the_likeliest_token() -> None:
     sentences = [[(1, 2, last)] for last in (4, 5, 6)] + [[(1, 3)]] * 2
     grams = grams_of(sentences)
-    assert told(chosen(statistics(grams), count=99, min_probability=0.3, longest=8))[1,][0] == 2
-    assert told(entries(sentences, 0.3))[1,] == (3,)
+    assert proposals(chosen(statistics(grams), count=99, min_probability=0.3, longest=8))[1,][0] == 2
+    assert proposals(entries(sentences, 0.3))[1,] == (3,)
 
 
 def test_of_equally_probable_endings_the_longest_is_taken() -> None:
     always = [[(1, 2), (3, 4)]] * 5
-    assert told(entries(always, 1.0))[1,] == (2, 3, 4)
+    assert proposals(entries(always, 1.0))[1,] == (2, 3, 4)
     once_not = [*always, [(1, 2)]]
-    assert told(entries(once_not, 0.5))[1,] == (2,)
+    assert proposals(entries(once_not, 0.5))[1,] == (2,)
 
 
 def test_endings_that_differ_behind_the_cut_are_one() -> None:
     sentences = [[(1, 2, 3, 4, last)] for last in (5, 6, 7)]
-    assert (1,) not in told(entries(sentences, 0.5))
-    assert told(entries(sentences, 1.0, cut=3))[1,] == (2, 3, 4)
+    assert (1,) not in proposals(entries(sentences, 0.5))
+    assert proposals(entries(sentences, 1.0, cut=3))[1,] == (2, 3, 4)
 
 
 def test_the_order_of_ngrams_changes_nothing() -> None:
@@ -204,7 +204,7 @@ def test_on_real_text_entries_are_those_of_the_text(tokenizer: str) -> None:
     found = Rule.PAPER.of(statistics(grams), grams)
     for least in (0.2, 0.8):
         wanted = {key: best[0] for key in naive.seen if (best := naive.best(key))[0] and best[1] >= least - 1e-7}
-        assert told(chosen(found, count=10**7, min_probability=least, longest=8)) == wanted
+        assert proposals(chosen(found, count=10**7, min_probability=least, longest=8)) == wanted
     assert len(wanted) > 1000
 
 
@@ -220,7 +220,7 @@ def test_a_file_holds_them_though_they_stray(least: float, tmp_path: Path) -> No
     table = entries(language(3, 400), least)
     header = kept(table, tmp_path / "a", rule=Rule.PAPER)
     found, back = file.read(tmp_path / "a")
-    assert told(back) == told(table)
+    assert proposals(back) == proposals(table)
     assert np.array_equal(back.first, table.first)
     assert np.array_equal(back.rest, table.rest)
     assert found.rule is Rule.PAPER
@@ -236,7 +236,7 @@ def test_a_file_of_the_version_before_has_the_only_rule_there_was(tmp_path: Path
     before.write_bytes(sealed(described, sections, file.WITHOUT_RULE))
     header, back = file.read(before)
     assert header.rule is Rule.TOKEN
-    assert told(back) == told(table)
+    assert proposals(back) == proposals(table)
     for version, more in ((file.WITHOUT_RULE, {"rule": "paper"}), (file.VERSION, {}), (file.VERSION, {"rule": "mine"})):
         before.write_bytes(sealed(described | more, sections, version))
         with pytest.raises(ValueError, match="its description cannot be read"):
@@ -261,7 +261,7 @@ def test_a_trace_ends_with_the_entry(rule: Rule, least: float, size: int, longes
     sentences = language(2)
     grams = grams_of(sentences)
     found = rule.of(statistics(grams, longest), grams, cut)
-    known = told(chosen(found, count=size, min_probability=least, longest=cut))
+    known = proposals(chosen(found, count=size, min_probability=least, longest=cut))
     naive = Naive(sentences, 3, longest, cut)
     settings = DictionarySettings(
         rule=rule, entries=size, min_probability=least, longest_prefix=longest, longest_completion=cut

@@ -466,10 +466,10 @@ def on(path: Path, card: str | None, model: str, **how: Any) -> Path:
         model={"model": model, "device": "cpu" if card is None else "cuda:0"},
         **QUICK | {"tasks": ("qa", "code"), "prompts": 2, **how},
     )
-    told = {"cores": 8, "processor": "made up", "memory_bytes": 126 * 2**30, "accelerator": card}
+    machine = {"cores": 8, "processor": "made up", "memory_bytes": 126 * 2**30, "accelerator": card}
     if card is not None:
-        told |= {"accelerator_bytes": 24 * 2**30, "cuda": "12.8", "driver": "535.1"}
-    run.about.sittings[0]["machine"] = told
+        machine |= {"accelerator_bytes": 24 * 2**30, "cuda": "12.8", "driver": "535.1"}
+    run.about.sittings[0]["machine"] = machine
     write_about(run)
     return path
 

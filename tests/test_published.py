@@ -28,7 +28,7 @@ Word = tuple[int, ...]
 Row = list[tuple[int, float]]
 SIZE = 60
 MOST = 10
-"""Best tokens of every row that readings are told."""
+"""Best tokens of every row that readings get."""
 
 
 class Reading:
@@ -175,7 +175,7 @@ class PromptLookup(Reading):
 
 
 class Beside(Drafter):
-    """A method and its reading: they are told the same rounds and have to draft the same nodes."""
+    """A method and its reading: they see the same rounds and have to draft the same nodes."""
 
     def __init__(self, spec: str, reading: Callable[[list[int], frozenset[int]], Reading], nodes: int) -> None:
         self.inner, self.reading, self.nodes = make_drafter(spec), reading, nodes

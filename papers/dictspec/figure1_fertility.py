@@ -65,9 +65,9 @@ def notes(found: pd.DataFrame) -> Iterator[str]:
     here = set(map(paper_name, found.tokenizer))
     missing = [name for name in FERTILITY if name not in here]
     names = sorted(set(found.tokenizer))
-    told = [f"{name} ({_stand_in(name, names)})" if _stand_in(name, names) else name for name in missing]
+    absent = [f"{name} ({_stand_in(name, names)})" if _stand_in(name, names) else name for name in missing]
     others = [name for name in names if not stands_in(name)]
-    yield f"in the paper and not here: {', '.join(told) or 'none'}; here and not kin to the paper's: " + (
+    yield f"in the paper and not here: {', '.join(absent) or 'none'}; here and not kin to the paper's: " + (
         ", ".join(others) or "none"
     )
 

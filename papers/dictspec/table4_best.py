@@ -49,9 +49,9 @@ def steps_per_word(found: pd.DataFrame) -> Iterator[str]:
     for language, its in per.sort_values("without").groupby("language", sort=False):
         first = its.iloc[0]
         ahead = ", ".join(its[1:][its[1:].drafted < first.without].tokenizer) or "no other"
-        told = ", ".join(f"{one.tokenizer} {one.without:.2f} and {one.drafted:.2f}" for one in its.itertuples())
+        listed = ", ".join(f"{one.tokenizer} {one.without:.2f} and {one.drafted:.2f}" for one in its.itertuples())
         yield (
-            f"steps per word in {language}, without a dictionary and with the best: {told}; with one, {ahead} takes "
+            f"steps per word in {language}, without a dictionary and with the best: {listed}; with one, {ahead} takes "
             f"fewer than {first.tokenizer} without"
         )
 

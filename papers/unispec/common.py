@@ -294,7 +294,7 @@ def number(found: float | None) -> str:
     return "" if found is None else f"{found:.2f}"
 
 
-def told(found: Estimate) -> str:
+def with_interval(found: Estimate) -> str:
     """A speed-up with its interval."""
     if found.value != found.value:
         return ""
@@ -303,12 +303,12 @@ def told(found: Estimate) -> str:
 
 def pairwise(found: Estimate) -> str:
     """The ratio of pairs, which decides a claim, beside the means."""
-    return f", {told(found)} text by text"
+    return f", {with_interval(found)} text by text"
 
 
 def between(one: Estimate, other: Estimate) -> str:
     """Two estimates, with the ratio that decides a claim."""
-    return f"{told(one)} against {told(other)}, a ratio of {told(over(one, other))}"
+    return f"{with_interval(one)} against {with_interval(other)}, a ratio of {with_interval(over(one, other))}"
 
 
 def against(run: Summary, entry: str, other: str) -> str:
@@ -355,7 +355,7 @@ def row(run: Summary, entry: str, name: str | None = None, task: str | None = No
         return (name or entry,)
     rate = "" if figures.tokens_per_second is None else f"{figures.tokens_per_second:.1f}"
     per_round = number(figures.tokens_per_round)
-    return name or entry, told(speed_up(run, entry, task)), per_round, rate, verdicts(figures)
+    return name or entry, with_interval(speed_up(run, entry, task)), per_round, rate, verdicts(figures)
 
 
 def verdicts(figures: Figures) -> str:

@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from paceline.bench import Calibration, Estimate, Summary, difference
 from papers.common import Claim, Curve, Panel, Report, Way, script
 from papers.unispec.calibration import Runs, calibration_of, named
-from papers.unispec.common import Lab, at, number, parser, rounds_ratio, speed_up, tokens_per_round, told
+from papers.unispec.common import Lab, at, number, parser, rounds_ratio, speed_up, tokens_per_round, with_interval
 from papers.unispec.tables import conditions
 
 SIZES = 1, 2, 4, 8, 16, 32, 64
@@ -77,7 +77,7 @@ def report(devices: Mapping[str, Runs], method: str, run: Summary | None = None,
     rows = [] if run is None else [(run.base, number(tokens_per_round(run, run.base)), "", "", "1.00")]
     for name, found in devices.items():
         for size, tokens, took, all_in_all in zip(found.sizes, found.tokens, found.seconds, found.whole, strict=True):
-            speed = "" if run is None else told(speed_up(run, at(method, size)))
+            speed = "" if run is None else with_interval(speed_up(run, at(method, size)))
             cells = f"{tokens:.2f}", f"{1000 * took:.1f} ms", f"{1000 * all_in_all:.1f} ms", speed
             rows.append((f"{name}, g = {size}" if len(devices) > 1 else f"g = {size}", *cells))
     claims = [claim for name, found in devices.items() for claim in rises(name, found, run, method)]

@@ -14,7 +14,7 @@ import numpy as np
 
 from paceline.bench import Summary
 from papers.common import Claim, Report, Way, script
-from papers.unispec.common import Lab, between, number, over, parser, size_notes, sized, speed_up, told
+from papers.unispec.common import Lab, between, number, over, parser, size_notes, sized, speed_up, with_interval
 from papers.unispec.rouge import NAMES, scores
 from papers.unispec.tables import beside, conditions
 
@@ -45,7 +45,7 @@ def row(name: str, run: Summary, entry: str, task: str) -> tuple[str, ...]:
     figures, (equal, texts, agree) = run.figures(entry, task), same(run, entry, task)
     cells = [f"{one:.2f}" for one in rouge(run, entry, task)] or [""] * len(NAMES)
     per_round = "" if figures is None else number(figures.tokens_per_round)
-    speed = told(speed_up(run, entry, task))
+    speed = with_interval(speed_up(run, entry, task))
     return f"{name}  {TASKS.get(task, task)}  {entry}", *cells, speed, per_round, f"{equal} of {texts}", f"{agree:.1%}"
 
 

@@ -20,7 +20,7 @@ from papers.unispec.common import (
     sized,
     speed_up,
     tokens_per_round,
-    told,
+    with_interval,
     with_options,
 )
 from papers.unispec.tables import beside, by, conditions, of_run, published, remarks, shared
@@ -55,7 +55,7 @@ def report(run: Summary, specs: Mapping[str, str], notes: Sequence[str] = ()) ->
             wide = max(kind, key=lambda one: tokens_per_round(run, kind[one]))
             brought = f"most tokens a round: r = {wide} ({tokens_per_round(run, kind[wide]):.2f})"
             second = "; in the paper r = 0.05 and 0.025" if not more else ""
-            notes = [*notes, f"fastest here: r = {r} ({told(speed_up(run, best))}), {brought}{second}"]
+            notes = [*notes, f"fastest here: r = {r} ({with_interval(speed_up(run, best))}), {brought}{second}"]
     table = by("task", of_run(run, names))
     return Report("UniSpec, Table 12: confidence threshold", [table], claims, [*notes, *remarks([run])])
 

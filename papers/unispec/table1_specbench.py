@@ -15,7 +15,7 @@ import numpy as np
 
 from paceline.bench import Estimate, Summary
 from papers.common import CHANCE, UNBOUNDED, Claim, Report, script
-from papers.unispec.common import Lab, against, pairwise, parser, ratio, size_notes, sized, speed_up, told
+from papers.unispec.common import Lab, against, pairwise, parser, ratio, size_notes, sized, speed_up, with_interval
 from papers.unispec.tables import AUTO, RIVALS, beside, by, conditions, of_run, remarks
 
 
@@ -39,7 +39,7 @@ def sentences(run: Summary) -> Iterator[str]:
     for task in run.tasks:
         best = max(entries, key=lambda entry: speed_up(run, entry, task).value)
         gains[task] = ratio(run, AUTO, best, task)
-        yield f"{task}: auto over {best}, the best other method, {told(gains[task])}"
+        yield f"{task}: auto over {best}, the best other method, {with_interval(gains[task])}"
     whole = float(np.exp(np.mean([np.log(one.value) for one in gains.values()])))
     ahead = sum(one.value > 1 for one in gains.values())
     yield f"auto is {whole:.3f}x the best other method of each task on average, and ahead in {ahead} of {len(gains)}"

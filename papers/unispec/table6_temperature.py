@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 
 from paceline.bench import Between, Summary
 from papers.common import Claim, Report, Way, script
-from papers.unispec.common import Lab, faster, pairwise, parser, size_notes, sized, speed_up, told
+from papers.unispec.common import Lab, faster, pairwise, parser, size_notes, sized, speed_up, with_interval
 from papers.unispec.tables import beside, by, of_runs, published, remarks, shared
 
 TEMPERATURES = "T=0", "T=1.0"
@@ -30,7 +30,7 @@ def report(runs: Mapping[str, Summary], method: str, entry: str, notes: Sequence
         cold, warm = (runs[name] for name in TEMPERATURES)
         claim = f"{method} gains less at temperature 1 than at 0"
         moved = next(one for one in Between(cold.run, warm.run).findings if one.entry == entry and one.task is None)
-        two, one = told(speed_up(warm, entry)), told(speed_up(cold, entry))
+        two, one = with_interval(speed_up(warm, entry)), with_interval(speed_up(cold, entry))
         ours = f"{two} against {one}{pairwise(moved.ratio)}"
         claims.append(Claim.of(claim, "1.85x against 2.13x", ours, Way.BELOW, moved.ratio))
     for name, run in runs.items():

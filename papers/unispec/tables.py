@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Literal
 
 from paceline.bench import Figures, Summary
-from papers.unispec.common import BUNDLED, Lab, number, procedure_of, sized, told, with_options
+from papers.unispec.common import BUNDLED, Lab, number, procedure_of, sized, with_interval, with_options
 
 RIVALS = "lookup:paper", "lookahead:paper", "spectra:paper", "recycling:paper"
 """The other methods of the paper's tables, as their authors have them: prompt lookup, Lookahead, SPECTRA, TokenRec."""
@@ -46,7 +46,7 @@ def cell(run: Summary, entry: str, over: Over, place: str) -> str:
 
 def means(run: Summary, entry: str, over: Over) -> tuple[str, str]:
     found = run.means(entry, over)
-    speed = "" if found.speed_up_of_means is None else told(found.speed_up_of_means)
+    speed = "" if found.speed_up_of_means is None else with_interval(found.speed_up_of_means)
     return speed, number(found.tokens_per_round)
 
 

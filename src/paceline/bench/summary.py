@@ -200,8 +200,8 @@ class Summary:
         tasks = Counter(of for _, of in found)
         share = {(task, of): 1 / tasks[of] for task, of in found}
         per_round = [(figures.tokens_per_round, share[place]) for place, figures in found.items()]
-        told = [(value, weight) for value, weight in per_round if value is not None]
-        tokens = sum(value * weight for value, weight in told) / sum(weight for _, weight in told) if told else None
+        known = [(value, weight) for value, weight in per_round if value is not None]
+        tokens = sum(value * weight for value, weight in known) / sum(weight for _, weight in known) if known else None
         if entry == self.base:
             return Means(Estimate(1.0, 1.0, 1.0), tokens, Estimate(1.0, 1.0, 1.0))
         pairs = of_cell(self.beside(self.base), entry, language=language)

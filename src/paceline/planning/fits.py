@@ -59,7 +59,7 @@ class Cubic:
 
 def spline(sizes: Sequence[float], values: Sequence[float]) -> Spline:
     """The curve of seconds. The knots stand at quantiles of the sizes; where there are fewer sizes than 8 knots can be
-    told from, there are fewer knots."""
+    fitted from, there are fewer knots."""
     from scipy.interpolate import make_lsq_spline
 
     x, y = np.asarray(sizes, np.float64), np.asarray(values, np.float64)

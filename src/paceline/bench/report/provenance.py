@@ -46,8 +46,8 @@ def _flat(data: Mapping[str, Any], before: str = "") -> list[tuple[str, str]]:
         if isinstance(value, Mapping) and value:
             found += _flat(value, f"{before}{name}: ")
         else:
-            told = f"{value / 1e9:.1f} GB" if name.endswith(BYTES) and isinstance(value, int) else _value(value)
-            found.append((f"{before}{name.removesuffix(BYTES)}", told))
+            text = f"{value / 1e9:.1f} GB" if name.endswith(BYTES) and isinstance(value, int) else _value(value)
+            found.append((f"{before}{name.removesuffix(BYTES)}", text))
     return found
 
 

@@ -215,8 +215,8 @@ def _lines(summary: Summary, warnings: list[str]) -> Iterator[str]:
     rows: list[tuple[str, ...]] = [HEAD, *map(_row, found)]
     if len(summary.tasks) > 1:
         means = [summary.means(figures.entry).speed_up for figures in found]
-        told = ["" if one is None else interval(*astuple(one)) for one in means]
-        rows = [(*row[:3], cell, *row[3:]) for row, cell in zip(rows, [MEAN, *told], strict=True)]
+        cells = ["" if one is None else interval(*astuple(one)) for one in means]
+        rows = [(*row[:3], cell, *row[3:]) for row, cell in zip(rows, [MEAN, *cells], strict=True)]
     yield table(rows[0], rows[1:], left=(0, len(rows[0]) - 1))
     yield from bullets(warnings)
 
