@@ -83,10 +83,8 @@ def beside(counted: Counted, base: str) -> Iterator[str]:
         if all(abs(ratio - 1) < SAME for ratio in ratios.values()):
             yield f"{name} needs the tokens of {base} in every language"
         else:
-            each = ", ".join(
-                f"{ratio:.2f} in {lang}" for lang, ratio in sorted(ratios.items(), key=lambda one: one[1])
-            )
-            yield f"tokens of {name} for each of {base}: {listed}"
+            each = ", ".join(f"{ratio:.2f} in {lang}" for lang, ratio in sorted(ratios.items(), key=lambda one: one[1]))
+            yield f"tokens of {name} for each of {base}: {each}"
 
 
 def beside_paper(counted: Counted) -> list[tuple[str, ...]]:
