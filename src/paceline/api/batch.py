@@ -8,8 +8,9 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 from paceline.api.piece import Piece
+from paceline.api.prompts import Prompt
 from paceline.api.settings import split_settings
-from paceline.api.writing import Prompt, Writing
+from paceline.api.writing import Writing
 from paceline.engine.batch import AT_ONCE, Batch, Turn
 from paceline.engine.loop import Session
 from paceline.errors import InputError

@@ -7,7 +7,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterable, Mapping
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,10 +15,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from paceline.api.batch import TextBatch
+from paceline.api.chat import Conversation
 from paceline.api.drafters import Drafters, Lease
 from paceline.api.piece import Piece
+from paceline.api.prompts import ONE_MESSAGE, Message, Prompt, is_chat, prompts_of, read
 from paceline.api.settings import Settings, split_settings
-from paceline.api.writing import Generation, Prompt, Writing
+from paceline.api.writing import Generation, Writing
 from paceline.drafters import Drafter
 from paceline.engine.batch import AT_ONCE
 from paceline.errors import InputError
@@ -27,6 +29,7 @@ from paceline.planning.base import Planner
 from paceline.targets.base import Target
 from paceline.targets.lending import KeptRows
 from paceline.vocabulary import Vocabulary
+from paceline.vocabulary.transcript import Transcripts
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -44,10 +47,15 @@ class LanguageModel:
         self.target = target
         self.vocabulary = vocabulary
         self.kept = KeptRows(target)
+        self.transcripts = None if vocabulary is None else Transcripts(vocabulary)
+        """The last chats, in the tokens that they were written in."""
         self._drafters = Drafters()
 
     def generate(self, prompt: Prompt, **settings: Any) -> Generation:
-        """One text. Settings are the fields of `Settings` and of `paceline.Sampling`."""
+        """One text. Settings are the fields of `Settings` and of `paceline.Sampling`.
+
+        A prompt is a text, token ids in any usual form, the messages of a chat, or what a tokenizer returns.
+        """
         return self.sample(prompt, n=1, **settings)[0]
 
     def sample(self, prompt: Prompt, *, n: int, **settings: Any) -> list[Generation]:
@@ -77,9 +85,7 @@ class LanguageModel:
         first text that fails ends all; to have the others, use `batch`.
         """
         _check_samples(n)
-        if isinstance(prompts, str) or not isinstance(prompts, Iterable):
-            raise InputError("a batch is a list of prompts, not one text; put it into a list, or call `generate`")
-        prompts = list(prompts)
+        prompts = prompts_of(prompts)
         own: list[dict[str, Any]] = [{}] * len(prompts) if each is None else [dict(mine) for mine in each]
         if len(own) != len(prompts):
             raise InputError(f"'each' holds settings for {len(own)} prompts and there are {len(prompts)}")
@@ -107,6 +113,22 @@ class LanguageModel:
         """The text as it becomes certain. Closing the iterator ends the generation."""
         return self.write(prompt, **settings).pieces()
 
+    def chat(self, messages: str | Sequence[Message], **settings: Any) -> Generation:
+        """The model's reply to the messages of a chat, or to a text that the user says.
+
+        ``[{"role": "user", "content": "Hello"}]`` goes through the model's chat template; a model without one is given
+        a transcript. If earlier replies among the messages were written here, only what is new is read.
+        """
+        if isinstance(messages, str):
+            messages = [{"role": "user", "content": messages}]
+        if not is_chat(messages):
+            raise InputError(f"a chat is a text or a list of messages; {ONE_MESSAGE}; for other prompts use `generate`")
+        return self.generate(messages, **settings)
+
+    def conversation(self, *, system: str | None = None, **settings: Any) -> Conversation:
+        """A chat that keeps its own messages: `Conversation.say` what the user says."""
+        return Conversation(self, system=system, **settings)
+
     def write(self, prompt: Prompt, **settings: Any) -> Writing:
         """Like `stream`, with the `Generation` afterwards: read its `pieces`, then its `result`."""
         return Writing(self, prompt, 0, *split_settings(settings))
@@ -120,21 +142,17 @@ class LanguageModel:
         return self._drafters.planner(settings, drafter, self.target)
 
     def forget(self) -> None:
-        """Give back the memory of the last text, that of the drafters with their models, and, while nothing is being
-        written, what the target holds for texts to come."""
+        """Give back the memory of the last text and of the last chats, that of the drafters with their models, and,
+        while nothing is being written, what the target holds for texts to come."""
         self.kept.clear()
+        if self.transcripts is not None:
+            self.transcripts.clear()
         self._drafters.clear()
         self.target.release()
 
     def encode(self, prompt: Prompt) -> NDArray[np.int64]:
         """A prompt as token ids, with the special tokens that the tokenizer puts before a text."""
-        if not isinstance(prompt, str):
-            return np.asarray(prompt)
-        if self.vocabulary is None:
-            raise InputError(f"{self.target.name} came without a tokenizer; give the prompt as token ids")
-        if (limit := self.target.context_length) is not None:
-            self.vocabulary.refuse_beyond(prompt, limit)
-        return self.vocabulary.encode(prompt)
+        return read(prompt, self.target, self.transcripts).tokens
 
     @staticmethod
     def _finish(writing: Writing) -> Generation:

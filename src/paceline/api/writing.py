@@ -8,11 +8,9 @@ from dataclasses import asdict, dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-from numpy.typing import NDArray
-
 from paceline.api.drafters import Lease
 from paceline.api.piece import Piece
+from paceline.api.prompts import Prompt, read
 from paceline.api.settings import Settings
 from paceline.context import Context, Ending
 from paceline.engine.account import Round, Totals
@@ -26,11 +24,10 @@ from paceline.targets.forked import note_use
 from paceline.targets.lending import KeptRows
 from paceline.verify import Rule
 from paceline.vocabulary import StopStrings, TextStream
+from paceline.vocabulary.transcript import Transcripts
 
 if TYPE_CHECKING:
     from paceline.api.model import LanguageModel
-
-Prompt = str | Sequence[int] | NDArray[np.int64]
 
 
 @dataclass(frozen=True)
@@ -78,14 +75,27 @@ class Writing:
     and `end` it.
     """
 
-    def __init__(self, lm: LanguageModel, prompt: Prompt, number: int, settings: Settings, sampling: Sampling) -> None:
+    def __init__(
+        self,
+        lm: LanguageModel,
+        prompt: Prompt,
+        number: int,
+        settings: Settings,
+        sampling: Sampling,
+        *,
+        transcripts: Transcripts | None = None,
+    ) -> None:
+        """``number`` is that of a sample; ``transcripts`` remembers a chat in place of the model's own."""
         note_use()
         self._lm = lm
-        self._prompt = lm.encode(prompt)
+        self._transcripts = transcripts or lm.transcripts
+        self._read = read(prompt, lm.target, self._transcripts)
+        self._prompt = self._read.tokens
+        self._stops = (*self._read.stops, *settings.stops)
         ending = Ending(
             max_new_tokens=settings.max_new_tokens,
             eos=settings.ends(lm.target),
-            strings=_stop_strings(lm, settings.stops),
+            strings=_stop_strings(lm, self._stops),
             criteria=settings.criteria,
             context_length=lm.target.context_length,
         )
@@ -154,17 +164,21 @@ class Writing:
         return self._said[-1]
 
     def _rest(self) -> list[Piece]:
-        """The text that might have begun a stop string, once nothing can follow it."""
-        if self._text is None or self.context.finish is None or not (rest := self._text.finish()):
+        """The text that might have begun a stop string, once nothing can follow it. A chat is then remembered."""
+        if self._text is None or self.context.finish is None:
             return []
-        self._said.append(Piece(rest, None, ""))
-        return self._said[-1:]
+        rest = [Piece(text, None, "")] if (text := self._text.finish()) else []
+        self._said += rest
+        if self._read.chat is not None and self._transcripts is not None:
+            reply = "".join(piece.text for piece in self._said)
+            self._transcripts.keep(self._read.chat, self._prompt.tolist(), reply, self.context.emitted.tolist())
+        return rest
 
     @cached_property
     def _text(self) -> TextStream | None:
         if self._lm.vocabulary is None:
             return None
-        return TextStream(self._lm.vocabulary, self._settings.stops, self._prompt.tolist())
+        return TextStream(self._lm.vocabulary, self._stops, self._prompt.tolist())
 
     def result(self) -> Generation:
         """The text and its record, when it has ended; of a cancelled one as far as it was written."""
