@@ -19,6 +19,7 @@ PYTHONS = os.environ.get("PACELINE_PYTHONS", sys.executable).split(os.pathsep)
 """Interpreters to install it into, from 3.11 on."""
 LINK = re.compile(r"!?\[[^\]]*\]\((?!https?:)[^)]*\)")
 GENERATE = ("generate", "Once upon a time", "--max-new-tokens", "6", "--temperature", "0.8", "--dtype", "float64")
+CHECK = ("check", "--method", "lookup", "--size", "4", "--max-new-tokens", "8")
 
 
 @pytest.fixture(scope="module")
@@ -47,7 +48,8 @@ def test_the_wheel_is_small_and_whole(wheel: Path) -> None:
 def test_its_description_leads_only_where_everybody_can_go(wheel: Path) -> None:
     described = metadata(wheel)
     text = str(described.get_payload(decode=True), "utf8")
-    assert text.startswith("# Paceline") and "# Changelog" in text
+    assert text.startswith("# Paceline")
+    assert "# Changelog" in text
     assert LINK.findall(text) == []
     assert described["Version"] == paceline.__version__
     assert described["Requires-Python"] == ">=3.11"
@@ -81,7 +83,7 @@ def test_it_installs_into_a_fresh_environment(wheel: Path, tmp_path: Path, pytho
         subprocess.run([binaries / "python", "-m", "pip", "install", "-q", wanted], check=True)
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     outputs = {}
-    for arguments in (("--version",), ("methods",), GENERATE, ("check", "--method", "lookup", "--size", "4", "-n", "8")):
+    for arguments in (("--version",), ("methods",), GENERATE, CHECK):
         command = [binaries / "paceline", *arguments]
         done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=True)
         outputs[arguments[0]] = done.stdout
