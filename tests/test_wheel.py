@@ -19,7 +19,7 @@ PYTHONS = os.environ.get("PACELINE_PYTHONS", sys.executable).split(os.pathsep)
 """Interpreters to install it into, from 3.11 on."""
 LINK = re.compile(r"!?\[[^\]]*\]\((?!https?:)[^)]*\)")
 GENERATE = ("generate", "Once upon a time", "--max-new-tokens", "6", "--temperature", "0.8", "--dtype", "float64")
-CHECK = ("check", "--method", "lookup", "--size", "4", "--max-new-tokens", "8")
+CHECK = ("check", "--method", "lookup", "--sizes", "4", "--max-new-tokens", "8")
 
 
 @pytest.fixture(scope="module")
