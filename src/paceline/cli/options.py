@@ -46,11 +46,11 @@ SAMPLING = (
 # --- numbers ---
 
 MOST = {
-    **dict.fromkeys(("batch", "batches", "sequences", "threads"), 1024),
+    **dict.fromkeys(("batch", "sequence", "threads"), 1024),
     **dict.fromkeys(("num_draft_tokens", "max_nodes", "budget", "rows"), 4096),
     **dict.fromkeys(("repeat", "passes", "samples"), 10_000),
     **dict.fromkeys(("limit", "rounds", "logprobs", "texts"), 1_000_000),
-    **dict.fromkeys(("max_new_tokens", "lengths", "contexts"), 10_000_000),
+    **dict.fromkeys(("max_new_tokens", "length", "context"), 10_000_000),
     **dict.fromkeys(("top_k", "min_count", "ngrams"), 1 << 31),
     **dict.fromkeys(("sizes", "size", "order"), 1 << 31),  # and closer where they are used
     **dict.fromkeys(("max_prefix", "max_completion"), 1 << 31),

@@ -141,7 +141,7 @@ def measured(
     if not counted:
         raise InputError(
             f"a text of {length} tokens leaves too little of the model's context to time rounds in; "
-            "give smaller --lengths"
+            "give smaller --length"
         )
     medians = {size: RoundSeconds(*map(statistics.median, zip(*took, strict=True))) for size, took in counted.items()}
     timings = [

@@ -44,11 +44,11 @@ def add(commands: Subparsers) -> None:
         ),
     )
     text = f"bundled models, or folders or names of transformers causal LMs (default: {' '.join(MODELS)})"
-    parser.argument("--models", "MODEL", text, nargs="+", default=list(MODELS))
+    parser.several("--model -m", "MODEL", text, dest="models", default=list(MODELS))
     parser.add_draft_model()
     parser.add_trust()
-    text = "what to compare (default: all; assistant where there is a draft model)"
-    parser.add_argument("--methods", nargs="+", choices=METHODS, help=text)
+    text = f"what to compare: {', '.join(METHODS)} (default: all; assistant where there is a draft model)"
+    parser.several("--method", "METHOD", text, dest="methods", choices=METHODS)
     parser.add_place(DTYPE)
     parser.add_threads()
     parser.add_prompts()
