@@ -36,11 +36,13 @@ EXPORTS = [
     "Ask",
     "Budget",
     "Context",
+    "Conversation",
     "Distribution",
     "DraftTree",
     "Drafter",
     "Generation",
     "LanguageModel",
+    "Options",
     "PacelineError",
     "Piece",
     "Sampling",
@@ -72,7 +74,18 @@ MACHINE_WORDS = re.compile(
     r"(?<![\w.~])/(?:work|tmp|root|home|opt)/|pypi\.org|pythonhosted\.org|download\.pytorch\.org"
 )
 SPOKEN_PLACES = (
-    *("src", "papers", "docs", "examples", ".ci", ".github", "README.md", "CHANGELOG.md", "CONTRIBUTING.md", "Makefile"),
+    *(
+        "src",
+        "papers",
+        "docs",
+        "examples",
+        ".ci",
+        ".github",
+        "README.md",
+        "CHANGELOG.md",
+        "CONTRIBUTING.md",
+        "Makefile",
+    ),
     *("pyproject.toml", "constraints.txt"),
 )
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Generator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Unpack
 
 from paceline.api.piece import Piece
-from paceline.api.settings import split_settings
+from paceline.api.settings import Options, split_settings
 from paceline.api.writing import Generation, Writing
 from paceline.errors import InputError
 from paceline.vocabulary.transcript import Transcripts, render
@@ -28,7 +28,7 @@ class Conversation:
     that a turn reads only what is new.
     """
 
-    def __init__(self, lm: LanguageModel, *, system: str | None = None, **settings: Any) -> None:
+    def __init__(self, lm: LanguageModel, *, system: str | None = None, **settings: Unpack[Options]) -> None:
         if lm.vocabulary is None:
             raise InputError(f"{lm.target.name} came without a tokenizer, so it cannot be talked to")
         if system is not None and not isinstance(system, str):

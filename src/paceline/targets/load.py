@@ -20,8 +20,8 @@ from paceline.targets.pocket.shape import MARK
 def open_model(
     model: str | Path | PreTrainedModel,
     *,
-    dtype: str | None = None,
-    device: str | None = None,
+    dtype: str | torch.dtype | None = None,
+    device: str | int | torch.device | None = None,
     device_map: str | dict[str, Any] | None = None,
     fixed_shapes: bool | None = None,
     trust_remote_code: bool = False,
@@ -36,9 +36,9 @@ def open_model(
     if isinstance(model, str) and is_bundled(model):
         if device_map is not None:
             raise InputError(f"{model} is built on one device; give device instead of device_map={device_map}")
-        kind = named_dtype(dtype) if dtype is not None else None
-        place = named_device(device) if device is not None else torch.device("cpu")
-        return open_bundled(model, kind, place, fixed_shapes), read_tokenizer(model.partition(MARK)[0])
+        return open_bundled(model, named_dtype(dtype), named_device(device), fixed_shapes), read_tokenizer(
+            model.partition(MARK)[0]
+        )
     target = load_target(
         model,
         dtype=dtype,

@@ -34,8 +34,8 @@ DTYPES = {
 def load_target(
     model: str | Path | PreTrainedModel,
     *,
-    dtype: str | None = None,
-    device: str | None = None,
+    dtype: str | torch.dtype | None = None,
+    device: str | int | torch.device | None = None,
     device_map: str | dict[str, Any] | None = None,
     fixed_shapes: bool | None = None,
     trust_remote_code: bool = False,
@@ -45,7 +45,7 @@ def load_target(
     ``dtype`` is the checkpoint's own unless named. A loaded object keeps its own type and place. ``fixed_shapes`` is as
     in `HFTarget`, ``trust_remote_code`` as in `paceline.load`.
     """
-    kind = named_dtype(dtype) if dtype is not None else None
+    kind = named_dtype(dtype)
     if isinstance(model, PreTrainedModel):
         if kind is not None and kind != model.dtype:
             raise InputError(
@@ -56,7 +56,7 @@ def load_target(
         return prepare(HFTarget(model, fixed_shapes=fixed_shapes))
     if device is not None and device_map is not None:
         raise InputError(f"device={device} and device_map={device_map} both place the model; give one of them")
-    place = torch.device("cpu") if device is None else named_device(device)
+    place = named_device(device)
     name = _name(model)
     trusted = trust_remote_code or trust.trusts_all()
     options = _hub_options(name)
@@ -72,23 +72,38 @@ def load_target(
     return prepare(HFTarget(loaded, name=name, fixed_shapes=fixed_shapes).pack())
 
 
-def named_dtype(name: str) -> torch.dtype:
+def named_dtype(dtype: str | torch.dtype | None) -> torch.dtype | None:
+    """A type of weights by its name or as torch has it; None, or ``auto``, for the model's own."""
+    if dtype is None or dtype == "auto":
+        return None
+    name = str(dtype).removeprefix("torch.")
     if name not in DTYPES:
         raise InputError(f"unknown dtype {name!r}; choose one of {', '.join(DTYPES)}")
     return DTYPES[name]
 
 
-def named_device(name: str) -> torch.device:
+def named_device(given: str | int | torch.device | None) -> torch.device:
+    """A device by its name or as torch has it. ``auto`` is a GPU where there is one, and None the CPU."""
+    name = _fastest() if given == "auto" else "cpu" if given is None else given
     try:
         device = torch.device(name)
         torch.empty(0, device=device)
-    except (RuntimeError, AssertionError, NotImplementedError):
-        raise InputError(f"device {name!r} is not available here; choose cpu, or cuda where there is one") from None
+    except (RuntimeError, AssertionError, NotImplementedError, TypeError):
+        known = "choose cpu, auto, or cuda where there is one"
+        raise InputError(f"device {str(given)!r} is not available here; {known}") from None
     return device
+
+
+def _fastest() -> str:
+    if torch.cuda.is_available():
+        return "cuda"
+    return "mps" if torch.backends.mps.is_available() else "cpu"
 
 
 def _name(model: str | Path) -> str:
     """What transformers should look up. A path that does not exist is refused before a hub is asked for it."""
+    if not isinstance(model, (str, Path)):
+        raise InputError(f"a model is a name, a folder or a loaded transformers model, not {model!r}")
     try:
         path = Path(model).expanduser()
     except RuntimeError:
