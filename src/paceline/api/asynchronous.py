@@ -1,4 +1,4 @@
-"""The async twin of a stream: every step of the text runs in a thread of its own, so the event loop goes on meanwhile."""
+"""The async twin of a stream: each step of the text runs in a thread of its own, and the event loop goes on."""
 
 from __future__ import annotations
 

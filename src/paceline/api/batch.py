@@ -54,7 +54,7 @@ class TextBatch:
         self._closed = False
 
     def __repr__(self) -> str:
-        return f"TextBatch({self._lm.target.name}, {len(self._writing)} being written, {len(self._waiting)} waiting)"
+        return f"<batch of {len(self._writing)} texts being written, {len(self._waiting)} waiting>"
 
     def add(self, prompt: Prompt, *, sample: int = 0, **settings: Unpack[Options]) -> Writing:
         """One more text, with the settings of `LanguageModel.generate`. Texts of one prompt and seed differ by their

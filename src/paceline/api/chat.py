@@ -42,7 +42,7 @@ class Conversation:
         """Whether the model has a chat template."""
 
     def __repr__(self) -> str:
-        return f"Conversation({self._lm.target.name}, {len(self.messages)} messages)"
+        return f"<conversation with {self._lm.target.name}, {len(self.messages)} messages>"
 
     def reset(self) -> None:
         """Forget every turn; the system's words stay."""

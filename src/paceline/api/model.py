@@ -54,8 +54,8 @@ class LanguageModel:
         self._drafters = Drafters()
 
     def __repr__(self) -> str:
-        size = f"{self.target.vocab_size} tokens"
-        return f"LanguageModel({self.target!r}, {size if self.vocabulary else f'{size}, no tokenizer'})"
+        facts = [self.target.name, self.target.dtype_name, str(self.target.device), f"{self.target.vocab_size} tokens"]
+        return f"<language model {', '.join([*facts, *([] if self.vocabulary else ['no tokenizer'])])}>"
 
     def generate(self, prompt: Prompt, **settings: Unpack[Options]) -> Generation:
         """One text. Settings are the fields of `Settings` and of `paceline.Sampling`.

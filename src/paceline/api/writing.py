@@ -154,7 +154,7 @@ class Writing:
 
     def __repr__(self) -> str:
         state = self.context.finish or ("being written" if self._lent else "not begun")
-        return f"Writing({len(self.context.emitted)} tokens, {state})"
+        return f"<writing of {len(self.context.emitted)} tokens, {state}>"
 
     def pieces(self) -> Generator[Piece, None, None]:
         """The text, token by token. To be called once."""

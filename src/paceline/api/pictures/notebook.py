@@ -28,4 +28,4 @@ def style() -> str:
         f"{', '.join(f'{mark} .{ROOT}' for mark in marks)} {{ color-scheme: {theme} }}\n"
         for theme, marks in THEMES.items()
     )
-    return f".{ROOT} {{\n{pages}padding: .5rem 1rem; border-radius: .5rem\n}}\n{''.join(themes)}"
+    return f".{ROOT} {{\npadding: .5rem 1rem; border-radius: .5rem;\n{pages}}}\n{''.join(themes)}"
