@@ -5,7 +5,7 @@ import gc
 import threading
 from collections.abc import AsyncGenerator, Callable, Iterator
 from contextlib import aclosing, contextmanager, suppress
-from typing import Any
+from typing import Any, TypeAlias
 
 import pytest
 
@@ -19,6 +19,7 @@ from paceline.errors import InputError
 from paceline.targets.table import TableTarget
 from test_text_batch import speaking
 
+Stream: TypeAlias = AsyncGenerator[Piece, None]
 LONG = 60
 SECONDS = 60
 """How long a test waits for what must come."""
@@ -257,13 +258,13 @@ def test_several_at_once_write_what_they_would_alone() -> None:
     assert asyncio.run(main()) == expected
 
 
-async def _closed(stream: AsyncGenerator[Piece, None]) -> None:
+async def _closed(stream: Stream) -> None:
     async with aclosing(stream):
         async for _ in stream:
             break
 
 
-async def _left(stream: AsyncGenerator[Piece, None]) -> None:
+async def _left(stream: Stream) -> None:
     async for _ in stream:
         break
     del stream
@@ -271,14 +272,14 @@ async def _left(stream: AsyncGenerator[Piece, None]) -> None:
     await asyncio.sleep(0)
 
 
-async def _raised(stream: AsyncGenerator[Piece, None]) -> None:
+async def _raised(stream: Stream) -> None:
     with suppress(KeyError):
         async with aclosing(stream):
             async for _ in stream:
                 raise KeyError
 
 
-WAYS_OUT: dict[str, Callable[[AsyncGenerator[Piece, None]], Any]] = {
+WAYS_OUT: dict[str, Callable[[Stream], Any]] = {
     "closed": _closed,
     "left": _left,
     "raised": _raised,

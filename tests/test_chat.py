@@ -406,3 +406,17 @@ class Screen:
 def test_chat_needs_a_tokenizer() -> None:
     with pytest.raises(ValueError, match="without a tokenizer"):
         Conversation(LanguageModel(tabled()))
+
+
+def test_generate_speaks_through_the_template(templated: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    lm = paceline.load(templated)
+    flags = ["generate", "Hello", "--model", str(templated), "--chat", *FLAGS]
+    for extra, system in (([], []), (["--system", "Be brief."], [{"role": "system", "content": "Be brief."}])):
+        reply = lm.chat([*system, {"role": "user", "content": "Hello"}], **SETTINGS)
+        assert say([*flags, *extra], capsys)[1] == reply.text + "\n"
+        code, out, _ = say([*flags, *extra, "--json", "--samples", "2"], capsys)
+        found = json.loads(out)["samples"]
+        assert (code, found[0]["tokens"], found[1]["prompt_tokens"]) == (0, reply.tokens, reply.prompt_tokens)
+    assert lm.generate("Hello", **SETTINGS).prompt_tokens != lm.chat("Hello", **SETTINGS).prompt_tokens
+    code, _, error = say(["generate", "Hello", "--model", str(templated), "--system", "x"], capsys)
+    assert (code, "--system is told in a chat; add --chat" in error) == (2, True)
