@@ -72,7 +72,18 @@ MACHINE_WORDS = re.compile(
     r"(?<![\w.~])/(?:work|tmp|root|home|opt)/|pypi\.org|pythonhosted\.org|download\.pytorch\.org"
 )
 SPOKEN_PLACES = (
-    *("src", "papers", "docs", "examples", ".ci", ".github", "README.md", "CHANGELOG.md", "CONTRIBUTING.md", "Makefile"),
+    *(
+        "src",
+        "papers",
+        "docs",
+        "examples",
+        ".ci",
+        ".github",
+        "README.md",
+        "CHANGELOG.md",
+        "CONTRIBUTING.md",
+        "Makefile",
+    ),
     *("pyproject.toml", "constraints.txt"),
 )
 
