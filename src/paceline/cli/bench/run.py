@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from paceline.bench.run.directory import Run
     from paceline.bench.summary import Figures, Summary
 
-SUITE = "continuation:en"
+SUITE = "stories"
 RUNS = Path("runs")
 METHODS = ("plain", "lookup", "assistant", "auto")
 TOKENS = 128
