@@ -200,7 +200,6 @@ def test_shown_tokens_are_the_text_with_its_sources(model: str, capsys: pytest.C
     assert told.get("plain", 0) == sum(not r["drafted"] for r in own)
     assert told.get("corrected", 0) == sum(bool(r["drafted"] and r["refused"]) for r in own)
     assert sum(told.values()) == sum(source == "" for source in found["sources"])
-    assert f"40 tokens in {len(found['rounds'])} rounds" in shown
     finished = say([*common, "--show", "tokens", "--json"], capsys)[1]
     assert finished.splitlines()[0] == shown.splitlines()[0]
     assert json.loads(finished.splitlines()[-1])["tokens"] == found["tokens"]
@@ -308,3 +307,35 @@ def test_methods_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
 def test_the_reference_is_what_help_says() -> None:
     written = (ROOT / "docs" / "cli.md").read_text(encoding="utf8")
     assert written == reference(), "write it again: python -m paceline.cli.reference > docs/cli.md"
+
+
+ONCE = ["generate", "Once upon a time", "--model", "pocket-draft", "-n", "24", "--method", "lookup", "--seed", "5"]
+
+
+def test_the_last_line_counts_tokens_rounds_and_what_each_brought(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It stands on standard error, so a pipe gets the text alone; the forward over the prompt is no round."""
+    page = tmp_path / "a.html"
+    code, out, error = say([*ONCE, "--json", "--html", str(page)], capsys)
+    found = json.loads(out.splitlines()[-1])
+    rounds = [one for one in found["rounds"] if not one["prefill"]]
+    each = sum(one["emitted"] for one in rounds) / len(rounds)
+    speed = found["totals"]["tokens_per_second"]
+    assert code == 0
+    assert error == f"24 tokens, {len(rounds)} rounds ({each:.1f} each), {speed:.1f} tokens/s; page: {page}\n"
+    assert say([*ONCE, "-n", "1"], capsys)[2] == "1 token, 0 rounds\n"
+    assert say([*ONCE, "--quiet"], capsys) == (0, found["text"] + "\n", "")
+
+
+def test_verbose_tells_who_wrote_and_the_planners_choices(capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, error = say([*ONCE, "--verbose", "--planner", "adaptive", "--json"], capsys)
+    found = json.loads(out.splitlines()[-1])
+    said = error.splitlines()
+    assert code == 0
+    assert said[0].startswith(f"pocket-draft, bfloat16, weights {found['fingerprint']}, on cpu, ")
+    assert said[1].startswith("method lookup, planner adaptive, rule coupled; ")
+    assert said[2].startswith("seconds: the prompt ")
+    assert said[3:-1] == found["explain"] != []
+    assert "explain" not in json.loads(say([*ONCE, "--json"], capsys)[1])
+    assert "not allowed with" in say([*ONCE, "--verbose", "--quiet"], capsys)[2]

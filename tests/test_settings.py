@@ -236,7 +236,7 @@ def test_a_dtype_may_be_torchs_own(dtype: Any) -> None:
 def test_auto_is_a_gpu_where_there_is_one(
     cuda: bool, mps: bool, expected: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from paceline.targets.hf.load import named_device
+    from paceline.targets.place import named_device
 
     asked = list[Any]()
     monkeypatch.setattr(torch.cuda, "is_available", lambda: cuda)

@@ -77,9 +77,9 @@ def run(options: argparse.Namespace) -> int:
 
 def _check(options: argparse.Namespace) -> None:
     """Refuse mistakes before a model is loaded."""
-    from paceline.targets.hf.load import named_dtype
-    from paceline.targets.pocket.open import is_bundled
-    from paceline.targets.pocket.shape import MARK, read_ballast
+    from paceline.targets.place import named_dtype
+    from paceline.targets.pocket.names import MARK, is_bundled
+    from paceline.targets.pocket.shape import read_ballast
 
     check_counts(options, "passes", "max_new_tokens", "num_draft_tokens", "threads")
     prompts_of(options)

@@ -22,13 +22,7 @@ from paceline.targets.hf import folder
 from paceline.targets.hf.folder import in_one_line
 from paceline.targets.hf.probe import prepare
 from paceline.targets.hf.target import HFTarget, refuse_recurrent
-
-DTYPES = {
-    "float64": torch.float64,
-    "float32": torch.float32,
-    "bfloat16": torch.bfloat16,
-    "float16": torch.float16,
-}
+from paceline.targets.place import named_device, named_dtype
 
 
 def load_target(
@@ -70,34 +64,6 @@ def load_target(
     if device is not None:
         torch.nn.Module.to(loaded, place)
     return prepare(HFTarget(loaded, name=name, fixed_shapes=fixed_shapes).pack())
-
-
-def named_dtype(dtype: str | torch.dtype | None) -> torch.dtype | None:
-    """A type of weights by its name or as torch has it; None, or ``auto``, for the model's own."""
-    if dtype is None or dtype == "auto":
-        return None
-    name = str(dtype).removeprefix("torch.")
-    if name not in DTYPES:
-        raise InputError(f"unknown dtype {name!r}; choose one of {', '.join(DTYPES)}")
-    return DTYPES[name]
-
-
-def named_device(given: str | int | torch.device | None) -> torch.device:
-    """A device by its name or as torch has it. ``auto`` is a GPU where there is one, and None the CPU."""
-    name = _fastest() if given == "auto" else "cpu" if given is None else given
-    try:
-        device = torch.device(name)
-        torch.empty(0, device=device)
-    except (RuntimeError, AssertionError, NotImplementedError, TypeError):
-        known = "choose cpu, auto, or cuda where there is one"
-        raise InputError(f"device {str(given)!r} is not available here; {known}") from None
-    return device
-
-
-def _fastest() -> str:
-    if torch.cuda.is_available():
-        return "cuda"
-    return "mps" if torch.backends.mps.is_available() else "cpu"
 
 
 def _name(model: str | Path) -> str:
