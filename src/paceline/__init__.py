@@ -20,6 +20,11 @@ if TYPE_CHECKING:
     from paceline.drafters import Budget as Budget
     from paceline.drafters import Drafter as Drafter
     from paceline.drafters import Seen as Seen
+    from paceline.errors import CallbackError as CallbackError
+    from paceline.errors import DefectError as DefectError
+    from paceline.errors import DrafterError as DrafterError
+    from paceline.errors import DrafterWarning as DrafterWarning
+    from paceline.errors import InputError as InputError
     from paceline.errors import PacelineError as PacelineError
     from paceline.errors import UnsupportedModel as UnsupportedModel
     from paceline.integrations.transformers import custom_generate as custom_generate
@@ -35,11 +40,16 @@ __version__ = "0.1.0"
 _HOME = {
     "Ask": "paceline.drafters",
     "Budget": "paceline.drafters",
+    "CallbackError": "paceline.errors",
     "Context": "paceline.context",
+    "DefectError": "paceline.errors",
     "Distribution": "paceline.law",
     "DraftTree": "paceline.tree",
     "Drafter": "paceline.drafters",
+    "DrafterError": "paceline.errors",
+    "DrafterWarning": "paceline.errors",
     "Generation": "paceline.api.writing",
+    "InputError": "paceline.errors",
     "LanguageModel": "paceline.api.model",
     "PacelineError": "paceline.errors",
     "Piece": "paceline.api.piece",

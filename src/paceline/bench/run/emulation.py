@@ -92,7 +92,7 @@ def replayed(given: Replay, method: str, budget: int) -> Iterator[Passage]:
             lm = LanguageModel(given.target, given.vocabulary)  # with no rows of the text before
             prompt = text[: given.starts[key]]
             how = {"planner": f"fixed:{budget}", "max_new_tokens": len(text) - len(prompt), "ignore_eos": True}
-            found = lm.generate(prompt, method=drafter, **how)
+            found = lm.generate(prompt, method=drafter, strict=True, **how)
             assert found.tokens == text[len(prompt) :].tolist(), "a draft changes no token of the text"
             shown = given.vocabulary.text(prompt)
             picture = TokenPicture(shown, tuple(found.pieces), found.totals, title=key)
