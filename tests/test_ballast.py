@@ -68,7 +68,7 @@ def wide(small: Bundle) -> State:
 def gap(small: Bundle, wide: State, tokens: torch.Tensor, wanted: torch.Tensor, **config: Any) -> float:
     """The largest difference of a logit between the small model and weights in `SHAPE`."""
     large = widened_config(small.config, SHAPE)
-    large.update(config)
+    vars(large).update(config)
     return float((HFTarget(assembled(large, wide)).own.unassisted(tokens) - wanted).abs().max())
 
 

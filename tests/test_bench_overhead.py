@@ -204,7 +204,7 @@ SHORT = ["--prompt", "The old man", "--prompt", "Once upon a time"]
 
 def test_the_bench_tells_ratios_first(capsys: pytest.CaptureFixture[str]) -> None:
     before = torch.get_num_threads(), logging.get_verbosity()
-    models = ["--models", "pocket", "pocket+ballast:12M"]
+    models = ["--model", "pocket", "pocket+ballast:12M"]
     code, out, error = say([*BENCH, *SHORT, *models, "--threads", "1", "--json"], capsys)
     assert (code, error) == (0, "")
     assert (torch.get_num_threads(), logging.get_verbosity()) == before
@@ -240,7 +240,7 @@ def test_the_bench_tells_a_text_that_differs(
 
     monkeypatch.setattr(paceline.LanguageModel, "generate", tampering)
     prompts = ["--prompt", "A", "--prompt", "The old man sat down by the fire and began"]
-    code, out, _ = say([*BENCH, *prompts, "--models", "pocket", "--methods", "plain", "--json"], capsys)
+    code, out, _ = say([*BENCH, *prompts, "--model", "pocket", "--method", "plain", "--json"], capsys)
     row = json.loads(out.splitlines()[-1])["rows"]["plain@pocket"]
     assert code == 0
     assert row["parts_at"] == {"ours": {"prompt": 1, "token": 5}}
@@ -261,7 +261,7 @@ def test_an_interrupted_bench_leaves_nothing_changed(
     try:
         before = 2, logging.get_verbosity()
         monkeypatch.setattr(paceline.LanguageModel, "generate", stop)
-        asked = ["--models", "pocket", "--methods", "plain", "--threads", "1"]
+        asked = ["--model", "pocket", "--method", "plain", "--threads", "1"]
         code, out, error = say([*BENCH, *SHORT, *asked], capsys)
         assert (code, out, error) == (130, "", "\npaceline: interrupted\n")
         assert (torch.get_num_threads(), logging.get_verbosity()) == before

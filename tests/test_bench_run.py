@@ -44,7 +44,7 @@ def test_methods_and_other_libraries_write_a_suite(
     suite: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     out = tmp_path / "run"
-    code, said, _ = say(bench(suite, out, *FLOAT32, "--temperature", "0", "--peers", PEERS, "--json"), capsys)
+    code, said, _ = say(bench(suite, out, *FLOAT32, "--temperature", "0", "--peer", PEERS, "--json"), capsys)
     assert code == 0
     found = json.loads(said.splitlines()[-1])
     names = ["plain", "lookup", "assistant", "auto", *PEERS.split(",")]
@@ -75,7 +75,7 @@ def test_in_half_precision_all_walk_one_text_unless_they_are_let_go(
     for flags, follow in (((), True), (("--free",), False)):
         out = tmp_path / f"run{follow}"
         code, _, err = say(
-            bench(suite, out, "--dtype", "bfloat16", "--limit", "1", "--methods", "plain,lookup", *flags), capsys
+            bench(suite, out, "--dtype", "bfloat16", "--limit", "1", "--method", "plain,lookup", *flags), capsys
         )
         assert code == 0, err
         run = read(out)
@@ -109,7 +109,7 @@ def test_a_killed_run_goes_on_with_the_same_command(
 ) -> None:
     out = tmp_path / "run"
     repeats = 2
-    command = bench(suite, out, *FLOAT32, "--methods", "plain,lookup", "--repeat", str(repeats))
+    command = bench(suite, out, *FLOAT32, "--method", "plain,lookup", "--repeat", str(repeats))
     killed = subprocess.run([sys.executable, "-c", KILLED, str(out / RECORDS), *command], stdout=subprocess.DEVNULL)
     assert killed.returncode == -signal.SIGKILL
     before = read(out)
@@ -129,7 +129,7 @@ def test_a_killed_run_goes_on_with_the_same_command(
 def test_a_finished_run_is_told_again_and_not_written_again(
     suite: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    command = bench(suite, tmp_path / "run", *FLOAT32, "--methods", "plain,lookup", "--limit", "1")
+    command = bench(suite, tmp_path / "run", *FLOAT32, "--method", "plain,lookup", "--limit", "1")
     first = say(command, capsys)
     before = (tmp_path / "run" / RECORDS).read_bytes()
     code, said, _ = say(command, capsys)
@@ -153,7 +153,7 @@ def test_a_text_that_must_not_differ_and_does_ends_with_1(
 
     monkeypatch.setattr(Ours, "write", lying)
     out = tmp_path / "run"
-    code, said, _ = say(bench(suite, out, *FLOAT32, "--methods", "plain,lookup", "--limit", "1"), capsys)
+    code, said, _ = say(bench(suite, out, *FLOAT32, "--method", "plain,lookup", "--limit", "1"), capsys)
     assert code == 1
     assert "bug" in said
     assert {r.parts_at for r in read(out).records if r.entry == "lookup"} == {3}
@@ -172,7 +172,7 @@ def test_a_text_is_replayed_without_a_model(tmp_path: Path, capsys: pytest.Captu
             "run",
             "--suite",
             f"replay:{tmp_path / 'song.jsonl'}",
-            "--methods",
+            "--method",
             "plain,lookup",
             "--out",
             str(out),
@@ -192,8 +192,7 @@ def test_a_text_is_replayed_without_a_model(tmp_path: Path, capsys: pytest.Captu
         assert plain.speed is lookup.speed is None
     cut = ["--max-new-tokens", "12", "--out", str(tmp_path / "cut")]
     assert (
-        say(["bench", "run", "--suite", f"replay:{tmp_path / 'song.jsonl'}", "--methods", "plain", *cut], capsys)[0]
-        == 0
+        say(["bench", "run", "--suite", f"replay:{tmp_path / 'song.jsonl'}", "--method", "plain", *cut], capsys)[0] == 0
     )
     long, short = read(tmp_path / "cut").records
     assert (len(long.tokens), short.text) == (12, rows[1]["text"])
@@ -206,7 +205,7 @@ def test_a_replay_that_would_count_another_text_is_refused(tmp_path: Path, capsy
         prompt = "Once upon a time"
         rows = [{"key": f"t{n}", "prompt": prompt, "text": text} for n, text in enumerate(texts)]
         (tmp_path / "texts.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-        command = ["bench", "run", "--suite", f"replay:{tmp_path / 'texts.jsonl'}", "--methods", "plain", *flags]
+        command = ["bench", "run", "--suite", f"replay:{tmp_path / 'texts.jsonl'}", "--method", "plain", *flags]
         code, _, err = say([*command, "--energy", "none", "--out", str(tmp_path / f"run{len(texts)}")], capsys)
         return code, err
 
@@ -227,7 +226,7 @@ def test_another_library_that_fails_without_a_word_is_named(
         raise NotImplementedError
 
     monkeypatch.setattr(Transformers, "write", fail)
-    flags = ("--methods", "plain", "--peers", "transformers", "--limit", "1")
+    flags = ("--method", "plain", "--peer", "transformers", "--limit", "1")
     assert say(bench(suite, tmp_path / "run", *FLOAT32, *flags), capsys)[0] == 0
     assert read(tmp_path / "run").about.missing == {"transformers": "it fails on this model: NotImplementedError"}
 
@@ -253,14 +252,14 @@ def pairwise_of(records: list[Record]) -> list[tuple[Record, Record]]:
 MISTAKES: list[tuple[list[str], str]] = [
     (["--suite", "prompts:nowhere.jsonl"], "nowhere.jsonl"),
     (["--suite", "spec-bunch"], "spec-bunch"),
-    (["--methods", "plain,nope"], "unknown method 'nope'"),
-    (["--peers", "transformer"], "unknown peer 'transformer'"),
+    (["--method", "plain,nope"], "unknown method 'nope'"),
+    (["--peer", "transformer"], "unknown peer 'transformer'"),
     (["--limit", "0"], "--limit must be at least 1, not 0"),
     (["--batch", "0"], "--batch must be at least 1, not 0"),
     (["--qps", "-1"], "--qps must be more than 0 and finite, not -1"),
     (["--watts", "inf"], "--watts must be more than 0 and finite, not inf"),
     (["--threads", "100000"], "--threads must be at most"),
-    (["--methods", "assistant:model="], "cannot read 'model=' in method 'assistant'"),
+    (["--method", "assistant:model="], "cannot read 'model=' in method 'assistant'"),
     (["--rule", "kind"], "unknown rule 'kind'"),
     (["--rule", "rejection", "--temperature", "1", "--follow"], "cannot be followed"),
     (["--energy", "solar"], "solar"),
@@ -302,8 +301,8 @@ def test_what_can_be_told_without_a_model_waits_for_none(
         ("letter", (), "is there and is no run"),
         ("full", (), "is there and is no run"),
         ("old", (), "format 7"),
-        ("new", ("--methods", "plain,nope"), "unknown method 'nope'"),
-        ("new", ("--peers", "nobody"), "unknown peer 'nobody'"),
+        ("new", ("--method", "plain,nope"), "unknown method 'nope'"),
+        ("new", ("--peer", "nobody"), "unknown peer 'nobody'"),
     ):
         code, _, err = say(bench(suite, tmp_path / name, *flags), capsys)
         assert (code, err.count("\n")) == (2, 1)
@@ -321,7 +320,7 @@ def test_a_terminal_is_told_whose_turn_it_is(
         yield lambda *step: told.append(step)
 
     monkeypatch.setattr(bench_run, "progress", progress)
-    flags = ("--methods", "plain,lookup", "--limit", "2")
+    flags = ("--method", "plain,lookup", "--limit", "2")
     for more, prompts in (((), 2), (("--qps", "1000"), 1)):
         told.clear()
         out = tmp_path / f"run{prompts}"
@@ -333,7 +332,7 @@ def test_a_terminal_is_told_whose_turn_it_is(
 
 def test_who_cannot_take_part_is_named(suite: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = tmp_path / "run"
-    flags = ("--methods", "plain", "--peers", "transformers", "--batch", "2", "--limit", "1")
+    flags = ("--method", "plain", "--peer", "transformers", "--batch", "2", "--limit", "1")
     code, said, _ = say(bench(suite, out, *FLOAT32, *flags), capsys)
     assert code == 0
     assert "one text at a time" in read(out).about.missing["transformers"]

@@ -243,7 +243,7 @@ def test_rounds_are_repeated_while_there_is_time_and_expensive_sizes_left_out(mo
 
 
 def test_a_context_that_is_too_short_is_told() -> None:
-    with pytest.raises(ValueError, match="give smaller --lengths"):
+    with pytest.raises(ValueError, match="give smaller --length"):
         measured(tabled(context_length=24), np.array(PROMPT), rows=(1, 2, 3), length=20, seconds=0.01)
 
 
@@ -428,7 +428,7 @@ def test_a_text_knows_every_round_of_its_own() -> None:
 
 # --- the command ---
 
-QUICK = ["--model", "pocket", "--method", "lookup", "--max-nodes", "3", "--lengths", "24", "--batches", "1"]
+QUICK = ["--model", "pocket", "--method", "lookup", "--max-nodes", "3", "--length", "24", "--batch", "1"]
 QUICK += ["--samples", "2", "--max-new-tokens", "4", "--seconds", "0.2", "--prompts", "dictspec"]
 
 

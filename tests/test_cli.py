@@ -58,7 +58,7 @@ MISTAKES = {
         "--speculative-model x": "write --draft-model",
         "--speculative-config={}": "write --method, --draft-model and --num-draft-tokens",
         "--temp 1": "write --temperature",
-        "-n 5": "write --max-new-tokens",
+        "-n 0": "max_new_tokens",
         "--method lookup --draft-model x": "method 'lookup' uses none",
         "--method assistant": "needs a draft model",
         "-md ./no/such/draft": "no model at './no/such/draft'",
@@ -66,15 +66,15 @@ MISTAKES = {
         "--color pink": "argument --color",
         "--html no/such/page.html": "cannot write no/such/page.html: there is no folder no/such",
         "--html .": "cannot write .: it is a folder",
-        "-p x": "-p is another tool's flag; write the prompt without a flag",
-        "--prompt x": "--prompt is another tool's flag; write the prompt without a flag",
+        "-p x": "-p is not a flag here; write the prompt without a flag",
+        "--prompt x": "--prompt is not a flag here; write the prompt without a flag",
         "--logprobs 2": "--logprobs are told in JSON only; add --json",
         "--stop \udcff": "argument --stop: this is not UTF-8 text (byte 0xff at offset 0)",
         "--no-such-flag": "--no-such-flag",
     },
     "demo": {
-        "--methods nope": "unknown method 'nope'",
-        "--methods assistant --model x": "needs a draft model",
+        "--method nope": "unknown method 'nope'",
+        "--method assistant --model x": "needs a draft model",
         "--prompt ''": "a --prompt is empty",
         "--max-new-tokens 0": "max_new_tokens must be at least 1",
         "--temperature -1": "temperature is -1.0",
@@ -90,17 +90,17 @@ MISTAKES = {
         "--prompts nowhere": "unknown suite 'nowhere'",
         "--html /nowhere/page.html": "there is no folder /nowhere",
         "--seconds 0": "the seconds to measure for",
-        "--lengths 16 100000": "--lengths 100000 is too long for pocket, whose context ends at ",
+        "--length 16 100000": "--length 100000 is too long for pocket, whose context ends at ",
     },
     "bench": {"": "MEASUREMENT"},
     "bench overhead": {
-        "--methods suffix": "invalid choice: 'suffix' (choose from",
-        "--models pockt": "did you mean 'pocket'?",
-        "--models pocket+ballast:much": "cannot read a size in 'pocket+ballast:much'",
-        "--models no/such/folder": "no model at 'no/such/folder'",
-        "--models x --methods assistant": "assistant needs a draft model for x: give --draft-model NAME",
-        "--models pocket --draft-model pocket-foreign": "does not speak the tokens of pocket",
-        "--models pocket --max-new-tokens 100000": "give fewer --max-new-tokens",
+        "--method suffix": "invalid choice: 'suffix' (choose from",
+        "--model pockt": "did you mean 'pocket'?",
+        "--model pocket+ballast:much": "cannot read a size in 'pocket+ballast:much'",
+        "--model no/such/folder": "no model at 'no/such/folder'",
+        "--model x --method assistant": "assistant needs a draft model for x: give --draft-model NAME",
+        "--model pocket --draft-model pocket-foreign": "does not speak the tokens of pocket",
+        "--model pocket --max-new-tokens 100000": "give fewer --max-new-tokens",
         "--passes 0": "--passes must be at least 1, not 0",
         "--num-draft-tokens 0": "--num-draft-tokens must be at least 1, not 0",
         "--threads -1": "--threads must be at least 1, not -1",
@@ -200,7 +200,6 @@ def test_shown_tokens_are_the_text_with_its_sources(model: str, capsys: pytest.C
     assert told.get("plain", 0) == sum(not r["drafted"] for r in own)
     assert told.get("corrected", 0) == sum(bool(r["drafted"] and r["refused"]) for r in own)
     assert sum(told.values()) == sum(source == "" for source in found["sources"])
-    assert f"40 tokens in {len(found['rounds'])} rounds" in shown
     finished = say([*common, "--show", "tokens", "--json"], capsys)[1]
     assert finished.splitlines()[0] == shown.splitlines()[0]
     assert json.loads(finished.splitlines()[-1])["tokens"] == found["tokens"]
@@ -308,3 +307,35 @@ def test_methods_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
 def test_the_reference_is_what_help_says() -> None:
     written = (ROOT / "docs" / "cli.md").read_text(encoding="utf8")
     assert written == reference(), "write it again: python -m paceline.cli.reference > docs/cli.md"
+
+
+ONCE = ["generate", "Once upon a time", "--model", "pocket-draft", "-n", "24", "--method", "lookup", "--seed", "5"]
+
+
+def test_the_last_line_counts_tokens_rounds_and_what_each_brought(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It stands on standard error, so a pipe gets the text alone; the forward over the prompt is no round."""
+    page = tmp_path / "a.html"
+    code, out, error = say([*ONCE, "--json", "--html", str(page)], capsys)
+    found = json.loads(out.splitlines()[-1])
+    rounds = [one for one in found["rounds"] if not one["prefill"]]
+    each = sum(one["emitted"] for one in rounds) / len(rounds)
+    speed = found["totals"]["tokens_per_second"]
+    assert code == 0
+    assert error == f"24 tokens, {len(rounds)} rounds ({each:.1f} each), {speed:.1f} tokens/s; page: {page}\n"
+    assert say([*ONCE, "-n", "1"], capsys)[2] == "1 token, 0 rounds\n"
+    assert say([*ONCE, "--quiet"], capsys) == (0, found["text"] + "\n", "")
+
+
+def test_verbose_tells_who_wrote_and_the_planners_choices(capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, error = say([*ONCE, "--verbose", "--planner", "adaptive", "--json"], capsys)
+    found = json.loads(out.splitlines()[-1])
+    said = error.splitlines()
+    assert code == 0
+    assert said[0].startswith(f"pocket-draft, bfloat16, weights {found['fingerprint']}, on cpu, ")
+    assert said[1].startswith("method lookup, planner adaptive, rule coupled; ")
+    assert said[2].startswith("seconds: the prompt ")
+    assert said[3:-1] == found["explain"] != []
+    assert "explain" not in json.loads(say([*ONCE, "--json"], capsys)[1])
+    assert "not allowed with" in say([*ONCE, "--verbose", "--quiet"], capsys)[2]

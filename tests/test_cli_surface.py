@@ -8,7 +8,7 @@ import pytest
 
 from paceline import Sampling, Settings
 from paceline.cli import parser
-from paceline.cli.arguments import OUTDATED
+from paceline.cli.arguments import OUTDATED, Several
 from paceline.cli.reference import commands
 
 
@@ -31,7 +31,7 @@ def _line(action: argparse.Action) -> str:
     words = [" ".join(action.option_strings) or f"<{action.metavar}>"]
     if action.nargs != 0:
         words.append(getattr(action.type, "__name__", "str") + (f" {action.nargs}" if action.nargs else ""))
-    if isinstance(action, argparse._AppendAction):
+    if isinstance(action, (argparse._AppendAction, Several)):
         words.append("repeated")
     if action.required and action.option_strings:
         words.append("required")
@@ -58,6 +58,26 @@ def test_consent_to_run_code_can_be_given_wherever_a_model_or_tokenizer_is_opene
     names = {name: {action.dest for action in command._actions} for name, command in every().items()}
     without = {name for name, known in names.items() if known & opening and "trust_remote_code" not in known}
     assert without == {"export"}, "which names models and opens none"
+
+
+def test_values_add_up_and_the_first_replaces_the_default() -> None:
+    """A second ``--method`` must not silently drop the first."""
+    read = parser().parse_args
+    asked = ["bench", "overhead", "--model", "a", "b", "-m", "c", "--method", "plain"]
+    assert (read(asked).models, read(asked).methods) == (["a", "b", "c"], ["plain"])
+    assert read(asked[:2]).models == read(asked[:2]).models != []
+    for name, command in every().items():
+        plural = [one for one in command._actions if one.option_strings and one.nargs in ("+", "*")]
+        assert all(isinstance(one, Several) for one in plural), name
+
+
+def test_one_name_for_one_thing() -> None:
+    """The same short flag, and the singular, in every command."""
+    for name, command in every().items():
+        flags = {flag: action for action in command._actions for flag in action.option_strings}
+        assert flags.get("-n") is flags.get("--max-new-tokens"), name
+        assert flags.get("-m") is flags.get("--model"), name
+        assert not {"--methods", "--models", "--rules", "--planners", "--peers"} & set(flags), name
 
 
 @pytest.mark.parametrize("command", ["demo", "generate", "chat", "check"])

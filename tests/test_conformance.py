@@ -520,7 +520,7 @@ def test_aimed_settings_end_late_at_their_token_or_string() -> None:
 
 def test_the_command_prints_its_counts_last(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     families.save("llama", tmp_path)
-    asked = ["--methods", "lookup", "--rules", "coupled", "--sizes", "6", "--json"]
+    asked = ["--method", "lookup", "--rule", "coupled", "--sizes", "6", "--json"]
     with only_in(*SOME):
         code = main(["check", "--model", str(tmp_path), *asked])
     last = json.loads(capsys.readouterr().out.splitlines()[-1])
@@ -534,7 +534,7 @@ def test_the_command_prints_its_counts_last(tmp_path: Path, capsys: pytest.Captu
 def test_the_command_exits_with_1_on_a_bug(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     families.save("llama", tmp_path)
     wrong_row_gathered(monkeypatch)
-    asked = ["--methods", "(oracle tree)", "--rules", "coupled", "--sizes", "6", "--batch", "1"]
+    asked = ["--method", "(oracle tree)", "--rule", "coupled", "--sizes", "6", "--batch", "1"]
     with only_in(*SOME):
         assert main(["check", "--model", str(tmp_path), *asked]) == 1
 

@@ -30,7 +30,7 @@ def time_enough(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(demo, limit, float("inf"))
 
 
-DEMO = ["demo", "--max-new-tokens", "12", "--methods", "plain", "lookup"]
+DEMO = ["demo", "--max-new-tokens", "12", "--method", "plain", "lookup"]
 
 
 def test_the_demo_shows_any_model(model: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -95,7 +95,7 @@ def test_the_demo_tells_a_base_that_does_not_repeat_itself(
 
     monkeypatch.setattr(LanguageModel, "generate", wavering)
     code, out, _ = say(
-        ["demo", "--max-new-tokens", "12", "--methods", "plain", "--model", model, "--prompt", "a"], capsys
+        ["demo", "--max-new-tokens", "12", "--method", "plain", "--model", model, "--prompt", "a"], capsys
     )
     assert code == 1
     assert "not reproducible: parts at token 3 of prompt 1" in out

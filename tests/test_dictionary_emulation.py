@@ -239,7 +239,7 @@ def test_the_command_tells_every_passage_and_all(
 ) -> None:
     made, text = built
     page = tmp_path / "page.html"
-    lines, told = asked(capsys, "--dict", str(made), "--text", str(text), "--show", "tokens", "--out", str(page))
+    lines, told = asked(capsys, "--dict", str(made), "--text", str(text), "--show", "tokens", "--html", str(page))
     passages, whole = told["passages"], told["all"]
     assert isinstance(passages, list)
     assert isinstance(whole, dict)

@@ -227,7 +227,7 @@ def test_forwards_of_a_random_model_are_told_beside_the_memorys_bandwidth(
 ) -> None:
     monkeypatch.setattr(forwards, "bandwidth", lambda device: 1e9)
     command = ["bench", "draft-cost", "--forwards", "--model", "random:tiny", "--dtype", "float32", "--rounds", "1"]
-    assert main([*command, "--contexts", "8", "--rows", "1", "4", "--json"]) == 0
+    assert main([*command, "--context", "8", "--rows", "1", "4", "--json"]) == 0
     *lines, last = capsys.readouterr().out.splitlines()
     said = json.loads(last)
     config = forwards.SHAPES["tiny"]

@@ -19,7 +19,8 @@ from paceline.targets.base import Request
 from paceline.targets.cache import CacheRows
 from paceline.targets.hf import attention
 from paceline.targets.hf.attention import View
-from paceline.targets.hf.own import NAME, Mode, attend
+from paceline.targets.hf.interface import NAME, attend
+from paceline.targets.hf.own import Mode
 from paceline.targets.hf.target import HFTarget
 from paceline.tree import ROOT, DraftTree, Ints
 from scoring import (

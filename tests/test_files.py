@@ -54,11 +54,11 @@ READ_AND_WRITTEN = [
     "datastore build --text other {0} --out {1}",
     "datastore build --tokenizer {0} --text other --out {1}",
     "dict build --text other {0} --out {1}",
-    "dict emulate --text {0} --out {1}",
-    "dict emulate --suite replay:{0} --out {1}",
-    "dict emulate --text other --dict other {0} --out {1}",
+    "dict emulate --text {0} --html {1}",
+    "dict emulate --suite replay:{0} --html {1}",
+    "dict emulate --text other --dict other {0} --html {1}",
     "bench suite prompts:{0} --out {1}",
-    "demo --methods plain rest:corpus={0} --html {1}",
+    "demo --method plain rest:corpus={0} --html {1}",
 ]
 
 

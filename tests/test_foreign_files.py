@@ -98,7 +98,7 @@ def test_what_a_run_advises_works(tmp_path: Path, capsys: pytest.CaptureFixture[
     text = tmp_path / "t.jsonl"
     rows = ({"prompt": f"{n} went down to the river", "text": " and saw a boat" * 4} for n in range(2))
     text.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    command = ["bench", "run", "--suite", f"replay:{text}", "--methods", "plain", "lookup", "--energy", "none"]
+    command = ["bench", "run", "--suite", f"replay:{text}", "--method", "plain", "lookup", "--energy", "none"]
     command += ["--out", str(tmp_path / "run")]
     assert say(command, capsys)[0] == 0
     file = tmp_path / "run" / RECORDS

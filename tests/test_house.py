@@ -76,7 +76,21 @@ MAP_HEADING = "## The house"
 MACHINE_WORDS = re.compile(
     r"(?<![\w.~])/(?:work|tmp|root|home|opt)/|pypi\.org|pythonhosted\.org|download\.pytorch\.org"
 )
-SPOKEN_PLACES = ("src", "papers", "docs", ".ci", "README.md", "Makefile", "pyproject.toml", "constraints.txt")
+SPOKEN_PLACES = (
+    *(
+        "src",
+        "papers",
+        "docs",
+        "examples",
+        ".ci",
+        ".github",
+        "README.md",
+        "CHANGELOG.md",
+        "CONTRIBUTING.md",
+        "Makefile",
+    ),
+    *("pyproject.toml", "constraints.txt"),
+)
 
 
 def source_files() -> list[Path]:
@@ -353,12 +367,12 @@ def test_a_long_file_and_a_long_function_are_seen() -> None:
     assert len(too_long(path, "x = 1\n" * (FILE_LINES + 1))) == 1
 
 
-# --- (f) the map in the README is the tree -----------------------------------------------------------------
+# --- (f) the map in CONTRIBUTING.md is the tree -------------------------------------------------------------
 
 
-def map_entries(readme: str) -> list[str]:
+def map_entries(page: str) -> list[str]:
     """The rooms that the first code block after the heading lists: the first word of each unindented line."""
-    _, found, after = readme.partition(f"\n{MAP_HEADING}\n")
+    _, found, after = page.partition(f"\n{MAP_HEADING}\n")
     block = re.search(r"^```[^\n]*\n(.*?)^```", after, re.MULTILINE | re.DOTALL)
     if not found or block is None:
         return []
@@ -367,9 +381,9 @@ def map_entries(readme: str) -> list[str]:
     return [word.rstrip("/").removesuffix(".py") for word in words if word != "src/paceline/"]
 
 
-def map_complaints(readme: str, names: list[str]) -> list[str]:
+def map_complaints(page: str, names: list[str]) -> list[str]:
     rooms = {name.removesuffix(".py") for name in names if name not in NOT_CODE}
-    listed = Counter(map_entries(readme))
+    listed = Counter(map_entries(page))
     missing = sorted(rooms - OUTSIDE_THE_ORDER - set(listed))
     return [
         *(f"{room} is not on the map under '{MAP_HEADING}'" for room in missing),
@@ -379,8 +393,8 @@ def map_complaints(readme: str, names: list[str]) -> list[str]:
 
 
 def test_the_map_is_the_tree() -> None:
-    readme = (ROOT / "README.md").read_text(encoding="utf8")
-    assert map_complaints(readme, [entry.name for entry in SRC.iterdir()]) == []
+    page = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf8")
+    assert map_complaints(page, [entry.name for entry in SRC.iterdir()]) == []
 
 
 def test_a_drifted_map_is_seen() -> None:
@@ -469,7 +483,8 @@ def wide_lines(name: str, text: str) -> list[str]:
 
 
 def test_sources_of_docs_are_not_wide() -> None:
-    files = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")), *sorted((ROOT / "papers").rglob("*.md"))]
+    folders = (ROOT / "docs").glob("*.md"), (ROOT / "papers").rglob("*.md")
+    files = [*ROOT.glob("*.md"), *(file for found in folders for file in sorted(found))]
     assert len(files) > 5
     assert [c for file in files for c in wide_lines(file.name, file.read_text(encoding="utf8"))] == []
 

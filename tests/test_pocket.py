@@ -8,17 +8,30 @@ from typing import Any
 
 import pytest
 import torch
+from torch.nn.modules.module import register_module_forward_hook
+from transformers import LlamaForCausalLM
 
 import paceline
+from changes import scale_everything
 from families import build
 from paceline.targets.hf.target import HFTarget
 from paceline.targets.load import open_model
 from paceline.targets.pocket import bundle
-from paceline.targets.pocket.bundle import CHECKSUMS, CONFIG, TOKENIZER, WEIGHTS, read_tokenizer
-from paceline.targets.pocket.names import NAMES
-from paceline.targets.pocket.open import is_bundled
+from paceline.targets.pocket.bundle import (
+    CHECKSUMS,
+    CONFIG,
+    TOKENIZER,
+    WEIGHTS,
+    BundledTokenizer,
+    assembled,
+    read_bundle,
+    read_tokenizer,
+)
+from paceline.targets.pocket.names import NAMES, is_bundled
+from paceline.targets.pocket.target import BundledTarget
 from paceline.train.pocket import MOST_BYTES, weight_bytes
 from paceline.vocabulary import Vocabulary
+from scoring import CLOSE, apart, gap_to_own, scored_anew
 
 AWKWARD = (
     "It was the best of times,  it was\tthe worst of times.\n\n\n  And so — «on».",
@@ -178,3 +191,46 @@ def test_a_loaded_model_is_taken_as_it_is() -> None:
 def test_wrong_options_are_told(options: dict[str, Any], sentence: str) -> None:
     with pytest.raises(ValueError, match=sentence):
         open_model("pocket", **options)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_bundled_tokenizer_without_transformers_is_transformers_own(name: str) -> None:
+    ours, whole = BundledTokenizer(name), read_tokenizer(name)
+    assert ours.chat_template is whole.chat_template is None
+    for text in AWKWARD:
+        for special in (True, False):
+            ids = whole.encode(text, add_special_tokens=special)
+            assert ours.encode(text, add_special_tokens=special) == ids
+            assert ours.decode(ids, skip_special_tokens=special) == whole.decode(ids, skip_special_tokens=special)
+    assert Vocabulary(ours).tokenizer.get_vocab() == whole.get_vocab(), "of everything else it is transformers' own"
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_a_bundled_model_without_transformers_is_transformers_llama(dtype: torch.dtype) -> None:
+    """The same rows bit by bit, and the same identity, before and after somebody asks for transformers' model."""
+    target, _ = open_model("pocket-draft", dtype=str(dtype).removeprefix("torch."))
+    assert isinstance(target, BundledTarget)
+    known = target.fingerprint(), target.eos, target.context_length
+    before = scored_anew(target)
+    assert type(whole := target.model) is LlamaForCausalLM
+    assert target.model is whole
+    assert (target.fingerprint(), target.eos, target.context_length) == known
+    assert torch.equal(scored_anew(target), before)
+    bundled = read_bundle("pocket-draft")
+    theirs = HFTarget(assembled(bundled.config, {name: each.to(dtype) for name, each in bundled.weights.items()}))
+    assert theirs.fingerprint() == known[0]
+    close = CLOSE if dtype == torch.float32 else 0.1
+    assert gap_to_own(target) < close
+    assert apart(scored_anew(theirs), before) < close
+
+
+def test_a_bundled_model_follows_its_owner() -> None:
+    """What an owner does to transformers' model takes effect, and so does a hook on all modules."""
+    lm = paceline.load("pocket-draft", dtype="float32")
+    before = lm.generate("It was", max_new_tokens=8).tokens
+    seen: list[str] = []
+    with register_module_forward_hook(lambda module, *_: seen.append(type(module).__name__)):
+        assert list(lm.generate("It was", max_new_tokens=8).tokens) == list(before)
+    assert "LlamaAttention" in seen
+    scale_everything(lm.target.model)
+    assert list(lm.generate("It was", max_new_tokens=8).tokens) != list(before)

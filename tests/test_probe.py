@@ -18,8 +18,9 @@ from paceline.targets.base import Reach, Request
 from paceline.targets.cache import CacheRows
 from paceline.targets.hf import probe
 from paceline.targets.hf.attention import AttentionOptions, MaskScratch, PackedKVCache, Segment
+from paceline.targets.hf.interface import ForwardCache
 from paceline.targets.hf.load import load_target, load_tokenizer
-from paceline.targets.hf.own import ForwardCache, Mode, Unsupported
+from paceline.targets.hf.own import Mode, Unsupported
 from paceline.targets.hf.target import HFTarget
 from scoring import CLOSE, CONTEXT, draft_for, filled, generated, load_quietly, path_gaps, score, target_of, tokens
 

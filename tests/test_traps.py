@@ -178,7 +178,7 @@ def test_6_the_command_fails_where_a_method_writes_another_text(
         f"prompts:{suite}",
         "--model",
         "pocket-draft",
-        "--methods",
+        "--method",
         "plain,lookup",
         "--dtype",
         "float32",

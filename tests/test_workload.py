@@ -214,6 +214,15 @@ def test_where_text_is_short_there_are_fewer_prompts_and_it_is_said(tmp_path: Pa
     assert suite.notes == ("fr has 8 prompts: no more of its paragraphs are long enough",)
 
 
+def test_stories_need_no_data_and_are_gone_on_from(tmp_path: Path) -> None:
+    suite = open_suite("stories", data=tmp_path)
+    assert suite.cells == {"stories": dict.fromkeys(("en", "pl", "uk"), 12)}
+    assert suite.sources == {}
+    texts = [prompt.turns for prompt in suite.prompts]
+    assert len(set(texts)) == 36
+    assert not any(prompt.chat or prompt.turns[0] != prompt.turns[0].strip() for prompt in suite.prompts)
+
+
 def test_dictspec_has_twenty_requests_everywhere(tmp_path: Path) -> None:
     suite = open_suite("dictspec", data=tmp_path)
     assert suite.cells == {"dictspec": dict.fromkeys(REQUESTS, 20)}
@@ -332,7 +341,7 @@ def test_a_limit_thins_every_cell(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("spec", "how", "said"),
     [
-        ("spec-bech", {}, r"unknown suite 'spec-bech' \(did you mean 'spec-bench'\?\); there is spec-bench, multi-"),
+        ("spec-bech", {}, r"unknown suite 'spec-bech' \(did you mean 'spec-bench'\?\); there is stories, spec-bench"),
         ("spec-bench:x", {}, "spec-bench takes nothing after a colon, and was given 'x'"),
         ("spec-bench", {}, r"Spec-Bench's question.jsonl is not in .*; put it there as spec_bench_question.jsonl"),
         (
@@ -475,7 +484,7 @@ def test_the_command_lists_suites(tmp_path: Path, capsys: pytest.CaptureFixture[
     assert code == 0
     here = {suite["name"]: suite["here"] for suite in json.loads(out.splitlines()[-1])["suites"]}
     assert here == {
-        **dict.fromkeys(("multi-spec-bench", "continuation", "dictspec", "prompts", "replay"), True),
+        **dict.fromkeys(("stories", "multi-spec-bench", "continuation", "dictspec", "prompts", "replay"), True),
         **dict.fromkeys(("spec-bench", "alpaca-eval"), False),
     }
     assert "spec-bench        data not here  480 English questions" in out

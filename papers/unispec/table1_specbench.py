@@ -1,6 +1,6 @@
 """Tables 1 and 5: Spec-Bench, speed-up and tokens per round by task and by language, and their means.
 
-    python -m papers.unispec.table1_specbench [--methods recycling:paper ...] [--planner adaptive]
+    python -m papers.unispec.table1_specbench [--rival recycling:paper ...] [--planner adaptive]
     python -m papers.unispec.table1_specbench --suite multi-spec-bench --langs de,es,fr,ja,vi,zh
 
 Beside it stand UniSpec against Token Recycling, and `auto` against the best of the others, in every task. Runs of
@@ -56,13 +56,14 @@ def report(run: Summary, entry: str, notes: Sequence[str] = ()) -> Report:
 
 def main() -> None:
     options = parser(__doc__)
-    options.add_argument("--methods", nargs="+", default=RIVALS, metavar="SPEC", help="other methods (the paper's)")
+    text = "other methods (the paper's)"
+    options.add_argument("--rival", dest="rivals", nargs="+", default=RIVALS, metavar="SPEC", help=text)
     options.add_argument("--planner", metavar="P", help="one planner for all methods, --method included (none)")
     options.set_defaults(suite="spec-bench")
     lab = Lab(given := options.parse_args())
     found = None if given.planner else lab.size()
     entry = sized(lab.method, found)
-    methods = [*given.methods, entry, *([AUTO] if given.planner else beside(lab))]
+    methods = [*given.rivals, entry, *([AUTO] if given.planner else beside(lab))]
     run = lab.races({"run": {"methods": methods, "planner": given.planner}})["run"]
     lab.show(report(run, entry, [*size_notes(found), *conditions(lab)]))
 

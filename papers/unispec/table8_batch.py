@@ -1,7 +1,7 @@
 """Table 8: speed-up by batch size.
 
     python -m papers.unispec.table8_batch
-    python -m papers.unispec.table8_batch --batches 1 2 4 8 16 --methods assistant@fixed:4 --draft-model pocket-draft
+    python -m papers.unispec.table8_batch --batch 1 2 4 8 16 --rival assistant@fixed:4 --draft-model pocket-draft
 
 Decoding time is defined alike at all sizes: while every text of the batch has its first token, prompts apart. All sizes
 take the same prompts, as many as fill the largest batches.
@@ -43,14 +43,14 @@ def report(runs: Mapping[str, Summary], notes: Sequence[str] = ()) -> Report:
 
 def main() -> None:
     options = parser(__doc__)
-    options.add_argument("--batches", type=int, nargs="+", default=BATCHES, metavar="N", help="texts at a time (1-5)")
-    options.add_argument("--methods", nargs="+", default=[], metavar="SPEC", help="further methods")
+    options.add_argument("--batch", type=int, nargs="+", default=BATCHES, metavar="N", help="texts at a time (1-5)")
+    options.add_argument("--rival", dest="rivals", nargs="+", default=[], metavar="SPEC", help="further methods")
     options.add_argument("--draft-model", "-md", metavar="MODEL", help="a small model that drafts")
     options.set_defaults(suite="spec-bench", tasks=["mt_bench"])
     lab = Lab(given := options.parse_args())
-    methods = [sized(lab.method, lab.size()), *beside(lab), *given.methods]
-    how = {"methods": methods, "draft_model": given.draft_model, "limit": filling(given.limit, max(given.batches))}
-    runs = lab.races({f"batch {n}": {**how, "batch": n} for n in given.batches})
+    methods = [sized(lab.method, lab.size()), *beside(lab), *given.rivals]
+    how = {"methods": methods, "draft_model": given.draft_model, "limit": filling(given.limit, max(given.batch))}
+    runs = lab.races({f"batch {n}": {**how, "batch": n} for n in given.batch})
     lab.show(report(runs, [*size_notes(lab.size()), *conditions(lab)]))
 
 

@@ -1,4 +1,4 @@
-"""Two measurements as functions: a race of methods that is kept in a folder, and a calibration."""
+"""Two measurements as functions: a race of methods that is stored in a folder, and a calibration."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from paceline.planning.base import Outcome, Planner
 from paceline.tree import DraftTree
 
 Watch = Callable[[str, DraftTree, tuple[int, ...]], None]
-"""Called for every round with the entry, the draft that was scored, and the tokens that came."""
+"""Called for every round with the entry, the draft that was scored, and the emitted tokens."""
 
 
 def race_methods(
@@ -66,12 +66,12 @@ def _watched(name: str, planner: Planner, watch: Watch) -> Planner:
 
 @dataclass(frozen=True, kw_only=True)
 class Calibration:
-    """What a calibration found."""
+    """The results of a calibration."""
 
     nodes: int
     """The best draft size of single texts."""
     sizes: list[int]
-    """Sizes for which there are figures."""
+    """Measured sizes."""
     tokens: list[float]
     """Tokens of a round, by size."""
     seconds: list[float]

@@ -11,7 +11,7 @@ from paceline.cli import bench, calibrate, chat, check, datastore, demo, diction
 from paceline.cli.arguments import Parser
 from paceline.cli.failures import OURS, sentence
 from paceline.cli.options import check_most
-from paceline.cli.output import say
+from paceline.cli.output import say, status, wipe
 from paceline.errors import DefectError
 from paceline.files import Terminated, terminable
 from paceline.files.visible import one_line
@@ -37,10 +37,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
         streams.prepare()
         options = parser().parse_args(arguments)
         check_most(options)
+        if models := getattr(options, "models", None) or getattr(options, "model", None):
+            status(f"loading {models[0] if isinstance(models, list) else models} ...")
         consent = trusting(getattr(options, "trust_remote_code", False))
         with terminable(), warnings.catch_warnings(), consent, streams.clean_logs():
             warnings.showwarning = _note
             code = int(options.run(options))
+        wipe()
         sys.stdout.flush()
         return code
     except BrokenPipeError:

@@ -26,19 +26,35 @@ OUTDATED = {
     "--speculative-config": "--method, --draft-model and --num-draft-tokens",
     "--prompt-lookup-num-tokens": "--method lookup and --num-draft-tokens",
     "--max-tokens": "--max-new-tokens",
-    "-n": "--max-new-tokens",
     "--n-predict": "--max-new-tokens",
     "--predict": "--max-new-tokens",
     "--temp": "--temperature",
     "--repeat-penalty": "--repetition-penalty",
     "--system-prompt": "--system",
+    "--methods": "--method",
+    "--rules": "--rule",
+    "--planners": "--planner",
+    "--peers": "--peer",
+    "--models": "--model",
+    "--lengths": "--length",
+    "--batches": "--batch",
+    "--contexts": "--context",
+    "--sequences": "--sequence",
     "-p": WITHOUT_A_FLAG,
     "--prompt": WITHOUT_A_FLAG,
 }
-"""Flags that other tools have or had, and what to write here."""
+"""Flags of other tools, or outdated ones, and what to write here."""
 
 Subparsers = Any
 """What argparse returns for subcommands; its own type is private."""
+
+
+class Several(argparse.Action):
+    """Values that add up: ``--method a b`` is ``--method a --method b``. The first one replaces the default."""
+
+    def __call__(self, parser: Any, namespace: argparse.Namespace, values: Any, option: str | None = None) -> None:
+        before = getattr(namespace, self.dest)
+        setattr(namespace, self.dest, [*([] if before is self.default else before), *values])
 
 
 class Parser(argparse.ArgumentParser):
@@ -51,12 +67,16 @@ class Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         for word in message.replace("=", " ").split():
             if (new := OUTDATED.get(word)) is not None:
-                message = f"{word} is another tool's flag; write {new}"
+                message = f"{word} is not a flag here; write {new}"
         self.exit(2, f"paceline: error: {one_line(message)}\n")
 
     def argument(self, names: str, metavar: str, text: str, kind: Callable[[str], Any] = str, **more: Any) -> None:
         """A positional argument, or an option with a value. ``names`` has a blank between two spellings of one."""
         self.add_argument(*names.split(), metavar=metavar, help=text, type=kind, **more)
+
+    def several(self, names: str, metavar: str, text: str, kind: Callable[[str], Any] = str, **more: Any) -> None:
+        """An option with one or several values, which may also be repeated."""
+        self.argument(names, metavar, text, kind, **{"action": Several, "nargs": "+"} | more)
 
     def flag(self, name: str, text: str) -> None:
         """An option without a value."""
@@ -104,7 +124,7 @@ class Parser(argparse.ArgumentParser):
             "otherwise fixed)",
         )
         self.argument("--rule", "RULE", "how drafts are accepted: coupled or rejection (default: coupled)")
-        self.argument("--max-new-tokens", "N", "stop after N tokens (default: 128)", int)
+        self.argument("--max-new-tokens -n", "N", "stop after N tokens (default: 128)", int)
         for name, kind, text in SAMPLING:
             self.argument(f"--{name.replace('_', '-')}", name.split("_")[-1][0].upper(), text, kind)
         self.argument("--stop", "STR", "stop before this string; may be repeated", utf8, action="append")
@@ -120,7 +140,8 @@ class Parser(argparse.ArgumentParser):
 
     def add_length(self, default: int | None, words: object = None) -> None:
         """How many tokens a text has; ``words`` say the default."""
-        self.argument("--max-new-tokens", "N", f"tokens per text (default: {words or default})", int, default=default)
+        text = f"tokens per text (default: {words or default})"
+        self.argument("--max-new-tokens -n", "N", text, int, default=default)
 
     def add_draft_length(self, default: int | None, words: object = None, of: str = "") -> None:
         """How many tokens a draft has, of the methods ``of`` some kind."""

@@ -39,14 +39,13 @@ def add(commands: Subparsers) -> None:
         ),
     )
     parser.add_model()
-    text = "what to calibrate, each method as an argument of its own (default: the method that is used by default)"
-    parser.argument("--method", "SPEC", text, nargs="+")
+    parser.several("--method", "SPEC", "methods to calibrate (default: the method that is used by default)")
     parser.add_draft_model(bundled=False)
     parser.argument("--prompts", "FILE", "prompts to write, a .jsonl file or a suite (default: a mixture of languages)")
     parser.argument("--samples", "N", "how many of them to write (default: 5)", int)
     parser.argument("--max-nodes", "N", "the largest draft (default: 128, or fewer where that is too dear)", int)
-    parser.argument("--lengths", "L", "time rounds behind texts of L tokens (default: 256 1024)", int, nargs="+")
-    parser.argument("--batches", "B", "time rounds of B texts written together (default: 1 4)", int, nargs="+")
+    parser.several("--length", "L", "time rounds behind texts of L tokens (default: 256 1024)", int)
+    parser.several("--batch", "B", "time rounds of B texts written together (default: 1 4)", int)
     parser.add_temperature()
     parser.add_length(None, 128)
     parser.argument("--seconds", "S", "how long to measure one method, loading apart (default: 36)", float)
@@ -71,7 +70,7 @@ def run(options: argparse.Namespace) -> int:
         lm = load_model(options)
         if lm.vocabulary is None:
             raise InputError(f"{lm.target.name} came without a tokenizer, and prompts are texts; put it beside it")
-        _check_lengths(options.lengths, lm)
+        _check_lengths(options.length, lm)
         prompts = prompts_of(options.prompts, lm.vocabulary, options.samples)
         try:
             known = load(setup_of(lm.target))
@@ -115,8 +114,8 @@ def _plan(options: argparse.Namespace) -> Plan:
     check_counts(options, "max_new_tokens", "samples", "threads")
     given = {
         "max_nodes": options.max_nodes,
-        "lengths": None if options.lengths is None else tuple(dict.fromkeys(options.lengths)),
-        "sequences": None if options.batches is None else tuple(dict.fromkeys(options.batches)),
+        "lengths": None if options.length is None else tuple(dict.fromkeys(options.length)),
+        "sequences": None if options.batch is None else tuple(dict.fromkeys(options.batch)),
         "max_new_tokens": options.max_new_tokens,
         "seconds": options.seconds,
     }
@@ -133,7 +132,7 @@ def _check_lengths(lengths: list[int] | None, lm: LanguageModel) -> None:
     limit = lm.target.context_length
     if limit is not None and (beyond := [length for length in lengths or () if not fits(length, limit)]):
         raise InputError(
-            f"--lengths {beyond[0]} is too long for {lm.target.name}, whose context ends at {limit} tokens; give at "
+            f"--length {beyond[0]} is too long for {lm.target.name}, whose context ends at {limit} tokens; give at "
             f"most {limit // 2}, half of it, which leaves room for the rounds"
         )
 

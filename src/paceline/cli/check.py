@@ -28,16 +28,16 @@ def add(commands: Subparsers) -> None:
     parser.add_model()
     parser.add_draft_model()
     text = "methods to check (default: all, installed plug-ins, and adversaries)"
-    parser.argument("--methods", "SPEC", text, nargs="+")
-    parser.argument("--rules", "RULE", "coupled, rejection (default: both)", nargs="+")
-    parser.argument("--sizes", "N", "draft sizes; the same as planners fixed:N", int, nargs="+")
+    parser.several("--method", "SPEC", text, dest="methods")
+    parser.several("--rule", "RULE", "coupled, rejection (default: both)", dest="rules")
+    parser.several("--sizes", "N", "draft sizes; the same as planners fixed:N", int)
     text = "who sizes drafts, each with everything (default: sizes 4 and 12, adaptive and calibrated, in turns)"
-    parser.argument("--planners", "P", text, nargs="+")
-    parser.argument("--batch", "B", "write so many cases at a time, which come and go (default: 1 8)", int, nargs="+")
-    parser.argument("--max-new-tokens", "N", "tokens per case (default: 64)", int, default=64)
+    parser.several("--planner", "P", text, dest="planners")
+    parser.several("--batch", "B", "write so many cases at a time, which come and go (default: 1 8)", int)
+    parser.argument("--max-new-tokens -n", "N", "tokens per case (default: 64)", int, default=64)
     parser.argument("--seed", "S", "seed of the sampled cases (default: 0)", int, default=0)
     text = "check no model, but tiny random ones of all model types of the installed transformers, or of those named"
-    parser.argument("--families", "TYPE", text, nargs="*")
+    parser.several("--families", "TYPE", text, nargs="*")
     parser.add_json()
 
 

@@ -39,7 +39,7 @@ def add(commands: Subparsers) -> None:
     whose.add_argument("--model", "-m", default=MODEL, metavar="MODEL", help=text)
     whose.add_argument("--tokenizer", metavar="NAME", help="its tokenizer alone: a folder or name of transformers")
     building.add_trust()
-    building.argument("--text", "FILE", "text files, in UTF-8", Path, nargs="+", required=True)
+    building.several("--text", "FILE", "text files, in UTF-8", Path, required=True)
     building.argument("--out", "FILE", f"where to write it, say corpus{ENDING}", Path, required=True)
     building.add_json()
     describing: Parser = actions.add_parser(

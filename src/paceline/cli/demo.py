@@ -57,7 +57,7 @@ def add(commands: Subparsers) -> None:
     parser.add_draft_model()
     parser.add_trust()
     text = f"methods to show; plain always comes first (default: {' '.join(METHODS)})"
-    parser.argument("--methods", "SPEC", text, nargs="+")
+    parser.several("--method", "SPEC", text, dest="methods")
     parser.add_prompts()
     parser.add_length(48)
     parser.add_draft_length(DRAFT, of=" of methods that have no planner of their own")

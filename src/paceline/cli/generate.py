@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import argparse
+import sys
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from paceline.cli.arguments import Parser, Subparsers
 from paceline.cli.options import describe, inputs_of, load_model, provenance, read_prompt, utf8, writing_settings
-from paceline.cli.output import draw, print_json, say, show, wants_color, write
+from paceline.cli.output import counted, draw, print_json, say, show, wants_color, write
 from paceline.errors import InputError
 from paceline.files import check_output, write_whole
 
@@ -22,7 +24,11 @@ def add(commands: Subparsers) -> None:
         "generate",
         run=run,
         help="write on from a prompt",
-        description="Write on from a prompt. Under the coupled rule, the default, no method changes the text.",
+        description=(
+            "Write on from a prompt. Under the coupled rule, the default, no method changes the text. The last line, "
+            "on standard error, counts tokens, rounds (forwards of the model behind the prompt, with the tokens that "
+            "each brought) and tokens per second (of these rounds; the prompt and its first token are left out)."
+        ),
     )
     parser.argument("prompt", "PROMPT", "the prompt; - reads standard input", utf8, nargs="?")
     parser.argument("--prompt-file", "FILE", "read the prompt from a UTF-8 file or pipe", Path)
@@ -32,8 +38,13 @@ def add(commands: Subparsers) -> None:
     text = 'write N texts from the prompt; of several, JSON is {"samples": [...]} with an object for each'
     parser.argument("--samples", "N", text, int, default=1)
     parser.add_pictures()
-    text = "say what the planner chose and why, a line per phase of the text, and what not drafting would have cost"
-    parser.flag("--explain", text)
+    much = parser.add_mutually_exclusive_group()
+    much.add_argument("--quiet", "-q", action="store_true", help="print the text and nothing about it")
+    text = (
+        "also say what writes (model, method, planner), what took how long, and, a line per phase of the text, what "
+        "the planner chose and why, and what not drafting would have cost"
+    )
+    much.add_argument("--verbose", "-v", action="store_true", help=text)
     parser.argument("--html", "FILE", "write a page that shows where each token came from", Path)
     parser.add_json()
 
@@ -44,7 +55,10 @@ def run(options: argparse.Namespace) -> int:
     settings, how, sampling = writing_settings(options)
     if options.logprobs is not None and not options.json:
         raise InputError("--logprobs are told in JSON only; add --json")
+    started = time.monotonic()
     lm = load_model(options)
+    if options.verbose:
+        _note(_what_writes(provenance(lm, how, sampling), time.monotonic() - started))
     if options.samples == 1 and not options.json:
         texts = [_stream(lm.write(prompt, **settings), prompt, options)]
     else:
@@ -54,14 +68,16 @@ def run(options: argparse.Namespace) -> int:
         given = {name.replace("_", " "): settings[name] for name in settings if name not in ("method", "logprobs")}
         facts = describe(lm) | {"method": how.spec} | given
         _write_page(options.html, [_picture(text, prompt, facts) for text in texts])
-    if options.explain:
-        for text in texts:
-            say("\n" + "\n".join(text.explain()))
+    if options.verbose:
+        _note("\n".join([_timings(texts), *(line for text in texts for line in text.explain())]))
     if options.json:
-        explained = [text.explain() for text in texts] if options.explain else []
+        explained = [text.explain() for text in texts] if options.verbose else []
         explanation = {"explain": explained[0] if len(explained) == 1 else explained} if explained else {}
         found = [text.as_dict() for text in texts]
         print_json((found[0] if len(found) == 1 else {"samples": found}) | explanation | provenance(lm, how, sampling))
+        sys.stdout.flush()
+    if not options.quiet:
+        _note(_last_line(texts, options.html))
     return 0
 
 
@@ -70,7 +86,7 @@ def _stream(writing: Writing, prompt: str, options: argparse.Namespace) -> Gener
     if options.show:
         color = wants_color(options)
         painter = draw(writing.pieces(), color, prompt)
-        show(painter.caption(_picture(writing.result(), prompt)), color)
+        show(painter.legend(_picture(writing.result(), prompt)), color)
         return writing.result()
     for piece in writing.pieces():
         write(piece.text)
@@ -89,6 +105,42 @@ def _print_all(texts: list[Generation], prompt: str, options: argparse.Namespace
             show(paint(_picture(text, prompt), color), color)
         elif not options.json:
             write(text.text + "\n")
+
+
+def _note(text: str) -> None:
+    say(text, file=sys.stderr, flush=True)
+
+
+def _what_writes(made_by: dict[str, Any], seconds: float) -> str:
+    """The model, and how drafts are made, sized and accepted."""
+    draft = f" with {made_by['draft_model']}" if made_by["draft_model"] else ""
+    return (
+        f"{made_by['model']}, {made_by['dtype']}, weights {made_by['fingerprint']}, on {made_by['device']}, "
+        f"{counted(made_by['threads'], 'thread')}; loaded in {seconds:.1f} s\n"
+        f"method {made_by['method']}{draft}, planner {made_by['planner']}, rule {made_by['rule']}; temperature "
+        f"{made_by['temperature']:g}, seed {made_by['seed']}"
+    )
+
+
+def _timings(texts: list[Generation]) -> str:
+    """Seconds by what they were spent on, of all texts together."""
+    names = {"prefill": "the prompt", "draft": "drafting", "score": "scoring", "read": "reading logits"}
+    spent = {
+        said: sum(getattr(text.totals, f"seconds_{name}") for text in texts)
+        for name, said in {**names, "judge": "judging"}.items()
+    }
+    return "seconds: " + ", ".join(f"{said} {seconds:.2f}" for said, seconds in spent.items())
+
+
+def _last_line(texts: list[Generation], page: Path | None) -> str:
+    """Tokens, rounds and speed of all texts together. The first token comes with the prompt, which is no round."""
+    totals = [text.totals for text in texts]
+    tokens, seconds = sum(one.tokens for one in totals), sum(one.seconds for one in totals)
+    brought = tokens - sum(one.tokens_of_prefill for one in totals)
+    rounds = sum(not one.prefill for text in texts for one in text.rounds)
+    each = f" ({brought / rounds:.1f} each), {brought / seconds:.1f} tokens/s" if rounds and seconds else ""
+    written = f"; page: {page}" if page else ""
+    return f"{counted(tokens, 'token')}, {counted(rounds, 'round')}{each}{written}"
 
 
 def _picture(text: Generation, prompt: str, facts: dict[str, Any] | None = None) -> TokenPicture:

@@ -46,11 +46,11 @@ SAMPLING = (
 # --- numbers ---
 
 MOST = {
-    **dict.fromkeys(("batch", "batches", "sequences", "threads"), 1024),
+    **dict.fromkeys(("batch", "sequence", "threads"), 1024),
     **dict.fromkeys(("num_draft_tokens", "max_nodes", "budget", "rows"), 4096),
     **dict.fromkeys(("repeat", "passes", "samples"), 10_000),
     **dict.fromkeys(("limit", "rounds", "logprobs", "texts"), 1_000_000),
-    **dict.fromkeys(("max_new_tokens", "lengths", "contexts"), 10_000_000),
+    **dict.fromkeys(("max_new_tokens", "length", "context"), 10_000_000),
     **dict.fromkeys(("top_k", "min_count", "ngrams"), 1 << 31),
     **dict.fromkeys(("sizes", "size", "order"), 1 << 31),  # and closer where they are used
     **dict.fromkeys(("max_prefix", "max_completion"), 1 << 31),
@@ -80,7 +80,7 @@ def check_counts(options: argparse.Namespace, *names: str) -> None:
 
 def temperature_of(options: argparse.Namespace) -> float:
     """The temperature that was asked for, or the one that suits the model."""
-    from paceline.targets.pocket.open import is_bundled
+    from paceline.targets.pocket.names import is_bundled
 
     if options.temperature is not None:
         return float(options.temperature)
@@ -92,12 +92,13 @@ def temperature_of(options: argparse.Namespace) -> float:
 
 def load_model(options: argparse.Namespace) -> LanguageModel:
     """The model of `add_model`'s options. Other libraries' progress bars and retries are for terminals, if at all."""
-    from transformers.utils import logging as transformers_logging
-
     from paceline.api.model import load
+    from paceline.targets.pocket.names import is_bundled
 
     logging.getLogger("huggingface_hub").setLevel(logging.ERROR)
-    if not sys.stderr.isatty():
+    if not (sys.stderr.isatty() or is_bundled(options.model)):
+        from transformers.utils import logging as transformers_logging
+
         transformers_logging.disable_progress_bar()
     return load(options.model, dtype=options.dtype, device=options.device)
 

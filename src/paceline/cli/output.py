@@ -33,19 +33,43 @@ STABLE = 1.3
 """Ratio of slowest to fastest time for the same work up to which a measurement counts as stable."""
 
 
+_status = ""
+"""What stands on standard error until something else is printed."""
+
+
+def status(doing: str) -> None:
+    """Say at a terminal what is being done before there is anything to see; `wipe` takes it away."""
+    global _status
+    if sys.stderr.isatty():
+        wipe()
+        _status = one_line(doing)
+        print(_status, end="", file=sys.stderr, flush=True)
+
+
+def wipe() -> None:
+    """Take the status away; all that prints does so first."""
+    global _status
+    if _status:
+        print(f"\r{' ' * len(_status)}\r", end="", file=sys.stderr, flush=True)
+        _status = ""
+
+
 def say(*said: object, sep: str = " ", end: str = "\n", file: TextIO | None = None, flush: bool = False) -> None:
     """Print, without control characters that a terminal would obey: names and texts may come from anybody's file."""
+    wipe()
     print(*(visible(str(one)) for one in said), sep=sep, end=end, file=file, flush=flush)
 
 
 def write(text: str) -> None:
     """What a model wrote, at once: as it is into a file or a pipe, without what a terminal would obey at one."""
+    wipe()
     sys.stdout.write(visible(text) if sys.stdout.isatty() else text)
     sys.stdout.flush()
 
 
 def print_json(data: Mapping[str, Any]) -> None:
     """One line of JSON. Minus infinity, the log-probability of a token that cannot be, has no number there: null."""
+    wipe()
     sys.stdout.write(json.dumps(_finite(data), ensure_ascii=not speaks_unicode(), allow_nan=False).translate(ESCAPED))
     sys.stdout.write("\n")
 
@@ -122,6 +146,7 @@ def show(text: Text, color: bool, *, end: str = "\n", width: int | None = None) 
     """Print a picture, wrapped at a width or left to the terminal. Without colours it is plain text."""
     from rich.console import Console
 
+    wipe()
     # Anything but a terminal that says which colours it has gets all of them: on too few, sources look alike.
     names_colors = sys.stdout.isatty() and os.environ.get("TERM", "dumb") not in ("dumb", "unknown")
     console = Console(
@@ -159,6 +184,7 @@ def progress(first: str) -> Iterator[Callable[[str, int, int], None]]:
     if not sys.stderr.isatty():
         yield lambda *_: None
         return
+    wipe()
     from rich.console import Console
     from rich.markup import escape
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn

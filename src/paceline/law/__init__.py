@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING
 from paceline.law.dice import Dice, KeyedDice
 from paceline.law.distribution import Distribution, Weight, race
 from paceline.law.noise import Noise, Stream
+from paceline.law.outlook import Outlook
 from paceline.law.scores import log_normalizer, log_probabilities
 from paceline.law.settings import Processor, Sampling
 
 if TYPE_CHECKING:
     from paceline.law.law import Law, Place, laws
-    from paceline.law.outlook import Outlook
 
 __all__ = [
     "Dice",
@@ -39,7 +39,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> object:
-    home = {"Law": "law", "Place": "law", "laws": "law", "Outlook": "outlook"}.get(name)
+    home = {"Law": "law", "Place": "law", "laws": "law"}.get(name)
     if home is None:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(import_module(f"{__name__}.{home}"), name)

@@ -14,10 +14,8 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
-from paceline.law.adjust import Adjustment
 from paceline.law.distribution import Distribution
 from paceline.law.scores import full_precision
 from paceline.law.settings import Sampling
@@ -25,6 +23,10 @@ from paceline.law.warp import warped
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
+
+    import torch
+
+    from paceline.law.adjust import Adjustment
 
 NEGLIGIBLE = 1e-5
 """Tokens less likely than this share of the best one are not drafted."""
@@ -45,12 +47,21 @@ class Outlook:
         if sampling.greedy:
             settings = replace(settings, temperature=1.0, top_k=0, top_p=1.0, min_p=0.0)
         self._sampling = settings
-        self._adjustment = lru_cache(maxsize=1)(lambda size: Adjustment(_within(settings, size), prompt_length))
+
+        @lru_cache(maxsize=1)
+        def adjustment(size: int) -> Adjustment:
+            from paceline.law.adjust import Adjustment
+
+            return Adjustment(_within(settings, size), prompt_length)
+
+        self._adjustment = adjustment
 
     def laws(self, rows: torch.Tensor, texts: Iterable[Ints]) -> list[Distribution]:
         """The law of each row of ``[rows, vocabulary]``; ``texts`` are the tokens before each, read only if needed."""
         rows = full_precision(rows.detach())
         if self._sampling.adjusts:
+            import torch
+
             adjustment = self._adjustment(rows.shape[1])
             rows = torch.stack([adjustment.apply(row.clone(), text) for row, text in zip(rows, texts, strict=True)])
         return [self._law(row) for row in rows.numpy(force=True)]

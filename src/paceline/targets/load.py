@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
-
-import torch
-from transformers import PreTrainedModel, PreTrainedTokenizerBase
+from typing import TYPE_CHECKING, Any
 
 from paceline.errors import InputError
 from paceline.targets.forked import note_use
-from paceline.targets.hf.load import load_target, load_tokenizer, named_device, named_dtype
-from paceline.targets.hf.target import HFTarget
-from paceline.targets.pocket.bundle import read_tokenizer
-from paceline.targets.pocket.open import is_bundled, open_bundled
-from paceline.targets.pocket.shape import MARK
+from paceline.targets.pocket.names import MARK, is_bundled
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+    from paceline.targets.hf.target import HFTarget
 
 
 def open_model(
@@ -36,9 +34,9 @@ def open_model(
     if isinstance(model, str) and is_bundled(model):
         if device_map is not None:
             raise InputError(f"{model} is built on one device; give device instead of device_map={device_map}")
-        kind = named_dtype(dtype) if dtype is not None else None
-        place = named_device(device) if device is not None else torch.device("cpu")
-        return open_bundled(model, kind, place, fixed_shapes), read_tokenizer(model.partition(MARK)[0])
+        return _bundled(model, dtype, device, fixed_shapes)
+    from paceline.targets.hf.load import load_target, load_tokenizer
+
     target = load_target(
         model,
         dtype=dtype,
@@ -47,6 +45,17 @@ def open_model(
         fixed_shapes=fixed_shapes,
         trust_remote_code=trust_remote_code,
     )
-    if isinstance(model, PreTrainedModel) or not with_tokenizer:
+    if not isinstance(model, str | Path) or not with_tokenizer:
         return target, None
     return target, load_tokenizer(model, trust_remote_code)
+
+
+def _bundled(name: str, dtype: str | None, device: str | None, fixed_shapes: bool | None) -> tuple[HFTarget, Any]:
+    """Without transformers' model code, which takes longer to load than such a model."""
+    from paceline.targets.place import named_device, named_dtype
+    from paceline.targets.pocket.bundle import BundledTokenizer
+    from paceline.targets.pocket.open import open_bundled
+
+    kind = named_dtype(dtype) if dtype is not None else None
+    place = named_device(device or "cpu")
+    return open_bundled(name, kind, place, fixed_shapes), BundledTokenizer(name.partition(MARK)[0])

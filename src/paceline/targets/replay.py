@@ -18,6 +18,7 @@ import hashlib
 from collections.abc import Sequence
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -194,13 +195,16 @@ class ReplayScores(Scores):
 def open_vocabulary(model: str | Path) -> Vocabulary:
     """The vocabulary of a bundled model, of a folder that holds at least a tokenizer, or of a model on the hub; no
     weights are read."""
-    from paceline.targets.hf.load import load_tokenizer
-    from paceline.targets.pocket.bundle import read_tokenizer
-    from paceline.targets.pocket.open import is_bundled
-    from paceline.targets.pocket.shape import MARK, read_ballast
+    from paceline.targets.pocket.names import MARK, is_bundled
 
     if isinstance(model, str) and is_bundled(model):
-        return Vocabulary(read_tokenizer(read_ballast(model).source if MARK in model else model))
+        from paceline.targets.pocket.bundle import BundledTokenizer
+        from paceline.targets.pocket.shape import read_ballast
+
+        bundled: Any = BundledTokenizer(read_ballast(model).source if MARK in model else model)
+        return Vocabulary(bundled)
+    from paceline.targets.hf.load import load_tokenizer
+
     tokenizer = load_tokenizer(model)
     if tokenizer is None:
         raise InputError(f"no tokenizer at {str(model)!r}: neither a folder that holds one nor a model within reach")

@@ -50,7 +50,7 @@ class Vocabulary:
     @property
     def tokenizer(self) -> PreTrainedTokenizerBase:
         """The tokenizer itself, for calls of transformers."""
-        tokenizer: PreTrainedTokenizerBase = self._tokenizer
+        tokenizer: PreTrainedTokenizerBase = getattr(self._tokenizer, "whole", self._tokenizer)
         return tokenizer
 
     @property

@@ -21,8 +21,7 @@ from paceline.files import workplace
 from paceline.law import Sampling
 from paceline.targets.base import Target
 from paceline.targets.hf.target import HFTarget
-from paceline.targets.pocket.names import NAMES
-from paceline.targets.pocket.shape import MARK
+from paceline.targets.pocket.names import MARK, NAMES
 from paceline.vocabulary import Vocabulary
 
 FOREIGN = "pocket-foreign"

@@ -37,8 +37,8 @@ from paceline.law import Sampling
 from paceline.planning.base import Planner
 from paceline.planning.specs import make_planner
 from paceline.targets.base import Target
+from paceline.targets.pocket.names import MARK
 from paceline.targets.pocket.open import describe as shape
-from paceline.targets.pocket.shape import MARK
 from paceline.targets.setup import described
 from paceline.verify import Rule
 

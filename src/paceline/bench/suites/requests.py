@@ -1,8 +1,8 @@
-"""What prompts ask in each language (``requests.toml``), and the suite ``dictspec``.
+"""What prompts ask in each language (``requests.toml``), and the suites ``stories`` and ``dictspec``.
 
-The setting of that suite is DictSpec's wall-clock runs (section 4.6 there: 20 prompts per language, up to 2,048 new
-tokens, batches of at most 5). The first four requests of Ukrainian and of both scripts of Crimean Tatar are those that
-the paper prints; the others are our own.
+``stories`` is our own and needs no data. The setting of ``dictspec`` is that of DictSpec's wall-clock runs (section 4.6
+there: 20 prompts per language, up to 2,048 new tokens, batches of at most 5). The first four requests of Ukrainian and
+of both scripts of Crimean Tatar are those that the paper prints; the others are our own.
 """
 
 from __future__ import annotations
@@ -51,6 +51,17 @@ REQUESTS: Mapping[str, Sequence[str]] = {
     language: [*_TEXTS["printed"].get(language, []), *ours] for language, ours in _OURS.items()
 }
 """Twenty requests for a long text in each language: prose that a language's dictionary should know."""
+BEGINNINGS: Mapping[str, Sequence[str]] = _TEXTS["stories"]
+"""Twelve beginnings of stories in each language of the bundled models."""
+
+
+def stories(languages: Sequence[str] | None) -> list[Prompt]:
+    """The beginnings in these languages, or in all."""
+    return [
+        Prompt(key=f"{language}-story-{number}", task="stories", language=language, turns=(text,), chat=False)
+        for language in chosen("stories", "language", languages, list(BEGINNINGS))
+        for number, text in enumerate(BEGINNINGS[language], start=1)
+    ]
 
 
 def dictspec(languages: Sequence[str] | None) -> tuple[list[Prompt], list[str]]:

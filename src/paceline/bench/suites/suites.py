@@ -22,13 +22,14 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from paceline.bench.suites.prompts import Prompt, Workload, chosen, hint, thinned
-from paceline.bench.suites.requests import dictspec
+from paceline.bench.suites.requests import dictspec, stories
 from paceline.bench.suites.running import continuation, languages_of, replay
 from paceline.bench.suites.sources import SourceRow, Sources, references
 from paceline.bench.suites.spec_bench import FILES, TASKS, multi_spec_bench, spec_bench
 from paceline.errors import InputError
 
 SUITES = {
+    "stories": "12 beginnings of stories to go on from in each of en, pl and uk; they come with paceline",
     "spec-bench": "480 English questions of six tasks, and 80 functions of HumanEval",
     "multi-spec-bench": "the same seven tasks in other languages, as far as there are sources",
     "continuation": "continuation:LANG goes on from real paragraphs of a language",
@@ -85,7 +86,7 @@ def open_suite(
 def is_here(name: str, data: Path | None = None) -> bool:
     """Whether the data of a suite is on this machine. Suites of a file have theirs with the file."""
     folder = Sources(data).folder
-    if name in ("dictspec", *OF_A_FILE):
+    if name in ("stories", "dictspec", *OF_A_FILE):
         return True
     if folder is None:
         return False
@@ -115,6 +116,8 @@ def _built(
             return multi_spec_bench(sources, wanted, languages)
         case "continuation":
             return continuation(sources, argument, languages, limit)
+        case "stories":
+            return stories(languages), []
         case "dictspec":
             return dictspec(languages)
         case _:

@@ -20,12 +20,12 @@ CONTEXTS, SEQUENCES, ROWS = (256, 1024), (1,), (1, 2, 4, 8, 16, 32, 64)
 def add_forwards(parser: Parser) -> None:
     parser.flag("--forwards", "time forwards alone, of --model or of random:8b, random:1b, random:tiny")
     for name, usual, text in (
-        ("--contexts", CONTEXTS, "cached tokens behind which they score"),
-        ("--sequences", SEQUENCES, "sequences in a forward"),
+        ("--context", CONTEXTS, "cached tokens behind which they score"),
+        ("--sequence", SEQUENCES, "sequences in a forward"),
         ("--rows", ROWS, "rows of each sequence"),
     ):
         shown = f"of --forwards: {text} (default: {' '.join(map(str, usual))})"
-        parser.argument(name, "N", shown, int, nargs="+", default=usual)
+        parser.several(name, "N", shown, int, default=usual)
 
 
 def time_forwards(options: argparse.Namespace) -> int:
@@ -34,7 +34,7 @@ def time_forwards(options: argparse.Namespace) -> int:
 
     if options.model is None:
         raise InputError("--forwards needs a --model, or random:8b, random:1b or random:tiny")
-    check_counts(options, "contexts", "sequences", "rows")
+    check_counts(options, "context", "sequence", "rows")
     if options.model.startswith(forwards.RANDOM):
         shape = options.model.removeprefix(forwards.RANDOM)
         target: Any = forwards.random_target(shape, options.dtype or "bfloat16", options.device or "cpu")
@@ -42,17 +42,17 @@ def time_forwards(options: argparse.Namespace) -> int:
         target = load_model(options).target
     if not isinstance(target, HFTarget):
         raise InputError(f"{target.name} is no model of transformers, whose forwards are timed here")
-    speed, size = forwards.bandwidth(target.device), forwards.bytes_of_token(target, options.contexts[0])
+    speed, size = forwards.bandwidth(target.device), forwards.bytes_of_token(target, options.context[0])
     say(f"{target.name} {str(target.dtype).removeprefix('torch.')} on {target.device}, medians of {options.rounds}")
     say(
-        f"a token of plain decoding reads {size / 1e9:.3g} GB behind {options.contexts[0]} tokens; at the "
+        f"a token of plain decoding reads {size / 1e9:.3g} GB behind {options.context[0]} tokens; at the "
         f"{speed / 1e9:.3g} GB/s of a copy it takes at least {1000 * size / speed:.3g} ms\n"
     )
     found = list(
         forwards.forwards(
             target,
-            contexts=options.contexts,
-            sequences=options.sequences,
+            contexts=options.context,
+            sequences=options.sequence,
             rows=sorted(set(options.rows)),
             repeats=options.rounds,
         )

@@ -44,11 +44,11 @@ def add(commands: Subparsers) -> None:
         ),
     )
     text = f"bundled models, or folders or names of transformers causal LMs (default: {' '.join(MODELS)})"
-    parser.argument("--models", "MODEL", text, nargs="+", default=list(MODELS))
+    parser.several("--model -m", "MODEL", text, dest="models", default=list(MODELS))
     parser.add_draft_model()
     parser.add_trust()
-    text = "what to compare (default: all; assistant where there is a draft model)"
-    parser.add_argument("--methods", nargs="+", choices=METHODS, help=text)
+    text = f"what to compare: {', '.join(METHODS)} (default: all; assistant where there is a draft model)"
+    parser.several("--method", "METHOD", text, dest="methods", choices=METHODS)
     parser.add_place(DTYPE)
     parser.add_threads()
     parser.add_prompts()
@@ -77,9 +77,9 @@ def run(options: argparse.Namespace) -> int:
 
 def _check(options: argparse.Namespace) -> None:
     """Refuse mistakes before a model is loaded."""
-    from paceline.targets.hf.load import named_dtype
-    from paceline.targets.pocket.open import is_bundled
-    from paceline.targets.pocket.shape import MARK, read_ballast
+    from paceline.targets.place import named_dtype
+    from paceline.targets.pocket.names import MARK, is_bundled
+    from paceline.targets.pocket.shape import read_ballast
 
     check_counts(options, "passes", "max_new_tokens", "num_draft_tokens", "threads")
     prompts_of(options)

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from paceline.bench.run.directory import Run
     from paceline.bench.summary import Figures, Summary
 
-SUITE = "continuation:en"
+SUITE = "stories"
 RUNS = Path("runs")
 METHODS = ("plain", "lookup", "assistant", "auto")
 TOKENS = 128
@@ -69,20 +69,20 @@ def _add_what(parser: Parser) -> None:
     add_choice(parser)
     parser.add_model()
     parser.add_draft_model()
-    parser.argument(
-        "--methods",
+    parser.several(
+        "--method",
         "SPEC",
         "methods to measure, with commas between them or each as an argument of its own; plain always comes first "
         f"(default: {','.join(METHODS)}; without a draft model no assistant). SPEC@PLANNER gives one "
         "a planner of its own, as in lookup@fixed:8",
-        nargs="+",
+        dest="methods",
     )
-    parser.argument(
-        "--peers",
+    parser.several(
+        "--peer",
         "PEER",
         "other libraries on the same weights: transformers, transformers-lookup, transformers-assisted, "
         "transformers-uag, and mlx-lm, mlx-lm-assisted, llama-cpp where they are installed (default: none)",
-        nargs="+",
+        dest="peers",
     )
 
 

@@ -38,7 +38,7 @@ def add(actions: Subparsers) -> None:
     parser.argument("--tokenizer --model -m", "T", text, default=MODEL)
     parser.add_trust()
     text = "plain text, .gz, .zst, .jsonl, .parquet, a folder of such files, a saved dataset, or hf:NAME[:SPLIT]"
-    parser.argument("--text", "FILE", text, utf8, nargs="+", required=True)
+    parser.several("--text", "FILE", text, utf8, required=True)
     parser.argument("--field", "NAME", "where records have their text (default: text)", default="text")
     parser.argument("--out", "FILE", "where to write it, say uk.dict", Path, required=True)
     text = "keep the counted n-grams, too, for 'dict lookup --trace'"

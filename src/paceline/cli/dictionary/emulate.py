@@ -36,7 +36,7 @@ def add(actions: Subparsers) -> None:
             "itself runs, and only the model is replaced by the text. Each passage begins with 40 words that are known."
         ),
     )
-    parser.argument("--dict", "FILE", "dictionaries to draft from", Path, nargs="+", default=[])
+    parser.several("--dict", "FILE", "dictionaries to draft from", Path, default=[])
     text = parser.add_mutually_exclusive_group(required=True)
     text.add_argument("--text", type=Path, metavar="FILE", help="a text, or a .jsonl with prompt and text")
     text.add_argument("--suite", type=utf8, metavar="replay:FILE", help="the same, written as in 'bench run'")
@@ -54,7 +54,7 @@ def add(actions: Subparsers) -> None:
     parser.argument("--budget", "N", f"tokens that a draft may have (default: {BUDGET})", int, default=BUDGET)
     parser.argument("--limit", "N", "so many passages, from all over the text", int)
     parser.add_pictures()
-    parser.argument("--out", "FILE", "write a page that shows where each token came from", Path)
+    parser.argument("--html", "FILE", "write a page that shows where each token came from", Path)
     parser.add_json()
 
 
@@ -64,7 +64,7 @@ def run(options: argparse.Namespace) -> int:
     from paceline.bench.suites import open_suite
 
     check_counts(options, "budget")
-    check_output(options.out, inputs_of(options))
+    check_output(options.html, inputs_of(options))
     _check_rule(options)
     suite = options.suite if options.text is None else f"replay:{options.text}"
     if not suite.startswith("replay:"):
@@ -84,10 +84,10 @@ def run(options: argparse.Namespace) -> int:
     lines = [_line(passage.key, passage.tally) for passage in passages] if len(passages) > 1 else []
     lines.append(_line("all" if lines else passages[0].key, whole))
     say(table(HEAD, lines, left=(0, len(HEAD) - 1)))
-    if options.out is not None:
+    if options.html is not None:
         from paceline.api.pictures.page import page
 
-        write_whole(options.out, page("Where each token came from", map(_section, passages)))
+        write_whole(options.html, page("Where each token came from", map(_section, passages)))
     if options.json:
         print_json(
             {"method": method, "model": place, "budget": options.budget, "suite": suite, "all": whole.as_dict()}

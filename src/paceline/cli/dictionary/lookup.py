@@ -32,7 +32,7 @@ def add(actions: Subparsers) -> None:
     )
     parser.argument("text", "TEXT", "a text that ends where a word is to be completed", utf8)
     text = "dictionaries (default: those that come with the package for this tokenizer)"
-    parser.argument("--dict", "FILE", text, dest="files", nargs="+")
+    parser.several("--dict", "FILE", text, dest="files")
     parser.argument(
         "--tokenizer --model -m",
         "T",

@@ -22,13 +22,7 @@ from paceline.targets.hf import folder
 from paceline.targets.hf.folder import in_one_line
 from paceline.targets.hf.probe import prepare
 from paceline.targets.hf.target import HFTarget, refuse_recurrent
-
-DTYPES = {
-    "float64": torch.float64,
-    "float32": torch.float32,
-    "bfloat16": torch.bfloat16,
-    "float16": torch.float16,
-}
+from paceline.targets.place import named_device, named_dtype
 
 
 def load_target(
@@ -70,21 +64,6 @@ def load_target(
     if device is not None:
         torch.nn.Module.to(loaded, place)
     return prepare(HFTarget(loaded, name=name, fixed_shapes=fixed_shapes).pack())
-
-
-def named_dtype(name: str) -> torch.dtype:
-    if name not in DTYPES:
-        raise InputError(f"unknown dtype {name!r}; choose one of {', '.join(DTYPES)}")
-    return DTYPES[name]
-
-
-def named_device(name: str) -> torch.device:
-    try:
-        device = torch.device(name)
-        torch.empty(0, device=device)
-    except (RuntimeError, AssertionError, NotImplementedError):
-        raise InputError(f"device {name!r} is not available here; choose cpu, or cuda where there is one") from None
-    return device
 
 
 def _name(model: str | Path) -> str:

@@ -5,15 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
-from transformers import PreTrainedModel
 
 from paceline.errors import InputError
 from paceline.targets.base import Want
 from paceline.targets.hf.path import OnExit, Taps, ignore
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
 
 Take = Callable[[torch.Tensor], None]
 

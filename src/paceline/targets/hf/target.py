@@ -7,16 +7,14 @@ import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
-from transformers import PreTrainedModel
 
 from paceline.errors import InputError, UnsupportedModel
 from paceline.targets.base import Done, Pending, Reach, Request, Target
 from paceline.targets.cache import CacheRows, persistent_tensors
 from paceline.targets.forked import note_use
-from paceline.targets.hf.fixed.replay import FixedPath
 from paceline.targets.hf.own import Mode, OwnForward
 from paceline.targets.hf.packed import identities, pack
 from paceline.targets.hf.path import ForwardJob, ForwardPath
@@ -25,6 +23,11 @@ from paceline.targets.hf.taps import Anatomy
 from paceline.targets.hf.variants import join_layers
 from paceline.targets.scores import Scores
 from paceline.tree import Ints
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+    from paceline.targets.hf.fixed.replay import FixedPath
 
 KNOWN_LAYERS = {"attention", "full_attention", "sliding_attention", "chunked_attention", "moe", "mlp"}
 RECURRENT_LAYERS = {"linear_attention", "conv", "hybrid", "hybrid_sliding", "mamba", "recurrent"}
@@ -49,7 +52,7 @@ class HFTarget(Target):
         note_use()
         refuse_recurrent(model.config, type(model))
         config: Any = model.config.get_text_config()
-        self.model = model.train(False)
+        model.train(False)
         self.name = name or getattr(model, "name_or_path", "") or type(model).__name__
         self.vocab_size = int(config.vocab_size)
         self.context_length = context_length(config)
@@ -60,10 +63,25 @@ class HFTarget(Target):
         self.eos = _eos(model)
         self.limits = Reach()
         self.switch = Switch.of(config)
-        self.own = OwnForward(model, self.switch, mode)
-        self.fixed = FixedPath.of(self.own, wanted=fixed_shapes, switching=self.switch is not None)
-        self.paths: list[ForwardPath] = [self.own] if self.fixed is None else [self.fixed, self.own]
+        self._own = OwnForward(model, self.switch, mode)
+        self.fixed = None if fixed_shapes is False else self._fixed(fixed_shapes)
+        self.paths: list[ForwardPath] = [self._own] if self.fixed is None else [self.fixed, self._own]
         self._one_at_a_time = threading.RLock() if self.fixed is None else self.fixed.slab.lock
+
+    def _fixed(self, wanted: bool | None) -> FixedPath | None:
+        from paceline.targets.hf.fixed.replay import FixedPath
+
+        return FixedPath.of(self._own, wanted=wanted, switching=self.switch is not None)
+
+    @property
+    def own(self) -> OwnForward:
+        """The model's own path."""
+        return self._own
+
+    @property
+    def model(self) -> Any:
+        """The model of transformers."""
+        return self.own.model
 
     @contextmanager
     def using(self, *paths: ForwardPath) -> Iterator[None]:
@@ -77,20 +95,20 @@ class HFTarget(Target):
     @property
     def mode(self) -> Mode:
         """How drafts reach the model's own forward."""
-        return self.own.mode
+        return self._own.mode
 
     @property
     def anatomy(self) -> Anatomy:
-        return self.own.anatomy
+        return self._own.anatomy
 
     @property
     def dtype(self) -> torch.dtype:
-        dtype: torch.dtype = self.model.dtype
+        dtype: torch.dtype = self._own.model.dtype
         return dtype
 
     @property
     def device(self) -> torch.device:
-        device: torch.device = self.model.device
+        device: torch.device = self._own.model.device
         return device
 
     @property
@@ -104,7 +122,7 @@ class HFTarget(Target):
         return len(self.anatomy.layers)
 
     def embed(self, tokens: Ints) -> torch.Tensor:
-        embedding = self.model.get_input_embeddings()
+        embedding = self._own.model.get_input_embeddings()
         with persistent_tensors():
             states: torch.Tensor = embedding(torch.from_numpy(tokens).to(self.device))
         return states
@@ -117,9 +135,10 @@ class HFTarget(Target):
 
     def pack(self) -> HFTarget:
         """Pack the weights for this machine's kernels where that helps. They cannot be changed afterwards."""
-        joined = join_layers(self.model)
-        if pack(self.model) or joined:
-            self.own.anatomy = Anatomy(self.model)
+        model = self._own.model
+        joined = join_layers(model)
+        if pack(model) or joined:
+            self._own.anatomy = Anatomy(model)
         return self
 
     def open(self, capacity: int = 0) -> CacheRows:
@@ -182,7 +201,7 @@ class HFTarget(Target):
     def fingerprint(self) -> str:
         """A digest of the names and shapes of all weights and of an even sample of the values of each."""
         digest = hashlib.sha256()
-        for name, identity in sorted(identities(self.model)):
+        for name, identity in sorted(identities(self._own.model)):
             digest.update(name.encode() + identity)
         return digest.hexdigest()[:16]
 

@@ -12,15 +12,17 @@ import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from operator import attrgetter
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from torch import nn
 from torch.nn.modules import module as module_base
-from transformers import PreTrainedModel
 
 from paceline.targets.hf.joined import JointLinear, LinearSlice, join, joint_of
 from paceline.targets.hf.rope import STATIC
 from paceline.targets.hf.snapshot import ModuleSnapshot
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
 
 
 @dataclass(frozen=True)
@@ -38,6 +40,7 @@ class Variant:
 HOME = "transformers.models.{0}.modeling_{0}"
 OF_LAYER = attrgetter("sliding_window")
 VARIANTS = {
+    "paceline.targets.pocket.llama": Variant("Bundled", lambda attention: None),
     HOME.format("llama"): Variant("Llama", lambda attention: None),
     HOME.format("mistral"): Variant("Mistral", lambda attention: getattr(attention.config, "sliding_window", None)),
     HOME.format("ministral"): Variant("Ministral", OF_LAYER),

@@ -24,7 +24,8 @@ import math
 
 import torch
 
-from paceline.targets.pocket.bundle import Bundle, Config
+from paceline.targets.pocket.bundle import Bundle
+from paceline.targets.pocket.llama import Config
 from paceline.targets.pocket.shape import ModelShape
 
 IMPOSSIBLE = -60_000.0

@@ -8,24 +8,26 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any
 
 import torch
 from safetensors.torch import load
-from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+from tokenizers import Tokenizer
 
 from paceline.errors import DamagedFile
 from paceline.files import write_whole
+from paceline.targets.pocket.llama import BundledForCausalLM, Config, as_transformers
+
+if TYPE_CHECKING:
+    from transformers import LlamaForCausalLM, PreTrainedTokenizerFast
 
 MODELS = Path(__file__).parent / "models"
 CONFIG, WEIGHTS, CHECKSUMS = "config.json", "model.safetensors", "checksums.json"
 TOKENIZER = ("tokenizer.json", "tokenizer_config.json")
-
-
-Config: TypeAlias = Any
-"""A complete `LlamaConfig`; its own types allow None where this has numbers."""
 
 
 @dataclass(frozen=True)
@@ -42,12 +44,14 @@ class Bundle:
 def read_bundle(name: str) -> Bundle:
     """Configuration and weights of a bundled model."""
     folder, sums = MODELS / name, _checksums(name)
-    config = LlamaConfig.from_dict(json.loads(_verified(folder / CONFIG, sums)))
+    config = Config(**json.loads(_verified(folder / CONFIG, sums)))
     return Bundle(name, config, load(_verified(folder / WEIGHTS, sums)), sums[WEIGHTS])
 
 
 def read_tokenizer(name: str) -> PreTrainedTokenizerFast:
     """The tokenizer of a bundled model."""
+    from transformers import PreTrainedTokenizerFast
+
     folder, sums = MODELS / name, _checksums(name)
     for file in TOKENIZER:
         _verified(folder / file, sums)
@@ -57,23 +61,41 @@ def read_tokenizer(name: str) -> PreTrainedTokenizerFast:
     return tokenizer
 
 
+class BundledTokenizer:
+    """A bundled model's tokenizer with what a vocabulary reads of it. For everything else it is transformers' own one,
+    which takes a second to load."""
+
+    chat_template = None
+
+    def __init__(self, name: str) -> None:
+        self.name_or_path = name
+        sums = _checksums(name)
+        content, _ = (_verified(MODELS / name / file, sums) for file in TOKENIZER)
+        self.backend_tokenizer: Any = Tokenizer.from_buffer(content)
+
+    @cached_property
+    def whole(self) -> PreTrainedTokenizerFast:
+        """The tokenizer as transformers has it."""
+        return read_tokenizer(self.name_or_path)
+
+    def encode(self, text: str, add_special_tokens: bool = True, verbose: bool = True) -> list[int]:
+        ids: list[int] = self.backend_tokenizer.encode(text, add_special_tokens=add_special_tokens).ids
+        return ids
+
+    def decode(
+        self, ids: Sequence[int], skip_special_tokens: bool = False, clean_up_tokenization_spaces: bool = False
+    ) -> str:
+        return str(self.backend_tokenizer.decode(ids, skip_special_tokens=skip_special_tokens))
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):  # what copying and pickling look for
+            raise AttributeError(name)
+        return getattr(self.whole, name)
+
+
 def assembled(config: Config, weights: dict[str, torch.Tensor]) -> LlamaForCausalLM:
-    """A model with these weights; no others are allocated or initialised. The head has a bias if ``lm_head.bias`` is
-    among them."""
-    with torch.device("meta"):
-        model = LlamaForCausalLM(config)
-        if "lm_head.bias" in weights:
-            model.lm_head = torch.nn.Linear(config.hidden_size, config.vocab_size)
-    model.model.rotary_emb = type(model.model.rotary_emb)(config)
-    kind, place = (getattr(weights["model.norm.weight"], what) for what in ("dtype", "device"))
-    model.model.rotary_emb.to(place)
-    model.config.dtype = kind
-    head = {"lm_head.weight": weights["model.embed_tokens.weight"]}
-    model.load_state_dict(weights | head, assign=True)
-    model.tie_weights()
-    model.requires_grad_(False)
-    model.train(False)
-    return model
+    """A model of transformers with these weights; no others are allocated or initialised."""
+    return as_transformers(BundledForCausalLM(config, weights))
 
 
 def seal(folder: Path) -> None:

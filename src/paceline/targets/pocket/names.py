@@ -3,8 +3,22 @@
 from __future__ import annotations
 
 import difflib
+from pathlib import Path
+
+from paceline.errors import InputError
 
 NAMES = ("pocket", "pocket-draft", "pocket-foreign")
+MARK = "+ballast"
+"""What begins the size of a ballast, behind a name."""
+
+
+def is_bundled(name: str) -> bool:
+    """Whether a name is that of a bundled model; `InputError` if it is almost one."""
+    if name in NAMES or MARK in name:
+        return True
+    if "/" not in name and (close := close_name(name)) and not Path(name).is_dir():
+        raise InputError(f"no model at {name!r}; did you mean {close!r}? Bundled are {', '.join(NAMES)}")
+    return False
 
 
 def close_name(name: str) -> str | None:

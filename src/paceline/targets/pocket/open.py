@@ -5,16 +5,16 @@ from __future__ import annotations
 from pathlib import Path
 
 import torch
-from transformers import LlamaForCausalLM
 
 from paceline.errors import InputError
-from paceline.targets.hf.probe import prepare
 from paceline.targets.hf.target import HFTarget
 from paceline.targets.pocket.ballast import forbid, widened, widened_config
-from paceline.targets.pocket.bundle import Bundle, assembled, read_bundle
+from paceline.targets.pocket.bundle import Bundle, read_bundle
 from paceline.targets.pocket.kept import kept
-from paceline.targets.pocket.names import NAMES, close_name
-from paceline.targets.pocket.shape import MARK, Ballast, ModelShape, choose_shape, read_ballast
+from paceline.targets.pocket.llama import BundledForCausalLM, as_transformers
+from paceline.targets.pocket.names import MARK
+from paceline.targets.pocket.shape import Ballast, ModelShape, choose_shape, read_ballast
+from paceline.targets.pocket.target import BundledTarget
 
 SHIPPED = torch.bfloat16
 MEMORY = Path("/proc/meminfo")
@@ -22,25 +22,24 @@ HEADROOM = 1.05
 """Memory for rows, activations and the small model, as a factor on that of the weights."""
 
 
-def is_bundled(name: str) -> bool:
-    """Whether a name is that of a bundled model; `InputError` if it is almost one."""
-    if name in NAMES or MARK in name:
-        return True
-    if "/" not in name and (close := close_name(name)) and not Path(name).is_dir():
-        raise InputError(f"no model at {name!r}; did you mean {close!r}? Bundled are {', '.join(NAMES)}")
-    return False
-
-
 def open_bundled(
     name: str, dtype: torch.dtype | None, device: torch.device, fixed_shapes: bool | None = None
 ) -> HFTarget:
-    """The target of that name, probed."""
+    """The target of that name."""
     if MARK in name:
         return _with_ballast(name, dtype, device, fixed_shapes)
     bundle = read_bundle(name)
     weights = {part: weight.to(device=device, dtype=dtype) for part, weight in bundle.weights.items()}
-    model = assembled(bundle.config, weights)
-    return prepare(HFTarget(model, name=name, fixed_shapes=fixed_shapes).pack())
+    return _target(BundledForCausalLM(bundle.config, weights), name, fixed_shapes)
+
+
+def _target(model: BundledForCausalLM, name: str, fixed_shapes: bool | None) -> HFTarget:
+    """Probed where kernels are not those that the tests run on."""
+    if model.device.type == "cpu" and not fixed_shapes:
+        return BundledTarget(model, name).pack()
+    from paceline.targets.hf.probe import prepare
+
+    return prepare(HFTarget(as_transformers(model), name=name, fixed_shapes=fixed_shapes).pack())
 
 
 def describe(name: str) -> str:
@@ -63,18 +62,18 @@ def _with_ballast(name: str, dtype: torch.dtype | None, device: torch.device, fi
     bundle, shape = _shaped(ballast)
     model = _built(bundle, shape, dtype or SHIPPED, device)
     # The bias is set behind the probe, which compares differences with the spread of the logits.
-    target = prepare(HFTarget(model, name=name, fixed_shapes=fixed_shapes).pack())
+    target = _target(model, name, fixed_shapes)
     if model.lm_head.bias is not None:
         forbid(model.lm_head.bias, bundle.config.vocab_size)
     return target
 
 
-def _built(bundle: Bundle, shape: ModelShape, dtype: torch.dtype, device: torch.device) -> LlamaForCausalLM:
+def _built(bundle: Bundle, shape: ModelShape, dtype: torch.dtype, device: torch.device) -> BundledForCausalLM:
     if device.type == "cpu":
         weights = kept(bundle, shape, dtype, lambda: widened(bundle, shape, dtype, device))
     else:
         weights = widened(bundle, shape, dtype, device)
-    return assembled(widened_config(bundle.config, shape), weights)
+    return BundledForCausalLM(widened_config(bundle.config, shape), weights)
 
 
 def _must_fit(name: str, needed: int, device: torch.device) -> None:

@@ -13,10 +13,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from paceline.errors import InputError
-from paceline.targets.pocket.bundle import Config
-from paceline.targets.pocket.names import NAMES, close_name
+from paceline.targets.pocket.llama import Config
+from paceline.targets.pocket.names import MARK, NAMES, close_name
 
-MARK = "+ballast"
 RATIOS = (1, 4, 16, 64)
 MLP_STEP = 32
 CLOSE_ENOUGH = 0.01

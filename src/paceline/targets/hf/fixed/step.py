@@ -17,8 +17,9 @@ from paceline.targets.hf.fixed.inputs import Inputs
 from paceline.targets.hf.fixed.kernels import splits_here
 from paceline.targets.hf.fixed.shapes import ForwardShape, slots_of
 from paceline.targets.hf.fixed.slab import Slab
+from paceline.targets.hf.interface import NAME, ForwardCache, attention_is, computing
 from paceline.targets.hf.lean import Lean, cos_sin_at
-from paceline.targets.hf.own import NAME, ForwardCache, OwnForward, attention_is, computing
+from paceline.targets.hf.own import OwnForward
 from paceline.targets.hf.path import ForwardJob, Found, Outputs, Taps
 from paceline.targets.hf.taps import tapped
 
