@@ -22,6 +22,11 @@ if TYPE_CHECKING:
     from paceline.drafters import Budget as Budget
     from paceline.drafters import Drafter as Drafter
     from paceline.drafters import Seen as Seen
+    from paceline.errors import CallbackError as CallbackError
+    from paceline.errors import DefectError as DefectError
+    from paceline.errors import DrafterError as DrafterError
+    from paceline.errors import DrafterWarning as DrafterWarning
+    from paceline.errors import InputError as InputError
     from paceline.errors import PacelineError as PacelineError
     from paceline.errors import UnsupportedModel as UnsupportedModel
     from paceline.integrations.transformers import custom_generate as custom_generate
@@ -37,12 +42,17 @@ __version__ = "0.1.0"
 _HOME = {
     "Ask": "paceline.drafters",
     "Budget": "paceline.drafters",
+    "CallbackError": "paceline.errors",
     "Context": "paceline.context",
     "Conversation": "paceline.api.chat",
+    "DefectError": "paceline.errors",
     "Distribution": "paceline.law",
     "DraftTree": "paceline.tree",
     "Drafter": "paceline.drafters",
+    "DrafterError": "paceline.errors",
+    "DrafterWarning": "paceline.errors",
     "Generation": "paceline.api.writing",
+    "InputError": "paceline.errors",
     "LanguageModel": "paceline.api.model",
     "Options": "paceline.api.settings",
     "PacelineError": "paceline.errors",

@@ -16,7 +16,7 @@ from threading import Lock
 import numpy as np
 from numpy.typing import NDArray
 
-from paceline.errors import InputError
+from paceline.errors import InputError, called
 from paceline.law import Noise, Sampling, Stream
 from paceline.vocabulary import StopMatcher, StopStrings
 
@@ -151,7 +151,7 @@ class Context:
         assert self.finish in (None, Finish.CANCELLED), "a finished sequence takes no more tokens"
         self._buffer[self._length] = token
         self._length += 1
-        asked = [criterion(self.tokens) for criterion in self.ending.criteria]
+        asked = [called("stopping criterion", criterion, self.tokens) for criterion in self.ending.criteria]
         stopped = self._strings is not None and self._strings.push(token) is not None
         if self.finish is not None:
             return True

@@ -24,7 +24,7 @@ from paceline.api.settings import Options, Settings, split_settings
 from paceline.api.writing import Generation, Writing
 from paceline.drafters import Drafter
 from paceline.engine.batch import AT_ONCE
-from paceline.errors import InputError
+from paceline.errors import InputError, called
 from paceline.law.settings import require_whole
 from paceline.planning.base import Planner
 from paceline.targets.base import Target
@@ -112,7 +112,7 @@ class LanguageModel:
                     raise writing.error
                 finished += ended
                 if ended and progress is not None:
-                    progress(finished, len(prompts) * n)
+                    called("progress callback", progress, finished, len(prompts) * n)
         return [[writing.result() for writing in samples] for samples in writings]
 
     def batch(self, *, at_once: int = AT_ONCE) -> TextBatch:

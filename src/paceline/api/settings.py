@@ -71,6 +71,9 @@ class Settings:
     criteria: Sequence[Criterion] = ()
     logprobs: int | None = None
     """None for none; 0 for the emitted tokens'; k for k alternatives besides."""
+    strict: bool = False
+    """Whether a drafter that fails ends the text with a `DrafterError`. By default it gives a `DrafterWarning`, and the
+    text goes on without drafts; it is the same text."""
 
     def __post_init__(self) -> None:
         self._check_types()
@@ -177,6 +180,7 @@ class Options(TypedDict, total=False):
     ignore_eos: bool
     criteria: Sequence[Criterion]
     logprobs: int | None
+    strict: bool
     temperature: float
     top_k: int
     top_p: float

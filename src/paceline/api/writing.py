@@ -186,6 +186,7 @@ class Writing:
             planner=self._planner,
             rule=Rule(self._settings.rule),
             top_logprobs=self._settings.logprobs,
+            strict=self._settings.strict,
         )
         return self.session
 

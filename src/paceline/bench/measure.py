@@ -16,6 +16,7 @@ from paceline.bench.race import Progress, silent
 from paceline.bench.run.setup import RunOptions, opened
 from paceline.bench.summary import Summary
 from paceline.drafters import make_drafter
+from paceline.drafters.asking import fit
 from paceline.law import Sampling
 from paceline.planning.base import Outcome, Planner
 from paceline.tree import DraftTree
@@ -101,7 +102,7 @@ def calibrate_method(
     """
     assert lm.vocabulary is not None, "the prompts are texts"
     started, drafter = time.monotonic(), make_drafter(method)
-    drafter.fit(lm.target, lm.vocabulary)
+    fit(drafter, lm.target, lm.vocabulary)
     calibrated = Method.of(drafter)
     sampling = Sampling(temperature=temperature, seed=seed)
     plan = Plan(sampling=sampling, lengths=(256,), sequences=(1,), seconds=seconds, max_new_tokens=max_new_tokens)

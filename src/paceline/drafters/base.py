@@ -94,6 +94,8 @@ class Drafter:
     """The options of its method, defaults included, if it was made from a spec."""
     parts: tuple[Drafter, ...] = ()
     """The drafters that it is composed of."""
+    leaves: int = 1
+    """The number of drafters in it that are not composed; a draft holds the budget's nodes times this, at most."""
     planner: str = "fixed"
     """The default planner of its drafts, as a spec."""
     needs: Want = NOTHING

@@ -13,6 +13,7 @@ from paceline.bench.race import Clock
 from paceline.bench.run.contestant import Job, TextContestant, Work, Written
 from paceline.context import Context, Ending
 from paceline.drafters import Drafter, make_drafter
+from paceline.drafters.asking import fit
 from paceline.drafters.assistant import DraftModel
 from paceline.engine.batch import Batch
 from paceline.engine.follow import FollowingDice
@@ -68,7 +69,7 @@ class Ours(TextContestant):
         """Draft with a new drafter. The old one is disposed of later, so that both share the loaded models: another
         copy of a model would be cold."""
         old, self._drafter = self._drafter, self._how.make(self.spec, self._how.draft_model)
-        self._drafter.fit(self.target, self._how.vocabulary)
+        fit(self._drafter, self.target, self._how.vocabulary)
         if old is not None:
             old.dispose()
         self._planner = self._how.planned(self.name, make_planner(self._planned, self.drafter, self.target))
