@@ -257,7 +257,7 @@ def test_a_slow_reader_is_not_counted(clock: MadeClock) -> None:
         ([], "empty"),
         ([1, -1], "holds -1"),
         ([0.5, 1.0], "holds 0.5"),
-        ([[1, 2]], "shape"),
+        ([[1, 2], [3, 4]], "a batch of 2; use generate_batch"),
         ([1, SIZE], f"token {SIZE}, outside the model's vocabulary of {SIZE}"),
     ],
 )

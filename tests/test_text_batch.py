@@ -283,7 +283,7 @@ def test_a_text_that_fails_says_so_and_the_others_are_written(monkeypatch: pytes
 def test_after_an_interrupt_nothing_is_left(where: str, monkeypatch: pytest.MonkeyPatch) -> None:
     lm = LanguageModel(tabled())
 
-    def interrupt(*given: Any) -> Any:
+    def interrupt(*given: Any, **named: Any) -> Any:
         raise KeyboardInterrupt
 
     drafter = Watched(Erratic(), fails=where, after=1, error=KeyboardInterrupt)

@@ -245,7 +245,10 @@ def test_every_wrong_input_gets_the_sentence_of_the_table(found: list[tuple[str,
 def test_no_sentence_is_a_traceback_or_a_library_s(found: list[tuple[str, str]]) -> None:
     for line, said in found:
         assert "Traceback" not in said, line
-        assert not re.match(r"(?!InputError|UnsupportedModel|MissingPackage|AttributeError)\w+Error: ", said), (line, said)
+        assert not re.match(r"(?!InputError|UnsupportedModel|MissingPackage|AttributeError)\w+Error: ", said), (
+            line,
+            said,
+        )
         assert not said.startswith("no error"), line
         if line.startswith("paceline ") and "usage:" not in said:
             assert len(said.splitlines()) == 1, (line, said)

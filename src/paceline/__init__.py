@@ -9,9 +9,11 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from paceline.api.batch import TextBatch as TextBatch
+    from paceline.api.chat import Conversation as Conversation
     from paceline.api.model import LanguageModel as LanguageModel
     from paceline.api.model import load as load
     from paceline.api.piece import Piece as Piece
+    from paceline.api.settings import Options as Options
     from paceline.api.settings import Settings as Settings
     from paceline.api.writing import Generation as Generation
     from paceline.api.writing import Writing as Writing
@@ -42,6 +44,7 @@ _HOME = {
     "Budget": "paceline.drafters",
     "CallbackError": "paceline.errors",
     "Context": "paceline.context",
+    "Conversation": "paceline.api.chat",
     "DefectError": "paceline.errors",
     "Distribution": "paceline.law",
     "DraftTree": "paceline.tree",
@@ -51,6 +54,7 @@ _HOME = {
     "Generation": "paceline.api.writing",
     "InputError": "paceline.errors",
     "LanguageModel": "paceline.api.model",
+    "Options": "paceline.api.settings",
     "PacelineError": "paceline.errors",
     "Piece": "paceline.api.piece",
     "Sampling": "paceline.law",

@@ -111,6 +111,10 @@ class Drafter:
     """Whether it has an expensive part: `propose` leaves it out, and `enrich` is called where the planner finds that,
     beside the draft that is there, it is worth its time."""
 
+    def __repr__(self) -> str:
+        parts = f" of {', '.join(map(repr, self.parts))}" if self.parts and not self.spec else ""
+        return f"<drafter {self.spec or self.name or type(self).__name__}{parts}>"
+
     @property
     def models(self) -> tuple[Target, ...]:
         """The models that it drafts with, those of its parts included."""

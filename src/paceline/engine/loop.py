@@ -295,7 +295,7 @@ class Session:
         self.rows.rewind(self.rows.common_prefix(self.reusable))
         self.reused = start = self.rows.committed
         size = self.target.prefill_size(len(prompt))
-        while start < len(prompt):
+        while start < len(prompt) and self.context.finish is None:
             stop = min(start + size, len(prompt))
             if stop == len(prompt) and self.rule is Rule.COUPLED and self.target.first_token_with_prompt:
                 yield from self._first(self.context.tokens[start:])
