@@ -56,7 +56,7 @@ MISTAKES = {
         "--prompt-file missing.txt": "give a prompt or --prompt-file",
         "--draft-max 8": "write --num-draft-tokens",
         "--speculative-model x": "write --draft-model",
-        "--speculative-config={}": "write --method, --draft-model and --num-draft-tokens",
+        "--speculative-config={}": "its parts are flags of their own: --method",
         "--temp 1": "write --temperature",
         "-n 0": "max_new_tokens",
         "--method lookup --draft-model x": "method 'lookup' uses none",
@@ -66,8 +66,8 @@ MISTAKES = {
         "--color pink": "argument --color",
         "--html no/such/page.html": "cannot write no/such/page.html: there is no folder no/such",
         "--html .": "cannot write .: it is a folder",
-        "-p x": "-p is not a flag here; write the prompt without a flag",
-        "--prompt x": "--prompt is not a flag here; write the prompt without a flag",
+        "-p x": "there is no -p: the prompt has no flag",
+        "--prompt x": "there is no --prompt: the prompt has no flag",
         "--logprobs 2": "--logprobs are told in JSON only; add --json",
         "--stop \udcff": "argument --stop: this is not UTF-8 text (byte 0xff at offset 0)",
         "--no-such-flag": "--no-such-flag",
@@ -92,7 +92,6 @@ MISTAKES = {
         "--seconds 0": "the seconds to measure for",
         "--length 16 100000": "--length 100000 is too long for pocket, whose context ends at ",
     },
-    "bench": {"": "MEASUREMENT"},
     "bench overhead": {
         "--method suffix": "invalid choice: 'suffix' (choose from",
         "--model pockt": "did you mean 'pocket'?",
@@ -133,7 +132,9 @@ MISTAKES = {
 def test_a_mistake_is_one_sentence(command: str, wrong: str, model: str, capsys: pytest.CaptureFixture[str]) -> None:
     code, out, error = say(shlex.split(f"{command.format(model)} {wrong}"), capsys)
     assert (code, out, error.count("\n")) == (2, "", 1), error
-    assert error.startswith("paceline: error: ")
+    words = [word for word in command.split() if not word.startswith("-")]
+    assert error.startswith(("paceline: error: ", f"paceline {words[0]}"))
+    assert ": error: " in error
     assert MISTAKES[command][wrong] in error
 
 
@@ -241,7 +242,7 @@ def test_a_page_is_written_whole_or_not_at_all(
     monkeypatch.setattr(Path, "replace", full)
     code, _, error = say(command, capsys)
     assert code == 2
-    assert error == f"paceline: error: cannot write {file}: No space left on device\n"
+    assert error == f"paceline generate: error: cannot write {file}: No space left on device\n"
     assert [entry.name for entry in tmp_path.iterdir()] == ["page.html"]
     assert file.read_text(encoding="utf8") == written
 
