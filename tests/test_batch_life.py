@@ -13,6 +13,7 @@ from paceline.context import Ints
 from paceline.drafters import Budget, Drafter, Plain, make_drafter
 from paceline.engine.batch import WORTH_WAITING, Batch, Turn
 from paceline.engine.loop import Session
+from paceline.errors import DrafterError
 from paceline.planning.base import Room
 from paceline.planning.fixed import Fixed
 from paceline.targets.base import Target
@@ -84,15 +85,15 @@ BROKEN_DRAFTERS: dict[str, Callable[[], Watched]] = {
     "close": lambda: Sullen(closes=False),
 }
 FAILURES = {
-    "criterion": (1, "callback"),
-    "processor": (1, "callback"),
+    "criterion": (1, "the stopping criterion failing.<locals>.fail failed: OSError: callback"),
+    "processor": (1, "the logits processor failing.<locals>.fail failed: OSError: callback"),
     "adopt": (1, "no memory"),
-    "open": (2, "open"),
-    "propose": (2, "propose"),
-    "observe": (2, "observe"),
-    "few": (2, "drafter 'watched' was asked to propose for 2 sequences and answered for 1"),
-    "close": (2, "will not close"),
-    "planner": (2, "no plan"),
+    "open": (2, "drafter 'watched' failed in open: OSError: open"),
+    "propose": (2, "drafter 'watched' failed in propose: OSError: propose"),
+    "observe": (2, "drafter 'watched' failed in observe: OSError: observe"),
+    "few": (2, "drafter 'watched' was asked to propose for 2 texts and answered for 1"),
+    "close": (2, "drafter 'watched' failed in close: OSError: will not close"),
+    "planner": (2, "planner 'Planless' failed in plan: OSError: no plan"),
     "target": (4, "breaks down"),
 }
 
@@ -141,7 +142,7 @@ def test_an_interrupt_ends_them_all(where: str) -> None:
         target.fails = KeyboardInterrupt()
     with pytest.raises(KeyboardInterrupt) as caught:
         finish(batch)
-    assert caught.value.__notes__ == ["and then, closing the batch: will not close"]
+    assert caught.value.__notes__ == [f"and then, closing the batch: {FAILURES['close'][1]}"]
     assert stubborn.opened == stubborn.closed == 1
     assert drafter.opened == drafter.closed == (where != "open")
     assert len(batch) == 0
@@ -155,10 +156,10 @@ def test_all_are_closed_also_where_one_fails_to_close() -> None:
     for session in sessions:
         batch.join(session)
     batch.step()
-    with pytest.raises(OSError, match="will not close"):
+    with pytest.raises(DrafterError, match="will not close"):
         batch.leave(sessions[0])
     assert batch.sessions == sessions[1:]
-    with pytest.raises(OSError, match="will not close"):
+    with pytest.raises(DrafterError, match="will not close"):
         batch.close()
     assert (stubborn.closed, beside.closed, len(batch)) == (2, 1, 0)
     check_goes_on(batch, target)

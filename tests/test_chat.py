@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -19,9 +20,13 @@ from transformers import AutoTokenizer
 import families
 import paceline
 from engine import tabled
-from paceline.api.chat import STOP, Conversation, _continuation
+from paceline.api import writing
+from paceline.api.chat import Conversation
 from paceline.api.model import LanguageModel
+from paceline.api.prompts import Reading, read
+from paceline.api.writing import Generation
 from paceline.engine.loop import Session
+from paceline.vocabulary.transcript import STOP, _continuation
 from test_cli import say
 from tokenizer_kinds import TEXTS, vocabulary_of
 
@@ -43,19 +48,19 @@ def templated(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def told(conversation: Conversation, said: str) -> str:
-    return "".join(piece.text for piece in conversation.reply(said))
+    return "".join(piece.text for piece in conversation.stream(said))
 
 
-def prompts_of(lm: LanguageModel, monkeypatch: pytest.MonkeyPatch) -> list[list[int]]:
+def prompts_of(monkeypatch: pytest.MonkeyPatch) -> list[list[int]]:
     """The prompts that will be written on."""
     seen: list[list[int]] = []
-    write = lm.write
 
-    def watching(prompt: Any, **settings: Any) -> Any:
-        seen.append(list(prompt))
-        return write(prompt, **settings)
+    def watching(*given: Any) -> Reading:
+        found = read(*given)
+        seen.append(found.tokens.tolist())
+        return found
 
-    monkeypatch.setattr(lm, "write", watching)
+    monkeypatch.setattr(writing, "read", watching)
     return seen
 
 
@@ -68,7 +73,7 @@ def test_a_turn_reads_only_what_is_new(
 ) -> None:
     """The next prompt begins with the last prompt and its reply, in the very tokens that were sampled."""
     lm = paceline.load(request.getfixturevalue(kind), dtype="float32")
-    prompts = prompts_of(lm, monkeypatch)
+    prompts = prompts_of(monkeypatch)
     conversation = Conversation(lm, system="Be brief.", **SETTINGS)
     assert conversation.templated == (kind == "templated")
     for said in ("Hello there", "Zażółć gęślą jaźń?", "Їжак", "x"):
@@ -109,13 +114,65 @@ def test_a_text_is_continued_with_every_tokenizer(kind: str) -> None:
                 assert vocabulary.text(head + more) == vocabulary.text(head) + text[place:]
 
 
+WAYS: dict[str, Callable[[LanguageModel, list[dict[str, str]]], Generation]] = {
+    "chat": lambda lm, messages: lm.chat(messages, **SETTINGS),
+    "generate": lambda lm, messages: lm.generate(messages, **SETTINGS),
+    "stream": lambda lm, messages: streamed(lm.write(messages, **SETTINGS)),
+}
+
+
+def streamed(text: writing.Writing) -> Generation:
+    for _ in text.pieces():
+        pass
+    return text.result()
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("kind", ["model", "templated"])
+def test_messages_with_earlier_replies_read_only_what_is_new(
+    kind: str, way: str, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The reply that a user appends to the messages is found in the tokens that it was written in."""
+    lm = paceline.load(request.getfixturevalue(kind), dtype="float32")
+    prompts, messages, replies = prompts_of(monkeypatch), list[dict[str, str]](), list[Generation]()
+    for said in ("Hello there", "Zażółć gęślą jaźń?", "Їжак"):
+        messages.append({"role": "user", "content": said})
+        replies.append(WAYS[way](lm, messages))
+        messages.append({"role": "assistant", "content": str(replies[-1].text)})
+    conversation = Conversation(lm, **SETTINGS)
+    assert [conversation.say(said).tokens for said in ("Hello there", "Zażółć gęślą jaźń?", "Їжак")] == [
+        reply.tokens for reply in replies
+    ]
+    for before, reply, prompt in zip(prompts, replies[:-1], prompts[1:], strict=False):
+        assert prompt[: len(before) + len(reply.tokens) - 2] == (before + reply.tokens)[:-2]
+    assert all(reply.prompt_tokens - reply.cached_tokens < 70 for reply in replies[1:])
+    assert all(reply.cached_tokens > 20 for reply in replies[1:])
+    lm.forget()
+    assert WAYS[way](lm, messages[:1]).cached_tokens == 0
+    assert lm.encode(messages[:-1]).tolist() != prompts[2]  # the tokenizer spells a random text in its own way
+
+
+def test_the_turns_of_a_conversation_may_be_said_again_as_messages(model: str) -> None:
+    """Conversations know their own tokens only; so no reply depends on what others said."""
+    lm = paceline.load(model, dtype="float32")
+    alone = [Conversation(lm, **SETTINGS).say("Hello").tokens]
+    lm.chat("Hello", **SETTINGS | {"seed": 9})
+    talk = lm.conversation(**SETTINGS)
+    assert [talk.say("Hello").tokens] == alone
+    again = Conversation(lm, **SETTINGS)
+    lm.chat([*talk.messages, {"role": "user", "content": "on"}], **SETTINGS)
+    again.say("Hello")
+    assert again.say("on").tokens == talk.say("on").tokens
+    assert [message["role"] for message in talk.messages] == ["user", "assistant"] * 2
+
+
 def test_a_cut_stop_string_is_not_remembered(model: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The reply ends before the stop string; what was written of it is not part of the next prompt."""
     lm = paceline.load(model, dtype="float32")
     free = Conversation(lm, **SETTINGS)
     text = told(free, "Hello")
     stop = text[len(text) // 2 : len(text) // 2 + 2]
-    prompts = prompts_of(lm, monkeypatch)
+    prompts = prompts_of(monkeypatch)
     conversation = Conversation(lm, stop=stop, **SETTINGS)
     cut = told(conversation, "Hello")
     assert cut == text[: text.index(stop)]
@@ -125,14 +182,17 @@ def test_a_cut_stop_string_is_not_remembered(model: str, monkeypatch: pytest.Mon
 
 
 def test_a_model_without_a_template_is_stopped_before_the_users_turn(model: str) -> None:
-    lm = paceline.load(model)
-    conversation = Conversation(lm, stop="###")
-    assert conversation._settings["stop"] == (STOP, "###")
+    lm = paceline.load(model, dtype="float32")
+    free = lm.generate("User: Hello\nAssistant:", **SETTINGS).text
+    for stop in ((), free[-3:-1]):
+        reply = lm.chat("Hello", stop=stop, **SETTINGS)
+        assert reply.text == lm.generate("User: Hello\nAssistant:", **SETTINGS | {"stop": (STOP, *stop)}).text
+    assert lm.write([{"role": "user", "content": "Hello"}], stop="###")._stops == (STOP, "###")
 
 
 def test_a_reset_forgets_the_turns_and_keeps_the_system(model: str, monkeypatch: pytest.MonkeyPatch) -> None:
     lm = paceline.load(model, dtype="float32")
-    prompts = prompts_of(lm, monkeypatch)
+    prompts = prompts_of(monkeypatch)
     conversation = Conversation(lm, system="Be brief.", **SETTINGS)
     first = told(conversation, "Hello")
     told(conversation, "more")
@@ -144,7 +204,7 @@ def test_a_reset_forgets_the_turns_and_keeps_the_system(model: str, monkeypatch:
 def test_a_reply_that_is_not_read_to_its_end_was_never_said(model: str) -> None:
     lm = paceline.load(model, dtype="float32")
     conversation = Conversation(lm, **SETTINGS)
-    pieces = conversation.reply("Hello")
+    pieces = conversation.stream("Hello")
     next(pieces)
     pieces.close()
     assert conversation.messages == []
@@ -346,3 +406,17 @@ class Screen:
 def test_chat_needs_a_tokenizer() -> None:
     with pytest.raises(ValueError, match="without a tokenizer"):
         Conversation(LanguageModel(tabled()))
+
+
+def test_generate_speaks_through_the_template(templated: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    lm = paceline.load(templated)
+    flags = ["generate", "Hello", "--model", str(templated), "--chat", *FLAGS]
+    for extra, system in (([], []), (["--system", "Be brief."], [{"role": "system", "content": "Be brief."}])):
+        reply = lm.chat([*system, {"role": "user", "content": "Hello"}], **SETTINGS)
+        assert say([*flags, *extra], capsys)[1] == reply.text + "\n"
+        code, out, _ = say([*flags, *extra, "--json", "--samples", "2"], capsys)
+        found = json.loads(out)["samples"]
+        assert (code, found[0]["tokens"], found[1]["prompt_tokens"]) == (0, reply.tokens, reply.prompt_tokens)
+    assert lm.generate("Hello", **SETTINGS).prompt_tokens != lm.chat("Hello", **SETTINGS).prompt_tokens
+    code, _, error = say(["generate", "Hello", "--model", str(templated), "--system", "x"], capsys)
+    assert (code, "--system is told in a chat; add --chat" in error) == (2, True)

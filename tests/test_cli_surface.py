@@ -97,7 +97,8 @@ ELSEWHERE = """
 --load-in-8bit --revision --top_k --num_beams --do-sample --stop-sequence --n-gpu-layers -ngl --draft-p-min --port
 --tensor-parallel-size --chat-template --lora --prompt-cache --cache-type-k --mlock --hf-repo --no-cnv -cnv
 --interactive --file -f --quantization --gpu-memory-utilization --max-tokens --n-predict --temp --repeat-penalty
---batch-size -np --flash-attn --json-schema --logit-bias --draft-max --speculative-config --prompt-lookup-max --device-map
+--batch-size -np --flash-attn --json-schema --logit-bias --draft-max --speculative-config --prompt-lookup-max
+--device-map
 """
 
 

@@ -37,6 +37,7 @@ from families import VOCAB, build, byte_tokenizer
 from paceline.context import Context
 from paceline.drafters import Budget, Drafter, Plain
 from paceline.drafters.lookup import Lookup
+from paceline.errors import CallbackError
 from paceline.integrations.transformers import CustomGenerate, custom_generate, targets
 from paceline.integrations.transformers.inputs import refuse
 from paceline.integrations.transformers.processors import RowProcessor, SplitProcessors, split_processors
@@ -605,7 +606,7 @@ class Failing(Recording):
 @pytest.mark.parametrize(
     ("settings", "error", "tokens"),
     [
-        ({"logits_processor": [Failing(ZeroDivisionError)], "streamer": Listening()}, ZeroDivisionError, 7),
+        ({"logits_processor": [Failing(ZeroDivisionError)], "streamer": Listening()}, CallbackError, 7),
         ({"logits_processor": [Failing(KeyboardInterrupt)], "streamer": Listening()}, KeyboardInterrupt, 7),
         ({"streamer": Listening(fails_after=6)}, BrokenPipeError, 5),
     ],

@@ -20,6 +20,7 @@ from paceline.drafters.assistant import DraftModel
 from paceline.drafters.compose import Fallback, Union
 from paceline.drafters.datastore import Datastore
 from paceline.drafters.indexing import build
+from paceline.errors import DrafterError
 
 
 class Mortal(Plain):
@@ -94,8 +95,8 @@ def test_texts_that_wait_for_a_batch_do_not_hold_their_drafter(disposed: list[st
 @pytest.mark.parametrize("method", ["mortal:fails=open", "lookup,mortal:fails=open"])
 def test_so_is_one_that_fails(method: str, disposed: list[str]) -> None:
     lm = LanguageModel(tabled())
-    with pytest.raises(OSError, match="no state"):
-        lm.generate(PROMPT, method=method)
+    with pytest.raises(DrafterError, match=r"drafter 'mortal.*failed in open: OSError: no state"):
+        lm.generate(PROMPT, method=method, strict=True)
     lm.forget()
     assert disposed == [""]
 

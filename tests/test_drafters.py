@@ -22,7 +22,8 @@ from paceline.context import Context
 from paceline.drafters import Ask, Budget, Drafter, Plain, Seen, available, make_drafter
 from paceline.drafters.compose import Fallback, Union
 from paceline.drafters.lookup import Lookup
-from paceline.drafters.spec import GROUP
+from paceline.drafters.plugin import GROUP
+from paceline.errors import DrafterError
 from paceline.targets.base import NOTHING, Request, Want
 from paceline.targets.scores import Scores
 from paceline.targets.table import TableTarget
@@ -133,7 +134,7 @@ def test_a_union_asks_all_and_merges_by_sequence() -> None:
 
 def test_a_broken_tree_is_told_of_before_it_is_merged() -> None:
     broken = DraftTree.build([1, 2], [1, -1])
-    with pytest.raises(ValueError, match="parents before children"):
+    with pytest.raises(DrafterError, match="drafter 'Part' gave no valid draft: the parent of node 0 is 1"):
         proposals(Union([Part("whole", {}), Part("broken", {1: broken})]), [1])
 
 
@@ -251,6 +252,8 @@ def install(where: Path, monkeypatch: pytest.MonkeyPatch, plugins: dict[str, str
 @pytest.fixture
 def plugins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     install(tmp_path, monkeypatch, PLUGINS)
+    with pytest.warns(UserWarning, match="'lookup' of the package somebodys-drafters is not used: a built-in method"):
+        available()
     yield
     available.cache_clear()
 
@@ -291,7 +294,7 @@ SENTENCES = {
     "options:beams=2": "needs a draft model",
     "options:model=m,share=half": "option 'share' of method 'options' takes a number, not 'half'",
     "options:model=m,greedy=1": "option 'greedy' of method 'options' is true or false, not '1'",
-    "absent": r"brings method 'absent' \(no_such_module:Thing\) cannot be imported: No module named",
+    "absent": r"brings method 'absent' \(no_such_module:Thing\) cannot be imported: ModuleNotFoundError: No module",
     "missing": "brings method 'missing' .* cannot be imported: .*NoSuchClass",
     "number": "method 'number' is a int, not a drafter; its entry point names a class",
     "impostor": "method 'impostor' gives a dict, not a drafter; derive its class from paceline.Drafter",

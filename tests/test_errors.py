@@ -23,7 +23,8 @@ def test_the_printed_tree_is_the_tree() -> None:
         if found["other"]:
             assert found["other"] in [base.__name__ for base in kind.__mro__], kind
         above.append(kind)
-    defined = {name for name, kind in inspect.getmembers(errors, inspect.isclass) if kind.__module__ == errors.__name__}
+    kinds = [kind for _, kind in inspect.getmembers(errors, inspect.isclass) if issubclass(kind, errors.PacelineError)]
+    defined = {kind.__name__ for kind in kinds}
     assert {found["name"] for found in printed} == defined
 
 
@@ -33,7 +34,6 @@ def test_the_printed_tree_is_the_tree() -> None:
         lambda: paceline.load("no/such/model"),
         lambda: paceline.Settings(max_new_tokens=0),
         lambda: paceline.Sampling(temperature=-1.0),
-        lambda: paceline.DraftTree.build([1], [5]).check(),
     ],
 )
 def test_the_root_catches_a_users_mistake_and_so_does_value_error(mistake: object) -> None:

@@ -13,6 +13,7 @@ from scipy import stats
 from transformers.generation import logits_process as hf
 
 from fraction_oracle import oracle_law
+from paceline.errors import CallbackError
 from paceline.law import (
     Distribution,
     KeyedDice,
@@ -183,7 +184,7 @@ def test_tokens_beyond_the_output_layer_are_passed_over() -> None:
 
 def test_an_id_the_model_does_not_score_is_refused() -> None:
     for settings in ({"logit_bias": {4: 1.0}}, {"banned": ((0, 4),)}):
-        with pytest.raises(ValueError, match=r"token 4, but the model scores 4"):
+        with pytest.raises(ValueError, match=r"token 4, and the model has 4 tokens"):
             adjusted(torch.zeros(4), [0], **settings)
 
 
@@ -275,7 +276,7 @@ def test_a_processor_that_loses_the_vocabulary_is_named() -> None:
     def shrink(ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
         return scores[:, :2]
 
-    with pytest.raises(ValueError, match=r"shrink.*\(1, 2\).*\(1, 4\)"):
+    with pytest.raises(CallbackError, match=r"shrink.*\(1, 2\).*\(1, 4\)"):
         adjusted(torch.zeros(4), [0], processors=(shrink,))
 
 

@@ -79,7 +79,7 @@ def test_a_head_that_reads_the_last_row_reads_only_what_is_new_of_a_chat(
     plain = Conversation(lm, method="plain", **settings)
     for said in ("Hello there", "And then?"):
         for each in (conversation, plain):
-            for _ in each.reply(said):
+            for _ in each.stream(said):
                 pass
     first, second = conversation.replies
     assert second.cached_tokens >= first.prompt_tokens + len(first.tokens) - 2 > second.prompt_tokens / 2

@@ -22,6 +22,7 @@ from paceline.drafters import Budget, Plain, make_drafter
 from paceline.drafters.compose import Fallback, Union
 from paceline.engine.loop import Session
 from paceline.engine.serial import run
+from paceline.errors import CallbackError, DrafterError
 from paceline.law import Sampling
 from paceline.planning.base import Planner, Room
 from paceline.planning.fixed import Fixed
@@ -64,16 +65,18 @@ def test_closing_the_driver_closes_the_flow_whoever_else_holds_it(monkeypatch: p
     assert len(held) == drafter.opened == drafter.closed == 1
 
 
-@pytest.mark.parametrize("error", [OSError, KeyboardInterrupt])
+@pytest.mark.parametrize(("error", "raised"), [(OSError, DrafterError), (KeyboardInterrupt, KeyboardInterrupt)])
 @pytest.mark.parametrize("where", ["open", "propose", "observe"])
 @pytest.mark.parametrize("after", [0, 2])
-def test_a_drafter_that_fails_is_closed_once(where: str, after: int, error: type[BaseException]) -> None:
+def test_a_drafter_that_fails_is_closed_once(
+    where: str, after: int, error: type[BaseException], raised: type[BaseException]
+) -> None:
     lm = LanguageModel(tabled())
     drafter = Watched(Erratic(), fails=where, after=after if where != "open" else 0, error=error)
     beside = Watched(make_drafter("lookup"))
     for method in (drafter, Union([beside, drafter]), Fallback([drafter, beside])):
-        with pytest.raises(error):
-            lm.generate(PROMPT, method=method, max_new_tokens=30)
+        with pytest.raises(raised):
+            lm.generate(PROMPT, method=method, max_new_tokens=30, strict=True)
         assert (drafter.opened, beside.opened) == (drafter.closed, beside.closed)
         check_still_right(lm)
 
@@ -104,9 +107,11 @@ def test_a_target_that_fails_leaves_no_trace(count: int, error: type[BaseExcepti
     check_still_right(lm)
 
 
-@pytest.mark.parametrize("error", [OSError, KeyboardInterrupt])
+@pytest.mark.parametrize(("error", "raised"), [(OSError, CallbackError), (KeyboardInterrupt, KeyboardInterrupt)])
 @pytest.mark.parametrize("kind", ["criterion", "processor"])
-def test_a_callback_that_fails_leaves_no_trace(kind: str, error: type[BaseException]) -> None:
+def test_a_callback_that_fails_leaves_no_trace(
+    kind: str, error: type[BaseException], raised: type[BaseException]
+) -> None:
     lm, drafter = LanguageModel(tabled()), Watched(Erratic())
 
     def fail(*given: Any) -> Any:
@@ -115,7 +120,7 @@ def test_a_callback_that_fails_leaves_no_trace(kind: str, error: type[BaseExcept
         return False if kind == "criterion" else given[1]
 
     options: dict[str, Any] = {"criteria": (fail,)} if kind == "criterion" else {"processors": (fail,)}
-    with pytest.raises(error):
+    with pytest.raises(raised):
         lm.generate(PROMPT, method=drafter, **options)
     assert drafter.opened == drafter.closed == 1
     check_still_right(lm)
@@ -128,8 +133,8 @@ def test_parts_are_closed_also_where_one_fails_to_close() -> None:
             raise OSError("will not close")
 
     parts = [Watched(Plain()), Stubborn(Plain()), Watched(Plain())]
-    with pytest.raises(OSError, match="will not close"):
-        LanguageModel(tabled()).generate(PROMPT, method=Union(parts))
+    with pytest.raises(DrafterError, match="drafter 'watched' failed in close: OSError: will not close"):
+        LanguageModel(tabled()).generate(PROMPT, method=Union(parts), strict=True)
     assert [part.closed for part in parts] == [1, 1, 1]
 
 
@@ -232,7 +237,7 @@ def test_tokens_settled_before_a_failure_are_handed_out() -> None:
         calls.clear()
         seen: list[int | None] = []
         stream = LanguageModel(tabled()).stream(PROMPT, method=make(), max_new_tokens=9, criteria=(failing,))
-        with pytest.raises(OSError, match="the criterion fails"):
+        with pytest.raises(CallbackError, match=r"stopping criterion .*failing failed: OSError: the criterion fails"):
             drain(stream, seen)
         assert seen == expected[: len(seen)]
         assert len(seen) in (3, 4)
@@ -252,7 +257,7 @@ def test_a_slow_reader_is_not_counted(clock: MadeClock) -> None:
         ([], "empty"),
         ([1, -1], "holds -1"),
         ([0.5, 1.0], "holds 0.5"),
-        ([[1, 2]], "shape"),
+        ([[1, 2], [3, 4]], "a batch of 2; use generate_batch"),
         ([1, SIZE], f"token {SIZE}, outside the model's vocabulary of {SIZE}"),
     ],
 )

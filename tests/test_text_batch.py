@@ -17,6 +17,7 @@ from paceline.api.model import LanguageModel
 from paceline.api.writing import Generation, Writing
 from paceline.drafters import Plain
 from paceline.drafters.assistant import Assistant
+from paceline.errors import CallbackError
 from paceline.targets.base import Rows, Target
 from paceline.targets.table import TableTarget
 from paceline.tree import Ints
@@ -270,11 +271,11 @@ def test_a_text_that_fails_says_so_and_the_others_are_written(monkeypatch: pytes
         assert not batch._kept._lent
     assert sorted(map(writings.index, ends)) == [0, 1, 2, 3]
     for number, error in ((1, "no room"), (2, "the criterion fails")):
-        with pytest.raises((MemoryError, OSError, ValueError), match=error):
+        with pytest.raises((MemoryError, CallbackError), match=error):
             writings[number].result()
         assert said[writings[number]] == expected.tokens[: 4 if number == 2 else 0]
     assert [told(writings[number].result()) for number in (0, 3)] == [told(expected)] * 2
-    with pytest.raises(OSError, match="the criterion fails"):
+    with pytest.raises(CallbackError, match="the criterion fails"):
         lm.generate_batch([PROMPT] * 2, each=[{}, {"criteria": (failing,)}])
 
 
@@ -282,7 +283,7 @@ def test_a_text_that_fails_says_so_and_the_others_are_written(monkeypatch: pytes
 def test_after_an_interrupt_nothing_is_left(where: str, monkeypatch: pytest.MonkeyPatch) -> None:
     lm = LanguageModel(tabled())
 
-    def interrupt(*given: Any) -> Any:
+    def interrupt(*given: Any, **named: Any) -> Any:
         raise KeyboardInterrupt
 
     drafter = Watched(Erratic(), fails=where, after=1, error=KeyboardInterrupt)
@@ -316,7 +317,7 @@ def test_who_reaches_for_the_batch_from_inside_is_told_and_the_others_go_on(reac
 
     meddler, other = batch.add(PROMPT, criteria=(criterion,)), batch.add(PROMPT, max_new_tokens=9)
     list(steps(batch))
-    with pytest.raises(ValueError, match=r"from inside one of its sequences|while it is asked itself"):
+    with pytest.raises(CallbackError, match=r"from inside one of its sequences|while it is asked itself"):
         meddler.result()
     assert other.result().tokens == lm.generate(PROMPT, max_new_tokens=9).tokens
     assert not batch._kept._lent

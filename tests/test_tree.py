@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from paceline.errors import DrafterError
 from paceline.law import Distribution
 from paceline.tree import EMPTY, ROOT, DraftTree, ancestors, merge, offsets, rows_of
 
@@ -234,9 +235,9 @@ BROKEN: list[tuple[str, dict[str, Any]]] = [
     ("of 0 tokens needs as many parents", {"tokens": [], "parents": [], "scores": [0.0]}),
     ("as many parents, scores", {"tokens": [1], "parents": [-1], "scores": [0.0, 0.0]}),
     ("sources and probe marks", {"tokens": [1], "parents": [-1], "probes": []}),
-    (r"parents before children, -1 for the root; it has \[1, -1\]", {"tokens": [1, 2], "parents": [1, -1]}),
-    ("parents before children", {"tokens": [1], "parents": [0]}),
-    ("parents before children", {"tokens": [1], "parents": [-2]}),
+    ("the parent of node 0 is 1; a parent is an earlier node", {"tokens": [1, 2], "parents": [1, -1]}),
+    ("the parent of node 0 is 0", {"tokens": [1], "parents": [0]}),
+    ("the parent of node 1 is -2", {"tokens": [1, 2], "parents": [-1, -2]}),
     ("token 4, and the target's vocabulary has 4", {"tokens": [1, 4], "parents": [-1, -1]}),
     ("token -3; token ids start at 0", {"tokens": [-3], "parents": [-1]}),
     ("log-probabilities, at most 0; it has 0.5", {"tokens": [1], "parents": [-1], "scores": [0.5]}),
@@ -251,8 +252,17 @@ BROKEN: list[tuple[str, dict[str, Any]]] = [
 
 @pytest.mark.parametrize(("sentence", "tree"), BROKEN)
 def test_a_broken_tree_is_told_which_rule_it_broke(sentence: str, tree: dict[str, Any]) -> None:
-    with pytest.raises(ValueError, match=sentence):
+    with pytest.raises(DrafterError, match=sentence):
         DraftTree.build(**tree).check(VOCABULARY)
+
+
+@pytest.mark.parametrize("tokens", [[1.5], [1, "2"], np.array([1.0]), [None]])
+def test_token_ids_that_are_no_whole_numbers_are_refused_and_not_cut_off(tokens: Any) -> None:
+    for make in (DraftTree.chain, lambda ids: DraftTree.build(ids, [-1] * len(ids))):
+        with pytest.raises(TypeError):
+            make(tokens)
+    with pytest.raises(DrafterError, match="int64 arrays, not float64"):
+        DraftTree(np.array([1.0]), np.array([-1]), np.array([0.0]), ("",)).check(VOCABULARY)
 
 
 def test_a_sound_tree_is_told_nothing() -> None:

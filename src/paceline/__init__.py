@@ -9,9 +9,11 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from paceline.api.batch import TextBatch as TextBatch
+    from paceline.api.chat import Conversation as Conversation
     from paceline.api.model import LanguageModel as LanguageModel
     from paceline.api.model import load as load
     from paceline.api.piece import Piece as Piece
+    from paceline.api.settings import Options as Options
     from paceline.api.settings import Settings as Settings
     from paceline.api.writing import Generation as Generation
     from paceline.api.writing import Writing as Writing
@@ -20,6 +22,11 @@ if TYPE_CHECKING:
     from paceline.drafters import Budget as Budget
     from paceline.drafters import Drafter as Drafter
     from paceline.drafters import Seen as Seen
+    from paceline.errors import CallbackError as CallbackError
+    from paceline.errors import DefectError as DefectError
+    from paceline.errors import DrafterError as DrafterError
+    from paceline.errors import DrafterWarning as DrafterWarning
+    from paceline.errors import InputError as InputError
     from paceline.errors import PacelineError as PacelineError
     from paceline.errors import UnsupportedModel as UnsupportedModel
     from paceline.integrations.transformers import custom_generate as custom_generate
@@ -35,12 +42,19 @@ __version__ = "0.1.0"
 _HOME = {
     "Ask": "paceline.drafters",
     "Budget": "paceline.drafters",
+    "CallbackError": "paceline.errors",
     "Context": "paceline.context",
+    "Conversation": "paceline.api.chat",
+    "DefectError": "paceline.errors",
     "Distribution": "paceline.law",
     "DraftTree": "paceline.tree",
     "Drafter": "paceline.drafters",
+    "DrafterError": "paceline.errors",
+    "DrafterWarning": "paceline.errors",
     "Generation": "paceline.api.writing",
+    "InputError": "paceline.errors",
     "LanguageModel": "paceline.api.model",
+    "Options": "paceline.api.settings",
     "PacelineError": "paceline.errors",
     "Piece": "paceline.api.piece",
     "Sampling": "paceline.law",

@@ -16,7 +16,7 @@ from threading import Lock
 import numpy as np
 from numpy.typing import NDArray
 
-from paceline.errors import InputError
+from paceline.errors import InputError, called
 from paceline.law import Noise, Sampling, Stream
 from paceline.vocabulary import StopMatcher, StopStrings
 
@@ -143,16 +143,18 @@ class Context:
         return self.noise.exponential(Stream.DRAFT, place, ids, turn)
 
     def commit(self, token: int) -> bool:
-        """Append one emitted token; True if plain decoding stops with it.
+        """Append one emitted token; True if plain decoding stops with it, or if another thread has cancelled the text.
 
         Every criterion is called for every token, also when an earlier rule already ended the sequence: stateful
         criteria count calls, and plain decoding would make this one.
         """
-        assert self.finish is None, "a finished sequence takes no more tokens"
+        assert self.finish in (None, Finish.CANCELLED), "a finished sequence takes no more tokens"
         self._buffer[self._length] = token
         self._length += 1
-        asked = [criterion(self.tokens) for criterion in self.ending.criteria]
+        asked = [called("stopping criterion", criterion, self.tokens) for criterion in self.ending.criteria]
         stopped = self._strings is not None and self._strings.push(token) is not None
+        if self.finish is not None:
+            return True
         if token in self.ending.eos:
             self.finish = Finish.EOS
         elif stopped:
@@ -165,7 +167,8 @@ class Context:
         return self.finish is not None
 
     def cancel(self) -> None:
-        """End the sequence here, before plain decoding would."""
+        """End the sequence here, before plain decoding would. Safe from another thread: the round that is under way
+        comes to its end with its next token."""
         if self.finish is None:
             self.finish = Finish.CANCELLED
 

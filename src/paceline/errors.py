@@ -1,20 +1,29 @@
 """What can go wrong, as a tree: `except PacelineError` catches all that Paceline reports on purpose.
 
     PacelineError
-    ├── InputError (ValueError)         a value, an option or a file that cannot be used
+    ├── InputError (ValueError)         a value, an option or a file that cannot be used: a user's mistake
     │   ├── DamagedFile                 a file that is not as its program wrote it
     │   ├── UnwritableFile (OSError)    an output that cannot be written
     │   ├── UnsupportedModel            a model that cannot be sped up without changing its text
     │   └── MissingPackage              an optional package that is not installed
+    ├── DefectError (RuntimeError)      a part that did not do what it must
+    │   ├── DrafterError                a drafter, or the planner of its drafts, that raised or gave no valid draft
+    │   └── CallbackError               a logits processor, a stopping criterion or a progress callback that raised
     └── Unavailable                     an optional part of a comparison that this machine does not have
 
 The text of each is one sentence that names the wrong value and what to do about it. The command line prints it without
-a traceback and ends with exit code 2. Any other exception is a defect of Paceline or of a library below it.
+a traceback. It ends with exit code 2 for a user's mistake and with 1 for a defect; a defect of Paceline's own parts
+keeps its traceback. Any other exception is a defect of Paceline or of a library below it.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from importlib.util import find_spec
+from typing import ParamSpec, TypeVar
+
+P = ParamSpec("P")
+T = TypeVar("T")
 
 
 class PacelineError(Exception):
@@ -44,9 +53,61 @@ class MissingPackage(InputError):
     """An optional package that is not installed."""
 
 
+class DefectError(PacelineError, RuntimeError):
+    """A part that did not do what it must. The part's own exception is the `__cause__`."""
+
+    own = False
+    """Whether the part is one of Paceline's, and not of a plug-in or of the calling program."""
+
+
+class DrafterError(DefectError):
+    """A drafter that raised or gave no valid draft, or a planner that raised."""
+
+    part = ""
+    """Who failed, as the message begins; nobody is named yet where a draft's own check raised."""
+    reported = False
+    """Whether the warning was given."""
+
+
+class CallbackError(DefectError):
+    """A logits processor, a stopping criterion or a progress callback that raised."""
+
+
+class DrafterWarning(UserWarning):
+    """A drafter failed, and the text went on without drafts; the text is the same."""
+
+
 class Unavailable(PacelineError):
     """A library to compare with, an energy meter or a data set that this machine does not have; a benchmark goes on
     without it."""
+
+
+def is_own(part: object) -> bool:
+    """Whether an object's class is one of Paceline's."""
+    return type(part).__module__.partition(".")[0] == "paceline"
+
+
+def called(kind: str, part: Callable[P, T], *given: P.args, **named: P.kwargs) -> T:
+    """What a caller's function returns; its exception becomes a `CallbackError` that names the function."""
+    try:
+        return part(*given, **named)
+    except CallbackError:
+        raise  # of a callback inside this one, which is named already
+    except Exception as error:
+        raised = CallbackError(f"the {kind} {name_of(part)} failed: {told(error)}")
+        raised.own = is_own(part)
+        raise raised from error
+
+
+def name_of(part: object) -> str:
+    """The name of a function, or of an object's class."""
+    return getattr(part, "__qualname__", "") or type(part).__qualname__
+
+
+def told(error: BaseException) -> str:
+    """An exception in a clause: its class and its message."""
+    said = " ".join(str(error).split())
+    return f"{type(error).__name__}: {said}" if said else type(error).__name__
 
 
 def need(package: str, purpose: str, extra: str) -> None:

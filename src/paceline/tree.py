@@ -10,11 +10,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from operator import index
 
 import numpy as np
 from numpy.typing import NDArray
 
-from paceline.errors import InputError
+from paceline.errors import DrafterError
 from paceline.law import Distribution
 
 ROOT = -1
@@ -72,10 +73,10 @@ class DraftTree:
         drawn: Mapping[int, Distribution] | None = None,
         probes: Iterable[bool] | None = None,
     ) -> DraftTree:
-        ids = np.fromiter(tokens, np.int64)
+        ids = np.fromiter(map(index, tokens), np.int64)
         return cls(
             tokens=ids,
-            parents=np.fromiter(parents, np.int64),
+            parents=np.fromiter(map(index, parents), np.int64),
             scores=np.full(len(ids), UNSURE) if scores is None else np.fromiter(scores, np.float64),
             sources=(source,) * len(ids),
             drawn=drawn or {},
@@ -95,7 +96,7 @@ class DraftTree:
         drawn = {i - 1: law for i, law in enumerate(laws)}
         n = len(tokens)
         return cls(
-            tokens=np.array(tokens, np.int64),
+            tokens=_ids(tokens),
             parents=np.arange(-1, n - 1),
             scores=np.full(n, UNSURE) if scores is None else np.fromiter(scores, np.float64),
             sources=(source,) * n,
@@ -125,7 +126,7 @@ class DraftTree:
                 if len(path) <= depth or path in seen:
                     continue
                 seen[path] = len(tokens)
-                tokens.append(int(path[-1]))
+                tokens.append(path[-1])
                 parents.append(seen[path[:-1]] if depth else ROOT)
                 kept.append(scores[row][depth] if scores is not None else UNSURE)
         return cls.build(tokens, parents, source=source, scores=kept)
@@ -198,6 +199,8 @@ class DraftTree:
         Probes are not counted; within the depth they stay if their parent does."""
         if count >= len(self) and (depth is None or depth >= len(self) or depth >= self._depths.max()):
             return self
+        if depth is None and self.probes is None:
+            return self._first(count)
         free = np.ones(len(self), np.bool_) if self.probes is None else ~self.probes
         keep = ~free | (np.cumsum(free) <= count)
         if depth is not None:
@@ -205,6 +208,16 @@ class DraftTree:
         for node in () if self.probes is None else np.flatnonzero(self.probes).tolist():
             keep[node] &= self.parents[node] == ROOT or keep[self.parents[node]]
         return self if keep.all() else self.select(np.flatnonzero(keep), drawn=self.drawn)
+
+    def _first(self, count: int) -> DraftTree:
+        """The first ``count`` nodes, of which nothing is looked at."""
+        return DraftTree(
+            tokens=self.tokens[:count],
+            parents=self.parents[:count],
+            scores=self.scores[:count],
+            sources=self.sources[:count],
+            drawn={parent: law for parent, law in self.drawn.items() if parent < count},
+        )
 
     def trunk(self) -> DraftTree:
         """The line of first children, for a target that can only score chains."""
@@ -237,27 +250,39 @@ class DraftTree:
         return held
 
     def check(self, vocab_size: int | None = None) -> None:
-        """Refuse a tree that breaks a rule. Without ``vocab_size`` only its shape is checked."""
+        """Raise a `DrafterError` where the tree breaks a rule. Without ``vocab_size`` only its shape is checked."""
         if self is EMPTY:
             return
         self._check_arrays()
+        if not is_chain(self.parents):
+            self._check_parents()
+            self._check_siblings()
         if len(self) and vocab_size is not None and (most := int(self.tokens.max())) >= vocab_size:
-            raise InputError(f"a draft holds token {most}, and the target's vocabulary has {vocab_size} tokens")
-        self._check_siblings()
+            raise DrafterError(f"a draft holds token {most}, and the target's vocabulary has {vocab_size} tokens")
         self._check_draws()
 
     def _check_arrays(self) -> None:
         n = len(self)
         marks = n if self.probes is None else len(self.probes)
-        if not len(self.parents) == len(self.scores) == len(self.sources) == marks == n:
-            raise InputError(f"a draft tree of {n} tokens needs as many parents, scores, sources and probe marks")
-        if ((self.parents < ROOT) | (self.parents >= np.arange(n))).any():
-            parents = self.parents.tolist()
-            raise InputError(f"a draft tree lists parents before children, {ROOT} for the root; it has {parents}")
+        if not self.tokens.shape == self.parents.shape == self.scores.shape == (len(self.sources),) == (marks,):
+            raise DrafterError(f"a draft tree of {n} tokens needs as many parents, scores, sources and probe marks")
+        if not self.tokens.dtype == self.parents.dtype == np.int64:
+            kinds = f"{self.tokens.dtype} and {self.parents.dtype}"
+            raise DrafterError(f"tokens and parents of a draft tree are int64 arrays, not {kinds}; use DraftTree.build")
+        if not {*map(type, self.sources)} <= {str}:
+            raise DrafterError(f"the sources of a draft are names, not {self.sources}")
         if (self.tokens < 0).any():
-            raise InputError(f"a draft holds token {self.tokens.min()}; token ids start at 0")
+            raise DrafterError(f"a draft holds token {self.tokens.min()}; token ids start at 0")
         if not (self.scores <= 0).all():
-            raise InputError(f"scores in a draft are log-probabilities, at most 0; it has {self.scores.max()}")
+            wrong = self.scores[~(self.scores <= 0)][0]
+            raise DrafterError(f"scores in a draft are log-probabilities, at most 0; it has {wrong}")
+
+    def _check_parents(self) -> None:
+        wrong = (self.parents < ROOT) | (self.parents >= np.arange(len(self)))
+        if wrong.any():
+            node = int(wrong.argmax())
+            what = f"the parent of node {node} is {self.parents[node]}"
+            raise DrafterError(f"{what}; a parent is an earlier node of the draft, or {ROOT} for the root")
 
     def _check_siblings(self) -> None:
         verified = slice(None) if self.probes is None else ~self.probes
@@ -265,19 +290,28 @@ class DraftTree:
         places = parents * (tokens.max(initial=0) + 1) + tokens
         places.sort()
         if (places[1:] == places[:-1]).any():
-            raise InputError("two children of one node in a draft tree carry the same token; merge them first")
+            raise DrafterError("two children of one node in a draft tree carry the same token; merge them first")
 
     def _check_draws(self) -> None:
         """A sampled child of probability 0 would be a division by zero, and is no sample of its law."""
         for parent, law in self.drawn.items():
             if not ROOT <= parent < len(self):
-                raise InputError(f"a draft names a law for the children of node {parent}, which it does not have")
+                raise DrafterError(f"a draft names a law for the children of node {parent}, which it does not have")
             for token in self.tokens[self.children(parent)].tolist():
                 if not law.probability(token) > 0:
-                    raise InputError(f"token {token} of a draft cannot come from the law it was sampled from")
+                    raise DrafterError(f"token {token} of a draft cannot come from the law it was sampled from")
 
 
 EMPTY = DraftTree.build((), ())
+
+
+def _ids(tokens: Sequence[int] | Ints) -> Ints:
+    """Token ids as an array of their own. Other numbers than whole ones raise a TypeError instead of being cut off."""
+    if isinstance(tokens, np.ndarray):
+        if len(tokens) and tokens.dtype.kind not in "iu":
+            raise TypeError(f"token ids are whole numbers, not {tokens.dtype}")
+        return np.array(tokens, np.int64)
+    return np.fromiter(map(index, tokens), np.int64, len(tokens))
 
 
 def merge(trees: Sequence[DraftTree]) -> DraftTree:

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterator
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, NamedTuple, Self
+from typing import TYPE_CHECKING, NamedTuple, Self, Unpack
 
 from paceline.api.piece import Piece
-from paceline.api.settings import split_settings
-from paceline.api.writing import Prompt, Writing
+from paceline.api.prompts import Prompt
+from paceline.api.settings import Options, split_settings
+from paceline.api.writing import Writing
 from paceline.engine.batch import AT_ONCE, Batch, Turn
 from paceline.engine.loop import Session
 from paceline.errors import InputError
@@ -52,7 +53,10 @@ class TextBatch:
         self._unreported: deque[Progress] = deque()
         self._closed = False
 
-    def add(self, prompt: Prompt, *, sample: int = 0, **settings: Any) -> Writing:
+    def __repr__(self) -> str:
+        return f"<batch of {len(self._writing)} texts being written, {len(self._waiting)} waiting>"
+
+    def add(self, prompt: Prompt, *, sample: int = 0, **settings: Unpack[Options]) -> Writing:
         """One more text, with the settings of `LanguageModel.generate`. Texts of one prompt and seed differ by their
         ``sample`` number."""
         if self._closed:
@@ -76,6 +80,7 @@ class TextBatch:
         else:
             return
         writing.cancel()
+        writing.feed(ended=True)
         self._unreported = deque(progress for progress in self._unreported if progress.writing is not writing)
 
     def step(self) -> list[Progress]:
@@ -148,7 +153,7 @@ class TextBatch:
         if (writing := self._writing.get(turn.session)) is None:
             return
         writing.error = turn.error
-        pieces = writing.feed(turn.emissions)
+        pieces = writing.feed(ended=turn.ended)
         if turn.ended:
             self._leave(writing)
         self._unreported.append(Progress(writing, pieces, turn.ended))

@@ -10,6 +10,7 @@ from weakref import WeakKeyDictionary, finalize
 
 from paceline.api.settings import Settings
 from paceline.drafters import Drafter
+from paceline.drafters.asking import fit
 from paceline.planning.base import Planner
 from paceline.targets.base import Target
 from paceline.vocabulary import Vocabulary
@@ -45,7 +46,7 @@ class Drafters:
     def lease(self, settings: Settings, target: Target, vocabulary: Vocabulary | None) -> Lease:
         """The drafter that settings ask for, fitted. One named by a spec is kept with what it learns across texts."""
         if isinstance(settings.method, Drafter):
-            settings.drafter.fit(target, vocabulary)
+            fit(settings.drafter, target, vocabulary)
             return Lease(settings.drafter, made_here=False)
         named = settings.draft_model
         key = settings.spec, str(named) if isinstance(named, (str, Path)) else id(named)
@@ -53,7 +54,7 @@ class Drafters:
         with self._lock:
             if key not in self._kept:
                 lease = Lease(settings.drafter, made_here=True)
-                lease.drafter.fit(target, vocabulary)
+                fit(lease.drafter, target, vocabulary)
                 while len(self._kept) >= KEPT:
                     gone.append(self._kept.pop(next(iter(self._kept))))
                 self._kept[key] = lease, named  # the model is held so that no other object comes by its identity

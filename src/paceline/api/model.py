@@ -7,28 +7,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterable, Mapping
+from collections.abc import AsyncGenerator, Callable, Generator, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Unpack
 
 import numpy as np
 from numpy.typing import NDArray
 
+from paceline.api.asynchronous import read_pieces
 from paceline.api.batch import TextBatch
+from paceline.api.chat import Conversation
 from paceline.api.drafters import Drafters, Lease
 from paceline.api.piece import Piece
-from paceline.api.settings import Settings, split_settings
-from paceline.api.writing import Generation, Prompt, Writing
+from paceline.api.prompts import ONE_MESSAGE, Message, Prompt, is_chat, prompts_of, read
+from paceline.api.settings import Options, Settings, split_settings
+from paceline.api.writing import Generation, Writing
 from paceline.drafters import Drafter
 from paceline.engine.batch import AT_ONCE
-from paceline.errors import InputError
+from paceline.errors import InputError, called
 from paceline.law.settings import require_whole
 from paceline.planning.base import Planner
 from paceline.targets.base import Target
 from paceline.targets.lending import KeptRows
 from paceline.vocabulary import Vocabulary
+from paceline.vocabulary.transcript import Transcripts
 
 if TYPE_CHECKING:
+    import torch
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 
@@ -44,13 +49,22 @@ class LanguageModel:
         self.target = target
         self.vocabulary = vocabulary
         self.kept = KeptRows(target)
+        self.transcripts = None if vocabulary is None else Transcripts(vocabulary)
+        """The last chats, in the tokens that they were written in."""
         self._drafters = Drafters()
 
-    def generate(self, prompt: Prompt, **settings: Any) -> Generation:
-        """One text. Settings are the fields of `Settings` and of `paceline.Sampling`."""
-        return self.sample(prompt, n=1, **settings)[0]
+    def __repr__(self) -> str:
+        facts = [self.target.name, self.target.dtype_name, str(self.target.device), f"{self.target.vocab_size} tokens"]
+        return f"<language model {', '.join([*facts, *([] if self.vocabulary else ['no tokenizer'])])}>"
 
-    def sample(self, prompt: Prompt, *, n: int, **settings: Any) -> list[Generation]:
+    def generate(self, prompt: Prompt, **settings: Unpack[Options]) -> Generation:
+        """One text. Settings are the fields of `Settings` and of `paceline.Sampling`.
+
+        A prompt is a text, token ids in any usual form, the messages of a chat, or what a tokenizer returns.
+        """
+        return self._finish(self.write(prompt, **settings))
+
+    def sample(self, prompt: Prompt, *, n: int, **settings: Unpack[Options]) -> list[Generation]:
         """``n`` texts from one prompt, different under any temperature above 0; the first is what `generate` gives.
 
         Processors and criteria that keep state see all of them, one after the other.
@@ -64,10 +78,10 @@ class LanguageModel:
         prompts: Iterable[Prompt],
         *,
         n: int = 1,
-        each: Iterable[Mapping[str, Any]] | None = None,
+        each: Iterable[Options] | None = None,
         at_once: int = AT_ONCE,
         progress: Callable[[int, int], None] | None = None,
-        **settings: Any,
+        **settings: Unpack[Options],
     ) -> list[list[Generation]]:
         """``n`` texts of each prompt, written together: the same ones that `sample` writes one after the other.
 
@@ -77,18 +91,20 @@ class LanguageModel:
         first text that fails ends all; to have the others, use `batch`.
         """
         _check_samples(n)
-        if isinstance(prompts, str) or not isinstance(prompts, Iterable):
-            raise InputError("a batch is a list of prompts, not one text; put it into a list, or call `generate`")
-        prompts = list(prompts)
-        own: list[dict[str, Any]] = [{}] * len(prompts) if each is None else [dict(mine) for mine in each]
+        prompts = prompts_of(prompts)
+        own = [Options()] * len(prompts) if each is None else list(each)
+        if not all(isinstance(mine, Mapping) for mine in own):
+            raise InputError("'each' is a list of dicts, the settings of every prompt")
         if len(own) != len(prompts):
             raise InputError(f"'each' holds settings for {len(own)} prompts and there are {len(prompts)}")
         if any("sample" in mine for mine in (settings, *own)):
             raise InputError("the texts of a prompt are numbered by n; leave 'sample' out, or add them to a batch")
+        if progress is not None and not callable(progress):
+            raise InputError(f"progress is a function of two numbers, not {progress!r}")
         finished = 0
         with self.batch(at_once=at_once) as batch:
             writings = [
-                [batch.add(prompt, sample=number, **{**settings, **mine}) for number in range(n)]
+                [batch.add(prompt, sample=number, **_joined(settings, mine)) for number in range(n)]
                 for prompt, mine in zip(prompts, own, strict=True)
             ]
             for writing, _, ended in batch:
@@ -96,19 +112,42 @@ class LanguageModel:
                     raise writing.error
                 finished += ended
                 if ended and progress is not None:
-                    progress(finished, len(prompts) * n)
+                    called("progress callback", progress, finished, len(prompts) * n)
         return [[writing.result() for writing in samples] for samples in writings]
 
     def batch(self, *, at_once: int = AT_ONCE) -> TextBatch:
         """Texts to be written together, which may be added and cancelled while others are being written."""
         return TextBatch(self, at_once=at_once)
 
-    def stream(self, prompt: Prompt, **settings: Any) -> Generator[Piece, None, None]:
+    def stream(self, prompt: Prompt, **settings: Unpack[Options]) -> Generator[Piece, None, None]:
         """The text as it becomes certain. Closing the iterator ends the generation."""
         return self.write(prompt, **settings).pieces()
 
-    def write(self, prompt: Prompt, **settings: Any) -> Writing:
-        """Like `stream`, with the `Generation` afterwards: read its `pieces`, then its `result`."""
+    def chat(self, messages: str | Sequence[Message], **settings: Unpack[Options]) -> Generation:
+        """The model's reply to the messages of a chat, or to a text that the user says.
+
+        ``[{"role": "user", "content": "Hello"}]`` goes through the model's chat template; a model without one is given
+        a transcript. If earlier replies among the messages were written here, only what is new is read.
+        """
+        if isinstance(messages, str):
+            messages = [{"role": "user", "content": messages}]
+        if not is_chat(messages):
+            raise InputError(f"a chat is a text or a list of messages; {ONE_MESSAGE}; for other prompts use `generate`")
+        return self.generate(messages, **settings)
+
+    def conversation(self, *, system: str | None = None, **settings: Unpack[Options]) -> Conversation:
+        """A chat that keeps its own messages: `Conversation.say` what the user says."""
+        return Conversation(self, system=system, **settings)
+
+    def astream(self, prompt: Prompt, **settings: Unpack[Options]) -> AsyncGenerator[Piece, None]:
+        """Like `stream`, for ``async for``: the event loop goes on while the model computes. Closing the generator, or
+        cancelling the task that reads it, ends the generation."""
+        how = split_settings(settings)
+        return read_pieces(lambda: Writing(self, prompt, 0, *how))
+
+    def write(self, prompt: Prompt, **settings: Unpack[Options]) -> Writing:
+        """Like `stream`, with the `Generation` afterwards: read its `pieces`, then its `result`. Any thread may
+        `Writing.cancel` it."""
         return Writing(self, prompt, 0, *split_settings(settings))
 
     def lease(self, settings: Settings) -> Lease:
@@ -120,27 +159,28 @@ class LanguageModel:
         return self._drafters.planner(settings, drafter, self.target)
 
     def forget(self) -> None:
-        """Give back the memory of the last text, that of the drafters with their models, and, while nothing is being
-        written, what the target holds for texts to come."""
+        """Give back the memory of the last text and of the last chats, that of the drafters with their models, and,
+        while nothing is being written, what the target holds for texts to come."""
         self.kept.clear()
+        if self.transcripts is not None:
+            self.transcripts.clear()
         self._drafters.clear()
         self.target.release()
 
     def encode(self, prompt: Prompt) -> NDArray[np.int64]:
         """A prompt as token ids, with the special tokens that the tokenizer puts before a text."""
-        if not isinstance(prompt, str):
-            return np.asarray(prompt)
-        if self.vocabulary is None:
-            raise InputError(f"{self.target.name} came without a tokenizer; give the prompt as token ids")
-        if (limit := self.target.context_length) is not None:
-            self.vocabulary.refuse_beyond(prompt, limit)
-        return self.vocabulary.encode(prompt)
+        return read(prompt, self.target, self.transcripts).tokens
 
     @staticmethod
     def _finish(writing: Writing) -> Generation:
         for _ in writing.pieces():
             pass
         return writing.result()
+
+
+def _joined(settings: Options, mine: Options) -> Options:
+    """The settings of one prompt, which go before those of all."""
+    return {**settings, **mine}
 
 
 def _check_samples(n: int) -> None:
@@ -153,8 +193,8 @@ def load(
     model: str | Path | PreTrainedModel,
     *,
     tokenizer: PreTrainedTokenizerBase | None = None,
-    dtype: str | None = None,
-    device: str | None = None,
+    dtype: str | torch.dtype | None = None,
+    device: str | int | torch.device | None = None,
     device_map: str | dict[str, Any] | None = None,
     fixed_shapes: bool | None = None,
     trust_remote_code: bool = False,
@@ -164,6 +204,8 @@ def load(
     Bundled are ``pocket``, ``pocket-draft`` and ``pocket-foreign``; ``pocket+ballast:500M`` is the same function at
     the cost of a model of that size, ``pocket+ballast:500M/150k`` with as many token ids. A folder that happens to be
     called like one of them is reached as ``./pocket``.
+
+    ``dtype`` is the model's own unless named, and ``device`` the CPU; ``device="auto"`` is a GPU where there is one.
 
     ``fixed_shapes`` asks for forwards that are recorded once for all drafts of a shape, or forbids them; by default a
     model on a CUDA device has them (docs/cuda.md).

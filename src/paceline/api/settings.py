@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypedDict
 
 from paceline.context import Criterion
 from paceline.drafters import Drafter, make_drafter
@@ -15,7 +15,7 @@ from paceline.drafters.assistant import DraftModel
 from paceline.drafters.assistant.model import Loaded
 from paceline.errors import InputError
 from paceline.law import Sampling
-from paceline.law.settings import require_whole
+from paceline.law.settings import Processor, require_callables, require_whole, short_repr
 from paceline.planning.base import Planner
 from paceline.planning.specs import make_planner
 from paceline.targets.base import Target
@@ -38,6 +38,15 @@ ELSEWHERE = {
     "logits_processor": "processors",
     "stopping_criteria": "criteria",
     "num_return_sequences": "sample(prompt, n=N)",
+    "n": "sample(prompt, n=N)",
+    "system": "conversation(system=...), or a message of the role 'system'",
+    "messages": "chat(messages)",
+    "logit_processors": "processors",
+    "bad_words_ids": "banned",
+    "top_logprobs": "logprobs",
+    "stop_strings": "stop",
+    "max_completion_tokens": "max_new_tokens",
+    "draft": "draft_model",
 }
 """Settings that other libraries have, and what to write here."""
 
@@ -59,9 +68,12 @@ class Settings:
     eos: int | Sequence[int] | None = None
     """End-of-text tokens instead of the model's own."""
     ignore_eos: bool = False
-    criteria: tuple[Criterion, ...] = ()
+    criteria: Sequence[Criterion] = ()
     logprobs: int | None = None
     """None for none; 0 for the emitted tokens'; k for k alternatives besides."""
+    strict: bool = False
+    """Whether a drafter that fails ends the text with a `DrafterError`. By default it gives a `DrafterWarning`, and the
+    text goes on without drafts; it is the same text."""
 
     def __post_init__(self) -> None:
         self._check_types()
@@ -85,9 +97,23 @@ class Settings:
             raise InputError(f"method is a spec such as 'lookup', or a drafter, not {given}; models go to draft_model")
         if self.planner is not None and not isinstance(self.planner, (str, Planner)):
             raise InputError(f"planner is a spec such as 'fixed:4', or a planner, not {_short(self.planner)}")
-        if callable(self.criteria):
-            raise InputError("criteria is a list; put the one criterion into a list")
+        require_callables("criteria", "criterion", self.criteria)
+        if not isinstance(self.ignore_eos, bool):
+            raise InputError(f"ignore_eos is True or False, not {self.ignore_eos!r}")
+        self._check_stops()
         _ = self._own_ends
+
+    def _check_stops(self) -> None:
+        """Stop strings are texts; tokens that end a text are ``eos``."""
+        given: Any = self.stop
+        if given is not None and not isinstance(given, (str, Sequence)):
+            raise InputError(f"stop is a text or a list of texts, not {_short(given)}; tokens go to eos")
+        for one in self.stops:
+            if not isinstance(one, str):
+                raise InputError(f"stop is a text or a list of texts; it holds {_short(one)}; tokens go to eos")
+
+    def __repr__(self) -> str:
+        return short_repr(self)
 
     @property
     def drafter(self) -> Drafter:
@@ -128,7 +154,9 @@ class Settings:
         given = given.tolist() if hasattr(given, "tolist") else given
         if given is None:
             return None
-        tokens = [given] if isinstance(given, (int, str)) else list(given)
+        tokens = (
+            list(given) if isinstance(given, (Sequence, set, frozenset)) and not isinstance(given, str) else [given]
+        )
         for token in tokens:
             require_whole("eos", token)
         return frozenset(map(int, tokens))
@@ -139,7 +167,33 @@ def _short(value: object) -> str:
     return repr(value) if isinstance(value, (int, float, list, tuple)) else f"a {type(value).__name__}"
 
 
-def split_settings(given: dict[str, Any]) -> tuple[Settings, Sampling]:
+class Options(TypedDict, total=False):
+    """All settings of a call, those of `Settings` and of `Sampling`, for editors and type checkers."""
+
+    method: str | Drafter | None
+    draft_model: str | Path | PreTrainedModel | Loaded | DraftModel | None
+    planner: str | Planner | None
+    rule: str
+    max_new_tokens: int
+    stop: str | Sequence[str] | None
+    eos: int | Sequence[int] | None
+    ignore_eos: bool
+    criteria: Sequence[Criterion]
+    logprobs: int | None
+    temperature: float
+    top_k: int
+    top_p: float
+    min_p: float
+    repetition_penalty: float
+    presence_penalty: float
+    frequency_penalty: float
+    logit_bias: Mapping[int, float]
+    banned: Sequence[Sequence[int]]
+    processors: Sequence[Processor]
+    seed: int
+
+
+def split_settings(given: Mapping[str, Any]) -> tuple[Settings, Sampling]:
     """Keyword arguments of a call, sorted into the two kinds; a misspelt one is refused, not dropped."""
     own = {f.name for f in fields(Settings)}
     sampling = {f.name for f in fields(Sampling)}

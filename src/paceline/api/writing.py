@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Sequence
+import threading
+from collections.abc import Generator
 from contextlib import closing
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-from numpy.typing import NDArray
-
 from paceline.api.drafters import Lease
-from paceline.api.piece import Piece
+from paceline.api.pictures.tokens import in_brief
+from paceline.api.piece import Logprobs, Piece, TokenLogprob
+from paceline.api.prompts import Prompt, read
 from paceline.api.settings import Settings
-from paceline.context import Context, Ending
+from paceline.context import Context, Ending, Finish
 from paceline.engine.account import Round, Totals
 from paceline.engine.explain import phases
 from paceline.engine.loop import Emission, Session, refuse_foreign
@@ -26,16 +26,21 @@ from paceline.targets.forked import note_use
 from paceline.targets.lending import KeptRows
 from paceline.verify import Rule
 from paceline.vocabulary import StopStrings, TextStream
+from paceline.vocabulary.transcript import Transcripts
 
 if TYPE_CHECKING:
     from paceline.api.model import LanguageModel
 
-Prompt = str | Sequence[int] | NDArray[np.int64]
+SHOWN = 40
+"""Characters of a text in its `repr`."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Generation:
-    """One finished text and how it came about. Its pieces hold every token once, and their texts are the text."""
+    """One finished text and how it came about. Its pieces hold every token once, and their texts are the text.
+
+    ``str`` is the text; a notebook shows the picture of its tokens.
+    """
 
     text: str
     tokens: list[int]
@@ -47,6 +52,30 @@ class Generation:
     emissions: list[Emission]
     rounds: list[Round]
     totals: Totals
+
+    def __str__(self) -> str:
+        return self.text
+
+    def __repr__(self) -> str:
+        begun = self.text if len(self.text) <= SHOWN else f"{self.text[:SHOWN]}…"
+        return f"Generation({begun!r}, {in_brief(self.totals)}, finish: {self.finish})"
+
+    def _repr_html_(self) -> str:
+        """The picture of its tokens, in a notebook."""
+        from paceline.api.pictures import TokenPicture
+        from paceline.api.pictures.notebook import fragment
+
+        return fragment(TokenPicture("", tuple(self.pieces), self.totals))
+
+    def openai_logprobs(self) -> dict[str, Any]:
+        """The log-probabilities as the ``logprobs`` of a choice in OpenAI's chat API: plain data, fit for JSON.
+
+        The end-of-text token is among them, if one ended the text.
+        """
+        found = [piece.logprobs.openai() for piece in self.pieces if piece.logprobs is not None]
+        if not found and self.tokens:
+            raise InputError("no log-probabilities were asked for; write generate(..., logprobs=5)")
+        return {"content": found}
 
     def explain(self) -> list[str]:
         """What the planner chose and why, a sentence per phase of the text."""
@@ -65,7 +94,7 @@ class Generation:
             "finish": self.finish,
             "prompt_tokens": self.prompt_tokens,
             "cached_tokens": self.cached_tokens,
-            "logprobs": [asdict(e.logprobs) for e in self.emissions if e.logprobs is not None],
+            "logprobs": [piece.logprobs.as_dict() for piece in self.pieces if piece.logprobs is not None],
             "rounds": [asdict(r) | {"sources": sources[number]} for number, r in enumerate(self.rounds)],
             "totals": self.totals.as_dict(),
         }
@@ -74,19 +103,32 @@ class Generation:
 class Writing:
     """One text being written: the engine's session between two conversions of text.
 
-    To write it alone, read its `pieces`. To write several together, `begin` each, `feed` it what its session emitted,
-    and `end` it.
+    To write it alone, read its `pieces`. To write several together, `begin` each, take from `feed` what its session
+    emitted, and `end` it.
     """
 
-    def __init__(self, lm: LanguageModel, prompt: Prompt, number: int, settings: Settings, sampling: Sampling) -> None:
+    def __init__(
+        self,
+        lm: LanguageModel,
+        prompt: Prompt,
+        number: int,
+        settings: Settings,
+        sampling: Sampling,
+        *,
+        transcripts: Transcripts | None = None,
+    ) -> None:
+        """``number`` is that of a sample; ``transcripts`` remembers a chat in place of the model's own."""
         note_use()
         self._lm = lm
-        self._prompt = lm.encode(prompt)
+        self._transcripts = transcripts or lm.transcripts
+        self._read = read(prompt, lm.target, self._transcripts)
+        self._prompt = self._read.tokens
+        self._stops = (*self._read.stops, *settings.stops)
         ending = Ending(
             max_new_tokens=settings.max_new_tokens,
             eos=settings.ends(lm.target),
-            strings=_stop_strings(lm, settings.stops),
-            criteria=settings.criteria,
+            strings=_stop_strings(lm, self._stops),
+            criteria=tuple(settings.criteria),
             context_length=lm.target.context_length,
         )
         self.context = Context(self._prompt, sampling, ending, sample=number)
@@ -99,17 +141,36 @@ class Writing:
         self.session: Session | None = None
         self.error: Exception | None = None
         """What ended it too early, if it was written together with others."""
+        self._lock = threading.RLock()
+        """Held while the text goes on, so that another thread can cancel it and have its result."""
+        self._alone = False
+        """Whether its own `pieces` write it, and not a batch."""
         self._said: list[Piece] = []
+        self._caught = 0
+        """How many tokens have their pieces."""
+        self._fed = 0
+        """How many pieces were handed out."""
+        self._complete = False
+
+    def __repr__(self) -> str:
+        state = self.context.finish or ("being written" if self._lent else "not begun")
+        return f"<writing of {len(self.context.emitted)} tokens, {state}>"
 
     def pieces(self) -> Generator[Piece, None, None]:
         """The text, token by token. To be called once."""
+        self._alone = True
         try:
             with closing(run(self.begin(self._lm.kept))) as emissions:
-                for emission in emissions:
-                    yield self._say(emission)
-            yield from self._rest()
+                while self._goes_on(emissions):
+                    yield from self.feed()
+            yield from self.feed(ended=True)
         finally:
             self.end()
+
+    def _goes_on(self, emissions: Generator[Emission, None, None]) -> bool:
+        """Write the next token; False at the end of the text, and once it was cancelled."""
+        with self._lock:
+            return self.context.finish is not Finish.CANCELLED and next(emissions, None) is not None
 
     def begin(self, kept: KeptRows) -> Session:
         """The session that writes the text. Its rows are taken here and given back by `end`."""
@@ -125,19 +186,21 @@ class Writing:
             planner=self._planner,
             rule=Rule(self._settings.rule),
             top_logprobs=self._settings.logprobs,
+            strict=self._settings.strict,
         )
         return self.session
 
-    def feed(self, emissions: Sequence[Emission]) -> list[Piece]:
-        """The pieces of new tokens, and after the last token of the text what was held back."""
-        return [*map(self._say, emissions), *self._rest()]
+    def feed(self, *, ended: bool = False) -> list[Piece]:
+        """The pieces since the last call; of a text that has ended, also what was held back at its end."""
+        with self._lock:
+            self._catch_up(ended)
+            new, self._fed = self._said[self._fed :], len(self._said)
+        return new
 
     def cancel(self) -> None:
-        """Stop here. The `result` holds what was written."""
+        """Stop here, from any thread: what reads the pieces comes to their end within a round. The `result` holds what
+        was written. A text that has ended stays as it is."""
         self.context.cancel()
-        if self.session is not None:
-            said = sum(piece.token is not None for piece in self._said)
-            self.feed(self.session.emissions[said:])
 
     def end(self) -> None:
         """Give the rows back, and the drafter. A second call changes nothing."""
@@ -147,32 +210,60 @@ class Writing:
             kept, rows = lent
             kept.give(rows)
 
-    def _say(self, emission: Emission) -> Piece:
-        said = "" if self._text is None else self._text.push(emission.token)
-        place = emission.token, emission.source, emission.logprobs, emission.round
-        self._said.append(Piece(said, *place, emission.kind, emission.score))
-        return self._said[-1]
+    def _catch_up(self, ended: bool) -> None:
+        """Make pieces of what was written since."""
+        emissions = [] if self.session is None else self.session.emissions
+        for emission in emissions[self._caught :]:
+            self._say(emission)
+            self._caught += 1
+        if ended and not self._complete and self.context.finish is not None:
+            self._complete = True
+            self._say_rest()
 
-    def _rest(self) -> list[Piece]:
-        """The text that might have begun a stop string, once nothing can follow it."""
-        if self._text is None or self.context.finish is None or not (rest := self._text.finish()):
-            return []
-        self._said.append(Piece(rest, None, ""))
-        return self._said[-1:]
+    def _say(self, emission: Emission) -> None:
+        said = "" if self._text is None else self._text.push(emission.token)
+        place = emission.token, emission.source, self._logprobs(emission), emission.round
+        self._said.append(Piece(said, *place, emission.kind, emission.score))
+
+    def _say_rest(self) -> None:
+        """The text that might have begun a stop string, for nothing can follow it. A chat is then remembered."""
+        if self._text is None:
+            return
+        if rest := self._text.finish():
+            self._said.append(Piece(rest, None, ""))
+        if self._read.chat is not None and self._transcripts is not None:
+            reply = "".join(piece.text for piece in self._said)
+            self._transcripts.keep(self._read.chat, self._prompt.tolist(), reply, self.context.emitted.tolist())
+
+    def _logprobs(self, emission: Emission) -> Logprobs | None:
+        """Log-probabilities with the spellings of their tokens."""
+        if (found := emission.logprobs) is None:
+            return None
+        top = tuple(TokenLogprob(token, *self._spelled(token), value) for token, value in found.top)
+        return Logprobs(emission.token, *self._spelled(emission.token), found.logprob, top)
+
+    def _spelled(self, token: int) -> tuple[str, bytes]:
+        spelling = b"" if self._lm.vocabulary is None else self._lm.vocabulary.token_bytes(token)
+        return spelling.decode(errors="backslashreplace"), spelling
 
     @cached_property
     def _text(self) -> TextStream | None:
         if self._lm.vocabulary is None:
             return None
-        return TextStream(self._lm.vocabulary, self._settings.stops, self._prompt.tolist())
+        return TextStream(self._lm.vocabulary, self._stops, self._prompt.tolist())
 
     def result(self) -> Generation:
         """The text and its record, when it has ended; of a cancelled one as far as it was written."""
-        if self.error is not None:
-            raise self.error
+        with self._lock:
+            if self.error is not None:
+                raise self.error
+            if self.context.finish is None or (self._lent is not None and not self._alone):
+                raise InputError("this text is not finished; read its pieces, or step its batch, until it has ended")
+            self._catch_up(ended=True)
+            return self._generation()
+
+    def _generation(self) -> Generation:
         session = self.session
-        if self.context.finish is None:
-            raise InputError("this text is not finished; read its pieces, or step its batch, until it has ended")
         rounds = [] if session is None else session.rounds
         return Generation(
             text="".join(piece.text for piece in self._said),

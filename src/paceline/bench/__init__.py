@@ -1,5 +1,5 @@
-"""Races of methods, what they found, counts without a model, and files written whole. The scripts of `papers/` use
-these names; each is fetched on first use."""
+"""Races of methods, their results, counts without a model, and atomic file writes. The scripts of `papers/` use these
+names; each is imported on first use."""
 
 from importlib import import_module
 from typing import TYPE_CHECKING

@@ -36,7 +36,7 @@ class DemoMethod(Contestant[DemoTask, Generation]):
         self._settings["method"].reset()
 
     def do(self, task: DemoTask, clock: Clock) -> Generation:
-        return self._lm.generate(task.prompt, **{**self._settings, "max_new_tokens": task.tokens})
+        return self._lm.generate(task.prompt, **{**self._settings, "max_new_tokens": task.tokens, "strict": True})
 
 
 @dataclass(frozen=True)

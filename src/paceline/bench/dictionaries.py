@@ -1,14 +1,14 @@
-"""Counts how many steps known texts take with a dictionary, for many dictionaries at once and without a model.
+"""Counts the steps of known texts with a dictionary, for many dictionaries at once and without a model.
 
-Dictionaries of one (tokenizer, language, order, rule) differ in two numbers only. Their entries are keys of the same
-statistics in order of frequency, so a smaller dictionary is the beginning of a larger one; and what a key proposes at
-a low probability begins with what it proposes at a higher one, or is all that or nothing. So the keys that the ends of
-a text match are looked up once, each with how far its completion agrees with the text; of a particular dictionary it
-only matters which of them it holds, and where it cuts their completions short:
+Dictionaries of one (tokenizer, language, order, rule) differ in two numbers only: size and least probability. Their
+entries are keys of the same statistics in order of frequency, so a smaller dictionary is the beginning of a larger one.
+The proposal of a key at a low probability begins with its proposal at a higher one, or the key proposes all or nothing.
+So the keys that match the ends of a text are looked up once, each with the number of tokens of its completion that the
+text has. A particular dictionary decides only which of these keys it holds, and where it cuts their completions:
 
-    accepted = min(length of the completion, how far it agrees with the text)
+    accepted = min(length of the completion, tokens of it that the text has)
 
-Then the text is walked: from each place to the one behind what was accepted and the model's own token.
+A walk over the text then steps from each place to the one behind the accepted tokens and the model's own token.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from paceline.vocabulary import Vocabulary
 BUDGET = 8
 """Tokens that a draft may have."""
 BETWEEN = 2**40
-"""Stands between texts: no id, so nothing is matched or accepted across."""
+"""Separates texts. It is no id, so no match or draft crosses it."""
 NEVER = np.iinfo(np.int32).max
 """The rank of a key that a dictionary does not hold, whatever its size."""
 
@@ -41,9 +41,9 @@ Places = NDArray[np.int64]
 class Tally:
     """Sums over the steps of a text, or of many, and the ratios of the DictSpec paper; one over nothing is 0.
 
-    A step writes the tokens that it accepts and one more, the model's own. So does a text's last step: a draft is cut
-    to leave the last token to the model, as `paceline.engine.loop` cuts it to the room that is left, and what is cut
-    off counts neither as proposed nor as accepted. Hence tokens = steps + accepted, and without a remainder
+    A step emits the tokens that it accepts and one of the model's own. So does a text's last step: a draft is cut to
+    leave the last token to the model, as `paceline.engine.loop` cuts it to the room that is left. Tokens that are cut
+    off count neither as proposed nor as accepted. Hence tokens = steps + accepted, and exactly
 
         speed_up = 1 + coverage * accepted_per_draft
 
@@ -54,13 +54,13 @@ class Tally:
     tokens: int
     steps: int
     drafts: int
-    """Steps that had a draft."""
+    """Steps with a draft."""
     proposed: int
     accepted: int
 
     @classmethod
     def of(cls, totals: Totals) -> Tally:
-        """What the engine counted."""
+        """From the counts of the engine."""
         return cls(totals.tokens, totals.rounds, totals.drafting_rounds, totals.drafted, totals.accepted)
 
     @property
@@ -107,7 +107,7 @@ class Emulated:
     """Entries that were asked for."""
     min_probability: float
     entries: int
-    """Entries that there are: fewer than asked for, where the counts give no more."""
+    """Actual entries: fewer than asked for if the counts give no more."""
     tally: Tally
 
     def as_dict(self) -> dict[str, float]:

@@ -1,8 +1,8 @@
-"""Joules: measured where the machine has a meter, estimated from a stated power where not, and always labelled.
+"""Joules: measured if the machine has a meter, else estimated from a stated power, and always labelled.
 
-`open_meter` is the way in: a `Meter` is started and stopped around each text and closed at the end, and says whether it
-`measured` and by which `source`. There are three that measure: the energy counter of an NVIDIA card, the counters of
-Intel and AMD processors (RAPL), and what macOS says of an Apple chip (powermetrics).
+`open_meter` returns a `Meter`. It is started and stopped around each text and closed at the end, and says whether it
+`measured` and by which `source`. Three meters measure: the energy counter of an NVIDIA card, the counters of Intel and
+AMD processors (RAPL), and powermetrics of macOS for Apple chips.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Meter(ABC):
     """nvml, rapl, powermetrics or stated."""
     measured: ClassVar[bool] = True
     watts: float | None = None
-    """The power that an estimate rests on."""
+    """The power behind an estimate."""
 
     @abstractmethod
     def start(self) -> None:
@@ -52,7 +52,7 @@ class Meter(ABC):
 
 
 class Stated(Meter):
-    """A stated power times the time. It says nothing of what the machine drew: faster entries look better by it."""
+    """A stated power times the time. It does not know the actual power, so faster entries look better."""
 
     source = "stated"
     measured = False
@@ -68,7 +68,7 @@ class Stated(Meter):
 
 
 class Sampled(Meter):
-    """The mean of powers, which another thread adds."""
+    """The mean of power samples, which another thread adds."""
 
     def __init__(self) -> None:
         self._found: list[tuple[float, float]] = []
@@ -76,12 +76,12 @@ class Sampled(Meter):
         self._lock = threading.Lock()
 
     def add(self, watts: float) -> None:
-        """The power as of now."""
+        """Add the current power."""
         with self._lock:
             self._found.append((time.monotonic(), watts))
 
     def start(self) -> None:
-        """Forget all samples but the last, which stands for a span that is too short for a sample of its own."""
+        """Forget all samples but the last, which counts for spans too short for a sample of their own."""
         with self._lock:
             del self._found[:-1]
             self._began = time.monotonic()
@@ -99,8 +99,8 @@ PAUSE = 0.02
 
 
 class Nvml(Sampled):
-    """The count of energy of an NVIDIA card, by nvidia-ml-py; of an older card, the mean of its power. The card alone:
-    processor and memory are not in it."""
+    """The energy counter of an NVIDIA card, by nvidia-ml-py; for older cards the mean of the power. It does not include
+    processor and memory."""
 
     source = "nvml"
 
@@ -169,7 +169,7 @@ COUNTED = ("package", "dram")
 
 @dataclass
 class Zone:
-    """One counter of microjoules, which starts again at zero where it is full."""
+    """One counter of microjoules, which starts again at zero when it is full."""
 
     counter: Path
     full: int
@@ -280,7 +280,7 @@ class Powermetrics(Sampled):
             self._first.set()
 
     def _await_first(self) -> None:
-        """It needs root; a child that ends at once says so."""
+        """Wait for the first sample. powermetrics needs root; without it the child ends at once and says so."""
         end = time.monotonic() + PATIENCE
         while not self._first.wait(0.02):
             if self._child.poll() is not None or time.monotonic() > end:
@@ -315,7 +315,7 @@ def open_meter(kind: str | None, watts: float | None, device: str) -> tuple[Mete
 
 
 def _fitting(device: str) -> list[str]:
-    """Meters that count what a device draws. A processor's counter says nothing of a card."""
+    """Meters that count the energy of a device. A processor's counter does not include a card."""
     if device.startswith("cuda"):
         return ["nvml"]
     if sys.platform == "darwin":

@@ -1,9 +1,9 @@
-"""What a forward takes: over one row and over the rows of a draft, for one sequence and for many, along every path.
+"""Times of forwards: over one row and over the rows of a draft, for one sequence and for many, along every path.
 
 A token of plain decoding reads every weight and every cached row once, so it takes at least their bytes over the
 bandwidth of the memory: the roofline. Paths take turns and figures are medians; the first forwards of a shape, which
-may record it, are not counted. Beside each stands how far its logits lie from those of the model's own path: what is
-fast and wrong is not fast.
+may record it, are not counted. Each has the distance of its logits from those of the model's own path, so that a fast
+but wrong path is seen.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class Forward:
 
 
 def random_target(shape: str, dtype: str, device: str) -> HFTarget:
-    """A model of random weights that keep activations in range, made where it stays."""
+    """A model of random weights that keep activations in range, made on its device."""
     from transformers import LlamaConfig, LlamaForCausalLM
 
     if shape not in SHAPES:
@@ -96,7 +96,7 @@ def bandwidth(device: torch.device) -> float:
 
 
 def bytes_of_token(target: HFTarget, context: int) -> int:
-    """What plain decoding reads for a token: the weights, of the embeddings a row, and the cached rows."""
+    """The bytes that plain decoding reads for a token: the weights, one row of the embeddings, and the cached rows."""
     config: Any = target.model.config
     weights = sum(weight.nbytes for weight in target.model.parameters())
     if not config.tie_word_embeddings:
@@ -109,7 +109,7 @@ def bytes_of_token(target: HFTarget, context: int) -> int:
 def forwards(
     target: HFTarget, *, contexts: Sequence[int], sequences: Sequence[int], rows: Sequence[int], repeats: int
 ) -> Iterator[Forward]:
-    """Every number of rows of every number of sequences behind every context, along every path; and of one row, the
+    """Every number of rows of every number of sequences behind every context, along every path; for one row also the
     library's own forward with its own cache."""
     random, before = np.random.default_rng(1), target.paths
     theirs = _Library(target) if 1 in sequences and 1 in rows else None
@@ -127,7 +127,7 @@ def forwards(
 
 
 def paths_of(target: HFTarget) -> dict[str, list[ForwardPath]]:
-    """The model as transformers computes it, the same without its layers, and that recorded."""
+    """The paths of a model: as transformers computes it, the same without its layers, and that recorded."""
     found: dict[str, list[ForwardPath]] = {"own": [target.own]}
     lean = next((path for path in target.paths if isinstance(path, Lean)), None)
     if target.fixed is not None:

@@ -1,4 +1,4 @@
-"""The machine that measures: its threads, its memory, and what a reader must know of it to believe a number."""
+"""The machine that measures: its threads, its memory, and the facts that a report states about it."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def hushed() -> Iterator[None]:
 
 class Peak:
     """The most memory in use between start and stop: a device's, or this process's own where the model runs on the CPU.
-    That is resident memory with everything that is loaded, so compare contestants and not the sum."""
+    That is resident memory with everything that is loaded, so only compare it between contestants."""
 
     def __init__(self, device: torch.device) -> None:
         self._device = device

@@ -1,5 +1,5 @@
-"""A made-up text, what a model would say after each of its tokens, and a dictionary of it: to time drafting without a
-model."""
+"""A synthetic text, synthetic model outputs after each of its tokens, and a dictionary of it, to time drafting without
+a model."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from paceline.tree import Floats, Ints
 
 VOCABULARY = 151_936
 BEST = 10
-"""How many best tokens every row has, where the drafter does not ask for more."""
+"""Best tokens of every row, unless the drafter asks for more."""
 TEXT = "made up: tokens by Zipf's law, a dozen or so at a time between passages of 4 to 40 tokens that stood before"
 ENTRIES = 50_000
 KEY, COMPLETION = 2, 3
@@ -25,7 +25,7 @@ KEY, COMPLETION = 2, 3
 
 @dataclass(frozen=True, eq=False)
 class MadeUpModel:
-    """A text, and what a model would say after each token: its rows' best tokens and how likely each is."""
+    """A text, and the outputs of a model after each token: the best tokens of each row and their probabilities."""
 
     text: Ints
     ids: Ints

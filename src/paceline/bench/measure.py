@@ -1,4 +1,4 @@
-"""Two measurements as functions: a race of methods that is kept in a folder, and a calibration."""
+"""Two measurements as functions: a race of methods that is stored in a folder, and a calibration."""
 
 from __future__ import annotations
 
@@ -16,12 +16,13 @@ from paceline.bench.race import Progress, silent
 from paceline.bench.run.setup import RunOptions, opened
 from paceline.bench.summary import Summary
 from paceline.drafters import make_drafter
+from paceline.drafters.asking import fit
 from paceline.law import Sampling
 from paceline.planning.base import Outcome, Planner
 from paceline.tree import DraftTree
 
 Watch = Callable[[str, DraftTree, tuple[int, ...]], None]
-"""Called for every round with the entry, the draft that was scored, and the tokens that came."""
+"""Called for every round with the entry, the draft that was scored, and the emitted tokens."""
 
 
 def race_methods(
@@ -65,12 +66,12 @@ def _watched(name: str, planner: Planner, watch: Watch) -> Planner:
 
 @dataclass(frozen=True, kw_only=True)
 class Calibration:
-    """What a calibration found."""
+    """The results of a calibration."""
 
     nodes: int
     """The best draft size of single texts."""
     sizes: list[int]
-    """Sizes for which there are figures."""
+    """Measured sizes."""
     tokens: list[float]
     """Tokens of a round, by size."""
     seconds: list[float]
@@ -101,7 +102,7 @@ def calibrate_method(
     """
     assert lm.vocabulary is not None, "the prompts are texts"
     started, drafter = time.monotonic(), make_drafter(method)
-    drafter.fit(lm.target, lm.vocabulary)
+    fit(drafter, lm.target, lm.vocabulary)
     calibrated = Method.of(drafter)
     sampling = Sampling(temperature=temperature, seed=seed)
     plan = Plan(sampling=sampling, lengths=(256,), sequences=(1,), seconds=seconds, max_new_tokens=max_new_tokens)

@@ -1,12 +1,11 @@
-"""What a better draft could still gain on this device: the share of two limits that each entry reaches.
+"""The possible gain of better drafts on this device: the share of two limits that each entry reaches.
 
-The run itself measured how long a round of n rows takes. That *curve* answers two questions:
+The run itself measured the seconds of a round by its rows. This *curve* gives two limits:
 
-* *hindsight*: suppose that of the drafts that were made, only the accepted nodes had been sent. The text takes the same
-  rounds, each as small as possible, and drafting takes no time. What an entry lacks of this limit went into rows that
-  were refused, and into drafting.
-* *knowing*: a draft that knows the text sends n tokens at a time and all are accepted, with the n that writes the text
-  fastest. No draft is faster on this device. What an entry lacks of this limit, it did not predict.
+* *hindsight*: the same rounds with only the accepted nodes of each draft, and no time for drafting. The missing part
+  went into refused rows and into drafting.
+* *knowing*: a draft that knows the text sends n tokens at a time, all are accepted, and n is the fastest on this
+  device. No draft is faster. The missing part went into tokens that were not predicted.
 
 The time of each round is scaled by the curve, so a machine that stalls or slows down affects an entry and its limits
 alike. Reading the prompt does not count.
@@ -32,7 +31,7 @@ NO_TIME = "the run's rounds took no time, so there is no limit to hold them agai
 
 @dataclass(frozen=True)
 class Curve:
-    """Seconds of a round by the number of rows that it scores, as far as the run's rounds went."""
+    """Seconds of a round by its rows, up to the largest round of the run."""
 
     rows: Floats
     seconds: Floats
@@ -54,8 +53,8 @@ class Curve:
 
 
 def curve_of(rows: Floats, seconds: Floats) -> Curve:
-    """The median of every size, made monotone: a larger round never takes less, apart from chance. The weight of a size
-    is the number of its rounds."""
+    """The median of every size, made monotone, since larger rounds take less only by chance. The weight of a size is
+    the number of its rounds."""
     if not len(rows) or seconds.max() <= 0:
         raise InputError(NO_TIME)
     sizes = pd.Series(seconds).groupby(rows).agg(["median", "size"])
@@ -65,7 +64,7 @@ def curve_of(rows: Floats, seconds: Floats) -> Curve:
 
 @dataclass(frozen=True)
 class Share:
-    """How near one entry came to its limits in one cell, or over all of them (None)."""
+    """The shares of one entry in one cell, or over all cells (None)."""
 
     entry: str
     task: str | None
@@ -83,8 +82,7 @@ class Share:
 
 
 class Oracle:
-    """The limits of a run. It must have been written one text at a time, for a round of a batch belongs to several
-    texts."""
+    """The limits of a run of single texts. A round of a batch belongs to several texts and has no limit."""
 
     def __init__(self, run: Run, base: str | None = None) -> None:
         if run.about.recipe.get("qps") or (run.about.recipe.get("batch") or 1) > 1:

@@ -51,7 +51,7 @@ class OurLoop(Contestant[Ints, Counted]):
 
     def __init__(self, lm: LanguageModel, tokens: int, method: Options) -> None:
         self._target = lm.target
-        self._settings = {"max_new_tokens": tokens, "ignore_eos": True, **method}
+        self._settings = {"max_new_tokens": tokens, "ignore_eos": True, "strict": True, **method}
         self.begin()
 
     def begin(self) -> None:
@@ -87,7 +87,7 @@ class OurLoopInside(Contestant[Ints, Counted]):
         self.begin()
 
     def begin(self) -> None:
-        self._loop = custom_generate(**self._method)
+        self._loop = custom_generate(**self._method, strict=True)
 
     def do(self, task: Ints, clock: Clock) -> Counted:
         tokens = _generated(self._model, task, self._tokens, {"custom_generate": self._loop})

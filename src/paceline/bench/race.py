@@ -1,12 +1,11 @@
 """The race engine: contestants do the same tasks in turns, and each is timed.
 
-A *heat* is one task, done by every contestant, one right after another. A machine that slows down then slows all of
-them, so ratios are taken within a heat. Each contestant finds the machine's caches as another one left them, so the
-order changes from heat to heat (`order`).
+A *heat* is one task, done by every contestant, one right after another. A machine that slows down slows all of them,
+so ratios are taken within a heat. Each contestant runs with the caches that the one before has filled, so the order
+changes from heat to heat (`order`).
 
-A contestant is timed with nothing left over from the one before: the device has finished, and Python's garbage is
-collected. The command line, the calibration of drafts and the bench all measure with this engine; what a task is and
-what comes of it is theirs.
+Before a contestant is timed, the device has finished the work of the one before, and Python's garbage is collected. The
+command line, the calibration of drafts and the bench all measure with this engine. They define the tasks and results.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ Member = TypeVar("Member")
 Clock = Callable[[], float]
 """Seconds since some moment."""
 Progress = Callable[[str, int, int], None]
-"""What is being done, how much is done, and how much there is; 0 where that is not known."""
+"""Called with the current work, the amount done, and the whole amount; 0 if that is not known."""
 
 
 def silent(doing: str, done: int, total: int) -> None:
@@ -38,10 +37,10 @@ class Contestant(ABC, Generic[Task, Result]):
     """One way to do a task."""
 
     name: str
-    """How tables name it."""
+    """Its name in tables."""
 
     def begin(self) -> None:
-        """Prepare for a new task, not timed: forget what earlier tasks taught, where that would not be fair."""
+        """Prepare for a new task, untimed: forget what earlier tasks taught, if keeping it were unfair."""
 
     @abstractmethod
     def do(self, task: Task, clock: Clock) -> Result:
@@ -49,7 +48,7 @@ class Contestant(ABC, Generic[Task, Result]):
 
 
 class Gauge(Protocol):
-    """Something besides time that is measured while a contestant does its task."""
+    """A quantity besides time that is measured during a task."""
 
     def start(self) -> None: ...
     def stop(self, seconds: float) -> float | None: ...
@@ -57,7 +56,7 @@ class Gauge(Protocol):
 
 @dataclass(frozen=True)
 class Lap(Generic[Done]):
-    """What one contestant did in a heat."""
+    """One contestant's part of a heat."""
 
     result: Done
     seconds: float
@@ -68,8 +67,8 @@ class Lap(Generic[Done]):
 
 @dataclass(frozen=True)
 class Heat(Generic[Done]):
-    """One task, done by every contestant. ``task`` and ``turn`` are numbers: of the task, and of the pass over all
-    tasks. ``laps`` stand in the order in which the contestants went, by their names."""
+    """One task, done by every contestant. ``task`` is the number of the task, ``turn`` that of the pass over all tasks.
+    ``laps`` are in the order in which the contestants went, by their names."""
 
     task: int
     turn: int
@@ -92,7 +91,7 @@ def order(members: Sequence[Member], turn: int, task: int) -> list[Member]:
 
 @dataclass(kw_only=True)
 class Race(Generic[Task, Result]):
-    """Contestants, and how they are timed."""
+    """Contestants, and how to time them."""
 
     contestants: Sequence[Contestant[Task, Result]]
     clock: Clock = time.perf_counter
@@ -132,8 +131,8 @@ class Race(Generic[Task, Result]):
         seconds: float = float("inf"),
         warm_up: Sequence[Task] = (),
     ) -> Iterator[Heat[Result]]:
-        """Every task by every contestant, ``passes`` times; before that the tasks of the ``warm_up``, which load every
-        weight and are not told. Leaving the iterator stops the race; the heats so far count.
+        """Every task by every contestant, ``passes`` times, after the tasks of the ``warm_up``, which load every weight
+        and are not reported. Leaving the iterator stops the race; the heats so far count.
 
         After ``least`` passes none is begun that would end more than ``seconds`` after the beginning. The first pass
         leaves out tasks that would, but for one, and is then the only one.

@@ -1,9 +1,9 @@
 """Estimates with intervals, comparisons of many ratios, and the share of repeated 8-grams.
 
-Measurements come in *clusters*: a prompt with all its turns and repeats. Texts of one prompt resemble one another, so
-the bootstrap resamples whole prompts. Few prompts underrate the spread, and times have a long tail, so an interval
-stands on the logarithm: the bootstrap's standard error, times the t quantile of so many clusters. `docs/lab-log.md`
-has its coverage beside that of other intervals. Everything here is a time, a speed or a ratio of them, and above zero.
+Measurements come in *clusters*: a prompt with all its turns and repeats. Texts of one prompt are similar, so the
+bootstrap resamples whole prompts. Few prompts underestimate the spread, and times have a long tail. So an interval is
+computed on the logarithm: the bootstrap's standard error times the t quantile for that many clusters. `docs/lab-log.md`
+has its coverage beside that of other intervals. All values are times, speeds or ratios of them, and above zero.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What a run found: figures of every entry, in every cell of tasks and languages and over all of them.
+"""The results of a run: figures of every entry, in every cell of tasks and languages and over all of them.
 
 A run is two tables: `Summary.texts` has a row per text, `Summary.rounds` a row per round. Speed-ups compare texts that
 were written right after one another, an entry's with plain decoding's, so a machine that slows down slows both.

@@ -1,4 +1,4 @@
-"""What contestants of a race wrote: drafts must change nothing, so all have to write the base's texts."""
+"""Texts of the contestants of a race. Drafts must change nothing, so all must equal the texts of the base."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Written = TypeVar("Written", bound=HasTokens)
 
 
 class Parting(NamedTuple):
-    """Where two texts part: the number of the prompt, and of the first token that differs or that only one has."""
+    """Where two texts differ: the number of the prompt, and of the first token that differs or that only one has."""
 
     prompt: int
     token: int
@@ -43,10 +43,10 @@ class Texts(Generic[Written]):
 
     heats: Sequence[Heat[Written]]
     base: str
-    """The contestant whose texts the others are held against."""
+    """The contestant whose texts the others are compared with."""
 
     def texts(self, name: str) -> list[Written]:
-        """What a contestant wrote, heat by heat."""
+        """The texts of a contestant, heat by heat."""
         return [heat.laps[name].result for heat in self.heats]
 
     def parting(self, name: str, other: Texts[Written] | None = None) -> Parting | None:

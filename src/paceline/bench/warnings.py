@@ -1,7 +1,7 @@
-"""What to know before believing the numbers of a run: sentences, the most serious first.
+"""Warnings about the numbers of a run: sentences, the most serious first.
 
-"Unstable" always stands with its reason: times of the same text that differ, a machine that became slower, rounds that
-stalled, a wide interval.
+"Unstable" always has its reason: times of the same text that differ, a machine that became slower, rounds that stalled,
+a wide interval.
 """
 
 from __future__ import annotations

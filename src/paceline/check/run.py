@@ -22,6 +22,7 @@ from paceline.check.statistics import ALARM, Evidence, gather, p_value
 from paceline.check.walk import ROOM, FollowedCase, exact_at_borders, fault, together
 from paceline.dictionary.shipped import shipped
 from paceline.drafters import Drafter, Plain, make_drafter
+from paceline.drafters.asking import fit
 from paceline.drafters.assistant import DraftModel
 from paceline.drafters.spec import BUILT_IN
 from paceline.engine.loop import Session
@@ -182,7 +183,7 @@ class Checker:
 
     def _made(self, method: str) -> Drafter:
         drafter = make_drafter(method, self.draft_model, must_use=False)
-        drafter.fit(self.target, self.vocabulary)
+        fit(drafter, self.target, self.vocabulary)
         return drafter
 
     def _test_law(self, case: Case, drafter: Drafter) -> CaseResult:

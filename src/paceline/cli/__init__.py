@@ -12,6 +12,7 @@ from paceline.cli.arguments import Parser
 from paceline.cli.failures import OURS, sentence
 from paceline.cli.options import check_most
 from paceline.cli.output import say, status, wipe
+from paceline.errors import DefectError
 from paceline.files import Terminated, terminable
 from paceline.files.visible import one_line
 from paceline.targets.trust import trusting
@@ -30,8 +31,8 @@ def parser() -> Parser:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one command. 0 is success, 1 a check that found a bug, 2 a mistake in what was asked, 130 an interruption and
-    143 a termination."""
+    """Run one command. 0 is success, 1 a check that found a bug, or a plug-in that failed, 2 a mistake in what was
+    asked, 130 an interruption and 143 a termination."""
     called = "paceline"
     try:
         streams.prepare()
@@ -61,7 +62,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             error.add_note(OURS)
             raise
         say(f"{called}: error: {said}", file=sys.stderr)
-        return 2
+        return 1 if isinstance(error, DefectError) else 2
 
 
 def _note(message: Warning | str, *_: object, **__: object) -> None:

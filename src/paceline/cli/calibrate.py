@@ -140,13 +140,14 @@ def _check_lengths(lengths: list[int] | None, lm: LanguageModel) -> None:
 def _methods(lm: LanguageModel, specs: list[str], draft_model: str | None) -> list[Method]:
     from paceline.bench.calibrate import Method
     from paceline.drafters import make_drafter
+    from paceline.drafters.asking import fit
     from paceline.drafters.assistant import DraftModel
 
     draft = None if draft_model is None else DraftModel.load(draft_model, lm.target)
     methods = []
     for spec in specs:
         drafter = make_drafter(spec, draft, must_use=False)
-        drafter.fit(lm.target, lm.vocabulary)
+        fit(drafter, lm.target, lm.vocabulary)
         methods.append(Method.of(drafter))
     return methods
 

@@ -147,7 +147,7 @@ class Chat:
             _note(remark)
 
     def _write(self, said: str) -> None:
-        pieces = self.conversation.reply(said)
+        pieces = self.conversation.stream(said)
         if self.options.json:
             for _ in pieces:
                 pass

@@ -1,10 +1,11 @@
-"""What a command prints about an error: one sentence for what a user can correct; a defect keeps its traceback."""
+"""What a command prints about an error: one sentence for what a user can correct, and for a plug-in that failed, which
+it names; a defect of Paceline's own keeps its traceback."""
 
 from __future__ import annotations
 
 import sys
 
-from paceline.errors import PacelineError
+from paceline.errors import DefectError, PacelineError
 from paceline.files.visible import one_line
 
 OURS = "This is a defect of paceline, not a mistake of yours: please report it with the lines above."
@@ -12,11 +13,13 @@ OURS = "This is a defect of paceline, not a mistake of yours: please report it w
 
 
 def sentence(error: BaseException) -> str | None:
-    """The error in one sentence; None for a defect."""
+    """The error in one sentence; None for a defect of our own."""
     said = " ".join(str(error).split())
     if _out_of_memory(error):
         why = f" ({said})" if said else ""
         said = f"there is not enough memory{why}; take a smaller model or dtype, a shorter text, or fewer new tokens"
+    elif isinstance(error, DefectError) and error.own:
+        return None
     elif isinstance(error, PacelineError):
         pass
     elif isinstance(error, OSError) and error.filename is not None:

@@ -32,6 +32,8 @@ def add(commands: Subparsers) -> None:
     )
     parser.argument("prompt", "PROMPT", "the prompt; - reads standard input", utf8, nargs="?")
     parser.argument("--prompt-file", "FILE", "read the prompt from a UTF-8 file or pipe", Path)
+    parser.flag("--chat", "the prompt is what a user says: it goes through the model's chat template")
+    parser.argument("--system", "TEXT", "what the model is told before the user speaks; needs --chat", utf8)
     parser.add_model()
     parser.add_writing()
     parser.argument("--logprobs", "K", "log-probabilities, with K alternatives; needs --json", int)
@@ -55,14 +57,15 @@ def run(options: argparse.Namespace) -> int:
     settings, how, sampling = writing_settings(options)
     if options.logprobs is not None and not options.json:
         raise InputError("--logprobs are told in JSON only; add --json")
+    asked = _asked(prompt, options)
     started = time.monotonic()
     lm = load_model(options)
     if options.verbose:
         _note(_what_writes(provenance(lm, how, sampling), time.monotonic() - started))
     if options.samples == 1 and not options.json:
-        texts = [_stream(lm.write(prompt, **settings), prompt, options)]
+        texts = [_stream(lm.write(asked, **settings), prompt, options)]
     else:
-        texts = lm.sample(prompt, n=options.samples, **settings)
+        texts = lm.sample(asked, n=options.samples, **settings)
         _print_all(texts, prompt, options)
     if options.html:
         given = {name.replace("_", " "): settings[name] for name in settings if name not in ("method", "logprobs")}
@@ -79,6 +82,16 @@ def run(options: argparse.Namespace) -> int:
     if not options.quiet:
         _note(_last_line(texts, options.html))
     return 0
+
+
+def _asked(prompt: str, options: argparse.Namespace) -> str | list[dict[str, str]]:
+    """The prompt itself, or the messages of a chat."""
+    if not options.chat:
+        if options.system is not None:
+            raise InputError("--system is told in a chat; add --chat")
+        return prompt
+    system = [] if options.system is None else [{"role": "system", "content": options.system}]
+    return [*system, {"role": "user", "content": prompt}]
 
 
 def _stream(writing: Writing, prompt: str, options: argparse.Namespace) -> Generation:

@@ -48,18 +48,20 @@ def describe() -> list[dict[str, Any]]:
 
 def _row(name: str, factory: Any) -> dict[str, Any]:
     """A plug-in that cannot be imported says so in its own row and leaves the others alone."""
-    from paceline.drafters.spec import BUILT_IN, PlugIn
+    from paceline.drafters.plugin import PlugIn
+    from paceline.drafters.spec import BUILT_IN
     from paceline.targets.base import NOTHING
     from paceline.verify import Rule
 
     rules, words = [str(rule) for rule in Rule], dict.fromkeys(("needs", "source", "unfit"), "")
-    row = {"name": name, **words, "rules": rules, "options": {}, "presets": {}}
+    row = {"name": name, **words, "rules": rules, "options": {}, "required": [], "presets": {}}
     try:
         method: Any = factory.load() if isinstance(factory, PlugIn) else factory
     except ValueError as error:
         return {**row, "summary": f"cannot be used: {error}"}
     parameters = inspect.signature(method).parameters
     options = {key: one.default for key, one in parameters.items() if one.default is not one.empty}
+    named = {key for key, one in parameters.items() if one.kind not in (one.VAR_POSITIONAL, one.VAR_KEYWORD)}
     made = method() if name in BUILT_IN and len(options) == len(parameters) else method
     needs, of_prompt = (getattr(made, wish, NOTHING) for wish in ("needs", "prompt_needs"))
     rows = "every row of the prompt" if of_prompt != NOTHING else ""
@@ -71,6 +73,7 @@ def _row(name: str, factory: Any) -> dict[str, Any]:
         "source": getattr(method, "source", "") or "an installed package",
         "unfit": getattr(method, "unfit", ""),
         "options": options,
+        "required": sorted(named - options.keys()),
         "presets": {preset: dict(given) for preset, given in getattr(method, "presets", {}).items()},
     }
 

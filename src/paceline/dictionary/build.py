@@ -1,4 +1,4 @@
-"""From counts to a dictionary: spell the n-grams, find what usually follows, keep the most frequent, write."""
+"""From counts to a dictionary: encode the n-grams, find what usually follows, keep the most frequent, write."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from paceline.errors import InputError
 from paceline.vocabulary import Vocabulary
 
 Advance = Callable[[str, int, int], None]
-"""Called with the present step, how much of it is done, and how much there is."""
+"""Called with the current step, the work done, and the whole work."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,11 +26,11 @@ class DictionarySettings:
     """The settings of a new dictionary."""
 
     order: int = 3
-    """Words of an n-gram at most."""
+    """The most words of an n-gram."""
     entries: int = 200_000
     rule: Rule = Rule.TOKEN
     min_probability: float = 0.8
-    """The least probability, by the rule, of each proposed token after those before it, or of them all together."""
+    """The least probability of each proposed token after those before it, or of the whole proposal, by the rule."""
     longest_prefix: int = LONGEST
     longest_completion: int = LONGEST
 

@@ -1,7 +1,7 @@
-"""Counting on many machines, by Ray: blocks of the corpus are counted apart, then each part is summed over all.
+"""Counting on many machines, by Ray: blocks of the corpus are counted separately, then each part is summed over all.
 
-The corpus is read here and sent out, so no other machine needs its files. Each part comes back as its most frequent
-n-grams only, which hold those of the whole.
+This machine reads the corpus and sends it out, so no other machine needs the files. Each part returns only its most
+frequent n-grams; the most frequent n-grams of the corpus are among them.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ if TYPE_CHECKING:
 Limits = tuple[int, int, int]
 """Order, least count and limit."""
 Resources = tuple[str, Path | None]
-"""The memory that each task may use, and a folder for what does not fit."""
+"""The memory of each task, and a folder for what does not fit."""
 BLOCKS_PER_CPU = 2
-"""Blocks that wait or are counted, for each processor; more would only fill Ray's store."""
+"""Blocks in progress or waiting, per processor; more would only fill Ray's store."""
 
 
 def count_on_cluster(

@@ -27,15 +27,15 @@ if TYPE_CHECKING:
 BATCH = 1 << 20
 """Characters of a batch of lines, about."""
 SPLITS = "dataset_dict.json"
-"""A folder with several splits of a saved data set has this file."""
+"""The file of a folder with several splits of a saved data set."""
 IN_FOLDERS = (".txt", ".text", ".md", ".gz", ".zst", ".jsonl", ".ndjson", ".parquet")
 """The files of a folder that are read."""
 
 
 class Corpus:
-    """Lines of text, which may be read any number of times.
+    """Lines of text, which can be read any number of times.
 
-    `fingerprint`, `bytes`, `documents` and `notes` describe the last reading that came to the end.
+    `fingerprint`, `bytes`, `documents` and `notes` describe the last complete reading.
     """
 
     def __init__(self, sources: Sequence[TextSource]) -> None:
@@ -75,7 +75,7 @@ class Corpus:
         self.conclude(log)
 
     def conclude(self, log: CorpusLog) -> None:
-        """Keep what a whole reading found out."""
+        """Keep the results of a complete reading."""
         if not log.has_word:
             names = [source.name for source in self.sources]
             who = f"{names[0]} is" if len(names) == 1 else f"{names[0]} and {len(names) - 1} more sources are"
@@ -173,7 +173,7 @@ def split_by_document(corpus: Corpus, test_words: int) -> tuple[list[str], list[
 
 
 def _spread(texts: list[str], words: int) -> tuple[list[str], list[str]]:
-    """A document is taken whenever less was taken than is due by its end, so that they come from all over."""
+    """A document is taken whenever less was taken than is due by its end, so documents come from the whole source."""
     sizes = [len(text.split()) for text in texts]
     kept, apart, taken = [], [], 0
     for text, size, seen in zip(texts, sizes, accumulate(sizes), strict=True):

@@ -1,4 +1,4 @@
-"""How often each n-gram occurs in a corpus.
+"""Counts of the n-grams of a corpus.
 
 A column ``line`` is cut into segments and each segment into two lists of equal length, its units ``u`` and its bare
 words ``w``. The n-grams of n words are then, for every place i with n - 1 units after it::
@@ -31,11 +31,10 @@ if TYPE_CHECKING:
 
 HIGHEST_ORDER = 8
 TEXT_IN_MEMORY = 32
-"""One part in so many of the memory is text that is counted at once; its n-grams of three words take 15 times as
-much."""
+"""The memory over the text that is counted at once; its n-grams of three words take 15 times as much as the text."""
 PARTS = 32
 ROWS_TOGETHER = 1 << 15
-"""Rows of a chunk that are written together; more would be read for nothing with each part."""
+"""Rows of a chunk that are written together; with more, each part would read rows of others."""
 KEY = b"paceline.counts"
 VERSION = 1
 

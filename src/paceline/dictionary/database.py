@@ -1,8 +1,8 @@
-"""DuckDB, which counts within the memory it is given and writes the rest to disk.
+"""DuckDB, which counts within a memory limit and writes the rest to disk.
 
-Lines come as a stream that is read once. Statements run in a thread of their own, so that Ctrl-C reaches the main
-thread at once. That thread lives as long as the database, which waits for its end before it closes the connection:
-DuckDB refuses to close one that still runs a statement, and Ctrl-C may come at any line of the main thread.
+Lines come as a stream that is read once. Statements run in a worker thread, so that Ctrl-C reaches the main thread at
+once. The worker lives as long as the database. The database waits for its end before it closes the connection, because
+DuckDB refuses to close a connection that still runs a statement, and Ctrl-C may come at any line of the main thread.
 """
 
 from __future__ import annotations
@@ -32,16 +32,16 @@ UNITS = {"B": 1} | {
 FULL = ("max_temp_directory_size", "No space left", "quota exceeded", "File too large")
 """Parts of DuckDB's messages where the disk, or a user's share of it, is full."""
 AGAIN = 0.05
-"""Seconds between two looks while waiting: for Ctrl-C, and to interrupt again, for DuckDB ignores an interruption
+"""Seconds between two checks while waiting: for Ctrl-C, and to interrupt again, because DuckDB ignores an interruption
 between two statements."""
 
 
 class Stopped(Exception):
-    """Raised into the stream of lines when the count is given up."""
+    """Raised into the stream of lines when the count is cancelled."""
 
 
 class Database(AbstractContextManager["Database"]):
-    """One connection with its limits, and a folder on disk that is removed with it."""
+    """A connection with its limits, and a temporary folder on disk."""
 
     def __init__(self, memory: str, threads: int | None, folder: Path | None) -> None:
         import duckdb

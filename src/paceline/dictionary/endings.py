@@ -1,19 +1,19 @@
 """For each beginning of an n-gram, the most probable of its endings: the rule of the DictSpec paper.
 
-An **ending** of a beginning is all that follows it in an n-gram, cut to so many tokens. The most probable one is
-proposed if it is likely enough as a whole; otherwise nothing is. (`Statistics` proposes token by token.) The paper
-describes this in section 3.1, section 4.4 and Table 1. What it leaves open is decided here:
+An **ending** of a beginning is the rest of an n-gram behind it, cut to a number of tokens. The most probable ending is
+proposed if it is likely enough as a whole; otherwise nothing is proposed. (`Statistics` proposes token by token.) The
+paper describes this in section 3.1, section 4.4 and Table 1. It leaves some details open, which are decided here:
 
 - The probability of an ending is its count over that of the key, the last tokens of a beginning. The key's count is
-  that of `Statistics`: each time it stands in the text counts once, so n-grams that end with the key are part of it. In
-  Table 1 no n-gram ends there, and both endings add up to 100%.
-- The n-grams of more words that an n-gram begins are seen no more often than it is. So an ending to the end of the
-  word is at least as probable as one that goes on into the next word. Of equally probable endings the longest is
-  taken, for it saves the most; of equally long ones that with the lowest tokens.
-- Endings are cut before they are counted: those that differ only behind the cut are one. Where several n-grams of the
-  same text have an ending, because it was cut or because the key has lost its first words, that with the fewest words
-  counts.
-- A dictionary of N entries has the N most frequent keys that have something to propose.
+  that of `Statistics`: each occurrence in the text counts once, n-grams that end with the key included. In Table 1 no
+  n-gram ends there, and both endings add up to 100%.
+- A longer n-gram is never more frequent than its beginning. So an ending at the end of the word is at least as
+  probable as one that continues into the next word. Of equally probable endings the longest is taken, because it saves
+  the most; of equally long ones the one with the lowest tokens.
+- Endings are cut before they are counted: endings that differ only behind the cut are one. If several n-grams of the
+  same text have an ending, because it was cut or because the key has lost its first words, the n-gram with the fewest
+  words counts.
+- A dictionary of N entries has the N most frequent keys with something to propose.
 """
 
 from __future__ import annotations
@@ -57,12 +57,12 @@ class Rule(StrEnum):
 
 @dataclass(frozen=True)
 class Endings(Statistics):
-    """Keys by falling count, and the most probable ending of each."""
+    """Keys by falling count, each with its most probable ending."""
 
     share: NDArray[np.float32]
-    """Its share of all times that the key was seen; 0 where nothing follows."""
+    """The ending's share of the key's occurrences; 0 if nothing follows."""
     held_by: NDArray[np.int32]
-    """The example that has it, ..."""
+    """The example that contains it, ..."""
     begins: NDArray[np.int8]
     """... where in it the ending begins, ..."""
     sizes: NDArray[np.int8]
@@ -72,7 +72,7 @@ class Endings(Statistics):
         return np.flatnonzero((self.sizes > 0) & (self.share >= np.float32(min_probability)))
 
     def completed(self, keys: Indices, min_probability: float, longest: int) -> tuple[Tokens, NDArray[np.float32]]:
-        """Nothing is known of the tokens of an ending one by one, so each has the same part in its probability."""
+        """Only the probability of the whole ending is known, so each of its tokens has the same part in it."""
         tokens, share = self.thresholds(keys, longest)
         tokens[share < np.float32(min_probability)] = NOWHERE
         there = tokens != NOWHERE

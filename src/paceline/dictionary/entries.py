@@ -1,4 +1,4 @@
-"""The entries of a dictionary: which tokens are proposed behind which, and how probable they are."""
+"""The entries of a dictionary: keys, the tokens that they propose, and their probabilities."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from paceline.dictionary.statistics import LONGEST, NOWHERE, Indices, Statistics, Tokens
 
 LEVELS = 16
-"""Probabilities are kept as one of so many levels, evenly spaced in log odds between the lowest and the highest."""
+"""Probabilities are stored as one of these levels, evenly spaced in log odds between the lowest and the highest."""
 LOWEST, HIGHEST = 0.05, 0.995
 _ODDS = (math.log(LOWEST / (1 - LOWEST)), math.log(HIGHEST / (1 - HIGHEST)))
 _STEP = (_ODDS[1] - _ODDS[0]) / (LEVELS - 1)
@@ -25,7 +25,7 @@ class Entries:
     prefixes: Tokens
     """Their keys, right-aligned, `NOWHERE` before the first token."""
     completions: Tokens
-    """Which of ``texts`` each of them proposes."""
+    """The number in ``texts`` that each entry proposes."""
     first: NDArray[np.uint8]
     """The level of the first token's probability."""
     rest: NDArray[np.uint8]
@@ -76,8 +76,7 @@ def _pairs(rows: Tokens) -> NDArray[np.uint64]:
 
 
 def chosen(found: Statistics, *, count: int, min_probability: float, longest: int) -> Entries:
-    """The ``count`` most frequent keys that have something to propose, and what is proposed, ``longest`` tokens at
-    most."""
+    """The ``count`` most frequent keys with something to propose, and their proposals of up to ``longest`` tokens."""
     keys = found.candidates(min_probability)[:count]
     tokens, likely = found.completed(keys, min_probability, longest)
     prefixes = found.tokens(keys)

@@ -1,4 +1,4 @@
-"""A dictionary's file: the same bytes from the same corpus and tokenizer. A reader trusts nothing in it.
+"""The file of a dictionary: the same bytes from the same corpus and tokenizer. The reader checks everything.
 
 A file, little-endian::
 
@@ -21,10 +21,10 @@ A file, little-endian::
     lengths    1 byte for each stray, and for each entry that leads to none: tokens behind the first
     tails      these tokens
 
-`packing` says how sections are made of entries. Their sizes follow from the numbers in the description; no more than
-those is ever unpacked, and those are bounded by the size of the file. Every number that points to another place is
-compared with the place's size. So a file that was made to do harm is at worst a dictionary of useless drafts. It cannot
-be searched as it is; `index` makes a structure that can.
+`packing` makes the sections from entries. Their sizes follow from the numbers in the description and are bounded by the
+size of the file; no more is ever unpacked. Every number that points to another place is compared with the size of that
+place. So the worst that a malicious file can do is to propose useless drafts. A file cannot be searched; `index` makes
+a structure that can.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ from paceline.vocabulary import Vocabulary
 MAGIC = b"PACEDICT"
 VERSION = 3
 WITHOUT_RULE = 2
-"""The version before, which had one rule for entries and does not name it."""
+"""The earlier version, which had one rule for entries and does not name it."""
 SIZE = 64
 _FIELDS = struct.Struct("<8sII32sQ4x")
 _CHECKSUM = struct.Struct("<I")
@@ -63,10 +63,10 @@ DENSEST = 8
 """Times their packed size that sections may take beyond `FREE`; those of languages take two to three times that."""
 FREE = 1 << 22
 FEW = 1 << 17
-"""Entries that may be packed as small as they like. More of them take a byte each at least; those of languages take
-three to five. To read an entry takes some 300 bytes of memory, so a small file takes no large memory."""
+"""This many entries may be packed to any size. Further entries take at least a byte each; those of languages take three
+to five. Reading an entry takes some 300 bytes of memory, so a small file cannot demand much memory."""
 _FILTERS = [{"id": 0x21, "dict_size": 1 << 23, "lc": 3, "lp": 0, "pb": 2, "mode": 2, "nice_len": 64, "mf": 0x14}]
-"""LZMA2. The window is fixed, so no file says how much memory its reader needs; the rest only matters for writing."""
+"""LZMA2. The window is fixed, so a file cannot choose the memory of its reader; the rest only matters for writing."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,11 +1,11 @@
-"""Looking up which entries of a dictionary end a text, the longest first.
+"""Lookup of the dictionary entries that a text ends with, the longest first.
 
-Keys are put into a MARISA trie backwards, so one walk down from the text's last token meets every key that the text
-ends with. The trie's library trusts the bytes that it is given, and wrong ones make it read beyond them; so no file
-from elsewhere is ever given to it. The trie is built here, from the checked entries of a file, and kept in the user's
-cache folder under the digest of that file, where all processes map it into memory. It is built again whenever it is
-missing or damaged, and where nothing can be kept it is built for this process alone. Writing one removes those that
-were not opened for long: a new version of a dictionary has an index of its own.
+A MARISA trie holds the keys backwards, so one walk down from the text's last token finds every key that the text ends
+with. The trie's library trusts its input, and wrong bytes make it read out of bounds. So it never gets a file from
+elsewhere: the trie is built on this machine, from the checked entries of a file. It is stored in the user's cache
+folder under the digest of that file, and all processes map it into memory. A missing or damaged trie is built again.
+Without a cache folder the trie is built for this process alone. Writing an index removes those that were not opened
+for long, since every version of a dictionary has its own index.
 
 A kept index, little-endian::
 
@@ -70,7 +70,7 @@ class Match(NamedTuple):
 
 
 class Dictionary:
-    """A dictionary's file, open. It never changes, so one serves every text, thread and process."""
+    """An open dictionary. It never changes, so all texts, threads and processes can share it."""
 
     def __init__(self, path: str | Path, header: file.DictionaryHeader, image: Any) -> None:
         import marisa_trie

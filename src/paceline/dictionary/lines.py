@@ -17,7 +17,7 @@ from paceline.errors import DamagedFile, InputError
 Advance = Callable[[str, int, int], None]
 """Called with the name of a source, the bytes of all files that were read, and their sum (0 where it is unknown)."""
 BLOCK = 1 << 20
-"""Bytes that are read at once."""
+"""Bytes of one read."""
 LONGEST = 1 << 16
 """Characters of a line. A longer one is cut at a space, so a file of one line needs no more memory than others."""
 COMPRESSED = {".gz": "gzip", ".zst": "zstd"}
@@ -32,7 +32,7 @@ JUNK = 0.25
 
 
 class CorpusLog:
-    """Size, fingerprint and oddities of a corpus, noted while it is read; reports progress, too."""
+    """Size, fingerprint and oddities of a corpus, noted while reading; also reports progress."""
 
     def __init__(self, whole: int, advance: Advance | None) -> None:
         self.bytes = 0
@@ -58,11 +58,11 @@ class CorpusLog:
         self.has_word = self.has_word or any(word_pattern().search(line) for line in lines)
 
     def odd(self, name: str, what: str, times: int = 1) -> None:
-        """Something that was mended: a sentence with `{}` for the number of times."""
+        """Something that was repaired: a sentence with `{}` for the number of times."""
         self._oddities[name, what] += times
 
     def at(self, name: str, place: int) -> None:
-        """How many bytes of the present file were read."""
+        """The bytes of the current file that were read."""
         self._here = place
         if self._advance is not None:
             self._advance(name, self._before + place, self._whole)
@@ -97,7 +97,7 @@ def size_of(path: Path) -> int:
 
 @contextmanager
 def unchanged(path: Path) -> Iterator[BinaryIO]:
-    """The open file. One that is written to meanwhile would give a text that never existed, and is refused."""
+    """The open file. A file that changes while it is read is refused, because such a text never existed."""
     size_of(path)
     with path.open("rb") as file:
         before = os.fstat(file.fileno())

@@ -1,12 +1,12 @@
-"""The entries of a dictionary as the sections of its file, and back. A reader trusts nothing in a section.
+"""The entries of a dictionary as the sections of its file, and back. The reader checks every section.
 
-What follows a key is mostly what follows the key that its next token leads to: behind "обов" stands "'яз", behind
-"обов'яз" stands "ковий", and so "'язковий" need not be written behind "обов". An entry holds its next token; the tokens
-after it only if the key that is reached is no entry (an *end*), or one that goes on in another way (a *stray*). Walks
-from key to key make no strays; the most probable endings of whole n-grams make some, up to 15 in 100 entries.
+The completion of a key is mostly its next token and the completion of the longer key: behind "обов" stands "'яз",
+behind "обов'яз" stands "ковий", so "'язковий" need not be written behind "обов". An entry stores its next token. It
+stores the tokens after that only if the longer key is no entry (an *end*), or is an entry that continues differently (a
+*stray*). The rule `token` makes no strays; the rule `paper` makes some, up to 15 in 100 entries.
 
-Keys are written in ascending order, because many are the beginning of the next one; all else in the order of the
-entries, in which keys with the same ending, which often propose the same, are neighbours. Each packs best that way.
+Keys are written in ascending order, because many are the beginning of the next one. All else is written in the order of
+the entries, in which keys with the same ending are neighbours and often propose the same. Each packs best that way.
 """
 
 from __future__ import annotations

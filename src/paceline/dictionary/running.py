@@ -1,13 +1,12 @@
-"""Tokens of n-grams as they stand in running text.
+"""Tokens of n-grams in running text.
 
-A word in the middle of a sentence has other tokens than the word by itself, and how they differ depends on the
-tokenizer: byte-level tokenizers take the space before a word in, SentencePiece ones turn it into a mark of their own
-and add another mark where a text begins. So no rule puts anything before a word. The word is encoded behind other text,
-and the tokens of that text are taken off again.
+A word inside a sentence has other tokens than the word alone. The difference depends on the tokenizer: byte-level
+tokenizers join the space with the word, SentencePiece turns it into a mark and adds another mark at the beginning of a
+text. So each word is encoded behind other text, and the tokens of that text are removed again.
 
-Most tokenizers cut text at spaces before they do anything else, so the tokens of an n-gram are those of its units, one
-after the other, and a million n-grams are spelled from a hundred thousand units. Each gap between words is tested for
-that; n-grams with a gap that fails are encoded whole.
+Most tokenizers first cut a text at its spaces. The tokens of an n-gram are then those of its units, one after the
+other, and the tokens of a hundred thousand units give those of a million n-grams. Every gap between words is tested for
+this; n-grams with a gap that fails are encoded whole.
 """
 
 from __future__ import annotations
@@ -27,9 +26,9 @@ from paceline.dictionary.words import SPACELESS, TAB, word_pattern
 from paceline.vocabulary import Vocabulary
 
 BEFORE = {False: ("x", "a,", "1"), True: ("。", "x", "、")}
-"""Texts before a word that is encoded, tried in this order; words of scripts without spaces have their own."""
+"""Texts to put before a word when it is encoded, tried in this order; scripts without spaces have their own."""
 TRIED = 32
-"""N-grams that a gap is tested on."""
+"""The number of n-grams that test a gap."""
 KNOWN_GAPS = 256
 """The most frequent gaps, which are tested; n-grams with others are encoded whole."""
 LONGEST = 40

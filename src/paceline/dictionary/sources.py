@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 ROWS = 1024
-"""Records that are handed on at once."""
+"""Records in one batch."""
 BOM = "\ufeff"
 STATE = "state.json"
 """A folder that `Dataset.save_to_disk` wrote has this file."""

@@ -1,14 +1,14 @@
 """For each beginning of an n-gram, the most frequent next token.
 
-Tokens of n-grams make a tree: below " ком" stand "п'", "уні", ...; each node is a beginning, and its count is the sum
-over the n-grams that go through it. A node inside the k-th word of an n-gram is counted in n-grams of k words and in no
-others, so words that were seen more often than any of their continuations keep the difference: it is what is not known
-to go on. A key that was cut so short that the first word is gone is not counted either: n-grams of fewer words have it
-already.
+The tokens of n-grams form a tree: below " ком" stand "п'", "уні", ... Each node is a beginning. Its count is the sum
+over the n-grams that pass through it. A node inside the k-th word is counted only in n-grams of k words. So a word that
+was seen more often than all of its continuations together keeps the difference, which is the count without a known
+continuation. A key that was cut until its first word is gone is not counted either, because n-grams of fewer words have
+it already.
 
-Of the tree only this much is needed: a **key** (the last `LONGEST` tokens of a beginning, by a hash of 64 bits), its
-count, its best next token, the probability of that, and the key that is reached by it. What follows a key is then found
-by walking from key to key.
+Of the tree only this is kept: a **key** (the last `LONGEST` tokens of a beginning, as a hash of 64 bits), its count,
+its best next token, the probability of that token, and the key that it leads to. A completion is a walk from key to
+key.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ Indices = NDArray[np.int64]
 Hashes = NDArray[np.uint64]
 
 LONGEST = 8
-"""Tokens of a key, and of what is proposed behind it, at most."""
+"""The most tokens of a key, and of a proposal."""
 NOWHERE = -1
 POWERS = [np.uint64(pow(0x9E3779B97F4A7C15, power, 2**64)) for power in range(LONGEST + 1)]
 _IDS = 2**21
@@ -44,9 +44,9 @@ class Statistics:
     best: Tokens
     """The token that followed most often; `NOWHERE` if none is known."""
     likely: NDArray[np.float32]
-    """Its share of all times that the key was seen."""
+    """Its share of the key's occurrences."""
     after: Indices
-    """The key that is reached by it."""
+    """The key that it leads to."""
     examples: Tokens
     """N-grams, a row each."""
     rows: NDArray[np.int32]
@@ -77,9 +77,9 @@ class Statistics:
         return np.flatnonzero((self.best >= 0) & (self.likely >= np.float32(min_probability)))
 
     def completed(self, keys: Indices, min_probability: float, longest: int) -> tuple[Tokens, NDArray[np.float32]]:
-        """What is proposed behind some keys, and how probable each token is held to be. That is less than its share: of
-        a key that was seen n times with the token it is n of n + 1, because a key that was seen once may go on in
-        another way the next time."""
+        """What is proposed behind some keys, and the estimated probability of each token. The estimate is below the
+        token's share: n of n + 1 for a key that was seen n times and always with the token, because a key that was seen
+        once may continue differently the next time."""
         return self.walk(keys, min_probability, longest, careful(self.likely, self.counts))
 
     def thresholds(self, keys: Indices, longest: int) -> tuple[Tokens, NDArray[np.float32]]:

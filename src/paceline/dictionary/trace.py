@@ -1,4 +1,4 @@
-"""How an entry is made of counts, step by step, as Table 1 of the DictSpec paper shows it."""
+"""How an entry is made from counts, step by step, as in Table 1 of the DictSpec paper."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ Ids = tuple[int, ...]
 
 @dataclass(frozen=True)
 class Candidate:
-    """Something that may follow a prefix."""
+    """A possible continuation of a prefix."""
 
     tokens: Ids
     count: int
     probability: float
     cut: bool
-    """Whether n-grams go on behind it."""
+    """Whether n-grams continue behind it."""
     verdict: str
     """``selected``, or why it is discarded."""
 
@@ -38,27 +38,27 @@ class Candidate:
 
 @dataclass(frozen=True)
 class Choice:
-    """What may follow a prefix, the most probable first. By the rule ``token`` an entry takes a choice for each of its
-    tokens, by the rule ``paper`` a single one."""
+    """The continuations of a prefix, the most probable first. Under the rule ``token`` an entry has a choice for each
+    of its tokens, under the rule ``paper`` a single one."""
 
     prefix: Ids
     count: int
-    """How often the prefix was seen."""
+    """Occurrences of the prefix."""
     candidates: Sequence[Candidate]
 
 
 @dataclass(frozen=True)
 class Trace:
-    """An entry from its n-grams on, or why there is none."""
+    """An entry with its n-grams, or the reason that there is none."""
 
     prefix: Ids
     count: int
     ngrams: Sequence[tuple[Ids, int]]
-    """N-grams that begin with the prefix and go on, the most frequent first, and how often each was seen."""
+    """N-grams that begin with the prefix and continue, with their counts, the most frequent first."""
     choices: Sequence[Choice]
     completion: Ids
     rank: int | None
-    """Its place among all that propose something, the most frequent first; None if it proposes nothing."""
+    """Its rank by frequency among all prefixes that propose something; None if it proposes nothing."""
     verdict: str
     """``kept``, or why it is no entry."""
 

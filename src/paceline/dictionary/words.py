@@ -3,15 +3,15 @@
 A **word** is a run of letters, marks and digits, with single apostrophes inside (``комп'ютер``, ``l'eau``). Scripts
 that put no spaces between words have no such runs: there a word is one character with its marks (``我``, ``ก็``).
 
-A **gap** is what stands between two words: at most 3 characters, none of them a control character or a line break. A
-longer gap, or one that has a break, ends a **segment** of the line, and no n-gram crosses segments.
+A **gap** is the text between two words: at most 3 characters, none of them a control character or a line break. A
+longer gap, or one with a break, ends a **segment** of the line. No n-gram crosses segments.
 
 A segment is a list of **units**: its first word bare, and each later word with the gap before it. An n-gram is written
 as its units with a tab between them; its first unit is bare as well, wherever in the segment it stands::
 
     Він сказав, що.     ["Він", " сказав", ", що"]     "Він"  "Він\\t сказав"  "сказав\\t, що"
 
-DuckDB cuts by RE2 expressions, the tests check it by Python's; both come from the same tables here.
+DuckDB cuts with RE2 expressions, the tests check it with Python's. Both come from the same tables here.
 """
 
 from __future__ import annotations

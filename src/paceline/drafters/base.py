@@ -94,6 +94,8 @@ class Drafter:
     """The options of its method, defaults included, if it was made from a spec."""
     parts: tuple[Drafter, ...] = ()
     """The drafters that it is composed of."""
+    leaves: int = 1
+    """The number of drafters in it that are not composed; a draft holds the budget's nodes times this, at most."""
     planner: str = "fixed"
     """The default planner of its drafts, as a spec."""
     needs: Want = NOTHING
@@ -108,6 +110,10 @@ class Drafter:
     enriches: bool = False
     """Whether it has an expensive part: `propose` leaves it out, and `enrich` is called where the planner finds that,
     beside the draft that is there, it is worth its time."""
+
+    def __repr__(self) -> str:
+        parts = f" of {', '.join(map(repr, self.parts))}" if self.parts and not self.spec else ""
+        return f"<drafter {self.spec or self.name or type(self).__name__}{parts}>"
 
     @property
     def models(self) -> tuple[Target, ...]:

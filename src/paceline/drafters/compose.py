@@ -9,6 +9,7 @@ from operator import or_
 from typing import TYPE_CHECKING, Any
 
 from paceline.context import Context
+from paceline.drafters.asking import admitted, answered, asked
 from paceline.drafters.base import Ask, Drafter, Enrich, Seen
 from paceline.targets.base import NOTHING, Target, Want
 from paceline.tree import EMPTY, DraftTree, merge
@@ -26,6 +27,7 @@ class Composed(Drafter):
         self.nodes = self._nodes([part.nodes for part in self.parts])
         self.enriches = any(part.enriches for part in self.parts)
         self.nested = all(part.nested for part in self.parts)
+        self.leaves = sum(part.leaves for part in self.parts)
 
     def _nodes(self, sizes: Sequence[int]) -> int:
         """The default size of a draft: of parts that take turns, the largest."""
@@ -56,23 +58,23 @@ class Composed(Drafter):
         states: list[Any] = []
         with ExitStack() as opened:
             for part in self.parts:
-                states.append(part.open(context))
+                states.append(asked(part, "open", context))
                 opened.callback(part.close, states[-1])
             opened.pop_all()
         return states
 
     def read(self, seen: Sequence[Seen]) -> None:
         for number, part in enumerate(self.parts):
-            part.read([entry._replace(state=entry.state[number]) for entry in seen])
+            asked(part, "read", [entry._replace(state=entry.state[number]) for entry in seen])
 
     def observe(self, seen: Sequence[Seen]) -> None:
         for number, part in enumerate(self.parts):
-            part.observe([entry._replace(state=entry.state[number]) for entry in seen])
+            asked(part, "observe", [entry._replace(state=entry.state[number]) for entry in seen])
 
     def on_early(self, state: list[Any], logits: torch.Tensor) -> None:
         for part, own in zip(self.parts, state, strict=True):
             if part.hears_early:
-                part.on_early(own, logits)
+                asked(part, "on_early", own, logits)
 
     @property
     def hears_early(self) -> bool:
@@ -81,7 +83,7 @@ class Composed(Drafter):
     def close(self, state: list[Any]) -> None:
         with ExitStack() as opened:  # also the others where one fails to close
             for part, own in zip(self.parts, state, strict=True):
-                opened.callback(part.close, own)
+                opened.callback(asked, part, "close", own)
 
 
 def _all_of(needs: Iterable[Want]) -> Want:
@@ -112,7 +114,8 @@ class Fallback(Composed):
             empty = [i for i, draft in enumerate(drafts) if len(draft) == 0]
             if not empty:
                 break
-            proposed = part.propose([Ask(asks[i].state[number], asks[i].budget) for i in empty])
+            own = [Ask(asks[i].state[number], asks[i].budget) for i in empty]
+            proposed = answered(part, "propose", own, DraftTree)
             for i, draft in zip(empty, proposed, strict=True):
                 drafts[i] = draft
                 if len(draft):
@@ -128,7 +131,7 @@ class Fallback(Composed):
             turns = [i for i, proposer in enumerate(proposers) if proposer == number]
             if turns and part.enriches:
                 own = [asks[i]._replace(state=asks[i].state[number]) for i in turns]
-                for i, draft in zip(turns, part.enrich(own), strict=True):
+                for i, draft in zip(turns, answered(part, "enrich", own, DraftTree), strict=True):
                     drafts[i] = draft
         return drafts
 
@@ -143,29 +146,28 @@ class Union(Composed):
 
     def propose(self, asks: Sequence[Ask]) -> list[DraftTree]:
         by_part = [
-            part.propose([Ask(state[number], budget) for state, budget in asks])
+            self._valid(part, "propose", [Ask(state[number], budget) for state, budget in asks])
             for number, part in enumerate(self.parts)
         ]
-        return [united(trees) for trees in zip(*by_part, strict=True)]
+        return [joined(trees) for trees in zip(*by_part, strict=True)]
 
     def enrich(self, asks: Sequence[Enrich]) -> list[DraftTree]:
         drafts = [[ask.draft] for ask in asks]
         for number, part in enumerate(self.parts):
             if part.enriches:
                 own = [Enrich(ask.state[number], ask.budget, EMPTY) for ask in asks]
-                for trees, more in zip(drafts, part.enrich(own), strict=True):
+                for trees, more in zip(drafts, self._valid(part, "enrich", own), strict=True):
                     trees.append(more)
-        return [united(trees) for trees in drafts]
+        return [joined(trees) for trees in drafts]
 
-
-def united(trees: Sequence[DraftTree]) -> DraftTree:
-    """One tree of several, which are checked."""
-    for tree in trees:
-        tree.check()
-    return joined(trees)
+    @staticmethod
+    def _valid(part: Drafter, verb: str, asks: Sequence[Any]) -> list[DraftTree]:
+        """A part's drafts, cut to their budgets and checked: an invalid one cannot be merged."""
+        trees = answered(part, verb, asks, DraftTree)
+        return [admitted(part, tree, part.leaves * ask.budget.nodes) for tree, ask in zip(trees, asks, strict=True)]
 
 
 def joined(trees: Sequence[DraftTree]) -> DraftTree:
-    """One tree of several by trusted parts: a check takes longer than many a draft, and the engine checks again."""
+    """One tree of several valid ones."""
     present = [tree for tree in trees if len(tree)]
     return merge(present) if len(present) > 1 else present[0] if present else EMPTY

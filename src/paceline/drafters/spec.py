@@ -1,18 +1,11 @@
-"""Method specs: parsing, the built-in methods, and those of other packages.
-
-A package adds a method by an entry point of the group ``paceline.drafters``: its name is the method's name,
-its value a `Drafter` class (or any callable that returns a drafter) whose keyword arguments are the method's
-options.
-"""
+"""Method specs: parsing, and the built-in methods. `plugin` has those of others."""
 
 from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping
 from functools import cache
-from importlib.metadata import EntryPoint, entry_points
 from types import MappingProxyType
 from typing import Any
 
@@ -24,14 +17,13 @@ from paceline.drafters.dictionary import DictSpec, Hybrid
 from paceline.drafters.foresight import Foresight
 from paceline.drafters.lookahead import Lookahead
 from paceline.drafters.lookup import Lookup
+from paceline.drafters.plugin import IN_FILE, Factory, InFile, PlugIn, installed
 from paceline.drafters.recycling import Recycling
 from paceline.drafters.rest import Rest
 from paceline.drafters.spectra import Spectra
 from paceline.drafters.suffix import Suffix
 from paceline.drafters.unispec import UniSpec
 from paceline.errors import InputError
-
-Factory = Callable[..., Drafter]
 
 BUILT_IN: dict[str, Factory] = {
     method.name: method
@@ -51,7 +43,6 @@ BUILT_IN: dict[str, Factory] = {
         Assistant,
     )
 }
-GROUP = "paceline.drafters"
 MODEL = "model"
 """The option of every method that drafts with a model: what `make_drafter` is given, where the spec names none."""
 
@@ -59,36 +50,10 @@ _NAME = re.compile(r"[A-Za-z][\w.-]*")
 _QUOTES = "\"'"
 
 
-@dataclass(frozen=True)
-class PlugIn:
-    """A method of another package: imported when it is used, so a broken one breaks nothing else."""
-
-    entry: EntryPoint
-
-    def load(self) -> Factory:
-        try:
-            factory: Factory = self.entry.load()
-        except Exception as error:
-            brought = f"method {self.entry.name!r} ({self.entry.value})"
-            raise InputError(f"the package that brings {brought} cannot be imported: {error}") from error
-        if not callable(factory):
-            what = f"method {self.entry.name!r} is a {type(factory).__name__}"
-            raise InputError(f"{what}, not a drafter; its entry point names a class")
-        return factory
-
-    def __call__(self, **options: Any) -> Drafter:
-        made = self.load()(**options)
-        if not isinstance(made, Drafter):
-            what = f"method {self.entry.name!r} gives a {type(made).__name__}"
-            raise InputError(f"{what}, not a drafter; derive its class from paceline.Drafter")
-        return made
-
-
 @cache
 def available() -> dict[str, Factory]:
     """All methods by name: the built-in ones and the installed plug-ins, which cannot replace them."""
-    plugins = {entry.name: PlugIn(entry) for entry in entry_points(group=GROUP)}
-    return {**plugins, **BUILT_IN}
+    return {**installed(BUILT_IN), **BUILT_IN}
 
 
 def plug_ins() -> list[str]:
@@ -109,7 +74,9 @@ def make_drafter(spec: str, model: Any = None, *, must_use: bool = True) -> Draf
     if given and not taken and must_use:
         raise InputError(f"a draft model is given, and method {spec!r} uses none; write 'assistant' or leave it out")
     drafter = unions[0] if len(unions) == 1 else Fallback(unions)
-    drafter.spec = "".join(spec.split())
+    drafter.spec = (
+        spec.strip() if any(mark in spec for mark in _QUOTES) else re.sub(r"\s*([,+:=])\s*", r"\1", spec.strip())
+    )
     return drafter
 
 
@@ -147,21 +114,33 @@ def _union(text: str, spec: str, given: dict[str, Any], taken: list[str]) -> Dra
 
 
 def _single(text: str, spec: str, given: dict[str, Any], taken: list[str]) -> Drafter:
-    name, colon, rest = text.strip().partition(":")
-    if not _NAME.fullmatch(name) or (colon and not rest):
-        raise InputError(f"cannot read method {spec!r}: write name, name:key=value, 'a,b' (fallback) or 'a+b' (union)")
-    factory = available().get(name)
-    if factory is None:
-        hint = f"'paceline methods' lists {', '.join(sorted(available()))}"
-        if "=" in spec.partition(text)[0]:
-            hint += "; a value that holds + or , stands in quotes, and a preset stands first"
-        raise InputError(f"unknown method {name!r}; {hint}")
+    name, factory, rest = method_of(text.strip(), spec)
     options = _options(name, factory, rest, given)
     taken += given.keys() & options.keys()
     made = factory(**options)
     defaults = {key: parameter.default for key, parameter in (_parameters(factory) or {}).items()}
     made.spec_options = MappingProxyType({**defaults, **options})
     return made
+
+
+def method_of(text: str, spec: str) -> tuple[str, Factory, str]:
+    """A method's name, what makes its drafter, and its options as written, of a part of a spec."""
+    if found := IN_FILE.fullmatch(text):
+        factory = InFile(found["path"], found["kind"])
+        return factory.name, factory, found["options"] or ""
+    name, colon, rest = text.partition(":")
+    if not _NAME.fullmatch(name) or (colon and not rest):
+        raise InputError(
+            f"cannot read method {spec!r}: write name, name:key=value, ./file.py:Class, 'a,b' (fallback) or "
+            "'a+b' (union)"
+        )
+    made = available().get(name)
+    if made is None:
+        hint = f"'paceline methods' lists {', '.join(sorted(available()))}"
+        if "=" in spec.partition(text)[0]:
+            hint += "; a value that holds + or , stands in quotes, and a preset stands first"
+        raise InputError(f"unknown method {name!r}; {hint}")
+    return name, made, rest
 
 
 def _options(name: str, factory: Factory, text: str, given: dict[str, Any]) -> dict[str, Any]:

@@ -28,9 +28,13 @@ from collections.abc import Generator, Sequence
 from typing import Any, NamedTuple
 
 from paceline.context import Context
-from paceline.errors import InputError
+from paceline.drafters.asking import answered, asked
+from paceline.drafters.base import Budget
+from paceline.errors import DefectError, DrafterError
 from paceline.law import Distribution, Law, Noise, Place, laws
+from paceline.planning.base import Cut
 from paceline.targets.scores import Scores
+from paceline.tree import DraftTree
 
 BEFORE = ("plan", "propose", "worth", "enrich", "cut", "score")
 """The calls of a round up to its forward, in their order; each is made once at most."""
@@ -39,12 +43,8 @@ AFTER = ("law", "read", "observe", "review")
 once no such call is left."""
 
 UNANSWERED = frozenset({"read", "observe", "review"})
-ROLES = {
-    **dict.fromkeys(("plan", "worth", "cut"), "planner"),
-    **dict.fromkeys(("propose", "enrich"), "drafter"),
-    **dict.fromkeys(("score", "law"), "model"),
-}
-"""The name of the answering part, for messages."""
+DRAFTING: dict[str, type] = {"plan": Budget, "propose": DraftTree, "worth": object, "enrich": DraftTree, "cut": Cut}
+"""The calls that only drafts need, and the types of their answers: where one fails, a text goes on without drafts."""
 
 
 class Call(NamedTuple):
@@ -69,16 +69,21 @@ Flow = Generator[Call, Reply, None]
 
 
 def answers(calls: Sequence[Call]) -> list[Any]:
-    """The answers to calls with one verb and one addressee."""
+    """The answers to calls with one verb and one addressee. A drafter or a planner that failed is the answer to all."""
     verb, of, _ = calls[0]
-    found = getattr(of, verb)([call.payload for call in calls])
-    if verb in UNANSWERED:
-        return [None] * len(calls)
+    payloads = [call.payload for call in calls]
+    try:
+        if kind := DRAFTING.get(verb):
+            return answered(of, verb, payloads, kind)
+        if verb in UNANSWERED:
+            asked(of, verb, payloads)
+            return [None] * len(calls)
+    except DrafterError as error:
+        return [error] * len(calls)
+    found = getattr(of, verb)(payloads)
     if len(found) != len(calls):
         name = getattr(of, "name", "") or type(of).__name__
-        raise InputError(
-            f"{ROLES[verb]} {name!r} was asked to {verb} for {len(calls)} sequences and answered for {len(found)}"
-        )
+        raise DefectError(f"model {name!r} was asked to {verb} {len(calls)} texts and answered for {len(found)}")
     return list(found)
 
 

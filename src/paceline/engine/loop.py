@@ -15,13 +15,15 @@ from functools import partial
 from typing import Any
 
 from paceline.context import Context
+from paceline.drafters.asking import admitted
 from paceline.drafters.base import Ask, Budget, Drafter, Enrich, Seen
 from paceline.engine.account import Ledger, Round
 from paceline.engine.calls import READER, Call, Flow, Reply, ScoredRow
-from paceline.errors import InputError
+from paceline.engine.drafting import Drafting
+from paceline.errors import DrafterError, InputError
 from paceline.law import Dice, Distribution, KeyedDice, Law
 from paceline.planning.base import Cut, Draft, Outcome, Planner, Room
-from paceline.targets.base import NOTHING, SPARE_ROWS, Request, Rows, Target, Want
+from paceline.targets.base import NOTHING, SPARE_ROWS, Request, Rows, Target
 from paceline.targets.scores import Scores
 from paceline.tree import EMPTY, DraftTree, Ints
 from paceline.verify import Kind, Rule, Settled, Verdict, judge
@@ -65,6 +67,8 @@ class Session:
     """None for no logprobs, 0 for the emitted token's only, k for k alternatives besides."""
     checked: bool = False
     """Assert the cache's accounting identity after every round."""
+    strict: bool = True
+    """Whether a drafter that fails ends the text. Else the text goes on without drafts, after a `DrafterWarning`."""
     emissions: list[Emission] = field(default_factory=list)
     rounds: list[Round] = field(default_factory=list)
     seconds_prefill: float = 0.0
@@ -95,27 +99,37 @@ class Session:
         self._public = self._dice.public if self.rule is Rule.COUPLED else None
         self._ledger = Ledger()
         self._opened = False
+        self._drafting = Drafting(self.drafter, self.strict)
         self.context.foreseeable = self.rule is Rule.COUPLED
+
+    @property
+    def fault(self) -> DrafterError | None:
+        """The failure of the drafter, or of its planner, since which there are no drafts."""
+        return self._drafting.fault
 
     def flow(self) -> Flow:
         """Make calls until the sequence ends. Closing the generator at any call closes the drafter's state."""
-        state = self.drafter.open(self.context)
+        self._drafting.open(self.context)
         try:
-            yield from self._prefill(state)
+            yield from self._prefill()
             while self.context.finish is None:
-                yield from self._round(state)
+                yield from self._round()
         finally:
-            self.drafter.close(state)
+            self._drafting.close()
 
-    def _round(self, state: Any) -> Flow:
+    def _round(self) -> Flow:
         """Plan, draft, score, judge, keep, learn."""
-        budget = yield from self._plan()
-        draft = yield from self._draft(state, budget)
-        scores = yield from self._score(state, draft.cut.tree)
+        draft = NO_DRAFT
+        if self._drafting.on:
+            try:
+                draft = yield from self._draft((yield from self._plan()))
+            except DrafterError as error:
+                self._drafting.stop(error)
+        scores = yield from self._score(draft.cut.tree)
         position = len(self.context)
         verdict = yield from self._judge(draft.cut.tree, scores)
         self._keep([0, *(node + 1 for node in verdict.path)])
-        yield from self._learn(state, draft, scores, verdict)
+        yield from self._learn(draft, scores, verdict)
         self.rounds.append(self._record(position, draft, verdict))
 
     # plan
@@ -140,37 +154,38 @@ class Session:
 
     # draft
 
-    def _draft(self, state: Any, budget: Budget) -> Generator[Call, Reply, Drafted]:
+    def _draft(self, budget: Budget) -> Generator[Call, Reply, Drafted]:
         """The drafter's tree within the budget, and the part of it that is worth scoring."""
         if budget.empty:
-            return Drafted(EMPTY, Cut(EMPTY))
-        tree = self._admit((yield from self._call("propose", self.drafter, Ask(state, budget))), budget)
+            return NO_DRAFT
+        tree = self._admit((yield from self._call("propose", self.drafter, Ask(self._drafting.state, budget))), budget)
         draft = Draft(self.context, tree, budget)
         if self.drafter.enriches:
-            draft = yield from self._enrich(state, draft._replace(cheap=tree))
+            draft = yield from self._enrich(draft._replace(cheap=tree))
         cut = yield from self._call("cut", self.planner, draft)
         return Drafted(draft.tree, cut)
 
-    def _enrich(self, state: Any, draft: Draft) -> Generator[Call, Reply, Draft]:
+    def _enrich(self, draft: Draft) -> Generator[Call, Reply, Draft]:
         """The draft with the expensive part of the drafter, where the planner finds that worth its time."""
         if not (yield from self._call("worth", self.planner, draft)):
             return draft
-        tree = yield from self._call("enrich", self.drafter, Enrich(state, draft.budget, draft.tree))
+        tree = yield from self._call("enrich", self.drafter, Enrich(self._drafting.state, draft.budget, draft.tree))
         return draft._replace(tree=self._admit(tree, draft.budget), enriched=True)
 
     def _admit(self, tree: DraftTree, budget: Budget) -> DraftTree:
         """A valid draft, no deeper than the budget, of a shape the target can score."""
-        tree.check(self.target.vocab_size)
+        tree = admitted(self.drafter, tree, self.drafter.leaves * budget.nodes, self.target.vocab_size)
         tree = tree.head(len(tree), depth=budget.depth)
         return tree if self.target.reach(len(self.context) - 1).trees else tree.trunk()
 
     # score
 
-    def _score(self, state: Any, tree: DraftTree) -> Generator[Call, Reply, Scores]:
+    def _score(self, tree: DraftTree) -> Generator[Call, Reply, Scores]:
         """One forward over the root and the draft."""
-        on_early = partial(self.drafter.on_early, state) if self.drafter.hears_early else None
-        request = Request.of_tree(self.rows, self.context.root, tree, self.drafter.needs, on_early)
+        drafting = self._drafting
+        request = Request.of_tree(self.rows, self.context.root, tree, drafting.needs, drafting.on_early)
         scores: Scores = yield from self._call("score", self.target, request)
+        drafting.after_forward()
         return scores
 
     # judge
@@ -187,10 +202,7 @@ class Session:
                 verdict: Verdict = end.value
                 return verdict
             row = ScoredRow(scores, node, self._law, self.context, self._public)
-            found: Distribution | Exception = yield from self._call("law", READER, row)
-            if isinstance(found, Exception):
-                raise found
-            law = found
+            law = yield from self._call("law", READER, row)
 
     def _emit(self, tree: DraftTree, scores: Scores, settled: Settled) -> bool:
         token, node, child, kind = settled
@@ -218,10 +230,12 @@ class Session:
 
     # learn
 
-    def _learn(self, state: Any, draft: Drafted, scores: Scores, verdict: Verdict) -> Flow:
+    def _learn(self, draft: Drafted, scores: Scores, verdict: Verdict) -> Flow:
         """Show the drafter and the planner what became of the round."""
         assert self.rows.committed == len(self.context) - 1, "every token but the root has its row"
-        yield from self._observe(state, scores, verdict)
+        yield from self._observe(scores, verdict)
+        if not self._drafting.on:
+            return
         spent = self._ledger.spent
         outcome = Outcome(
             context=self.context,
@@ -232,12 +246,20 @@ class Session:
             seconds=spent.score + spent.read + spent.judge,
             seconds_top=spent.top,
         )
-        yield from self._call("review", self.planner, outcome)
+        try:
+            yield from self._call("review", self.planner, outcome)
+        except DrafterError as error:
+            self._drafting.stop(error)
 
-    def _observe(self, state: Any, scores: Scores, verdict: Verdict) -> Flow:
-        seen = Seen(state, verdict, scores)
-        yield from self._call("read", self.drafter, seen)
-        yield from self._call("observe", self.drafter, seen)
+    def _observe(self, scores: Scores, verdict: Verdict) -> Flow:
+        if not self._drafting.on:
+            return
+        seen = Seen(self._drafting.state, verdict, scores)
+        try:
+            yield from self._call("read", self.drafter, seen)
+            yield from self._call("observe", self.drafter, seen)
+        except DrafterError as error:
+            self._drafting.stop(error)
 
     def _record(self, position: int, draft: Drafted, verdict: Verdict) -> Round:
         tree, spent = draft.cut.tree, self._ledger.close()
@@ -264,7 +286,7 @@ class Session:
         """The beginning of the prompt whose rows may come from a cache: none if the drafter needs to see all rows."""
         return self.context.tokens[: 0 if self.drafter.prompt_needs != NOTHING else -1]
 
-    def _prefill(self, state: Any) -> Flow:
+    def _prefill(self) -> Flow:
         """Read what the KV rows do not hold yet of the prompt. Its last forward brings the first token, too.
 
         Of rows that are read anyway the drafter is shown the hidden states that it needs of a draft's.
@@ -273,46 +295,47 @@ class Session:
         self.rows.rewind(self.rows.common_prefix(self.reusable))
         self.reused = start = self.rows.committed
         size = self.target.prefill_size(len(prompt))
-        while start < len(prompt):
+        while start < len(prompt) and self.context.finish is None:
             stop = min(start + size, len(prompt))
             if stop == len(prompt) and self.rule is Rule.COUPLED and self.target.first_token_with_prompt:
-                yield from self._first(state, self.context.tokens[start:])
+                yield from self._first(self.context.tokens[start:])
             else:
-                yield from self._read_piece(state, prompt[start:stop])
+                yield from self._read_piece(prompt[start:stop])
             start = stop
         self.seconds_prefill += self._ledger.close().total
 
-    def _read_piece(self, state: Any, piece: Ints) -> Flow:
-        want = self.drafter.prompt_needs | Want(hidden=self.drafter.needs.hidden)
-        request = Request.of_prompt(self.rows, piece, want)
+    def _read_piece(self, piece: Ints) -> Flow:
+        request = Request.of_prompt(self.rows, piece, self._drafting.prompt_needs)
         scores = yield from self._call("score", self.target, request)
         self._keep(range(len(piece)))
-        yield from self._observe(state, scores, _read(len(piece)))
+        yield from self._observe(scores, _read(len(piece)))
 
-    def _first(self, state: Any, piece: Ints) -> Flow:
+    def _first(self, piece: Ints) -> Flow:
         """The last piece of the prompt with the root behind it: a round without a draft, whose forward is the prompt's.
 
         Not under the rejection rule, where the text depends on the drafts, and they begin with the first token.
         """
-        want = self.drafter.prompt_needs | replace(self.drafter.needs, logits=False)
+        want = self._drafting.prompt_needs | replace(self._drafting.needs, logits=False)
         request = Request.of_prompt(self.rows, piece, want, ends_prompt=True)
         scores: Scores = yield from self._call("score", self.target, request)
         assert scores.prompt is not None, "the request has rows before the root"
         position = len(self.context)
         verdict = yield from self._judge(EMPTY, scores)
         self._keep(range(len(piece)))
-        yield from self._observe(state, scores.prompt, _read(len(piece) - 1))
-        yield from self._observe(state, scores, verdict)
+        yield from self._observe(scores.prompt, _read(len(piece) - 1))
+        yield from self._observe(scores, verdict)
         self.seconds_prefill += self._ledger.close().total
-        self.rounds.append(replace(self._record(position, Drafted(EMPTY, Cut(EMPTY)), verdict), prefill=True))
+        self.rounds.append(replace(self._record(position, NO_DRAFT, verdict), prefill=True))
 
     def _call(self, verb: str, of: Any, payload: Any) -> Generator[Call, Reply, Any]:
-        """Make a call, note what it took."""
+        """Make a call, note what it took. An answer that is an exception is raised."""
         reply = yield Call(verb, of, payload)
         own = reply.own
         if not self._opened:  # opening the drafter is part of reading the prompt, also where no row is left to read
             self._opened, self.seconds_prefill, own = True, own, 0.0
         self._ledger.note(verb, reply.seconds, own)
+        if isinstance(reply.answer, Exception):
+            raise reply.answer
         return reply.answer
 
 
@@ -325,6 +348,7 @@ class Drafted:
 
 
 NO_BUDGET = Budget(0, 0)
+NO_DRAFT = Drafted(EMPTY, Cut(EMPTY))
 
 
 def _read(count: int) -> Verdict:

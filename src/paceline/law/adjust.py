@@ -4,7 +4,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from paceline.errors import InputError
+from paceline.errors import CallbackError, InputError, called, name_of
 from paceline.law.settings import Sampling
 
 Tokens = NDArray[np.int64]
@@ -32,8 +32,8 @@ class Adjustment:
     def apply(self, scores: torch.Tensor, tokens: Tokens) -> torch.Tensor:
         if self._largest >= scores.numel():
             raise InputError(
-                f"logit_bias or banned names token {self._largest}, but the model scores {scores.numel()} "
-                "tokens: use ids of the model's own tokenizer."
+                f"logit_bias or banned names token {self._largest}, and the model has {scores.numel()} tokens; "
+                "use ids of the model's own tokenizer"
             )
         self._bias(scores)
         self._penalise_repetition(scores, tokens)
@@ -77,12 +77,11 @@ class Adjustment:
         ids = torch.tensor(tokens, device=scores.device)[None]  # a copy, which a processor may keep
         rows = scores[None]
         for processor in self._sampling.processors:
-            rows = processor(ids, rows)
-            if rows.shape != (1, scores.numel()):
-                raise InputError(
-                    f"Logits processor {processor!r} returned shape {tuple(rows.shape)}: "
-                    f"it must return scores of shape (1, {scores.numel()})."
-                )
+            rows = called("logits processor", processor, ids, rows)
+            if getattr(rows, "shape", None) != (1, scores.numel()):
+                given = tuple(rows.shape) if isinstance(rows, torch.Tensor) else type(rows).__name__
+                shape = f"scores of shape (1, {scores.numel()})"
+                raise CallbackError(f"the logits processor {name_of(processor)} returned {given}, not {shape}")
         return rows[0]
 
 

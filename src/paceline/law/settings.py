@@ -1,10 +1,11 @@
 """The settings of sampling, checked once when they are made."""
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, fields
 from math import isfinite
 from numbers import Integral, Real
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from paceline.errors import InputError
 
@@ -13,6 +14,7 @@ if TYPE_CHECKING:
 
 Processor: TypeAlias = "Callable[[torch.Tensor, torch.Tensor], torch.Tensor]"
 """``(token ids [1, length], scores [1, vocabulary]) -> scores``, as transformers calls its own."""
+LEAVE = "; leave it out for the default"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,9 +39,9 @@ class Sampling:
     presence_penalty: float = 0.0
     frequency_penalty: float = 0.0
     logit_bias: Mapping[int, float] = field(default_factory=dict, hash=False)
-    banned: tuple[tuple[int, ...], ...] = ()
+    banned: Sequence[Sequence[int]] = ()
     """Token sequences never completed: the last token is impossible where the others stand before it."""
-    processors: tuple[Processor, ...] = ()
+    processors: Sequence[Processor] = ()
     seed: int = 0
 
     def __post_init__(self) -> None:
@@ -47,11 +49,14 @@ class Sampling:
             require_number(name, getattr(self, name))
         require_whole("top_k", self.top_k)
         require_whole("seed", self.seed)
-        _require(not callable(self.processors), "processors is a list: put the one processor into a list.")
+        require_callables("processors", "processor", self.processors)
         self._check_warps()
         self._check_penalties()
         self._check_tokens()
         _require(0 <= self.seed < 2**64, f"seed is {self.seed}: choose one from 0 to 2**64 - 1.")
+
+    def __repr__(self) -> str:
+        return short_repr(self)
 
     @property
     def greedy(self) -> bool:
@@ -82,21 +87,63 @@ class Sampling:
             _require(isfinite(value), f"{name} is {value}: use a finite number, or 0 for none.")
 
     def _check_tokens(self) -> None:
+        bias_of = "logit_bias is a dict of token ids and numbers, such as {7: -2.5}"
+        _require(isinstance(self.logit_bias, Mapping), f"{bias_of}, not {self.logit_bias!r}")
         for token, bias in self.logit_bias.items():
+            require_whole("a token of logit_bias", token)
+            require_number(f"logit_bias of token {token}", bias)
             _require(token >= 0, f"logit_bias names token {token}: token ids start at 0.")
             _require(isfinite(bias), f"logit_bias of token {token} is {bias}: use a finite number or banned.")
+        lists = "banned is a list of token sequences, such as [[7], [3, 5]]"
+        _require(
+            isinstance(self.banned, Sequence) and not isinstance(self.banned, str), f"{lists}, not {self.banned!r}"
+        )
         for entry in self.banned:
+            _require(isinstance(entry, Sequence) and not isinstance(entry, str), f"{lists}; it holds {entry!r}")
+            for token in entry:
+                require_whole("a token of banned", token)
             _require(len(entry) > 0, "banned holds an empty entry: give each at least one token id.")
             _require(min(entry) >= 0, f"banned holds {tuple(entry)}: token ids start at 0.")
 
 
 def require_whole(name: str, value: object) -> None:
     """Refuse a setting that is no whole number; True and False are none."""
-    _require(isinstance(value, Integral) and not isinstance(value, bool), f"{name} is a whole number, not {value!r}")
+    whole = isinstance(value, Integral) and not isinstance(value, bool)
+    _require(whole, f"{name} is a whole number, not {value!r}{_mend(value, int)}")
 
 
 def require_number(name: str, value: object) -> None:
-    _require(isinstance(value, Real) and not isinstance(value, bool), f"{name} is a number, not {value!r}")
+    """Refuse a setting that is no number; True and False are none."""
+    number = isinstance(value, Real) and not isinstance(value, bool)
+    _require(number, f"{name} is a number, not {value!r}{_mend(value, float)}")
+
+
+def require_callables(name: str, one: str, value: object) -> None:
+    """Refuse a setting that is no list of functions."""
+    _require(not callable(value), f"{name} is a list: put the one {one} into a list.")
+    listed = isinstance(value, Sequence) and not isinstance(value, str)
+    _require(listed, f"{name} is a list of functions, not {value!r}" + (LEAVE if value is None else ""))
+    for member in value if isinstance(value, Sequence) else ():
+        _require(callable(member), f"{name} is a list of functions; it holds {member!r}")
+
+
+def _mend(value: object, kind: type[int] | type[float]) -> str:
+    """What to write instead, where that is plain."""
+    if value is None:
+        return LEAVE
+    if isinstance(value, (str, float)):
+        with suppress(ValueError, OverflowError):
+            number = float(value)
+            return f"; write {kind(number)}" if kind(number) == number else ""
+    return ""
+
+
+def short_repr(settings: Any) -> str:
+    """A dataclass by the fields that are not as they are by default."""
+    usual = type(settings)()
+    given = ((one.name, getattr(settings, one.name)) for one in fields(settings))
+    told = (f"{name}={value!r}" for name, value in given if value != getattr(usual, name))
+    return f"{type(settings).__name__}({', '.join(told)})"
 
 
 def _require(holds: bool, sentence: str) -> None:

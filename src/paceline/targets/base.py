@@ -257,6 +257,9 @@ class Target(ABC):
     first_token_with_prompt: bool = True
     """Whether the forward that ends a prompt also scores the first token, without a draft for it."""
 
+    def __repr__(self) -> str:
+        return f"<target {self.name}, {self.dtype_name}, {self.device}>"
+
     @property
     @abstractmethod
     def dtype(self) -> torch.dtype:

@@ -10,6 +10,7 @@ from paceline.targets.forked import note_use
 from paceline.targets.pocket.names import MARK, is_bundled
 
 if TYPE_CHECKING:
+    import torch
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
     from paceline.targets.hf.target import HFTarget
@@ -18,8 +19,8 @@ if TYPE_CHECKING:
 def open_model(
     model: str | Path | PreTrainedModel,
     *,
-    dtype: str | None = None,
-    device: str | None = None,
+    dtype: str | torch.dtype | None = None,
+    device: str | int | torch.device | None = None,
     device_map: str | dict[str, Any] | None = None,
     fixed_shapes: bool | None = None,
     trust_remote_code: bool = False,
@@ -50,12 +51,16 @@ def open_model(
     return target, load_tokenizer(model, trust_remote_code)
 
 
-def _bundled(name: str, dtype: str | None, device: str | None, fixed_shapes: bool | None) -> tuple[HFTarget, Any]:
+def _bundled(
+    name: str,
+    dtype: str | torch.dtype | None,
+    device: str | int | torch.device | None,
+    fixed_shapes: bool | None,
+) -> tuple[HFTarget, Any]:
     """Without transformers' model code, which takes longer to load than such a model."""
     from paceline.targets.place import named_device, named_dtype
     from paceline.targets.pocket.bundle import BundledTokenizer
     from paceline.targets.pocket.open import open_bundled
 
-    kind = named_dtype(dtype) if dtype is not None else None
-    place = named_device(device or "cpu")
-    return open_bundled(name, kind, place, fixed_shapes), BundledTokenizer(name.partition(MARK)[0])
+    target = open_bundled(name, named_dtype(dtype), named_device(device), fixed_shapes)
+    return target, BundledTokenizer(name.partition(MARK)[0])

@@ -14,16 +14,29 @@ DTYPES = {
 }
 
 
-def named_dtype(name: str) -> torch.dtype:
+def named_dtype(dtype: str | torch.dtype | None) -> torch.dtype | None:
+    """A type of weights by its name or as torch has it; None, or ``auto``, for the model's own."""
+    if dtype is None or dtype == "auto":
+        return None
+    name = str(dtype).removeprefix("torch.")
     if name not in DTYPES:
         raise InputError(f"unknown dtype {name!r}; choose one of {', '.join(DTYPES)}")
     return DTYPES[name]
 
 
-def named_device(name: str) -> torch.device:
+def named_device(given: str | int | torch.device | None) -> torch.device:
+    """A device by its name or as torch has it. ``auto`` is a GPU where there is one, and None the CPU."""
+    name = _fastest() if given == "auto" else "cpu" if given is None else given
     try:
         device = torch.device(name)
         torch.empty(0, device=device)
-    except (RuntimeError, AssertionError, NotImplementedError):
-        raise InputError(f"device {name!r} is not available here; choose cpu, or cuda where there is one") from None
+    except (RuntimeError, AssertionError, NotImplementedError, TypeError):
+        known = "choose cpu, auto, or cuda where there is one"
+        raise InputError(f"device {str(given)!r} is not available here; {known}") from None
     return device
+
+
+def _fastest() -> str:
+    if torch.cuda.is_available():
+        return "cuda"
+    return "mps" if torch.backends.mps.is_available() else "cpu"

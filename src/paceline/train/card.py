@@ -110,8 +110,8 @@ def held_out_texts(texts: Sequence[CorpusText]) -> dict[str, list[str]]:
 
 def _sample(model: LanguageModel, prompt: str) -> list[str]:
     """The lines of a text as `paceline generate` writes it, quoted in Markdown."""
-    how = {"temperature": TEMPERATURE, "seed": SEED, "max_new_tokens": LENGTH}
-    written = re.sub(r"([`*_<\\])", r"\\\1", model.generate(prompt, method="plain", **how).text)
+    written = model.generate(prompt, method="plain", temperature=TEMPERATURE, seed=SEED, max_new_tokens=LENGTH).text
+    written = re.sub(r"([`*_<\\])", r"\\\1", written)
     return [f"> {line}" for line in f"**{prompt}**{written}".splitlines()]
 
 

@@ -125,12 +125,15 @@ class Vocabulary:
         self.encode("", add_special=False)  # switches off truncation and padding, as it does for every text
         return [encoding.ids for encoding in self._backend.encode_batch_fast(list(texts), add_special_tokens=False)]
 
-    def conversation(self, messages: list[dict[str, str]]) -> str | None:
-        """A conversation in the tokenizer's chat template, up to where the next reply begins; None without one."""
+    def conversation(self, messages: list[dict[str, Any]]) -> str | None:
+        """A conversation in the tokenizer's chat template, up to where the model goes on: where the next reply begins,
+        or where the last message ends if that is the assistant's. None without a template."""
         if not getattr(self._tokenizer, "chat_template", None):
             return None
+        begun = messages[-1]["role"] == "assistant"
+        how = {"tokenize": False, "add_generation_prompt": not begun, "continue_final_message": begun}
         try:
-            return str(self._tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True))
+            return str(self._tokenizer.apply_chat_template(messages, **how))
         except Exception as error:  # a template is a program, and may raise anything
             raise InputError(
                 f"the chat template of {self._name} (chat_template.jinja, or chat_template in tokenizer_config.json) "

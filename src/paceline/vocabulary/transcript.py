@@ -1,4 +1,4 @@
-"""A conversation rendered as the text that a model continues.
+"""A conversation rendered as the text that a model continues, and that text in the tokens that were written.
 
 A tokenizer with a chat template renders it. For any other tokenizer it is a plain transcript
 
@@ -9,19 +9,30 @@ A tokenizer with a chat template renders it. For any other tokenizer it is a pla
     User: ...
     Assistant:
 
-and `STOP` keeps the model from writing the user's next turn.
+and `STOP` keeps the model from writing the user's next turn. Where the last message is the assistant's, the model
+continues that message.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+import numpy as np
+from numpy.typing import NDArray
+
+from paceline.errors import InputError
+from paceline.vocabulary.detokenize import Detokenizer
 from paceline.vocabulary.tokens import Vocabulary
 
 USER, ASSISTANT = "User", "Assistant"
 STOP = f"\n{USER}:"
 """Ends a reply on a transcript."""
+REPLACEMENT = "\ufffd"
+LEADS = ("", "\n", "a", ".")
+"""Texts to encode a continuation behind, for tokenizers that put a space before whatever begins a text."""
+KEPT = 32
+"""How many conversations are remembered."""
 
 
 class Rendered(NamedTuple):
@@ -32,20 +43,84 @@ class Rendered(NamedTuple):
     """Whether the tokenizer's template rendered it, special tokens included; then encoding must not add any."""
 
 
-def render(vocabulary: Vocabulary, messages: Sequence[dict[str, str]]) -> Rendered:
+def render(vocabulary: Vocabulary, messages: Sequence[dict[str, Any]]) -> Rendered:
     """A conversation in the tokenizer's chat template, or as a plain transcript."""
     templated = vocabulary.conversation(list(messages))
     if templated is not None:
         return Rendered(templated, True)
-    return Rendered("".join(map(_turn, messages)) + f"{ASSISTANT}:", False)
+    turns = "".join(map(_turn, messages))
+    return Rendered(turns[:-1] if messages[-1]["role"] == "assistant" else f"{turns}{ASSISTANT}:", False)
 
 
-def _turn(message: dict[str, str]) -> str:
+def _turn(message: dict[str, Any]) -> str:
     """One turn of a transcript. A reply keeps the space that the model wrote in front."""
     match message["role"]:
         case "system":
             return f"{message['content']}\n\n"
         case "user":
             return f"{USER}: {message['content']}\n"
-        case _:
+        case "assistant":
             return f"{ASSISTANT}:{message['content']}\n"
+    raise InputError(
+        f"this model has no chat template, and a plain transcript has no turns of {message['role']!r}; "
+        "the roles are system, user and assistant"
+    )
+
+
+class Transcripts:
+    """The last conversations of a model, each with the very tokens that its text was written in.
+
+    A longer conversation begins with the tokens of the one that it continues, as far as the template lets its text
+    stand: then the KV rows of these serve again and only what is new is read. Encoding the whole text anew would not
+    do: a sampled text often stands in other tokens than a tokenizer would choose for it.
+
+    Several threads may use it, and it may be called in a finalizer: its dict is changed by single operations.
+    """
+
+    def __init__(self, vocabulary: Vocabulary) -> None:
+        self.vocabulary = vocabulary
+        self._known: dict[str, list[int]] = {}
+
+    def encode(self, rendered: Rendered) -> NDArray[np.int64]:
+        """The tokens of a conversation that, if they can, begin with those of the longest one that it continues."""
+        text = rendered.text
+        for known, tokens in sorted(self._known.items(), key=lambda each: -len(each[0])):
+            if text.startswith(known):
+                more = _continuation(self.vocabulary, tokens, text[len(known) :])
+                if more is not None:
+                    return np.asarray(tokens + more)
+        return self.vocabulary.encode(text, add_special=not rendered.templated)
+
+    def keep(self, text: str, prompt: Sequence[int], reply: str, tokens: Sequence[int]) -> None:
+        """Remember a conversation and its reply by the tokens whose text stands: all but what was cut off at the
+        reply's end, be it a stop string or the first bytes of a character."""
+        stream, spelled, kept = Detokenizer(self.vocabulary, skip_special=False, prefix=prompt), "", (0, "")
+        for count, token in enumerate(tokens, start=1):
+            spelled += stream.push(token)
+            open_end = stream.copy().finish()
+            if REPLACEMENT not in open_end and reply.startswith(spelled + open_end):
+                kept = count, spelled + open_end
+        self._known.pop(text + kept[1], None)
+        self._known[text + kept[1]] = [*prompt, *tokens[: kept[0]]]
+        for oldest in tuple(self._known)[:-KEPT]:
+            self._known.pop(oldest, None)
+
+    def clear(self) -> None:
+        """Remember none."""
+        self._known = {}
+
+
+def _continuation(vocabulary: Vocabulary, tokens: Sequence[int], text: str) -> list[int] | None:
+    """Tokens that spell ``text`` behind ``tokens``, or None where the tokenizer has no way to."""
+    for lead in LEADS:
+        before = vocabulary.encode(lead, add_special=False).tolist() if lead else []
+        found = vocabulary.encode(lead + text, add_special=False).tolist()
+        rest = found[len(before) :]
+        if found[: len(before)] == before and _spelled(vocabulary, tokens, rest) == text:
+            return list(rest)
+    return None
+
+
+def _spelled(vocabulary: Vocabulary, prefix: Sequence[int], tokens: Sequence[int]) -> str:
+    stream = Detokenizer(vocabulary, skip_special=False, prefix=prefix)
+    return "".join(map(stream.push, tokens)) + stream.finish()

@@ -129,5 +129,11 @@ def summary(totals: Totals) -> str:
     )
 
 
+def in_brief(totals: Totals) -> str:
+    """Tokens, rounds and speed in a few words."""
+    speed = totals.as_dict()["tokens_per_second"]
+    return f"{_count(totals.tokens, 'token')}, {_count(totals.rounds, 'round')}, {speed:.1f} tokens/s"
+
+
 def _count(number: int, noun: str) -> str:
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"

@@ -1,4 +1,4 @@
-"""Measuring what rounds take and what drafts bring, for a profile to keep."""
+"""Measures the seconds of rounds and the tokens of drafts, for a profile."""
 
 from paceline.bench.calibrate.run import Calibrator, Method, Plan
 

@@ -1,8 +1,8 @@
-"""A calibration: the seconds of this model on this machine, and for each method what its drafts bring.
+"""A calibration: the seconds of rounds of this model on this machine, and for each method the tokens of its drafts.
 
-The order is that of dependence: seconds first, since they bound how large a draft can be worth its time; then a
-deep run of each method with drafts of that size; then a run at a small one, chosen from the deep run, which
-shows how much less the method learns from smaller drafts.
+Seconds come first, since they bound the size of useful drafts. Then each method has a run with drafts of the largest
+size, and a run with drafts of a small size, chosen from the first run. The second run shows how much less the method
+learns from smaller drafts.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ from paceline.targets.setup import setup_of
 
 NODES, LENGTHS, SEQUENCES = 128, (256, 1024), (1, 4)
 SECONDS = 36.0
-"""For the measuring of a method and of the rounds, the loading of the model apart."""
+"""Seconds to measure a method and the rounds, without loading the model."""
 SHARES = {"first": 0.25, "others": 0.1, "deep": 0.4, "spot": 0.2}
-"""Of those seconds: rounds of the first batch size and length, and of all others together, the deep run, the other."""
+"""Shares of these seconds: rounds of the first batch size and length, of all others, the first run, the second run."""
 YIELD = 0.5
 """The share of their seconds that texts give up at most where rounds took more than theirs: machines differ, and every
 size of rounds has to be measured a few times."""
@@ -78,8 +78,8 @@ class Plan:
     sampling: Sampling = field(default_factory=lambda: Sampling(temperature=0.8))
     max_new_tokens: int = 128
     seconds: float = SECONDS
-    """How long a method takes. Infinite: the work is fixed, every size is timed equally often and every prompt is
-    written whole, twice."""
+    """Seconds for a method. If infinite, the work is fixed: every size is timed equally often and every text is
+    generated in full, twice."""
 
     def __post_init__(self) -> None:
         if self.max_nodes is not None and self.max_nodes < 1:
@@ -100,7 +100,7 @@ class Plan:
 
 @dataclass(kw_only=True)
 class Calibrator:
-    """Measures what a plan says, and stores nothing."""
+    """Measures by a plan, and stores nothing."""
 
     target: Target
     methods: Sequence[Method]
@@ -113,7 +113,7 @@ class Calibrator:
     _started: float = field(default_factory=time.perf_counter)
 
     def run(self, known: Profile | None = None) -> Profile:
-        """A new profile. What is ``known`` of other methods stays, and their sizes are chosen anew."""
+        """A new profile. The ``known`` measurements of other methods stay, and their sizes are chosen anew."""
         kept = known.methods if known else ()
         timings, readings = self._seconds(max((method.top for method in kept), default=0))
         self._texts = self._left_to_texts(time.perf_counter() - self._started)

@@ -1,8 +1,8 @@
 """Seconds of a round by the number of nodes, measured directly: real rounds of a batch with drafts of that size.
 
 Sizes race (`bench/race`): every pass has a round of each, and the median of the passes counts. The drafts are chains
-from the root with tokens drawn at random, which are hardly ever accepted: what a round takes depends on its rows and
-not on what they say.
+from the root with random tokens, which are hardly ever accepted: the seconds of a round depend on the number of its
+rows, not on their tokens.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ SPARSE = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 """The same for batch sizes and lengths beyond the first, whose curves have the same bends."""
 LEAST_REPEATS, MOST_REPEATS = 3, 9
 EXPENSIVE = 6.0
-"""A draft whose round takes so many plain rounds would have to bring as many tokens; larger ones are not measured,
-unless a number of nodes is asked for."""
+"""The largest cost of a measured round, in plain rounds: its draft would have to bring as many tokens. ``max_nodes``
+overrides it."""
 CHAINS = 3
 
 

@@ -1,18 +1,18 @@
-"""Texts of a method on calibration prompts, and what drafts of every size would have brought along them.
+"""Texts of a method on calibration prompts, and the tokens that drafts of every size would have brought along them.
 
-Each text is written once with large drafts, from which rounds with smaller ones are simulated, and once with small
-drafts to check the simulation. Under the coupled rule the first text is plain decoding's own, so that needs no run of
-its own; the second run follows it, so that both do the same work. Each method forgets before every prompt, or, where it
-keeps what it learns, before each of the two passes, as it does in benchmarks.
+Each text is generated once with large drafts, from which rounds with smaller ones are simulated, and once with small
+drafts to check the simulation. Under the coupled rule the first text is plain decoding's own. The second run follows
+it, so that both do the same work. Each method forgets before every prompt, or before each of the two passes if it keeps
+what it learns, as in benchmarks.
 
-Of a round with the largest draft everything is known: the nodes with their scores, and the tokens that came. A draft of
-g nodes would have been its best g, so how far it would have led can be counted exactly. Where it would have ended
-earlier, another round would have followed, from a place that the large draft holds, too: its draft is taken to be the
-best g nodes below that place. So the rounds of a smaller size are counted along the same text, and not only at the
-places where rounds of the largest began, which lie behind everything that was easy.
+A round with the largest draft is fully known: its nodes with their scores, and the emitted tokens. A draft of g nodes
+would have been its best g nodes, so the accepted tokens can be counted exactly. If that draft ends earlier, another
+round follows from a place inside the large draft; its draft is taken to be the best g nodes below that place. So the
+rounds of a smaller size are counted along the whole text, not only where rounds of the largest began, which are the
+places behind all easy tokens.
 
-For a source whose drafts do not depend on what was scored this is what a run with g nodes does. One that learns from
-scored nodes learns less from fewer: `corrected` mends that by a run at one small size.
+For a source whose drafts do not depend on scored rows, a run with g nodes does exactly this. A source that learns from
+scored rows learns less from fewer: `corrected` corrects for this by a run at one small size.
 """
 
 from __future__ import annotations

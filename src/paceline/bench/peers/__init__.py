@@ -1,5 +1,5 @@
-"""Other libraries on the same weights and prompts, one file each, by name. A peer's file, and with it the library it
-runs, is imported when the peer is asked for."""
+"""Other libraries on the same weights and prompts, by name, one file each. A peer's file, and with it its library, is
+imported when the peer is asked for."""
 
 from __future__ import annotations
 

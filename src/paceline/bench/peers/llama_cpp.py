@@ -1,6 +1,6 @@
 """llama.cpp by llama-cpp-python, on a GGUF file of the same weights.
 
-The file is written with the names and keys of the ``gguf`` package. It holds no tokenizer: ids go in and ids come out.
+The file has the names and keys of the ``gguf`` package, and no tokenizer: input and output are ids.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from paceline.bench.race import Clock
 from paceline.bench.run.contestant import Job, Missing, TextContestant, Written, room_for
 
 CONTEXT = 4096
-"""The most that it reads: unlike others it has rows for all of a context from the start."""
+"""The longest context: unlike others it allocates the rows of a whole context at the start."""
 TYPES = {torch.float32: "F32", torch.float16: "F16", torch.bfloat16: "BF16"}
 
 
 class LlamaCpp(TextContestant):
-    """`Llama.generate`, a token per forward."""
+    """`Llama.generate`, one token per forward."""
 
     def __init__(self, terms: Terms) -> None:
         import gguf

@@ -1,4 +1,4 @@
-"""A run for readers: Markdown, and one page with charts, and a page of coloured texts for each prompt.
+"""Reports of a run: Markdown, one page with charts, and a page of coloured texts for each prompt.
 
 Sections (`speed`, `rounds`, `texts`, `provenance`) fill blocks; `forms` shows them by templates; `charts`
 draws plain numbers.

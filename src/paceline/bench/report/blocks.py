@@ -1,5 +1,5 @@
-"""What a report is made of. Sections yield blocks; the templates `page.html` and `report.md` show them, so that both
-say the same."""
+"""The blocks of a report. Sections yield blocks; the templates `page.html` and `report.md` show them, so that both have
+the same content."""
 
 from __future__ import annotations
 

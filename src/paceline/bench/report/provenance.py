@@ -1,4 +1,4 @@
-"""The section that lets a reader repeat the run: what was run, on what, by what, from what."""
+"""The section for repeating the run: recipe, machine, versions and sources."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Contestants that write texts: one of our methods, or another library on the same weights."""
+"""Contestants that generate texts: our methods, and other libraries on the same weights."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Job:
 
 @dataclass(frozen=True)
 class Work:
-    """Texts to write, and how many at once; None for a single text that is written alone."""
+    """Texts to generate, and how many at once; None for a single text alone."""
 
     jobs: Sequence[Job]
     at_once: int | None = None
@@ -50,27 +50,27 @@ class Written:
     tokens: list[int]
     """Without the prompt. Tokens after the end of text or the limit are cut by the run, for every contestant."""
     deliveries: list[tuple[int, float]]
-    """Each time tokens were there: how many had come so far in all, and the seconds since the beginning. Empty where
-    not one came."""
+    """For each delivery of tokens, the number of tokens so far and the seconds since the beginning. Empty if there were
+    none."""
     rounds: list[Round] | None = None
-    """Of a contestant that reports them."""
+    """None if the contestant does not report them."""
     forwards: int | None = None
-    """How often the model that writes was called, where that is known."""
+    """Forwards of the target, if known."""
     sources: list[str] = field(default_factory=list)
     scores: list[float] = field(default_factory=list)
     seconds_prefill: float | None = None
-    """Reading the prompt, where it is known apart from the first token."""
+    """Reading the prompt, if known apart from the first token."""
     finish: str = ""
     flips: list[tuple[int, int]] = field(default_factory=list)
     """Of a text that was followed: index in it (the prompt not counted), and the token that would have been chosen."""
     joined: float = 0.0
-    """Of texts that were written together: the seconds after which this one had a seat,"""
+    """Of texts in a batch: the seconds after which this text had a seat,"""
     busy: float = 0.0
-    """for how long the batch was at work,"""
+    """the seconds in which the batch was at work,"""
     apart: float = 0.0
-    """for how long a text in it had no token yet, or it waited for prompts: that is not decoding,"""
+    """the seconds in which a text in it had no token yet, or it waited for prompts, which is not decoding,"""
     before: int = 0
-    """and how many of this text's tokens came in that time."""
+    """and the tokens of this text in that time."""
 
     @classmethod
     def of(cls, job: Job, tokens: list[int], deliveries: list[tuple[int, float]], room: int, forwards: int) -> Self:
@@ -81,12 +81,12 @@ class Written:
 
 
 def room_for(job: Job, context_length: int | None) -> int:
-    """How many tokens another library can write; 0 or less where the prompt fills its context."""
+    """The tokens that another library can generate; 0 or less if the prompt fills its context."""
     return job.max_new_tokens if context_length is None else min(job.max_new_tokens, context_length - len(job.prompt))
 
 
 class TextContestant(Contestant[Work, list[Written]]):
-    """One way to write texts. It keeps nothing from one text to the next but what `begin` leaves standing."""
+    """One way to generate texts. From one text to the next it keeps only what `begin` leaves."""
 
     ours: ClassVar[bool] = False
     """Whether it can follow a given text and reports its rounds."""
@@ -95,10 +95,10 @@ class TextContestant(Contestant[Work, list[Written]]):
 
     @abstractmethod
     def facts(self) -> dict[str, Any]:
-        """What a reader must know of it: library and version, model, dtype, draft model, settings."""
+        """Facts for readers: library and version, model, dtype, draft model, settings."""
 
     def forget(self) -> None:
-        """A new pass over the prompts is next: forget also what `begin` leaves standing. Not timed."""
+        """Before a new pass over the prompts, untimed: forget also what `begin` leaves."""
         self.begin()
 
     def do(self, task: Work, clock: Clock) -> list[Written]:
@@ -110,11 +110,11 @@ class TextContestant(Contestant[Work, list[Written]]):
         """Write one text."""
 
     def close(self) -> None:
-        """Give the memory back."""
+        """Release the memory."""
 
 
 def cut(tokens: Sequence[int], job: Job) -> list[int]:
-    """What counts of a text: up to and with the first end-of-text token, and no more than was asked for."""
+    """The part of a text that counts: up to the first end-of-text token, and no more than was asked for."""
     kept = list(tokens[: job.max_new_tokens])
     ends = (place for place, token in enumerate(kept, start=1) if token in job.eos)
     return kept[: next(ends, len(kept))]

@@ -1,8 +1,8 @@
-"""A run on disk: ``run.json`` says what was run and on what, ``prompts.jsonl`` what was to be written, and
-``records.jsonl`` holds a line per text.
+"""A run on disk: ``run.json`` describes the run and the machine, ``prompts.jsonl`` has the prompts, ``records.jsonl`` a
+line per text.
 
-Lines are added a unit at a time, the texts of one prompt by all entries in one write. A unit that lacks texts all the
-same, since the run was interrupted or the disk was full, is dropped when the run goes on, and written again.
+Lines are added a unit at a time: the texts of one prompt by all entries in one write. A unit can still lack texts if
+the run was interrupted or the disk was full. A continued run drops such a unit and generates it again.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ ABOUT, RECORDS, PROMPTS = "run.json", "records.jsonl", "prompts.jsonl"
 
 @dataclass
 class Run:
-    """A run that was read, or is being written."""
+    """A run, finished or in progress."""
 
     path: Path
     about: About
@@ -43,7 +43,7 @@ class Run:
 
     @property
     def name(self) -> str:
-        """What reports call it: its folder's name."""
+        """Its name in reports: that of its folder."""
         return self.path.resolve().name
 
     @property
@@ -60,8 +60,8 @@ def read(path: Path) -> Run:
 
 
 def check_place(path: Path, prompts: Sequence[Prompt] = ()) -> None:
-    """Refuse a place where no run can be kept, before models are loaded for it. A run that was stopped before it began
-    has left its prompts alone, which identify it."""
+    """Refuse a place where no run can be stored, before models are loaded for it. A run that was stopped before it
+    began has left only its prompts, which identify it."""
     if check_folder(path, ABOUT, "run", besides={PROMPTS}):
         _about(path)
     elif (file := path / PROMPTS).exists() and read_file(file) != as_lines(prompts).encode():
@@ -69,8 +69,8 @@ def check_place(path: Path, prompts: Sequence[Prompt] = ()) -> None:
 
 
 def begin(path: Path, about: About, prompts: Sequence[Prompt] = ()) -> Run:
-    """Make the directory of a run, or open it where it is this very run; ``about`` then brings a further sitting. Any
-    other folder is left as it is, and refused."""
+    """Make the directory of a run, or open that of this very run; ``about`` then adds a sitting. Any other folder is
+    refused and left unchanged."""
     check_place(path, prompts)
     by_key = {prompt.key: prompt for prompt in prompts}
     if not (path / ABOUT).exists():
@@ -101,7 +101,7 @@ def keep_whole(run: Run, lines: Callable[[int], int]) -> None:
 
 
 def go_on(run: Run) -> None:
-    """There is something to write, so this is a sitting; looking at a finished run leaves no trace."""
+    """Begin a sitting, because texts are missing. A finished run is not touched."""
     run.about.sittings += run.sitting
     run.sitting = []
     run.about.format = FORMAT

@@ -11,6 +11,7 @@ import numpy as np
 
 from paceline.api.model import LanguageModel
 from paceline.api.pictures import TokenPicture
+from paceline.api.settings import Options
 from paceline.bench.dictionaries import Tally
 from paceline.bench.suites import Prompt, Workload
 from paceline.context import Ints
@@ -91,7 +92,9 @@ def replayed(given: Replay, method: str, budget: int) -> Iterator[Passage]:
             drafter.reset()
             lm = LanguageModel(given.target, given.vocabulary)  # with no rows of the text before
             prompt = text[: given.starts[key]]
-            how = {"planner": f"fixed:{budget}", "max_new_tokens": len(text) - len(prompt), "ignore_eos": True}
+            how = Options(
+                planner=f"fixed:{budget}", max_new_tokens=len(text) - len(prompt), ignore_eos=True, strict=True
+            )
             found = lm.generate(prompt, method=drafter, **how)
             assert found.tokens == text[len(prompt) :].tolist(), "a draft changes no token of the text"
             shown = given.vocabulary.text(prompt)

@@ -1,5 +1,5 @@
-"""How a text of a run compares with plain decoding's. A difference is judged as `paceline check` does: the place is
-scored again in a wider type, and only a difference that this explains is a near tie."""
+"""Comparison of a text with plain decoding's. A difference is judged as in `paceline check`: the place is scored again
+in a wider type, and only a difference that this explains is a near tie."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Judge:
         self._rescorer = Rescorer(target)
 
     def find(self, who: TextContestant, written: Written, job: Job, plain: list[int]) -> Judgement:
-        """What a text is; ``plain`` is plain decoding's."""
+        """The judgement of a text; ``plain`` is plain decoding's."""
         if job.script is not None and who.ours:
             place = first_difference(written.tokens, job.script[len(job.prompt) :].tolist())
             return Judgement(TextVerdict.FOLLOWED if place is None else TextVerdict.BUG, place, len(written.flips))

@@ -1,4 +1,4 @@
-"""From what a contestant wrote to the record that is kept of it."""
+"""From the text of a contestant to its record."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from paceline.vocabulary import Detokenizer, Vocabulary
 Spell = Callable[[Sequence[int], Sequence[int]], list[str]]
 """Of a prompt and the tokens after it, the text that each token made certain."""
 DIGITS = 7
-"""Of seconds: a tenth of a microsecond, which is less than a clock resolves."""
+"""Digits of seconds: a tenth of a microsecond, below the resolution of clocks."""
 
 
 def kept(
@@ -73,8 +73,8 @@ def times(work: Work, lap: Lap[list[Written]]) -> list[dict[str, Any]]:
 
 
 def _alone(written: Written, job: Job, lap: Lap[list[Written]]) -> dict[str, Any]:
-    """Decoding is what came after the first delivery, of every contestant alike, since not all know when the prompt was
-    read. Tokens after the end do not count."""
+    """Decoding begins with the first delivery, for every contestant, since not all know when the prompt was read.
+    Tokens after the end do not count."""
     first, when = written.deliveries[0] if written.deliveries else (0, lap.seconds)
     return {
         "seconds": lap.seconds,
@@ -87,10 +87,10 @@ def _alone(written: Written, job: Job, lap: Lap[list[Written]]) -> dict[str, Any
 
 
 def _together(written: Written, job: Job, lap: Lap[list[Written]], share: float) -> dict[str, Any]:
-    """A batch is timed as a whole. Each text has a share of the time by its tokens. Its share of the decoding is by the
-    tokens that came while all texts had their first one, so it has the speed of the batch. The seconds it took run from
-    its arrival. Phases that texts went through together are parts of the share in which the batch was at work; the rest
-    went to seating texts and to waiting for them."""
+    """A batch is timed as a whole. Each text has a share of the time by its tokens. Its share of the decoding time is
+    by the tokens emitted while all texts had their first one, so it has the speed of the batch. Its own seconds run
+    from its arrival. Phases of the batch are parts of the share in which the batch was at work; the rest went to
+    seating texts and to waiting for them."""
     (_, first), (_, last) = written.deliveries[0], written.deliveries[-1]
     taken, joules = share * lap.seconds, lap.gauges.get("joules")
     split = _split(written, last - job.arrives)
@@ -137,7 +137,7 @@ def columns(rounds: Sequence[Round]) -> dict[str, list[float]]:
 
 
 def pieces_of(vocabulary: Vocabulary | None) -> Spell:
-    """What each token made certain of the text; nothing where there is no tokenizer."""
+    """The text that each token made certain; empty without a tokenizer."""
 
     def pieces(prompt: Sequence[int], tokens: Sequence[int]) -> list[str]:
         if vocabulary is None or not len(tokens):

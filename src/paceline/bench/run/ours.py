@@ -1,4 +1,4 @@
-"""Our methods as contestants: the engine's own session, timed around all that it does for a text."""
+"""Our methods as contestants: a session of the engine, timed around all its work for a text."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from paceline.bench.race import Clock
 from paceline.bench.run.contestant import Job, TextContestant, Work, Written
 from paceline.context import Context, Ending
 from paceline.drafters import Drafter, make_drafter
+from paceline.drafters.asking import fit
 from paceline.drafters.assistant import DraftModel
 from paceline.engine.batch import Batch
 from paceline.engine.follow import FollowingDice
@@ -29,7 +30,7 @@ from paceline.vocabulary import Vocabulary
 
 @dataclass(kw_only=True)
 class Drafting:
-    """What our methods of a run have in common."""
+    """The common settings of our methods in a run."""
 
     vocabulary: Vocabulary | None = None
     draft_model: DraftModel | None = None
@@ -65,10 +66,10 @@ class Ours(TextContestant):
             self.forget()
 
     def forget(self) -> None:
-        """Draft with a new drafter. The old one is disposed of later, so that both share what is loaded: another copy
-        of a model would be cold."""
+        """Draft with a new drafter. The old one is disposed of later, so that both share the loaded models: another
+        copy of a model would be cold."""
         old, self._drafter = self._drafter, self._how.make(self.spec, self._how.draft_model)
-        self._drafter.fit(self.target, self._how.vocabulary)
+        fit(self._drafter, self.target, self._how.vocabulary)
         if old is not None:
             old.dispose()
         self._planner = self._how.planned(self.name, make_planner(self._planned, self.drafter, self.target))
@@ -136,10 +137,10 @@ class Guest:
 
 
 class Together:
-    """Texts that are written together: in a batch, or as their prompts arrive.
+    """Texts that are generated together: in a batch, or as their prompts arrive.
 
-    A step is decoding where every text in it has its first token. Other steps read prompts; neither their seconds nor
-    their tokens are decoding, for none of the texts.
+    A step is decoding if every text in it has its first token. Other steps read prompts; neither their seconds nor
+    their tokens count as decoding, for any of the texts.
     """
 
     def __init__(self, who: Ours, jobs: Sequence[Job], clock: Clock) -> None:

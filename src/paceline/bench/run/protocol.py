@@ -1,13 +1,13 @@
-"""The order of things in a run.
+"""The order of a run.
 
-Every prompt is written by every contestant in turns (`bench/race`), or a batch of prompts at a time. Before anything is
-timed each contestant writes a little, greedily, which loads every weight and shows whether it writes plain decoding's
-text at all.
+All contestants generate a text for each prompt, or for each batch of prompts, in turns (`bench/race`). Before anything
+is timed each generates a few tokens greedily. This loads every weight and shows whether its text equals plain
+decoding's.
 
-There are two ways to write. *Free*: each contestant writes on its own, and its text is compared with plain decoding's.
-*Followed*: plain decoding's text is written first, untimed, and our methods then follow it through real forwards and
-real choices, so that all do the same work although the arithmetic of a half-precision type would let their texts part.
-Other libraries cannot follow a text and write freely in both.
+There are two modes. *Free*: each contestant generates on its own, and its text is compared with plain decoding's.
+*Followed*: plain decoding's text is recorded first, untimed, and our methods follow it through real forwards and real
+choices. All then do the same work, although near ties of a half-precision type would make their texts differ. Other
+libraries cannot follow a text and generate freely in both modes.
 
 The next turn of a conversation follows plain decoding's answer, for every contestant.
 """
@@ -43,7 +43,7 @@ Encode = Callable[[Prompt, int, Sequence[str]], Ints]
 
 @dataclass(frozen=True, kw_only=True)
 class Conditions:
-    """How texts are written, the same for all contestants."""
+    """Settings of the generation, the same for all contestants."""
 
     sampling: Sampling
     max_new_tokens: int
@@ -56,7 +56,7 @@ class Conditions:
 
     @property
     def at_once(self) -> int | None:
-        """How many texts are written at once; None where one is written alone."""
+        """The number of texts in progress at once; None for one text alone."""
         return self.batch if self.batch > 1 or self.qps is not None else None
 
     def arrivals(self, count: int, repeat: int) -> list[float]:
@@ -79,7 +79,7 @@ class Parted(NamedTuple):
 
 @dataclass(kw_only=True)
 class Referee:
-    """Has a workload written and keeps the records. The first contestant is plain decoding."""
+    """Runs a workload and keeps the records. The first contestant is plain decoding."""
 
     run: Run
     race: Race[Work, list[Written]]
@@ -197,8 +197,8 @@ class Referee:
     # the warm-up
 
     def _warm_up(self) -> list[Parted]:
-        """Each contestant writes a little of the first prompt, greedily, which shows whether it is plain decoding's
-        text; and then as it will be written. Gives back the texts that are not plain decoding's."""
+        """Each contestant generates a few greedy tokens of the first prompt, which are compared with plain decoding's,
+        and then texts with the settings of the run. Returns the texts that differ from plain decoding's."""
         jobs = self._rehearsed()
         greedy = replace(jobs[0], sampling=Sampling(), max_new_tokens=min(WARM_UP, jobs[0].max_new_tokens))
         plain: list[int] | None = None
@@ -220,8 +220,8 @@ class Referee:
         return partings
 
     def _rehearsed(self) -> list[Job]:
-        """What is written before anything is timed: a little on the CPU; elsewhere a whole text of every length, so
-        that no forward is of a shape that was never seen."""
+        """The untimed texts before a run: a few tokens on the CPU; elsewhere a whole text of every length, so that no
+        shape of forward is new."""
         if self._on_cpu:
             return [self._short(self.job(self.workload.prompts[0], 0, ()))]
         jobs: dict[tuple[int, int], Job] = {}
@@ -238,7 +238,7 @@ class Referee:
         return self.plain.target.device.type == "cpu"
 
     def _explain(self, partings: Sequence[Parted]) -> None:
-        """Say of the texts of the warm-up why they are others. It may load a wider model, so it waits for the end."""
+        """Record why texts of the warm-up differ. This may load a wider model, so it comes at the end."""
         for who, written, job, plain in partings:
             judgement = self.judge.find(who, written, job, plain)
             self.run.about.warm_up[who.name] |= {"verdict": str(judgement.verdict), "parts_at": judgement.parts_at}

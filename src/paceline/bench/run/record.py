@@ -21,11 +21,11 @@ class TextVerdict(StrEnum):
     BUG = "bug"
     NOT_RESCORED = "not re-scored"
     DIFFERENT = "different"
-    """It parts from plain decoding's; it is another library's, which nobody can re-score."""
+    """It is another library's and differs, and rounding does not explain it."""
     FOLLOWED = "followed"
-    """It walked plain decoding's text; `flips` counts where it would have gone another way."""
+    """It followed plain decoding's text; `flips` counts tokens that it would have chosen otherwise."""
     OWN = "own"
-    """It is not meant to be equal: sampled with other coins."""
+    """It need not be equal: sampled with other random numbers."""
 
 
 ROUND_COLUMNS = (
@@ -60,7 +60,7 @@ class Record:
     """Which turn of a conversation, from 0."""
     repeat: Count = 0
     place: Count = 0
-    """When its turn came among the entries: 0 went first."""
+    """Its place in the order of entries: 0 went first."""
     prompt_tokens: Count
     text: str
     tokens: list[Count]
@@ -72,17 +72,17 @@ class Record:
     seconds_waited: Amount = 0.0
     """Of these, in a queue."""
     decoded: Count
-    """How many tokens `seconds_decode` brought: the speed of a text is one over the other."""
+    """Tokens of `seconds_decode`: the speed of a text is their ratio."""
     seconds_decode: Amount
     """Decoding: from the first token on. Of a text in a batch, its share of the time in which all texts of the batch
     had their first token, by its tokens of that time. Batches of formats 1 and 2 have all their time here."""
     split: dict[str, Amount] | None = None
-    """Seconds by what they went to (`SPLIT`); None of a peer."""
+    """Seconds by phase (`SPLIT`); None of a peer."""
     rounds: dict[str, list[InRound]] | None = None
-    """Column -> one value per round (`ROUND_COLUMNS`, and those of `LATER_COLUMNS` that are told); None of a peer."""
+    """Column -> one value per round (`ROUND_COLUMNS`, and `LATER_COLUMNS` if known); None of a peer."""
     forwards: Count | None = None
     sources: list[str] = field(default_factory=list)
-    """Per token, who proposed it; empty of a peer, "" where it is the model's own."""
+    """Per token, its source; empty of a peer, "" for the model's own tokens."""
     scores: list[LogProbability] = field(default_factory=list)
     pieces: list[str] = field(default_factory=list)
     """Per token, the text that became certain with it."""
@@ -101,7 +101,7 @@ class Record:
 
     @property
     def pair(self) -> tuple[int, int, int]:
-        """What texts of several entries have in common that are compared."""
+        """Equal for the texts of several entries that are compared."""
         return self.unit, self.turn, self.repeat
 
     @classmethod
@@ -232,7 +232,7 @@ class About:
     energy: Annotated[dict[str, Any], EnergyFacts] = field(default_factory=dict)
     """``source`` (nvml, rapl, powermetrics, stated, none), ``measured``, ``watts``."""
     sittings: list[Annotated[dict[str, Any], Sitting]] = field(default_factory=list)
-    """Each time that it was begun or went on: when, versions, machine, threads, load, git state."""
+    """Each beginning or continuation: when, versions, machine, threads, load, git state."""
     finished: bool = False
     format: int = FORMAT
 

@@ -1,4 +1,4 @@
-"""Suites: what is written when speed is measured."""
+"""Suites: sets of prompts for benchmarks."""
 
 from paceline.bench.suites.prompts import Prompt, Workload, encode
 from paceline.bench.suites.suites import SUITES, as_lines, is_here, open_suite

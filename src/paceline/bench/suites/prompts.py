@@ -1,4 +1,4 @@
-"""Prompts, in the cells of a table of tasks and languages; which of them are taken, and how a model reads them."""
+"""Prompts by task and language: their selection and their encoding."""
 
 from __future__ import annotations
 

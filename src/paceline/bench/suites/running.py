@@ -16,7 +16,7 @@ FOLDER = "text"
 UNSPACED = frozenset({"ja", "km", "lo", "my", "th", "zh"})
 """Languages that put no spaces between words; their text is measured in characters."""
 BEGINNING = 40, 80
-"""How much of a paragraph a prompt is, in words or characters."""
+"""The length of a prompt, in words or characters."""
 REST = 1.2
 """A paragraph must be this much longer than its beginning."""
 PASSAGE = 150, 400

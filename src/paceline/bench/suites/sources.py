@@ -1,7 +1,7 @@
-"""The files of suites: in a folder that was named, in the usual places, or on the hub.
+"""The data files of suites: in a named folder, in the usual places, or on the hub.
 
-None of them is part of this package. Every file that is read is noted with its checksum, so that a run can say what its
-prompts were made of.
+The package contains none of them. Every file that is read is noted with its checksum, so that a run can name the source
+of its prompts.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from paceline.targets import hub
 DATA = "PACELINE_DATA"
 """The environment variable that names the data folder."""
 USUAL = Path("..") / "shared" / "data"
-"""Where data lies beside the working folder, or beside the checkout that this file is part of."""
+"""The data folder beside the working folder, or beside the checkout of this file."""
 TOKENIZERS = "tokenizers"
 """The folder of the data folder that holds tokenizers."""
 BELOW = ("", "bench")

@@ -122,6 +122,7 @@ def _makers(made: MadeUpModel, tokenizer: str = "") -> Iterator[dict[str, Callab
 def _rounds(options: argparse.Namespace) -> dict[str, Any]:
     """The shares of every method in the rounds of a model."""
     from paceline.bench import draft_cost
+    from paceline.drafters.asking import fit
 
     lm = load_model(options)
     rounds, methods, plain = min(options.rounds, FORWARDS), list[dict[str, Any]](), dict[str, float]()
@@ -131,7 +132,7 @@ def _rounds(options: argparse.Namespace) -> dict[str, Any]:
         with _makers(made, "" if lm.vocabulary is None else lm.vocabulary.fingerprint) as makers:
             for name, make in makers.items():
                 drafter = make()
-                drafter.fit(lm.target, lm.vocabulary)
+                fit(drafter, lm.target, lm.vocabulary)
                 drafters[name] = drafter, _best_size(lm.target, name) or drafter.nodes
         found = draft_cost.shares(lm.target, drafters, temperature=temperature, rounds=rounds, made=made)
         plain[f"{temperature:g}"] = round(1e3 * found.pop(draft_cost.PLAIN).forward, 3)

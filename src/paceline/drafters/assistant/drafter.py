@@ -25,6 +25,7 @@ from paceline.tree import DraftTree
 from paceline.vocabulary import Vocabulary
 
 if TYPE_CHECKING:
+    import torch
     from transformers import PreTrainedModel
 
 Model: TypeAlias = "str | Path | PreTrainedModel | DraftModel | Loaded | Target"
@@ -54,7 +55,7 @@ class Assistant(Drafter):
         length: int | None = None,
         noise: str = "shared",
         confidence: float = 0.0,
-        dtype: str | None = None,
+        dtype: str | torch.dtype | None = None,
     ) -> None:
         for name, value in (("beams", beams), ("top", top), ("length", 1 if length is None else length)):
             if value < 1:

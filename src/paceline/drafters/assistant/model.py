@@ -12,6 +12,7 @@ from paceline.targets.base import Target
 from paceline.vocabulary import Vocabulary
 
 if TYPE_CHECKING:
+    import torch
     from transformers import PreTrainedModel
 
 
@@ -38,7 +39,9 @@ class DraftModel:
         return cls(model) if isinstance(model, Target) else cls(model.target, model.vocabulary)
 
     @classmethod
-    def load(cls, model: str | Path | PreTrainedModel, beside: Target, dtype: str | None = None) -> DraftModel:
+    def load(
+        cls, model: str | Path | PreTrainedModel, beside: Target, dtype: str | torch.dtype | None = None
+    ) -> DraftModel:
         """A model by name or path, on the device and in the type of the one it drafts for; loaded once in a process. Or
         a transformers model, which stays as it is."""
         from paceline.targets.load import open_model

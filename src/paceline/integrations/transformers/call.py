@@ -43,13 +43,15 @@ def custom_generate(
     planner: str | Planner | None = None,
     rule: str = Rule.COUPLED,
     tokenizer: PreTrainedTokenizerBase | None = None,
+    strict: bool = False,
     **misplaced: Any,
 ) -> CustomGenerate:
     """For ``model.generate(..., custom_generate=...)`` of transformers: drafts by ``method``, the same text.
 
     Everything that is prepared for `generate` is honoured or refused with a sentence. The default method is `auto`,
     which uses a draft model if there is one. The tokenizer is the model's own; it is only needed to hold the
-    tokenizer of a draft model against it.
+    tokenizer of a draft model against it. With ``strict`` a drafter that fails ends the call with a `DrafterError`; by
+    default the texts go on without drafts.
     """
     if "generation_config" in misplaced:
         raise InputError(
@@ -57,10 +59,10 @@ def custom_generate(
             "write generate(..., custom_generate=paceline.custom_generate())"
         )
     if misplaced:
-        known = "method, draft_model, planner, rule and tokenizer"
+        known = "method, draft_model, planner, rule, tokenizer and strict"
         raise InputError(f"unknown setting {next(iter(misplaced))!r} of custom_generate; known are {known}")
     return CustomGenerate(
-        Settings(method=method, draft_model=draft_model, planner=planner, rule=rule),
+        Settings(method=method, draft_model=draft_model, planner=planner, rule=rule, strict=strict),
         None if tokenizer is None else Vocabulary(tokenizer),
     )
 
@@ -119,7 +121,8 @@ class CustomGenerate:
             lease = drafters.lease(self._settings, target, self._vocabulary)
             planner = drafters.planner(self._settings, lease.drafter, target)
             sampling = Sampling(seed=seed, **split.fields)
-            decoding = Decoding(target, lease.drafter, planner, Rule(self._settings.rule), sampling)
+            rule, strict = Rule(self._settings.rule), self._settings.strict
+            decoding = Decoding(target, lease.drafter, planner, rule, sampling, strict)
             totals = write(rows, decoding, columns.show, padded=pads)
         columns.end()
         self.last = totals

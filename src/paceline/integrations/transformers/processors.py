@@ -27,7 +27,7 @@ from transformers.generation.logits_process import (
 )
 from transformers.generation.stopping_criteria import MaxTimeCriteria, StopStringCriteria
 
-from paceline.errors import InputError
+from paceline.errors import InputError, called
 
 ORDER: tuple[type[LogitsProcessor], ...] = (
     TemperatureLogitsWarper,
@@ -95,7 +95,7 @@ class RowProcessor:
     def __init__(
         self, processors: Sequence[Any], padding: torch.Tensor, *, warpers: Sequence[Any], scores: bool, logits: bool
     ) -> None:
-        self._processors = LogitsProcessorList(processors)
+        self._processors = list(processors)
         self._warpers = LogitsProcessorList(warpers)
         self._padding = padding
         self.logits: list[torch.Tensor] | None = [] if logits else None
@@ -111,7 +111,9 @@ class RowProcessor:
     def __call__(self, ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
         shown: Any = torch.cat([self._padding, ids.to(self._padding.device)], dim=1)
         scores = scores.to(self._padding.device, torch.float32)
-        processed: torch.Tensor = self._processors(shown, scores)
+        processed = scores
+        for processor in self._processors:
+            processed = called("logits processor", processor, shown, processed)
         if self.logits is not None:
             self.logits.append(scores)
         if self.scores is not None:

@@ -9,13 +9,14 @@ from typing import Any
 
 import torch
 from transformers import GenerationConfig, PreTrainedModel
-from transformers.generation.stopping_criteria import EosTokenCriteria, MaxLengthCriteria, StoppingCriteriaList
+from transformers.generation.stopping_criteria import EosTokenCriteria, MaxLengthCriteria
 
 from paceline.context import Context, Ending, Ints
 from paceline.drafters import Drafter
 from paceline.engine.account import Totals
 from paceline.engine.batch import Batch
 from paceline.engine.loop import Session
+from paceline.errors import called
 from paceline.integrations.transformers.processors import BatchRow, RowProcessor, SplitProcessors, own_copies
 from paceline.law import Sampling
 from paceline.planning.base import Planner
@@ -54,6 +55,7 @@ class Decoding:
     planner: Planner
     rule: Rule
     sampling: Sampling
+    strict: bool
 
 
 @dataclass(eq=False)
@@ -85,7 +87,13 @@ class GenerateRow:
         )
         context = Context(text, replace(decoding.sampling, processors=processors), ending, sample=self.number)
         return Session.on_new_rows(
-            context, decoding.target, decoding.drafter, decoding.planner, ahead=AHEAD, rule=decoding.rule
+            context,
+            decoding.target,
+            decoding.drafter,
+            decoding.planner,
+            ahead=AHEAD,
+            rule=decoding.rule,
+            strict=decoding.strict,
         )
 
     def _asked(self, tokens: Ints) -> bool:
@@ -93,7 +101,8 @@ class GenerateRow:
         padding = self.padded[:, : self.padding]
         ids = torch.cat([padding, torch.tensor(tokens, device=padding.device)[None]], dim=1)
         scores = None if self.processor.scores is None else tuple(self.processor.scores)
-        return bool(StoppingCriteriaList(self.ends.asked)(ids, scores).all())
+        ends = [called("stopping criterion", criterion, ids, scores) for criterion in self.ends.asked]
+        return any(bool(torch.as_tensor(end).all()) for end in ends)
 
     def _ignored(self, tokens: Ints) -> bool:
         self._asked(tokens)

@@ -28,8 +28,8 @@ from paceline.targets.place import named_device, named_dtype
 def load_target(
     model: str | Path | PreTrainedModel,
     *,
-    dtype: str | None = None,
-    device: str | None = None,
+    dtype: str | torch.dtype | None = None,
+    device: str | int | torch.device | None = None,
     device_map: str | dict[str, Any] | None = None,
     fixed_shapes: bool | None = None,
     trust_remote_code: bool = False,
@@ -39,7 +39,7 @@ def load_target(
     ``dtype`` is the checkpoint's own unless named. A loaded object keeps its own type and place. ``fixed_shapes`` is as
     in `HFTarget`, ``trust_remote_code`` as in `paceline.load`.
     """
-    kind = named_dtype(dtype) if dtype is not None else None
+    kind = named_dtype(dtype)
     if isinstance(model, PreTrainedModel):
         if kind is not None and kind != model.dtype:
             raise InputError(
@@ -50,7 +50,7 @@ def load_target(
         return prepare(HFTarget(model, fixed_shapes=fixed_shapes))
     if device is not None and device_map is not None:
         raise InputError(f"device={device} and device_map={device_map} both place the model; give one of them")
-    place = torch.device("cpu") if device is None else named_device(device)
+    place = named_device(device)
     name = _name(model)
     trusted = trust_remote_code or trust.trusts_all()
     options = _hub_options(name)
@@ -68,6 +68,8 @@ def load_target(
 
 def _name(model: str | Path) -> str:
     """What transformers should look up. A path that does not exist is refused before a hub is asked for it."""
+    if not isinstance(model, (str, Path)):
+        raise InputError(f"a model is a name, a folder or a loaded transformers model, not {model!r}")
     try:
         path = Path(model).expanduser()
     except RuntimeError:

@@ -1,0 +1,31 @@
+"""The picture of a text as a part of a notebook's page: the page's own style is left alone, and so is ours."""
+
+from __future__ import annotations
+
+from functools import cache
+
+from paceline.api.pictures.page import STYLE, token_section
+from paceline.api.pictures.tokens import TokenPicture
+
+ROOT = "paceline-picture"
+THEMES = {
+    "dark": ('[data-jp-theme-light="false"]', ".vscode-dark", ".vscode-high-contrast", "html[theme=dark]"),
+    "light": ('[data-jp-theme-light="true"]', ".vscode-light", "html[theme=light]"),
+}
+"""How JupyterLab, VS Code and Colab mark a page's theme; elsewhere the picture follows the system's."""
+
+
+def fragment(picture: TokenPicture) -> str:
+    """A picture that may stand on any page."""
+    return f'<div class="{ROOT}">\n<style>\n{style()}</style>\n{token_section(picture)}</div>\n'
+
+
+@cache
+def style() -> str:
+    """The rules of our pages, all of them within our own element."""
+    pages = STYLE.read_text(encoding="utf8").replace(":root {", "& {").replace("body {", "& {")
+    themes = (
+        f"{', '.join(f'{mark} .{ROOT}' for mark in marks)} {{ color-scheme: {theme} }}\n"
+        for theme, marks in THEMES.items()
+    )
+    return f".{ROOT} {{\npadding: .5rem 1rem; border-radius: .5rem;\n{pages}}}\n{''.join(themes)}"

@@ -1,0 +1,85 @@
+"""Calls of a drafter's methods: what fails is named."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from paceline.errors import DrafterError, InputError, PacelineError, is_own, told
+from paceline.tree import DraftTree
+
+if TYPE_CHECKING:
+    from paceline.drafters.base import Drafter
+    from paceline.targets.base import Target
+    from paceline.vocabulary import Vocabulary
+
+T = TypeVar("T")
+
+FAR_BEYOND = 4096
+"""A draft of more nodes than this, and than 16 times its budget, is a mistake, and checking it would take time."""
+
+
+def asked(part: Any, verb: str, *given: Any) -> Any:
+    """What a method returns. Its exception becomes a `DrafterError` that names the drafter, or the planner."""
+    try:
+        return getattr(part, verb)(*given)
+    except Exception as error:
+        if isinstance(error, DrafterError) and error.part:
+            raise  # of a part of this one, which is named already
+        raise failure(part, f"failed in {verb}: {told(error)}") from error
+
+
+def fit(drafter: Drafter, target: Target, vocabulary: Vocabulary | None) -> None:
+    """Prepare a drafter for a model. Its ValueError is a refusal; another exception of it is a `DrafterError`."""
+    try:
+        drafter.fit(target, vocabulary)
+    except PacelineError:
+        raise
+    except ValueError as error:
+        raise InputError(f"{_called(drafter)} cannot draft for {target.name}: {error}") from error
+    except Exception as error:
+        raise failure(drafter, f"failed in fit: {told(error)}") from error
+
+
+def answered(part: Any, verb: str, payloads: Sequence[Any], kind: type[T]) -> list[T]:
+    """What a method of many answers, one object of this type for each payload; else a `DrafterError`."""
+    found = asked(part, verb, payloads)
+    if not isinstance(found, (list, tuple)):
+        raise failure(part, f"returned {_a(found)} in {verb}, not a list with {_a(kind)} for each text")
+    if len(found) != len(payloads):
+        raise failure(part, f"was asked to {verb} for {len(payloads)} texts and answered for {len(found)}")
+    for one in found:
+        if not isinstance(one, kind):
+            raise failure(part, f"returned {_a(one)} in {verb}, where {_a(kind)} belongs")
+    return list(found)
+
+
+def failure(part: Any, what: str) -> DrafterError:
+    """The error that says what a drafter, or a planner, did wrong."""
+    error = DrafterError(f"{_called(part)} {what}")
+    error.part, error.own = _called(part), is_own(part)
+    return error
+
+
+def _called(part: Any) -> str:
+    kind = "planner" if hasattr(type(part), "plan") else "drafter"
+    return f"{kind} {getattr(part, 'spec', '') or getattr(part, 'name', '') or type(part).__name__!r}"
+
+
+def _a(thing: object) -> str:
+    """An object or a type by its type's name."""
+    name = "None" if thing is None else (thing if isinstance(thing, type) else type(thing)).__name__
+    return name if name == "None" else f"an {name}" if name[0].lower() in "aeiou" else f"a {name}"
+
+
+def admitted(part: Any, tree: DraftTree, nodes: int, vocab_size: int | None = None) -> DraftTree:
+    """The first nodes of a draft, as many as its budget has, which are checked. The others are dropped unseen."""
+    try:
+        if (count := len(tree)) > FAR_BEYOND and count > 16 * nodes:
+            raise DrafterError(f"a draft of {count} nodes was made for a budget of {nodes}")
+        tree = tree.head(nodes)
+        tree.check(vocab_size)
+    except Exception as error:
+        what = str(error) if isinstance(error, DrafterError) else told(error)  # of the draft's own check
+        raise failure(part, f"gave no valid draft: {what}") from error
+    return tree

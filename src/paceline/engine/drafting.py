@@ -1,0 +1,90 @@
+"""A drafter at work on one text: its state from `open` to `close`, and what becomes of the text when it fails."""
+
+from __future__ import annotations
+
+import warnings
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from paceline.context import Context
+from paceline.drafters.asking import asked, failure
+from paceline.drafters.base import Drafter
+from paceline.errors import DrafterError, DrafterWarning
+from paceline.targets.base import NOTHING, OnEarly, Want
+
+if TYPE_CHECKING:
+    import torch
+
+
+@dataclass(eq=False)
+class Drafting:
+    """One text's use of a drafter. After a failure of the drafter or of its planner there are no more drafts."""
+
+    drafter: Drafter
+    strict: bool
+    """Whether a failure ends the text. Else the text goes on, after a `DrafterWarning`."""
+    state: Any = None
+    on: bool = False
+    """Whether the drafter's state is open."""
+    fault: DrafterError | None = None
+    _early: DrafterError | None = field(default=None, repr=False)
+
+    def open(self, context: Context) -> None:
+        try:
+            self.state, self.on = asked(self.drafter, "open", context), True
+            for need in (self.drafter.needs, self.drafter.prompt_needs):
+                if not isinstance(need, Want):
+                    raise failure(self.drafter, f"needs {need!r}, which is no Want")
+        except DrafterError as error:
+            self.stop(error)
+
+    def close(self) -> None:
+        on, self.on = self.on, False
+        if on:
+            try:
+                asked(self.drafter, "close", self.state)
+            except DrafterError as error:
+                self.stop(error)
+
+    def stop(self, error: DrafterError) -> None:
+        """Go on without drafts. All texts that a failed call was made for have the same error, and one warning."""
+        self.fault = error
+        on, self.on = self.on, False
+        if on:
+            try:
+                self.drafter.close(self.state)
+            except Exception as another:
+                error.add_note(f"and then, closing the drafter's state: {another}")
+        if self.strict:
+            raise error
+        if not error.reported:
+            error.reported = True
+            slower = "the text goes on without drafts: it becomes slower, not different"
+            warnings.warn(f"{error}; {slower}", DrafterWarning, stacklevel=2)
+
+    @property
+    def needs(self) -> Want:
+        """The drafter's needs of the rows of a draft."""
+        return self.drafter.needs if self.on else NOTHING
+
+    @property
+    def prompt_needs(self) -> Want:
+        """Its needs of the rows of a prompt, hidden states of a draft's rows among them."""
+        return self.drafter.prompt_needs | Want(hidden=self.drafter.needs.hidden) if self.on else NOTHING
+
+    @property
+    def on_early(self) -> OnEarly | None:
+        """What the target calls with early-exit logits, if anything."""
+        return self._hear_early if self.on and self.drafter.hears_early else None
+
+    def _hear_early(self, logits: torch.Tensor) -> None:
+        """The drafter's failure waits for `after_forward`, so that the forward ends for all of its texts."""
+        try:
+            asked(self.drafter, "on_early", self.state, logits)
+        except DrafterError as error:
+            self._early = error
+
+    def after_forward(self) -> None:
+        """Stop where the drafter failed during the forward."""
+        if self._early is not None and self.on:
+            self.stop(self._early)
