@@ -297,11 +297,35 @@ def test_json_says_what_wrote_it(model: str, capsys: pytest.CaptureFixture[str])
     assert first == found["tokens"] != second
 
 
-def test_methods_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
+def test_methods_are_listed_by_what_they_need(capsys: pytest.CaptureFixture[str]) -> None:
     rows = json.loads(say(["methods", "--json"], capsys)[1].splitlines()[-1])["methods"]
-    assert {"plain", "lookup"} <= {row["name"] for row in rows}
-    text = say(["methods"], capsys)[1]
-    assert all(row["name"] in text and row["summary"] in text for row in rows)
+    groups = {row["name"]: row["group"] for row in rows}
+    assert groups["auto"] == "default"
+    assert groups["plain"] == groups["lookup"] == "text"
+    assert groups["unispec"] == "rows"
+    assert groups["dictionary"] == groups["rest"] == "file"
+    assert groups["assistant"] == "draft model"
+    text = " ".join(say(["methods"], capsys)[1].split())
+    assert all(f" {row['name']} {row['summary']}" in text for row in rows)
+
+
+def test_a_method_is_told_in_full_and_fits_the_terminal(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    monkeypatch.setenv("COLUMNS", "80")
+    rows = {row["name"]: row for row in json.loads(say(["methods", "--json"], capsys)[1].splitlines()[-1])["methods"]}
+    assert max(map(len, say(["methods"], capsys)[1].splitlines())) <= 80
+    for name, row in rows.items():
+        code, text, _ = say(["methods", name], capsys)
+        assert code == 0
+        assert max(map(len, text.splitlines())) <= 80
+        whole = " ".join(text.split())
+        assert all(" ".join(str(row[what]).split()) in whole for what in ("summary", "needs", "source", "unfit"))
+        assert all(f"{option}=" in whole for option in row["options"])
+    assert rows["lookup"]["presets"]["paper"] == {"room": 10}
+    assert ":paper room=10" in " ".join(say(["methods", "lookup"], capsys)[1].split())
+    assert "did you mean lookup?" in say(["methods", "lokup"], capsys)[2]
 
 
 @pytest.mark.skipif(sys.version_info >= (3, 13), reason="argparse lays help out differently from Python 3.13 on")
