@@ -72,7 +72,7 @@ def refusal(said: tuple[int, str, str]) -> str:
     """The one sentence of a refusal."""
     code, out, err = said
     assert (code, out, err.count("\n")) == (2, "", 1), said
-    assert err.startswith("paceline: error: ")
+    assert err.startswith("paceline dict ")
     return err
 
 
