@@ -405,7 +405,8 @@ def test_ctrl_c_leaves_nothing_behind(
 
 
 SERVANT = """
-import json, os, signal, sys
+import json, os, signal, sys, warnings
+warnings.filterwarnings("ignore", message=".*multi-threaded, use of fork", category=DeprecationWarning)
 import duckdb, marisa_trie, pyarrow.compute, pyarrow.dataset, pyarrow.parquet
 from paceline.cli import main
 from paceline.dictionary import build, corpus, counting, database, words

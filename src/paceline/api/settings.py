@@ -180,6 +180,7 @@ class Options(TypedDict, total=False):
     ignore_eos: bool
     criteria: Sequence[Criterion]
     logprobs: int | None
+    strict: bool
     temperature: float
     top_k: int
     top_p: float

@@ -92,10 +92,9 @@ def replayed(given: Replay, method: str, budget: int) -> Iterator[Passage]:
             drafter.reset()
             lm = LanguageModel(given.target, given.vocabulary)  # with no rows of the text before
             prompt = text[: given.starts[key]]
-            how = Options(
-                planner=f"fixed:{budget}", max_new_tokens=len(text) - len(prompt), ignore_eos=True, strict=True
-            )
-            found = lm.generate(prompt, method=drafter, **how)
+            size = len(text) - len(prompt)
+            how = Options(planner=f"fixed:{budget}", max_new_tokens=size, ignore_eos=True, strict=True, method=drafter)
+            found = lm.generate(prompt, **how)
             assert found.tokens == text[len(prompt) :].tolist(), "a draft changes no token of the text"
             shown = given.vocabulary.text(prompt)
             picture = TokenPicture(shown, tuple(found.pieces), found.totals, title=key)
