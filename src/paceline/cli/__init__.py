@@ -7,7 +7,20 @@ import warnings
 from collections.abc import Sequence
 
 from paceline import __version__
-from paceline.cli import bench, calibrate, chat, check, datastore, demo, dictionary, export, generate, methods, streams
+from paceline.cli import (
+    bench,
+    calibrate,
+    chat,
+    check,
+    completion,
+    datastore,
+    demo,
+    dictionary,
+    export,
+    generate,
+    methods,
+    streams,
+)
 from paceline.cli.arguments import Parser
 from paceline.cli.failures import OURS, sentence
 from paceline.cli.options import check_most
@@ -17,7 +30,7 @@ from paceline.files import Terminated, terminable
 from paceline.files.visible import one_line
 from paceline.targets.trust import trusting
 
-COMMANDS = (demo, generate, chat, calibrate, check, bench, datastore, dictionary, export, methods)
+COMMANDS = (demo, generate, chat, calibrate, check, bench, datastore, dictionary, export, methods, completion)
 
 
 def parser() -> Parser:
@@ -36,7 +49,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     called = "paceline"
     try:
         streams.prepare()
-        options = parser().parse_args(arguments)
+        commands = parser()
+        completion.complete(commands)
+        options = commands.parse_args(arguments)
         called = options.called
         check_most(options)
         if models := getattr(options, "models", None) or getattr(options, "model", None):
