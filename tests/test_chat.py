@@ -298,12 +298,12 @@ def pressing(presses: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Ctrl-C, so many times, in the fifth round; the first one is the end of the prompt."""
     rounds, proper = [0], Session._round
 
-    def interrupted(session: Session, state: Any) -> Any:
+    def interrupted(session: Session) -> Any:
         rounds[0] += 1
         if rounds[0] == 4:
             for _ in range(presses):
                 signal.raise_signal(signal.SIGINT)
-        return (yield from proper(session, state))
+        return (yield from proper(session))
 
     monkeypatch.setattr(Session, "_round", interrupted)
 

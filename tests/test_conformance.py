@@ -552,6 +552,6 @@ def test_a_drafter_that_answers_for_too_few_of_a_batch_is_named(monkeypatch: pyt
     monkeypatch.setattr(Lookup, "propose", lambda self, asks: propose(self, asks)[: max(1, len(asks) - 1)])
     report = Checker(target(), None, ("lookup",), ("fixed:4",), (Rule.COUPLED,), LATE + 2, batches=(8,)).run()
     assert any(
-        re.search("drafter .lookup. was asked to propose for . sequences and answered for .", one)
+        re.search("drafter .lookup. was asked to propose for . texts and answered for .", one)
         for one in report.sentences()
     ), report.sentences()[:3]

@@ -25,7 +25,7 @@ SRC = ROOT / "src" / "paceline"
 # Top to bottom: a room imports only itself and rooms before it.
 ROOMS = (
     *("errors", "files", "vocabulary", "translate", "law", "context", "tree", "verify", "dictionary", "targets"),
-    *("drafters", "planning", "engine", "api", "integrations", "check", "bench", "train", "cli"),
+    *("drafters", "planning", "engine", "api", "integrations", "check", "testing", "bench", "train", "cli"),
 )
 DOOR = "__init__"
 OUTSIDE_THE_ORDER = frozenset({DOOR, "__main__"})

@@ -20,6 +20,7 @@ from paceline.check.report import CaseResult, Report
 from paceline.check.rescore import Rescorer
 from paceline.check.statistics import ALARM, Evidence, gather, p_value
 from paceline.check.walk import ROOM, FollowedCase, exact_at_borders, fault, together
+from paceline.context import Context
 from paceline.dictionary.shipped import shipped
 from paceline.drafters import Drafter, Plain, make_drafter
 from paceline.drafters.asking import fit
@@ -200,15 +201,8 @@ class Checker:
         return CaseResult(case, len(evidence), faults=tuple(faults))
 
     def _evidence(self, case: Case, drafter: Drafter, sample: int) -> Iterator[Evidence]:
-        planner: Any = _Noting(planner_of(case.planner, drafter, self.target))
-        context = case.setting.context(sample)
-        session = Session(context, self.target, self._rows, drafter, planner, case.rule, checked=True)
-        list(run(session))
-        tokens, first = context.tokens, context.prompt_length
-        law = Law(context.sampling, first)
-        rows = teacher_forced(self.target, tokens, first)
-        laws = (law.distribution(row, tokens[:index]) for index, row in enumerate(rows, start=first))
-        return gather(tokens[first:], first, laws, planner.sent, seed=(context.sampling.seed, sample))
+        planner = planner_of(case.planner, drafter, self.target)
+        return law_evidence(case.setting.context(sample), self.target, drafter, planner, self._rows)
 
     def _judge_pooled(self) -> None:
         """Evidence of all settings together shows a small bias that no single text betrays."""
@@ -216,6 +210,20 @@ class Checker:
             if (p := p_value(evidence)) < ALARM:
                 n = len(evidence)
                 self.report.faults.append(f"{method} / rejection / {planner}: {n} tokens off the law (p = {p:.1e})")
+
+
+def law_evidence(
+    context: Context, target: Target, drafter: Drafter, planner: Planner, rows: Rows
+) -> Iterator[Evidence]:
+    """A text under the rejection rule, and the evidence of each of its tokens about the law."""
+    noting: Any = _Noting(planner)
+    list(run(Session(context, target, rows, drafter, noting, Rule.REJECTION, checked=True)))
+    tokens, first = context.tokens, context.prompt_length
+    law = Law(context.sampling, first)
+    scored = teacher_forced(target, tokens, first)
+    laws = (law.distribution(row, tokens[:index]) for index, row in enumerate(scored, start=first))
+    seed = context.sampling.seed, context.noise.sample
+    return gather(tokens[first:], first, laws, noting.sent, seed=seed)
 
 
 class _Noting:

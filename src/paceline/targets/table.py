@@ -59,7 +59,11 @@ class TableRows(Rows):
 
 
 class TableTarget(Target):
-    """``table(history)`` gives the log2 weights of the next token; logits are those times ln 2, in float64."""
+    """``table(history)`` gives the log2 weights of the next token; logits are those times ln 2, in float64.
+
+    The hidden state of a row says the same in every layer: the last token, and by half the one before it. An early exit
+    has the logits themselves.
+    """
 
     def __init__(
         self,
@@ -98,9 +102,26 @@ class TableTarget(Target):
         rows.write(request.tokens, request.held)
         prefix = rows.cells[: rows.committed]
         tentative = rows.cells[rows.committed : request.end]
-        histories = [(*prefix.tolist(), *tentative[seen].tolist()) for seen in request.visible[request.scored]]
+        seen = [(*prefix.tolist(), *tentative[ids].tolist()) for ids in request.visible]
+        scored, early = seen[request.scored], None
+        if request.want.early_exit is not None:
+            early = self._logits(seen)
+            if request.on_early is not None:
+                request.on_early(early)
+        states = self._states(seen) if request.want.hidden else None
+        hidden = {} if states is None else dict.fromkeys(request.want.hidden, states)
+        return Scores.of(request, self._logits(scored) if scored else None, hidden, early)
+
+    def _logits(self, histories: Sequence[tuple[int, ...]]) -> torch.Tensor:
         weights = torch.tensor([list(self.table(history)) for history in histories], dtype=torch.float64)
-        return Scores.of(request, (weights * math.log(2)).to(self._dtype) if histories else None)
+        return (weights * math.log(2)).to(self._dtype)
+
+    def _states(self, histories: Sequence[tuple[int, ...]]) -> torch.Tensor:
+        states = torch.zeros(len(histories), self.vocab_size, dtype=self._dtype)
+        for state, history in zip(states, histories, strict=True):
+            for token, weight in zip(history[::-1], (1.0, 0.5), strict=False):
+                state[token] += weight
+        return states
 
     def fingerprint(self) -> str:
         probe = [list(self.table((token,))) for token in range(self.vocab_size)]

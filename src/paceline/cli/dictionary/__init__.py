@@ -14,6 +14,6 @@ def add(commands: Subparsers) -> None:
         help="build and study dictionaries that complete the words of a language",
         description="What concerns dictionaries: files that complete the words of one language for one tokenizer.",
     )
-    actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True, help="what to do")
+    actions = parser.add_subparsers(dest="action", metavar="ACTION", help="what to do")
     for action in ACTIONS:
         action.add(actions)
