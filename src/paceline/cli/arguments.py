@@ -162,7 +162,7 @@ class Parser(argparse.ArgumentParser):
 
     def add_pictures(self) -> None:
         """Whether to show where tokens came from."""
-        self.add_argument("--show", choices=("tokens",), help="tokens: mark each token by who proposed it")
+        self.add_argument("--show", choices=("tokens",), help="tokens: mark each token by its source")
         self.add_color()
 
     def add_color(self) -> None:

@@ -43,8 +43,8 @@ class Auto(Union):
     summary = "suffix, foresight and dictionaries in one tree, with a draft model if one is given; drafts what pays"
     source = "suffix, foresight and dictionary joined under the adaptive planner"
     requires = (
-        "nothing; uses dictionaries that come with paceline for the tokenizer or that dictionary=FILE names, and a draft "
-        "model (model=NAME or --draft-model NAME)"
+        "nothing; uses dictionaries that come with paceline for the tokenizer or that dictionary=FILE names, and a "
+        "draft model (model=NAME or --draft-model NAME)"
     )
     unfit = "comparisons with papers: it is several methods, so name one of them"
     planner = "adaptive"
