@@ -41,6 +41,12 @@ def commands(page: Path) -> list[str]:
     return [re.sub(r"\s+", " ", line.strip()) for line in lines if OURS.fullmatch(line.strip())]
 
 
+def save_examples(folder: Path) -> None:
+    """The drafters of the tutorial, under the names that it saves them by."""
+    for example in (ROOT / "examples").glob("*_drafter/*_drafter.py"):
+        (folder / example.name).write_bytes(example.read_bytes())
+
+
 def anchors(page: Path) -> set[str]:
     """The headings of a page as links name them."""
     text = FENCE.sub("", page.read_text(encoding="utf8"))
@@ -86,6 +92,7 @@ def test_every_link_leads_somewhere(page: Path) -> None:
 def test_every_python_block_runs(page: Path, tmp_path: Path) -> None:
     """One after the other in one process, as they would be pasted."""
     bodies = [body for body in blocks(page, "python") if not any(mark in body for mark in (*YOURS, NEEDS_A_RUN))]
+    save_examples(tmp_path)
     program = tmp_path / "blocks.py"
     program.write_text("".join(f"exec(compile({body!r}, {page.name!r}, 'exec'))\n" for body in bodies))
     environment = os.environ | {"PYTHONPATH": str(ROOT / "src"), "OMP_NUM_THREADS": "1"}
@@ -97,6 +104,7 @@ def test_every_python_block_runs(page: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize("page", TODAY, ids=lambda page: page.name)
 def test_the_commands_of_a_page_work_one_after_the_other(page: Path, tmp_path: Path) -> None:
     environment = os.environ | {"PYTHONPATH": f"{ROOT / 'src'}{os.pathsep}{ROOT}"}
+    save_examples(tmp_path)
     (tmp_path / "papers").symlink_to(ROOT / "papers")
     ours = f"{shlex.quote(sys.executable)} -m paceline"
     failed = []

@@ -93,7 +93,8 @@ class Parser(argparse.ArgumentParser):
         """In which type, and on which device."""
         text = f"float64, float32, bfloat16 or float16 (default: {dtype or 'as the model has it'})"
         self.argument("--dtype", "TYPE", text, default=dtype)
-        self.argument("--device", "DEVICE", "where to run it, e.g. cpu, cuda, mps (default: cpu)")
+        text = "where to run it: cpu, cuda, mps, or auto for a GPU where there is one (default: cpu)"
+        self.argument("--device", "DEVICE", text)
 
     def add_trust(self) -> None:
         """For every command that opens a model or a tokenizer: `main` gives the consent to all that it opens."""
@@ -161,7 +162,7 @@ class Parser(argparse.ArgumentParser):
 
     def add_pictures(self) -> None:
         """Whether to show where tokens came from."""
-        self.add_argument("--show", choices=("tokens",), help="tokens: mark each token by who proposed it")
+        self.add_argument("--show", choices=("tokens",), help="tokens: mark each token by its source")
         self.add_color()
 
     def add_color(self) -> None:

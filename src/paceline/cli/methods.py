@@ -83,7 +83,7 @@ def _card(row: Mapping[str, Any], width: int) -> Iterator[str]:
         "required": ", ".join(row["required"]),
         "options": _pairs(row["options"]),
         **{f":{preset}": _pairs(given) for preset, given in row["presets"].items()},
-        "unfit where": row["unfit"],
+        "not for": row["unfit"],
     }
     for heading, text in told.items():
         if text:
