@@ -153,7 +153,7 @@ def _last_line(texts: list[Generation], page: Path | None) -> str:
     totals = [text.totals for text in texts]
     tokens, seconds = sum(one.tokens for one in totals), sum(one.seconds for one in totals)
     brought = tokens - sum(one.tokens_of_prefill for one in totals)
-    rounds = sum(not one.prefill for text in texts for one in text.rounds)
+    rounds = sum(one.decoding_rounds for one in totals)
     each = f" ({brought / rounds:.1f} each), {brought / seconds:.1f} tokens/s" if rounds and seconds else ""
     written = f"; page: {page}" if page else ""
     return f"{counted(tokens, 'token')}, {counted(rounds, 'round')}{each}{written}"
