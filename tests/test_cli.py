@@ -56,7 +56,7 @@ MISTAKES = {
         "--prompt-file missing.txt": "give a prompt or --prompt-file",
         "--draft-max 8": "write --num-draft-tokens",
         "--speculative-model x": "write --draft-model",
-        "--speculative-config={}": "write --method, --draft-model and --num-draft-tokens",
+        "--speculative-config={}": "its parts are flags of their own: --method",
         "--temp 1": "write --temperature",
         "-n 0": "max_new_tokens",
         "--method lookup --draft-model x": "method 'lookup' uses none",
@@ -66,8 +66,8 @@ MISTAKES = {
         "--color pink": "argument --color",
         "--html no/such/page.html": "cannot write no/such/page.html: there is no folder no/such",
         "--html .": "cannot write .: it is a folder",
-        "-p x": "-p is not a flag here; write the prompt without a flag",
-        "--prompt x": "--prompt is not a flag here; write the prompt without a flag",
+        "-p x": "there is no -p: the prompt has no flag",
+        "--prompt x": "there is no --prompt: the prompt has no flag",
         "--logprobs 2": "--logprobs are told in JSON only; add --json",
         "--stop \udcff": "argument --stop: this is not UTF-8 text (byte 0xff at offset 0)",
         "--no-such-flag": "--no-such-flag",
@@ -92,7 +92,6 @@ MISTAKES = {
         "--seconds 0": "the seconds to measure for",
         "--length 16 100000": "--length 100000 is too long for pocket, whose context ends at ",
     },
-    "bench": {"": "MEASUREMENT"},
     "bench overhead": {
         "--method suffix": "invalid choice: 'suffix' (choose from",
         "--model pockt": "did you mean 'pocket'?",
@@ -133,7 +132,9 @@ MISTAKES = {
 def test_a_mistake_is_one_sentence(command: str, wrong: str, model: str, capsys: pytest.CaptureFixture[str]) -> None:
     code, out, error = say(shlex.split(f"{command.format(model)} {wrong}"), capsys)
     assert (code, out, error.count("\n")) == (2, "", 1), error
-    assert error.startswith("paceline: error: ")
+    words = [word for word in command.split() if not word.startswith("-")]
+    assert error.startswith(("paceline: error: ", f"paceline {words[0]}"))
+    assert ": error: " in error
     assert MISTAKES[command][wrong] in error
 
 
@@ -241,7 +242,7 @@ def test_a_page_is_written_whole_or_not_at_all(
     monkeypatch.setattr(Path, "replace", full)
     code, _, error = say(command, capsys)
     assert code == 2
-    assert error == f"paceline: error: cannot write {file}: No space left on device\n"
+    assert error == f"paceline generate: error: cannot write {file}: No space left on device\n"
     assert [entry.name for entry in tmp_path.iterdir()] == ["page.html"]
     assert file.read_text(encoding="utf8") == written
 
@@ -296,11 +297,35 @@ def test_json_says_what_wrote_it(model: str, capsys: pytest.CaptureFixture[str])
     assert first == found["tokens"] != second
 
 
-def test_methods_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
+def test_methods_are_listed_by_what_they_need(capsys: pytest.CaptureFixture[str]) -> None:
     rows = json.loads(say(["methods", "--json"], capsys)[1].splitlines()[-1])["methods"]
-    assert {"plain", "lookup"} <= {row["name"] for row in rows}
-    text = say(["methods"], capsys)[1]
-    assert all(row["name"] in text and row["summary"] in text for row in rows)
+    groups = {row["name"]: row["group"] for row in rows}
+    assert groups["auto"] == "default"
+    assert groups["plain"] == groups["lookup"] == "text"
+    assert groups["unispec"] == "rows"
+    assert groups["dictionary"] == groups["rest"] == "file"
+    assert groups["assistant"] == "draft model"
+    text = " ".join(say(["methods"], capsys)[1].split())
+    assert all(f" {row['name']} {row['summary']}" in text for row in rows)
+
+
+def test_a_method_is_told_in_full_and_fits_the_terminal(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    monkeypatch.setenv("COLUMNS", "80")
+    rows = {row["name"]: row for row in json.loads(say(["methods", "--json"], capsys)[1].splitlines()[-1])["methods"]}
+    assert max(map(len, say(["methods"], capsys)[1].splitlines())) <= 80
+    for name, row in rows.items():
+        code, text, _ = say(["methods", name], capsys)
+        assert code == 0
+        assert max(map(len, text.splitlines())) <= 80
+        whole = " ".join(text.split())
+        assert all(" ".join(str(row[what]).split()) in whole for what in ("summary", "needs", "source", "unfit"))
+        assert all(f"{option}=" in whole for option in row["options"])
+    assert rows["lookup"]["presets"]["paper"] == {"room": 10}
+    assert ":paper room=10" in " ".join(say(["methods", "lookup"], capsys)[1].split())
+    assert "did you mean lookup?" in say(["methods", "lokup"], capsys)[2]
 
 
 @pytest.mark.skipif(sys.version_info >= (3, 13), reason="argparse lays help out differently from Python 3.13 on")

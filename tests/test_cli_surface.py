@@ -1,14 +1,16 @@
 """The command line as users know it: every command, flag, type, default and choice stands in `cli_surface.txt`."""
 
 import argparse
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from paceline import Sampling, Settings
-from paceline.cli import parser
-from paceline.cli.arguments import OUTDATED, Several
+from paceline.cli import main, parser
+from paceline.cli.arguments import Several
+from paceline.cli.hints import about_flag, flags_of, hinted, unknown_flag
 from paceline.cli.reference import commands
 
 
@@ -89,16 +91,87 @@ def test_short_flags_are_told_apart(command: str) -> None:
     assert (parsed.model, parsed.draft_model) == ("target", None)
 
 
-def test_a_hint_never_hides_a_flag_and_names_flags_that_exist() -> None:
-    named = {
-        name: {flag for action in command._actions for flag in action.option_strings}
-        for name, command in every().items()
-    }
-    flags = set[str]().union(*named.values())
-    assert flags & set(OUTDATED) == {"--prompt"}, "a flag of commands that write on from several; no hint hides it"
-    assert {name for name, flags in named.items() if "--prompt" in flags} == {"demo", "bench overhead"}
-    assert parser().parse_args(["demo", "--prompt", "x"]).prompt == ["x"]
-    assert {word for hint in OUTDATED.values() for word in hint.replace(",", "").split() if word[:2] == "--"} <= flags
+KNOWN = {name: flags_of(command) for name, command in every().items()}
+ELSEWHERE = """
+-c --ctx-size --threads -t --max_new_tokens --num-return-sequences --stream --no-stream --grammar --load-in-4bit
+--load-in-8bit --revision --top_k --num_beams --do-sample --stop-sequence --n-gpu-layers -ngl --draft-p-min --port
+--tensor-parallel-size --chat-template --lora --prompt-cache --cache-type-k --mlock --hf-repo --no-cnv -cnv
+--interactive --file -f --quantization --gpu-memory-utilization --max-tokens --n-predict --temp --repeat-penalty
+--batch-size -np --flash-attn --json-schema --logit-bias --draft-max --speculative-config --prompt-lookup-max
+--device-map
+"""
+
+
+def test_flags_of_other_tools_are_answered_with_flags_that_exist() -> None:
+    """What is written like a flag in an answer of a command is a flag of that command, or of the one that is named."""
+    everywhere = {flag for flags in KNOWN.values() for flag in flags}
+    for flag in (*ELSEWHERE.split(), *hinted()):
+        for name, flags in KNOWN.items():
+            if flag in flags:
+                continue
+            said = about_flag(flag, flags, KNOWN)
+            assert "\n" not in said
+            assert said.startswith(f"there is no {flag}")
+            named = re.findall(r"(?<![\w-])--?[a-z][a-z-]*", said.removeprefix(f"there is no {flag}"))
+            assert set(named) <= everywhere | {"--help", "--method"}, (name, said)
+            if "; write " in said or "did you mean" in said:
+                assert set(named) <= set(flags), (name, said)
+    for flag in ELSEWHERE.split():
+        assert "--help lists" not in about_flag(flag, KNOWN["generate"], KNOWN), flag
+
+
+def test_an_unknown_flag_is_named_by_spelling_or_by_its_home() -> None:
+    generate = KNOWN["generate"]
+    assert about_flag("--temprature", generate, KNOWN).endswith("did you mean --temperature?")
+    assert about_flag("--top_p", generate, KNOWN).endswith("write --top-p")
+    assert about_flag("-seed", generate, KNOWN).endswith("write --seed")
+    assert about_flag("--watts", generate, {"bench run": KNOWN["bench run"]}).endswith("here; bench run has it")
+    assert about_flag("--frobnicate", generate, KNOWN).endswith("--help lists what there is")
+
+
+@pytest.mark.parametrize(
+    ("given", "found"),
+    [
+        ("x --nope", "--nope"),
+        ("x --nope=3 --other", "--nope"),
+        ("--temperature -1 x", None),
+        ("x -n5", None),
+        ("x -mpocket", None),
+        ("x -ngl 3", "-ngl"),
+        ("-- --nope", None),
+        ("- ", None),
+    ],
+)
+def test_only_what_argparse_takes_for_a_flag_is_one(given: str, found: str | None) -> None:
+    assert unknown_flag(given.split(), KNOWN["generate"]) == found
+    assert unknown_flag(["a prompt", "- a list -x"], KNOWN["generate"]) is None
+
+
+@pytest.mark.parametrize(
+    ("word", "said"),
+    [
+        ("run", "write generate"),
+        ("genrate", "did you mean generate?"),
+        ("serve", "there is no server"),
+        ("xyz", "choose "),
+    ],
+)
+def test_a_misspelt_command_is_answered(word: str, said: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        parser().parse_args([word, "Once"])
+    error = capsys.readouterr().err
+    assert error.startswith(f"paceline: error: there is no command '{word}'")
+    assert said in error
+    assert error.count("\n") == 1
+
+
+@pytest.mark.parametrize("command", [[], ["bench"], ["dict"], ["datastore"]])
+def test_a_command_without_its_action_prints_its_help(command: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(command) == 2
+    said = capsys.readouterr()
+    assert said.err == ""
+    assert said.out.startswith(f"usage: {' '.join(['paceline', *command])} ")
+    assert "--help" in said.out
 
 
 def test_defaults_that_help_speaks_of_are_the_librarys() -> None:

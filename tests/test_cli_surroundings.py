@@ -154,7 +154,7 @@ def test_a_text_without_end_is_refused(tokens: str, tmp_path: Path) -> None:
         paceline.load(tmp_path).generate("x", max_new_tokens=int(tokens))
 
 
-NO_MEMORY = "paceline: error: there is not enough memory"
+NO_MEMORY = "paceline generate: error: there is not enough memory"
 
 
 @pytest.mark.parametrize(

@@ -72,7 +72,7 @@ def refusal(said: tuple[int, str, str]) -> str:
     """The one sentence of a refusal."""
     code, out, err = said
     assert (code, out, err.count("\n")) == (2, "", 1), said
-    assert err.startswith("paceline: error: ")
+    assert err.startswith("paceline dict ")
     return err
 
 
@@ -405,7 +405,8 @@ def test_ctrl_c_leaves_nothing_behind(
 
 
 SERVANT = """
-import json, os, signal, sys
+import json, os, signal, sys, warnings
+warnings.filterwarnings("ignore", message=".*multi-threaded, use of fork", category=DeprecationWarning)
 import duckdb, marisa_trie, pyarrow.compute, pyarrow.dataset, pyarrow.parquet
 from paceline.cli import main
 from paceline.dictionary import build, corpus, counting, database, words

@@ -334,6 +334,6 @@ def test_a_cluster_on_this_machine_is_not_one_that_the_environment_names(tmp_pat
     command = [sys.executable, "-m", "paceline", *build]
     done = subprocess.run(command, env=environment, cwd=tmp_path, capture_output=True, text=True, timeout=120)
     assert (done.returncode, done.stdout) == (2, "")
-    said = "paceline: error: counting does not get by with a memory of 0.001 GB; give more or use fewer threads"
-    assert done.stderr.splitlines() == [said]
+    said = "counting does not get by with a memory of 0.001 GB; give more or use fewer threads"
+    assert done.stderr.splitlines() == [f"paceline dict build: error: {said}"]
     assert [path.name for path in tmp_path.iterdir()] == ["a.txt"]

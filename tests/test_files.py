@@ -315,6 +315,8 @@ def test_exclusive_waits(tmp_path: Path) -> None:
 WITHOUT_LOCKS = """
 import os, sys
 sys.modules["fcntl"] = None
+import shutil
+shutil._use_fd_functions = False  # it would use the second of these
 del os.O_NOFOLLOW, os.O_NONBLOCK
 from pathlib import Path
 from paceline.drafters.memory import Memory

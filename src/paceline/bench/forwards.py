@@ -26,6 +26,7 @@ from paceline.targets.hf.lean import Lean
 from paceline.targets.hf.packed import PackedLinear
 from paceline.targets.hf.path import ForwardPath
 from paceline.targets.hf.target import HFTarget
+from paceline.targets.place import named_device, named_dtype
 from paceline.tree import EMPTY, DraftTree
 
 RANDOM = "random:"
@@ -57,7 +58,7 @@ class Forward:
     """Root of the mean square by which its logits differ from those of the own path, in their deviations."""
 
 
-def random_target(shape: str, dtype: str, device: str) -> HFTarget:
+def random_target(shape: str, dtype: str, device: str | None) -> HFTarget:
     """A model of random weights that keep activations in range, made on its device."""
     from transformers import LlamaConfig, LlamaForCausalLM
 
@@ -66,18 +67,19 @@ def random_target(shape: str, dtype: str, device: str) -> HFTarget:
     rope = {"rope_type": "default", "rope_theta": 500_000.0}
     config = LlamaConfig(**SHAPES[shape], rope_parameters=rope, max_position_embeddings=131_072)
     with torch.device("meta"):
-        model: Any = LlamaForCausalLM(config).to(getattr(torch, dtype))
+        model: Any = torch.nn.Module.to(LlamaForCausalLM(config), named_dtype(dtype))
     needed = sum(weight.nbytes for weight in model.parameters())
-    if device.startswith("cuda") and needed > 0.8 * (free := torch.cuda.mem_get_info(torch.device(device))[0]):
+    place = named_device(device)
+    if place.type == "cuda" and needed > 0.8 * (free := torch.cuda.mem_get_info(place)[0]):
         raise InputError(f"{shape} takes {needed / 1e9:.1f} GB and the GPU has {free / 1e9:.1f}; choose a smaller one")
-    model = model.to_empty(device=device)
+    model = model.to_empty(device=place)
     for name, weight in model.named_parameters():
         if weight.dim() == 1:
             torch.nn.init.ones_(weight)
         else:
             torch.nn.init.normal_(weight, std=weight.shape[-1] ** -0.5 if "embed" not in name else 1.0)
     rotary = model.model.rotary_emb  # its frequencies are no parameters and stayed empty
-    model.model.rotary_emb = type(rotary)(config).to(device)
+    model.model.rotary_emb = type(rotary)(config).to(place)
     model.tie_weights()
     target = HFTarget(model.requires_grad_(False), name=f"{RANDOM}{shape}")
     lean = Lean.of(target.own)

@@ -7,7 +7,20 @@ import warnings
 from collections.abc import Sequence
 
 from paceline import __version__
-from paceline.cli import bench, calibrate, chat, check, datastore, demo, dictionary, export, generate, methods, streams
+from paceline.cli import (
+    bench,
+    calibrate,
+    chat,
+    check,
+    completion,
+    datastore,
+    demo,
+    dictionary,
+    export,
+    generate,
+    methods,
+    streams,
+)
 from paceline.cli.arguments import Parser
 from paceline.cli.failures import OURS, sentence
 from paceline.cli.options import check_most
@@ -17,14 +30,14 @@ from paceline.files import Terminated, terminable
 from paceline.files.visible import one_line
 from paceline.targets.trust import trusting
 
-COMMANDS = (demo, generate, chat, calibrate, check, bench, datastore, dictionary, export, methods)
+COMMANDS = (demo, generate, chat, calibrate, check, bench, datastore, dictionary, export, methods, completion)
 
 
 def parser() -> Parser:
     """The whole command line."""
     top = Parser(prog="paceline", description="Makes language models write faster without changing what they write.")
     top.add_argument("--version", action="version", version=f"paceline {__version__}")
-    commands = top.add_subparsers(dest="command", metavar="COMMAND", required=True)
+    commands = top.add_subparsers(dest="command", metavar="COMMAND")
     for command in COMMANDS:
         command.add(commands)
     return top
@@ -33,9 +46,13 @@ def parser() -> Parser:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command. 0 is success, 1 a check that found a bug, or a plug-in that failed, 2 a mistake in what was
     asked, 130 an interruption and 143 a termination."""
+    called = "paceline"
     try:
         streams.prepare()
-        options = parser().parse_args(arguments)
+        commands = parser()
+        completion.complete(commands)
+        options = commands.parse_args(arguments)
+        called = options.called
         check_most(options)
         if models := getattr(options, "models", None) or getattr(options, "model", None):
             status(f"loading {models[0] if isinstance(models, list) else models} ...")
@@ -59,7 +76,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if (said := sentence(error)) is None:
             error.add_note(OURS)
             raise
-        say(f"paceline: error: {said}", file=sys.stderr)
+        say(f"{called}: error: {said}", file=sys.stderr)
         return 1 if isinstance(error, DefectError) else 2
 
 

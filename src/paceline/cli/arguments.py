@@ -3,50 +3,23 @@
 from __future__ import annotations
 
 import argparse
+import sys
 from collections.abc import Callable
 from typing import Any, NoReturn
 
+from paceline.cli.hints import about_command, about_flag, flags_of, unknown_flag
 from paceline.cli.options import BUNDLED_TEMPERATURE, DRAFT_MODEL, MODEL, SAMPLING, utf8
 from paceline.files.visible import one_line
 
-WITHOUT_A_FLAG = 'the prompt without a flag, as in: paceline generate "Once"'
-OUTDATED = {
-    "--draft": "--num-draft-tokens",
-    "--draft-max": "--num-draft-tokens",
-    "--draft-n": "--num-draft-tokens",
-    "--spec-draft-n-max": "--num-draft-tokens",
-    "--speculative-num-draft-tokens": "--num-draft-tokens",
-    "--model-draft": "--draft-model",
-    "--spec-draft-model": "--draft-model",
-    "--speculative-model": "--draft-model",
-    "--speculative-draft-model-path": "--draft-model",
-    "--assistant-model": "--draft-model",
-    "--spec-type": "--method",
-    "--speculative-algorithm": "--method",
-    "--speculative-config": "--method, --draft-model and --num-draft-tokens",
-    "--prompt-lookup-num-tokens": "--method lookup and --num-draft-tokens",
-    "--max-tokens": "--max-new-tokens",
-    "--n-predict": "--max-new-tokens",
-    "--predict": "--max-new-tokens",
-    "--temp": "--temperature",
-    "--repeat-penalty": "--repetition-penalty",
-    "--system-prompt": "--system",
-    "--methods": "--method",
-    "--rules": "--rule",
-    "--planners": "--planner",
-    "--peers": "--peer",
-    "--models": "--model",
-    "--lengths": "--length",
-    "--batches": "--batch",
-    "--contexts": "--context",
-    "--sequences": "--sequence",
-    "-p": WITHOUT_A_FLAG,
-    "--prompt": WITHOUT_A_FLAG,
-}
-"""Flags of other tools, or outdated ones, and what to write here."""
-
 Subparsers = Any
 """What argparse returns for subcommands; its own type is private."""
+
+
+def _flags_by_command() -> dict[str, list[str]]:
+    from paceline.cli import parser
+    from paceline.cli.reference import commands
+
+    return {name: flags_of(command) for name, command in commands("paceline", parser()) if " " in name}
 
 
 class Several(argparse.Action):
@@ -58,17 +31,42 @@ class Several(argparse.Action):
 
 
 class Parser(argparse.ArgumentParser):
-    """The parser of one command. An error is one sentence, with exit code 2 and without the usage text before it."""
+    """The parser of one command. An error is one sentence that begins with the command, with exit code 2 and without
+    the usage text before it. A command that only has others below it prints its help."""
 
     def __init__(self, *, run: Callable[[argparse.Namespace], int] | None = None, **given: Any) -> None:
         super().__init__(allow_abbrev=False, **given)
-        self.set_defaults(run=run)
+        self.set_defaults(run=run or self._help, called=self.prog)
 
     def error(self, message: str) -> NoReturn:
-        for word in message.replace("=", " ").split():
-            if (new := OUTDATED.get(word)) is not None:
-                message = f"{word} is not a flag here; write {new}"
-        self.exit(2, f"paceline: error: {one_line(message)}\n")
+        self.exit(2, f"{self.prog}: error: {one_line(message)}\n")
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> tuple[Any, list[str]]:
+        """Nothing unknown is passed on: only this command knows what could have been meant."""
+        given, flags = list(sys.argv[1:] if args is None else args), flags_of(self)
+        if self._subparsers is None and not {"-h", "--help"} & {*given}:
+            self._refuse(unknown_flag(given, flags))
+        found, extra = super().parse_known_args(given, namespace)
+        self._refuse(next(iter(extra), None))
+        return found, extra
+
+    def _refuse(self, one: str | None) -> None:
+        """Refuse an argument that nothing here takes."""
+        if one is None:
+            return
+        if one.startswith("-"):
+            self.error(about_flag(one, flags_of(self), _flags_by_command()))
+        quotes = "" if self.prog.partition(" ")[2] != "generate" else "; a prompt of several words stands in quotes"
+        self.error(f"{one!r} is one argument too many{quotes}")
+
+    def _check_value(self, action: argparse.Action, value: Any) -> None:
+        if isinstance(action, argparse._SubParsersAction) and value not in action.choices:
+            self.error(about_command(value, list(action.choices)))
+        super()._check_value(action, value)
+
+    def _help(self, options: argparse.Namespace) -> int:
+        self.print_help()
+        return 2
 
     def argument(self, names: str, metavar: str, text: str, kind: Callable[[str], Any] = str, **more: Any) -> None:
         """A positional argument, or an option with a value. ``names`` has a blank between two spellings of one."""
@@ -95,7 +93,8 @@ class Parser(argparse.ArgumentParser):
         """In which type, and on which device."""
         text = f"float64, float32, bfloat16 or float16 (default: {dtype or 'as the model has it'})"
         self.argument("--dtype", "TYPE", text, default=dtype)
-        self.argument("--device", "DEVICE", "where to run it, e.g. cpu, cuda, mps (default: cpu)")
+        text = "where to run it: cpu, cuda, mps, or auto for a GPU where there is one (default: cpu)"
+        self.argument("--device", "DEVICE", text)
 
     def add_trust(self) -> None:
         """For every command that opens a model or a tokenizer: `main` gives the consent to all that it opens."""
@@ -163,7 +162,7 @@ class Parser(argparse.ArgumentParser):
 
     def add_pictures(self) -> None:
         """Whether to show where tokens came from."""
-        self.add_argument("--show", choices=("tokens",), help="tokens: mark each token by who proposed it")
+        self.add_argument("--show", choices=("tokens",), help="tokens: mark each token by its source")
         self.add_color()
 
     def add_color(self) -> None:

@@ -43,7 +43,7 @@ def add(commands: Subparsers) -> None:
     parser.add_draft_model(bundled=False)
     parser.argument("--prompts", "FILE", "prompts to write, a .jsonl file or a suite (default: a mixture of languages)")
     parser.argument("--samples", "N", "how many of them to write (default: 5)", int)
-    parser.argument("--max-nodes", "N", "the largest draft (default: 128, or fewer where that is too dear)", int)
+    parser.argument("--max-nodes", "N", "the largest draft (default: 128, or fewer if larger ones are too slow)", int)
     parser.several("--length", "L", "time rounds behind texts of L tokens (default: 256 1024)", int)
     parser.several("--batch", "B", "time rounds of B texts written together (default: 1 4)", int)
     parser.add_temperature()

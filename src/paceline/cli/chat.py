@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from paceline.cli.arguments import Parser, Subparsers
 from paceline.cli.options import PROMPT, decode, load_model, provenance, utf8, writing_settings
-from paceline.cli.output import draw, print_json, say, show, wants_color, write
+from paceline.cli.output import draw, print_json, say, show, wants_color, writing
 from paceline.errors import InputError
 
 if TYPE_CHECKING:
@@ -161,10 +161,11 @@ class Chat:
             show(painter.caption(TokenPicture("", tuple(written.pieces), written.totals)), color, end="\n\n")
             return
         begun = False
-        for piece in pieces:
-            text = piece.text if begun else piece.text.lstrip()
-            begun = begun or bool(text)
-            write(text)
+        with writing() as write:
+            for piece in pieces:
+                text = piece.text if begun else piece.text.lstrip()
+                begun = begun or bool(text)
+                write(text)
         say(flush=True)
 
     def _remark(self, written: Generation) -> str:

@@ -31,7 +31,7 @@ def add(commands: Subparsers) -> None:
     parser.several("--method", "SPEC", text, dest="methods")
     parser.several("--rule", "RULE", "coupled, rejection (default: both)", dest="rules")
     parser.several("--sizes", "N", "draft sizes; the same as planners fixed:N", int)
-    text = "who sizes drafts, each with everything (default: sizes 4 and 12, adaptive and calibrated, in turns)"
+    text = "planners to check, each with everything (default: sizes 4 and 12, adaptive and calibrated, in turns)"
     parser.several("--planner", "P", text, dest="planners")
     parser.several("--batch", "B", "write so many cases at a time, which come and go (default: 1 8)", int)
     parser.argument("--max-new-tokens -n", "N", "tokens per case (default: 64)", int, default=64)

@@ -28,7 +28,7 @@ def add(commands: Subparsers) -> None:
         help="build a corpus for rest and suffix",
         description="Builds and describes the files that the methods rest:corpus=FILE and suffix:corpus=FILE read.",
     )
-    actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True, help="what to do")
+    actions = parser.add_subparsers(dest="action", metavar="ACTION", help="what to do")
     building: Parser = actions.add_parser(
         "build",
         run=build,

@@ -50,7 +50,7 @@ def add(commands: Subparsers) -> None:
             "Writes the same prompts plainly and with drafts, on a small bundled model and on the same model with "
             "ballast, which makes it as slow as a large one. Shows speeds, where tokens came from, and whether the "
             "texts are the same. Works offline and takes about a minute. Exit code 1 means that texts are not the "
-            "same, 2 that something was asked that cannot be."
+            "same, 2 a mistake in the command."
         ),
     )
     parser.argument("--model -m", "MODEL", f"the model that writes (default: {MODEL})", default=MODEL)
@@ -67,7 +67,7 @@ def add(commands: Subparsers) -> None:
     text = f"size of the slow twin of a bundled model, e.g. 250M (default: {BALLAST})"
     weight.add_argument("--ballast", metavar="SIZE", help=text)
     weight.add_argument("--no-ballast", action="store_true", help="leave the slow twin out")
-    parser.argument("--html", "FILE", "write what is shown as a page, too", Path)
+    parser.argument("--html", "FILE", "also write a page", Path)
     parser.add_color()
     parser.add_json()
     parser.set_defaults(dtype=DTYPE, device=None)

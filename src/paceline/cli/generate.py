@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 from paceline.cli.arguments import Parser, Subparsers
 from paceline.cli.options import describe, inputs_of, load_model, provenance, read_prompt, utf8, writing_settings
-from paceline.cli.output import counted, draw, print_json, say, show, wants_color, write
+from paceline.cli.output import counted, draw, print_json, say, show, wants_color
+from paceline.cli.output import writing as written
 from paceline.errors import InputError
 from paceline.files import check_output, write_whole
 
@@ -101,8 +102,9 @@ def _stream(writing: Writing, prompt: str, options: argparse.Namespace) -> Gener
         painter = draw(writing.pieces(), color, prompt)
         show(painter.legend(_picture(writing.result(), prompt)), color)
         return writing.result()
-    for piece in writing.pieces():
-        write(piece.text)
+    with written() as write:
+        for piece in writing.pieces():
+            write(piece.text)
     say()
     return writing.result()
 
@@ -117,7 +119,8 @@ def _print_all(texts: list[Generation], prompt: str, options: argparse.Namespace
             color = wants_color(options)
             show(paint(_picture(text, prompt), color), color)
         elif not options.json:
-            write(text.text + "\n")
+            with written() as write:
+                write(text.text + "\n")
 
 
 def _note(text: str) -> None:
@@ -150,7 +153,7 @@ def _last_line(texts: list[Generation], page: Path | None) -> str:
     totals = [text.totals for text in texts]
     tokens, seconds = sum(one.tokens for one in totals), sum(one.seconds for one in totals)
     brought = tokens - sum(one.tokens_of_prefill for one in totals)
-    rounds = sum(not one.prefill for text in texts for one in text.rounds)
+    rounds = sum(one.decoding_rounds for one in totals)
     each = f" ({brought / rounds:.1f} each), {brought / seconds:.1f} tokens/s" if rounds and seconds else ""
     written = f"; page: {page}" if page else ""
     return f"{counted(tokens, 'token')}, {counted(rounds, 'round')}{each}{written}"

@@ -3,40 +3,98 @@
 from __future__ import annotations
 
 import argparse
+import difflib
 import inspect
-from collections.abc import Mapping
+import shutil
+import sys
+import textwrap
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from paceline.cli.arguments import Subparsers
-from paceline.cli.output import print_json, say
+from paceline.cli.arguments import Parser, Subparsers
+from paceline.cli.output import WIDTH, print_json, say
+from paceline.errors import InputError
 
 if TYPE_CHECKING:
     from paceline.targets.base import Want
 
 
+GROUPS = {
+    "default": "the default",
+    "text": "need nothing beyond the text",
+    "rows": "need the model's best tokens after every row, which its forwards give anyway",
+    "file": "need a file: one that comes with paceline, or your own",
+    "draft model": "need a draft model",
+    "installed": "from installed packages",
+}
+"""What a method needs most -> the heading of those methods."""
+NAME = 12
+"""Columns of a name."""
+JOINED = "a,b is the first of a and b that proposes anything, and a+b both in one tree."
+MORE = "'paceline methods NAME' tells more of one; docs/methods.md how each works and when to take which."
+
+
 def add(commands: Subparsers) -> None:
-    text = "List the methods and their options."
-    commands.add_parser("methods", run=run, help="list the methods", description=text).add_json()
+    text = "Lists the methods by what they need, or tells all about one: its options, presets, rules and source."
+    parser: Parser = commands.add_parser("methods", run=run, help="list the methods", description=text)
+    parser.argument("name", "NAME", "tell all about this method", nargs="?")
+    parser.add_json()
 
 
 def run(options: argparse.Namespace) -> int:
     rows = describe()
+    if options.name is not None:
+        rows = [_named(options.name, rows)]
     if options.json:
         print_json({"methods": rows})
         return 0
-    for row in rows:
-        say(f"{row['name']:10} {row['summary']}")
-        say(f"{'':10} needs: {row['needs']}; rules: {', '.join(row['rules'])}; from: {row['source']}")
-        if row["options"]:
-            say(f"{'':10} options: {_pairs(row['options'])}")
-        for preset, given in row["presets"].items():
-            say(f"{'':10} {row['name']}:{preset} is {_pairs(given)}")
-        if row["unfit"]:
-            say(f"{'':10} unfit where: {row['unfit']}")
-    say("\na,b   the first of a and b that proposes anything")
-    say("a+b   both in one tree")
-    say("How each works, and when to take which: docs/methods.md")
+    width = min(shutil.get_terminal_size((WIDTH, 24)).columns, WIDTH) if sys.stdout.isatty() else WIDTH
+    say("\n".join(_table(rows, width) if options.name is None else _card(rows[0], width)))
     return 0
+
+
+def _named(name: str, rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """The row of a method."""
+    for row in rows:
+        if row["name"] == name:
+            return row
+    close = difflib.get_close_matches(name, names := [row["name"] for row in rows], n=1)
+    raise InputError(f"unknown method {name!r}; " + (f"did you mean {close[0]}?" if close else f"{', '.join(names)}"))
+
+
+def _table(rows: Sequence[Mapping[str, Any]], width: int) -> Iterator[str]:
+    for group, heading in GROUPS.items():
+        if here := [row for row in rows if row["group"] == group]:
+            yield heading
+            for row in here:
+                yield from _entry(row["name"], row["summary"], width)
+            yield ""
+    for line in (JOINED, MORE):
+        yield from textwrap.wrap(line, width)
+
+
+def _card(row: Mapping[str, Any], width: int) -> Iterator[str]:
+    """Everything about one method, a heading per line."""
+    yield from textwrap.wrap(f"{row['name']}: {row['summary']}", width)
+    told = {
+        "needs": row["needs"],
+        "rules": ", ".join(row["rules"]),
+        "from": row["source"],
+        "required": ", ".join(row["required"]),
+        "options": _pairs(row["options"]),
+        **{f":{preset}": _pairs(given) for preset, given in row["presets"].items()},
+        "not for": row["unfit"],
+    }
+    for heading, text in told.items():
+        if text:
+            yield from _entry(heading, text, width)
+
+
+def _entry(name: str, text: str, width: int) -> list[str]:
+    """A name with what is said of it beside it; a long name stands on a line of its own."""
+    beside = f"  {name:{NAME}}" if len(name) < NAME else f"  {name}\n  {'':{NAME}}"
+    first, *more = textwrap.wrap(text, max(width - NAME - 2, 20), break_long_words=False, break_on_hyphens=False)
+    return [f"{beside}{first}", *(f"  {'':{NAME}}{line}" for line in more)]
 
 
 def describe() -> list[dict[str, Any]]:
@@ -54,7 +112,7 @@ def _row(name: str, factory: Any) -> dict[str, Any]:
     from paceline.verify import Rule
 
     rules, words = [str(rule) for rule in Rule], dict.fromkeys(("needs", "source", "unfit"), "")
-    row = {"name": name, **words, "rules": rules, "options": {}, "required": [], "presets": {}}
+    row = {"name": name, "group": "installed", **words, "rules": rules, "options": {}, "required": [], "presets": {}}
     try:
         method: Any = factory.load() if isinstance(factory, PlugIn) else factory
     except ValueError as error:
@@ -65,17 +123,33 @@ def _row(name: str, factory: Any) -> dict[str, Any]:
     made = method() if name in BUILT_IN and len(options) == len(parameters) else method
     needs, of_prompt = (getattr(made, wish, NOTHING) for wish in ("needs", "prompt_needs"))
     rows = "every row of the prompt" if of_prompt != NOTHING else ""
-    needed = filter(None, (getattr(method, "requires", ""), in_words(needs), rows))
+    needed = list(filter(None, (getattr(method, "requires", ""), in_words(needs), rows)))
+    required = sorted(named - options.keys())
     return {
         **row,
+        "group": _group(name, required, needed) if name in BUILT_IN else "installed",
         "summary": getattr(method, "summary", "") or "a plug-in",
         "needs": "; ".join(needed) or "nothing beyond the text",
         "source": getattr(method, "source", "") or "an installed package",
         "unfit": getattr(method, "unfit", ""),
         "options": options,
-        "required": sorted(named - options.keys()),
+        "required": required,
         "presets": {preset: dict(given) for preset, given in getattr(method, "presets", {}).items()},
     }
+
+
+def _group(name: str, required: Sequence[str], needed: Sequence[str]) -> str:
+    """What a built-in method needs most."""
+    from paceline.api.settings import Settings
+    from paceline.drafters.spec import BUILT_IN, MODEL
+
+    if name == Settings().spec:
+        return "default"
+    if MODEL in required:
+        return "draft model"
+    if getattr(BUILT_IN[name], "requires", ""):
+        return "file"
+    return "rows" if needed else "text"
 
 
 def _pairs(options: Mapping[str, Any]) -> str:

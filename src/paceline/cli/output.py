@@ -6,6 +6,7 @@ import argparse
 import json
 import math
 import os
+import shutil
 import sys
 import textwrap
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -65,6 +66,30 @@ def write(text: str) -> None:
     wipe()
     sys.stdout.write(visible(text) if sys.stdout.isatty() else text)
     sys.stdout.flush()
+
+
+@contextmanager
+def writing() -> Iterator[Callable[[str], None]]:
+    """Writes a model's text as it arrives; at a terminal, lines break between words."""
+    if not sys.stdout.isatty():
+        yield write
+        return
+    from paceline.cli.wrapping import Wrapping
+
+    wrapping = Wrapping(columns())
+
+    def put(runs: Iterable[tuple[str, str]]) -> None:
+        write("".join(text for text, _ in runs))
+
+    try:
+        yield lambda text: put(wrapping.feed(visible(text)))
+    finally:
+        put(wrapping.end())
+
+
+def columns() -> int:
+    """How wide the terminal is."""
+    return shutil.get_terminal_size((80, 24)).columns
 
 
 def print_json(data: Mapping[str, Any]) -> None:
@@ -143,7 +168,17 @@ def wants_color(options: argparse.Namespace) -> bool:
 
 
 def show(text: Text, color: bool, *, end: str = "\n", width: int | None = None) -> None:
-    """Print a picture, wrapped at a width or left to the terminal. Without colours it is plain text."""
+    """Print a picture, wrapped between words at a width or at the terminal's. Without colours it is plain text."""
+    from paceline.cli.wrapping import wrapped
+
+    drawn = text.copy()
+    drawn.plain = visible(text.plain)
+    width = width or (columns() if sys.stdout.isatty() else None)
+    _show(drawn if width is None else wrapped(drawn, width), color, end)
+
+
+def _show(text: Text, color: bool, end: str) -> None:
+    """Print a text as it is."""
     from rich.console import Console
 
     wipe()
@@ -154,26 +189,33 @@ def show(text: Text, color: bool, *, end: str = "\n", width: int | None = None) 
         force_terminal=color,
         no_color=not color,
         color_system="truecolor" if color and not names_colors else "auto",
-        width=width,
         highlight=False,
         legacy_windows=False,
     )
-    drawn = text.copy()
-    drawn.plain = visible(text.plain)
-    console.print(drawn, end=end, soft_wrap=width is None)
+    console.print(text, end=end, soft_wrap=True)
     sys.stdout.flush()
 
 
 def draw(pieces: Iterable[Piece], color: bool, prompt: str = "") -> Painter:
     """Show a text's cells as they become certain. The painter then has the legend."""
+    from rich.text import Text
+
     from paceline.api.pictures import cells
     from paceline.api.pictures.terminal import Painter
+    from paceline.cli.wrapping import Wrapping
 
     painter = Painter(color)
-    show(painter.prompt(prompt), color, end="")
+    wrapping = Wrapping(columns()) if sys.stdout.isatty() else None
+
+    def put(text: Text) -> None:
+        said, style = visible(text.plain), str(text.style)
+        _show(Text.assemble(*wrapping.feed(said, style)) if wrapping else Text(said, style), color, "")
+
+    put(painter.prompt(prompt))
     for cell in cells(pieces):
-        show(painter.cell(cell), color, end="")
-    show(painter.end(), color, end="\n\n")
+        put(painter.cell(cell))
+    put(painter.end())
+    _show(Text.assemble(*wrapping.end() if wrapping else ()), color, "\n\n")
     return painter
 
 

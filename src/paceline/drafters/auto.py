@@ -40,16 +40,13 @@ class Auto(Union):
     """The default method. A draft model is its expensive part."""
 
     name = "auto"
-    summary = (
-        "suffix, foresight and dictionaries in one tree, beside them a draft model if one is given; "
-        "the planner takes what pays"
-    )
+    summary = "suffix, foresight and dictionaries in one tree, with a draft model if one is given; drafts what pays"
     source = "suffix, foresight and dictionary joined under the adaptive planner"
     requires = (
-        "nothing; dictionaries are used where some come with paceline for the tokenizer or dictionary=FILE names them, "
-        "a draft model (model=NAME or --draft-model NAME) where it pays"
+        "nothing; uses dictionaries that come with paceline for the tokenizer or that dictionary=FILE names, and a "
+        "draft model (model=NAME or --draft-model NAME)"
     )
-    unfit = "to compare papers' methods with, for it is several of them; name those"
+    unfit = "comparisons with papers: it is several methods, so name one of them"
     planner = "adaptive"
 
     def __init__(

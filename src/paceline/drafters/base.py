@@ -81,9 +81,9 @@ class Drafter:
     source: ClassVar[str] = ""
     """The paper or project the method comes from."""
     requires: ClassVar[str] = ""
-    """The things that it must be given, in a few words for ``paceline methods``."""
+    """What it must be given, in a few words for ``paceline methods``."""
     unfit: ClassVar[str] = ""
-    """When not to use it, in a clause for ``paceline methods``."""
+    """What not to use it for, in a few words for ``paceline methods``."""
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = MappingProxyType({})
     """Options by a name that stands for them in a spec: ``paper`` for the method as its authors have it."""
     nodes: int = 10

@@ -149,10 +149,10 @@ class DictSpec(Drafter):
     """Completes the longest ending that a dictionary knows."""
 
     name = NAME
-    summary = "complete words and phrases as a language usually does, by a dictionary built from plain text"
+    summary = "complete words and phrases from a dictionary that was counted on plain text"
     source = "DictSpec (Syvokon 2026)"
     requires = "a dictionary for the model's tokenizer: one that comes with paceline, or file=NAME.dict"
-    unfit = "text of other languages than the dictionary's; a language whose words are one token each"
+    unfit = "a language without a dictionary, or one whose words are one token each"
     nodes = LONGEST
     cautious = False
     """Whether a single dictionary, too, stops drafting where its entries do not come true."""
@@ -205,10 +205,10 @@ class Hybrid(Fallback):
     """``dictionary,lookup``."""
 
     name = "hybrid"
-    summary = "dictionary, and where that has nothing to say, lookup"
+    summary = "dictionary, and lookup where the dictionary proposes nothing"
     source = "DictSpec's hybrid with prompt n-grams (Syvokon 2026)"
     requires = DictSpec.requires
-    unfit = "text of other languages than the dictionary's that does not repeat itself either"
+    unfit = "text that repeats nothing, in a language without a dictionary"
 
     def __init__(self, *, file: str | None = None, branches: int = 1) -> None:
         super().__init__((DictSpec(file=file, branches=branches), Lookup()))

@@ -115,9 +115,9 @@ class Foresight(StoreDrafter):
     """A tree of many candidates, ranked by probability / noise."""
 
     name = "foresight"
-    summary = "many candidates of what the model nearly said, here and anywhere, ranked by the noise it will choose by"
-    source = "unispec's store, made wide for drafter-invariant sampling (Daliri 2024)"
-    unfit = "greedy decoding, where unispec is as good and cheaper"
+    summary = "many successors that the model found probable, ranked by the noise that will choose among them"
+    source = "unispec's store, widened for drafter-invariant sampling (Daliri 2024)"
+    unfit = "greedy decoding: unispec is as good there and cheaper"
     nodes = 48
 
     def __init__(

@@ -166,10 +166,10 @@ class Lookahead(Drafter):
     """The paper's window and pool. ``level``, ``window`` and ``guesses`` are its N, W and G."""
 
     name = "lookahead"
-    summary = "n-grams that the model guesses ahead of the text, by a Jacobi window scored beside the draft"
+    summary = "n-grams that the model guesses ahead of the text, in a Jacobi window scored beside the draft"
     source = "lookahead decoding (Fu et al. 2024)"
     needs = Want(top=BEST)
-    unfit = "rows cost much: the window takes about window x (level - 1) of them in every round"
+    unfit = "machines on which rows are expensive: the window has about window x (level - 1) in every round"
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = MappingProxyType(
         {"paper": {"window": 15, "guesses": 15, "counted": True, "pool_from_prompt": False, "noise": "none"}}
     )

@@ -100,9 +100,9 @@ class Recycling(StoreDrafter):
     ``noise=none`` candidates stand in the model's order."""
 
     name = "recycling"
-    summary = "what the model nearly said after each token, in a tree of a fixed shape"
+    summary = "the model's best successors of each token, in a tree of a fixed shape"
     source = "Token Recycling (Luo et al. 2024)"
-    unfit = "rows cost much: its shape is the same whatever the candidates are worth"
+    unfit = "machines on which rows are expensive: the tree has the same shape whatever its candidates are worth"
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = MappingProxyType(
         {"paper": {"tree": "published", "noise": "none", "store": "kept"}}
     )

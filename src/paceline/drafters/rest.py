@@ -35,7 +35,7 @@ class Rest(Drafter):
     """Continues the longest ending that a corpus knows, as the corpus does."""
 
     name = "rest"
-    summary = "retrieve what followed the longest matching ending in a corpus, as a tree by frequency"
+    summary = "copy what followed the longest matching ending in a corpus, as a tree by frequency"
     source = "REST (He et al. 2023)"
     requires = "a corpus: corpus=FILE, which 'paceline datastore build' writes"
     unfit = "text unlike the corpus"

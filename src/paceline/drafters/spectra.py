@@ -106,10 +106,10 @@ class Spectra(Drafter):
     have one store, but under hidden coins (`hides_noise`). ``corpus`` is a datastore's file."""
 
     name = "spectra"
-    summary = "n-grams that the model nearly said, read forward from the last token and backward by the longest context"
+    summary = "n-grams of the model's best tokens, looked up forward from the last token and by the longest context"
     source = "SPECTRA (Le et al. 2025)"
     needs = Want(top=BEST)
-    unfit = "short texts, for its stores start empty; or rows that cost much, for its window takes 27 of them"
+    unfit = "short texts, because its stores begin empty; machines on which rows are expensive: its window has 27"
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = MappingProxyType(
         {"paper": {"guesses": 8, "counted": True, "noise": "none"}}
     )

@@ -52,7 +52,7 @@ class Suffix(Drafter):
     """Continues every place that ended like the text, the likeliest continuations first."""
 
     name = "suffix"
-    summary = "a tree of what followed every earlier place that ends like the text, by match length, count and recency"
+    summary = "a tree of what followed earlier places that end like the text, by match length, count and recency"
     source = "SuffixDecoding (Oliaro et al. 2024), SAM decoding (Hu et al. 2024)"
     unfit = "text that repeats neither its prompt nor itself"
     nodes = 16

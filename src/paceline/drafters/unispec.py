@@ -58,9 +58,9 @@ class UniSpec(StoreDrafter):
     """A tree over the store by how likely its nodes are. A planner sets the number of nodes."""
 
     name = "unispec"
-    summary = "a tree of what the model nearly said after each token, by how likely it found it"
+    summary = "the model's best successors of each token, in a tree of the most probable paths"
     source = "UniSpec (Do et al. 2025)"
-    unfit = "every token of the text is new, or the text only copies (suffix is cheaper)"
+    unfit = "text in which every token is new, or that only copies (suffix is cheaper there)"
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = MappingProxyType(
         {"paper": {"confidence": "token", "next": "all", "noise": "none", "store": "private"}}
     )

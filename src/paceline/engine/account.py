@@ -126,6 +126,15 @@ class Totals:
         """Decoding time, prefill apart."""
         return self.seconds_draft + self.seconds_score + self.seconds_read + self.seconds_judge
 
+    @property
+    def decoding_rounds(self) -> int:
+        """Rounds behind the prompt. The one that reads it emits one token, and its seconds are the prompt's."""
+        return self.rounds - self.tokens_of_prefill
+
+    @property
+    def tokens_per_decoding_round(self) -> float:
+        return _ratio(self.tokens - self.tokens_of_prefill, self.decoding_rounds)
+
     def as_dict(self) -> dict[str, float]:
         """The sums and the ratios drawn from them; a ratio over nothing is 0."""
         return {

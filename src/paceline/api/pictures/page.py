@@ -89,8 +89,8 @@ def _totals(totals: Totals | None) -> str:
     ratios = totals.as_dict()
     figures = {
         "tokens": str(totals.tokens),
-        "rounds": str(totals.rounds),
-        "tokens per round": f"{ratios['tokens_per_round']:.2f}",
+        "rounds": str(totals.decoding_rounds),
+        "tokens per round": f"{totals.tokens_per_decoding_round:.2f}",
         "mean accepted": f"{ratios['mean_accepted']:.2f}",
         "of drafted tokens accepted": f"{ratios['acceptance_rate']:.0%}",
         "tokens per second": f"{ratios['tokens_per_second']:.1f}",

@@ -1,6 +1,7 @@
-"""The picture of a text in a terminal. With colours, a token that a drafter proposed stands on its drafter's colour;
-without, in its drafter's brackets. Colours are those that all eyes tell apart (Okabe and Ito), and neighbours on one
-colour have two shades of it."""
+"""The picture of a text in a terminal. With colours, a token that a drafter proposed stands on its drafter's colour, in
+black, which reads on light and dark terminals. The model's own tokens are ordinary text, in italics or bold where a
+draft stood before them. Without colours, tokens stand in their drafter's brackets. Colours are those that all eyes tell
+apart (Okabe and Ito), and neighbours on one colour have two shades of it."""
 
 from __future__ import annotations
 
@@ -29,10 +30,10 @@ class Mark:
 
 
 OWN = {
-    Kind.UNTOLD: Mark("", "", ("underline", "underline")),
-    Kind.CORRECTED: Mark("×", "", ("underline bold #d55e00", "underline bold #d55e00")),
-    Kind.BONUS: Mark("+", "", ("underline bold", "underline bold")),
-    Kind.PLAIN: Mark(ROUND, "", ("underline", "underline")),
+    Kind.UNTOLD: Mark("", "", ("", "")),
+    Kind.CORRECTED: Mark("×", "", ("italic", "italic")),
+    Kind.BONUS: Mark("+", "", ("bold", "bold")),
+    Kind.PLAIN: Mark(ROUND, "", ("", "")),
 }
 """Of the model's own tokens."""
 WORDS = {kind: said.partition(":")[0] for kind, said in WHY_OWN.items()}
@@ -91,7 +92,9 @@ class Painter:
             own[0] = Text.assemble(f"{WORDS[Kind.UNTOLD]}: ", own[0])
         drafted = [self._entry(self.mark(name), name, count) for name, count in picture.counts.items() if name]
         parts = [*own, *drafted]
-        how = "an underlined token ends a round" if self._color else "a bracket or × + · begins what one source brought"
+        how = (
+            "a token on no colour ends a round" if self._color else "a bracket or × + · begins what one source brought"
+        )
         ended = [Text(f"{END} the end", "dim")] if any(not cell.text for cell in picture.cells) else []
         return Text("   ").join([*parts, *ended, Text(f"({how})", "dim")])
 
@@ -102,7 +105,7 @@ class Painter:
 
     def _entry(self, mark: Mark, name: str, count: int) -> Text:
         if self._color:
-            return Text.assemble((f" {name} ", mark.shades[0]), f" {count}")
+            return Text.assemble((f"\xa0{name}\xa0", mark.shades[0]), f"\xa0{count}")  # which no line's end parts
         return Text(f"{mark.opening}{name}{mark.closing} {count}")
 
 

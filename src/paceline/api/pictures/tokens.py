@@ -123,8 +123,8 @@ def summary(totals: Totals) -> str:
     """The totals in one sentence."""
     ratios = totals.as_dict()
     return (
-        f"{_count(totals.tokens, 'token')} in {_count(totals.rounds, 'round')}: "
-        f"{ratios['tokens_per_round']:.2f} per round, {ratios['tokens_per_second']:.1f} per second; "
+        f"{_count(totals.tokens, 'token')} in {_count(totals.decoding_rounds, 'round')}: "
+        f"{totals.tokens_per_decoding_round:.2f} per round, {ratios['tokens_per_second']:.1f} per second; "
         f"{totals.accepted} of {_count(totals.drafted, 'drafted token')} accepted"
     )
 
@@ -132,7 +132,7 @@ def summary(totals: Totals) -> str:
 def in_brief(totals: Totals) -> str:
     """Tokens, rounds and speed in a few words."""
     speed = totals.as_dict()["tokens_per_second"]
-    return f"{_count(totals.tokens, 'token')}, {_count(totals.rounds, 'round')}, {speed:.1f} tokens/s"
+    return f"{_count(totals.tokens, 'token')}, {_count(totals.decoding_rounds, 'round')}, {speed:.1f} tokens/s"
 
 
 def _count(number: int, noun: str) -> str:

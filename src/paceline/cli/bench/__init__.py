@@ -12,6 +12,6 @@ def add(commands: Subparsers) -> None:
     text = "Measures speed on this machine."
     parser: Parser = commands.add_parser("bench", help="measure how fast this is here", description=text)
     text = "what to measure"
-    measurements = parser.add_subparsers(dest="measurement", metavar="MEASUREMENT", required=True, help=text)
+    measurements = parser.add_subparsers(dest="measurement", metavar="MEASUREMENT", help=text)
     for measurement in MEASUREMENTS:
         measurement.add(measurements)

@@ -37,7 +37,7 @@ def time_forwards(options: argparse.Namespace) -> int:
     check_counts(options, "context", "sequence", "rows")
     if options.model.startswith(forwards.RANDOM):
         shape = options.model.removeprefix(forwards.RANDOM)
-        target: Any = forwards.random_target(shape, options.dtype or "bfloat16", options.device or "cpu")
+        target: Any = forwards.random_target(shape, options.dtype or "bfloat16", options.device)
     else:
         target = load_model(options).target
     if not isinstance(target, HFTarget):

@@ -62,7 +62,7 @@ def _add_what(parser: Parser) -> None:
     parser.argument(
         "--suite",
         "SUITE",
-        "spec-bench, multi-spec-bench, continuation:LANG, dictspec, alpaca-eval, prompts:FILE.jsonl or "
+        "stories, spec-bench, multi-spec-bench, continuation:LANG, dictspec, alpaca-eval, prompts:FILE.jsonl or "
         f"replay:FILE; 'paceline bench suite' lists them (default: {SUITE})",
         default=SUITE,
     )

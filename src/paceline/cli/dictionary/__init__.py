@@ -12,8 +12,8 @@ def add(commands: Subparsers) -> None:
     parser: Parser = commands.add_parser(
         "dict",
         help="build and study dictionaries that complete the words of a language",
-        description="What concerns dictionaries: files that complete the words of one language for one tokenizer.",
+        description="Builds and inspects dictionaries: files that complete words of one language for one tokenizer.",
     )
-    actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True, help="what to do")
+    actions = parser.add_subparsers(dest="action", metavar="ACTION", help="what to do")
     for action in ACTIONS:
         action.add(actions)

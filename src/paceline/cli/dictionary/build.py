@@ -29,9 +29,9 @@ def add(actions: Subparsers) -> None:
         run=run,
         help="write the dictionary of a language for a tokenizer",
         description=(
-            "Counts the words of a corpus and which words stand together, looks how the tokenizer spells them in "
-            "running text, and writes which tokens go on in one way: a file for the methods dictionary, hybrid and "
-            "auto, all of it or nothing. The same text gives the same bytes."
+            "Counts the words and word sequences of a corpus, encodes them as they stand in running text, and writes "
+            "the completions that are probable enough: a file for the methods dictionary, hybrid and auto. The same "
+            "text gives the same bytes."
         ),
     )
     text = f"the tokenizer to build for: a folder or name of transformers, or a bundled model (default: {MODEL})"

@@ -26,8 +26,8 @@ def add(actions: Subparsers) -> None:
         run=run,
         help="show what a dictionary proposes behind a text",
         description=(
-            "Encodes a text and shows every entry that it ends with, the longest first: the tokens that match, what "
-            "is proposed behind them, and how likely its first token and each later one is held to be."
+            "Encodes a text and shows every entry that it ends with, the longest first: the tokens that match, the "
+            "tokens that are proposed behind them, and the probability of each of these."
         ),
     )
     parser.argument("text", "TEXT", "a text that ends where a word is to be completed", utf8)

@@ -41,9 +41,10 @@ class Assistant(Drafter):
     """A draft model and the shape of its drafts. The model is loaded when a target is known."""
 
     name = "assistant"
-    summary = "a small model with the target's tokenizer drafts a chain, the best of a tree, or beams"
+    summary = "a small model with the same tokenizer drafts a chain, a tree or beams"
     source = "speculative decoding (Leviathan 2022, Chen 2023); public noise after Daliri 2024"
 
+    unfit = "a draft model that takes more than a small part of the target's time, or predicts other words"
     requires = "a draft model with the target's tokenizer: model=NAME or --draft-model NAME"
 
     def __init__(
