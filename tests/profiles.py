@@ -32,8 +32,8 @@ def method(spec: str = "some", **changes: object) -> Acceptance:
         spot=Spot(nodes=4, foretold=1.6, found=1.5),
         temperature=0.8,
         prompts=("one", "two"),
-        rounds=10,
-        emitted=30,
+        rounds=100,
+        emitted=300,
     )
     return dataclasses.replace(made, **changes)  # type: ignore[arg-type]
 

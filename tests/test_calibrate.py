@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import math
+import re
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
@@ -11,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+import paceline
 from engine import PROMPT, SIZE, tabled, write
 from paceline.api.model import LanguageModel
 from paceline.bench import calibrate_method, open_vocabulary
@@ -364,7 +366,7 @@ def test_a_planner_without_measurements_names_the_command() -> None:
 
 def test_what_was_calibrated_is_found_by_the_planner() -> None:
     target, drafter = tabled(), make_drafter("lookup")
-    plan = Plan(max_nodes=6, lengths=(16,), sequences=(1, 2), max_new_tokens=20, seconds=0.2)
+    plan = Plan(max_nodes=6, lengths=(16,), sequences=(1, 2), max_new_tokens=60, seconds=0.2)
     prompts = [("one", np.array(PROMPT)), ("two", np.array(PROMPT[::-1]))]
     profile = Calibrator(target=target, methods=[Method.of(drafter)], prompts=prompts, plan=plan).run()
     save(profile)
@@ -430,11 +432,12 @@ def test_a_text_knows_every_round_of_its_own() -> None:
 
 QUICK = ["--model", "pocket", "--method", "lookup", "--max-nodes", "3", "--length", "24", "--batch", "1"]
 QUICK += ["--samples", "2", "--max-new-tokens", "4", "--seconds", "0.2", "--prompts", "dictspec"]
+ENOUGH = [*QUICK, "--max-new-tokens", "120", "--seconds", "4"]
 
 
 def test_the_command_keeps_what_the_planner_drafts(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     page = tmp_path / "page.html"
-    assert main(["calibrate", *QUICK, "--html", str(page), "--json"]) == 0
+    assert main(["calibrate", *ENOUGH, "--html", str(page), "--json"]) == 0
     lines = capsys.readouterr().out.splitlines()
     found = json.loads(lines[-1])
     assert found["methods"][0]["method"] == "lookup"
@@ -448,6 +451,36 @@ def test_the_command_keeps_what_the_planner_drafts(tmp_path: Path, capsys: pytes
     assert main(["generate", "Once", "--method", "lookup", "--planner", "calibrated", "--max-new-tokens", "4"]) == 0
     assert main(["generate", "Once", "--method", "lookup:max_ngram=9", "--planner", "calibrated"]) == 2
     assert "--method lookup:max_ngram=9" in capsys.readouterr().err
+
+
+def test_too_few_rounds_are_marked_and_steer_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    page = tmp_path / "page.html"
+    assert main(["calibrate", *QUICK, "--html", str(page), "--json"]) == 0
+    out = capsys.readouterr().out
+    assert "these are too few rounds: planners do not use what was found. Measure at least 32" in out
+    assert json.loads(out.splitlines()[-1])["methods"][0]["enough"] is False
+    assert "Too few rounds of lookup were measured to choose a size" in page.read_text(encoding="utf8")
+    assert main(["generate", "Once", "--method", "lookup", "--planner", "calibrated"]) == 2
+    said = capsys.readouterr().err
+    assert re.search(r"only \d rounds of 'lookup' were measured for .* chosen from 32 or more; .*: paceline", said)
+    assert not costs_of(paceline.load("pocket").target, NOTHING).known
+
+
+def test_timings_of_a_calibration_that_was_too_short_do_not_steer_auto() -> None:
+    for rounds, known in ((31, False), (32, True)):
+        target = tabled()
+        profile = Profile.now(setup_of(target), tuple(timings()))
+        made = [method("some", rounds=31), method("other", rounds=rounds)]
+        curves = profile.curves(made[0].top)
+        save(
+            profile.with_methods(
+                tuple(
+                    dataclasses.replace(one, choices=tuple(one.choose(curves, *key) for key in curves.keys))
+                    for one in made
+                )
+            )
+        )
+        assert costs_of(target, NOTHING).known is known
 
 
 def test_an_interruption_leaves_the_profile_as_it_was(

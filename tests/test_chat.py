@@ -1,5 +1,6 @@
 """A chat: what is read again from turn to turn, how replies end, and what an interruption leaves."""
 
+import copy
 import io
 import json
 import os
@@ -26,7 +27,8 @@ from paceline.api.model import LanguageModel
 from paceline.api.prompts import Reading, read
 from paceline.api.writing import Generation
 from paceline.engine.loop import Session
-from paceline.vocabulary.transcript import STOP, _continuation
+from paceline.vocabulary import Vocabulary
+from paceline.vocabulary.transcript import STOP, Transcripts, _continuation, render
 from test_cli import say
 from tokenizer_kinds import TEXTS, vocabulary_of
 
@@ -164,6 +166,29 @@ def test_the_turns_of_a_conversation_may_be_said_again_as_messages(model: str) -
     again.say("Hello")
     assert again.say("on").tokens == talk.say("on").tokens
     assert [message["role"] for message in talk.messages] == ["user", "assistant"] * 2
+
+
+TURNS = "{% for m in messages %}<|user|>{{ m['content'] | trim }}<|end|>\n{% endfor %}<|user|>"
+
+
+@pytest.mark.parametrize("end", ["", " ", "\n\n"])
+@pytest.mark.parametrize("kind", ["byte-level", "fallback, strip", "fallback", "metaspace always", "metaspace never"])
+def test_a_reply_stays_in_its_tokens_behind_every_template(kind: str, end: str) -> None:
+    """Also where the tokenizer decodes a space behind special tokens, and where the template strips a reply's end."""
+    vocabulary = Vocabulary(copy.deepcopy(vocabulary_of(kind).tokenizer))
+    vocabulary.tokenizer.chat_template = TURNS
+    transcripts, messages = Transcripts(vocabulary), [{"role": "user", "content": "rider"}]
+    for _ in range(3):
+        chat = render(vocabulary, messages)
+        prompt = transcripts.encode(chat).tolist()
+        own = vocabulary.encode("the", add_special=False).tolist()[-1:] * 3  # as no tokenizer would
+        blanks = vocabulary.encode(f"e{end}", add_special=False).tolist()[len(vocabulary.encode("e", False)) :]
+        before, after = (vocabulary.text(ids, skip_special=False) for ids in (prompt, [*prompt, *own, *blanks]))
+        reply = after.removeprefix(before)
+        transcripts.keep(chat.text, prompt, reply, [*own, *blanks])
+        messages += [{"role": "assistant", "content": reply}, {"role": "user", "content": "on"}]
+        following = transcripts.encode(render(vocabulary, messages)).tolist()
+        assert following[: len(prompt) + len(own)] == [*prompt, *own]
 
 
 def test_a_cut_stop_string_is_not_remembered(model: str, monkeypatch: pytest.MonkeyPatch) -> None:

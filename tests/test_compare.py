@@ -119,6 +119,17 @@ def test_one_prompt_is_never_called(tmp_path: Path) -> None:
     found = Within(run)
     assert {one.call for one in found.findings} == {Call.UNKNOWN}
     assert all(math.isnan(one.ratio.low) for one in found.findings)
+    assert found.best() == found.best("qa") == []
+
+
+def test_entries_that_changed_alike_share_a_sentence(tmp_path: Path) -> None:
+    one, two = (made_run(tmp_path / name, **QUICK) for name in ("a", "b"))
+    for entry in two.about.entries:
+        if entry["name"] in ("lookup", "assistant"):
+            entry["planner"] = "fixed:9"
+    for entry in one.about.entries:
+        entry["planner"] = "fixed:4"
+    assert "lookup, assistant: planner was fixed:4 and is fixed:9" in Between(one, two).notes
 
 
 def test_repeats_and_turns_are_no_further_prompts(tmp_path: Path) -> None:
@@ -145,8 +156,18 @@ def test_nothing_in_common_is_one_sentence(tmp_path: Path, capsys: pytest.Captur
     made_run(tmp_path / "b", tasks=("rag",))
     code, out, error = say(["bench", "compare", str(tmp_path / "a"), str(tmp_path / "b")], capsys)
     assert (code, error) == (0, "")
-    assert "no prompt in common" in out
-    assert "speed-up over" not in out
+    assert out == "b and a cannot be compared: they have no prompt in common that plain wrote in both\n"
+
+
+def test_without_an_interval_nothing_is_called_the_same(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    lone = QUICK | {"prompts": 1}
+    for number, name in enumerate("ab"):
+        made_run(tmp_path / name, seed=number, **lone)
+    for runs in (["a"], ["a", "b"]):
+        code, out, error = say(["bench", "compare", *(str(tmp_path / run) for run in runs)], capsys)
+        assert (code, error) == (0, "")
+        assert "no interval" in out
+        assert not any(words in out for words in ("not told apart", "*", "≈"))
 
 
 def test_what_differs_between_runs_is_told(tmp_path: Path) -> None:
@@ -168,8 +189,8 @@ def test_what_differs_between_runs_is_told(tmp_path: Path) -> None:
         "max_new_tokens was 40 and is 99",
         "the version of torch was 2.9.0 and is 2.10.0",
         "the commit was abcdef0 and is 1234567 with changes",
-        "eagle is only in b",
-        "assistant is only in a",
+        "only in b: eagle",
+        "only in a: assistant",
     ):
         assert words in notes
 

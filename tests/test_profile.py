@@ -212,7 +212,7 @@ def test_nothing_is_left_of_a_profile_that_could_not_be_written(monkeypatch: pyt
 
 def test_what_is_known_of_other_methods_stays() -> None:
     made = profile().with_methods((method("other"),)).with_methods((method("some", rounds=99),))
-    assert [(one.method, one.rounds) for one in made.methods] == [("other", 10), ("some", 99)]
+    assert [(one.method, one.rounds) for one in made.methods] == [("other", 100), ("some", 99)]
 
 
 @pytest.mark.parametrize(

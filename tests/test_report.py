@@ -154,7 +154,10 @@ def told(path: Path, **made: Any) -> str:
             {"prompts": 4, "methods": ("plain", "lookup"), "slow": {"lookup": 1.15}, "noise": 0.6, "seed": 3},
             "On pocket, lookup was not faster than plain decoding",
         ),
-        ({"prompts": 1, "degenerate": False}, r".*\(one prompt: no interval\)"),
+        (
+            {"prompts": 1, "degenerate": False},
+            "On pocket, one prompt was measured, so there is no interval: assistant ran",
+        ),
         (
             {"prompts": 6, "slow": {"lookup": 9.0, "assistant": 9.0}},
             ".*Another library was faster: transformers ran at",
@@ -165,6 +168,38 @@ def told(path: Path, **made: Any) -> str:
 def test_news_is_told_as_it_is(how: dict[str, Any], words: str, tmp_path: Path) -> None:
     """Good news comes with its interval, bad news as plainly, and chance is called so."""
     assert re.match(words, told(tmp_path, **how))
+
+
+def test_the_headline_names_a_method_that_is_surely_faster_though_a_wild_one_has_a_higher_mean(tmp_path: Path) -> None:
+    calm: dict[str, Any] = {"noise": 0.01, "degenerate": False, "stall": False}
+    run = made_run(tmp_path / "run", prompts=40, tasks=["qa"], languages=["en"], **calm)
+    for number, record in enumerate(one for one in run.records if one.entry == "assistant"):
+        assert record.seconds_decode is not None
+        changed = replace(record, seconds_decode=record.seconds_decode * (0.05 if number < 2 else 3.0))
+        run.records[run.records.index(record)] = changed
+    summary = Summary(run)
+    wild, sure = (summary.figures(entry) for entry in ("assistant", "lookup"))
+    assert wild is not None
+    assert sure is not None
+    assert wild.speed_up is not None
+    assert sure.speed_up is not None
+    assert wild.speed_up.value > sure.speed_up.value > sure.speed_up.low > 1 > wild.speed_up.low
+    assert re.match(r"On pocket, lookup writes 1\.\d\d× as fast as plain decoding", headline(summary))
+
+
+def test_runs_that_share_nothing_cannot_be_compared_and_one_prompt_is_no_sign_of_equality(tmp_path: Path) -> None:
+    alone = {"languages": ["en"], "prompts": 1}
+    one, other, third = (made_run(tmp_path / task, tasks=[task], **alone) for task in ("qa", "rag", "news"))
+    apart = report(one, other, third)[PAGE]
+    assert "These runs cannot be compared: they have no prompt in common." in apart
+    lone = report(one, made_run(tmp_path / "again", tasks=["qa"], seed=1, **alone))[PAGE]
+    assert "These runs cannot be compared: there is no interval around the ratio of one prompt." in lone
+    for page in (apart, lone):
+        assert "became faster" not in page
+        assert 'title="the interval holds 1"' not in page
+    both = {"tasks": ["qa"], "languages": ["en"], "prompts": 6}
+    mixed = report(*(made_run(tmp_path / f"m{seed}", seed=seed, **both) for seed in range(2)), other)[PAGE]
+    assert re.search(r"No method became faster or slower, .* rag cannot be compared: no prompt is in common", mixed)
 
 
 def test_what_chance_may_do_wears_no_star(tmp_path: Path) -> None:

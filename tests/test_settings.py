@@ -9,6 +9,7 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any, get_type_hints
 
+import numpy as np
 import pytest
 import torch
 from transformers import PreTrainedModel
@@ -191,7 +192,13 @@ def test_lists_and_tuples_are_one() -> None:
         for kind in (list, tuple)
     ]
     texts = [lm.generate(PROMPT, max_new_tokens=9, **each) for each in how]
-    assert texts[0].tokens == texts[1].tokens
+    assert (
+        texts[0].tokens
+        == texts[1].tokens
+        == lm.generate(
+            PROMPT, max_new_tokens=9, banned=[np.array([1]), np.array([2, 3])], criteria=how[0]["criteria"], stop=set()
+        ).tokens
+    )
     assert texts[0].finish == "criterion"
 
 

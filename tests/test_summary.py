@@ -1,6 +1,7 @@
 """A summary says what the records say, in the words of the house; and it warns where there is cause."""
 
 import json
+import re
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
@@ -267,9 +268,9 @@ ONE: dict[str, Any] = {"languages": ("en",), "prompts": 1}
         ({"degenerate": True}, "2 of 12 texts of plain loop"),
         ({"repeats": 1}, "written once"),
         ({"drift": 0.4, "prompts": 9}, "slower at the end than at the beginning"),
-        (ONE | {"prompts": 4, "noise": 0.4}, "unstable: the speed-up of assistant is known to about"),
-        ({"prompts": 1, "noise": 1.5, "repeats": 1}, "nothing is known of the speed-up of assistant"),
-        (ONE, "no interval around its speed-up"),
+        (ONE | {"prompts": 4, "noise": 0.4}, "unstable: speed-ups are known to about"),
+        ({"prompts": 1, "noise": 1.5, "repeats": 1}, "nothing is known of the speed-up of lookup, assistant"),
+        (ONE, "so there is no interval around the speed-up of lookup, assistant, transformers"),
     ],
 )
 def test_what_must_be_known_is_told(asked: dict[str, Any], words: str, tmp_path: Path) -> None:
@@ -290,11 +291,13 @@ def test_many_stalls_make_a_run_unstable_and_one_is_told(calm: Run) -> None:
     record = next(record for record in calm.records if record.entry == "plain")
     assert record.rounds is not None
     record.rounds["seconds_score"][3] += 1
-    assert told(calm, "1 of") == [s for s in told(calm, "plain took more than five times") if "unstable" not in s]
+    assert told(calm, "more than five times") == [
+        "rounds took more than five times the median round: 1 of 5036 (plain)"
+    ]
     for others in calm.records:
         if others.entry == "plain" and others.rounds is not None:
             others.rounds["seconds_read"][1] += 1
-    assert told(calm, "unstable: 145 of")
+    assert told(calm, "unstable: rounds took more than five times the median round: 145 of 5036 (plain)")
 
 
 def test_texts_that_are_not_plain_decodings_are_told(calm: Run) -> None:
@@ -307,7 +310,14 @@ def test_texts_that_are_not_plain_decodings_are_told(calm: Run) -> None:
     assert "from token 7 on" in bug
     assert "this is a bug" in bug
     assert ["another library" in s for s in rest] == [True, False, False]
-    assert told(calm, "1 text of assistant part from plain's at a near tie")
+    assert told(calm, "part from plain's at a near tie of the arithmetic, so not the same work was done: 1 (assistant)")
+
+
+def test_a_cause_is_said_once_for_all_entries(tmp_path: Path) -> None:
+    for asked in ({"noise": 0.5, "prompts": 4}, {"prompts": 1, "languages": ("en",)}, {"prompts": 2, "noise": 1.0}):
+        found = warnings(Summary(made_run(tmp_path / str(len(list(tmp_path.iterdir()))), **FEW | asked)))
+        causes = [re.sub(r"[\d.]+%?|\(?(plain|lookup|assistant|transformers)\)?,?", "", sentence) for sentence in found]
+        assert len(causes) == len({*causes})
 
 
 def test_sittings_that_differ_are_told(calm: Run) -> None:

@@ -15,7 +15,7 @@ from paceline.drafters.assistant import DraftModel
 from paceline.drafters.assistant.model import Loaded
 from paceline.errors import InputError
 from paceline.law import Sampling
-from paceline.law.settings import Processor, require_callables, require_whole, short_repr
+from paceline.law.settings import Processor, is_listed, require_callables, require_whole, short_repr
 from paceline.planning.base import Planner
 from paceline.planning.specs import make_planner
 from paceline.targets.base import Target
@@ -106,7 +106,7 @@ class Settings:
     def _check_stops(self) -> None:
         """Stop strings are texts; tokens that end a text are ``eos``."""
         given: Any = self.stop
-        if given is not None and not isinstance(given, (str, Sequence)):
+        if given is not None and not isinstance(given, str) and not is_listed(given):
             raise InputError(f"stop is a text or a list of texts, not {_short(given)}; tokens go to eos")
         for one in self.stops:
             if not isinstance(one, str):

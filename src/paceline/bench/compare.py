@@ -45,8 +45,8 @@ class Call(StrEnum):
     FASTER = "faster"
     SLOWER = "slower"
     SAME = "not told apart"
-    UNKNOWN = "unknown"
-    """One prompt alone says nothing."""
+    UNKNOWN = "no interval"
+    """Of one prompt alone: neither a difference nor the lack of one can be found."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -103,15 +103,17 @@ class Within:
                     yield Finding.of(entry, other, task, pairs.ratio, pairs.unit)
 
     def best(self, task: str | None = None) -> list[str]:
-        """The fastest entry of a task, and those that are not told apart from it."""
+        """The fastest entry of a task, and those that are not told apart from it; none where there is no interval."""
         speed_ups = {
             entry: figures.speed_up.value
             for entry in self.summary.entries
             if (figures := self.summary.figures(entry, task)) is not None and figures.speed_up is not None
         }
         first = max(speed_ups, key=lambda entry: speed_ups[entry], default=None)
-        level = [found for found in self.findings if found.task == task and found.call is Call.SAME]
-        told = {one for found in level if first in (found.entry, found.other) for one in (found.entry, found.other)}
+        against = [found for found in self.findings if found.task == task and first in (found.entry, found.other)]
+        if any(found.call is Call.UNKNOWN for found in against):
+            return []
+        told = {one for found in against if found.call is Call.SAME for one in (found.entry, found.other)}
         return [entry for entry in speed_ups if entry == first or entry in told]
 
     def as_dict(self) -> dict[str, Any]:
@@ -160,9 +162,8 @@ class Between:
     def notes(self) -> list[str]:
         """Where the two runs differ, and which texts are not the same."""
         if not self.prompts:
-            return [
-                f"the runs have no prompt in common that {self.run.base} wrote in both; there is nothing to compare"
-            ]
+            runs = f"{self.run.run.name} and {self.base.run.name}"
+            return [f"{runs} cannot be compared: they have no prompt in common that {self.run.base} wrote in both"]
         old, new = self.base.run, self.run.run
         return [*differences(old, new), *other_texts(old, new, self.common), *self._not_significant()]
 
@@ -209,19 +210,12 @@ def across(runs: Sequence[Run], plain: str | None = None) -> list[Between]:
 
 
 def facts(run: Run) -> dict[str, Any]:
-    """What a run was made of, by names in words: model, recipe, entries, and where it was begun."""
+    """What a run was made of, by names in words: model, recipe, and where it was begun."""
     about, first = run.about, next(iter(run.about.sittings), {})
     git = first.get("git") or {}
-    entries = {
-        f"{entry['name']}: {name}": value
-        for entry in about.entries
-        for name, value in entry.items()
-        if name not in ("name", "ours")
-    }
     return {
         **{f"the model's {name}": value for name, value in about.model.items()},
         **{name: value for name, value in about.recipe.items() if name not in WHICH_TEXTS},
-        **entries,
         **{f"the version of {name}": value for name, value in (first.get("versions") or {}).items()},
         **{f"the machine's {name}": value for name, value in (first.get("machine") or {}).items()},
         "the number of threads": first.get("threads"),
@@ -231,13 +225,24 @@ def facts(run: Run) -> dict[str, Any]:
 
 
 def differences(old: Run, new: Run) -> Iterator[str]:
-    """A sentence for each fact that both runs have and that differs, and for each entry that only one has."""
+    """A sentence for each fact that both runs have and that differs, and for the entries that only one has. Entries
+    that changed alike share one."""
     was, now = facts(old), facts(new)
     for name in was:
         if name in now and was[name] != now[name]:
             yield f"{name} was {_said(was[name])} and is {_said(now[name])}"
+    changed: dict[tuple[str, str, str], list[str]] = {}
+    before = {entry["name"]: entry for entry in old.about.entries}
+    for entry in new.about.entries:
+        for name, value in entry.items() if entry["name"] in before else ():
+            earlier = before[entry["name"]].get(name, value)
+            if name not in ("name", "ours") and earlier != value:
+                changed.setdefault((name, _said(earlier), _said(value)), []).append(entry["name"])
+    for (name, earlier, value), entries in changed.items():
+        yield f"{', '.join(entries)}: {name} was {earlier} and is {value}"
     for one, other in ((new, old), (old, new)):
-        yield from (f"{entry} is only in {one.name}" for entry in one.entries if entry not in other.entries)
+        if only := [entry for entry in one.entries if entry not in other.entries]:
+            yield f"only in {one.name}: {', '.join(only)}"
 
 
 def other_texts(old: Run, new: Run, common: pd.DataFrame) -> Iterator[str]:

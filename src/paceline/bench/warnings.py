@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from paceline.bench.run.record import TextVerdict
@@ -60,13 +60,12 @@ def _texts(summary: Summary) -> Iterator[str]:
                     f"{entry} wrote another text than {plain} in {len(odd)} of {all_texts} (first "
                     f"{first.prompt}{where}), {meaning}"
                 )
-    for entry in summary.entries:
-        ties = len(of_cell(texts[texts.verdict == TextVerdict.NEAR_TIE], entry))
-        if ties:
-            yield (
-                f"{_counted(ties, 'text')} of {entry} part from {plain}'s at a near tie of the "
-                "arithmetic, so not the same work was done"
-            )
+    tied = texts[texts.verdict == TextVerdict.NEAR_TIE]
+    ties = {entry: len(found) for entry in summary.entries if len(found := of_cell(tied, entry))}
+    if ties:
+        yield (
+            f"texts part from {plain}'s at a near tie of the arithmetic, so not the same work was done: {_each(ties)}"
+        )
 
 
 def _whole(summary: Summary) -> Iterator[str]:
@@ -90,10 +89,13 @@ def _sittings(summary: Summary) -> Iterator[str]:
     for name, values in _facts(sittings).items():
         if len(values) > 1:
             yield f"{len(sittings)} sittings differ in {name}: {' and '.join(values)}"
-    for sitting in sittings if _timed(summary) else ():
-        load, cores = sitting.get("load"), (sitting.get("machine") or {}).get("cores")
-        if load and cores and load > cores / 2:
-            yield f"the machine was at work when a sitting began: load {load:g} on {_counted(cores, 'core')}"
+    busy = [
+        f"{load:g} on {_counted(cores, 'core')}"
+        for sitting in (sittings if _timed(summary) else ())
+        if (load := sitting.get("load")) and (cores := (sitting.get("machine") or {}).get("cores")) and load > cores / 2
+    ]
+    if busy:
+        yield f"the machine was at work when a sitting began: load {', '.join(busy)}"
 
 
 def _facts(sittings: Sequence[dict[str, Any]]) -> dict[str, list[str]]:
@@ -144,19 +146,15 @@ def _drift(summary: Summary) -> float | None:
 
 
 def _intervals(summary: Summary) -> Iterator[str]:
-    for entry in summary.entries:
-        figures = summary.figures(entry)
-        if figures is None or figures.speed_up is None:
-            continue
-        found = figures.speed_up
-        if not found.bounded:
-            yield f"{entry} wrote a single unit, so there is no interval around its speed-up"
-        elif (width := (found.high - found.low) / 2 / found.value) > UNKNOWN:
-            yield f"unstable: nothing is known of the speed-up of {entry}; more prompts would tell"
-        elif width > WIDE:
-            yield (
-                f"unstable: the speed-up of {entry} is known to about {width:.0%} only; more prompts would narrow it"
-            )
+    known = ((entry, summary.figures(entry)) for entry in summary.entries)
+    found = {entry: figures.speed_up for entry, figures in known if figures is not None and figures.speed_up}
+    widths = {entry: (one.high - one.low) / 2 / one.value for entry, one in found.items() if one.bounded}
+    if single := [entry for entry, one in found.items() if not one.bounded]:
+        yield f"a single unit was written, so there is no interval around the speed-up of {', '.join(single)}"
+    if unknown := [entry for entry, width in widths.items() if width > UNKNOWN]:
+        yield f"unstable: nothing is known of the speed-up of {', '.join(unknown)}; more prompts would tell"
+    if wide := {entry: f"{width:.0%}" for entry, width in widths.items() if WIDE < width <= UNKNOWN}:
+        yield f"unstable: speed-ups are known to about {_each(wide)} only; more prompts would narrow them"
     plain = of_cell(summary.texts, summary.entries[0])
     prompts = plain[plain.turn == 0].groupby(["task", "language"]).size()
     lone = int((prompts == 1 + summary.texts["repeat"].max()).sum())
@@ -165,15 +163,12 @@ def _intervals(summary: Summary) -> Iterator[str]:
 
 
 def _stalls(summary: Summary) -> Iterator[str]:
-    for entry in summary.entries:
-        figures = summary.figures(entry)
-        if figures is None or not figures.rounds or not figures.stalls:
-            continue
-        serious = figures.stalls > STALLED * figures.rounds
-        yield (
-            f"{'unstable: ' if serious else ''}{figures.stalls} of {_counted(figures.rounds, 'round')} of {entry} took "
-            "more than five times the median round"
-        )
+    known = ((entry, summary.figures(entry)) for entry in summary.entries)
+    found = {entry: (one.stalls, one.rounds) for entry, one in known if one is not None and one.stalls and one.rounds}
+    if found:
+        serious = any(stalls > STALLED * rounds for stalls, rounds in found.values())
+        counts = {entry: f"{stalls} of {rounds}" for entry, (stalls, rounds) in found.items()}
+        yield f"{'unstable: ' if serious else ''}rounds took more than five times the median round: {_each(counts)}"
 
 
 def _loops(summary: Summary) -> Iterator[str]:
@@ -216,6 +211,11 @@ def _energy(summary: Summary) -> Iterator[str]:
         watts = energy.get("watts")
         power = "" if watts is None or not math.isfinite(watts) else f" of {watts:g} W"
         yield f"energy is an estimate from a stated power{power}, not measured"
+
+
+def _each(found: Mapping[str, object]) -> str:
+    """Numbers, each with its entry."""
+    return ", ".join(f"{value} ({entry})" for entry, value in found.items())
 
 
 def _counted(count: int, name: str) -> str:

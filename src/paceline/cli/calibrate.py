@@ -191,11 +191,18 @@ def _choices(method: Acceptance) -> Iterator[tuple[str, ...]]:
 
 
 def _notes(method: Acceptance) -> Iterator[str]:
+    from paceline.planning.acceptance import ENOUGH
+
     texts = counted(len(method.prompts), "prompt")
     yield (
         f"{counted(method.emitted, 'token')} of {texts} in {counted(method.rounds, 'round')} "
         f"at temperature {method.temperature:g}"
     )
+    if not method.enough:
+        yield (
+            f"these are too few rounds: planners do not use what was found. Measure at least {ENOUGH}, with more "
+            "--samples, --max-new-tokens or --seconds"
+        )
     if method.spot is not None:
         spot = method.spot
         yield (
@@ -212,7 +219,11 @@ def _json(profile: Profile, methods: list[Acceptance], path: Path, took: float) 
         "setup": stored["setup"],
         "timings": stored["timings"],
         "methods": [
-            {"nodes": method.choices[0].nodes, "tokens_per_second": method.choices[0].tokens_per_second}
+            {
+                "nodes": method.choices[0].nodes,
+                "tokens_per_second": method.choices[0].tokens_per_second,
+                "enough": method.enough,
+            }
             | asdict(method)
             for method in methods
         ],

@@ -1,6 +1,6 @@
 """The settings of sampling, checked once when they are made."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, fields
 from math import isfinite
@@ -95,11 +95,9 @@ class Sampling:
             _require(token >= 0, f"logit_bias names token {token}: token ids start at 0.")
             _require(isfinite(bias), f"logit_bias of token {token} is {bias}: use a finite number or banned.")
         lists = "banned is a list of token sequences, such as [[7], [3, 5]]"
-        _require(
-            isinstance(self.banned, Sequence) and not isinstance(self.banned, str), f"{lists}, not {self.banned!r}"
-        )
+        _require(is_listed(self.banned), f"{lists}, not {self.banned!r}")
         for entry in self.banned:
-            _require(isinstance(entry, Sequence) and not isinstance(entry, str), f"{lists}; it holds {entry!r}")
+            _require(is_listed(entry), f"{lists}; it holds {entry!r}")
             for token in entry:
                 require_whole("a token of banned", token)
             _require(len(entry) > 0, "banned holds an empty entry: give each at least one token id.")
@@ -118,12 +116,16 @@ def require_number(name: str, value: object) -> None:
     _require(number, f"{name} is a number, not {value!r}{_mend(value, float)}")
 
 
+def is_listed(value: object) -> bool:
+    """Whether a value is a list, or what is as good as one."""
+    return isinstance(value, Collection) and not isinstance(value, (str, bytes, Mapping))
+
+
 def require_callables(name: str, one: str, value: object) -> None:
     """Refuse a setting that is no list of functions."""
     _require(not callable(value), f"{name} is a list: put the one {one} into a list.")
-    listed = isinstance(value, Sequence) and not isinstance(value, str)
-    _require(listed, f"{name} is a list of functions, not {value!r}" + (LEAVE if value is None else ""))
-    for member in value if isinstance(value, Sequence) else ():
+    _require(is_listed(value), f"{name} is a list of functions, not {value!r}" + (LEAVE if value is None else ""))
+    for member in value if isinstance(value, Collection) else ():
         _require(callable(member), f"{name} is a list of functions; it holds {member!r}")
 
 

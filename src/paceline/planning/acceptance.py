@@ -20,6 +20,9 @@ from paceline.planning.timing import BatchSize, Nodes
 TELLING = 0.05
 """Accepted tokens per round below which a prediction is not judged."""
 BOUNDS = 0.25, 4.0
+ENOUGH = 32
+"""Rounds of a method from which a size may be chosen. From fewer, the mean of their tokens is known to a quarter of a
+token at best, and sizes differ by no more than that."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -86,6 +89,11 @@ class Acceptance:
     rounds: Count
     emitted: Count
     choices: tuple[Choice, ...] = ()
+
+    @property
+    def enough(self) -> bool:
+        """Whether it was measured in enough rounds for planners to use it."""
+        return self.rounds >= ENOUGH
 
     def seconds_draft(self, sizes: Sequence[int]) -> Floats:
         """Per round of one sequence."""

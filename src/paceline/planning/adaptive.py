@@ -338,9 +338,9 @@ _COSTS: WeakKeyDictionary[Target, dict[Want, Costs]] = WeakKeyDictionary()
 
 def costs_of(target: Target, want: Want) -> Costs:
     """The costs of rounds on this target, shared by all planners for it. They begin with what was calibrated, if it
-    was."""
+    was, and in enough rounds."""
     known = _COSTS.setdefault(target, {})
     if want not in known:
         profile = find(setup_of(target))
-        known[want] = Costs(() if profile is None else profile.timings_with(want.top))
+        known[want] = Costs(() if profile is None or not profile.telling else profile.timings_with(want.top))
     return known[want]

@@ -24,7 +24,7 @@ import numpy as np
 from paceline.context import Context
 from paceline.drafters.base import Budget, Drafter
 from paceline.errors import InputError
-from paceline.planning.acceptance import Acceptance
+from paceline.planning.acceptance import ENOUGH, Acceptance
 from paceline.planning.base import Outcome, Planner, Room
 from paceline.planning.curve import Curves
 from paceline.planning.fits import Floats
@@ -161,17 +161,19 @@ def calibrated(drafter: Drafter, target: Target) -> Calibrated:
     except Unreadable as unreadable:
         profile, why = None, f" ({unreadable})"
     method = None if profile is None else profile.method(spec, draft_of(models))
-    if profile is None or method is None:
+    if profile is None or method is None or not method.enough:
         others = [] if profile is None else list(dict.fromkeys(one.method for one in profile.methods))
         known = f"; measured are {', '.join(others)}" if others else ""
         known = "; it was measured with another draft model, or with none" if spec in others else known
+        absent = f"there are no measurements of {spec!r} for {setup.summary}{known}{why}; make them"
+        if method is not None:
+            few = f"only {method.rounds} rounds of {spec!r} were measured for {setup.summary}"
+            absent = f"{few}, and a size is chosen from {ENOUGH} or more; measure with more --samples or --seconds"
         command = ["paceline", "calibrate", "--model", setup.model, "--method", spec]
         command += ["--dtype", setup.dtype] if setup.dtype else []
         command += ["--threads", str(setup.threads)] if setup.device == "cpu" else ["--device", setup.device]
         command += ["--draft-model", models[0].name] if models else []
-        raise InputError(
-            f"there are no measurements of {spec!r} for {setup.summary}{known}{why}; make them: {shlex.join(command)}"
-        )
+        raise InputError(f"{absent}: {shlex.join(command)}")
     return Calibrated(method, profile.curves(method.top))
 
 

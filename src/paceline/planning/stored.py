@@ -62,6 +62,12 @@ class Profile:
         """Seconds by rows of such rounds."""
         return Curves(self.timings_with(top))
 
+    @property
+    def telling(self) -> bool:
+        """Whether planners may begin with its timings: not where the rounds of every method were too few, for then the
+        calibration as a whole was too short."""
+        return not self.methods or any(method.enough for method in self.methods)
+
     def check(self) -> None:
         """Every method has its size for all that was timed."""
         timed = self.curves().keys

@@ -74,7 +74,7 @@ class Transcripts:
     stand: then the KV rows of these serve again and only what is new is read. Encoding the whole text anew would not
     do: a sampled text often stands in other tokens than a tokenizer would choose for it.
 
-    Several threads may use it, and it may be called in a finalizer: its dict is changed by single operations.
+    Several threads may use it: its dict is replaced, never changed.
     """
 
     def __init__(self, vocabulary: Vocabulary) -> None:
@@ -84,34 +84,46 @@ class Transcripts:
     def encode(self, rendered: Rendered) -> NDArray[np.int64]:
         """The tokens of a conversation that, if they can, begin with those of the longest one that it continues."""
         text = rendered.text
+        whole = self.vocabulary.encode(text, add_special=not rendered.templated)
         for known, tokens in sorted(self._known.items(), key=lambda each: -len(each[0])):
             if text.startswith(known):
-                more = _continuation(self.vocabulary, tokens, text[len(known) :])
+                more = _continuation(self.vocabulary, tokens, text[len(known) :], whole.tolist())
                 if more is not None:
                     return np.asarray(tokens + more)
-        return self.vocabulary.encode(text, add_special=not rendered.templated)
+        return whole
 
     def keep(self, text: str, prompt: Sequence[int], reply: str, tokens: Sequence[int]) -> None:
         """Remember a conversation and its reply by the tokens whose text stands: all but what was cut off at the
-        reply's end, be it a stop string or the first bytes of a character."""
-        stream, spelled, kept = Detokenizer(self.vocabulary, skip_special=False, prefix=prompt), "", (0, "")
+        reply's end, be it a stop string or the first bytes of a character. Where the reply ends with blanks, also
+        without these, for many templates leave them out."""
+        stream, spelled = Detokenizer(self.vocabulary, skip_special=False, prefix=prompt), ""
+        last, standing, bare = "", {"": 0}, reply.rstrip()
         for count, token in enumerate(tokens, start=1):
             spelled += stream.push(token)
             open_end = stream.copy().finish()
             if REPLACEMENT not in open_end and reply.startswith(spelled + open_end):
-                kept = count, spelled + open_end
-        self._known.pop(text + kept[1], None)
-        self._known[text + kept[1]] = [*prompt, *tokens[: kept[0]]]
-        for oldest in tuple(self._known)[:-KEPT]:
-            self._known.pop(oldest, None)
+                if last != bare:
+                    del standing[last]
+                last = spelled + open_end
+                standing[last] = count
+        new = {text + said: [*prompt, *tokens[:count]] for said, count in standing.items()}
+        known = {text: tokens for text, tokens in self._known.items() if text not in new} | new
+        self._known = dict(list(known.items())[-KEPT:])
 
     def clear(self) -> None:
         """Remember none."""
         self._known = {}
 
 
-def _continuation(vocabulary: Vocabulary, tokens: Sequence[int], text: str) -> list[int] | None:
-    """Tokens that spell ``text`` behind ``tokens``, or None where the tokenizer has no way to."""
+def _continuation(
+    vocabulary: Vocabulary, tokens: Sequence[int], text: str, whole: Sequence[int] = ()
+) -> list[int] | None:
+    """Tokens that spell ``text`` behind ``tokens``, or with which ``whole`` ends, the encoding of all the text: some
+    tokenizers decode a space behind special tokens that they encode without one. None where there are no such tokens.
+    """
+    alone = vocabulary.encode(text, add_special=False).tolist()
+    if alone and alone == list(whole[-len(alone) :]):
+        return list(alone)
     for lead in LEADS:
         before = vocabulary.encode(lead, add_special=False).tolist() if lead else []
         found = vocabulary.encode(lead + text, add_special=False).tolist()

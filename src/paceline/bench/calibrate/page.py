@@ -26,6 +26,8 @@ def calibration_page(profile: Profile, methods: Sequence[Acceptance], took: floa
     if len(methods) > 1:
         sizes = ", ".join(f"{method.method} {method.choices[0].nodes}" for method in methods)
         headline = f"Nodes to draft on this machine: {sizes}"
+    if few := [method.method for method in methods if not method.enough]:
+        headline = f"Too few rounds of {', '.join(few)} were measured to choose a size"
     facts = ", ".join(f"{name} {version}" for name, version in profile.versions.items())
     more = f"{profile.setup.summary}. Measured in {took:.0f} s on {profile.when[:10]}, with {facts}."
     sections = [_section(profile, method, number) for number, method in enumerate(methods, start=1)]

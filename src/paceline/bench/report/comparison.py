@@ -36,13 +36,27 @@ def comparison(summaries: Sequence[Summary]) -> Part:
 
 
 def _headline(found: Sequence[Between]) -> str:
-    called = [one for between in found for one in between.findings if one.call in TOLD]
+    findings = [one for between in found for one in between.findings]
     overall = [said for between in found if (said := _told(between))]
     if overall:
-        return " ".join(overall)
-    if called:
-        return "Overall no method is told apart from before, but in single tasks some are."
-    return "No method became faster or slower, as far as these runs can tell."
+        said = " ".join(overall)
+    elif any(one.call in TOLD for one in findings):
+        said = "Overall no method is told apart from before, but in single tasks some are."
+    elif any(one.call is Call.SAME for one in findings):
+        said = "No method became faster or slower, as far as these runs can tell."
+    else:
+        return f"These runs cannot be compared: {_why(found)}."
+    apart = [short(between.run.run.name) for between in found if not between.prompts]
+    return f"{said} {listed(apart)} cannot be compared: no prompt is in common." if apart else said
+
+
+def _why(found: Sequence[Between]) -> str:
+    """Why there is nothing that could be called."""
+    if not any(between.prompts for between in found):
+        return "they have no prompt in common"
+    if any(between.findings for between in found):
+        return "there is no interval around the ratio of one prompt"
+    return f"no method but {found[0].run.base} is in both"
 
 
 def _told(between: Between) -> str:
@@ -58,6 +72,8 @@ def _told(between: Between) -> str:
 def _blocks(between: Between) -> Iterator[Block]:
     if between.notes:
         yield Warnings(between.notes)
+    if not between.prompts:
+        return
     yield Text(f"{counted(between.prompts, 'prompt')} in common.")
     overall = [one for one in between.findings if one.task is None]
     if overall:

@@ -145,7 +145,7 @@ def _heat_cell(figures: Figures | None, best: bool) -> Cell:
     if figures is None or figures.speed_up is None:
         return Cell(NOTHING)
     up = figures.speed_up
-    return Cell(times(up.value), "" if up.excludes(1) else "≈", best, heat=up.value)
+    return Cell(times(up.value), "≈" if up.bounded and not up.excludes(1) else "", best, heat=up.value)
 
 
 def fit(summary: Summary) -> Iterator[Block]:

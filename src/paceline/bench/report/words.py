@@ -109,14 +109,18 @@ def best_of(
     summary: Summary, task: str | None = None, language: str | None = None, *, ours: bool | None = None
 ) -> Figures | None:
     """The fastest entry of a cell, or of our methods or of the peers in it, plain decoding left out."""
+    return max(_measured(summary, task, language, ours), key=lambda figures: speed_up_of(figures).value, default=None)
+
+
+def _measured(summary: Summary, task: str | None, language: str | None, ours: bool | None) -> list[Figures]:
+    """The figures of a cell that have a speed-up, of our methods, of the peers or of both."""
     told = {entry["name"]: bool(entry.get("ours", True)) for entry in summary.run.about.entries}
-    found = [
+    return [
         figures
         for entry in summary.entries
         if entry != summary.base and ours in (None, told.get(entry))
         if (figures := summary.figures(entry, task, language)) is not None and figures.speed_up is not None
     ]
-    return max(found, key=lambda figures: speed_up_of(figures).value, default=None)
 
 
 def speed_up_of(figures: Figures) -> Estimate:
@@ -144,11 +148,18 @@ def headline(summary: Summary) -> str:
             return f"On {model}, rounds were counted and no speed was measured."
         return f"Plain decoding writes {rate(speed)} tokens per second on {model}; no method was held against it."
     found = speed_up_of(best)
+    if not found.bounded:
+        there = f"{short(best.entry)} ran at {times(found.value)} plain decoding's speed there"
+        return f"On {model}, one prompt was measured, so there is no interval: {there}."
+    sure = [figures for figures in _measured(summary, None, None, True) if speed_up_of(figures).low > 1]
+    if sure:
+        best = max(sure, key=lambda figures: speed_up_of(figures).value)
+        found = speed_up_of(best)
     alone = sum(bool(entry.get("ours", True)) for entry in summary.run.about.entries) == 2
-    if found.value > 1 and (found.low > 1 or not found.bounded):
+    if sure:
         said = told(found).replace("×", "× as fast as plain decoding", 1)
         return f"On {model}, {short(best.entry)} writes {said}."
-    chance = " beyond chance" if found.bounded and not found.excludes(1) else ""
+    chance = "" if found.excludes(1) else " beyond chance"
     name = short(best.entry)
     if alone:
         return f"On {model}, {name} was not faster than plain decoding{chance}: it ran at {told(found)}."

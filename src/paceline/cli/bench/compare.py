@@ -85,7 +85,8 @@ def _within(found: Within) -> Iterator[str]:
         more = ("tokens/s", "tokens/round", "text") if last else ()
         yield table((*head, *more), rows, left=(0, len(head) + 2))
         yield ""
-    notes = [f"{BEST} the fastest of its column, and what is not told apart from it"]
+    starred = any(found.best(task) for task in (None, *summary.tasks))
+    notes = [f"{BEST} the fastest of its column, and what is not told apart from it"] if starred else []
     notes += [
         _sentence(one) for one in found.findings if one.task is None and summary.base not in (one.entry, one.other)
     ]
@@ -118,6 +119,9 @@ def _blocks(tasks: Sequence[str]) -> Iterator[list[str | None]]:
 
 def _between(found: Between) -> Iterator[str]:
     old, new = found.base.run.name, found.run.run.name
+    if not found.prompts:
+        yield from found.notes
+        return
     yield f"{new} against {old}: {counted(found.prompts, 'prompt')} in common"
     captions = {
         f"speed-up over {found.run.base}, as a share of that in {old}": found.findings,
@@ -172,7 +176,8 @@ def _limit(share: Share) -> Iterator[str]:
 
 def _sentence(one: Finding) -> str:
     prompts = counted(one.prompts, "prompt")
-    return f"{one.entry} is {_value(one.ratio)} x {one.other} {_bounds(one.ratio)} over {prompts}: {one.call}"
+    ratio = " ".join(filter(None, (_value(one.ratio), "x", one.other, _bounds(one.ratio))))
+    return f"{one.entry} is {ratio} over {prompts}: {one.call}"
 
 
 def _value(found: Estimate | None) -> str:

@@ -166,7 +166,7 @@ def _best_size(target: Target, spec: str) -> int | None:
 
     profile = find(setup_of(target))
     method = None if profile is None else profile.method(spec)
-    return method.choices[0].nodes or None if method is not None else None
+    return method.choices[0].nodes or None if method is not None and method.enough else None
 
 
 def _share_blocks(found: Mapping[str, Any]) -> Iterator[str]:
