@@ -192,7 +192,7 @@ def test_a_criterion_may_have_others_leave() -> None:
 def test_who_cannot_join_is_told_and_who_is_not_there_may_leave() -> None:
     target = Spied()
     seated, waiting, gone = (WARM.session(target, Plain()) for _ in range(3))
-    with pytest.raises(ValueError, match="a batch of 0 sequences writes nothing"):
+    with pytest.raises(ValueError, match="a batch writes at least 1 sequence at once, not 0"):
         Batch(target, at_once=0)
     batch = Batch(target, at_once=1)
     for session in (seated, waiting):
