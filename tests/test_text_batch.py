@@ -227,7 +227,7 @@ def _alone(lm: LanguageModel, length: int, count: int, warmth: int) -> list[int]
         ([[1], [2]], {"each": [{}]}, "'each' holds settings for 1 prompts and there are 2"),
         ([[1]], {"each": [{"sample": 3}]}, "leave 'sample' out"),
         ([[1]], {"each": [{"temprature": 1}]}, "did you mean 'temperature'"),
-        ([[1]], {"at_once": 0}, "let at least 1 be written at once"),
+        ([[1]], {"at_once": 0}, "at least 1 sequence at once"),
         ([[1], []], {}, "the prompt is empty"),
         ([[1], [SIZE]], {}, "outside the model's vocabulary of 6; encode it with the model's own tokenizer"),
         ([[1], "text"], {}, "came without a tokenizer"),
