@@ -143,6 +143,9 @@ def test_messages_go_through_the_template_and_parts_of_a_content_are_joined() ->
     text = own.apply_chat_template(CHAT, tokenize=False, add_generation_prompt=True)
     plain = own(text, add_special_tokens=False)["input_ids"]
     parted = [CHAT[0], {"role": "user", "content": [{"type": "text", "text": "Hel"}, {"type": "text", "text": "lo"}]}]
+    said = lm.generate("Hello", max_new_tokens=2)
+    replied = [CHAT[1], {"role": "assistant", "content": said}, CHAT[1]]
+    assert lm.encode(replied).tolist() == lm.encode([CHAT[1], {**replied[1], "content": said.text}, CHAT[1]]).tolist()
     for chat in (CHAT, tuple(CHAT), parted):
         assert lm.encode(chat).tolist() == plain
     assert lm.chat(CHAT, max_new_tokens=4).tokens == lm.generate(plain, max_new_tokens=4).tokens

@@ -35,7 +35,12 @@ def test_a_generation_prints_as_its_text_and_shows_as_one_line() -> None:
     line = repr(text)
     assert "\n" not in line
     assert len(line) < LINE
-    for part in (f"{len(text.tokens)} tokens", f"{len(text.rounds)} rounds", "tokens/s", f"finish: {text.finish}"):
+    for part in (
+        f"{len(text.tokens)} tokens",
+        f"{text.totals.decoding_rounds} rounds",
+        "tokens/s",
+        f"finish: {text.finish}",
+    ):
         assert part in line
 
 

@@ -111,6 +111,7 @@ def _message(number: int, message: Any) -> dict[str, Any]:
     if not isinstance(message.get("role"), str):
         raise InputError(f"message {number} of the chat has no role; {ONE_MESSAGE}")
     content = message.get("content")
+    content = getattr(content, "text", content)  # of a reply that was put in as it came
     if isinstance(content, (list, tuple)):
         content = "".join(_text_part(number, part) for part in content)
     if not isinstance(content, str) and not (content is None and message.get("tool_calls")):

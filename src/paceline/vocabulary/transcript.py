@@ -74,7 +74,7 @@ class Transcripts:
     stand: then the KV rows of these serve again and only what is new is read. Encoding the whole text anew would not
     do: a sampled text often stands in other tokens than a tokenizer would choose for it.
 
-    Several threads may use it, and it may be called in a finalizer: its dict is changed by single operations.
+    Several threads may use it: its dict is replaced, never changed.
     """
 
     def __init__(self, vocabulary: Vocabulary) -> None:
@@ -106,11 +106,9 @@ class Transcripts:
                     del standing[last]
                 last = spelled + open_end
                 standing[last] = count
-        for said in standing:
-            self._known.pop(text + said, None)
-            self._known[text + said] = [*prompt, *tokens[: standing[said]]]
-        for oldest in tuple(self._known)[:-KEPT]:
-            self._known.pop(oldest, None)
+        new = {text + said: [*prompt, *tokens[:count]] for said, count in standing.items()}
+        known = {text: tokens for text, tokens in self._known.items() if text not in new} | new
+        self._known = dict(list(known.items())[-KEPT:])
 
     def clear(self) -> None:
         """Remember none."""
