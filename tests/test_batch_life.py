@@ -1,5 +1,6 @@
 """A batch's life: who fails, who is gone, and who begins like another one."""
 
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
@@ -84,6 +85,7 @@ BROKEN_DRAFTERS: dict[str, Callable[[], Watched]] = {
     "few": lambda: Sullen(few=1),
     "close": lambda: Sullen(closes=False),
 }
+PLACE = re.compile(r" \([\w.]+, line \d+\)")
 FAILURES = {
     "criterion": (1, "the stopping criterion failing.<locals>.fail failed: OSError: callback"),
     "processor": (1, "the logits processor failing.<locals>.fail failed: OSError: callback"),
@@ -117,7 +119,7 @@ def test_an_error_belongs_to_whom_it_happened_to(kind: str, monkeypatch: pytest.
     if kind == "target":
         target.fails = OSError("breaks down")
     turns += finish(batch)
-    errors = {turn.session: str(turn.error) for turn in turns if turn.error is not None}
+    errors = {turn.session: PLACE.sub("", str(turn.error)) for turn in turns if turn.error is not None}
     assert errors == dict.fromkeys(sessions[:count], said)
     for session in sessions:
         alone = told(WARM.alone(target, Erratic() if session.drafter is drafter else beside))
@@ -142,7 +144,9 @@ def test_an_interrupt_ends_them_all(where: str) -> None:
         target.fails = KeyboardInterrupt()
     with pytest.raises(KeyboardInterrupt) as caught:
         finish(batch)
-    assert caught.value.__notes__ == [f"and then, closing the batch: {FAILURES['close'][1]}"]
+    assert [PLACE.sub("", note) for note in caught.value.__notes__] == [
+        f"and then, closing the batch: {FAILURES['close'][1]}"
+    ]
     assert stubborn.opened == stubborn.closed == 1
     assert drafter.opened == drafter.closed == (where != "open")
     assert len(batch) == 0
@@ -192,7 +196,7 @@ def test_a_criterion_may_have_others_leave() -> None:
 def test_who_cannot_join_is_told_and_who_is_not_there_may_leave() -> None:
     target = Spied()
     seated, waiting, gone = (WARM.session(target, Plain()) for _ in range(3))
-    with pytest.raises(ValueError, match="a batch of 0 sequences writes nothing"):
+    with pytest.raises(ValueError, match="a batch writes at least 1 sequence at once, not 0"):
         Batch(target, at_once=0)
     batch = Batch(target, at_once=1)
     for session in (seated, waiting):

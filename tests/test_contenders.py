@@ -244,7 +244,7 @@ def test_a_place_without_a_law_is_its_own_trouble(where: str, cut: dict[str, Any
     chosen = [Law(Sampling(temperature=1.0, **cut, **own), 0) for own in settings]
     found = laws([Place(law, row, NONE, Noise(1)) for law, row in zip(chosen, rows, strict=True)])
     assert isinstance(found[1], Distribution)
-    sentences = ["No token is possible", None, "nan", "inf", "a processor failed"]
+    sentences = ["no token is possible", None, "nan", "inf", "a processor failed"]
     for law, sentence in zip(found, sentences, strict=True):
         assert (sentence is None) == isinstance(law, Distribution)
         assert sentence is None or sentence in str(law)

@@ -266,7 +266,7 @@ def test_a_wish_that_cannot_be_met_is_told_before_anything_is_written(
     ("name", "content", "said"),
     [
         ("a.txt", b"", "without a single word"),
-        ("a.txt", b"word", "nothing in this corpus goes on in one way"),
+        ("a.txt", b"word", "no n-gram of this corpus has a continuation"),
         ("a.txt.gz", b"nothing of the kind", "can't be decompressed"),
         ("a.jsonl", b"[" * 100_000, "line 1 is no JSON"),
     ],

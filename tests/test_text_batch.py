@@ -227,7 +227,7 @@ def _alone(lm: LanguageModel, length: int, count: int, warmth: int) -> list[int]
         ([[1], [2]], {"each": [{}]}, "'each' holds settings for 1 prompts and there are 2"),
         ([[1]], {"each": [{"sample": 3}]}, "leave 'sample' out"),
         ([[1]], {"each": [{"temprature": 1}]}, "did you mean 'temperature'"),
-        ([[1]], {"at_once": 0}, "let at least 1 be written at once"),
+        ([[1]], {"at_once": 0}, "at least 1 sequence at once"),
         ([[1], []], {}, "the prompt is empty"),
         ([[1], [SIZE]], {}, "outside the model's vocabulary of 6; encode it with the model's own tokenizer"),
         ([[1], "text"], {}, "came without a tokenizer"),
@@ -317,7 +317,7 @@ def test_who_reaches_for_the_batch_from_inside_is_told_and_the_others_go_on(reac
 
     meddler, other = batch.add(PROMPT, criteria=(criterion,)), batch.add(PROMPT, max_new_tokens=9)
     list(steps(batch))
-    with pytest.raises(CallbackError, match=r"from inside one of its sequences|while it is asked itself"):
+    with pytest.raises(CallbackError, match=r"from inside one of its sequences|from inside its own callback"):
         meddler.result()
     assert other.result().tokens == lm.generate(PROMPT, max_new_tokens=9).tokens
     assert not batch._kept._lent

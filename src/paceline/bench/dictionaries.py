@@ -156,7 +156,9 @@ class Script:
         starts = [1] * len(kept) if prompts is None else list(prompts)
         pairs = [(text, start) for text, start in zip(kept, starts, strict=True) if len(text) > start]
         if any(start < 1 for _, start in pairs):
-            raise InputError("a text is gone on with from its first token at the earliest; give a prompt of 1 or more")
+            raise InputError(
+                "a text is continued behind its first token at the earliest; give prompts of 1 or more tokens"
+            )
         parts, first, begins, ends = [np.full(1, BETWEEN, np.int64)], 1, list[int](), list[int]()
         for text, start in pairs:
             parts += [text, np.full(1, BETWEEN, np.int64)]

@@ -87,7 +87,7 @@ class Oracle:
     def __init__(self, run: Run, base: str | None = None) -> None:
         if run.about.recipe.get("qps") or (run.about.recipe.get("batch") or 1) > 1:
             raise InputError(
-                f"{run.path} was written several texts at a time, and a round's limit is of one; make a run without "
+                f"{run.path} was written several texts at a time, and limits are those of one text; make a run without "
                 "--batch and --qps"
             )
         self.summary = Summary(run, base)

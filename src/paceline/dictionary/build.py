@@ -70,7 +70,7 @@ def build(
     )
     if not len(entries):
         raise InputError(
-            f"nothing in this corpus goes on in one way with a probability of {settings.min_probability}; "
+            f"no n-gram of this corpus has a continuation with a probability of {settings.min_probability}; "
             "give more text or a lower --min-prob"
         )
     return file.write(

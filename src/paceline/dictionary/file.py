@@ -108,7 +108,7 @@ def write(
     header = DictionaryHeader(**asdict(sizes), **described)
     description = _description(header, VERSION)
     if len(description) > DESCRIBED:
-        raise InputError(f"what is said of {path} takes {len(description)} bytes; shorten its licence note")
+        raise InputError(f"the description of {path} takes {len(description)} bytes; shorten its licence note")
     assert {name: len(part) for name, part in sections.items()} == header.sections, "sections have their stated sizes"
     packed = compressed(b"".join(sections.values()))
     if not _believable(header, len(packed)):

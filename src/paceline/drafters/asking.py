@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import sys
+import traceback
 from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from paceline.errors import DrafterError, InputError, PacelineError, is_own, told
@@ -26,7 +29,7 @@ def asked(part: Any, verb: str, *given: Any) -> Any:
     except Exception as error:
         if isinstance(error, DrafterError) and error.part:
             raise  # of a part of this one, which is named already
-        raise failure(part, f"failed in {verb}: {told(error)}") from error
+        raise failure(part, f"failed in {verb}: {told(error)}{_place(part, error)}") from error
 
 
 def fit(drafter: Drafter, target: Target, vocabulary: Vocabulary | None) -> None:
@@ -38,7 +41,7 @@ def fit(drafter: Drafter, target: Target, vocabulary: Vocabulary | None) -> None
     except ValueError as error:
         raise InputError(f"{_called(drafter)} cannot draft for {target.name}: {error}") from error
     except Exception as error:
-        raise failure(drafter, f"failed in fit: {told(error)}") from error
+        raise failure(drafter, f"failed in fit: {told(error)}{_place(drafter, error)}") from error
 
 
 def answered(part: Any, verb: str, payloads: Sequence[Any], kind: type[T]) -> list[T]:
@@ -59,6 +62,13 @@ def failure(part: Any, what: str) -> DrafterError:
     error = DrafterError(f"{_called(part)} {what}")
     error.part, error.own = _called(part), is_own(part)
     return error
+
+
+def _place(part: Any, error: Exception) -> str:
+    """The last line of the plug-in's own file that the error went through."""
+    own = getattr(sys.modules.get(type(part).__module__), "__file__", None)
+    lines = [line for frame, line in traceback.walk_tb(error.__traceback__) if frame.f_code.co_filename == own]
+    return f" ({Path(own).name}, line {lines[-1]})" if own and lines and not is_own(part) else ""
 
 
 def _called(part: Any) -> str:

@@ -68,7 +68,9 @@ class Lookup(Drafter):
         if room < 0:
             raise InputError(f"lookup takes room=0 (none is needed) or more tokens, not {room}")
         if room and (chain or next):
-            raise InputError("lookup goes to the latest place with chain and next; leave room out, or them")
+            raise InputError(
+                "with chain or next lookup copies from the latest place; leave out room, or chain and next"
+            )
         self.room, self.nodes = room, room or self.nodes
         self.sizes = range(min_ngram, min(max_ngram, LONGEST) + 1)
         self.chain, self.next = chain, next

@@ -185,7 +185,9 @@ def _preset(name: str, factory: Factory, wanted: str) -> dict[str, Any]:
         takes = " or ".join(["key=value", *(f"{name}:{preset}" for preset in presets)])
         raise InputError(f"cannot read {wanted!r} in method {name!r}: write {takes}")
     if (known := _parameters(factory)) is not None and (unknown := presets[wanted].keys() - known):
-        raise InputError(f"preset {wanted!r} of method {name!r} has no option of it: {', '.join(sorted(unknown))}")
+        raise InputError(
+            f"preset {wanted!r} of method {name!r} sets {', '.join(sorted(unknown))}, which it does not take"
+        )
     return dict(presets[wanted])
 
 

@@ -103,7 +103,7 @@ class Batch:
 
     def __init__(self, target: Target, *, at_once: int | None = AT_ONCE, prompt_rows: int = PROMPT_ROWS) -> None:
         if at_once is not None and at_once < 1:
-            raise InputError(f"a batch of {at_once} sequences writes nothing; let at least 1 be written at once")
+            raise InputError(f"a batch writes at least 1 sequence at once, not {at_once}")
         self._target = target
         self._at_once = at_once
         self._prompt_rows = prompt_rows
@@ -142,7 +142,9 @@ class Batch:
         for seat in self._seats:
             if seat.session is session:
                 if inspect.getgeneratorstate(seat.timed.flow) == inspect.GEN_RUNNING:
-                    raise InputError("a sequence cannot leave while it is asked itself; let its criterion end it")
+                    raise InputError(
+                        "a sequence cannot leave from inside its own callback; let its criterion return True"
+                    )
                 self._seats.remove(seat)
                 seat.timed.flow.close()
                 return

@@ -43,9 +43,9 @@ def warped(row: Row, sampling: Sampling) -> Distribution:
 def check_peak(peak: float) -> None:
     """Without a finite largest score there is nothing to measure the others against, and no law."""
     if peak == -np.inf:
-        raise InputError("No token is possible here: relax banned or the logits processors.")
+        raise InputError("no token is possible here; relax banned or the logits processors")
     if not np.isfinite(peak):
-        raise InputError(f"The largest score is {peak}: the model and its processors must give finite scores.")
+        raise InputError(f"the largest score is {peak}; the model and its processors must give finite scores")
 
 
 def tempered(row: Row, peak: float, temperature: float) -> Weights:
