@@ -2,6 +2,7 @@
 
 import argparse
 import json
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -10,10 +11,11 @@ import pytest
 
 import families
 import paceline
+from clock import MadeClock
 from paceline.api.model import LanguageModel
 from paceline.api.writing import Generation
 from paceline.bench import demo as bench_demo
-from paceline.bench.demo import DemoMethod, DemoTask, Shown
+from paceline.bench.demo import LEAST, DemoMethod, DemoTask, Shown, shown
 from paceline.bench.race import Heat, Lap
 from paceline.cli import demo, options
 from paceline.drafters import Plain
@@ -26,7 +28,7 @@ from test_cli import say
 def time_enough(monkeypatch: pytest.MonkeyPatch) -> None:
     """On a slow machine the demo leaves prompts out; two passes are as good as five here."""
     monkeypatch.setattr(bench_demo, "PASSES", 2)
-    for limit in ("SECONDS", "SECONDS_WITH_BALLAST"):
+    for limit in ("ALTOGETHER", "SECONDS", "SECONDS_WITH_BALLAST"):
         monkeypatch.setattr(demo, limit, float("inf"))
 
 
@@ -53,10 +55,10 @@ def test_the_demo_needs_nothing_but_itself(capsys: pytest.CaptureFixture[str]) -
     code, out, error = say(["demo", "--ballast", "20M", "--max-new-tokens", "16", "--json"], capsys)
     assert (code, error) == (0, "")
     found = json.loads(out.splitlines()[-1])
-    small, twin = found["models"]
+    twin, small = found["models"]
     assert twin["ballast"].startswith("pocket+ballast:20M (")
     assert twin["texts"] == small["texts"]
-    assert "the texts are those of pocket, token for token" in " ".join(out.split())
+    assert "The texts above are those of pocket, token for token." in " ".join(out.split())
     assert all(row["identical"] for part in (small, twin) for row in part["methods"])
     [assistant] = [row for row in small["methods"] if row["method"] == "assistant"]  # `auto` goes by the clock
     assert assistant["tokens_per_round"] > 1.2
@@ -111,7 +113,7 @@ def twin_of(model: str, monkeypatch: pytest.MonkeyPatch, opened: Callable[[str],
         return opened(given.model) if "+" in given.model else proper(given)
 
     monkeypatch.setattr(demo, "load_model", load)
-    monkeypatch.setattr(demo, "_models", lambda options: [model, f"{model}+ballast:20M"])
+    monkeypatch.setattr(demo, "_models", lambda options: [f"{model}+ballast:20M", model])
     monkeypatch.setattr(pocket, "describe", lambda name: name)
 
 
@@ -125,10 +127,10 @@ def test_the_demo_tells_ballast_that_is_none(
     first, second = json.loads(out.splitlines()[-1])["models"]
     texts = [first["texts"][0], second["texts"][0]]
     assert texts[0] != texts[1]
-    place = second["parts_from_the_model_at"]
-    assert first["parts_from_the_model_at"] is None
+    place = second["parts_from_its_twin_at"]
+    assert first["parts_from_its_twin_at"] is None
     assert code == 1
-    told = f"NOT the texts of {model}, which ballast must leave alone: parts at token {place['token'] + 1} of prompt 1"
+    told = f"are NOT those of {model}, which ballast must leave alone: parts at token {place['token'] + 1} of prompt 1"
     assert told in " ".join(out.split())
     assert "Not every text is the same" in out
 
@@ -148,6 +150,7 @@ def test_the_demo_tells_a_twin_that_it_left_out(
     assert len(found["models"]) == 1
     assert code == (2 if asked else 0)
     assert f"{model}+ballast:20M is left out: there is not enough memory" in out
+    assert "plain decoding)" in out, "the model itself is shown in full"
 
 
 def written(tokens: list[int], seconds: float = 1.0, rounds: int | None = None) -> Generation:
@@ -159,7 +162,7 @@ def written(tokens: list[int], seconds: float = 1.0, rounds: int | None = None) 
 def seen(*passes: tuple[Generation, Generation]) -> Shown:
     """Passes over a prompt by plain decoding and another method."""
     heats = [Heat(0, n, {"plain": Lap(one, 0.0), "x": Lap(other, 0.0)}) for n, (one, other) in enumerate(passes)]
-    return Shown(heats, "plain", ["plain", "x"], ["a"], 0)
+    return Shown(heats, "plain", ["plain", "x"], ["a"], 0, 12)
 
 
 def test_speeds_are_medians_of_passes_and_ratios_within_them() -> None:
@@ -199,18 +202,71 @@ def test_a_method_forgets_before_a_prompt_and_writes_as_long_as_it_is_asked(mode
         assert len(resets) == count
 
 
-def test_the_demo_claims_only_what_it_saw() -> None:
+def part(*passes: tuple[Generation, Generation], slow: demo.ModelDemo | None = None) -> demo.ModelDemo:
+    facts = {"model": "m", "dtype": "float32", "fingerprint": "f", "device": "cpu", "threads": 1}
+    return demo.ModelDemo(facts, ["a"], seen(*passes), "" if slow else "twin", slow)
+
+
+def lap(ratio: float, rounds: int = 12) -> tuple[Generation, Generation]:
+    """A text by plain decoding, and by a method that is faster by a ratio."""
+    return written([1] * 12, ratio, rounds=12), written([1] * 12, 1.0, rounds=rounds)
+
+
+def test_faster_is_what_won_each_of_several_comparisons() -> None:
+    wins = part(lap(1.5), lap(1.2), lap(1.8))
+    assert wins.found.fastest == "x"
+    assert demo._headline(wins) == (
+        "x writes 1.50 times as fast as plain decoding, and the same text: from 1.20 to 1.80 times in each of 3 "
+        "comparisons."
+    )
+    mixed = part(lap(1.5), lap(0.9), lap(1.8))
+    assert mixed.found.fastest is None
+    assert demo._headline(mixed) == "No method was faster than plain decoding in each of 3 comparisons."
+    few = part(lap(9.0), lap(9.0))
+    assert few.found.fastest is None
+    assert demo._headline(few) == "There was time for 2 comparisons, which says little of speed."
+
+
+def test_of_the_small_model_only_what_was_seen_is_said() -> None:
     """That drafts save rounds is said where they do; a single pass is told to be one."""
+    slow = part(lap(1.5), lap(1.2), lap(1.8))
+    said = {ratio: demo._beside(part(*[lap(ratio, 4)] * 3, slow=slow)) for ratio in (0.5, 1.5)}
+    assert "x 0.50x; drafts save rounds but no time" in said[0.5]
+    assert "x 1.50x; x is faster here, too" in said[1.5]
+    assert "drafts save hardly any rounds" in demo._beside(part(lap(0.9, 12), slow=slow))
+    assert "no method was faster in every comparison" in demo._beside(part(lap(1.1), lap(1.2), lap(0.9), slow=slow))
+    assert "one pass, so how steady the speeds are is not known" in list(demo._notes(part(lap(1.0))))
+    assert "medians of 2 passes, methods taking turns" in list(demo._notes(part(lap(1.0), lap(1.0))))
 
-    def part(rounds: int, passes: int) -> demo.ModelDemo:
-        return demo.ModelDemo(
-            {}, ["a"], seen(*[(written([1] * 12, rounds=12), written([1] * 12, rounds=rounds))] * passes)
-        )
 
-    assert demo._moral(part(4, 1)).startswith("Drafts save rounds here but no time")
-    assert demo._moral(part(12, 1)).startswith("Drafts save hardly any rounds here")
-    assert "one pass, so how steady the speeds are is not known" in list(demo._notes(part(4, 1)))
-    assert "medians of 2 passes, methods taking turns" in list(demo._notes(part(4, 2)))
+@pytest.mark.parametrize("seconds", [0.001, 0.05, 0.3, 1.2])
+def test_the_demo_keeps_its_time_on_a_slow_machine(seconds: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Fewer prompts and tokens, the same for every method, on a machine of so many seconds per forward."""
+    clock = MadeClock()
+    for name in ("monotonic", "perf_counter"):
+        monkeypatch.setattr(time, name, clock)
+
+    class Slow:
+        def generate(self, prompt: str, *, method: Plain, max_new_tokens: int, **_: Any) -> Generation:
+            forwards = max_new_tokens if type(method) is Plain else -(-max_new_tokens // 2)
+            clock.sleep(forwards * seconds)
+            return written([1] * max_new_tokens, (forwards - 1) * seconds, forwards)
+
+    class Other(Plain):
+        pass
+
+    lm: Any = Slow()
+    methods = {"plain": {"method": Plain()}, "x": {"method": Other()}}
+    found = shown(lm, methods, ["a", "b", "c"], 48, seconds=30.0, progress=lambda *_: None)
+    assert {len(text.tokens) for name in methods for text in found.texts(name)} == {found.tokens}
+    assert found.shortened == (found.tokens < 48) == (seconds > 0.1)
+    heat = 1.5 * found.tokens * seconds
+    assert clock.now <= 30 + (heat if found.tokens == LEAST else 1)
+    assert len(found.texts("x")) == len(found.texts("plain")) >= 1
+    if seconds < 0.2:
+        assert found.left_out == 0
+    if seconds < 0.1:
+        assert found.faster("x"), "there is time for several comparisons"
 
 
 def test_a_loop_is_seen() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from statistics import median
@@ -10,13 +12,21 @@ from typing import Any, NamedTuple
 from paceline.api.model import LanguageModel
 from paceline.api.pictures import TokenPicture
 from paceline.api.writing import Generation
-from paceline.bench.race import Clock, Contestant, Progress, Race
+from paceline.bench.race import Clock, Contestant, Heat, Progress, Race
 from paceline.bench.texts import Texts
 from paceline.engine.account import Totals
 
 PASSES = 5
-WARM_UP = 8
-"""Tokens that each method writes before it is timed."""
+WARM_UP, TRIED = 2, 4
+"""Tokens that each method writes before anything is timed, and then to find out how fast the machine is."""
+LEAST = 12
+"""Tokens of the shortest texts: however slow the machine is, every method writes as many."""
+COMPARISONS = 3
+"""Comparisons with plain decoding from which a method can be called faster: it must win all."""
+GAUGED = 1 << 24
+"""Values of the matrix that the machine is gauged by: 64 MB, more than caches hold."""
+GAUGING = 0.6
+"""Seconds that the gauging takes: several turns of a processor that others use, too."""
 
 
 class DemoTask(NamedTuple):
@@ -49,6 +59,10 @@ class Shown(Texts[Generation]):
     """Those that there was time for."""
     left_out: int
     """The number of the others."""
+    tokens: int = 0
+    """How long texts may be: as was asked, or as there was time for."""
+    shortened: bool = False
+    """Whether that is less than was asked."""
 
     def passes(self, method: str) -> list[list[Generation]]:
         """The texts of a method, pass by pass."""
@@ -75,6 +89,23 @@ class Shown(Texts[Generation]):
         speeds = [self.speeds(method) for method in self.methods]
         return max(max(found) / min(found) for found in speeds) if len(speeds[0]) > 1 else None
 
+    def ratios(self, method: str) -> list[float]:
+        """The speed of each text over that of plain decoding on the same prompt in the same pass."""
+        return [
+            _speed(mine) / _speed(base) for mine, base in zip(self.texts(method), self.texts(self.base), strict=True)
+        ]
+
+    def faster(self, method: str) -> bool:
+        """Whether a method was faster in each of several comparisons."""
+        ratios = self.ratios(method)
+        return len(ratios) >= COMPARISONS and min(ratios) > 1
+
+    @property
+    def fastest(self) -> str | None:
+        """The method with the largest gain, of those that were faster."""
+        gains = {row["method"]: row["speed_up"] for row in self.rows()[1:] if row["faster"]}
+        return max(gains, key=lambda method: gains[method]) if gains else None
+
     @property
     def best(self) -> str:
         """The drafting method with the most tokens per round."""
@@ -100,6 +131,8 @@ class Shown(Texts[Generation]):
             "fastest_pass": max(speeds),
             "passes": len(speeds),
             "speed_up": median(mine / plain for mine, plain in in_the_same_pass),
+            "speed_up_of_texts": [min(self.ratios(method)), max(self.ratios(method))],
+            "faster": self.faster(method),
             "tokens_per_round": self.per_round(method),
             "mean_accepted": self.per_round(method, lambda totals: totals.accepted),
             "identical": place is None,
@@ -113,12 +146,49 @@ def shown(
     prompts: list[str],
     tokens: int,
     *,
+    least: int = LEAST,
     seconds: float,
     progress: Progress,
 ) -> Shown:
-    """Race methods, by their settings, on all prompts, as often as there is time for. The first is plain decoding."""
-    race = Race(contestants=[DemoMethod(name, lm, settings) for name, settings in methods.items()], progress=progress)
-    tasks, warm_up = [DemoTask(prompt, tokens) for prompt in prompts], [DemoTask(prompts[0], WARM_UP)]
-    heats = list(race.run(tasks, passes=PASSES, seconds=seconds, warm_up=warm_up))
+    """Race methods, by their settings, on all prompts, as often as there is time for. The first is plain decoding. On a
+    slow or busy machine texts are shorter, though at least ``least`` tokens, for all methods alike."""
+    end = time.monotonic() + seconds
+    contestants = [DemoMethod(name, lm, settings) for name, settings in methods.items()]
+    race = Race(contestants=contestants, clock=time.perf_counter, progress=progress)
+    for count in (WARM_UP, TRIED):
+        for who in contestants:
+            who.begin()
+        tried = race.heat(DemoTask(prompts[0], count), 0, 0)
+    left = end - time.monotonic()
+    fitting = int(min(tokens, max(least, _fitting(tried, left / len(prompts)))))
+    race.done = 0
+    heats = list(race.run([DemoTask(prompt, fitting) for prompt in prompts], passes=PASSES, seconds=left))
     written = 1 + max(heat.task for heat in heats)
-    return Shown(heats, next(iter(methods)), list(methods), prompts[:written], len(prompts) - written)
+    missing = len(prompts) - written
+    return Shown(heats, next(iter(methods)), list(methods), prompts[:written], missing, fitting, fitting < tokens)
+
+
+def _fitting(tried: Heat[Generation], seconds: float) -> float:
+    """How long texts may be, so that every method writes one in so many seconds."""
+    whole = sum(lap.seconds for lap in tried.laps.values())
+    token = sum(1 / _speed(lap.result) for lap in tried.laps.values())
+    return TRIED + (seconds - whole) / token
+
+
+def _speed(text: Generation) -> float:
+    """Tokens per second, prefill and its token apart."""
+    return max(text.totals.tokens - text.totals.tokens_of_prefill, 1) / max(text.totals.seconds, 1e-9)
+
+
+def seconds_per_gigabyte() -> float:
+    """How long this machine, as busy as it is now, reads a gigabyte of weights for a row."""
+    import torch
+
+    side, count, started = math.isqrt(GAUGED), 0, time.perf_counter()
+    weight, row = torch.ones(side, side), torch.ones(side)
+    while count < 2 or time.perf_counter() - started < GAUGING:
+        torch.mv(weight, row)
+        count += 1
+        if count == 1:
+            started = time.perf_counter()  # behind the first call, which prepares the kernel
+    return (time.perf_counter() - started) / (count - 1) / (4 * GAUGED / 1e9)

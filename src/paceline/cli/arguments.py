@@ -22,6 +22,14 @@ def _flags_by_command() -> dict[str, list[str]]:
     return {name: flags_of(command) for name, command in commands("paceline", parser()) if " " in name}
 
 
+NUMBERS: dict[Any, str] = {int: "whole number", float: "number"}
+
+
+def _named(action: argparse.Action) -> str:
+    """An option by its long flag, an argument by its place holder."""
+    return next((flag for flag in action.option_strings if flag.startswith("--")), str(action.metavar or action.dest))
+
+
 class Several(argparse.Action):
     """Values that add up: ``--method a b`` is ``--method a --method b``. The first one replaces the default."""
 
@@ -39,6 +47,7 @@ class Parser(argparse.ArgumentParser):
         self.set_defaults(run=run or self._help, called=self.prog)
 
     def error(self, message: str) -> NoReturn:
+        message = message.replace("the following arguments are required:", "this needs")
         self.exit(2, f"{self.prog}: error: {one_line(message)}\n")
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> tuple[Any, list[str]]:
@@ -60,9 +69,25 @@ class Parser(argparse.ArgumentParser):
         self.error(f"{one!r} is one argument too many{quotes}")
 
     def _check_value(self, action: argparse.Action, value: Any) -> None:
-        if isinstance(action, argparse._SubParsersAction) and value not in action.choices:
+        if action.choices is None or value in action.choices:
+            return
+        if isinstance(action, argparse._SubParsersAction):
             self.error(about_command(value, list(action.choices)))
-        super()._check_value(action, value)
+        self.error(f"{_named(action)} is one of {', '.join(map(str, action.choices))}, not {value!r}")
+
+    def _get_value(self, action: argparse.Action, arg_string: str) -> Any:
+        try:
+            return super()._get_value(action, arg_string)
+        except argparse.ArgumentError:
+            if (kind := NUMBERS.get(action.type)) is None:
+                raise
+            self.error(f"{_named(action)} takes a {kind}, not {arg_string!r}")
+
+    def _match_argument(self, action: argparse.Action, arg_strings_pattern: str) -> int:
+        try:
+            return super()._match_argument(action, arg_strings_pattern)
+        except argparse.ArgumentError:
+            self.error(f"{_named(action)} needs a value: {_named(action)} {action.metavar or action.dest.upper()}")
 
     def _help(self, options: argparse.Namespace) -> int:
         self.print_help()

@@ -57,7 +57,7 @@ def run(options: argparse.Namespace) -> int:
     prompt = read_prompt(options.prompt, options.prompt_file)
     settings, how, sampling = writing_settings(options)
     if options.logprobs is not None and not options.json:
-        raise InputError("--logprobs are told in JSON only; add --json")
+        raise InputError("--logprobs are printed with --json only; add --json")
     asked = _asked(prompt, options)
     started = time.monotonic()
     lm = load_model(options)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import inspect
 import re
 from collections.abc import Mapping
@@ -136,7 +137,8 @@ def method_of(text: str, spec: str) -> tuple[str, Factory, str]:
         )
     made = available().get(name)
     if made is None:
-        hint = f"'paceline methods' lists {', '.join(sorted(available()))}"
+        close = difflib.get_close_matches(name, available(), n=1)
+        hint = f"did you mean {close[0]}?" if close else f"'paceline methods' lists {', '.join(sorted(available()))}"
         if "=" in spec.partition(text)[0]:
             hint += "; a value that holds + or , stands in quotes, and a preset stands first"
         raise InputError(f"unknown method {name!r}; {hint}")

@@ -92,7 +92,7 @@ class Noise:
 
     def __post_init__(self) -> None:
         if not 0 <= self.seed < 2**64:
-            raise InputError(f"seed is {self.seed}: choose one from 0 to 2**64 - 1.")
+            raise InputError(f"seed is {self.seed}: choose one from 0 to 2**64 - 1")
         if not 0 <= self.sample < 2**32:
             raise InputError(f"sample is {self.sample}: choose one from 0 to 2**32 - 1.")
 

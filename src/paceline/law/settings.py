@@ -53,7 +53,7 @@ class Sampling:
         self._check_warps()
         self._check_penalties()
         self._check_tokens()
-        _require(0 <= self.seed < 2**64, f"seed is {self.seed}: choose one from 0 to 2**64 - 1.")
+        _require(0 <= self.seed < 2**64, f"seed is {self.seed}: choose one from 0 to 2**64 - 1")
 
     def __repr__(self) -> str:
         return short_repr(self)
@@ -71,20 +71,20 @@ class Sampling:
     def _check_warps(self) -> None:
         _require(
             self.temperature >= 0 and isfinite(self.temperature),
-            f"temperature is {self.temperature}: use 0 for greedy decoding or a positive finite number.",
+            f"temperature is {self.temperature}: use 0 for greedy decoding or a positive finite number",
         )
-        _require(self.top_k >= 0, f"top_k is {self.top_k}: use a number of tokens, or 0 to keep all.")
-        _require(0 < self.top_p <= 1, f"top_p is {self.top_p}: use a mass above 0 and up to 1, which keeps all.")
-        _require(0 <= self.min_p < 1, f"min_p is {self.min_p}: use a fraction below 1, or 0 to keep all.")
+        _require(self.top_k >= 0, f"top_k is {self.top_k}: use a number of tokens, or 0 to keep all")
+        _require(0 < self.top_p <= 1, f"top_p is {self.top_p}: use a mass above 0 and up to 1, which keeps all")
+        _require(0 <= self.min_p < 1, f"min_p is {self.min_p}: use a fraction below 1, or 0 to keep all")
 
     def _check_penalties(self) -> None:
         _require(
             self.repetition_penalty > 0 and isfinite(self.repetition_penalty),
-            f"repetition_penalty is {self.repetition_penalty}: use a positive finite number, or 1 for none.",
+            f"repetition_penalty is {self.repetition_penalty}: use a positive finite number, or 1 for none",
         )
         for name in ("presence_penalty", "frequency_penalty"):
             value = getattr(self, name)
-            _require(isfinite(value), f"{name} is {value}: use a finite number, or 0 for none.")
+            _require(isfinite(value), f"{name} is {value}: use a finite number, or 0 for none")
 
     def _check_tokens(self) -> None:
         bias_of = "logit_bias is a dict of token ids and numbers, such as {7: -2.5}"
@@ -92,16 +92,16 @@ class Sampling:
         for token, bias in self.logit_bias.items():
             require_whole("a token of logit_bias", token)
             require_number(f"logit_bias of token {token}", bias)
-            _require(token >= 0, f"logit_bias names token {token}: token ids start at 0.")
-            _require(isfinite(bias), f"logit_bias of token {token} is {bias}: use a finite number or banned.")
+            _require(token >= 0, f"logit_bias names token {token}: token ids start at 0")
+            _require(isfinite(bias), f"logit_bias of token {token} is {bias}: use a finite number or banned")
         lists = "banned is a list of token sequences, such as [[7], [3, 5]]"
         _require(is_listed(self.banned), f"{lists}, not {self.banned!r}")
         for entry in self.banned:
             _require(is_listed(entry), f"{lists}; it holds {entry!r}")
             for token in entry:
                 require_whole("a token of banned", token)
-            _require(len(entry) > 0, "banned holds an empty entry: give each at least one token id.")
-            _require(min(entry) >= 0, f"banned holds {tuple(entry)}: token ids start at 0.")
+            _require(len(entry) > 0, "banned holds an empty entry: give each at least one token id")
+            _require(min(entry) >= 0, f"banned holds {tuple(entry)}: token ids start at 0")
 
 
 def require_whole(name: str, value: object) -> None:
@@ -123,7 +123,7 @@ def is_listed(value: object) -> bool:
 
 def require_callables(name: str, one: str, value: object) -> None:
     """Refuse a setting that is no list of functions."""
-    _require(not callable(value), f"{name} is a list: put the one {one} into a list.")
+    _require(not callable(value), f"{name} is a list: put the one {one} into a list")
     _require(is_listed(value), f"{name} is a list of functions, not {value!r}" + (LEAVE if value is None else ""))
     for member in value if isinstance(value, Collection) else ():
         _require(callable(member), f"{name} is a list of functions; it holds {member!r}")
