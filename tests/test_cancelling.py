@@ -15,7 +15,7 @@ from paceline.api.piece import Piece
 from paceline.api.settings import Options
 from paceline.api.writing import Writing
 from paceline.drafters import Plain
-from paceline.errors import InputError
+from paceline.errors import CallbackError, InputError
 from paceline.targets.table import TableTarget
 from test_text_batch import speaking
 
@@ -157,6 +157,31 @@ def test_cancelling_before_and_after_changes_nothing_else() -> None:
     assert half.result().tokens == [first.token]
     assert list(reader) == []
     assert len(lm.kept) == 1
+
+
+def test_a_result_writes_the_text_or_says_what_ended_it() -> None:
+    lm = LanguageModel(tabled())
+    assert lm.write(PROMPT, max_new_tokens=5).result().tokens == lm.generate(PROMPT, max_new_tokens=5).tokens
+
+    def fails(tokens: Any) -> bool:
+        raise KeyError("a slip")
+
+    broken = lm.write(PROMPT, criteria=[fails])
+    for way in (lambda: list(broken.pieces()), broken.result, broken.result):
+        with pytest.raises(CallbackError, match="a slip"):
+            way()
+    with lm.batch() as batch:
+        waiting = batch.add(PROMPT, max_new_tokens=2)
+        with pytest.raises(InputError, match="step its batch"):
+            waiting.result()
+    half = lm.write(PROMPT, max_new_tokens=5)
+    next(reader := half.pieces())
+    with pytest.raises(InputError, match="not finished; read its pieces"):
+        half.result()
+    with pytest.raises(InputError, match="a text is written once"):
+        list(half.pieces())
+    assert len(list(reader)) == 4
+    assert len(half.result().tokens) == 5
 
 
 @pytest.mark.parametrize("kind", ["criterion", "processor"])

@@ -226,6 +226,17 @@ def test_a_reset_forgets_the_turns_and_keeps_the_system(model: str, monkeypatch:
     assert prompts[2] == prompts[0]
 
 
+def test_a_turn_may_have_settings_of_its_own(model: str) -> None:
+    """They go before those of the conversation, for that turn."""
+    talk = paceline.load(model, dtype="float32").conversation(ignore_eos=True, max_new_tokens=3)
+    assert len(talk.say("Hello", max_new_tokens=5).tokens) == 5
+    assert len(talk.say("Hello").tokens) == 3
+    list(talk.stream("Hello", max_new_tokens=4))
+    assert len(talk.replies[-1].tokens) == 4
+    with pytest.raises(paceline.InputError, match="unknown setting 'max_tokens'; write max_new_tokens"):
+        talk.say("Hello", max_tokens=4)  # type: ignore[call-arg]
+
+
 def test_a_reply_that_is_not_read_to_its_end_was_never_said(model: str) -> None:
     lm = paceline.load(model, dtype="float32")
     conversation = Conversation(lm, **SETTINGS)

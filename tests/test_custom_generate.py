@@ -720,6 +720,11 @@ def test_a_draft_model_is_used_by_default() -> None:
     assert ours.last is not None
     assert 0 < ours.last.drafted <= 3 * ours.last.rounds
     assert ours.last.tokens == 24
+    assert ours.last.tokens_in_rounds == 23, "the first comes with the prompt, which is no round"
+    assert ours.last.tokens_per_round == 23 / ours.last.rounds
+    assert "method=" not in repr(ours)
+    assert "draft_model=" in repr(ours)
+    assert " object at " not in repr(custom_generate())
 
 
 def test_what_is_no_method_is_told_at_once() -> None:
@@ -729,6 +734,7 @@ def test_what_is_no_method_is_told_at_once() -> None:
         ({"method": Lookup}, r"method is .*Lookup\(\)"),
         ({"method": "lokup"}, "unknown method"),
         ({"method": "lookup", "draft_model": "pocket-draft"}, "uses none"),
+        ({"method": "assistant"}, r"needs a draft model: write assistant:model=NAME or give draft_model=NAME"),
         ({"planner": "wide"}, "planner"),
         ({"rule": "typical"}, "unknown rule"),
         ({"metod": "lookup"}, "unknown setting .metod. of custom_generate; known are method, draft_model"),

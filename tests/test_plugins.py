@@ -104,6 +104,7 @@ WRONG = {
     "./b.py": ("x = 1\n", "./b.py has no drafter; derive a class from paceline.Drafter"),
     "./c.py:Echo": ("x = 1\ndef (", "./c.py is not valid Python: invalid syntax (line 2)"),
     "./e.py:Echo": ("x = 1\ny = {}[x]", "./e.py cannot be imported: KeyError: 1 (line 2)"),
+    "./g.py:Echo": ("raise SystemExit", "./g.py cannot be imported: SystemExit (line 1)"),
     "./f.py:Echo": ("import nothing_here", "./f.py cannot be imported: ModuleNotFoundError: No module named"),
 }
 

@@ -204,6 +204,7 @@ NO_PROMPT: list[tuple[Any, str]] = [
     (["one", "two"], "a list of texts; use generate_batch"),
     (["one"], "a list of texts; use generate_batch"),
     ([-1], "holds -1"),
+    ("a \ud800", r"the text holds '\\ud800' at character 2, half of a surrogate pair"),
     ([10**30], IDS),
     ([10**6], "outside the model's vocabulary"),
 ]

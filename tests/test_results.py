@@ -17,7 +17,9 @@ from paceline.api.model import LanguageModel
 from paceline.api.pictures.notebook import ROOT, style
 from paceline.api.piece import Logprobs, Piece, TokenLogprob
 from paceline.api.writing import Generation
+from paceline.api.pictures.tokens import last_line, summary
 from paceline.drafters import make_drafter
+from paceline.engine.account import Totals
 from paceline.errors import InputError
 from paceline.targets.table import TableTarget
 from test_text_batch import speaking
@@ -44,6 +46,25 @@ def test_a_generation_prints_as_its_text_and_shows_as_one_line() -> None:
         assert part in line
 
 
+def test_what_is_printed_of_tokens_and_rounds_divides_to_what_is_printed(model: str) -> None:
+    """Also of texts whose first token came in a round, since their prompts had been read."""
+    lm, totals = paceline.load(model), list[Totals]()
+    for prompt in ("Hello", "Hello", "again and again"):
+        totals.append(lm.generate(prompt, max_new_tokens=12, ignore_eos=True, method="lookup").totals)
+    assert [one.tokens_of_prefill for one in totals] == [1, 0, 1]
+    for one in (*totals, Totals.joined(totals)):
+        for line, digits in ((summary(one), 2), (last_line(one), 1)):
+            tokens, rounds = map(int, re.findall(r"(\d+)(?: of them| tokens) in (\d+) rounds", line)[0])
+            assert f"{tokens / rounds:.{digits}f}" == re.findall(r"\d+\.\d+", line)[0]
+            assert tokens == one.tokens - one.tokens_of_prefill
+
+
+def test_a_text_without_a_tokenizer_shows_its_first_tokens() -> None:
+    text = LanguageModel(tabled()).generate([1, 2], max_new_tokens=12, ignore_eos=True)
+    assert str(text) == ""
+    assert repr(text).startswith(f"Generation([{', '.join(map(str, text.tokens[:8]))}, …], 12 tokens")
+
+
 def test_what_is_met_at_a_prompt_says_what_it_is(model: str) -> None:
     lm = paceline.load(model)
     writing = lm.write("Hello", max_new_tokens=2)
@@ -55,6 +76,8 @@ def test_what_is_met_at_a_prompt_says_what_it_is(model: str) -> None:
         assert len(repr(one)) < LINE
     assert all(part in repr(lm) for part in (lm.target.name, "float32", "cpu", str(lm.target.vocab_size)))
     assert "no tokenizer" in repr(LanguageModel(tabled()))
+    assert re.fullmatch(r"<vocabulary of .+, \d+ tokens>", repr(lm.vocabulary))
+    assert dir(paceline) == sorted(["__version__", *paceline.__all__])
     assert "lookup:max_ngram=3" in repr(make_drafter("lookup:max_ngram=3"))
     assert "not begun" in repr(writing)
     list(writing.pieces())

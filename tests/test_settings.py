@@ -1,5 +1,6 @@
 """Settings: what a type checker knows of them is what they are, and a wrong type is told with the mend."""
 
+import inspect
 import os
 import re
 import subprocess
@@ -12,15 +13,16 @@ from typing import Any, get_type_hints
 import numpy as np
 import pytest
 import torch
-from transformers import PreTrainedModel
+from transformers import LogitsProcessorList, MaxLengthCriteria, PreTrainedModel, SuppressTokensLogitsProcessor
 
 import paceline
 from engine import PROMPT, tabled
-from paceline.api.model import LanguageModel
+from paceline.api.model import ARGUMENTS, LanguageModel
 from paceline.api.settings import ELSEWHERE, Options, Settings
 from paceline.errors import InputError
 from paceline.law import Sampling
 from paceline.law import settings as law
+from paceline.targets.place import named_dtype
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -46,7 +48,8 @@ lm.chat(chat, temperature=0.8)
 lm.chat("Hello", ignore_eos=True)
 talk = lm.conversation(system="Be brief.", seed=3)
 paceline.Conversation(lm, frequency_penalty=0.5)
-for piece in talk.stream("Hello"):
+talk.say("Hello", temperature=1.0)
+for piece in talk.stream("Hello", max_new_tokens=3):
     print(piece.text)
 for piece in lm.stream("x", presence_penalty=0.5):
     print(piece.token)
@@ -97,6 +100,8 @@ OTHERS = (
     "lm.chat(7)",
     "paceline.load('pocket', dtype=3)",
     "paceline.load('pocket', device=1.5)",
+    "paceline.load('pocket', torch_dtype='float32')",
+    "talk.say('x', max_tokens=3)",
     "paceline.load(3)",
 )
 
@@ -125,12 +130,12 @@ def test_a_type_checker_takes_good_calls_and_marks_bad_ones(checker: str, tmp_pa
     config = f'{{"extraPaths": ["{ROOT / "src"}"], "typeCheckingMode": "standard", "pythonVersion": "3.11"}}'
     (tmp_path / "pyrightconfig.json").write_text(config, encoding="utf8")
     file = tmp_path / "calls.py"
-    head = 'import paceline\n\nlm = paceline.load("pocket")\n'
+    head = 'import paceline\n\nlm = paceline.load("pocket")\ntalk = lm.conversation()\n'
     file.write_text(GOOD, encoding="utf8")
     assert checkers()[checker](file) == []
     lines = bad_lines()
     file.write_text(head + "\n".join(lines) + "\n", encoding="utf8")
-    marked = {int(found.group(1)) - 4 for line in checkers()[checker](file) if (found := re.search(r"py:(\d+)", line))}
+    marked = {int(found.group(1)) - 5 for line in checkers()[checker](file) if (found := re.search(r"py:(\d+)", line))}
     assert [line for number, line in enumerate(lines) if number not in marked] == []
 
 
@@ -159,6 +164,10 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"criteria": [3]}, "criteria is a list of functions; it holds 3"),
     ({"criteria": None}, "criteria is a list of functions, not None; leave it out"),
     ({"criteria": len}, "criteria is a list: put the one criterion into a list"),
+    ({"criteria": [MaxLengthCriteria(3)]}, "so far, and MaxLengthCriteria takes (input_ids, scores)"),
+    ({"processors": len}, "processors is a list: put the one processor into a list"),
+    ({"processors": [lambda ids: ids]}, "a processor is called with the token ids and the scores, and "),
+    ({"min_tokens": 3}, "write processors=[...] with a MinNewTokensLengthLogitsProcessor of transformers"),
     ({"processors": 3}, "processors is a list of functions, not 3"),
     ({"processors": ["x"]}, "processors is a list of functions; it holds 'x'"),
     ({"processors": "x"}, "processors is a list of functions, not 'x'"),
@@ -210,6 +219,8 @@ def test_lists_and_tuples_are_one() -> None:
         (lambda lm: lm.sample(PROMPT, n="3"), "n is a whole number, not '3'; write 3"),
         (lambda lm: lm.batch(at_once=None), "at_once is a whole number, not None"),
         (lambda lm: paceline.load(3), "a model is a name, a folder or a loaded transformers model, not 3"),
+        (lambda lm: paceline.load(""), "a model is a name or a folder, not ''"),
+        (lambda lm: paceline.load("pocket", device="meta"), "device 'meta' holds no values"),
         (lambda lm: paceline.load("pocket", dtype=3), "unknown dtype '3'; choose one of float64"),
         (lambda lm: paceline.load("pocket", dtype=torch.int8), "unknown dtype 'int8'; choose one of"),
         (lambda lm: paceline.load("pocket", device=3.5), "device '3.5' is not available here"),
@@ -221,6 +232,47 @@ def test_wrong_arguments_of_calls_are_told(call: Any, told: str) -> None:
         call(LanguageModel(tabled()))
 
 
+@pytest.mark.parametrize(
+    ("name", "told"),
+    [
+        ("torch_dtype", "write dtype"),
+        ("load_in_8bit", "load the model with transformers and give it to load, with its tokenizer"),
+        ("quantization_config", "load the model with transformers"),
+        ("revision", "download that revision, and give its folder"),
+        ("draft_model", "draft_model is a setting of generate"),
+        ("max_length", "give max_new_tokens to generate"),
+        ("devise", "did you mean 'device'?"),
+        ("cache_dir", "it takes a model, tokenizer, dtype, device, device_map, fixed_shapes, trust_remote_code"),
+    ],
+)
+def test_an_argument_that_load_does_not_have_is_told(name: str, told: str) -> None:
+    with pytest.raises(InputError, match=re.escape(f"unknown argument {name!r} of load; {told}")):
+        paceline.load("pocket", **{name: 1})  # type: ignore[arg-type]
+
+
+def test_what_load_takes_is_listed() -> None:
+    assert list(inspect.signature(paceline.load).parameters) == ["model", *ARGUMENTS, "misplaced"]
+
+
+def test_a_list_of_processors_may_be_callable_itself() -> None:
+    how: Any = {"max_new_tokens": 4, "ignore_eos": True}
+    processors = LogitsProcessorList([SuppressTokensLogitsProcessor([1])])
+    text = LanguageModel(tabled()).generate(PROMPT, processors=processors, **how)
+    assert text.tokens == LanguageModel(tabled()).generate(PROMPT, banned=[[1]], **how).tokens
+
+
+def test_equal_samples_are_warned_of_once() -> None:
+    lm, how = LanguageModel(tabled()), Options(max_new_tokens=3)
+    with pytest.warns(UserWarning, match="a temperature above 0") as warned:
+        lm.sample(PROMPT, n=3, **how)
+    assert len(warned) == 1
+    with pytest.warns(UserWarning, match="a temperature above 0") as warned:
+        lm.generate_batch([PROMPT, PROMPT], n=2, **how)
+    assert len(warned) == 1
+    lm.sample(PROMPT, n=1, **how)
+    lm.sample(PROMPT, n=2, temperature=1.0, **how)
+
+
 def test_a_repr_says_what_was_set() -> None:
     assert repr(Sampling()) == "Sampling()"
     assert repr(Sampling(temperature=0.8, seed=3)) == "Sampling(temperature=0.8, seed=3)"
@@ -229,6 +281,11 @@ def test_a_repr_says_what_was_set() -> None:
 
 
 # --- types of weights and devices ---------------------------------------------------------------------------
+
+
+def test_short_names_of_dtypes() -> None:
+    short = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16, "half": torch.float16}
+    assert {name: named_dtype(name) for name in short} == short
 
 
 @pytest.mark.parametrize("dtype", ["float64", "torch.float64", torch.float64])

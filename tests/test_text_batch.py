@@ -60,6 +60,7 @@ EACH: list[dict[str, Any]] = [
 ]
 
 
+@pytest.mark.filterwarnings("ignore:samples at temperature 0")
 @pytest.mark.parametrize("at_once", [1, 3, 16])
 def test_texts_are_those_written_one_after_the_other(at_once: int) -> None:
     lm, finished = speaking(), list[tuple[int, int]]()
@@ -386,6 +387,10 @@ def test_a_processor_that_reuses_its_memory_mixes_no_texts() -> None:
 def test_the_number_of_finished_texts_grows_by_one() -> None:
     told: list[tuple[int, int]] = []
     LanguageModel(tabled()).generate_batch(
-        (prompt for prompt in ([1], [2], [3])), n=2, max_new_tokens=3, progress=lambda *done: told.append(done)
+        (prompt for prompt in ([1], [2], [3])),
+        n=2,
+        max_new_tokens=3,
+        temperature=1.0,
+        progress=lambda *done: told.append(done),
     )
     assert told == [(number, 6) for number in range(1, 7)]

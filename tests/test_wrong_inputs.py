@@ -30,6 +30,7 @@ PLUG_INS = {
     "broken.py": "def f(:\n",
     "two.py": "from paceline import Drafter\nclass A(Drafter): name = 'a'\nclass B(Drafter): name = 'b'\n",
     "fails.py": "import no_such_module\n",
+    "exits.py": "raise SystemExit(0)\n",
     "number.py": "Echo = 3\n",
 }
 COMMANDS = """
@@ -77,6 +78,7 @@ paceline generate Once --method ./empty.py:Echo
 paceline generate Once --method ./empty.py
 paceline generate Once --method ./broken.py:Echo
 paceline generate Once --method ./fails.py:Echo
+paceline generate Once --method ./exits.py:Echo
 paceline generate Once --method ./number.py:Echo
 paceline generate Once --method ./two.py
 paceline generate Once --planner adaptiv
@@ -151,7 +153,9 @@ lm.generate("Once", logprobs=-1)
 lm.generate("Once", method=3)
 lm.generate("Once", method=paceline.Drafter)
 lm.generate("Once", method="assistant")
+lm.generate("Once", min_tokens=3)
 lm.generate("Once", planner=4)
+lm.generate("\\ud800")
 lm.generate("Once", criteria=len)
 lm.generate("Once", processors=len)
 lm.generate("Once", draft_model=3)
@@ -165,7 +169,17 @@ paceline.load(3)
 paceline.load("pocket", dtype="float99")
 paceline.load("pocket", dtype=3)
 paceline.load("pocket", device="tpu")
+paceline.load("pocket", device="meta")
 paceline.load("pocket", device_map="auto", device="cpu")
+paceline.load("")
+paceline.load("pocket", torch_dtype="float32")
+paceline.load("pocket", load_in_8bit=True)
+paceline.load("pocket", load_in_4bit=True)
+paceline.load("pocket", quantization_config={})
+paceline.load("pocket", revision="main")
+paceline.load("pocket", draft_model="pocket-draft")
+paceline.load("pocket", max_length=20)
+paceline.load("pocket", cache_dir="here")
 paceline.generate("Once")
 """
 MACHINE = re.compile(r"on [^,;]+, \d+ threads?; (?=make)|--dtype \w+ --threads \d+|(?<=working directory, ).*")

@@ -62,6 +62,7 @@ class TextBatch:
         if self._closed:
             raise InputError("this batch is closed; open another one")
         writing = Writing(self._lm, prompt, sample, *split_settings(settings))
+        writing.batched = True
         self._waiting.append(writing)
         return writing
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class Conversation:
-    """The turns so far. ``settings`` are those of every reply, as for `LanguageModel.generate`.
+    """The turns so far. ``settings`` are those of every reply, as for `LanguageModel.generate`; a turn may have others.
 
     >>> talk = lm.conversation(system="Be brief.", temperature=0.8)          # doctest: +SKIP
     >>> print(talk.say("Hello"))                                             # doctest: +SKIP
@@ -36,7 +36,8 @@ class Conversation:
         self._lm = lm
         self._vocabulary = lm.vocabulary
         self._system = system
-        self._settings = split_settings(settings)
+        split_settings(settings)  # a misspelt one is refused here
+        self._settings = settings
         self.reset()
         self.templated = render(lm.vocabulary, [*self.messages, {"role": "user", "content": "Hello"}]).templated
         """Whether the model has a chat template."""
@@ -52,19 +53,20 @@ class Conversation:
         """The record of every reply."""
         self._transcripts = Transcripts(self._vocabulary)
 
-    def say(self, text: str) -> Generation:
-        """The model's reply."""
-        for _ in self.stream(text):
+    def say(self, text: str, **settings: Unpack[Options]) -> Generation:
+        """The model's reply. ``settings`` are this turn's, before those of the conversation."""
+        for _ in self.stream(text, **settings):
             pass
         return self.replies[-1]
 
-    def stream(self, text: str) -> Generator[Piece, None, None]:
+    def stream(self, text: str, **settings: Unpack[Options]) -> Generator[Piece, None, None]:
         """The model's reply as it becomes certain. The turn counts once the reply has come to its end, and its record
         is then the last of `replies`; closed before, the conversation stands as if nothing had been said."""
         if not isinstance(text, str):
             raise InputError(f"a turn of a conversation is a text, not a {type(text).__name__}")
         messages = [*self.messages, {"role": "user", "content": text}]
-        writing = Writing(self._lm, messages, 0, *self._settings, transcripts=self._transcripts)
+        how = split_settings({**self._settings, **settings})
+        writing = Writing(self._lm, messages, 0, *how, transcripts=self._transcripts)
         return self._reply(messages, writing)
 
     def _reply(self, messages: list[dict[str, str]], writing: Writing) -> Generator[Piece, None, None]:

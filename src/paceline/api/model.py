@@ -7,9 +7,11 @@
 
 from __future__ import annotations
 
+import difflib
+import warnings
 from collections.abc import AsyncGenerator, Callable, Generator, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Unpack
+from typing import TYPE_CHECKING, Any, Never, Unpack
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,7 +22,7 @@ from paceline.api.chat import Conversation
 from paceline.api.drafters import Drafters, Lease
 from paceline.api.piece import Piece
 from paceline.api.prompts import ONE_MESSAGE, Message, Prompt, is_chat, prompts_of, read
-from paceline.api.settings import Options, Settings, split_settings
+from paceline.api.settings import ELSEWHERE, Options, Settings, split_settings
 from paceline.api.writing import Generation, Writing
 from paceline.drafters import Drafter
 from paceline.engine.batch import AT_ONCE
@@ -35,6 +37,9 @@ from paceline.vocabulary.transcript import Transcripts
 if TYPE_CHECKING:
     import torch
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+
+SAME = "samples at temperature 0 are all the same text; a temperature above 0 makes them differ"
 
 
 class LanguageModel:
@@ -71,6 +76,8 @@ class LanguageModel:
         """
         _check_samples(n)
         how = split_settings(settings)
+        if n > 1 and how[1].greedy:
+            warnings.warn(SAME, UserWarning, stacklevel=2)
         return [self._finish(Writing(self, prompt, number, *how)) for number in range(n)]
 
     def generate_batch(
@@ -107,6 +114,8 @@ class LanguageModel:
                 [batch.add(prompt, sample=number, **_joined(settings, mine)) for number in range(n)]
                 for prompt, mine in zip(prompts, own, strict=True)
             ]
+            if n > 1 and writings and all(samples[0].context.sampling.greedy for samples in writings):
+                warnings.warn(SAME, UserWarning, stacklevel=2)
             for writing, _, ended in batch:
                 if writing.error is not None:
                     raise writing.error
@@ -189,6 +198,35 @@ def _check_samples(n: int) -> None:
         raise InputError(f"cannot draw {n} samples; ask for 1 or more")
 
 
+BY_TRANSFORMERS = "load the model with transformers and give it to load, with its tokenizer"
+LOADING = {
+    "torch_dtype": "write dtype",
+    "device_index": "write device",
+    "revision": "download that revision, and give its folder",
+    "load_in_8bit": BY_TRANSFORMERS,
+    "load_in_4bit": BY_TRANSFORMERS,
+    "quantization_config": BY_TRANSFORMERS,
+    "attn_implementation": BY_TRANSFORMERS,
+    "config": BY_TRANSFORMERS,
+    "assistant_model": "give draft_model to generate",
+}
+"""Arguments that other libraries load a model with, and what to do here."""
+ARGUMENTS = ("tokenizer", "dtype", "device", "device_map", "fixed_shapes", "trust_remote_code")
+
+
+def _where(name: str) -> str:
+    """What to do about an argument that `load` does not have."""
+    if name in LOADING:
+        return LOADING[name]
+    if name in Options.__annotations__:
+        return f"{name} is a setting of generate"
+    if name in ELSEWHERE:
+        return f"give {ELSEWHERE[name]} to generate"
+    if close := difflib.get_close_matches(name, ARGUMENTS, n=1):
+        return f"did you mean {close[0]!r}?"
+    return f"it takes a model, {', '.join(ARGUMENTS)}; for others {BY_TRANSFORMERS}"
+
+
 def load(
     model: str | Path | PreTrainedModel,
     *,
@@ -198,6 +236,7 @@ def load(
     device_map: str | dict[str, Any] | None = None,
     fixed_shapes: bool | None = None,
     trust_remote_code: bool = False,
+    **misplaced: Never,
 ) -> LanguageModel:
     """A bundled model, a transformers causal LM by path or name, or a loaded one (then with its tokenizer).
 
@@ -215,6 +254,8 @@ def load(
     """
     from paceline.targets.load import open_model
 
+    for name in misplaced:
+        raise InputError(f"unknown argument {name!r} of load; {_where(name)}")
     target, own = open_model(
         model,
         dtype=dtype,

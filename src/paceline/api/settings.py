@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
 DEFAULT_METHOD = "auto"
+MIN_TOKENS = "processors=[...] with a MinNewTokensLengthLogitsProcessor of transformers"
 ELSEWHERE = {
     "num_draft_tokens": "planner='fixed:N'",
     "num_assistant_tokens": "planner='fixed:N'",
@@ -39,6 +40,9 @@ ELSEWHERE = {
     "stopping_criteria": "criteria",
     "num_return_sequences": "sample(prompt, n=N)",
     "n": "sample(prompt, n=N)",
+    "min_tokens": MIN_TOKENS,
+    "min_new_tokens": MIN_TOKENS,
+    "min_length": MIN_TOKENS,
     "system": "conversation(system=...), or a message of the role 'system'",
     "messages": "chat(messages)",
     "logit_processors": "processors",
@@ -97,7 +101,7 @@ class Settings:
             raise InputError(f"method is a spec such as 'lookup', or a drafter, not {given}; models go to draft_model")
         if self.planner is not None and not isinstance(self.planner, (str, Planner)):
             raise InputError(f"planner is a spec such as 'fixed:4', or a planner, not {_short(self.planner)}")
-        require_callables("criteria", "criterion", self.criteria)
+        require_callables("criteria", "criterion", self.criteria, ("the array of all token ids so far",))
         if not isinstance(self.ignore_eos, bool):
             raise InputError(f"ignore_eos is True or False, not {self.ignore_eos!r}")
         self._check_stops()

@@ -33,6 +33,8 @@ if TYPE_CHECKING:
 
 SHOWN = 40
 """Characters of a text in its `repr`."""
+FIRST = 8
+"""Token ids there, where there is no text."""
 
 
 @dataclass(frozen=True, repr=False)
@@ -57,8 +59,11 @@ class Generation:
         return self.text
 
     def __repr__(self) -> str:
-        begun = self.text if len(self.text) <= SHOWN else f"{self.text[:SHOWN]}…"
-        return f"Generation({begun!r}, {in_brief(self.totals)}, finish: {self.finish})"
+        if self.tokens and not self.text:  # of a model without a tokenizer
+            begun = f"[{', '.join(map(str, self.tokens[:FIRST]))}{', …' if len(self.tokens) > FIRST else ''}]"
+        else:
+            begun = repr(self.text if len(self.text) <= SHOWN else f"{self.text[:SHOWN]}…")
+        return f"Generation({begun}, {in_brief(self.totals)}, finish: {self.finish})"
 
     def _repr_html_(self) -> str:
         """The picture of its tokens, in a notebook."""
@@ -140,7 +145,9 @@ class Writing:
         self._lent: tuple[KeptRows, Rows] | None = None
         self.session: Session | None = None
         self.error: Exception | None = None
-        """What ended it too early, if it was written together with others."""
+        """What ended it too early."""
+        self.batched = False
+        """Whether a batch writes it."""
         self._lock = threading.RLock()
         """Held while the text goes on, so that another thread can cancel it and have its result."""
         self._alone = False
@@ -158,12 +165,15 @@ class Writing:
 
     def pieces(self) -> Generator[Piece, None, None]:
         """The text, token by token. To be called once."""
-        self._alone = True
+        session, self._alone = self.begin(self._lm.kept), True
         try:
-            with closing(run(self.begin(self._lm.kept))) as emissions:
+            with closing(run(session)) as emissions:
                 while self._goes_on(emissions):
                     yield from self.feed()
             yield from self.feed(ended=True)
+        except Exception as error:
+            self.error = error
+            raise
         finally:
             self.end()
 
@@ -253,8 +263,12 @@ class Writing:
         return TextStream(self._lm.vocabulary, self._stops, self._prompt.tolist())
 
     def result(self) -> Generation:
-        """The text and its record, when it has ended; of a cancelled one as far as it was written."""
+        """The text and its record, when it has ended; of a cancelled one as far as it was written. A text of which no
+        piece was read is written to its end. What ended a text too early is raised again."""
         with self._lock:
+            if self.session is None and not self.batched and self.error is None and self.context.finish is None:
+                for _ in self.pieces():
+                    pass
             if self.error is not None:
                 raise self.error
             if self.context.finish is None or (self._lent is not None and not self._alone):

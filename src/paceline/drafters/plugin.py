@@ -72,7 +72,7 @@ class Installed(PlugIn):
     def load(self) -> Factory:
         try:
             factory: Factory = self.entry.load()
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             brought = f"method {self.name!r} ({self.entry.value})"
             raise InputError(f"the package that brings {brought} cannot be imported: {told(error)}") from error
         if not callable(factory):
@@ -121,12 +121,12 @@ def _module(shown: str, path: Path, stamp: tuple[int, int]) -> ModuleType:
         if error.filename == str(path):
             raise
         raise _broken(shown, path, error) from error
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise _broken(shown, path, error) from error
     return module
 
 
-def _broken(shown: str, path: Path, error: Exception) -> InputError:
+def _broken(shown: str, path: Path, error: BaseException) -> InputError:
     """The sentence about a file that raises when it is imported, with the last of its own lines."""
     line, trace = 0, error.__traceback__
     while trace is not None:

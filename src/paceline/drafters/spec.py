@@ -169,9 +169,8 @@ def _options(name: str, factory: Factory, text: str, given: dict[str, Any]) -> d
     for key, parameter in (known or {}).items():
         if parameter.default is parameter.empty and key not in options:
             if key == MODEL:
-                raise InputError(
-                    f"method {name!r} needs a draft model: write {name}:model=NAME or give --draft-model NAME"
-                )
+                give = "give draft_model=NAME (--draft-model NAME on the command line)"
+                raise InputError(f"method {name!r} needs a draft model: write {name}:model=NAME or {give}")
             raise InputError(f"method {name!r} needs option {key!r}: write {name}:{key}=value")
     return options
 

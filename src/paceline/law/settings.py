@@ -1,5 +1,6 @@
 """The settings of sampling, checked once when they are made."""
 
+import inspect
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, fields
@@ -7,7 +8,7 @@ from math import isfinite
 from numbers import Integral, Real
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from paceline.errors import InputError
+from paceline.errors import InputError, name_of
 
 if TYPE_CHECKING:
     import torch
@@ -49,7 +50,7 @@ class Sampling:
             require_number(name, getattr(self, name))
         require_whole("top_k", self.top_k)
         require_whole("seed", self.seed)
-        require_callables("processors", "processor", self.processors)
+        require_callables("processors", "processor", self.processors, ("the token ids", "the scores"))
         self._check_warps()
         self._check_penalties()
         self._check_tokens()
@@ -121,12 +122,28 @@ def is_listed(value: object) -> bool:
     return isinstance(value, Collection) and not isinstance(value, (str, bytes, Mapping))
 
 
-def require_callables(name: str, one: str, value: object) -> None:
-    """Refuse a setting that is no list of functions."""
-    _require(not callable(value), f"{name} is a list: put the one {one} into a list")
+def require_callables(name: str, one: str, value: object, arguments: Sequence[str]) -> None:
+    """Refuse a setting that is no list of functions of these ``arguments``. A list may be callable itself, as those of
+    transformers are."""
+    _require(is_listed(value) or not callable(value), f"{name} is a list: put the one {one} into a list")
     _require(is_listed(value), f"{name} is a list of functions, not {value!r}" + (LEAVE if value is None else ""))
     for member in value if isinstance(value, Collection) else ():
         _require(callable(member), f"{name} is a list of functions; it holds {member!r}")
+        _require_arguments(one, member, arguments)
+
+
+def _require_arguments(one: str, function: Any, arguments: Sequence[str]) -> None:
+    """Refuse a function that cannot be called with so many arguments, where it says what it takes."""
+    try:
+        signature = inspect.signature(function)
+    except (ValueError, TypeError):
+        return
+    try:
+        signature.bind(*arguments)
+    except TypeError:
+        named = [each.name for each in signature.parameters.values() if each.kind is not each.VAR_KEYWORD]
+        takes = f"{name_of(function)} takes ({', '.join(named)})"
+        raise InputError(f"a {one} is called with {' and '.join(arguments)}, and {takes}") from None
 
 
 def _mend(value: object, kind: type[int] | type[float]) -> str:

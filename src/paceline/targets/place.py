@@ -12,6 +12,8 @@ DTYPES = {
     "bfloat16": torch.bfloat16,
     "float16": torch.float16,
 }
+SHORT = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16", "half": "float16"}
+"""Other names of types."""
 
 
 def named_dtype(dtype: str | torch.dtype | None) -> torch.dtype | None:
@@ -19,6 +21,7 @@ def named_dtype(dtype: str | torch.dtype | None) -> torch.dtype | None:
     if dtype is None or dtype == "auto":
         return None
     name = str(dtype).removeprefix("torch.")
+    name = SHORT.get(name, name)
     if name not in DTYPES:
         raise InputError(f"unknown dtype {name!r}; choose one of {', '.join(DTYPES)}")
     return DTYPES[name]
@@ -26,13 +29,15 @@ def named_dtype(dtype: str | torch.dtype | None) -> torch.dtype | None:
 
 def named_device(given: str | int | torch.device | None) -> torch.device:
     """A device by its name or as torch has it. ``auto`` is a GPU where there is one, and None the CPU."""
+    known = "choose cpu, auto, or cuda where there is one"
     name = _fastest() if given == "auto" else "cpu" if given is None else given
     try:
         device = torch.device(name)
         torch.empty(0, device=device)
     except (RuntimeError, AssertionError, NotImplementedError, TypeError):
-        known = "choose cpu, auto, or cuda where there is one"
         raise InputError(f"device {str(given)!r} is not available here; {known}") from None
+    if device.type == "meta":
+        raise InputError(f"device 'meta' holds no values, so no text can be written there; {known}")
     return device
 
 

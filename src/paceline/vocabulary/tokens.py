@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections.abc import Iterable, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -26,6 +27,7 @@ DENSEST = 8
 """Bytes per token of the context up to which a text is encoded without a check."""
 FEW = 1 << 20
 """Bytes that are always encoded: a tokenizer may drop bytes, or have one token for all unknown ones."""
+LONE_SURROGATE = re.compile("[\\ud800-\\udfff]")
 PROBES = 192
 """Ids of a vocabulary that test its tables."""
 
@@ -46,6 +48,9 @@ class Vocabulary:
                 f"{type(tokenizer).__name__} has no tokenizers backend to read a vocabulary from; "
                 f"load a fast tokenizer, one with a tokenizer.json"
             )
+
+    def __repr__(self) -> str:
+        return f"<vocabulary of {self._name}, {self.size} tokens>"
 
     @property
     def tokenizer(self) -> PreTrainedTokenizerBase:
@@ -94,6 +99,9 @@ class Vocabulary:
             # not verbose: the model, not the tokenizer, limits the length of a text
             ids = self._tokenizer.encode(text, add_special_tokens=add_special, verbose=False)
         except Exception as error:
+            if (half := LONE_SURROGATE.search(text)) is not None:
+                where = f"at character {half.start()}, half of a surrogate pair"
+                raise InputError(f"the text holds {half[0]!r} {where}, which is no Unicode text; leave it out") from None
             if type(error) is not Exception:  # which is all that the tokenizers library raises
                 raise
             raise InputError(f"the tokenizer of {self._name} cannot encode this text: {error}") from None

@@ -80,6 +80,9 @@ class CustomGenerate:
         """What the newest call that came to its end amounted to. Counts are sums over its rows; seconds are those of
         the clock, of all rows together, from the first forward to the last. Probing and loading are not among them."""
 
+    def __repr__(self) -> str:
+        return f"<custom_generate with {self._settings!r}>"
+
     def __call__(
         self,
         model: PreTrainedModel,

@@ -70,6 +70,8 @@ def _name(model: str | Path) -> str:
     """What transformers should look up. A path that does not exist is refused before a hub is asked for it."""
     if not isinstance(model, (str, Path)):
         raise InputError(f"a model is a name, a folder or a loaded transformers model, not {model!r}")
+    if model == "":
+        raise InputError("a model is a name or a folder, not ''")
     try:
         path = Path(model).expanduser()
     except RuntimeError:
