@@ -98,7 +98,7 @@ MISTAKES = {
         "--model pocket+ballast:much": "cannot read a size in 'pocket+ballast:much'",
         "--model no/such/folder": "no model at 'no/such/folder'",
         "--model x --method assistant": "assistant needs a draft model for x: give --draft-model NAME",
-        "--model pocket --draft-model pocket-foreign": "does not speak the tokens of pocket",
+        "--model pocket --draft-model pocket-foreign": "has a different tokenizer from pocket",
         "--model pocket --max-new-tokens 100000": "give fewer --max-new-tokens",
         "--passes 0": "--passes must be at least 1, not 0",
         "--num-draft-tokens 0": "--num-draft-tokens must be at least 1, not 0",

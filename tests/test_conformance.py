@@ -85,7 +85,7 @@ def smallest_check(subject: HFTarget, *batches: int) -> Report:
 
 def test_a_method_that_does_not_fit_is_a_mistake_and_no_bug() -> None:
     stranger = DraftModel(TableTarget(random_table(9), 9))
-    with pytest.raises(ValueError, match="does not speak the tokens"):
+    with pytest.raises(ValueError, match="has a different tokenizer"):
         Checker(target(), methods=("lookup", "assistant"), draft_model=stranger).run()
 
 
@@ -515,7 +515,7 @@ def test_aimed_settings_end_late_at_their_token_or_string() -> None:
     assert cut.emitted.tolist() == text.emitted[: len(cut.emitted)].tolist()
     assert recorded(subject, stop).finish == "stop"
     assert notes == []
-    assert "stop strings were not checked" in aimed(pilot, text.emitted, None)[1][0]
+    assert "stop strings were not tested" in aimed(pilot, text.emitted, None)[1][0]
 
 
 def test_the_command_prints_its_counts_last(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

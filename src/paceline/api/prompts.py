@@ -158,7 +158,7 @@ def _ids(given: Any) -> NDArray[Any]:
     if found.ndim == 2:
         found = found[0] if len(found) == 1 else _refuse_batch(len(found))
     if len(found) == 0:
-        raise InputError("the prompt is empty; give at least one token (the model's BOS, say) to go on from")
+        raise InputError("the prompt is empty; give at least one token (the model's BOS, say)")
     if found.dtype.kind not in "iu":
         raise InputError(f"{TAKEN}, not {_named(given)}")
     return found

@@ -155,11 +155,11 @@ class Parser(argparse.ArgumentParser):
         self.add_ignore_eos()
 
     def add_ignore_eos(self) -> None:
-        self.flag("--ignore-eos", "go on past the end-of-text token")
+        self.flag("--ignore-eos", "continue past the end-of-text token")
 
     def add_prompts(self) -> None:
         """Prompts instead of the built-in ones; `prompts_of` reads them."""
-        text = "write on from this, not from the built-in ones; may repeat"
+        text = "continue this, not the built-in prompts; may repeat"
         self.argument("--prompt", "TEXT", text, utf8, action="append")
 
     def add_length(self, default: int | None, words: object = None) -> None:

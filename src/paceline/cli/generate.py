@@ -1,4 +1,4 @@
-"""``paceline generate``: write on from a prompt."""
+"""``paceline generate``: continue a prompt."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ def add(commands: Subparsers) -> None:
     parser: Parser = commands.add_parser(
         "generate",
         run=run,
-        help="write on from a prompt",
+        help="continue a prompt",
         description=(
-            "Write on from a prompt. Under the coupled rule, the default, no method changes the text. The last line, "
+            "Continue a prompt. Under the coupled rule, the default, no method changes the text. The last line, "
             "on standard error, counts tokens, rounds (forwards of the model behind the prompt, with the tokens that "
             "each brought) and tokens per second (of these rounds; the prompt and its first token are left out)."
         ),
@@ -34,7 +34,7 @@ def add(commands: Subparsers) -> None:
     parser.argument("prompt", "PROMPT", "the prompt; - reads standard input", utf8, nargs="?")
     parser.argument("--prompt-file", "FILE", "read the prompt from a UTF-8 file or pipe", Path)
     parser.flag("--chat", "the prompt is what a user says: it goes through the model's chat template")
-    parser.argument("--system", "TEXT", "what the model is told before the user speaks; needs --chat", utf8)
+    parser.argument("--system", "TEXT", "the system message, before the prompt; needs --chat", utf8)
     parser.add_model()
     parser.add_writing()
     parser.argument("--logprobs", "K", "log-probabilities, with K alternatives; needs --json", int)
@@ -89,7 +89,7 @@ def _asked(prompt: str, options: argparse.Namespace) -> str | list[dict[str, str
     """The prompt itself, or the messages of a chat."""
     if not options.chat:
         if options.system is not None:
-            raise InputError("--system is told in a chat; add --chat")
+            raise InputError("--system needs --chat")
         return prompt
     system = [] if options.system is None else [{"role": "system", "content": options.system}]
     return [*system, {"role": "user", "content": prompt}]

@@ -91,7 +91,7 @@ SAY = {
     "a chat keeps the rows of its earlier turns; nothing is kept between two commands": "--prompt-cache "
     "--prompt-cache-all --prompt-cache-ro --prompt-cache-file --session --save-session --slot-save-path",
     "to talk with a model: paceline chat": "-cnv --conversation -i --interactive --interactive-first -if --multiturn",
-    "the prompt is written on as it stands, so leave it out": "-no-cnv --no-cnv --no-conversation --raw --echo "
+    "the prompt is continued as it stands, so leave it out": "-no-cnv --no-cnv --no-conversation --raw --echo "
     "--no-display-prompt --ignore-chat-template",
     "forwards are computed as the model was probed, and there is nothing to set": "--flash-attn -fa "
     "--attn-implementation --enforce-eager --compile --use-cache --no-kv-offload -nkvo --attention-backend "

@@ -175,7 +175,7 @@ class DictSpec(Drafter):
         """The dictionaries where none is named."""
         if vocabulary is None:
             raise InputError(
-                f"no tokenizer is known by which a dictionary could be chosen; name one: {NAME}:file=NAME.dict"
+                f"the model has no tokenizer to choose a dictionary by; name one: {NAME}:file=NAME.dict"
             )
         if not (found := shipped_for(vocabulary)):
             raise InputError(
