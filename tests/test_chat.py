@@ -306,7 +306,7 @@ def test_a_full_context_ends_the_chat_with_a_sentence(
     typed("Hello\nAgain and again and again\n")
     code, out, error = say(["chat", "--model", str(tmp_path), "--ignore-eos"], capsys)
     assert code == 2
-    assert "the model's context of 48 tokens is full; /reset starts a new conversation" in error
+    assert "the model's context of 48 tokens is full; /reset begins a new one" in error
     assert "the model's context holds 48; start a new one" in error
     assert len(out) > 10
     assert "Traceback" not in error

@@ -547,6 +547,18 @@ def test_settings_cover_every_field_of_sampling() -> None:
             assert any(getattr(s, field.name) != getattr(Sampling(), field.name) for s in made), field.name
 
 
+def test_cases_that_failed_alike_share_a_sentence(tmp_path: Path) -> None:
+    """It names the line of the drafter's own file, alone and in a batch."""
+    file = tmp_path / "bad.py"
+    file.write_text(
+        "from paceline import Drafter\nclass Bad(Drafter):\n    def propose_one(self, text, budget):\n        1 / 0\n"
+    )
+    report = Checker(target(), None, (str(file),), ("fixed:4",), (Rule.COUPLED,), 4, batches=(1, 2)).run()
+    (one,) = report.sentences()
+    assert one.startswith(f"drafter '{file}' failed in propose: ZeroDivisionError: division by zero (bad.py, line 4); ")
+    assert f"; {report.bugs} cases, first {file} / coupled / fixed:4 / greedy" in one
+
+
 def test_a_drafter_that_answers_for_too_few_of_a_batch_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     propose = Lookup.propose
     monkeypatch.setattr(Lookup, "propose", lambda self, asks: propose(self, asks)[: max(1, len(asks) - 1)])

@@ -176,7 +176,7 @@ class Chat:
             case "length":
                 return f"the reply was cut after {len(written.tokens)} tokens; --max-new-tokens allows more"
             case "context":
-                return f"the model's context of {self.lm.target.context_length} tokens is full; /reset starts a new conversation"
+                return f"the model's context of {self.lm.target.context_length} tokens is full; /reset begins a new one"
         return ""
 
     def _stats(self) -> Iterator[str]:

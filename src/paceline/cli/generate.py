@@ -19,6 +19,12 @@ if TYPE_CHECKING:
     from paceline.api.pictures import TokenPicture
     from paceline.api.writing import Generation, Writing
 
+ENDS = {
+    "stop": "stopped at a --stop string",
+    "context": "the model's context is full",
+}
+"""Why a text ended, if neither at its length nor at an end-of-text token."""
+
 
 def add(commands: Subparsers) -> None:
     parser: Parser = commands.add_parser(
@@ -156,7 +162,8 @@ def _last_line(texts: list[Generation], page: Path | None) -> str:
     rounds = sum(one.decoding_rounds for one in totals)
     each = f" ({brought / rounds:.1f} each), {brought / seconds:.1f} tokens/s" if rounds and seconds else ""
     written = f"; page: {page}" if page else ""
-    return f"{counted(tokens, 'token')}, {counted(rounds, 'round')}{each}{written}"
+    ends = "".join(f"; {why}" for why in dict.fromkeys(ENDS.get(text.finish, "") for text in texts) if why)
+    return f"{counted(tokens, 'token')}, {counted(rounds, 'round')}{each}{ends}{written}"
 
 
 def _picture(text: Generation, prompt: str, facts: dict[str, Any] | None = None) -> TokenPicture:

@@ -39,7 +39,10 @@ OTHER_METHODS = {
     "assistant_early_exit": ((None,), "asks for transformers' own drafts; leave it out"),
     "use_mtp": ((None, False), "asks for transformers' own drafts; leave it out"),
     "token_healing": ((None, False), "changes the prompt, which is not supported; leave it out"),
-    "output_attentions": ((None, False), "is not supported: drafts are scored with a different attention; leave it out"),
+    "output_attentions": (
+        (None, False),
+        "is not supported, as drafts are scored with another attention; leave it out",
+    ),
     "output_hidden_states": ((None, False), "is not supported while drafts are scored; leave it out"),
 }
 """Setting -> the values that ask for nothing special, and what is the matter with all others."""
