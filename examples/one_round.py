@@ -24,7 +24,7 @@ def main() -> None:
             if len(session.rounds) > rounds:
                 lines, rounds = [], len(session.rounds)
             [answer] = answers([call])
-            who = f"{call.verb:8} {type(call.of).__name__:9} {asked(call.verb, call.payload)}"
+            who = f"{call.verb:8} {type(call.of).__name__:13} {asked(call.verb, call.payload)}"
             lines.append(who if answer is None else f"{who:46} -> {said(answer)}")
             call = flow.send(answer)
         print("\n".join(lines))

@@ -178,8 +178,8 @@ def test_nothing_is_left_from_one_text_to_the_next(
     reused = list[int]()
     proper = Session._prefill
 
-    def watched(session: Session, state: Any) -> Any:
-        yield from proper(session, state)
+    def watched(session: Session) -> Any:
+        yield from proper(session)
         reused.append(session.reused)
 
     monkeypatch.setattr(Session, "_prefill", watched)

@@ -117,7 +117,8 @@ class Parser(argparse.ArgumentParser):
 
     def add_place(self, dtype: str | None = None) -> None:
         """In which type, and on which device."""
-        text = f"float64, float32, bfloat16 or float16 (default: {dtype or 'as the model has it'})"
+        default = dtype or "the model's own; float32 for bundled ones"
+        text = f"float64, float32, bfloat16 or float16 (default: {default})"
         self.argument("--dtype", "TYPE", text, default=dtype)
         text = "where to run it: cpu, cuda, mps, or auto for a GPU where there is one (default: cpu)"
         self.argument("--device", "DEVICE", text)

@@ -57,7 +57,7 @@ def add(commands: Subparsers) -> None:
 def run(options: argparse.Namespace) -> int:
     check_counts(options, "rounds")
     if options.model is None and (options.dtype or options.device):
-        raise InputError("--dtype and --device say how a model is loaded; name it with --model")
+        raise InputError("--dtype and --device say how a model is loaded; name one with --model")
     if options.forwards:
         return time_forwards(options)
     import torch

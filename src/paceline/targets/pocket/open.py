@@ -16,7 +16,9 @@ from paceline.targets.pocket.names import MARK
 from paceline.targets.pocket.shape import Ballast, ModelShape, choose_shape, read_ballast
 from paceline.targets.pocket.target import BundledTarget
 
-SHIPPED = torch.bfloat16
+DTYPE = torch.float32
+"""The type of a bundled model unless another is asked for. In half precision, which the files have, near ties could
+change a text from run to run."""
 MEMORY = Path("/proc/meminfo")
 HEADROOM = 1.05
 """Memory for rows, activations and the small model, as a factor on that of the weights."""
@@ -26,6 +28,7 @@ def open_bundled(
     name: str, dtype: torch.dtype | None, device: torch.device, fixed_shapes: bool | None = None
 ) -> HFTarget:
     """The target of that name."""
+    dtype = dtype or DTYPE
     if MARK in name:
         return _with_ballast(name, dtype, device, fixed_shapes)
     bundle = read_bundle(name)
@@ -56,11 +59,11 @@ def _shaped(ballast: Ballast) -> tuple[Bundle, ModelShape]:
     return bundle, choose_shape(ballast, bundle.config)
 
 
-def _with_ballast(name: str, dtype: torch.dtype | None, device: torch.device, fixed_shapes: bool | None) -> HFTarget:
+def _with_ballast(name: str, dtype: torch.dtype, device: torch.device, fixed_shapes: bool | None) -> HFTarget:
     ballast = read_ballast(name)
-    _must_fit(name, ballast.size * (dtype or SHIPPED).itemsize, device)
+    _must_fit(name, ballast.size * dtype.itemsize, device)
     bundle, shape = _shaped(ballast)
-    model = _built(bundle, shape, dtype or SHIPPED, device)
+    model = _built(bundle, shape, dtype, device)
     # The bias is set behind the probe, which compares differences with the spread of the logits.
     target = _target(model, name, fixed_shapes)
     if model.lm_head.bias is not None:
