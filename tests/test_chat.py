@@ -317,7 +317,7 @@ def test_a_full_context_ends_the_chat_with_a_sentence(
     typed("Hello\nAgain and again and again\n")
     code, out, error = say(["chat", "--model", str(tmp_path), "--ignore-eos"], capsys)
     assert code == 2
-    assert "the model's context of 48 tokens is full; /reset starts anew" in error
+    assert "the model's context of 48 tokens is full; /reset begins a new one" in error
     assert "the model's context holds 48; start a new one" in error
     assert len(out) > 10
     assert "Traceback" not in error
@@ -455,4 +455,4 @@ def test_generate_speaks_through_the_template(templated: Path, capsys: pytest.Ca
         assert (code, found[0]["tokens"], found[1]["prompt_tokens"]) == (0, reply.tokens, reply.prompt_tokens)
     assert lm.generate("Hello", **SETTINGS).prompt_tokens != lm.chat("Hello", **SETTINGS).prompt_tokens
     code, _, error = say(["generate", "Hello", "--model", str(templated), "--system", "x"], capsys)
-    assert (code, "--system is told in a chat; add --chat" in error) == (2, True)
+    assert (code, "--system needs --chat" in error) == (2, True)

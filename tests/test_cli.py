@@ -98,7 +98,7 @@ MISTAKES = {
         "--model pocket+ballast:much": "cannot read a size in 'pocket+ballast:much'",
         "--model no/such/folder": "no model at 'no/such/folder'",
         "--model x --method assistant": "assistant needs a draft model for x: give --draft-model NAME",
-        "--model pocket --draft-model pocket-foreign": "does not speak the tokens of pocket",
+        "--model pocket --draft-model pocket-foreign": "has a different tokenizer from pocket",
         "--model pocket --max-new-tokens 100000": "give fewer --max-new-tokens",
         "--passes 0": "--passes must be at least 1, not 0",
         "--num-draft-tokens 0": "--num-draft-tokens must be at least 1, not 0",
@@ -326,6 +326,17 @@ def test_a_method_is_told_in_full_and_fits_the_terminal(
     assert rows["lookup"]["presets"]["paper"] == {"room": 10}
     assert ":paper room=10" in " ".join(say(["methods", "lookup"], capsys)[1].split())
     assert "did you mean lookup?" in say(["methods", "lokup"], capsys)[2]
+
+
+def test_each_part_of_a_spec_has_its_card(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    cards = {name: say(["methods", name], capsys)[1] for name in ("lookup", "suffix")}
+    assert say(["methods", "lookup:paper"], capsys)[1] == cards["lookup"]
+    assert say(["methods", "lookup+suffix"], capsys)[1] == "\n".join(cards.values())
+    assert say(["methods", "suffix,suffix:noise=none"], capsys)[1] == cards["suffix"]
+    file = tmp_path / "echo.py"
+    file.write_text("from paceline import Drafter\nclass Echo(Drafter):\n    summary = 'say it again'\n")
+    assert say(["methods", f"{file}:Echo"], capsys)[1].startswith(f"{file}:Echo: say it again")
+    assert say(["methods", f"{file}:Other"], capsys)[0] == 2
 
 
 @pytest.mark.skipif(sys.version_info >= (3, 13), reason="argparse lays help out differently from Python 3.13 on")

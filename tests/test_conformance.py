@@ -85,7 +85,7 @@ def smallest_check(subject: HFTarget, *batches: int) -> Report:
 
 def test_a_method_that_does_not_fit_is_a_mistake_and_no_bug() -> None:
     stranger = DraftModel(TableTarget(random_table(9), 9))
-    with pytest.raises(ValueError, match="does not speak the tokens"):
+    with pytest.raises(ValueError, match="has a different tokenizer"):
         Checker(target(), methods=("lookup", "assistant"), draft_model=stranger).run()
 
 
@@ -515,7 +515,7 @@ def test_aimed_settings_end_late_at_their_token_or_string() -> None:
     assert cut.emitted.tolist() == text.emitted[: len(cut.emitted)].tolist()
     assert recorded(subject, stop).finish == "stop"
     assert notes == []
-    assert "stop strings were not checked" in aimed(pilot, text.emitted, None)[1][0]
+    assert "stop strings were not tested" in aimed(pilot, text.emitted, None)[1][0]
 
 
 def test_the_command_prints_its_counts_last(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -545,6 +545,18 @@ def test_settings_cover_every_field_of_sampling() -> None:
     for field in fields(Sampling):
         if field.name != "processors":
             assert any(getattr(s, field.name) != getattr(Sampling(), field.name) for s in made), field.name
+
+
+def test_cases_that_failed_alike_share_a_sentence(tmp_path: Path) -> None:
+    """It names the line of the drafter's own file, alone and in a batch."""
+    file = tmp_path / "bad.py"
+    file.write_text(
+        "from paceline import Drafter\nclass Bad(Drafter):\n    def propose_one(self, text, budget):\n        1 / 0\n"
+    )
+    report = Checker(target(), None, (str(file),), ("fixed:4",), (Rule.COUPLED,), 4, batches=(1, 2)).run()
+    (one,) = report.sentences()
+    assert one.startswith(f"drafter '{file}' failed in propose: ZeroDivisionError: division by zero (bad.py, line 4); ")
+    assert f"; {report.bugs} cases, first {file} / coupled / fixed:4 / greedy" in one
 
 
 def test_a_drafter_that_answers_for_too_few_of_a_batch_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -235,7 +235,7 @@ def test_of_the_small_model_only_what_was_seen_is_said() -> None:
     assert "x 1.50x; x is faster here, too" in said[1.5]
     assert "drafts save hardly any rounds" in demo._beside(part(lap(0.9, 12), slow=slow))
     assert "no method was faster in every comparison" in demo._beside(part(lap(1.1), lap(1.2), lap(0.9), slow=slow))
-    assert "one pass, so how steady the speeds are is not known" in list(demo._notes(part(lap(1.0))))
+    assert "one pass, so the noise of the speeds is unknown" in list(demo._notes(part(lap(1.0))))
     assert "medians of 2 passes, methods taking turns" in list(demo._notes(part(lap(1.0), lap(1.0))))
 
 

@@ -522,7 +522,7 @@ def test_where_none_comes_along_it_is_said_how_to_get_one(
         drafter.fit(tabled(), tokenizers[1])
     assert "paceline dict build" in one_sentence(error)
     assert "dictionary:file=NAME.dict" in one_sentence(error)
-    with pytest.raises(ValueError, match="no tokenizer is known") as error:
+    with pytest.raises(ValueError, match="no tokenizer to choose a dictionary by") as error:
         drafter.fit(tabled())
     one_sentence(error)
     drafter.fit(tabled(), tokenizers[0])

@@ -54,7 +54,7 @@ def test_every_method_has_an_answer(engine: str, spec: str, tmp_path: Path) -> N
     assert found.lines or found.notes
     if not found.lines:
         assert len(found.notes) == 1
-        assert "there is none" in found.notes[0] or spec == "plain"
+        assert "has no equivalent" in found.notes[0] or spec == "plain"
     assert all(note and "\n" not in note for note in found.notes)
     assert json.loads(json.dumps(found.as_dict()))["settings"] == found.settings
 
@@ -80,7 +80,7 @@ def test_vllm_drafts_with_a_model() -> None:
     found = asked("vllm", "assistant", tokens=3)
     settings = json.loads(flags(found)["--speculative-config"])
     assert settings == {"method": "draft_model", "model": MODEL, "num_speculative_tokens": 3}
-    assert any("share no coins" in note for note in found.notes)
+    assert any("share no noise" in note for note in found.notes)
     assert any("use_heterogeneous_vocab" in note for note in found.notes)
     other = equivalent("vllm", "assistant", draft_model=FOREIGN)
     assert json.loads(flags(other)["--speculative-config"])["use_heterogeneous_vocab"] is True
@@ -128,8 +128,8 @@ def test_what_does_not_carry_over_is_said(engine: str) -> None:
     assert said("assistant:top=3", "scores no trees: in place of top=3 it drafts one chain of 4 tokens")
     assert said("assistant:beams=2,length=5", "in place of beams=2 it drafts one chain of 5 tokens")
     assert not said("assistant", "scores no trees")
-    assert said("assistant", "share no coins")
-    assert not said("assistant:noise=none", "share no coins")
+    assert said("assistant", "share no noise")
+    assert not said("assistant:noise=none", "share no noise")
     assert said("assistant:confidence=0.3", "unsure" if engine == "vllm" else "confidence")
 
 

@@ -256,7 +256,7 @@ def test_options_are_read(make: Make) -> None:
         ("transformers", {"sampling": Sampling(presence_penalty=1.0)}, "no presence_penalty"),
         ("transformers-uag", {"sampling": Sampling(temperature=0.7)}, "takes part at temperature 0"),
         ("transformers-uag", {"sampling": Sampling(repetition_penalty=2.0)}, "ids of another tokenizer"),
-        ("transformers-uag:draft=no/such/folder", {}, "its draft model cannot be had: no model at"),
+        ("transformers-uag:draft=no/such/folder", {}, "its draft model cannot be loaded: no model at"),
         ("mlx-lm", {"sampling": Sampling(temperature=0.7, top_p=0.9)}, "another law"),
         ("llama-cpp", {"sampling": Sampling(repetition_penalty=2.0)}, "another law"),
     ],
@@ -291,7 +291,7 @@ def test_a_draft_model_that_is_not_there_or_does_not_fit_is_told(lm: paceline.La
     with pytest.raises(Missing, match="needs a draft model with the target's tokenizer, and none is given"):
         make_peer("transformers-assisted", Weights(lm.target, lm.vocabulary))
     foreign = DraftModel.load("pocket-foreign", lm.target)
-    with pytest.raises(Missing, match="does not speak the tokens of pocket"):
+    with pytest.raises(Missing, match="has a different tokenizer from pocket"):
         make_peer("transformers-assisted", Weights(lm.target, lm.vocabulary, foreign))
     with pytest.raises(Missing, match="came without its tokenizer"):
         make_peer("transformers-uag", Weights(lm.target))

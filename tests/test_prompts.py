@@ -243,6 +243,14 @@ def test_text_needs_a_tokenizer(prompt: Any) -> None:
         LanguageModel(tabled()).generate(prompt)
 
 
+@pytest.mark.parametrize("prompt", ["Hello", CHAT])
+def test_a_tokenizer_that_does_not_fit_the_model_is_named(prompt: Any) -> None:
+    lm = speaking()
+    lm.target.vocab_size = 3
+    with pytest.raises(InputError, match="is not the model's: it gives token"):
+        lm.generate(prompt)
+
+
 # --- batches ------------------------------------------------------------------------------------------------
 
 

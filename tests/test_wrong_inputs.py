@@ -70,6 +70,7 @@ paceline generate Once --method lookpu
 paceline generate Once --method lookup:ngram=3
 paceline generate Once --method lookup:max_ngram=many
 paceline generate Once --method lookup:papr
+paceline generate Once --method lookup@fixed:4
 paceline generate Once --method assistant
 paceline generate Once --method rest
 paceline generate Once --method rest:corpus=missing.rest
@@ -119,6 +120,7 @@ paceline dict info notes.txt
 paceline dict lookup Once --dict missing.dict
 paceline dict build --text missing.txt --out a.dict
 paceline export tgi lookup
+paceline export vllm --method suffix
 paceline methods lookpu
 paceline completion tcsh
 """

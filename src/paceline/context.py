@@ -65,7 +65,7 @@ class Context:
         if tokens.ndim != 1:
             raise InputError(f"a prompt is one list of token ids, not an array of shape {tokens.shape}")
         if len(tokens) == 0:
-            raise InputError("the prompt is empty; give at least one token (the model's BOS, say) to go on from")
+            raise InputError("the prompt is empty; give at least one token (the model's BOS, say)")
         if tokens.dtype.kind not in "iu" or tokens.min() < 0:
             raise InputError(f"a prompt is token ids, whole numbers from 0 on; it holds {tokens.min()!s}")
         limit = ending.context_length

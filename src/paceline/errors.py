@@ -84,7 +84,7 @@ class Unavailable(PacelineError):
 
 def is_own(part: object) -> bool:
     """Whether an object's class is one of Paceline's."""
-    return type(part).__module__.partition(".")[0] == "paceline"
+    return part.__class__.__module__.partition(".")[0] == "paceline"
 
 
 def called(kind: str, part: Callable[P, T], *given: P.args, **named: P.kwargs) -> T:

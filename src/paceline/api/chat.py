@@ -23,16 +23,16 @@ class Conversation:
     >>> for piece in talk.stream("And then?"):                               # doctest: +SKIP
     ...     print(piece.text, end="")
 
-    A model with a chat template is spoken to through it. Any other model is given a transcript to write on, and is
+    A model with a chat template is prompted through it. Any other model is given a transcript to continue, and is
     stopped before it writes the user's next turn itself. The tokens of earlier turns stay as they were written, so
     that a turn reads only what is new.
     """
 
     def __init__(self, lm: LanguageModel, *, system: str | None = None, **settings: Unpack[Options]) -> None:
         if lm.vocabulary is None:
-            raise InputError(f"{lm.target.name} came without a tokenizer, so it cannot be talked to")
+            raise InputError(f"{lm.target.name} came without a tokenizer, so it cannot chat")
         if system is not None and not isinstance(system, str):
-            raise InputError(f"system is what the model is told before the first turn, a text, not {system!r}")
+            raise InputError(f"system is the message before the first turn, a text, not {system!r}")
         self._lm = lm
         self._vocabulary = lm.vocabulary
         self._system = system

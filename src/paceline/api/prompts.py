@@ -41,14 +41,14 @@ class Reading(NamedTuple):
 def read(prompt: object, target: Target, transcripts: Transcripts | None) -> Reading:
     """The token ids of a prompt. ``transcripts`` remembers the chats of the model; None without a tokenizer."""
     if isinstance(prompt, str):
-        return Reading(_encoded(_speaking(transcripts, target, prompt).vocabulary, prompt))
+        return Reading(_fitting(_encoded(_speaking(transcripts, target, prompt).vocabulary, prompt), target))
     if isinstance(prompt, Mapping) and "input_ids" in prompt:
         return Reading(_unpadded(prompt["input_ids"], prompt.get("attention_mask")))
     if is_chat(prompt):
         transcripts = _speaking(transcripts, target, "")
         chat = render(transcripts.vocabulary, messages_of(prompt))
         _speaking(transcripts, target, chat.text)
-        tokens = transcripts.encode(chat)
+        tokens = _fitting(transcripts.encode(chat), target)
         if (limit := target.context_length) is not None and len(tokens) >= limit:
             told = f"the conversation has {len(tokens)} tokens and the model's context holds {limit}; start a new one"
             raise InputError(told)
@@ -87,7 +87,10 @@ def prompts_of(given: object) -> list[Any]:
 def _speaking(transcripts: Transcripts | None, target: Target, text: str) -> Transcripts:
     """The memory of a model that has a tokenizer, for a text that its context may hold."""
     if transcripts is None:
-        raise InputError(f"{target.name} came without a tokenizer; give the prompt as token ids")
+        raise InputError(
+            f"{target.name} came without a tokenizer; give the prompt as token ids, or put tokenizer.json and "
+            "tokenizer_config.json into the model's folder"
+        )
     if (limit := target.context_length) is not None:
         transcripts.vocabulary.refuse_beyond(text, limit)
     return transcripts
@@ -103,6 +106,16 @@ def _encoded(vocabulary: Vocabulary, text: str) -> NDArray[np.int64]:
             if np.array_equal(ids[front : front + len(bare)], bare) and np.array_equal(ids[:front], bare[:front]):
                 return ids[front:]
     return ids
+
+
+def _fitting(tokens: NDArray[np.int64], target: Target) -> NDArray[np.int64]:
+    """What the model's tokenizer made of a text, if the model has all these tokens."""
+    if len(tokens) and (largest := int(tokens.max())) >= target.vocab_size:
+        raise InputError(
+            f"the tokenizer in the folder of {target.name} is not the model's: it gives token {largest}, and the model "
+            f"has {target.vocab_size} tokens; put the model's own tokenizer there"
+        )
+    return tokens
 
 
 def _message(number: int, message: Any) -> dict[str, Any]:
@@ -158,7 +171,7 @@ def _ids(given: Any) -> NDArray[Any]:
     if found.ndim == 2:
         found = found[0] if len(found) == 1 else _refuse_batch(len(found))
     if len(found) == 0:
-        raise InputError("the prompt is empty; give at least one token (the model's BOS, say) to go on from")
+        raise InputError("the prompt is empty; give at least one token (the model's BOS, say)")
     if found.dtype.kind not in "iu":
         raise InputError(f"{TAKEN}, not {_named(given)}")
     return found

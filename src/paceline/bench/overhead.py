@@ -1,7 +1,7 @@
 """What the engine costs: its speed against that of transformers' own generation, which writes the same text.
 
 Three contestants write with the same weights: ours, as a user of Paceline has it; theirs, transformers' `generate` on
-ordinary layers; inside, our loop in that `generate`, on their very model. All are greedy and go on past any end of
+ordinary layers; inside, our loop in that `generate`, on the same model. All are greedy and go on past any end of
 text, as many tokens as asked, with a new cache for every text. A call is timed whole, from the prompt's ids to the
 finished ids, reading the prompt included; every text is written once before that.
 """

@@ -29,12 +29,12 @@ WARM_UP = {
     TextVerdict.NEAR_TIE: "a near tie of the arithmetic",
     TextVerdict.BUG: "rounding does not explain it, so this is a bug",
     TextVerdict.DIFFERENT: "rounding does not explain it, so it writes another text",
-    TextVerdict.NOT_RESCORED: "the place could not be scored again, so nobody can tell a near tie from a bug",
+    TextVerdict.NOT_RESCORED: "the place could not be scored again, so a near tie and a bug look the same",
 }
 SERIOUS = {
     TextVerdict.BUG: "and rounding does not explain it: this is a bug",
-    TextVerdict.DIFFERENT: "and it is another library's, so nobody can tell a near tie from a mistake",
-    TextVerdict.NOT_RESCORED: "and the place could not be scored again, so nobody can tell a near tie from a bug",
+    TextVerdict.DIFFERENT: "and it is another library's, so a near tie and a mistake look the same",
+    TextVerdict.NOT_RESCORED: "and the place could not be scored again, so a near tie and a bug look the same",
 }
 
 
@@ -88,14 +88,14 @@ def _sittings(summary: Summary) -> Iterator[str]:
     sittings = summary.run.about.sittings
     for name, values in _facts(sittings).items():
         if len(values) > 1:
-            yield f"{len(sittings)} sittings differ in {name}: {' and '.join(values)}"
+            yield f"{len(sittings)} sessions differ in {name}: {' and '.join(values)}"
     busy = [
         f"{load:g} on {_counted(cores, 'core')}"
         for sitting in (sittings if _timed(summary) else ())
         if (load := sitting.get("load")) and (cores := (sitting.get("machine") or {}).get("cores")) and load > cores / 2
     ]
     if busy:
-        yield f"the machine was at work when a sitting began: load {', '.join(busy)}"
+        yield f"the machine was busy when a session began: load {', '.join(busy)}"
 
 
 def _facts(sittings: Sequence[dict[str, Any]]) -> dict[str, list[str]]:
@@ -119,7 +119,7 @@ def _stability(summary: Summary) -> Iterator[str]:
         return
     repeats = summary.texts.groupby(["entry", "prompt", "turn"]).speed.agg(["count", "min", "max"]).query("count > 1")
     if repeats.empty:
-        yield "every text was written once, so how steady the machine is is not known"
+        yield "every text was written once, so the noise of the measurement is unknown"
     elif ((spread := repeats["max"] / repeats["min"]) > STABLE).any():
         yield (
             f"unstable: times of the same text differ by up to {spread.max():.1f}x between repeats, of "
@@ -152,9 +152,9 @@ def _intervals(summary: Summary) -> Iterator[str]:
     if single := [entry for entry, one in found.items() if not one.bounded]:
         yield f"a single unit was written, so there is no interval around the speed-up of {', '.join(single)}"
     if unknown := [entry for entry, width in widths.items() if width > UNKNOWN]:
-        yield f"unstable: nothing is known of the speed-up of {', '.join(unknown)}; more prompts would tell"
-    if wide := {entry: f"{width:.0%}" for entry, width in widths.items() if WIDE < width <= UNKNOWN}:
-        yield f"unstable: speed-ups are known to about {_each(wide)} only; more prompts would narrow them"
+        yield f"unstable: too few prompts to estimate the speed-up of {', '.join(unknown)}"
+    if wide := {entry: f"±{width:.0%}" for entry, width in widths.items() if WIDE < width <= UNKNOWN}:
+        yield f"unstable: speed-ups are uncertain by {_each(wide)}; more prompts would narrow that"
     plain = of_cell(summary.texts, summary.entries[0])
     prompts = plain[plain.turn == 0].groupby(["task", "language"]).size()
     lone = int((prompts == 1 + summary.texts["repeat"].max()).sum())
@@ -187,18 +187,18 @@ def _work(summary: Summary) -> Iterator[str]:
         yield "methods kept what they learnt from prompt to prompt; later prompts had the help of earlier ones"
     if recipe.get("qps"):
         yield (
-            f"prompts arrived, {recipe['qps']:g} a second: tokens per second and speed-ups hold the time in which "
-            "nothing was written; what counts is how long each waited for its tokens"
+            f"prompts arrived, {recipe['qps']:g} a second: faster methods write smaller batches, so speed-ups compare "
+            "different batch sizes; compare how long each prompt waited for its tokens"
         )
     if recipe.get("follow"):
         free = "" if all(entry.get("ours", True) for entry in summary.run.about.entries) else "; peers wrote freely"
-        walked = f"methods walked plain decoding's recorded text, so that all did the same work{free}"
+        followed = f"methods followed plain decoding's recorded text, so all did the same work{free}"
         rates = [
             f"{entry} {figures.flips_per_1000:.1f}"
             for entry in summary.entries
             if (figures := summary.figures(entry)) is not None and figures.flips_per_1000
         ]
-        yield walked + (f"; per 1,000 tokens another would have been chosen: {', '.join(rates)}" if rates else "")
+        yield followed + (f"; per 1,000 tokens another would have been chosen: {', '.join(rates)}" if rates else "")
     for entry, found in summary.run.about.warm_up.items():
         if (verdict := found.get("verdict")) is not None:
             place = f"parted from {summary.entries[0]} at token {found['parts_at'] + 1} of the greedy warm-up"

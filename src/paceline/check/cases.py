@@ -144,13 +144,15 @@ def aimed(pilot: Setting, text: Ints, vocabulary: Vocabulary | None) -> tuple[li
     if (token := _late_token(text)) is not None:
         endings["eos"] = replace(pilot.ending, eos=frozenset([token]))
     else:
-        notes.append(f"a pilot text came to no new token after {LATE}: no end-of-text token was checked there")
+        notes.append(
+            f"end-of-text was not tested under {pilot.name!r}: no new token after the first {LATE} of its text"
+        )
     if vocabulary is None:
-        notes.append("no tokenizer beside the model: stop strings were not checked")
+        notes.append("stop strings were not tested: the model has no tokenizer")
     elif (string := _late_string(text, vocabulary)) is not None:
         endings["stop string"] = replace(pilot.ending, strings=StopStrings(vocabulary, (string,)))
     else:
-        notes.append("a pilot text held no string to stop at: stop strings were not checked there")
+        notes.append(f"stop strings were not tested under {pilot.name!r}: no new one after the first {LATE} tokens")
     return [replace(pilot, name=f"{pilot.name} {what}", ending=e, aimed=True) for what, e in endings.items()], notes
 
 

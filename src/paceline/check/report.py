@@ -39,13 +39,12 @@ class CaseResult:
             "bugs": self.buggy,
         }
 
-    def sentences(self) -> list[str]:
-        """Every bug, named."""
-        found = [f"{self.case.name}: {fault}" for fault in self.faults]
+    def difference(self) -> str | None:
+        """A sentence about tokens that differ by a bug."""
         if bugs := [flip for flip, verdict in self.flips if verdict is Cause.BUG]:
             first = asdict(bugs[0])
-            found.append(f"{self.case.name}: {len(bugs)} tokens differ from plain decoding, the first {first}")
-        return found
+            return f"{self.case.name}: {len(bugs)} tokens differ from plain decoding, the first {first}"
+        return None
 
 
 @dataclass
@@ -113,8 +112,16 @@ class Report:
         }
 
     def sentences(self) -> list[str]:
-        """Every bug, named."""
-        return [*self.faults, *(sentence for result in self.results for sentence in result.sentences())]
+        """Every bug, named. Cases of a method that failed alike share a sentence."""
+        alike: dict[tuple[str, str], list[Case]] = {}
+        for result in self.results:
+            for fault in result.faults:
+                alike.setdefault((result.case.method, fault), []).append(result.case)
+        failed = (
+            f"{cases[0].name}: {fault}" if len(cases) == 1 else f"{fault}; {len(cases)} cases, first {cases[0].name}"
+            for (_, fault), cases in alike.items()
+        )
+        return [*self.faults, *failed, *filter(None, (result.difference() for result in self.results))]
 
 
 def _per_1000(part: int, whole: int) -> float:

@@ -15,6 +15,7 @@ from paceline.drafters import Drafter
 from paceline.engine.batch import Batch
 from paceline.engine.follow import FollowingDice, Overrun
 from paceline.engine.loop import Session
+from paceline.errors import DefectError
 from paceline.law import KeyedDice
 from paceline.planning.base import Planner
 from paceline.targets.base import Rows, Target
@@ -102,7 +103,7 @@ def together(
 
 def fault(error: Exception) -> str:
     """An error as a sentence of the report."""
-    if isinstance(error, Overrun):
+    if isinstance(error, (Overrun, DefectError)):
         return str(error)
     return f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else 'no message'}"
 

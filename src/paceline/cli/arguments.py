@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
-from paceline.cli.hints import about_command, about_flag, flags_of, unknown_flag
+from paceline.cli.hints import about_command, about_flag, as_argument, flags_of, unknown_flag
 from paceline.cli.options import BUNDLED_TEMPERATURE, DRAFT_MODEL, MODEL, SAMPLING, utf8
 from paceline.files.visible import one_line
 
@@ -54,17 +54,18 @@ class Parser(argparse.ArgumentParser):
         """Nothing unknown is passed on: only this command knows what could have been meant."""
         given, flags = list(sys.argv[1:] if args is None else args), flags_of(self)
         if self._subparsers is None and not {"-h", "--help"} & {*given}:
-            self._refuse(unknown_flag(given, flags))
+            self._refuse(unknown_flag(given, flags), given)
         found, extra = super().parse_known_args(given, namespace)
-        self._refuse(next(iter(extra), None))
+        self._refuse(next(iter(extra), None), given)
         return found, extra
 
-    def _refuse(self, one: str | None) -> None:
+    def _refuse(self, one: str | None, given: Sequence[str]) -> None:
         """Refuse an argument that nothing here takes."""
         if one is None:
             return
         if one.startswith("-"):
-            self.error(about_flag(one, flags_of(self), _flags_by_command()))
+            said = as_argument(one, given, self)
+            self.error(said or about_flag(one, flags_of(self), _flags_by_command()))
         quotes = "" if self.prog.partition(" ")[2] != "generate" else "; a prompt of several words stands in quotes"
         self.error(f"{one!r} is one argument too many{quotes}")
 
@@ -156,11 +157,11 @@ class Parser(argparse.ArgumentParser):
         self.add_ignore_eos()
 
     def add_ignore_eos(self) -> None:
-        self.flag("--ignore-eos", "go on past the end-of-text token")
+        self.flag("--ignore-eos", "continue past the end-of-text token")
 
     def add_prompts(self) -> None:
         """Prompts instead of the built-in ones; `prompts_of` reads them."""
-        text = "write on from this, not from the built-in ones; may repeat"
+        text = "continue this, not the built-in prompts; may repeat"
         self.argument("--prompt", "TEXT", text, utf8, action="append")
 
     def add_length(self, default: int | None, words: object = None) -> None:

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 SHOWN = (0, 1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256)
 """Sizes of the table."""
-CHOICES = ("best size", "texts", "of tokens", "nodes", "tokens/s", "plain", "times", "")
+CHOICES = ("best size", "texts", "text length", "nodes", "tokens/s", "plain", "speed-up", "")
 
 
 def add(commands: Subparsers) -> None:
@@ -206,8 +206,8 @@ def _notes(method: Acceptance) -> Iterator[str]:
     if method.spot is not None:
         spot = method.spot
         yield (
-            f"drafts of {counted(spot.nodes, 'node')} brought {spot.found:.2f} tokens per round where the large ones "
-            f"foretold {spot.foretold:.2f}; sizes below the largest are corrected by that"
+            f"drafts of {counted(spot.nodes, 'node')}: {spot.found:.2f} tokens per round measured, "
+            f"{spot.foretold:.2f} predicted from the largest drafts; smaller sizes are corrected by the difference"
         )
 
 

@@ -37,12 +37,12 @@ def add(commands: Subparsers) -> None:
         help="talk with a model",
         description=(
             "Talk with a model, a line at a time, from the terminal or through a pipe. A model with a chat template is "
-            "spoken to through it; any other is given a transcript of the form 'User: ... Assistant: ...' to write on. "
+            "prompted through it; any other is given a transcript of the form 'User: ... Assistant: ...' to continue. "
             "At a terminal Ctrl-C stops a reply and Ctrl-D ends the chat. "
             f"Commands: {'; '.join(f'{name}: {what}' for name, what in COMMANDS.items())}."
         ),
     )
-    parser.argument("--system", "TEXT", "what the model is told before the first turn", utf8)
+    parser.argument("--system", "TEXT", "the system message, before the first turn", utf8)
     parser.add_model()
     parser.add_writing()
     parser.add_pictures()
@@ -176,7 +176,7 @@ class Chat:
             case "length":
                 return f"the reply was cut after {len(written.tokens)} tokens; --max-new-tokens allows more"
             case "context":
-                return f"the model's context of {self.lm.target.context_length} tokens is full; /reset starts anew"
+                return f"the model's context of {self.lm.target.context_length} tokens is full; /reset begins a new one"
         return ""
 
     def _stats(self) -> Iterator[str]:
@@ -187,9 +187,8 @@ class Chat:
             yield "no reply yet"
             return
         last = replies[-1]
-        fresh = last.prompt_tokens - last.cached_tokens
         yield f"last reply: {summary(last.totals)}"
-        yield f"  its prompt: {fresh} of {last.prompt_tokens} tokens were read anew, the others' rows were kept"
+        yield f"  {last.prompt_tokens} prompt tokens, {last.cached_tokens} of them from the cache"
         tokens = sum(reply.totals.tokens for reply in replies)
         seconds = sum(reply.totals.seconds + reply.totals.seconds_prefill for reply in replies)
         said = "1 reply" if len(replies) == 1 else f"{len(replies)} replies"

@@ -101,7 +101,7 @@ def _print(report: Report) -> None:
     titles = ("method", "cases", "equal", "near ties", "not re-scored", "bugs")
     say(table(titles, [(name, *(counts[column] for column in columns)) for name, counts in report.by_method().items()]))
     say(
-        f"{found['tokens']} tokens walked along plain decoding's text: {found['flips_per_1000']} flips per 1,000, "
+        f"{found['tokens']} tokens followed plain decoding's text: {found['flips_per_1000']} flips per 1,000, "
         f"control {found['control_flips_per_1000']}; {found['seconds']} s"
     )
     for line in (*(f"BUG  {fault}" for fault in found["faults"]), *(f"note {note}" for note in report.notes)):

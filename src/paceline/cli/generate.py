@@ -1,4 +1,4 @@
-"""``paceline generate``: write on from a prompt."""
+"""``paceline generate``: continue a prompt."""
 
 from __future__ import annotations
 
@@ -19,14 +19,20 @@ if TYPE_CHECKING:
     from paceline.api.pictures import TokenPicture
     from paceline.api.writing import Generation, Writing
 
+ENDS = {
+    "stop": "stopped at a --stop string",
+    "context": "the model's context is full",
+}
+"""Why a text ended, if neither at its length nor at an end-of-text token."""
+
 
 def add(commands: Subparsers) -> None:
     parser: Parser = commands.add_parser(
         "generate",
         run=run,
-        help="write on from a prompt",
+        help="continue a prompt",
         description=(
-            "Write on from a prompt. Under the coupled rule, the default, no method changes the text. The last line, "
+            "Continue a prompt. Under the coupled rule, the default, no method changes the text. The last line, "
             "on standard error, counts tokens, rounds (forwards of the model behind the prompt, with the tokens that "
             "each brought) and tokens per second (of these rounds; the prompt and its first token are left out)."
         ),
@@ -34,7 +40,7 @@ def add(commands: Subparsers) -> None:
     parser.argument("prompt", "PROMPT", "the prompt; - reads standard input", utf8, nargs="?")
     parser.argument("--prompt-file", "FILE", "read the prompt from a UTF-8 file or pipe", Path)
     parser.flag("--chat", "the prompt is what a user says: it goes through the model's chat template")
-    parser.argument("--system", "TEXT", "what the model is told before the user speaks; needs --chat", utf8)
+    parser.argument("--system", "TEXT", "the system message, before the prompt; needs --chat", utf8)
     parser.add_model()
     parser.add_writing()
     parser.argument("--logprobs", "K", "log-probabilities, with K alternatives; needs --json", int)
@@ -89,7 +95,7 @@ def _asked(prompt: str, options: argparse.Namespace) -> str | list[dict[str, str
     """The prompt itself, or the messages of a chat."""
     if not options.chat:
         if options.system is not None:
-            raise InputError("--system is told in a chat; add --chat")
+            raise InputError("--system needs --chat")
         return prompt
     system = [] if options.system is None else [{"role": "system", "content": options.system}]
     return [*system, {"role": "user", "content": prompt}]
@@ -149,11 +155,23 @@ def _timings(texts: list[Generation]) -> str:
 
 
 def _last_line(texts: list[Generation], page: Path | None) -> str:
+<<<<<<< HEAD
     """Tokens, rounds and speed of all texts together."""
     from paceline.api.pictures.tokens import last_line
 
     totals = type(texts[0].totals).joined(text.totals for text in texts)
     return last_line(totals) + (f"; page: {page}" if page else "")
+=======
+    """Tokens, rounds and speed of all texts together. The first token comes with the prompt, which is no round."""
+    totals = [text.totals for text in texts]
+    tokens, seconds = sum(one.tokens for one in totals), sum(one.seconds for one in totals)
+    brought = tokens - sum(one.tokens_of_prefill for one in totals)
+    rounds = sum(one.decoding_rounds for one in totals)
+    each = f" ({brought / rounds:.1f} each), {brought / seconds:.1f} tokens/s" if rounds and seconds else ""
+    written = f"; page: {page}" if page else ""
+    ends = "".join(f"; {why}" for why in dict.fromkeys(ENDS.get(text.finish, "") for text in texts) if why)
+    return f"{counted(tokens, 'token')}, {counted(rounds, 'round')}{each}{ends}{written}"
+>>>>>>> main
 
 
 def _picture(text: Generation, prompt: str, facts: dict[str, Any] | None = None) -> TokenPicture:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import difflib
 import re
+import shlex
 from collections.abc import Iterator, Mapping, Sequence
 
 CLOSE = 0.75
@@ -91,7 +92,7 @@ SAY = {
     "a chat keeps the rows of its earlier turns; nothing is kept between two commands": "--prompt-cache "
     "--prompt-cache-all --prompt-cache-ro --prompt-cache-file --session --save-session --slot-save-path",
     "to talk with a model: paceline chat": "-cnv --conversation -i --interactive --interactive-first -if --multiturn",
-    "the prompt is written on as it stands, so leave it out": "-no-cnv --no-cnv --no-conversation --raw --echo "
+    "the prompt is continued as it stands, so leave it out": "-no-cnv --no-cnv --no-conversation --raw --echo "
     "--no-display-prompt --ignore-chat-template",
     "forwards are computed as the model was probed, and there is nothing to set": "--flash-attn -fa "
     "--attn-implementation --enforce-eager --compile --use-cache --no-kv-offload -nkvo --attention-backend "
@@ -169,6 +170,20 @@ def about_flag(name: str, flags: Sequence[str], elsewhere: Mapping[str, Sequence
     if homes := [command for command, its in elsewhere.items() if plain in its]:
         return f"there is no {name} here; {' and '.join(homes[:2])} {'has' if len(homes) == 1 else 'have'} it"
     return f"there is no {name}; --help lists what there is"
+
+
+def as_argument(name: str, given: Sequence[str], parser: argparse.ArgumentParser) -> str | None:
+    """What to write where a flag has the name of the command's last argument, which stands without a flag."""
+    last = next((action for action in reversed(parser._actions) if not action.option_strings), None)
+    flag = name.partition("=")[0]
+    if last is None or flag != f"--{str(last.metavar).lower()}" or flag in OURS or flag in SAID:
+        return None
+    place = next(number for number, one in enumerate(given) if one.partition("=")[0] == flag)
+    _, equals, value = given[place].partition("=")
+    behind = place + (1 if equals else 2)
+    values = [value] if equals else given[place + 1 : behind]
+    written = shlex.join([*given[:place], *given[behind:], *(values or [str(last.metavar)])])
+    return f"{last.metavar} is written without {flag} here: {parser.prog} {written}"
 
 
 def about_command(name: str, commands: Sequence[str]) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import difflib
 import inspect
 import shutil
 import sys
@@ -13,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 
 from paceline.cli.arguments import Parser, Subparsers
 from paceline.cli.output import WIDTH, print_json, say
-from paceline.errors import InputError
 
 if TYPE_CHECKING:
     from paceline.targets.base import Want
@@ -31,35 +29,40 @@ GROUPS = {
 NAME = 12
 """Columns of a name."""
 JOINED = "a,b is the first of a and b that proposes anything, and a+b both in one tree."
-MORE = "'paceline methods NAME' tells more of one; docs/methods.md how each works and when to take which."
+MORE = "'paceline methods NAME' describes one; docs/methods.md says how each works and when to take which."
 
 
 def add(commands: Subparsers) -> None:
     text = "Lists the methods by what they need, or tells all about one: its options, presets, rules and source."
     parser: Parser = commands.add_parser("methods", run=run, help="list the methods", description=text)
-    parser.argument("name", "NAME", "tell all about this method", nargs="?")
+    parser.argument("name", "NAME", "print all about this method; of a+b, about each part", nargs="?")
     parser.add_json()
 
 
 def run(options: argparse.Namespace) -> int:
-    rows = describe()
-    if options.name is not None:
-        rows = [_named(options.name, rows)]
+    rows = describe() if options.name is None else _named(options.name)
     if options.json:
         print_json({"methods": rows})
         return 0
     width = min(shutil.get_terminal_size((WIDTH, 24)).columns, WIDTH) if sys.stdout.isatty() else WIDTH
-    say("\n".join(_table(rows, width) if options.name is None else _card(rows[0], width)))
+    cards = ("\n".join(_card(row, width)) for row in rows)
+    say("\n".join(_table(rows, width)) if options.name is None else "\n\n".join(cards))
     return 0
 
 
-def _named(name: str, rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """The row of a method."""
-    for row in rows:
-        if row["name"] == name:
-            return row
-    close = difflib.get_close_matches(name, names := [row["name"] for row in rows], n=1)
-    raise InputError(f"unknown method {name!r}; " + (f"did you mean {close[0]}?" if close else f"{', '.join(names)}"))
+def _named(spec: str) -> list[dict[str, Any]]:
+    """The rows of the methods in a spec. One in a file that cannot be loaded is an `InputError`."""
+    from paceline.drafters.plugin import InFile
+    from paceline.drafters.spec import methods_in
+
+    rows = []
+    for name, factory in methods_in(spec).items():
+        if not isinstance(factory, InFile):
+            rows.append(_row(name, factory))
+            continue
+        made = factory.load()
+        rows.append(_row(name, made) | {"source": getattr(made, "source", "") or "a file"})
+    return rows
 
 
 def _table(rows: Sequence[Mapping[str, Any]], width: int) -> Iterator[str]:

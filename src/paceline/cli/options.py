@@ -204,7 +204,7 @@ def prompts_of(options: argparse.Namespace) -> dict[str, str]:
     if options.prompt is None:
         return PROMPTS
     if not all(options.prompt):
-        raise InputError("a --prompt is empty; give it at least a word to go on from")
+        raise InputError("a --prompt is empty; give it at least a word")
     return {f"prompt {number}": prompt for number, prompt in enumerate(options.prompt, start=1)}
 
 

@@ -133,7 +133,7 @@ def cautions(repeated: float, flattered: str, spread: float | None, differ: str)
     if repeated > LOOPING:
         yield f"the texts loop, which flatters {flattered}"
     if spread is None:
-        yield "one pass, so how steady the speeds are is not known"
+        yield "one pass, so the noise of the speeds is unknown"
     elif spread > STABLE:
         yield f"unstable: {differ} by {spread:.1f}x"
 

@@ -21,7 +21,7 @@ def prepare() -> None:
     if sys.stdin is None:
         sys.stdin = open(os.devnull, encoding="utf8")  # noqa: SIM115
     if sys.stdout is None:
-        raise InputError("standard output is closed, so nothing can be told; give it a terminal, a pipe or a file")
+        raise InputError("standard output is closed, so nothing can be printed; give it a terminal, a pipe or a file")
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")

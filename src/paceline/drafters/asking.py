@@ -66,7 +66,7 @@ def failure(part: Any, what: str) -> DrafterError:
 
 def _place(part: Any, error: Exception) -> str:
     """The last line of the plug-in's own file that the error went through."""
-    own = getattr(sys.modules.get(type(part).__module__), "__file__", None)
+    own = getattr(sys.modules.get(part.__class__.__module__), "__file__", None)
     lines = [line for frame, line in traceback.walk_tb(error.__traceback__) if frame.f_code.co_filename == own]
     return f" ({Path(own).name}, line {lines[-1]})" if own and lines and not is_own(part) else ""
 

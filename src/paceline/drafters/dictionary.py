@@ -174,9 +174,7 @@ class DictSpec(Drafter):
     def _chosen(self, vocabulary: Vocabulary | None) -> tuple[Dictionary, ...]:
         """The dictionaries where none is named."""
         if vocabulary is None:
-            raise InputError(
-                f"no tokenizer is known by which a dictionary could be chosen; name one: {NAME}:file=NAME.dict"
-            )
+            raise InputError(f"the model has no tokenizer to choose a dictionary by; name one: {NAME}:file=NAME.dict")
         if not (found := shipped_for(vocabulary)):
             raise InputError(
                 "no dictionary for this model's tokenizer comes with paceline; build one with 'paceline dict build' "

@@ -148,7 +148,7 @@ def _read(file: str) -> tuple[Header, list[list[int]]]:
     body = whole[SIZE:]
     own = Header.of(KIND, [body], tokens=header.tokens, highest=header.highest, texts=header.texts, fingerprint="")
     if len(body) != header.tokens * header.width or own.digest != header.digest:
-        raise DamagedFile(f"{file} is damaged: it does not agree with its digest; delete it to begin anew")
+        raise DamagedFile(f"{file} is damaged: it does not agree with its digest; delete it to start over")
     texts: list[list[int]] = [[]]
     for token in memoryview(body).cast(header.code).tolist():
         if token:

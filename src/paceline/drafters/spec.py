@@ -49,6 +49,8 @@ MODEL = "model"
 
 _NAME = re.compile(r"[A-Za-z][\w.-]*")
 _QUOTES = "\"'"
+_PLANNED = re.compile(r"(.*)@(fixed:\d+|adaptive|calibrated)\s*", re.DOTALL)
+"""A method with a planner behind it."""
 
 
 @cache
@@ -81,6 +83,12 @@ def make_drafter(spec: str, model: Any = None, *, must_use: bool = True) -> Draf
     return drafter
 
 
+def methods_in(spec: str) -> dict[str, Factory]:
+    """The methods that a spec names, in order, without their options."""
+    parts = (part for union in _split(spec) for part in _parted(union, "+"))
+    return {name: factory for name, factory, _ in (method_of(part.strip(), spec) for part in parts)}
+
+
 def _parted(text: str, mark: str) -> list[str]:
     """``text`` split at ``mark``, but not inside quotes, which a value needs that holds a comma or a plus."""
     pieces, open_quote = [""], ""
@@ -100,6 +108,11 @@ def _parted(text: str, mark: str) -> list[str]:
 
 def _split(spec: str) -> list[str]:
     """Pieces of a fallback list; ``key=value`` after a comma still belongs to the method before it."""
+    if found := _PLANNED.fullmatch(spec):
+        raise InputError(
+            f"{spec!r} names a planner, which only 'paceline bench run' takes in a method; write --method {found[1]} "
+            f"--planner {found[2]}, and in Python planner={found[2]!r}"
+        )
     pieces: list[str] = []
     for piece in _parted(spec, ","):
         if pieces and re.match(r"\s*\w+\s*=", piece):

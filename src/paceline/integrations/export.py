@@ -28,7 +28,7 @@ TURNS = ("fallback", "hybrid")
 """Methods whose parts take turns."""
 
 NO_COUPLING = (
-    "draft and target share no coins there: at a temperature above 0 fewer tokens are accepted than here, and a seed "
+    "draft and target share no noise there: at a temperature above 0 fewer tokens are accepted than here, and a seed "
     "gives another text"
 )
 NO_TREE = "it scores no trees: in place of {} it drafts one chain of {} tokens"
@@ -143,7 +143,7 @@ def _vllm(ours: Exported) -> Answer:
         case "plain":
             return _none("vLLM decodes plainly where --speculative-config is left out")
         case _ if ours.drafter.parts:
-            return _none("there is none: vLLM drafts by one method at a time")
+            return _none("vLLM has no equivalent: it drafts by one method at a time")
         case "lookup":
             settings = {
                 "method": "ngram",
@@ -151,7 +151,7 @@ def _vllm(ours: Exported) -> Answer:
                 "prompt_lookup_min": ours.options["min_ngram"],
                 "prompt_lookup_max": ours.options["max_ngram"],
             }
-            earliest = "it goes on from the first place where the longest n-gram stands, where ours takes the last"
+            earliest = "it copies from the first place with the longest n-gram, and ours from the last"
             notes = (earliest, *_reaching(ours))
         case "suffix":
             settings, notes = {"method": "suffix", "num_speculative_tokens": ours.tokens}, VLLM_SUFFIX
@@ -183,13 +183,13 @@ def _llama_cpp(ours: Exported) -> Answer:
     if drafter.name == "plain":
         return _none("llama.cpp decodes plainly where --spec-type is left out")
     if drafter.name in TURNS and (names != ["lookup", "assistant"] or foreign):
-        return _none("there is none: llama.cpp asks n-grams before draft models, one of each")
+        return _none("llama.cpp has no equivalent: it asks n-grams before draft models, one of each")
     if drafter.parts and drafter.name not in TURNS:
-        return _none("there is none: llama.cpp scores no trees, so no two methods draft for one round")
+        return _none("llama.cpp has no equivalent: it scores no trees, so no two methods draft for one round")
     if not {*names} <= {"lookup", "assistant"}:
         return _none(_no_method("llama.cpp", ours))
     if foreign:
-        return _none("there is none: llama.cpp wants a draft model with the target's vocabulary")
+        return _none("llama.cpp has no equivalent: its draft model needs the target's vocabulary")
     flags, notes, kinds = dict[str, Any](), list[str](), list[str]()
     for part in parts:
         one = replace(ours, drafter=part, draft_tokens=ours.tokens) if drafter.parts else ours
@@ -224,16 +224,16 @@ def _ngram_notes(ours: Exported) -> tuple[str, ...]:
 def _transformers(ours: Exported) -> Answer:
     drafter, inside = ours.drafter, _custom_generate(ours)
     if drafter.name == "plain":
-        return ("model.generate(**inputs)",), {}, ("nothing is to be added",)
+        return ("model.generate(**inputs)",), {}, ("nothing to add",)
     if drafter.name == "lookup":
         settings = {"prompt_lookup_num_tokens": ours.tokens, "max_matching_ngram_size": ours.options["max_ngram"]}
         call = f"model.generate(**inputs, {', '.join(f'{name}={value!r}' for name, value in settings.items())})"
-        first = "it goes on from the first place where the n-gram stands, where ours takes the last"
+        first = "it copies from the first place with the n-gram, and ours from the last"
         shortest = () if ours.options["min_ngram"] == 1 else ("it always goes down to n-grams of one token",)
         return (call, *inside), settings, (first, *shortest, *_reaching(ours))
     if drafter.name == "assistant":
         return _assisted(ours, inside)
-    own = "transformers itself has none" if drafter.parts else _no_method("transformers", ours)
+    own = f"transformers has no equivalent of {ours.spec}" if drafter.parts else _no_method("transformers", ours)
     return inside, {}, (f"{own}; our loop runs inside its generate",)
 
 
@@ -278,8 +278,8 @@ def _none(note: str) -> Answer:
 def _no_method(engine: str, ours: Exported) -> str:
     """For methods that an engine does not have, our own or another package's."""
     if ours.spec.partition(":")[0] in BUILT_IN:
-        return f"there is none: {engine} has no method like {ours.spec}"
-    return f"there is none: {ours.spec} is a method of another package"
+        return f"{engine} has no equivalent of {ours.spec}"
+    return f"{engine} has no equivalent of {ours.spec}, a method of another package"
 
 
 def _reaching(ours: Exported) -> tuple[str, ...]:

@@ -113,7 +113,7 @@ def load(setup: Setup) -> Profile | None:
     path = _kept(setup)
     if path is None:
         return None
-    again = "'paceline calibrate' measures anew"
+    again = "'paceline calibrate' measures again"
     try:
         data = parse(read_file(path, DESCRIPTION))
     except (OSError, ValueError) as error:

@@ -214,7 +214,7 @@ def main() -> None:
     except (ValueError, OSError) as error:
         parser.exit(2, f"error: {error}\n")
     except KeyboardInterrupt:
-        parser.exit(130, "\ninterrupted; the same command goes on from the last checkpoint\n")
+        parser.exit(130, "\ninterrupted; the same command continues from the last checkpoint\n")
 
 
 if __name__ == "__main__":

@@ -52,8 +52,8 @@ def _section(profile: Profile, method: Acceptance, number: int) -> Section:
         blocks.append(
             Text(
                 f"Tokens are of {method.rounds} rounds with the largest drafts on {len(method.prompts)} prompts at "
-                f"temperature {method.temperature:g}; {_nodes(method.spot.nodes)} brought {method.spot.found:.2f} "
-                f"tokens per round where those foretold {method.spot.foretold:.2f}."
+                f"temperature {method.temperature:g}. With {_nodes(method.spot.nodes)}, {method.spot.found:.2f} tokens "
+                f"per round were measured, and {method.spot.foretold:.2f} were predicted from the largest drafts."
             )
         )
     return Section(f"method-{number}", method.method, blocks)

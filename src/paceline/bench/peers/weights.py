@@ -83,7 +83,7 @@ class Weights:
             try:
                 draft = DraftModel.load(name, self.target)
             except ValueError as error:
-                raise Missing(f"its draft model cannot be had: {error}") from None
+                raise Missing(f"its draft model cannot be loaded: {error}") from None
             if draft.vocabulary is None:
                 raise Missing(f"draft model {name} has no tokenizer, and without one its drafts cannot be read")
             self._foreign[name] = ordinary(draft.target), draft.vocabulary.tokenizer

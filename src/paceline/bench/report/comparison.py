@@ -41,7 +41,7 @@ def _headline(found: Sequence[Between]) -> str:
     if overall:
         said = " ".join(overall)
     elif any(one.call in TOLD for one in findings):
-        said = "Overall no method is told apart from before, but in single tasks some are."
+        said = "Overall no method became faster or slower, but in single tasks some did."
     elif any(one.call is Call.SAME for one in findings):
         said = "No method became faster or slower, as far as these runs can tell."
     else:

@@ -23,7 +23,7 @@ def provenance(summary: Summary) -> Iterator[Block]:
         "Warm-up": {name: _warmed(found) for name, found in about.warm_up.items()},
     }
     for n, sitting in enumerate(sittings, start=1):
-        small["Sitting" if len(sittings) == 1 else f"Sitting {n} of {len(sittings)}"] = sitting
+        small["Session" if len(sittings) == 1 else f"Session {n} of {len(sittings)}"] = sitting
     yield Group([_contestant(entry) for entry in about.entries], "columns")
     if about.missing:
         yield _named("Asked for and missing", about.missing)

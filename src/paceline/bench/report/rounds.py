@@ -57,7 +57,7 @@ def per_round(summary: Summary) -> Iterator[Block]:
     entries = entries_of(summary)
     told = [(n, entry, figures) for n, entry, figures in entries if figures.rounds_by_tokens]
     if not told:
-        yield Text("No contestant of this run told its rounds.")
+        yield Text("No contestant of this run recorded its rounds.")
         return
     longest = max(max(figures.rounds_by_tokens) for _, _, figures in told)
     last, more = max(2, min(MANY, longest)), longest > MANY
@@ -118,7 +118,7 @@ def by_position(summary: Summary) -> Iterator[Block]:
     """How deep drafts are accepted."""
     told = [(n, entry, f) for n, entry, f in entries_of(summary) if f.acceptance_per_position]
     if not told:
-        yield Text("No contestant of this run drafted and told its rounds, so there is no acceptance by position.")
+        yield Text("No contestant of this run drafted and recorded its rounds, so there is no acceptance by position.")
         return
     deepest = max(len(f.acceptance_per_position) for _, _, f in told)
     said = "; ".join(f"{entry}: {', '.join(map(share, f.acceptance_per_position))}" for _, entry, f in told)
@@ -163,7 +163,7 @@ def time_split(summary: Summary) -> Iterator[Block]:
         return [Cell(number(total), bar=total), *(number(parts[entry].get(part)) for part in SPLIT)]
 
     silent = [entry for _, entry, figures in entries if not figures.split]
-    told = f"Other libraries do not tell what their time goes to: {listed(silent)}; a bar is their whole call."
+    told = f"Other libraries do not report what their time goes to: {listed(silent)}; a bar is their whole call."
     caption, title = "Milliseconds per token", "Time per token by what it goes to"
     legend = PARTS | ({UNTOLD: "not told apart"} if silent else {})
     chart = bars(title, caption, list(map(bar, parts)), " ms", f"{caption}, the whole call, prefill and all.", legend)

@@ -28,8 +28,8 @@ MEANINGS = {
     TextVerdict.BUG: "parts for no reason that rounding gives: an error",
     TextVerdict.NOT_RESCORED: "parts, and nothing could tell why",
     TextVerdict.DIFFERENT: "another library's text, which parts from ours",
-    TextVerdict.FOLLOWED: "walked plain decoding's text; flips would have gone another way",
-    TextVerdict.OWN: "sampled with other coins, not meant to be equal",
+    TextVerdict.FOLLOWED: "followed plain decoding's text; at a flip it would have chosen another token",
+    TextVerdict.OWN: "sampled with other random numbers, not meant to be equal",
 }
 
 
@@ -161,7 +161,7 @@ def examples(summary: Summary, pages: Mapping[str, str]) -> Iterator[Block]:
         link = pages.get(first.prompt, "")
         yield from (shown(summary, text, most=EXAMPLE_TOKENS, link=link) for text in found)
     else:
-        yield Text("No contestant of this run told its rounds, so no text can be coloured.")
+        yield Text("No contestant of this run recorded its rounds, so no text can be coloured.")
     if pages:
         yield _list_of_pages(summary, pages)
         if len(pages) < (total := summary.texts.prompt.nunique()):

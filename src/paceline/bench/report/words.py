@@ -180,7 +180,7 @@ def second_sentences(summary: Summary) -> str:
             said.append(f"Taken over all tokens together, not text by text, {short(best.entry)} ran at {told(other)}.")
     recipe, about = summary.run.about.recipe, summary.run.about
     prompts = len({record.prompt for record in summary.run.records})
-    how = "every method walked plain decoding's text" if recipe.get("follow") else "every method wrote freely"
+    how = "every method followed plain decoding's text" if recipe.get("follow") else "every method wrote freely"
     heat = recipe.get("temperature")
     warmth = "" if heat is None else ", greedy" if heat == 0 else f", temperature {heat:g}"
     said.append(
@@ -209,5 +209,5 @@ def equal_texts(summary: Summary) -> tuple[str, str] | None:
     if counts.get(TextVerdict.FOLLOWED) == total:
         return f"{total} of {total}", "followed: by construction"
     if counts.get(TextVerdict.OWN) == total:
-        return "own texts", "sampled with other coins"
+        return "own texts", "sampled with other random numbers"
     return f"{counts.get(TextVerdict.EQUAL, 0) + counts.get(TextVerdict.FOLLOWED, 0)} of {total}", ", ".join(odd)

@@ -29,10 +29,10 @@ from paceline.bench.suites.spec_bench import FILES, TASKS, multi_spec_bench, spe
 from paceline.errors import InputError
 
 SUITES = {
-    "stories": "12 beginnings of stories to go on from in each of en, pl and uk; they come with paceline",
+    "stories": "12 beginnings of stories to continue in each of en, pl and uk; they come with paceline",
     "spec-bench": "480 English questions of six tasks, and 80 functions of HumanEval",
     "multi-spec-bench": "the same seven tasks in other languages, as far as there are sources",
-    "continuation": "continuation:LANG goes on from real paragraphs of a language",
+    "continuation": "continuation:LANG continues real paragraphs of a language",
     "dictspec": "20 requests for a long text in each of en, pl, uk, crh-Cyrl and crh-Latn",
     "alpaca-eval": "805 English instructions",
     "prompts": "prompts:FILE.jsonl takes your own",
@@ -161,7 +161,7 @@ def read_prompts(sources: Sources, path: Path, *, scripted: bool = False) -> lis
                 f"{row.where} has the key {prompt.key!r} of line {lines[prompt.key]}; a key names one prompt only"
             )
         if scripted and (prompt.script is None or prompt.chat):
-            raise InputError(f"{row.where} cannot be replayed: it needs a 'prompt' and the 'text' that goes on from it")
+            raise InputError(f"{row.where} cannot be replayed: it needs a 'prompt' and the 'text' that continues it")
         lines[prompt.key] = row.number
         prompts.append(prompt)
     if not prompts:

@@ -30,8 +30,9 @@ def add(commands: Subparsers) -> None:
         help="methods of a run side by side, or runs against each other",
         description=(
             "One run: the speed-ups of its methods by task, with 95% intervals. Several runs: how the speed-ups of "
-            "each stand to those of the first, prompt by prompt. Only what the intervals bear out is called faster or "
-            "slower, all of it together: where nothing differs, at most one comparison in twenty calls anything."
+            "each stand to those of the first, prompt by prompt. A method is called faster or slower only where "
+            "its interval, corrected for the number of comparisons, excludes equality: if no method differs, at most "
+            "one table in twenty says faster or slower anywhere."
         ),
     )
     parser.argument("runs", "RUN", "run directories; the first is the base", Path, nargs="+")
@@ -49,7 +50,7 @@ def run(options: argparse.Namespace) -> int:
     runs = [read(path) for path in options.runs]
     for one in runs:
         if not one.records:
-            raise InputError(f"{one.path} holds no finished text; go on with its 'paceline bench run' first")
+            raise InputError(f"{one.path} holds no finished text; finish its 'paceline bench run' first")
     if len(runs) == 1:
         within = Within(runs[0], options.base)
         say(*_within(within), sep="\n")
@@ -86,7 +87,7 @@ def _within(found: Within) -> Iterator[str]:
         yield table((*head, *more), rows, left=(0, len(head) + 2))
         yield ""
     starred = any(found.best(task) for task in (None, *summary.tasks))
-    notes = [f"{BEST} the fastest of its column, and what is not told apart from it"] if starred else []
+    notes = [f"{BEST} the fastest of its column, and what is not clearly slower"] if starred else []
     notes += [
         _sentence(one) for one in found.findings if one.task is None and summary.base not in (one.entry, one.other)
     ]

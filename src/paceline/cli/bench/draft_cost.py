@@ -41,9 +41,9 @@ def add(commands: Subparsers) -> None:
             "Times what a round costs beside the model, in a vocabulary of 151,936 tokens and behind a text of 4,096: "
             "drafting and learning of each method, at temperature 0 and with the public noise at 0.8, and reading the "
             "best tokens out of rows of logits. Medians; no model runs, unless one is named: then its own forwards are "
-            "timed between the drafts, a plain row and drafts of each method's size, and drafting and reading are told "
-            "as a share of the round. With --forwards only forwards of the model are timed, over one row and over "
-            "drafts, along every path, beside transformers' own and the bandwidth of the memory."
+            "timed between the drafts, a plain row and drafts of each method's size, and drafting and reading are "
+            "reported as a share of the round. With --forwards only forwards of the model are timed, over one row and "
+            "over drafts, along every path, beside transformers' own and the bandwidth of the memory."
         ),
     )
     parser.argument("--rounds", "N", f"rounds timed (default: {ROUNDS})", int, default=ROUNDS)

@@ -28,7 +28,7 @@ HOW = (
     "Greedy, past any end of text, so that all sides write the same. Calls are timed whole, from the prompt's ids to "
     "the finished ids, reading the prompt included, with a new cache each; every text is written once before that. "
     "Ours: as Paceline loads a model, weights packed where that helps. Theirs: transformers' generate on the same "
-    "weights in ordinary layers. Inside: our loop in that generate, on their very model, by custom_generate."
+    "weights in ordinary layers. Inside: our loop in that generate, on the same model, by custom_generate."
 )
 
 

@@ -96,7 +96,7 @@ def _add_how(parser: Parser) -> None:
     parser.add_temperature()
     parser.add_seed()
     follow = parser.add_mutually_exclusive_group()
-    text = "all methods walk plain decoding's text, so that all do the same work (default in half precision)"
+    text = "all methods follow plain decoding's text, so that all do the same work (default in half precision)"
     follow.add_argument("--follow", action="store_true", default=None, help=text)
     text = "each writes on its own and is compared with plain decoding (default otherwise)"
     follow.add_argument("--free", dest="follow", action="store_false", help=text)
@@ -207,7 +207,7 @@ def _lines(summary: Summary, warnings: list[str]) -> Iterator[str]:
     about = summary.run.about
     model, recipe = about.model, about.recipe
     yield f"{model['ballast'] or model['model']}  {model['dtype']}  weights {model['fingerprint']}"
-    how = "followed: all walk plain decoding's text" if recipe["follow"] else "free: each writes on its own"
+    how = "followed: all methods follow plain decoding's text" if recipe["follow"] else "free: each writes on its own"
     place = f"{model['device']}, {counted(model['threads'], 'thread')}"
     yield f"{recipe['suite']}, temperature {recipe['temperature']:g}, {place}; {how}"
     yield ""

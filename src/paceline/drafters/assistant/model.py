@@ -67,7 +67,7 @@ class DraftModel:
             gap = f"{self.target.vocab_size} ids against {target.vocab_size}"
         if not fits:
             raise InputError(
-                f"draft model {self.target.name} does not speak the tokens of {target.name} ({gap}); choose one with "
+                f"draft model {self.target.name} has a different tokenizer from {target.name} ({gap}); choose one with "
                 f"the same tokenizer{'' if known else ', and give it with its tokenizer, by name or by paceline.load'}"
             )
 

@@ -39,8 +39,11 @@ OTHER_METHODS = {
     "assistant_early_exit": ((None,), "asks for transformers' own drafts; leave it out"),
     "use_mtp": ((None, False), "asks for transformers' own drafts; leave it out"),
     "token_healing": ((None, False), "changes the prompt, which is not supported; leave it out"),
-    "output_attentions": ((None, False), "cannot be had, for drafts are scored by an attention of ours; leave it out"),
-    "output_hidden_states": ((None, False), "cannot be had from a forward that scores drafts; leave it out"),
+    "output_attentions": (
+        (None, False),
+        "is not supported, as drafts are scored with another attention; leave it out",
+    ),
+    "output_hidden_states": ((None, False), "is not supported while drafts are scored; leave it out"),
 }
 """Setting -> the values that ask for nothing special, and what is the matter with all others."""
 
@@ -151,7 +154,7 @@ def paddings(
 ) -> list[int]:
     """How many tokens of padding stand in front of each row; refuses what is not a left-padded batch."""
     if input_ids.shape[1] == 0:
-        raise InputError("the prompt is empty; give at least one token (the model's BOS, say) to go on from")
+        raise InputError("the prompt is empty; give at least one token (the model's BOS, say)")
     counts = [0] * len(input_ids) if attention_mask is None else _in_front(input_ids, attention_mask)
     if position_ids is not None:
         _check_positions(position_ids, counts, input_ids.shape[1])
