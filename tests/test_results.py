@@ -15,9 +15,9 @@ from browser import missing, opened
 from engine import tabled
 from paceline.api.model import LanguageModel
 from paceline.api.pictures.notebook import ROOT, style
+from paceline.api.pictures.tokens import last_line, summary
 from paceline.api.piece import Logprobs, Piece, TokenLogprob
 from paceline.api.writing import Generation
-from paceline.api.pictures.tokens import last_line, summary
 from paceline.drafters import make_drafter
 from paceline.engine.account import Totals
 from paceline.errors import InputError

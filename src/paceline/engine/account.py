@@ -18,7 +18,6 @@ from dataclasses import asdict, astuple, dataclass
 
 from paceline.planning.base import Why
 
-
 NO_ROOM = "there was room for one token only"
 
 

@@ -101,7 +101,9 @@ class Vocabulary:
         except Exception as error:
             if (half := LONE_SURROGATE.search(text)) is not None:
                 where = f"at character {half.start()}, half of a surrogate pair"
-                raise InputError(f"the text holds {half[0]!r} {where}, which is no Unicode text; leave it out") from None
+                raise InputError(
+                    f"the text holds {half[0]!r} {where}, which is no Unicode text; leave it out"
+                ) from None
             if type(error) is not Exception:  # which is all that the tokenizers library raises
                 raise
             raise InputError(f"the tokenizer of {self._name} cannot encode this text: {error}") from None

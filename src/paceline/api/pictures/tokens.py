@@ -141,6 +141,8 @@ def last_line(totals: Totals) -> str:
 
 def _in_rounds(totals: Totals) -> str:
     """Tokens and rounds. A text's first token comes with its prompt, which is no round."""
+    if not totals.rounds:
+        return f"{_count(totals.tokens, 'token')}, 0 rounds"
     behind = f", {totals.tokens_in_rounds} of them" if totals.tokens_of_prefill else ""
     return f"{_count(totals.tokens, 'token')}{behind} in {_count(totals.rounds, 'round')}"
 
