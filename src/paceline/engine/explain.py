@@ -81,11 +81,8 @@ class Phase:
             known = [r.why for r in empty if r.why is not None and _why_not(r) == UNLIKELY]
             chance, price = (sum(each) / len(known) for each in zip(*((w.chance, w.price) for w in known), strict=True))
             reason = f"the likeliest node had a chance of {chance:.2f} and a row costs {price:.2f} tokens"
-        return (
-            reason
-            if len(empty) == len(self.rounds) and len(reasons) == 1
-            else f"in {count} of {len(self.rounds)} rounds since {reason}"
-        )
+        alone = len(reasons) == 1 and len(empty) == len(self.rounds)
+        return reason if alone else f"in {count} of {len(self.rounds)} rounds since {reason}"
 
 
 def _why_not(r: Round) -> str:
