@@ -155,7 +155,7 @@ def _timings(texts: list[Generation]) -> str:
 
 
 def _last_line(texts: list[Generation], page: Path | None) -> str:
-    """Tokens, rounds and speed of all texts together."""
+    """Tokens, rounds and speed of all texts together, and what ended those that are shorter than was asked for."""
     from paceline.api.pictures.tokens import last_line
 
     totals = type(texts[0].totals).joined(text.totals for text in texts)
