@@ -107,7 +107,7 @@ MISTAKES = {
     },
     "bench draft-cost": {
         "--rounds 0": "--rounds must be at least 1, not 0",
-        "--dtype float32": "name it with --model",
+        "--dtype float32": "name one with --model",
         "--forwards": "--forwards needs a --model",
         "--forwards --model random:7b": "unknown shape '7b'; choose 8b, 1b, tiny",
         "--forwards --model pocket --rows 0": "--rows must be at least 1, not 0",
@@ -369,7 +369,7 @@ def test_verbose_tells_who_wrote_and_the_planners_choices(capsys: pytest.Capture
     found = json.loads(out.splitlines()[-1])
     said = error.splitlines()
     assert code == 0
-    assert said[0].startswith(f"pocket-draft, bfloat16, weights {found['fingerprint']}, on cpu, ")
+    assert said[0].startswith(f"pocket-draft, float32, weights {found['fingerprint']}, on cpu, ")
     assert said[1].startswith("method lookup, planner adaptive, rule coupled; ")
     assert said[2].startswith("seconds: the prompt ")
     assert said[3:-1] == found["explain"] != []
