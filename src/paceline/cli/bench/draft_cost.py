@@ -42,8 +42,8 @@ def add(commands: Subparsers) -> None:
             "drafting and learning of each method, at temperature 0 and with the public noise at 0.8, and reading the "
             "best tokens out of rows of logits. Prints medians. No model runs unless --model names one: then its "
             "forwards of a plain row and of drafts of each method's size are timed between the drafts, and drafting "
-            "and reading are reported as a share of the round. With --forwards only forwards of the model are timed, over one row and "
-            "over drafts, along every path, beside transformers' own and the bandwidth of the memory."
+            "and reading are reported as a share of the round. With --forwards only forwards of the model are timed, "
+            "over one row and over drafts, along every path, beside transformers' own and the bandwidth of the memory."
         ),
     )
     parser.argument("--rounds", "N", f"rounds timed (default: {ROUNDS})", int, default=ROUNDS)
