@@ -69,7 +69,10 @@ def run(options: argparse.Namespace) -> int:
     with threads(options.threads), progress(f"loading {options.model}") as advance:
         lm = load_model(options)
         if lm.vocabulary is None:
-            raise InputError(f"{lm.target.name} came without a tokenizer, and prompts are texts; put it beside it")
+            raise InputError(
+                f"{lm.target.name} came without a tokenizer, and prompts are texts; put tokenizer.json and "
+                "tokenizer_config.json into the model's folder"
+            )
         _check_lengths(options.length, lm)
         prompts = prompts_of(options.prompts, lm.vocabulary, options.samples)
         try:
