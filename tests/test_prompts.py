@@ -239,7 +239,7 @@ def test_a_transcript_has_three_roles() -> None:
 @pytest.mark.parametrize("prompt", ["Hello", CHAT])
 def test_text_needs_a_tokenizer(prompt: Any) -> None:
     with pytest.raises(
-        InputError, match="came without a tokenizer; put tokenizer.json .* in Python give the prompt as token ids"
+        InputError, match=r"came without a tokenizer; put tokenizer.json .* in Python give the prompt as token ids"
     ):
         LanguageModel(tabled()).generate(prompt)
 
