@@ -71,7 +71,7 @@ def test_a_ratio_is_of_speeds_and_a_slow_machine_slows_all() -> None:
         assert (found.low, found.value, found.high) == pytest.approx((value, value, value))
     assert contest.ratio_of_totals(OURS) == pytest.approx(2.5)
     assert contest.speed(OURS) == pytest.approx(4 / 0.5)
-    assert contest.tokens_per_round(OURS) == 2
+    assert contest.tokens_per_forward(OURS) == 2
     assert contest.spread == pytest.approx(40)
     assert Contest(heats((0, 0.1, 0.25), (1, 0.1, 0.25)), THEIRS, "plain").spread is None
 
@@ -128,10 +128,10 @@ def test_all_sides_write_the_same_with_drafts_of_the_same_length(
         texts = {name: lap.result for name, lap in heat.laps.items()}
         assert all(text.tokens == texts[THEIRS].tokens for text in texts.values())
         assert contest.lengths == {20}
-        assert texts[OURS].rounds == texts[INSIDE].rounds
+        assert texts[OURS].forwards == texts[INSIDE].forwards
         if contest.method != "lookup":  # what is looked up, and where, differs
-            assert texts[OURS].rounds == texts[THEIRS].rounds
-    assert found[2].texts(OURS)[0].rounds < 20
+            assert texts[OURS].forwards == texts[THEIRS].forwards
+    assert found[2].texts(OURS)[0].forwards < 20
 
 
 def test_a_draft_is_as_long_there_as_here(lm: paceline.LanguageModel, draft: DraftModel, prompt: Ints) -> None:

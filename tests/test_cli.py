@@ -359,8 +359,11 @@ def test_the_last_line_counts_tokens_rounds_and_what_each_brought(
     each = sum(one["emitted"] for one in rounds) / len(rounds)
     speed = found["totals"]["tokens_per_second"]
     assert code == 0
-    assert error == f"24 tokens, {len(rounds)} rounds ({each:.1f} each), {speed:.1f} tokens/s; page: {page}\n"
-    assert say([*ONCE, "-n", "1"], capsys)[2] == "1 token, 0 rounds\n"
+    assert (
+        error
+        == f"24 tokens, 23 of them in {len(rounds)} rounds ({each:.1f} each), {speed:.1f} tokens/s; page: {page}\n"
+    )
+    assert say([*ONCE, "-n", "1"], capsys)[2] == "1 token, 0 of them in 0 rounds\n"
     assert say([*ONCE, "--quiet"], capsys) == (0, found["text"] + "\n", "")
 
 

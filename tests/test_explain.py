@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import asdict
 
 import pytest
 
+import paceline.testing
+from paceline.context import Context
+from paceline.drafters.base import Budget
 from paceline.engine.account import Round
 from paceline.engine.explain import MISSED, NO_DRAFT, SHORTEST, phases
 from paceline.engine.loop import Emission
-from paceline.planning.base import Why
+from paceline.planning.adaptive import BACKED_OFF
+from paceline.planning.base import Planner, Room, Why
+from paceline.tree import DraftTree
 
 
-def rounds(kinds: str, *, why: bool = True) -> tuple[list[Round], list[Emission]]:
+def rounds(kinds: str, *, why: bool = True, proposed: int = 6, unasked: str = "") -> tuple[list[Round], list[Emission]]:
     """A letter a round: "." without a draft, "x" a draft that is wrong, any other the source that two tokens are of."""
     made, emissions = list[Round](), list[Emission]()
     for number, kind in enumerate(kinds):
@@ -26,7 +32,8 @@ def rounds(kinds: str, *, why: bool = True) -> tuple[list[Round], list[Emission]
                 accepted=right,
                 refused=kind != ".",
                 emitted=right + 1,
-                proposed=6,
+                proposed=proposed,
+                unasked=unasked if kind == "." else "",
                 why=Why(2.5 if right else 1.0, 0.5, 0.25, 4.0, 0.07, 0.13) if why else None,
                 **spent,
             )
@@ -84,6 +91,41 @@ def test_a_planner_that_expects_nothing_is_quoted_with_nothing() -> None:
     assert phase.expected is phase.seconds_plain is None
     assert "expected" not in phase.sentence()
     assert "without drafts" not in phase.sentence()
+
+
+def test_rounds_without_a_draft_have_the_reason_that_they_had() -> None:
+    """A back-off is told where the planner backed off, and nowhere else."""
+    reasons = {
+        "the method is plain": {"method": "plain"},
+        "the method proposed nothing": {"method": Silent(), "planner": "fixed:4"},
+        "the budget was empty": {"method": Silent(), "planner": "fixed:0"},
+        BACKED_OFF.reason: {"method": Silent(), "planner": Resting()},
+    }
+    lm = paceline.LanguageModel(paceline.testing.habitual())
+    for reason, how in reasons.items():
+        [sentence] = lm.generate([1, 2], max_new_tokens=12, **how).explain()
+        assert f": no draft: {reason}; took" in sentence
+        assert all(other not in sentence for other in reasons if other != reason)
+    [sentence] = lm.generate([1, 2], max_new_tokens=1, method=Silent(), planner="fixed:4").explain()
+    assert "no draft: there was room for one token only" in sentence
+    [phase] = phases(*rounds("...a...", why=False, unasked=BACKED_OFF.reason))
+    assert f"hardly anything sent, in 6 of 7 rounds since {BACKED_OFF.reason}" in phase.sentence()
+
+
+class Silent(paceline.Drafter):
+    """Proposes nothing."""
+
+    name = "silent"
+
+    def propose_one(self, state: Context, budget: Budget) -> DraftTree:
+        return DraftTree.chain([])
+
+
+class Resting(Planner):
+    """Backs off in every round."""
+
+    def plan(self, rooms: Sequence[Room]) -> list[Budget]:
+        return [BACKED_OFF] * len(rooms)
 
 
 def test_what_was_expected_is_plain_data_in_a_round() -> None:

@@ -37,7 +37,7 @@ def test_a_generation_prints_as_its_text_and_shows_as_one_line() -> None:
     assert len(line) < LINE
     for part in (
         f"{len(text.tokens)} tokens",
-        f"{text.totals.decoding_rounds} rounds",
+        f"{text.totals.rounds} rounds",
         "tokens/s",
         f"finish: {text.finish}",
     ):

@@ -284,8 +284,10 @@ def test_the_record_describes_emitted_tokens_only(method: str, setting: str, eos
     totals = Totals.of(session.rounds, session.seconds_prefill)
     assert totals.tokens == len(slow.tokens) == len(session.emissions) == place - len(PROMPT)
     assert totals.accepted == sum(bool(emission.source) for emission in session.emissions)
-    assert totals.rounds == len(session.rounds)
-    assert totals.as_dict()["tokens_per_round"] == len(slow.tokens) / len(session.rounds)
+    behind = [round for round in session.rounds if not round.prefill]
+    assert totals.rounds == len(behind)
+    assert totals.forwards == len(session.rounds)
+    assert totals.tokens_per_round == sum(round.emitted for round in behind) / len(behind)
 
 
 def test_totals_are_sums_and_ratios_of_rounds() -> None:
@@ -296,8 +298,9 @@ def test_totals_are_sums_and_ratios_of_rounds() -> None:
         for drafted, depth, right, refused, emitted in rows
     ]
     rounds[0] = replace(rounds[0], prefill=True, **dict.fromkeys(spent, 0.0))
-    assert Totals.of(rounds, 0.5).as_dict() == {
-        "rounds": 5,
+    found = Totals.of(rounds, 0.5)
+    assert found.as_dict() == {
+        "rounds": 4,
         "tokens": 8,
         "drafted": 12,
         "accepted": 4,
@@ -309,12 +312,16 @@ def test_totals_are_sums_and_ratios_of_rounds() -> None:
         "seconds_judge": 2.0,
         "tokens_of_prefill": 1,
         "tokens_per_second": 7 / 16,
-        "tokens_per_round": 8 / 5,
-        "mean_accepted": 4 / 5,
+        "tokens_in_rounds": 7,
+        "tokens_per_round": 7 / 4,
+        "mean_accepted": 4 / 4,
         "accepted_per_draft": 4 / 3,
         "acceptance_rate": 1 / 3,
-        "coverage": 3 / 5,
+        "coverage": 3 / 4,
     }
+    assert (found.tokens_per_round, found.tokens_per_second, found.forwards) == (7 / 4, 7 / 16, 5)
+    assert Totals.joined([found, found]).tokens_per_round == 7 / 4
+    assert (Totals.joined([found, found]).tokens, Totals.joined([]).tokens) == (16, 0)
     assert set(Totals.of([], 0.0).as_dict().values()) == {0}
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from statistics import median
 from typing import Any, NamedTuple
@@ -71,16 +71,15 @@ class Shown(Texts[Generation]):
 
     def speeds(self, method: str) -> list[float]:
         """Tokens per second of each pass, all prompts together; first tokens come with their prompts."""
-        totals = [[text.totals for text in texts] for texts in self.passes(method)]
-        return [
-            sum(one.tokens - one.tokens_of_prefill for one in found) / max(sum(one.seconds for one in found), 1e-9)
-            for found in totals
-        ]
+        return [Totals.joined(text.totals for text in texts).tokens_per_second for texts in self.passes(method)]
 
-    def per_round(self, method: str, count: Callable[[Totals], int] = lambda totals: totals.tokens) -> float:
-        """A count per round, over all texts of a pass."""
-        totals = [text.totals for text in self.passes(method)[0]]
-        return sum(map(count, totals)) / max(sum(one.rounds for one in totals), 1)
+    def per_round(self, method: str) -> float:
+        """Tokens per round, over all texts of a pass."""
+        return self._totals(method).tokens_per_round
+
+    def _totals(self, method: str) -> Totals:
+        """All texts of the first pass together."""
+        return Totals.joined(text.totals for text in self.passes(method)[0])
 
     @property
     def spread(self) -> float | None:
@@ -134,7 +133,7 @@ class Shown(Texts[Generation]):
             "speed_up_of_texts": [min(self.ratios(method)), max(self.ratios(method))],
             "faster": self.faster(method),
             "tokens_per_round": self.per_round(method),
-            "mean_accepted": self.per_round(method, lambda totals: totals.accepted),
+            "mean_accepted": self._totals(method).mean_accepted,
             "identical": place is None,
             "parts_at": None if place is None else place._asdict(),
         }
@@ -177,7 +176,7 @@ def _fitting(tried: Heat[Generation], seconds: float) -> float:
 
 def _speed(text: Generation) -> float:
     """Tokens per second, prefill and its token apart."""
-    return max(text.totals.tokens - text.totals.tokens_of_prefill, 1) / max(text.totals.seconds, 1e-9)
+    return max(text.totals.tokens_in_rounds, 1) / max(text.totals.seconds, 1e-9)
 
 
 def seconds_per_gigabyte() -> float:

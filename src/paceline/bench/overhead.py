@@ -41,7 +41,7 @@ class Counted(NamedTuple):
     that read a prompt and brought none is not among them."""
 
     tokens: list[int]
-    rounds: int
+    forwards: int
 
 
 class OurLoop(Contestant[Ints, Counted]):
@@ -60,7 +60,7 @@ class OurLoop(Contestant[Ints, Counted]):
 
     def do(self, task: Ints, clock: Clock) -> Counted:
         text = self._lm.generate(task, **self._settings)
-        return Counted(text.tokens, text.totals.rounds)
+        return Counted(text.tokens, text.totals.forwards)
 
 
 class TheirLoop(Contestant[Ints, Counted]):
@@ -92,7 +92,7 @@ class OurLoopInside(Contestant[Ints, Counted]):
     def do(self, task: Ints, clock: Clock) -> Counted:
         tokens = _generated(self._model, task, self._tokens, {"custom_generate": self._loop})
         assert self._loop.last is not None, "a call that came to its end is recorded"
-        return Counted(tokens, self._loop.last.rounds)
+        return Counted(tokens, self._loop.last.forwards)
 
 
 def _generated(model: PreTrainedModel, prompt: Ints, tokens: int, options: Options) -> list[int]:
@@ -127,10 +127,10 @@ class Contest(Texts[Counted]):
         """How many tokens texts have."""
         return {len(text.tokens) for name in NAMES for text in self.texts(name)}
 
-    def tokens_per_round(self, name: str) -> float:
-        """Tokens over rounds, all texts together: contestants that draft alike agree."""
+    def tokens_per_forward(self, name: str) -> float:
+        """Tokens over forwards, all texts together: contestants that draft alike agree."""
         texts = self.texts(name)
-        return sum(len(text.tokens) for text in texts) / sum(text.rounds for text in texts)
+        return sum(len(text.tokens) for text in texts) / sum(text.forwards for text in texts)
 
     @property
     def spread(self) -> float | None:
@@ -152,7 +152,7 @@ class Contest(Texts[Counted]):
             "ratios": {name: asdict(self.ratio(name)) for name in (OURS, INSIDE)},
             "ratios_of_totals": {name: self.ratio_of_totals(name) for name in (OURS, INSIDE)},
             "tokens_per_second": {name: self.speed(name) for name in NAMES},
-            "tokens_per_round": {name: self.tokens_per_round(name) for name in NAMES},
+            "tokens_per_forward": {name: self.tokens_per_forward(name) for name in NAMES},
             "texts_equal": all(found is None for found in partings.values()),
             "parts_at": {name: found._asdict() for name, found in partings.items() if found is not None},
             "repeated_8grams": self.repetition,

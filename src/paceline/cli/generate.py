@@ -155,15 +155,12 @@ def _timings(texts: list[Generation]) -> str:
 
 
 def _last_line(texts: list[Generation], page: Path | None) -> str:
-    """Tokens, rounds and speed of all texts together. The first token comes with the prompt, which is no round."""
-    totals = [text.totals for text in texts]
-    tokens, seconds = sum(one.tokens for one in totals), sum(one.seconds for one in totals)
-    brought = tokens - sum(one.tokens_of_prefill for one in totals)
-    rounds = sum(one.decoding_rounds for one in totals)
-    each = f" ({brought / rounds:.1f} each), {brought / seconds:.1f} tokens/s" if rounds and seconds else ""
-    written = f"; page: {page}" if page else ""
+    """Tokens, rounds and speed of all texts together, and what ended those that are shorter than was asked for."""
+    from paceline.api.pictures.tokens import last_line
+
+    totals = type(texts[0].totals).joined(text.totals for text in texts)
     ends = "".join(f"; {why}" for why in dict.fromkeys(ENDS.get(text.finish, "") for text in texts) if why)
-    return f"{counted(tokens, 'token')}, {counted(rounds, 'round')}{each}{ends}{written}"
+    return last_line(totals) + ends + (f"; page: {page}" if page else "")
 
 
 def _picture(text: Generation, prompt: str, facts: dict[str, Any] | None = None) -> TokenPicture:

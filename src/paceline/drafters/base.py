@@ -33,6 +33,8 @@ class Budget:
 
     nodes: int
     depth: int
+    reason: str = ""
+    """Why it is empty, where that is worth saying."""
 
     def __post_init__(self) -> None:
         assert min(self.nodes, self.depth) >= 0, f"a budget is not negative: {self}"

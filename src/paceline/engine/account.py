@@ -1,7 +1,10 @@
 """Records of rounds, and what a run of rounds amounts to, in one set of words.
 
-tokens_per_second   emitted tokens / seconds, prefill apart: the first token of a text comes with its prompt
-tokens_per_round    emitted tokens / rounds, the target's own token included
+The forward over the end of a prompt is no round, though it has a record, and a text's first token comes with it.
+
+tokens_in_rounds    emitted tokens, those apart that came with a prompt
+tokens_per_second   tokens in rounds / their seconds
+tokens_per_round    tokens in rounds / rounds, the target's own token included
 mean_accepted       accepted draft tokens / rounds
 accepted_per_draft  accepted draft tokens / rounds that drafted
 acceptance_rate     accepted draft tokens / drafted tokens (of a tree: all its nodes)
@@ -10,10 +13,12 @@ coverage            rounds that drafted / rounds
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, astuple, dataclass
 
 from paceline.planning.base import Why
+
+NO_ROOM = "there was room for one token only"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,7 +47,10 @@ class Round:
     rows: int = 0
     """How many rows were scored: root, nodes and probes."""
     prefill: bool = False
-    """Whether the root was scored with the end of the prompt: there was no draft, and the seconds are the prompt's."""
+    """Whether the root was scored with the end of the prompt: there was no draft, and the seconds are the prompt's.
+    Such a record is no round in `Totals`."""
+    unasked: str = ""
+    """Why the drafter was not asked for a draft, if it was not."""
 
 
 @dataclass
@@ -93,7 +101,9 @@ class Totals:
     """Sums over rounds; prefill stands apart."""
 
     rounds: int
+    """Forwards behind the prompts."""
     tokens: int
+    """All that were emitted, also those that came with a prompt."""
     drafted: int
     accepted: int
     drafting_rounds: int
@@ -108,7 +118,7 @@ class Totals:
     @classmethod
     def of(cls, rounds: Sequence[Round], seconds_prefill: float) -> Totals:
         return cls(
-            rounds=len(rounds),
+            rounds=sum(not r.prefill for r in rounds),
             tokens=sum(r.emitted for r in rounds),
             drafted=sum(r.drafted for r in rounds),
             accepted=sum(r.accepted for r in rounds),
@@ -121,27 +131,46 @@ class Totals:
             tokens_of_prefill=sum(r.emitted for r in rounds if r.prefill),
         )
 
+    @classmethod
+    def joined(cls, totals: Iterable[Totals]) -> Totals:
+        """The totals of several texts together."""
+        columns = zip(*map(astuple, (cls.of([], 0.0), *totals)), strict=True)
+        return cls(*map(sum, columns))
+
     @property
     def seconds(self) -> float:
         """Decoding time, prefill apart."""
         return self.seconds_draft + self.seconds_score + self.seconds_read + self.seconds_judge
 
     @property
-    def decoding_rounds(self) -> int:
-        """Rounds behind the prompt. The one that reads it emits one token, and its seconds are the prompt's."""
-        return self.rounds - self.tokens_of_prefill
+    def forwards(self) -> int:
+        """Forwards that brought a token: the rounds, and those over the ends of prompts, which bring one each."""
+        return self.rounds + self.tokens_of_prefill
 
     @property
-    def tokens_per_decoding_round(self) -> float:
-        return _ratio(self.tokens - self.tokens_of_prefill, self.decoding_rounds)
+    def tokens_in_rounds(self) -> int:
+        return self.tokens - self.tokens_of_prefill
+
+    @property
+    def tokens_per_round(self) -> float:
+        return _ratio(self.tokens_in_rounds, self.rounds)
+
+    @property
+    def tokens_per_second(self) -> float:
+        return _ratio(self.tokens_in_rounds, self.seconds)
+
+    @property
+    def mean_accepted(self) -> float:
+        return _ratio(self.accepted, self.rounds)
 
     def as_dict(self) -> dict[str, float]:
         """The sums and the ratios drawn from them; a ratio over nothing is 0."""
         return {
             **asdict(self),
-            "tokens_per_second": _ratio(self.tokens - self.tokens_of_prefill, self.seconds),
-            "tokens_per_round": _ratio(self.tokens, self.rounds),
-            "mean_accepted": _ratio(self.accepted, self.rounds),
+            "tokens_in_rounds": self.tokens_in_rounds,
+            "tokens_per_second": self.tokens_per_second,
+            "tokens_per_round": self.tokens_per_round,
+            "mean_accepted": self.mean_accepted,
             "accepted_per_draft": _ratio(self.accepted, self.drafting_rounds),
             "acceptance_rate": _ratio(self.accepted, self.drafted),
             "coverage": _ratio(self.drafting_rounds, self.rounds),

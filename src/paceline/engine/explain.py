@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from paceline.engine.account import Round
+from paceline.engine.account import NO_ROOM, Round
 from paceline.engine.loop import Emission
 
 SHORTEST = 5
@@ -14,6 +14,7 @@ SHORTEST = 5
 AROUND = 4
 """Rounds on either side that help to decide which kind of phase a round belongs to."""
 NO_DRAFT, MISSED = "no draft", "missed"
+UNLIKELY = "unlikely"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,7 +58,7 @@ class Phase:
         sent = sum(r.drafted for r in self.rounds) / count
         proposed = sum(r.proposed for r in self.rounds) / count
         if self.kind == NO_DRAFT and sent < 1:
-            return f"hardly anything sent, since {self._reason()}"
+            return f"hardly anything sent, {self._reason()}" if sent else f"no draft: {self._reason()}"
         expected = "" if self.expected is None else f"expected {self.expected:.2f} tokens a round, "
         return f"{sent:.1f} of {proposed:.1f} proposed nodes sent, {self._brought()}; {expected}came {came}"
 
@@ -70,14 +71,30 @@ class Phase:
         return "all of them in a few rounds" if self.kind == NO_DRAFT else f"most of what was right from {self.kind}"
 
     def _reason(self) -> str:
-        known = [r.why for r in self.rounds if r.why is not None]
-        backed_off = sum(r.why is None for r in self.rounds)
-        if backed_off > len(known):
-            return "drafting had not been worth its own time"
-        if not any(r.proposed for r in self.rounds):
-            return "there was nothing to draft"
-        chance, price = (sum(each) / len(known) for each in zip(*((w.chance, w.price) for w in known), strict=True))
-        return f"the likeliest node had a chance of {chance:.2f} and a row costs {price:.2f} tokens"
+        """Why most rounds without a draft had none."""
+        empty = [r for r in self.rounds if not r.drafted]
+        reasons = Counter(map(_why_not, empty))
+        if len(reasons) > 1:
+            del reasons[NO_ROOM]  # of the text's last round
+        [(reason, count)] = reasons.most_common(1)
+        if reason == UNLIKELY:
+            known = [r.why for r in empty if r.why is not None and _why_not(r) == UNLIKELY]
+            chance, price = (sum(each) / len(known) for each in zip(*((w.chance, w.price) for w in known), strict=True))
+            reason = f"the likeliest node had a chance of {chance:.2f} and a row costs {price:.2f} tokens"
+        return (
+            reason
+            if len(empty) == len(self.rounds) and len(reasons) == 1
+            else f"in {count} of {len(self.rounds)} rounds since {reason}"
+        )
+
+
+def _why_not(r: Round) -> str:
+    """Why a round had no draft."""
+    if r.unasked:
+        return r.unasked
+    if not r.proposed:
+        return "the method proposed nothing"
+    return "the planner held the draft back" if r.why is None else UNLIKELY
 
 
 def phases(rounds: Sequence[Round], emissions: Sequence[Emission]) -> list[Phase]:

@@ -16,8 +16,8 @@ from typing import Any
 
 from paceline.context import Context
 from paceline.drafters.asking import admitted
-from paceline.drafters.base import Ask, Budget, Drafter, Enrich, Seen
-from paceline.engine.account import Ledger, Round
+from paceline.drafters.base import Ask, Budget, Drafter, Enrich, Plain, Seen
+from paceline.engine.account import NO_ROOM, Ledger, Round
 from paceline.engine.calls import READER, Call, Flow, Reply, ScoredRow
 from paceline.engine.drafting import Drafting
 from paceline.errors import DrafterError, InputError
@@ -119,7 +119,7 @@ class Session:
 
     def _round(self) -> Flow:
         """Plan, draft, score, judge, keep, learn."""
-        draft = NO_DRAFT
+        draft = FAILED
         if self._drafting.on:
             try:
                 draft = yield from self._draft((yield from self._plan()))
@@ -156,8 +156,10 @@ class Session:
 
     def _draft(self, budget: Budget) -> Generator[Call, Reply, Drafted]:
         """The drafter's tree within the budget, and the part of it that is worth scoring."""
+        if type(self.drafter) is Plain:
+            return PLAIN
         if budget.empty:
-            return NO_DRAFT
+            return replace(NO_DRAFT, unasked=budget.reason or "the budget was empty")
         tree = self._admit((yield from self._call("propose", self.drafter, Ask(self._drafting.state, budget))), budget)
         draft = Draft(self.context, tree, budget)
         if self.drafter.enriches:
@@ -277,6 +279,7 @@ class Session:
             proposed=draft.tree.drafted,
             why=draft.cut.why,
             rows=1 + len(tree),
+            unasked=draft.unasked,
         )
 
     # the prompt
@@ -345,10 +348,14 @@ class Drafted:
 
     tree: DraftTree
     cut: Cut
+    unasked: str = ""
+    """Why the drafter was not asked, if it was not."""
 
 
-NO_BUDGET = Budget(0, 0)
+NO_BUDGET = Budget(0, 0, NO_ROOM)
 NO_DRAFT = Drafted(EMPTY, Cut(EMPTY))
+PLAIN = Drafted(EMPTY, Cut(EMPTY), "the method is plain")
+FAILED = Drafted(EMPTY, Cut(EMPTY), "the drafter had failed")
 
 
 def _read(count: int) -> Verdict:

@@ -202,7 +202,7 @@ class Adaptive(Planner):
                     each.backoff.passed()
                     resting.add(each)
             return [
-                Budget(0, 0) if each in resting else Budget(self._size(each), room.depth)
+                BACKED_OFF if each in resting else Budget(self._size(each), room.depth)
                 for each, room in zip(known, rooms, strict=True)
             ]
 
@@ -332,6 +332,7 @@ def _judge(known: Knowledge, why: Why, drafting: float, spared: float) -> None:
     known.backoff.judge(value + surprise, patience)
 
 
+BACKED_OFF = Budget(0, 0, "drafting had not been worth its own time")
 _COSTS: WeakKeyDictionary[Target, dict[Want, Costs]] = WeakKeyDictionary()
 """The costs of every target's rounds by what is read in them, for all methods and texts."""
 

@@ -86,14 +86,14 @@ def facts(named: Mapping[str, Any]) -> str:
 def _totals(totals: Totals | None) -> str:
     if totals is None:
         return ""
-    ratios = totals.as_dict()
     figures = {
         "tokens": str(totals.tokens),
-        "rounds": str(totals.decoding_rounds),
-        "tokens per round": f"{totals.tokens_per_decoding_round:.2f}",
-        "mean accepted": f"{ratios['mean_accepted']:.2f}",
-        "of drafted tokens accepted": f"{ratios['acceptance_rate']:.0%}",
-        "tokens per second": f"{ratios['tokens_per_second']:.1f}",
+        "tokens behind the first": str(totals.tokens_in_rounds),
+        "rounds": str(totals.rounds),
+        "tokens per round": f"{totals.tokens_per_round:.2f}",
+        "mean accepted": f"{totals.mean_accepted:.2f}",
+        "of drafted tokens accepted": f"{totals.as_dict()['acceptance_rate']:.0%}",
+        "tokens per second": f"{totals.tokens_per_second:.1f}",
     }
     parts = (f"<div><dt>{name}</dt><dd>{value}</dd></div>" for name, value in figures.items())
     return f'<dl class="totals">{"".join(parts)}</dl>\n'

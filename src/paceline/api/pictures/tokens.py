@@ -121,18 +121,28 @@ class TokenPicture:
 
 def summary(totals: Totals) -> str:
     """The totals in one sentence."""
-    ratios = totals.as_dict()
     return (
-        f"{_count(totals.tokens, 'token')} in {_count(totals.decoding_rounds, 'round')}: "
-        f"{totals.tokens_per_decoding_round:.2f} per round, {ratios['tokens_per_second']:.1f} per second; "
+        f"{_in_rounds(totals)}: "
+        f"{totals.tokens_per_round:.2f} per round, {totals.tokens_per_second:.1f} per second; "
         f"{totals.accepted} of {_count(totals.drafted, 'drafted token')} accepted"
     )
 
 
 def in_brief(totals: Totals) -> str:
     """Tokens, rounds and speed in a few words."""
-    speed = totals.as_dict()["tokens_per_second"]
-    return f"{_count(totals.tokens, 'token')}, {_count(totals.decoding_rounds, 'round')}, {speed:.1f} tokens/s"
+    return f"{_in_rounds(totals)}, {totals.tokens_per_second:.1f} tokens/s"
+
+
+def last_line(totals: Totals) -> str:
+    """The same with the ratio of tokens to rounds, which a text of one token has not."""
+    each = f" ({totals.tokens_per_round:.1f} each), {totals.tokens_per_second:.1f} tokens/s"
+    return f"{_in_rounds(totals)}{each if totals.rounds and totals.seconds else ''}"
+
+
+def _in_rounds(totals: Totals) -> str:
+    """Tokens and rounds. A text's first token comes with its prompt, which is no round."""
+    behind = f", {totals.tokens_in_rounds} of them" if totals.tokens_of_prefill else ""
+    return f"{_count(totals.tokens, 'token')}{behind} in {_count(totals.rounds, 'round')}"
 
 
 def _count(number: int, noun: str) -> str:

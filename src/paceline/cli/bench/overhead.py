@@ -176,7 +176,7 @@ def _lines(part: ModelOverhead) -> Iterator[str]:
     )
     yield f"torch {versions['torch']}, transformers {versions['transformers']} with {facts['attention']} attention"
     names, ratios = part.rows[0]["tokens_per_second"], part.rows[0]["ratios"]
-    head = ("tokens/s", *names, *(f"{name}/theirs" for name in ratios), "tokens/round", "texts")
+    head = ("tokens/s", *names, *(f"{name}/theirs" for name in ratios), "tokens/forward", "texts")
     yield table(head, map(_cells, part.rows), left=(0, len(head) - 1))
     yield from textwrap.wrap("; ".join(_notes(part)), WIDTH)
 
@@ -186,7 +186,7 @@ def _cells(row: dict[str, Any]) -> tuple[str, ...]:
         row["method"],
         *(f"{speed:.1f}" for speed in row["tokens_per_second"].values()),
         *(interval(**ratio) for ratio in row["ratios"].values()),
-        " : ".join(f"{row['tokens_per_round'][name]:.2f}" for name in ("ours", "theirs")),
+        " : ".join(f"{row['tokens_per_forward'][name]:.2f}" for name in ("ours", "theirs")),
         "equal" if row["texts_equal"] else "DIFFER",
     )
 
