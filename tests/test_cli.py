@@ -365,6 +365,7 @@ def test_the_last_line_counts_tokens_rounds_and_what_each_brought(
     )
     assert say([*ONCE, "-n", "1"], capsys)[2] == "1 token, 0 rounds\n"
     assert say([*ONCE, "--quiet"], capsys) == (0, found["text"] + "\n", "")
+    assert say([*ONCE, "--stop", "a"], capsys)[2].endswith("; stopped at a --stop string\n")
 
 
 def test_verbose_tells_who_wrote_and_the_planners_choices(capsys: pytest.CaptureFixture[str]) -> None:
