@@ -228,10 +228,10 @@ def test_the_same_text_gives_the_same_bytes(
     [
         (["--order", "0"], "of n-grams of 1 to 3 words, not 0"),
         (["--order", "4"], "of n-grams of 1 to 3 words, not 4"),
-        (["--order", "two"], "invalid int value: 'two'"),
+        (["--order", "two"], "--order takes a whole number, not 'two'"),
         (["--size", "0"], "has 1 to 16777216 entries, not 0"),
         (["--size", "16777217"], "has 1 to 16777216 entries, not 16777217"),
-        (["--entries", "word"], "invalid choice: 'word'"),
+        (["--entries", "word"], "--entries is one of token, paper, not 'word'"),
         (["--entries", "200000"], "token or paper; --size 200000 says how many"),
         (["--min-prob", "0"], "a probability is above 0 and at most 1, not 0.0"),
         (["--min-prob", "1.01"], "not 1.01"),
