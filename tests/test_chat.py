@@ -293,7 +293,7 @@ def test_a_piped_chat_answers_line_by_line(model: str, typed: Any, capsys: pytes
         assert (reply["temperature"], reply["seed"], reply["rule"]) == (0.9, 3, "coupled")
         assert reply["fingerprint"]
         assert reply["dtype"]
-    assert f"{replies[1]['prompt_tokens'] - replies[1]['cached_tokens']} of {replies[1]['prompt_tokens']}" in error
+    assert f"{replies[1]['prompt_tokens']} prompt tokens, {replies[1]['cached_tokens']} of them from the cache" in error
     assert "no command /nothing" in error
     assert "conversation: 2 replies, 48 tokens" in error
 

@@ -239,15 +239,16 @@ def test_a_transcript_has_three_roles() -> None:
 
 @pytest.mark.parametrize("prompt", ["Hello", CHAT])
 def test_text_needs_a_tokenizer(prompt: Any) -> None:
-    with pytest.raises(InputError, match="came without a tokenizer; give the prompt as token ids"):
+    with pytest.raises(
+        InputError, match=r"came without a tokenizer; put tokenizer.json .* in Python give the prompt as token ids"
+    ):
         LanguageModel(tabled()).generate(prompt)
 
 
 @pytest.mark.parametrize("prompt", ["Hello", CHAT])
 def test_a_tokenizer_that_does_not_fit_the_model_is_named(prompt: Any) -> None:
-    lm = speaking()
-    lm.target.vocab_size = 3
-    with pytest.raises(InputError, match="is not the model's: it gives token"):
+    lm = LanguageModel(TableTarget(lambda history: [0.0] * 3, 3), speaking().vocabulary)
+    with pytest.raises(InputError, match="does not fit the model: it gives token"):
         lm.generate(prompt)
 
 

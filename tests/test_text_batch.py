@@ -230,7 +230,7 @@ def _alone(lm: LanguageModel, length: int, count: int, warmth: int) -> list[int]
         ([[1]], {"each": [{"temprature": 1}]}, "did you mean 'temperature'"),
         ([[1]], {"at_once": 0}, "at least 1 sequence at once"),
         ([[1], []], {}, "the prompt is empty"),
-        ([[1], [SIZE]], {}, "outside the model's vocabulary of 6; encode it with the model's own tokenizer"),
+        ([[1], [SIZE]], {}, "outside the model's vocabulary of 6; the tokenizer that made it does not fit"),
         ([[1], "text"], {}, "came without a tokenizer"),
         ([[1]], {"stop": "x"}, "stop strings cannot be seen; leave them out"),
     ],

@@ -30,7 +30,10 @@ class Conversation:
 
     def __init__(self, lm: LanguageModel, *, system: str | None = None, **settings: Unpack[Options]) -> None:
         if lm.vocabulary is None:
-            raise InputError(f"{lm.target.name} came without a tokenizer, so it cannot chat")
+            raise InputError(
+                f"{lm.target.name} came without a tokenizer, so it cannot chat; put tokenizer.json and "
+                "tokenizer_config.json into the model's folder"
+            )
         if system is not None and not isinstance(system, str):
             raise InputError(f"system is the message before the first turn, a text, not {system!r}")
         self._lm = lm

@@ -88,8 +88,8 @@ def _speaking(transcripts: Transcripts | None, target: Target, text: str) -> Tra
     """The memory of a model that has a tokenizer, for a text that its context may hold."""
     if transcripts is None:
         raise InputError(
-            f"{target.name} came without a tokenizer; give the prompt as token ids, or put tokenizer.json and "
-            "tokenizer_config.json into the model's folder"
+            f"{target.name} came without a tokenizer; put tokenizer.json and tokenizer_config.json into the model's "
+            "folder, or in Python give the prompt as token ids"
         )
     if (limit := target.context_length) is not None:
         transcripts.vocabulary.refuse_beyond(text, limit)
@@ -112,8 +112,8 @@ def _fitting(tokens: NDArray[np.int64], target: Target) -> NDArray[np.int64]:
     """What the model's tokenizer made of a text, if the model has all these tokens."""
     if len(tokens) and (largest := int(tokens.max())) >= target.vocab_size:
         raise InputError(
-            f"the tokenizer in the folder of {target.name} is not the model's: it gives token {largest}, and the model "
-            f"has {target.vocab_size} tokens; put the model's own tokenizer there"
+            f"the tokenizer of {target.name} does not fit the model: it gives token {largest}, and the model has "
+            f"{target.vocab_size} tokens; put the model's own tokenizer files into its folder"
         )
     return tokens
 

@@ -33,9 +33,9 @@ def add(commands: Subparsers) -> None:
         help="find the draft size that suits a method on this machine, and keep it",
         description=(
             "Times rounds of this model by the nodes that are drafted, counts what drafts of a method bring, and finds "
-            "the size with the most tokens per second. What is found is kept for this model, type, device and number "
-            "of threads in the user's cache folder ($PACELINE_CACHE names another), where --planner calibrated finds "
-            "it. Interrupted, it leaves what was kept before as it was."
+            "the size with the most tokens per second. The result is stored for this model, type, device and number "
+            "of threads in the user's cache folder ($PACELINE_CACHE names another), where --planner calibrated reads "
+            "it. An interrupted calibration leaves the stored result as it was."
         ),
     )
     parser.add_model()
@@ -69,7 +69,10 @@ def run(options: argparse.Namespace) -> int:
     with threads(options.threads), progress(f"loading {options.model}") as advance:
         lm = load_model(options)
         if lm.vocabulary is None:
-            raise InputError(f"{lm.target.name} came without a tokenizer, and prompts are texts; put it beside it")
+            raise InputError(
+                f"{lm.target.name} came without a tokenizer, and prompts are texts; put tokenizer.json and "
+                "tokenizer_config.json into the model's folder"
+            )
         _check_lengths(options.length, lm)
         prompts = prompts_of(options.prompts, lm.vocabulary, options.samples)
         try:

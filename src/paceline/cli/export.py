@@ -18,8 +18,8 @@ def add(commands: Subparsers) -> None:
         run=run,
         help="a method as flags of vLLM or llama.cpp, or as Python of transformers",
         description=(
-            "Prints the flags or the Python by which another engine drafts as one of our methods does, or as each "
-            "method of a run did; says what does not carry over, or why there is none."
+            "Prints the flags or the Python code with which another engine drafts like one of our methods, or like "
+            "each method of a run. Says what does not carry over, and where an engine has no equivalent."
         ),
     )
     parser.argument("engine", "ENGINE", ", ".join(ENGINES), choices=ENGINES)

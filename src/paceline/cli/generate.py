@@ -50,8 +50,8 @@ def add(commands: Subparsers) -> None:
     much = parser.add_mutually_exclusive_group()
     much.add_argument("--quiet", "-q", action="store_true", help="print the text and nothing about it")
     text = (
-        "also say what writes (model, method, planner), what took how long, and, a line per phase of the text, what "
-        "the planner chose and why, and what not drafting would have cost"
+        "also print the model, method and planner, the seconds of each kind of work, and, a line per phase of the "
+        "text, what the planner chose, why, and the estimated cost of not drafting"
     )
     much.add_argument("--verbose", "-v", action="store_true", help=text)
     parser.argument("--html", "FILE", "write a page that shows where each token came from", Path)

@@ -368,5 +368,5 @@ def refuse_foreign(tokens: Ints, target: Target) -> None:
     if len(tokens) and (largest := tokens.max()) >= target.vocab_size:
         raise InputError(
             f"the prompt holds token {largest}, outside the model's vocabulary of {target.vocab_size}; "
-            "encode it with the model's own tokenizer"
+            "the tokenizer that made it does not fit the model"
         )

@@ -94,7 +94,7 @@ class Noise:
         if not 0 <= self.seed < 2**64:
             raise InputError(f"seed is {self.seed}: choose one from 0 to 2**64 - 1")
         if not 0 <= self.sample < 2**32:
-            raise InputError(f"sample is {self.sample}: choose one from 0 to 2**32 - 1.")
+            raise InputError(f"sample is {self.sample}: choose one from 0 to 2**32 - 1")
 
     def uniform(self, stream: Stream, index: int, ids: Ids, turn: int = 0) -> NDArray[np.float64]:
         """Uniforms in (0, 1) for the tokens ``ids``, in any order, at place ``index`` of the token list."""

@@ -152,7 +152,10 @@ def opened(
     lm = load() if replayed is None else LanguageModel(replayed.target, replayed.vocabulary)
     target, vocabulary = lm.target, lm.vocabulary
     if vocabulary is None:
-        raise InputError(f"{target.name} came without a tokenizer, and suites are texts; put the tokenizer beside it")
+        raise InputError(
+            f"{target.name} came without a tokenizer, and suites are texts; put tokenizer.json and "
+            "tokenizer_config.json into the model's folder"
+        )
     conditions = options.conditions(target, 0 if replayed is None else max(replayed.lengths.values()))
     how = Drafting(
         vocabulary=vocabulary,

@@ -40,10 +40,10 @@ def add(commands: Subparsers) -> None:
         description=(
             "Times what a round costs beside the model, in a vocabulary of 151,936 tokens and behind a text of 4,096: "
             "drafting and learning of each method, at temperature 0 and with the public noise at 0.8, and reading the "
-            "best tokens out of rows of logits. Medians; no model runs, unless one is named: then its own forwards are "
-            "timed between the drafts, a plain row and drafts of each method's size, and drafting and reading are "
-            "reported as a share of the round. With --forwards only forwards of the model are timed, over one row and "
-            "over drafts, along every path, beside transformers' own and the bandwidth of the memory."
+            "best tokens out of rows of logits. Prints medians. No model runs unless --model names one: then its "
+            "forwards of a plain row and of drafts of each method's size are timed between the drafts, and drafting "
+            "and reading are reported as a share of the round. With --forwards only forwards of the model are timed, "
+            "over one row and over drafts, along every path, beside transformers' own and the bandwidth of the memory."
         ),
     )
     parser.argument("--rounds", "N", f"rounds timed (default: {ROUNDS})", int, default=ROUNDS)

@@ -43,9 +43,9 @@ def add(commands: Subparsers) -> None:
         help="write a suite with several methods in turns and keep everything that happened",
         description=(
             "Writes the prompts of a suite with every method and every other library that is asked for, in turns, and "
-            "keeps each text with its rounds and times in a run directory. The same command goes on with a run that "
-            "was interrupted. 'bench report' makes a page of it, 'bench compare' holds runs against each other. Exit "
-            "code 1 means that a text differs from plain decoding where it must not."
+            "keeps each text with its rounds and times in a run directory. The same command continues an interrupted "
+            "run. 'bench report' makes a page of it, 'bench compare' compares runs. Exit code 1 means that a text "
+            "differs from plain decoding where it must not."
         ),
     )
     _add_what(parser)
@@ -88,7 +88,7 @@ def _add_what(parser: Parser) -> None:
 
 def _add_how(parser: Parser) -> None:
     parser.add_draft_length(None, "as suits each method")
-    text = "how large drafts are, for methods that do not say (default: each method's own; see 'generate')"
+    text = "how large drafts are, for methods without @PLANNER (default: each method's own; see 'generate')"
     parser.argument("--planner", "P", text)
     parser.argument("--rule", "RULE", "coupled or rejection (default: coupled)", default="coupled")
     parser.add_length(None, f"{TOKENS}; all of a text to replay")
@@ -98,7 +98,7 @@ def _add_how(parser: Parser) -> None:
     follow = parser.add_mutually_exclusive_group()
     text = "all methods follow plain decoding's text, so that all do the same work (default in half precision)"
     follow.add_argument("--follow", action="store_true", default=None, help=text)
-    text = "each writes on its own and is compared with plain decoding (default otherwise)"
+    text = "each method writes its own text, which is compared with plain decoding (default otherwise)"
     follow.add_argument("--free", dest="follow", action="store_false", help=text)
     parser.argument("--repeat", "N", "write everything N times (default: 1)", int, default=1)
     parser.flag("--warm", "methods keep what they learn from prompt to prompt (default: they forget)")
@@ -128,7 +128,7 @@ def run(options: argparse.Namespace) -> int:
         try:
             referee.sit()
         except (KeyboardInterrupt, Terminated):
-            say(f"\n{_kept(referee.run)} The same command goes on.", file=sys.stderr)
+            say(f"\n{_kept(referee.run)} The same command continues it.", file=sys.stderr)
             raise
     if written == len(referee.run.records):
         say(f"{referee.run.path} was finished before; to measure again, give another --out.\n")
@@ -207,7 +207,11 @@ def _lines(summary: Summary, warnings: list[str]) -> Iterator[str]:
     about = summary.run.about
     model, recipe = about.model, about.recipe
     yield f"{model['ballast'] or model['model']}  {model['dtype']}  weights {model['fingerprint']}"
-    how = "followed: all methods follow plain decoding's text" if recipe["follow"] else "free: each writes on its own"
+    how = (
+        "followed: all methods follow plain decoding's text"
+        if recipe["follow"]
+        else "free: each method writes its own text"
+    )
     place = f"{model['device']}, {counted(model['threads'], 'thread')}"
     yield f"{recipe['suite']}, temperature {recipe['temperature']:g}, {place}; {how}"
     yield ""

@@ -43,7 +43,7 @@ def add(actions: Subparsers) -> None:
     parser.argument("--out", "FILE", "where to write it, say uk.dict", Path, required=True)
     text = "keep the counted n-grams, too, for 'dict lookup --trace'"
     parser.argument("--keep-counts", "FILE", text, Path)
-    parser.argument("--language", "LANG", "what it says of itself, as in uk", utf8, default="")
+    parser.argument("--language", "LANG", "the language that the file states, as in uk", utf8, default="")
     parser.argument("--licence", "NOTE", "a note on the licence of the text", utf8, default="")
     _add_recipe(parser)
     _add_counting(parser)
@@ -62,7 +62,7 @@ def _add_recipe(parser: Parser) -> None:
 
 def _add_counting(parser: Parser) -> None:
     parser.argument("--min-count", "N", "leave rarer n-grams out (default: 1)", int, default=1)
-    text = f"so many n-grams of each number of words are looked at, the most frequent (default: {NGRAMS})"
+    text = f"consider the N most frequent n-grams of each number of words (default: {NGRAMS})"
     parser.argument("--ngrams", "N", text, int, default=NGRAMS)
     text = "what counting may take, with --cluster each of its tasks; the rest goes to disk (default: 2GB)"
     parser.argument("--memory", "SIZE", text, default="2GB")

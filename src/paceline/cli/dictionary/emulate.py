@@ -48,7 +48,7 @@ def add(actions: Subparsers) -> None:
         utf8,
     )
     parser.add_trust()
-    parser.argument("--data", "DIR", "where tokenizers lie (default: $PACELINE_DATA, ../shared/data)", Path)
+    parser.argument("--data", "DIR", "where tokenizers are (default: $PACELINE_DATA, ../shared/data)", Path)
     add_rule(parser, "refuse dictionaries whose entries follow another rule than this: token or paper", None)
     parser.argument("--method", "SPEC", "how to draft from them (default: dictionary)", default="dictionary")
     parser.argument("--budget", "N", f"tokens that a draft may have (default: {BUDGET})", int, default=BUDGET)
