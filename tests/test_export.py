@@ -84,7 +84,7 @@ def test_vllm_drafts_with_a_model() -> None:
     assert any("use_heterogeneous_vocab" in note for note in found.notes)
     other = equivalent("vllm", "assistant", draft_model=FOREIGN)
     assert json.loads(flags(other)["--speculative-config"])["use_heterogeneous_vocab"] is True
-    assert any("lies in this package" in note for note in other.notes)
+    assert any("is bundled with paceline" in note for note in other.notes)
 
 
 def test_vllm_has_suffixes() -> None:
@@ -271,8 +271,8 @@ def test_what_a_planner_sized_is_said(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("engine", ENGINES)
 def test_options_of_lookup_that_do_not_carry_over(engine: str) -> None:
-    assert any("nothing like chain and next" in note for note in asked(engine, "lookup:chain=true,next=2").notes)
-    assert not any("nothing like" in note for note in asked(engine, "lookup").notes)
+    assert any("no equivalent of chain and next" in note for note in asked(engine, "lookup:chain=true,next=2").notes)
+    assert not any("no equivalent of" in note for note in asked(engine, "lookup").notes)
 
 
 def test_what_is_printed_can_be_pasted(capsys: pytest.CaptureFixture[str]) -> None:

@@ -254,7 +254,7 @@ def test_options_are_read(make: Make) -> None:
     ("spec", "settings", "said"),
     [
         ("transformers", {"sampling": Sampling(presence_penalty=1.0)}, "no presence_penalty"),
-        ("transformers-uag", {"sampling": Sampling(temperature=0.7)}, "takes part at temperature 0"),
+        ("transformers-uag", {"sampling": Sampling(temperature=0.7)}, "measure it at temperature 0"),
         ("transformers-uag", {"sampling": Sampling(repetition_penalty=2.0)}, "ids of another tokenizer"),
         ("transformers-uag:draft=no/such/folder", {}, "its draft model cannot be loaded: no model at"),
         ("mlx-lm", {"sampling": Sampling(temperature=0.7, top_p=0.9)}, "another law"),

@@ -172,8 +172,8 @@ class Between:
         close = [found for found in self.findings if found.call is Call.SAME and found.ratio.excludes(1)]
         if close:
             yield (
-                f"{len(close)} of {len(self.findings)} intervals exclude 1 and are not called: so many looks would "
-                "find as much by chance"
+                f"{len(close)} of {len(self.findings)} intervals exclude 1 and are not called faster or "
+                "slower: among that many, chance explains them"
             )
 
     def as_dict(self) -> dict[str, Any]:

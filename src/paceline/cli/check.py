@@ -33,7 +33,7 @@ def add(commands: Subparsers) -> None:
     parser.several("--sizes", "N", "draft sizes; the same as planners fixed:N", int)
     text = "planners to check, each with everything (default: sizes 4 and 12, adaptive and calibrated, in turns)"
     parser.several("--planner", "P", text, dest="planners")
-    parser.several("--batch", "B", "write so many cases at a time, which come and go (default: 1 8)", int)
+    parser.several("--batch", "B", "write B cases at a time (default: 1 8)", int)
     parser.argument("--max-new-tokens -n", "N", "tokens per case (default: 64)", int, default=64)
     parser.argument("--seed", "S", "seed of the sampled cases (default: 0)", int, default=0)
     text = "check no model, but tiny random ones of all model types of the installed transformers, or of those named"

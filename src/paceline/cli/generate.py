@@ -33,8 +33,9 @@ def add(commands: Subparsers) -> None:
         help="continue a prompt",
         description=(
             "Continue a prompt. Under the coupled rule, the default, no method changes the text. The last line, "
-            "on standard error, counts tokens, rounds (forwards of the model behind the prompt, with the tokens that "
-            "each brought) and tokens per second (of these rounds; the prompt and its first token are left out)."
+            "on standard error, counts tokens, rounds (forwards of the model after the prompt, with the tokens of "
+            "each) and tokens per second (of these rounds, without the prompt and its first token); it also says why "
+            "a text ended, if that was a --stop string or the end of the model's context."
         ),
     )
     parser.argument("prompt", "PROMPT", "the prompt; - reads standard input", utf8, nargs="?")

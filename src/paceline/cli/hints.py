@@ -71,7 +71,7 @@ SAY = {
     "download that revision, and give its folder as --model": "--revision --code-revision --branch --commit",
     "download the file, and give the folder of a transformers model as --model": "--model-url -mu --download-dir "
     "--gguf-file --hf-token -hft --token",
-    "a model brings its tokenizer along: put it into the model's folder": "--tokenizer --tokenizer-mode",
+    "the tokenizer is read from the model's folder: put it there": "--tokenizer --tokenizer-mode",
     "there is no beam search; --samples N draws several texts": "--num-beams --beam-width --use-beam-search "
     "--length-penalty --num-beam-groups --early-stopping",
     "a --temperature above 0 samples, and 0, the default, does not": "--do-sample --no-sample --greedy --sampling",

@@ -33,7 +33,7 @@ NO_COUPLING = (
 )
 NO_TREE = "it scores no trees: in place of {} it drafts one chain of {} tokens"
 VLLM_SUFFIX = (
-    "it wants the package arctic-inference",
+    "it needs the package arctic-inference",
     "it drafts one chain, and ranks it without the public noise, where ours is a tree",
     "it also learns from what other requests wrote, as remember=N does here",
 )
@@ -285,7 +285,7 @@ def _no_method(engine: str, ours: Exported) -> str:
 def _reaching(ours: Exported) -> tuple[str, ...]:
     """Options of ours that change what is copied."""
     options = [name for name in ("chain", "next") if ours.options[name]]
-    return (f"it has nothing like {' and '.join(options)}",) if options else ()
+    return (f"it has no equivalent of {' and '.join(options)}",) if options else ()
 
 
 def _lost(ours: Exported, unsure: str) -> tuple[str, ...]:
@@ -301,7 +301,7 @@ def _lost(ours: Exported, unsure: str) -> tuple[str, ...]:
 
 def _boxed(ours: Exported) -> tuple[str, ...]:
     named = ours.draft_model
-    return (f"{named} lies in this package, and has to be saved or converted first",) if named in NAMES else ()
+    return (f"{named} is bundled with paceline; save or convert it first",) if named in NAMES else ()
 
 
 def _named(drafter: Drafter) -> str | None:

@@ -184,8 +184,8 @@ def _checked_for_uag(terms: Terms) -> Vocabulary:
         raise Missing(f"{target.name} came without its tokenizer, which drafts are translated with")
     if not terms.sampling.greedy:
         raise Missing(
-            "at a temperature above 0 transformers 5.23 holds the draft's probabilities against the wrong tokens and "
-            "writes by another law; it takes part at temperature 0"
+            "at a temperature above 0 transformers 5.23 compares the draft's probabilities with the wrong tokens, "
+            "so its text follows another distribution; measure it at temperature 0"
         )
     if terms.sampling.adjusts:
         raise Missing("it applies the target's penalties and biases to the ids of another tokenizer")

@@ -153,9 +153,9 @@ def examples(summary: Summary, pages: Mapping[str, str]) -> Iterator[Block]:
     if found:
         first = summary.run.records[found[0]]
         yield Text(
-            f"One text ({first.task}, {first.language}, prompt {first.prompt}), as each method wrote it: the one where "
-            "rounds brought most nearly what they bring on the whole. What was drafted stands on its source's colour, "
-            "the model's own tokens on none."
+            f"One text ({first.task}, {first.language}, prompt {first.prompt}), as each method wrote it: the prompt "
+            "whose tokens per round are nearest to those of the whole run. A drafted token has the colour of its "
+            "source, a token of the model's own has none."
         )
         yield from quoted(summary, first.prompt, first.turn)
         link = pages.get(first.prompt, "")

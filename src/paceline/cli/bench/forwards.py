@@ -20,7 +20,7 @@ CONTEXTS, SEQUENCES, ROWS = (256, 1024), (1,), (1, 2, 4, 8, 16, 32, 64)
 def add_forwards(parser: Parser) -> None:
     parser.flag("--forwards", "time forwards alone, of --model or of random:8b, random:1b, random:tiny")
     for name, usual, text in (
-        ("--context", CONTEXTS, "cached tokens behind which they score"),
+        ("--context", CONTEXTS, "cached tokens before the scored rows"),
         ("--sequence", SEQUENCES, "sequences in a forward"),
         ("--rows", ROWS, "rows of each sequence"),
     ):

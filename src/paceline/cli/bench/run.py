@@ -170,7 +170,7 @@ def check(options: argparse.Namespace) -> None:
         if given is not None and not 0 < given < math.inf:
             raise InputError(f"--{name} must be more than 0 and finite, not {given:g}")
     if options.threads is not None and options.threads > (cores := os.cpu_count() or options.threads):
-        raise InputError(f"--threads must be at most {cores}, for so many processors are here, not {options.threads}")
+        raise InputError(f"--threads must be at most {cores}, the number of processors, not {options.threads}")
     options.draft_model = draft_model(options)
     options.methods = _methods(options)
     options.peers = _listed(options.peers or [])

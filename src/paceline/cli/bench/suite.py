@@ -37,7 +37,7 @@ def add_choice(parser: Parser) -> None:
     """Which prompts of a suite, and from where."""
     parser.argument("--tasks", "A,B", "only these tasks of the suite", names)
     parser.argument("--langs", "A,B", "only these languages, as in en,pl", names)
-    parser.argument("--limit", "N", "so many prompts of each task and language", int)
+    parser.argument("--limit", "N", "at most N prompts of each task and language", int)
     text = "where suites find their files (default: $PACELINE_DATA, ../shared/data, the hub)"
     parser.argument("--data", "DIR", text, Path)
 

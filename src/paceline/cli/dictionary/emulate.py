@@ -52,7 +52,7 @@ def add(actions: Subparsers) -> None:
     add_rule(parser, "refuse dictionaries whose entries follow another rule than this: token or paper", None)
     parser.argument("--method", "SPEC", "how to draft from them (default: dictionary)", default="dictionary")
     parser.argument("--budget", "N", f"tokens that a draft may have (default: {BUDGET})", int, default=BUDGET)
-    parser.argument("--limit", "N", "so many passages, from all over the text", int)
+    parser.argument("--limit", "N", "emulate N passages, spread over the text", int)
     parser.add_pictures()
     parser.argument("--html", "FILE", "write a page that shows where each token came from", Path)
     parser.add_json()

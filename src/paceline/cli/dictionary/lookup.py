@@ -1,4 +1,4 @@
-"""``paceline dict lookup``: show what a dictionary proposes behind a text."""
+"""``paceline dict lookup``: show what a dictionary proposes after a text."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def add(actions: Subparsers) -> None:
     parser: Parser = actions.add_parser(
         "lookup",
         run=run,
-        help="show what a dictionary proposes behind a text",
+        help="show what a dictionary proposes after a text",
         description=(
             "Encodes a text and shows every entry that it ends with, the longest first: the tokens that match, the "
             "tokens that are proposed behind them, and the probability of each of these."
