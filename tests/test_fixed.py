@@ -28,6 +28,7 @@ from paceline.api.model import LanguageModel
 from paceline.cli import parser
 from paceline.drafters import Drafter, make_drafter
 from paceline.drafters.assistant import Assistant
+from paceline.errors import DrafterError
 from paceline.integrations.transformers import custom_generate
 from paceline.targets.base import Request, Rows, Want
 from paceline.targets.cache import CacheRows
@@ -616,8 +617,8 @@ def test_slots_are_free_whatever_ended_a_text() -> None:
     assert len(slab.taken) == 1
     stream.close()
     for place in ("open", "propose", "observe"):
-        with pytest.raises(OSError, match=place):
-            lm.generate(prompt, method=Watched(make_drafter("lookup"), fails=place), max_new_tokens=8)
+        with pytest.raises(DrafterError, match=place):
+            lm.generate(prompt, method=Watched(make_drafter("lookup"), fails=place), max_new_tokens=8, strict=True)
     lm.kept.clear()
     assert slab.taken == []
     rows = filled(target, prompt)

@@ -3,6 +3,7 @@
 import random
 import re
 import unicodedata
+from dataclasses import replace
 from html.parser import HTMLParser
 from typing import Any
 
@@ -231,6 +232,12 @@ def test_a_token_tells_its_id_source_round_and_text() -> None:
         "'d' · token 6 · bonus: after a whole draft was accepted · round 8",
         "'e' · token 7 · plain: no draft in that round · round 9",
     ]
+
+
+def test_the_first_token_is_of_no_round_where_it_came_with_the_prompt() -> None:
+    pieces = tuple(spelled(text, token, "", token, Kind.PLAIN) for token, text in enumerate("ab"))
+    told = read(TokenPicture("", pieces, replace(NO_TOTALS, tokens_of_prefill=1))).titles
+    assert [title.rpartition(" · ")[2] for title in told] == ["with the prompt", "round 1"]
 
 
 def test_a_half_of_a_character_can_be_kept_in_a_file() -> None:

@@ -83,7 +83,8 @@ def test_what_is_met_at_a_prompt_says_what_it_is(model: str) -> None:
     list(writing.pieces())
     assert "2 tokens, length" in repr(writing)
     assert (
-        repr(Piece("a", 3, "lookup", kind="accepted", round=1)) == "Piece('a', token 3, accepted from lookup, round 2)"
+        repr(Piece("a", 3, "lookup", kind="accepted", round=1))
+        == "Piece('a', token 3, accepted from lookup, rounds[1])"
     )
 
 

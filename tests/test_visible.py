@@ -137,6 +137,6 @@ def straying(source: str) -> list[int]:
 
 
 def test_commands_print_in_one_place() -> None:
-    """`print_json` escapes what it writes."""
+    """`print_json` escapes what it writes, a status is our own words, and a completion is a program."""
     writing = {file.name: found for file in CLI.rglob("*.py") if (found := straying(file.read_text(encoding="utf8")))}
-    assert {name: len(lines) for name, lines in writing.items()} == {"output.py": 4}
+    assert {name: len(lines) for name, lines in writing.items()} == {"output.py": 6, "completion.py": 1}

@@ -54,6 +54,7 @@ class Piece:
     source: str
     logprobs: Logprobs | None = None
     round: int = 0
+    """The index of its record in `Generation.rounds`, where the forward over the prompt may have the first."""
     kind: str = Kind.UNTOLD
     """What the token is to the draft of its round: accepted, corrected, bonus or plain."""
     score: float = 0.0
@@ -63,4 +64,4 @@ class Piece:
         if self.token is None:
             return f"Piece({self.text!r}, held back)"
         whose = f"accepted from {self.source}" if self.source else Kind(self.kind).value
-        return f"Piece({self.text!r}, token {self.token}, {whose}, round {self.round + 1})"
+        return f"Piece({self.text!r}, token {self.token}, {whose}, rounds[{self.round}])"

@@ -60,7 +60,9 @@ def token_text(picture: TokenPicture, numbers: Mapping[str, int] | None = None) 
     if numbers is not None:
         number = {source: numbers[source] for source in number}
     prompt = f'<span class="prompt" title="the prompt">{said(picture.prompt)}</span>' if picture.prompt else ""
-    return f'{_legend(picture, number)}<div class="text" dir="auto">{prompt}{_cells(picture.cells, number)}</div>\n'
+    before = 0 if picture.totals is None else picture.totals.tokens_of_prefill
+    drawn = _cells(picture.cells, number, before)
+    return f'{_legend(picture, number)}<div class="text" dir="auto">{prompt}{drawn}</div>\n'
 
 
 def table_section(title: str, head: Sequence[str], rows: Iterable[Sequence[str]], notes: Iterable[str] = ()) -> str:
@@ -109,13 +111,14 @@ def _legend(picture: TokenPicture, number: Mapping[str, int]) -> str:
     return f'<ul class="legend">{"".join(items)}{note}</ul>\n'
 
 
-def _cells(cells: Sequence[Cell], number: Mapping[str, int]) -> str:
+def _cells(cells: Sequence[Cell], number: Mapping[str, int], before: int) -> str:
+    """The text in colours. ``before`` the first round are so many records, of the forward over the prompt."""
     drawn, last = [], -1
     for cell in cells:
         looks = [_look(number[cell.source], cell.kind), *(["begin"] if cell.round != last else [])]
         last = cell.pieces[-1].round
         mixed = _mixture([number[source] for source in cell.sources])
-        title = said("\n".join(map(_about, cell.pieces)))
+        title = said("\n".join(_about(piece, before) for piece in cell.pieces))
         ids = " ".join(str(piece.token) for piece in cell.pieces)
         end = "" if cell.text else " end"
         text = said(cell.text).replace("\n", '<i class="nl">\n</i>')
@@ -123,14 +126,15 @@ def _cells(cells: Sequence[Cell], number: Mapping[str, int]) -> str:
     return "".join(drawn)
 
 
-def _about(piece: Piece) -> str:
+def _about(piece: Piece, before: int) -> str:
     """What is known of one token, in one line."""
     shown = piece.text if len(piece.text) <= SHOWN_BYTES else piece.text[:SHOWN_BYTES] + "…"
     spelled = repr(shown) if shown else "no text by itself"
     whose = f"accepted from {piece.source}" if piece.source else WHY_OWN[Kind(piece.kind)]
     number = f"{piece.score:.2f}".replace("-", "−")
     score = f" · log-probability {number}" if piece.source and piece.score else ""
-    return f"{spelled} · token {piece.token} · {whose}{score} · round {piece.round + 1}"
+    place = piece.round + 1 - before
+    return f"{spelled} · token {piece.token} · {whose}{score} · {f'round {place}' if place else 'with the prompt'}"
 
 
 def _look(number: int, kind: Kind) -> str:
