@@ -20,7 +20,7 @@ TODAY = [page for page in PAGES if page.name not in ("lab-log.md", "cli.md")]
 """Pages whose commands are those of today. The lab log keeps those of its days, the reference writes itself."""
 FENCE = re.compile(r"^( *)```([^\n]*)\n(.*?)^\1```", re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"\]\(([^)\s]+)\)")
-OURS = re.compile(r"(?:PACELINE_\w+=\S+ )?(paceline|python -m [\w.]+) ?(.*)")
+OURS = re.compile(r"(?:[A-Z_]+=\S+ )*(paceline|python -m [\w.]+) ?(.*)")
 YOURS = (
     *("path/to/", "uk.dict", "news.txt", "hf:", "model.gguf", "draft.gguf", "PATH", "FOLDER", "$name"),
     *("--device cuda", '"cuda"', ".fixed."),
@@ -111,7 +111,7 @@ def test_the_commands_of_a_page_work_one_after_the_other(page: Path, tmp_path: P
     for command in commands(page):
         if any(mark in command for mark in YOURS):
             continue
-        line = re.sub(r"^(\S+=\S+ )?paceline", rf"\1{ours}", command).replace(
+        line = re.sub(r"^((?:[A-Z_]+=\S+ )*)paceline", rf"\1{ours}", command).replace(
             "python -m papers", f"{sys.executable} -m papers"
         )
         done = subprocess.run(["bash", "-c", line], cwd=tmp_path, env=environment, capture_output=True, text=True)
