@@ -171,7 +171,7 @@ ROPES: dict[str, dict[str, Any]] = {
 
 @pytest.mark.parametrize("kind", ROPES)
 def test_rotations_that_follow_the_position_alone_are_kept_in_tables(kind: str, monkeypatch: Any) -> None:
-    monkeypatch.setattr(lean_path, "FIRST_TABLE", 8)
+    monkeypatch.setattr(lean_path, "TABLE", 8)
     target = load_quietly(build("llama", rope_parameters=ROPES[kind]))
     text, tree = tokens(300, 5), random_tree(4)
     for length in (5, 300, 40):

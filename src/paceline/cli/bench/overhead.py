@@ -50,6 +50,7 @@ def add(commands: Subparsers) -> None:
     text = f"what to compare: {', '.join(METHODS)} (default: all; assistant where there is a draft model)"
     parser.several("--method", "METHOD", text, dest="methods", choices=METHODS)
     parser.add_place(DTYPE)
+    parser.set_defaults(quantize=None)  # transformers computes no such layers to compare with
     parser.add_threads()
     parser.add_prompts()
     parser.add_length(TOKENS)

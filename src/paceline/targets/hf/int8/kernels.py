@@ -74,7 +74,8 @@ class Plain(Product):
 
     def __call__(self, rows: torch.Tensor) -> torch.Tensor:
         signed = rows.bitwise_xor(ZERO).view(torch.int8)
-        return torch._int_mm(signed, self._weight.t()).float().mul_(self.scales)
+        sums: torch.Tensor = torch._int_mm(signed, self._weight.t())
+        return sums.float().mul_(self.scales)
 
     def weight(self) -> torch.Tensor:
         return self._weight

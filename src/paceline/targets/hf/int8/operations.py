@@ -22,8 +22,8 @@ from typing import Any
 import torch
 
 from paceline.targets.hf.attention import AttentionOptions, KVCache, Segment
-from paceline.targets.hf.int8.linear import Int8Linear
 from paceline.targets.hf.operations import Operations
+from paceline.targets.hf.packed import PackedLinear
 from paceline.targets.hf.variants import Layer, LlamaModules
 
 FLOAT_BITS, DOUBLE_BITS = 24, 53
@@ -151,7 +151,7 @@ def step_below(largest: float, bits: int) -> float:
 def largest_value(layer: Layer) -> float:
     """No value of a layer is larger: a normed row is no longer than the root of its width."""
     linear = layer.qkv[2]
-    assert isinstance(linear, Int8Linear) or hasattr(linear, "unpacked_weight")
+    assert isinstance(linear, PackedLinear)
     weight = linear.unpacked_weight() * layer.before.weight.float()
     longest = weight.square().sum(1).sqrt() * math.sqrt(weight.shape[1]) * SLACK
     return float(longest.max() if linear.bias is None else (longest + linear.bias.abs()).max())
