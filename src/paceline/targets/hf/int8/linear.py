@@ -7,7 +7,7 @@ import hashlib
 import torch
 from torch import nn
 
-from paceline.targets.hf.int8.kernels import LARGEST, ZERO, fastest
+from paceline.targets.hf.int8.kernels import LARGEST, fastest
 from paceline.targets.hf.packed import PackedLinear, identity
 
 TINY = 1e-30
@@ -28,12 +28,12 @@ class Int8Linear(PackedLinear):
         self.product = fastest(torch.get_num_threads())(integers, scales)
 
     def forward(self, rows: torch.Tensor) -> torch.Tensor:
-        peaks = rows.abs().amax(-1, keepdim=True).clamp_min_(TINY)
-        # + 0.5 because the conversion cuts off; values are positive
-        integers = (rows * (LARGEST / peaks)).add_(ZERO + 0.5).to(torch.uint8)
-        found = self.product(integers.view(-1, self.in_features)).view(*rows.shape[:-1], self.out_features)
-        found.mul_(peaks / LARGEST)
-        return found if self.bias is None else found.add_(self.bias)
+        shape = rows.shape[:-1]
+        rows = rows.reshape(-1, self.in_features)
+        steps = torch.add(TINY, rows.abs().amax(-1, keepdim=True), alpha=1 / LARGEST)
+        found = self.product(rows / steps).mul_(steps)
+        found = found if self.bias is None else found.add_(self.bias)
+        return found.view(*shape, self.out_features)
 
     def unpacked_weight(self) -> torch.Tensor:
         """The weight that is computed with, as floats."""
