@@ -124,7 +124,7 @@ class Lean(ForwardPath):
             unrotated = torch.cat(
                 (self._operations.norm(query, layer.norms[0]), self._operations.norm(key, layer.norms[1])), dim=2
             )
-        rotated = _rotated(unrotated, cos_sin).transpose(1, 2)
+        rotated = self._operations.rounded(_rotated(unrotated, cos_sin).transpose(1, 2))
         rows.write(place, rotated[:, queries:], value.transpose(1, 2))
         return rotated[:, :queries]
 

@@ -17,6 +17,10 @@ class Operations:
         """Keys and values of a forward's sequences."""
         return PackedKVCache(segments)
 
+    def rounded(self, heads: torch.Tensor) -> torch.Tensor:
+        """Rotated queries and keys ``[..., n, width]`` as attention reads them."""
+        return heads
+
     def norm(self, states: torch.Tensor, norm: Any) -> torch.Tensor:
         """The root-mean-square norm of a llama's module: in float32, cast back before the weights are applied."""
         weight = norm._parameters.get("weight")

@@ -86,9 +86,10 @@ class Fbgemm(Product):
         self._packed = torch.ops.quantized.linear_prepack(integers, None)
 
     def __call__(self, rows: torch.Tensor) -> torch.Tensor:
-        return self._sums(rows.round_(), ZERO)
+        return self._sums(rows, ZERO)
 
     def _sums(self, rows: torch.Tensor, zero: int) -> torch.Tensor:
+        """It rounds rows itself."""
         found: torch.Tensor = torch.ops.quantized.linear_with_input_q_dq_qweight_dq_output_fp32(
             rows, 1.0, zero, self._packed
         )
@@ -200,9 +201,10 @@ def _finds(product: Product, weight: torch.Tensor, scales: torch.Tensor, count: 
     inputs = weight.shape[1]
     rows = torch.arange(count * inputs).mul(17).remainder(2 * LARGEST + 1).sub(LARGEST).view(count, inputs)
     rows[0], rows[-1] = LARGEST, LARGEST * (1 - 2 * (torch.arange(inputs) % 2))
+    near = rows + torch.linspace(-0.49, 0.49, inputs)
     sums = rows.double() @ weight.double().t() * scales.double()
-    found = product(rows.float())
-    apart = torch.cat([product(row) for row in rows.float().split(1)])
+    apart = torch.cat([product(row.clone()) for row in near.split(1)])
+    found = product(near)
     missed = (found.double() - sums).abs().amax(0)
     is_close = bool((missed <= ROUNDING * inputs * LARGEST * LARGEST * scales).all())
     return is_close and torch.equal(found, apart) and torch.equal(product.weight(), weight)

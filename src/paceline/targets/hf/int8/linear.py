@@ -11,7 +11,7 @@ from paceline.targets.hf.int8.kernels import LARGEST, fastest
 from paceline.targets.hf.packed import PackedLinear, identity
 
 TINY = 1e-30
-"""Stands for the largest value of a row of zeros."""
+"""Stands for the scale of a channel of zeros."""
 
 
 class Int8Linear(PackedLinear):
@@ -30,7 +30,7 @@ class Int8Linear(PackedLinear):
     def forward(self, rows: torch.Tensor) -> torch.Tensor:
         shape = rows.shape[:-1]
         rows = rows.reshape(-1, self.in_features)
-        steps = torch.add(TINY, rows.abs().amax(-1, keepdim=True), alpha=1 / LARGEST)
+        steps = rows.abs().amax(-1, keepdim=True).mul_(1 / LARGEST)  # of a row of zeros 0, and so is its result
         found = self.product(rows / steps).mul_(steps)
         found = found if self.bias is None else found.add_(self.bias)
         return found.view(*shape, self.out_features)

@@ -33,7 +33,7 @@ LONGEST = 2**17
 """The context length of a model that names none."""
 TILE = 64
 """Rows of a prompt whose scores are in memory at a time."""
-EXPONENT = 0x7F800000
+_EXPONENT = torch.tensor(0x7F800000, dtype=torch.int32)
 """The bits of a float's exponent."""
 SLACK = 1.5
 """The most by which rounding to 8 bits makes a normed row longer."""
@@ -52,6 +52,9 @@ class ExactOperations(Operations):
     def cache(self, segments: Sequence[Segment]) -> KVCache:
         return ExactKVCache(segments, self._value_steps)
 
+    def rounded(self, heads: torch.Tensor) -> torch.Tensor:
+        return coarse(heads)
+
     def norm(self, states: torch.Tensor, norm: Any) -> torch.Tensor:
         return torch.rms_norm(states, states.shape[-1:], norm.weight, norm.variance_epsilon)
 
@@ -69,16 +72,13 @@ class ExactKVCache(KVCache):
         self._sizes = [segment.n for segment in segments]
 
     def write(self, layer: int, keys: torch.Tensor, values: torch.Tensor) -> None:
-        keys = coarse(keys, _half(keys.shape[-1]))
         values = to_steps(values, self._value_steps[layer]).double()
         for segment, key, value in zip(self._segments, self._split(keys), self._split(values), strict=True):
             segment.rows.write(layer, key, value)
 
     def attend(self, layer: int, query: torch.Tensor, options: AttentionOptions) -> torch.Tensor:
-        width = query.shape[-1]
-        query = coarse(query * options.scale, FLOAT_BITS - _log2(width) - _half(width))
         parts = [
-            _attention(segment, layer, rows, options.window)
+            _attention(segment, layer, rows, options)
             for segment, rows in zip(self._segments, self._split(query), strict=True)
         ]
         return parts[0] if len(parts) == 1 else torch.cat(parts, dim=2)
@@ -87,28 +87,31 @@ class ExactKVCache(KVCache):
         return (packed,) if len(self._sizes) == 1 else packed.split(self._sizes, dim=2)
 
 
-def _attention(segment: Segment, layer: int, query: torch.Tensor, window: int | None) -> torch.Tensor:
+def _attention(segment: Segment, layer: int, query: torch.Tensor, options: AttentionOptions) -> torch.Tensor:
     """Attention ``[1, heads, n, width]`` of one sequence's fresh rows."""
-    request, n = segment.request, segment.n
+    request, n, window, scale = segment.request, segment.n, options.window, options.scale
     start = max(0, request.rows.committed + 1 - window) if window else 0
     keys, values = segment.rows.layers[layer].span(start, request.end)
     if n == 1 and request.is_chain:
         first = max(0, request.end - window) - start if window else 0
-        return mixed(query, keys[0, :, first:], values[0, :, first:], None)
+        return mixed(query, keys[0, :, first:], values[0, :, first:], scale, None)
     mask = segment.exact_mask(window, query)
     tiles = []
     for first in range(0, n, TILE):
         last = min(n, first + TILE)
         seen = request.end - n + last - start if request.is_chain else request.end - start
-        tiles.append(mixed(query[:, :, first:last], keys[0, :, :seen], values[0, :, :seen], mask[first:last, :seen]))
+        seen_mask = mask[first:last, :seen]
+        tiles.append(mixed(query[:, :, first:last], keys[0, :, :seen], values[0, :, :seen], scale, seen_mask))
     return tiles[0] if len(tiles) == 1 else torch.cat(tiles, dim=2)
 
 
-def mixed(query: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, mask: torch.Tensor | None) -> torch.Tensor:
+def mixed(
+    query: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, scale: float, mask: torch.Tensor | None
+) -> torch.Tensor:
     """Values ``[1, heads, n, width]`` mixed by the softmax of rounded scores, the heads that share keys together."""
     _, heads, n, width = query.shape
     shared = keys.shape[0]
-    scores = torch.bmm(query.reshape(shared, -1, width), keys.transpose(1, 2))
+    scores = torch.bmm(query.reshape(shared, -1, width), keys.transpose(1, 2)).mul_(scale)
     if mask is not None:
         scores.view(shared, -1, *mask.shape).add_(mask)
     weights = scores.sub_(scores.amax(-1, keepdim=True)).exp_()
@@ -117,11 +120,11 @@ def mixed(query: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, mask: t
     return found.float().view(1, heads, n, width)
 
 
-def coarse(rows: torch.Tensor, bits: int) -> torch.Tensor:
-    """Each row rounded to multiples of a power of two, at most ``2^bits`` of them."""
-    peaks = rows.abs().amax(-1, keepdim=True)
-    above = peaks.view(torch.int32).add(~EXPONENT & 0x7FFFFFFF).bitwise_and_(EXPONENT).view(torch.float32)
-    return _rounded(rows, above.mul_(1.5 * 2.0 ** (FLOAT_BITS - 1 - bits)))
+def coarse(heads: torch.Tensor) -> torch.Tensor:
+    """Each row of a head rounded to multiples of a power of two, so few of them that products add up exactly."""
+    bits = (FLOAT_BITS - math.ceil(math.log2(heads.shape[-1]))) // 2
+    below = heads.abs().amax(-1, keepdim=True).view(torch.int32).bitwise_and_(_EXPONENT).view(torch.float32)
+    return _rounded(heads, below.mul_(1.5 * 2.0 ** (FLOAT_BITS - bits)))
 
 
 def to_steps(rows: torch.Tensor, step: float) -> torch.Tensor:
@@ -132,15 +135,6 @@ def to_steps(rows: torch.Tensor, step: float) -> torch.Tensor:
 def _rounded(rows: torch.Tensor, shift: torch.Tensor | float) -> torch.Tensor:
     """Next to a number as large as ``shift``, floats are as far apart as the step."""
     return (rows + shift).sub_(shift)
-
-
-def _log2(width: int) -> int:
-    return math.ceil(math.log2(width))
-
-
-def _half(width: int) -> int:
-    """Bits of a key: half of those that products of a head may have."""
-    return (FLOAT_BITS - _log2(width)) // 2
 
 
 def step_below(largest: float, bits: int) -> float:
