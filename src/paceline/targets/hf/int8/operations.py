@@ -142,6 +142,7 @@ def step_below(largest: float, bits: int) -> float:
     return float(2.0 ** (math.ceil(math.log2(max(largest, 1e-30))) - bits))
 
 
+@torch.no_grad()
 def largest_value(layer: Layer) -> float:
     """No value of a layer is larger: a normed row is no longer than the root of its width."""
     linear = layer.qkv[2]
