@@ -51,7 +51,7 @@ MISTAKES = {
         "--max-new-tokens 0": "max_new_tokens must be at least 1, not 0",
         "--samples 0": "cannot draw 0 samples",
         "--logprobs -1": "0 or more, not -1",
-        "--dtype int8": "unknown dtype 'int8'",
+        "--dtype int8": "write quantize='int8'",
         "--device toaster": "toaster",
         "--prompt-file missing.txt": "give a prompt or --prompt-file",
         "--draft-max 8": "write --num-draft-tokens",

@@ -23,7 +23,7 @@ def named_dtype(dtype: str | torch.dtype | None) -> torch.dtype | None:
     name = str(dtype).removeprefix("torch.")
     name = SHORT.get(name, name)
     if name == "int8":
-        raise InputError("int8 is no dtype; quantize='int8' (--quantize int8) computes in 8-bit integers")
+        raise InputError("int8 is not a dtype; write quantize='int8' (--quantize int8)")
     if name not in DTYPES:
         raise InputError(f"unknown dtype {name!r}; choose one of {', '.join(DTYPES)}")
     return DTYPES[name]
