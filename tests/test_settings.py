@@ -242,7 +242,7 @@ def test_wrong_arguments_of_calls_are_told(call: Any, told: str) -> None:
         ("draft_model", "draft_model is a setting of generate"),
         ("max_length", "give max_new_tokens to generate"),
         ("devise", "did you mean 'device'?"),
-        ("cache_dir", "it takes a model, tokenizer, dtype, quantize, device, device_map, fixed_shapes, trust_remote_code"),
+        ("cache_dir", "it takes a model, tokenizer, dtype, quantize, device, device_map, fixed_shapes, "),
     ],
 )
 def test_an_argument_that_load_does_not_have_is_told(name: str, told: str) -> None:
