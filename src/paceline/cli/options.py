@@ -50,7 +50,7 @@ MOST = {
     **dict.fromkeys(("num_draft_tokens", "max_nodes", "budget", "rows"), 4096),
     **dict.fromkeys(("repeat", "passes", "samples"), 10_000),
     **dict.fromkeys(("limit", "rounds", "logprobs", "texts"), 1_000_000),
-    **dict.fromkeys(("max_new_tokens", "length", "context"), 10_000_000),
+    **dict.fromkeys(("max_new_tokens", "length", "context", "characters"), 10_000_000),
     **dict.fromkeys(("top_k", "min_count", "ngrams"), 1 << 31),
     **dict.fromkeys(("sizes", "size", "order"), 1 << 31),  # and closer where they are used
     **dict.fromkeys(("max_prefix", "max_completion"), 1 << 31),
@@ -212,7 +212,7 @@ def prompts_of(options: argparse.Namespace) -> dict[str, str]:
 
 INPUTS = (
     *("model", "draft_model", "tokenizer", "method", "methods", "peers", "prompt_file", "prompts"),
-    *("suite", "text", "dict", "data", "runs", "trace"),
+    *("suite", "text", "dict", "data", "runs", "trace", "files"),
 )
 """Options that name something to read, alone or within a spec."""
 

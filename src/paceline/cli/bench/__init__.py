@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from paceline.cli.arguments import Parser, Subparsers
-from paceline.cli.bench import compare, draft_cost, overhead, report, run, suite
+from paceline.cli.bench import compare, draft_cost, overhead, quality, report, run, suite
 
-MEASUREMENTS = (suite, run, compare, report, overhead, draft_cost)
+MEASUREMENTS = (suite, run, compare, report, overhead, draft_cost, quality)
 
 
 def add(commands: Subparsers) -> None:

@@ -137,7 +137,7 @@ class InFloats(Product):
     def __call__(self, rows: torch.Tensor) -> torch.Tensor:
         values = rows.round_().split(EXACT_SUM, dim=1)
         sums = [(part @ piece.t()).int() for part, piece in zip(values, self._pieces, strict=True)]
-        total = sums[0]
+        total: torch.Tensor = sums[0]
         for other in sums[1:]:
             total += other
         return total.float().mul_(self.scales)
