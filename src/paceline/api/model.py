@@ -211,7 +211,7 @@ LOADING = {
     "assistant_model": "give draft_model to generate",
 }
 """Arguments that other libraries load a model with, and what to do here."""
-ARGUMENTS = ("tokenizer", "dtype", "quantize", "device", "device_map", "fixed_shapes", "trust_remote_code")
+ARGUMENTS = ("tokenizer", "dtype", "quantize", "device", "device_map", "fixed_shapes", "probe", "trust_remote_code")
 
 
 def _where(name: str) -> str:
@@ -236,6 +236,7 @@ def load(
     device: str | int | torch.device | None = None,
     device_map: str | dict[str, Any] | None = None,
     fixed_shapes: bool | None = None,
+    probe: bool = True,
     trust_remote_code: bool = False,
     **misplaced: Never,
 ) -> LanguageModel:
@@ -253,6 +254,9 @@ def load(
     ``fixed_shapes`` asks for forwards that are recorded once for all drafts of a shape, or forbids them; by default a
     model on a CUDA device has them (docs/cuda.md).
 
+    Before the first text of a model on a CPU a few forwards are timed, in at most 2 seconds and once for a machine, so
+    that planners know what rows cost. ``probe=False`` leaves that out.
+
     ``trust_remote_code`` runs the Python code that this model or its tokenizer brings along, which can do anything on
     this machine. A draft model with code of its own is loaded by itself and given as ``draft_model``.
     """
@@ -267,6 +271,7 @@ def load(
         device=device,
         device_map=device_map,
         fixed_shapes=fixed_shapes,
+        probe=probe,
         trust_remote_code=trust_remote_code,
         with_tokenizer=tokenizer is None,
     )

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import torch
 
 from paceline.check.record import teacher_forced
+from paceline.law.scores import log_probabilities
 from paceline.targets.base import Target
 from paceline.tree import Ints
 
@@ -64,4 +65,4 @@ def windows(tokens: Ints) -> Sequence[tuple[Ints, int]]:
 
 def _log_law(target: Target, tokens: Ints, first: int) -> torch.Tensor:
     rows = torch.stack(list(teacher_forced(target, tokens, first)))
-    return rows.double().log_softmax(dim=-1)
+    return log_probabilities(rows.double())

@@ -114,6 +114,7 @@ class Parser(argparse.ArgumentParser):
         self.argument("--model -m", "MODEL", text, default=MODEL)
         self.add_place()
         self.add_quantize()
+        self.flag("--no-probe", "time no forwards of 1 to 32 rows before the first text, for the planner")
         self.add_trust()
 
     def add_place(self, dtype: str | None = None) -> None:

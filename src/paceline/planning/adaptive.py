@@ -29,6 +29,7 @@ from paceline.planning.base import Cut, Draft, Outcome, Planner, Room, Why
 from paceline.planning.chances import Reliability, Trust
 from paceline.planning.choice import ChosenNodes, RoundCosts, Weighed, along_paths, choose
 from paceline.planning.costs import TRUSTED, Costs, key_of
+from paceline.planning.probed import probed
 from paceline.planning.stored import find
 from paceline.planning.timing import Timing
 from paceline.targets.base import Target, Want
@@ -339,9 +340,12 @@ _COSTS: WeakKeyDictionary[Target, dict[Want, Costs]] = WeakKeyDictionary()
 
 def costs_of(target: Target, want: Want) -> Costs:
     """The costs of rounds on this target, shared by all planners for it. They begin with what was calibrated, if it
-    was, and in enough rounds."""
+    was, and in enough rounds; otherwise with a few forwards that are timed now."""
     known = _COSTS.setdefault(target, {})
     if want not in known:
         profile = find(setup_of(target))
-        known[want] = Costs(() if profile is None or not profile.telling else profile.timings_with(want.top))
+        if profile is not None and profile.telling:
+            known[want] = Costs(profile.timings_with(want.top))
+        else:
+            known[want] = Costs(probed=probed(target))
     return known[want]

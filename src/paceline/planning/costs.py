@@ -28,6 +28,8 @@ TRUSTED = 2
 """So many rounds of a size must have been seen: the first of a shape often pays for preparing it."""
 MEASURED = 30
 """A size that was measured on purpose counts as so many rounds."""
+PROBED = 15
+"""A size that was timed in a few forwards before the first text counts as so many: real rounds soon correct it."""
 MOST = 30
 """More rounds of a size make it no surer: it may change."""
 PACE = 0.25
@@ -72,14 +74,19 @@ Curve = dict[int, SizeClass]
 class Costs:
     """The cost of rounds on one target. `frozen` ones never change: a text that is planned by them can be repeated."""
 
-    def __init__(self, timings: Iterable[Timing] = ()) -> None:
+    def __init__(self, timings: Iterable[Timing] = (), probed: Iterable[Timing] = ()) -> None:
+        """From a calibration's ``timings``, or from forwards of one sequence that were ``probed`` before the first
+        text. Probed ones begin the curve of every batch size and length, and `frozen` costs leave them out."""
         self._curves: dict[tuple[int, int], Curve] = {}
+        self._probed = tuple(probed)
         self._pace = 0.0
         self._now = 0
         self._timings = tuple(timings)
         for timing in self._timings:
             for _ in range(MEASURED):
                 self._size(timing).add(timing.rows, math.log(timing.seconds))
+        if self._probed:
+            self._curve(1, 0)
 
     @property
     def known(self) -> bool:
@@ -100,7 +107,10 @@ class Costs:
         places, values = _rising([self._believed(size, known) for size in known])
         rows = np.arange(most + 1, dtype=np.float64)
         found: Floats = np.interp(rows, places, values)
-        found += np.maximum(0.0, rows - places[-1]) * UNTRIED * values[0]
+        slope = UNTRIED * values[0]
+        if self._probed and len(places) > 1:
+            slope = max(slope, (values[-1] - values[0]) / (places[-1] - places[0]))
+        found += np.maximum(0.0, rows - places[-1]) * slope
         return found * math.exp(self._pace)
 
     def tried(self, *, sequences: int = 1, length: int = 0) -> float:
@@ -128,8 +138,18 @@ class Costs:
         return SizeClass(size.rows, min(size.weight, weight), size.rounds)
 
     def _size(self, timing: Timing) -> SizeClass:
-        curve = self._curves.setdefault(key_of(timing.sequences, timing.length), {})
-        return curve.setdefault(size_of(timing.rows), SizeClass())
+        return self._curve(timing.sequences, timing.length).setdefault(size_of(timing.rows), SizeClass())
+
+    def _curve(self, sequences: int, length: int) -> Curve:
+        """The curve of this batch size and length. A new one begins with what was probed: rows of several sequences
+        take about as long as those of one."""
+        key = key_of(sequences, length)
+        if key not in self._curves:
+            fitting = (timing for timing in self._probed if timing.rows >= sequences)
+            self._curves[key] = {
+                size_of(timing.rows): SizeClass(timing.rows, math.log(timing.seconds), PROBED) for timing in fitting
+            }
+        return self._curves[key]
 
     def _nearest(self, key: tuple[int, int]) -> Curve:
         """The curve of this batch size and length, or of those most like them."""

@@ -254,6 +254,8 @@ class Target(ABC):
     context_length: int | None
     eos: frozenset[int]
     prefill_chunk: int = 512
+    probing: bool = False
+    """Whether planners time a few forwards before the first text. Set where a model is opened by name."""
     first_token_with_prompt: bool = True
     """Whether the forward that ends a prompt also scores the first token, without a draft for it."""
 

@@ -15,6 +15,9 @@ if TYPE_CHECKING:
 
     from paceline.targets.hf.target import HFTarget
 
+PROBED = 50_000_000
+"""Models of fewer parameters are not probed: rounds of a few milliseconds teach a planner as fast as a probe would."""
+
 
 def open_model(
     model: str | Path | PreTrainedModel,
@@ -26,17 +29,21 @@ def open_model(
     fixed_shapes: bool | None = None,
     trust_remote_code: bool = False,
     with_tokenizer: bool = True,
+    probe: bool = False,
 ) -> tuple[HFTarget, PreTrainedTokenizerBase | None]:
     """A probed target and its tokenizer, if it has one and ``with_tokenizer``; a loaded model comes without one.
 
     The name of a bundled model stands for that model even if a folder is called the same; the folder is reached as
-    ``./pocket`` or as a `Path`.
+    ``./pocket`` or as a `Path`. With ``probe``, planners time a few forwards before the first text, of a model on a CPU
+    that is large enough.
     """
     note_use()
     if isinstance(model, str) and is_bundled(model):
         if device_map is not None:
             raise InputError(f"{model} is built on one device; give device instead of device_map={device_map}")
-        return _bundled(model, dtype, device, quantize, fixed_shapes)
+        target, tokenizer = _bundled(model, dtype, device, quantize, fixed_shapes)
+        target.probing = probe and _is_worth_probing(target)
+        return target, tokenizer
     from paceline.targets.hf.load import load_target, load_tokenizer
 
     target = load_target(
@@ -48,9 +55,14 @@ def open_model(
         fixed_shapes=fixed_shapes,
         trust_remote_code=trust_remote_code,
     )
+    target.probing = probe and _is_worth_probing(target)
     if not isinstance(model, str | Path) or not with_tokenizer:
         return target, None
     return target, load_tokenizer(model, trust_remote_code)
+
+
+def _is_worth_probing(target: HFTarget) -> bool:
+    return target.device.type == "cpu" and target.parameters >= PROBED
 
 
 def _bundled(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import platform
 from dataclasses import asdict, dataclass
 from functools import cache
@@ -16,6 +17,8 @@ from paceline.files.shape import Count
 from paceline.targets.base import Target
 
 CPU_INFO = Path("/proc/cpuinfo")
+KERNEL_LIMITS = ("ONEDNN_MAX_CPU_ISA", "DNNL_MAX_CPU_ISA", "FBGEMM_ENABLE_INSTRUCTIONS")
+"""Environment variables that hold libraries below what the processor has; torch says itself what it uses."""
 DIGITS = 16
 """Of a setup's digest."""
 
@@ -68,6 +71,14 @@ def processor() -> str:
         lines = []
     names = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
     return next(names, platform.processor() or "unknown")
+
+
+def kernels() -> str:
+    """Which instructions torch and oneDNN use here. Environment variables can hold them below the processor's."""
+    import torch
+
+    limits = (f"{name}={os.environ[name]}" for name in KERNEL_LIMITS if name in os.environ)
+    return " ".join([torch.backends.cpu.get_cpu_capability(), *limits])
 
 
 def setup_of(target: Target) -> Setup:

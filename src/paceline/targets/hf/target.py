@@ -16,7 +16,7 @@ from paceline.targets.base import Done, Pending, Reach, Request, Target
 from paceline.targets.cache import CacheRows, persistent_tensors
 from paceline.targets.forked import note_use
 from paceline.targets.hf.own import Mode, OwnForward
-from paceline.targets.hf.packed import identities, pack
+from paceline.targets.hf.packed import identities, pack, parameter_count
 from paceline.targets.hf.path import ForwardJob, ForwardPath
 from paceline.targets.hf.rope import RotatedRows, Switch, context_length, rotation_groups
 from paceline.targets.hf.taps import Anatomy
@@ -110,6 +110,11 @@ class HFTarget(Target):
     def device(self) -> torch.device:
         device: torch.device = self._own.model.device
         return device
+
+    @property
+    def parameters(self) -> int:
+        """Values in all weights, tied ones once."""
+        return parameter_count(self._own.model)
 
     @property
     def recorded(self) -> bool:
