@@ -203,7 +203,7 @@ LOADING = {
     "torch_dtype": "write dtype",
     "device_index": "write device",
     "revision": "download that revision, and give its folder",
-    "load_in_8bit": BY_TRANSFORMERS,
+    "load_in_8bit": "write quantize='int8'",
     "load_in_4bit": BY_TRANSFORMERS,
     "quantization_config": BY_TRANSFORMERS,
     "attn_implementation": BY_TRANSFORMERS,
@@ -211,7 +211,7 @@ LOADING = {
     "assistant_model": "give draft_model to generate",
 }
 """Arguments that other libraries load a model with, and what to do here."""
-ARGUMENTS = ("tokenizer", "dtype", "device", "device_map", "fixed_shapes", "trust_remote_code")
+ARGUMENTS = ("tokenizer", "dtype", "quantize", "device", "device_map", "fixed_shapes", "trust_remote_code")
 
 
 def _where(name: str) -> str:
@@ -232,6 +232,7 @@ def load(
     *,
     tokenizer: PreTrainedTokenizerBase | None = None,
     dtype: str | torch.dtype | None = None,
+    quantize: str | None = None,
     device: str | int | torch.device | None = None,
     device_map: str | dict[str, Any] | None = None,
     fixed_shapes: bool | None = None,
@@ -246,6 +247,9 @@ def load(
 
     ``dtype`` is the model's own unless named, and ``device`` the CPU; ``device="auto"`` is a GPU where there is one.
 
+    ``quantize="int8"`` computes in 8-bit integers on a CPU: faster and in a quarter of the memory, with a text that is
+    the same under every method by arithmetic, not only up to near ties (docs/cpu.md).
+
     ``fixed_shapes`` asks for forwards that are recorded once for all drafts of a shape, or forbids them; by default a
     model on a CUDA device has them (docs/cuda.md).
 
@@ -259,6 +263,7 @@ def load(
     target, own = open_model(
         model,
         dtype=dtype,
+        quantize=quantize,
         device=device,
         device_map=device_map,
         fixed_shapes=fixed_shapes,

@@ -58,6 +58,8 @@ class Report:
     results: list[CaseResult] = field(default_factory=list)
     faults: list[str] = field(default_factory=list)
     """Faults of a method as a whole."""
+    same_bits: int | None = None
+    """Rows of an exact target that were scored again and compared bit by bit."""
     notes: list[str] = field(default_factory=list)
     control_flips: int = 0
     control_tokens: int = 0

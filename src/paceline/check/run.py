@@ -14,6 +14,7 @@ from inspect import signature
 from typing import Any
 
 from paceline.check.adversaries import ADVERSARIES, SAMPLED, Counted
+from paceline.check.bits import RowWitness
 from paceline.check.cases import NO_DRAFT, PILOTS, Case, Setting, aimed, cases, planner_of, settings
 from paceline.check.record import Recording, law_faults, record, row_faults, teacher_forced
 from paceline.check.report import CaseResult, Report
@@ -92,6 +93,16 @@ class Checker:
 
     def run(self) -> Report:
         """All cases, some settings at a time. A method that cannot draft for this target is refused first: no bug."""
+        if not self.target.exact:
+            return self._run()
+        witness = RowWitness()
+        with witness.watching(self.target):
+            report = self._run()
+        report.faults += witness.faults()
+        report.same_bits = witness.again
+        return report
+
+    def _run(self) -> Report:
         started = time.perf_counter()
         for method in self._proper:
             self._made(method).dispose()

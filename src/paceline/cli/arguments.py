@@ -113,6 +113,7 @@ class Parser(argparse.ArgumentParser):
         text = f"a bundled model, or folder or name of a transformers causal LM (default: {MODEL})"
         self.argument("--model -m", "MODEL", text, default=MODEL)
         self.add_place()
+        self.add_quantize()
         self.add_trust()
 
     def add_place(self, dtype: str | None = None) -> None:
@@ -122,6 +123,11 @@ class Parser(argparse.ArgumentParser):
         self.argument("--dtype", "TYPE", text, default=dtype)
         text = "where to run it: cpu, cuda, mps, or auto for a GPU where there is one (default: cpu)"
         self.argument("--device", "DEVICE", text)
+
+    def add_quantize(self) -> None:
+        """Whether in integers."""
+        text = "int8: compute in 8-bit integers on the CPU, with logits that are equal bit by bit under every method"
+        self.argument("--quantize", "KIND", text)
 
     def add_trust(self) -> None:
         """For every command that opens a model or a tokenizer: `main` gives the consent to all that it opens."""

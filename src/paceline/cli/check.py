@@ -104,6 +104,8 @@ def _print(report: Report) -> None:
         f"{found['tokens']} tokens followed plain decoding's text: {found['flips_per_1000']} flips per 1,000, "
         f"control {found['control_flips_per_1000']}; {found['seconds']} s"
     )
+    if report.same_bits is not None:
+        say(f"{report.same_bits} rows were scored more than once; logits are compared bit by bit")
     for line in (*(f"BUG  {fault}" for fault in found["faults"]), *(f"note {note}" for note in report.notes)):
         say(line)
 

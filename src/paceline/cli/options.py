@@ -100,7 +100,7 @@ def load_model(options: argparse.Namespace) -> LanguageModel:
         from transformers.utils import logging as transformers_logging
 
         transformers_logging.disable_progress_bar()
-    return load(options.model, dtype=options.dtype, device=options.device)
+    return load(options.model, dtype=options.dtype, quantize=options.quantize, device=options.device)
 
 
 def draft_model(options: argparse.Namespace) -> str | None:

@@ -11,7 +11,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -276,6 +276,9 @@ class Target(ABC):
         import torch
 
         return torch.device("cpu")
+
+    exact: ClassVar[bool] = False
+    """Whether a row's logits are the same, bit by bit, whatever is scored beside it."""
 
     @property
     def recorded(self) -> bool:

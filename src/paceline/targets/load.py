@@ -22,6 +22,7 @@ def open_model(
     dtype: str | torch.dtype | None = None,
     device: str | int | torch.device | None = None,
     device_map: str | dict[str, Any] | None = None,
+    quantize: str | None = None,
     fixed_shapes: bool | None = None,
     trust_remote_code: bool = False,
     with_tokenizer: bool = True,
@@ -35,7 +36,7 @@ def open_model(
     if isinstance(model, str) and is_bundled(model):
         if device_map is not None:
             raise InputError(f"{model} is built on one device; give device instead of device_map={device_map}")
-        return _bundled(model, dtype, device, fixed_shapes)
+        return _bundled(model, dtype, device, quantize, fixed_shapes)
     from paceline.targets.hf.load import load_target, load_tokenizer
 
     target = load_target(
@@ -43,6 +44,7 @@ def open_model(
         dtype=dtype,
         device=device,
         device_map=device_map,
+        quantize=quantize,
         fixed_shapes=fixed_shapes,
         trust_remote_code=trust_remote_code,
     )
@@ -55,12 +57,13 @@ def _bundled(
     name: str,
     dtype: str | torch.dtype | None,
     device: str | int | torch.device | None,
+    quantize: str | None,
     fixed_shapes: bool | None,
 ) -> tuple[HFTarget, Any]:
     """Without transformers' model code, which takes longer to load than such a model."""
-    from paceline.targets.place import named_device, named_dtype
+    from paceline.targets.place import is_quantized, named_device, named_dtype
     from paceline.targets.pocket.bundle import BundledTokenizer
     from paceline.targets.pocket.open import open_bundled
 
-    target = open_bundled(name, named_dtype(dtype), named_device(device), fixed_shapes)
+    target = open_bundled(name, named_dtype(dtype), named_device(device), is_quantized(quantize), fixed_shapes)
     return target, BundledTokenizer(name.partition(MARK)[0])

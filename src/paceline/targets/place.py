@@ -22,9 +22,20 @@ def named_dtype(dtype: str | torch.dtype | None) -> torch.dtype | None:
         return None
     name = str(dtype).removeprefix("torch.")
     name = SHORT.get(name, name)
+    if name == "int8":
+        raise InputError("int8 is no dtype; quantize='int8' (--quantize int8) computes in 8-bit integers")
     if name not in DTYPES:
         raise InputError(f"unknown dtype {name!r}; choose one of {', '.join(DTYPES)}")
     return DTYPES[name]
+
+
+def is_quantized(given: str | None) -> bool:
+    """Whether weights are to be 8-bit integers."""
+    if given is None or given == "none":
+        return False
+    if given != "int8":
+        raise InputError(f"unknown quantize {given!r}; there is int8")
+    return True
 
 
 def named_device(given: str | int | torch.device | None) -> torch.device:

@@ -50,6 +50,7 @@ def add(commands: Subparsers) -> None:
     parser.argument("--model -m", "MODEL", "time rounds of this model, too, named as elsewhere")
     parser.add_trust()
     parser.add_place()
+    parser.add_quantize()
     add_forwards(parser)
     parser.add_json()
 

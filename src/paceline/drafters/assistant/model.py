@@ -48,13 +48,15 @@ class DraftModel:
 
         if not isinstance(model, (str, Path)):
             return cls(open_model(model)[0])
-        name, kind, device = model, dtype or beside.dtype_name, str(beside.device)
+        name, device = model, str(beside.device)
+        quantize = "int8" if dtype is None and beside.dtype_name == "int8" else None
+        kind = None if quantize else dtype or beside.dtype_name
 
         def read() -> DraftModel:
-            target, tokenizer = open_model(name, dtype=kind, device=device)
+            target, tokenizer = open_model(name, dtype=kind, quantize=quantize, device=device)
             return cls(target, None if tokenizer is None else Vocabulary(tokenizer))
 
-        return _loaded.get((stamp(name), kind, device), read)
+        return _loaded.get((stamp(name), kind or quantize, device), read)
 
     def check_fit(self, target: Target, vocabulary: Vocabulary | None) -> None:
         """ValueError unless both mean the same by every token id. Without a tokenizer only their number is compared."""

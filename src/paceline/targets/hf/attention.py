@@ -40,6 +40,7 @@ class Segment:
     number: int
     scratch: MaskScratch
     _views: dict[tuple[object, ...], View] = field(default_factory=dict)
+    _masks: dict[tuple[object, ...], torch.Tensor] = field(default_factory=dict)
 
     @classmethod
     def of_all(cls, requests: Sequence[Request], scratch: MaskScratch) -> list[Segment]:
@@ -64,6 +65,16 @@ class Segment:
         if key not in self._views:
             self._views[key] = View.of(self, window, like, group)
         return self._views[key]
+
+    def exact_mask(self, window: int | None, like: torch.Tensor) -> torch.Tensor:
+        """``[n, rows from the window's first]``, made once for all layers with this window."""
+        key = (window, like.dtype)
+        if key not in self._masks:
+            start = max(0, self.request.rows.committed + 1 - window) if window else 0
+            slot = (self.number, window, like.dtype, like.device)
+            mask = self._masks[key] = self.scratch.take(slot, self.n, self.request.end - start, like)
+            fill_mask(mask, self.request, start, window)
+        return self._masks[key]
 
     def full_mask(self, window: int | None, like: torch.Tensor) -> torch.Tensor:
         """``[n, all rows]``, for a model that gets all of its keys back."""

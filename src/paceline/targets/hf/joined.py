@@ -7,7 +7,7 @@ joining is exact, cannot be undone, and is for models that nobody else holds.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import nn
@@ -54,15 +54,20 @@ class LinearSlice(PackedLinear):
         return self.joint.weight[self._rows].detach().clone()
 
 
-def join(parent: nn.Module, names: Sequence[str]) -> bool:
-    """Join these children of a module if they are ordinary layers without biases; whether they were joined."""
+def join(
+    parent: nn.Module, names: Sequence[str], make: Callable[[nn.Linear], PackedLinear | None] | None = None
+) -> bool:
+    """Join these children of a module if they are ordinary layers without biases; whether they were joined. What
+    computes them is what ``make`` makes of all, or the packed layer where packing gains."""
     layers = [getattr(parent, name) for name in names]
     if not all(is_ordinary(layer) and layer.bias is None for layer in layers):
         return False
     if len({(layer.in_features, layer.weight.dtype) for layer in layers}) > 1:
         return False
     stacked = ordinary(torch.cat([layer.weight.detach() for layer in layers]), None)
-    together = packed_here(stacked) if any(gains(layer) for layer in layers) else stacked
+    if make is None:
+        make = packed_here if any(gains(layer) for layer in layers) else None
+    together = stacked if make is None else make(stacked)
     if together is None:
         return False
     joint = JointLinear(together)

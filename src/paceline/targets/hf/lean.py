@@ -15,21 +15,23 @@ from typing import Any, Self
 import torch
 from torch import nn
 
-from paceline.targets.hf.attention import AttentionOptions, KVCache, MaskScratch, PackedKVCache, Segment
+from paceline.targets.hf.attention import AttentionOptions, KVCache, MaskScratch, Segment
+from paceline.targets.hf.operations import Operations
 from paceline.targets.hf.own import Mode, OwnForward, joined
 from paceline.targets.hf.path import UNEXPECTED, ForwardJob, ForwardPath, Found, Outputs, Taps
 from paceline.targets.hf.snapshot import DefinitionSnapshot, origin
 from paceline.targets.hf.variants import Inspection, Layer, LlamaModules
 
-FIRST_TABLE = 1024
-"""Positions in the first rotary table; each further one has at least twice as many."""
+TABLE = 1024
+"""Positions that are computed together, so that an angle does not depend on how long the table is."""
 
 
 class Lean(ForwardPath):
     """Computes models that `variants` knows. The model's own path gives it the mode and the early exit."""
 
-    def __init__(self, own: OwnForward, inspection: Inspection) -> None:
+    def __init__(self, own: OwnForward, inspection: Inspection, operations: Operations | None = None) -> None:
         self._own = own
+        self._operations = operations or Operations()
         self._inspection = inspection
         classes = map(type, own.model.modules())
         self._definitions = DefinitionSnapshot(known for known in classes if origin(known) == "transformers")
@@ -66,7 +68,7 @@ class Lean(ForwardPath):
 
     def _run(self, job: ForwardJob) -> Found:
         modules = self.modules
-        rows = PackedKVCache(Segment.of_all(job.requests, self._scratch))
+        rows = self._operations.cache(Segment.of_all(job.requests, self._scratch))
         device = modules.norm.weight.device
         tokens = torch.from_numpy(joined([request.tokens for request in job.requests]))
         positions = torch.from_numpy(joined([request.positions for request in job.requests]))
@@ -83,12 +85,12 @@ class Lean(ForwardPath):
 
     def computed(self, states: torch.Tensor, cos_sin: CosSin, rows: KVCache, outputs: Outputs) -> Found:
         """The forward from embeddings ``[1, sum n, width]`` on."""
-        modules, taps = self.modules, Taps()
+        modules, taps, operations = self.modules, Taps(), self._operations
         last = len(modules.layers)
         for number, layer in enumerate(modules.layers):
             self._tap(number, states, outputs, taps)
             place = layer.attention.layer_idx  # its number in the cache; layers may have been removed or reordered
-            query = _query(layer, place, _rms_norm(states, layer.before), cos_sin, rows)
+            query = self._query(layer, place, operations.norm(states, layer.before), cos_sin, rows)
             ends = number == last - 1 and last not in outputs.want.hidden
             if ends and not outputs.logits:
                 return Found(None, taps)  # a prompt's last layer only has to write its keys and values
@@ -97,13 +99,42 @@ class Lean(ForwardPath):
             if ends:
                 states, mixed = _select(outputs.logit_rows, states), _select(outputs.logit_rows, mixed)
             states = states + layer.out(mixed.reshape(1, states.shape[1], -1))
-            states = states + _mlp(layer, _rms_norm(states, layer.between))
+            states = states + self._mlp(layer, operations.norm(states, layer.between))
         if last not in outputs.want.hidden:
-            return Found(modules.head(_rms_norm(states, modules.norm))[0], taps)
-        taps.hidden[last] = _rms_norm(states, modules.norm)[0]
+            return Found(modules.head(operations.norm(states, modules.norm))[0], taps)
+        taps.hidden[last] = operations.norm(states, modules.norm)[0]
         if not outputs.logits:
             return Found(None, taps)
         return Found(modules.head(_select(outputs.logit_rows, taps.hidden[last][None]))[0], taps)
+
+    def _query(self, layer: Layer, place: int, given: torch.Tensor, cos_sin: CosSin, rows: KVCache) -> torch.Tensor:
+        """Queries ``[1, heads, n, width]`` of one layer; writes its keys and values to the cache."""
+        n, width = given.shape[1], layer.attention.head_dim
+        if layer.qkv_joint is None:
+            apart = [linear(given) for linear in layer.qkv]
+            queries, keys, _ = (part.shape[-1] // width for part in apart)
+            together = torch.cat(apart, dim=-1)
+        else:
+            queries, keys, _ = (part.out_features // width for part in layer.qkv_joint.slices)
+            together = layer.qkv_joint(given)
+        heads = together.view(1, n, -1, width)
+        unrotated, value = heads[:, :, : queries + keys], heads[:, :, queries + keys :]
+        if layer.norms is not None:
+            query, key = unrotated.split((queries, keys), dim=2)
+            unrotated = torch.cat(
+                (self._operations.norm(query, layer.norms[0]), self._operations.norm(key, layer.norms[1])), dim=2
+            )
+        rotated = _rotated(unrotated, cos_sin).transpose(1, 2)
+        rows.write(place, rotated[:, queries:], value.transpose(1, 2))
+        return rotated[:, :queries]
+
+    def _mlp(self, layer: Layer, given: torch.Tensor) -> torch.Tensor:
+        if layer.gate_up_joint is None:
+            gate, up = layer.gate(given), layer.up(given)
+        else:
+            gate, up = layer.gate_up_joint(given).chunk(2, dim=-1)
+        result: torch.Tensor = layer.down(self._operations.gated(gate, up, layer.act))
+        return result
 
     def _tap(self, number: int, states: torch.Tensor, outputs: Outputs, taps: Taps) -> None:
         """Record the states that enter a layer, where they are wanted."""
@@ -121,47 +152,6 @@ CosSin = tuple[torch.Tensor, torch.Tensor]
 def _select(rows: torch.Tensor | None, states: torch.Tensor) -> torch.Tensor:
     """The packed rows of these numbers, or all."""
     return states if rows is None else states[:, rows.to(states.device)]
-
-
-def _query(layer: Layer, place: int, given: torch.Tensor, cos_sin: CosSin, rows: KVCache) -> torch.Tensor:
-    """Queries ``[1, heads, n, width]`` of one layer; writes its keys and values to the cache."""
-    n, width = given.shape[1], layer.attention.head_dim
-    if layer.qkv_joint is None:
-        apart = [linear(given) for linear in layer.qkv]
-        queries, keys, _ = (part.shape[-1] // width for part in apart)
-        together = torch.cat(apart, dim=-1)
-    else:
-        queries, keys, _ = (part.out_features // width for part in layer.qkv_joint.slices)
-        together = layer.qkv_joint(given)
-    heads = together.view(1, n, -1, width)
-    unrotated, value = heads[:, :, : queries + keys], heads[:, :, queries + keys :]
-    if layer.norms is not None:
-        query, key = unrotated.split((queries, keys), dim=2)
-        unrotated = torch.cat((_rms_norm(query, layer.norms[0]), _rms_norm(key, layer.norms[1])), dim=2)
-    rotated = _rotated(unrotated, cos_sin).transpose(1, 2)
-    rows.write(place, rotated[:, queries:], value.transpose(1, 2))
-    return rotated[:, :queries]
-
-
-def _mlp(layer: Layer, given: torch.Tensor) -> torch.Tensor:
-    if layer.gate_up_joint is None:
-        gate, up = layer.gate(given), layer.up(given)
-    else:
-        gate, up = layer.gate_up_joint(given).chunk(2, dim=-1)
-    result: torch.Tensor = layer.down(layer.act(gate) * up)
-    return result
-
-
-def _rms_norm(states: torch.Tensor, norm: Any) -> torch.Tensor:
-    """The root-mean-square norm of a llama's module: in float32, cast back before the weights are applied."""
-    weight = norm._parameters.get("weight")
-    weight = norm.weight if weight is None else weight
-    shape, eps = states.shape[-1:], norm.variance_epsilon
-    if states.dtype == weight.dtype == torch.float32:
-        return torch.rms_norm(states, shape, weight, eps)
-    plain = torch.rms_norm(states.float(), shape, None, eps)
-    result: torch.Tensor = weight * plain.to(states.dtype)
-    return result
 
 
 def _rotated(heads: torch.Tensor, cos_sin: CosSin) -> torch.Tensor:
@@ -185,8 +175,9 @@ class RotaryTable:
             return cos_sin_at(positions, rotary, like)
         frequencies, made_for = rotary.inv_freq, (rotary.attention_scaling, like.dtype)
         if end > len(self._table) or made_for != self._made_for or not _same(frequencies, self._frequencies):
-            size = max(end, FIRST_TABLE, 2 * len(self._table))
-            self._table = torch.stack(cos_sin_at(torch.arange(size), rotary, like), dim=1)
+            size = -(-max(end, 2 * len(self._table)) // TABLE) * TABLE
+            blocks = torch.arange(size).split(TABLE)
+            self._table = torch.cat([torch.stack(cos_sin_at(block, rotary, like), dim=1) for block in blocks])
             self._frequencies, self._made_for = frequencies.clone(), made_for
         cosines, sines = self._table.index_select(0, positions).unbind(1)
         return cosines, sines

@@ -20,15 +20,17 @@ from paceline.errors import InputError
 from paceline.targets import hub, trust
 from paceline.targets.hf import folder
 from paceline.targets.hf.folder import in_one_line
+from paceline.targets.hf.int8.target import check_place, quantized
 from paceline.targets.hf.probe import prepare
 from paceline.targets.hf.target import HFTarget, refuse_recurrent
-from paceline.targets.place import named_device, named_dtype
+from paceline.targets.place import is_quantized, named_device, named_dtype
 
 
 def load_target(
     model: str | Path | PreTrainedModel,
     *,
     dtype: str | torch.dtype | None = None,
+    quantize: str | None = None,
     device: str | int | torch.device | None = None,
     device_map: str | dict[str, Any] | None = None,
     fixed_shapes: bool | None = None,
@@ -39,8 +41,10 @@ def load_target(
     ``dtype`` is the checkpoint's own unless named. A loaded object keeps its own type and place. ``fixed_shapes`` is as
     in `HFTarget`, ``trust_remote_code`` as in `paceline.load`.
     """
-    kind = named_dtype(dtype)
+    kind, integers = named_dtype(dtype), is_quantized(quantize)
     if isinstance(model, PreTrainedModel):
+        if integers:
+            raise InputError("the model was handed over loaded and stays as it is; for quantize=int8 give its folder")
         if kind is not None and kind != model.dtype:
             raise InputError(
                 f"the model was handed over as {model.dtype}; convert it yourself instead of dtype={dtype}"
@@ -52,6 +56,8 @@ def load_target(
         raise InputError(f"device={device} and device_map={device_map} both place the model; give one of them")
     place = named_device(device)
     name = _name(model)
+    if integers:
+        check_place(name, kind, place, device_map)
     trusted = trust_remote_code or trust.trusts_all()
     options = _hub_options(name)
     config = _config(name, trusted, options)
@@ -63,6 +69,8 @@ def load_target(
     loaded = _weights(name, config, kind, trusted, options | placed)
     if device is not None:
         torch.nn.Module.to(loaded, place)
+    if integers:
+        return quantized(prepare(HFTarget(loaded, name=name, fixed_shapes=False)))
     return prepare(HFTarget(loaded, name=name, fixed_shapes=fixed_shapes).pack())
 
 

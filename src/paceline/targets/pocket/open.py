@@ -7,6 +7,7 @@ from pathlib import Path
 import torch
 
 from paceline.errors import InputError
+from paceline.targets.hf.int8.target import Int8Target, check_place
 from paceline.targets.hf.target import HFTarget
 from paceline.targets.pocket.ballast import forbid, widened, widened_config
 from paceline.targets.pocket.bundle import Bundle, read_bundle
@@ -25,19 +26,27 @@ HEADROOM = 1.05
 
 
 def open_bundled(
-    name: str, dtype: torch.dtype | None, device: torch.device, fixed_shapes: bool | None = None
+    name: str,
+    dtype: torch.dtype | None,
+    device: torch.device,
+    quantize: bool = False,
+    fixed_shapes: bool | None = None,
 ) -> HFTarget:
     """The target of that name."""
+    if quantize:
+        check_place(name, dtype, device)
     dtype = dtype or DTYPE
     if MARK in name:
-        return _with_ballast(name, dtype, device, fixed_shapes)
+        return _with_ballast(name, dtype, device, quantize, fixed_shapes)
     bundle = read_bundle(name)
     weights = {part: weight.to(device=device, dtype=dtype) for part, weight in bundle.weights.items()}
-    return _target(BundledForCausalLM(bundle.config, weights), name, fixed_shapes)
+    return _target(BundledForCausalLM(bundle.config, weights), name, quantize, fixed_shapes)
 
 
-def _target(model: BundledForCausalLM, name: str, fixed_shapes: bool | None) -> HFTarget:
+def _target(model: BundledForCausalLM, name: str, quantize: bool, fixed_shapes: bool | None) -> HFTarget:
     """Probed where kernels are not those that the tests run on."""
+    if quantize:
+        return Int8Target(model, name=name)
     if model.device.type == "cpu" and not fixed_shapes:
         return BundledTarget(model, name).pack()
     from paceline.targets.hf.probe import prepare
@@ -59,13 +68,15 @@ def _shaped(ballast: Ballast) -> tuple[Bundle, ModelShape]:
     return bundle, choose_shape(ballast, bundle.config)
 
 
-def _with_ballast(name: str, dtype: torch.dtype, device: torch.device, fixed_shapes: bool | None) -> HFTarget:
+def _with_ballast(
+    name: str, dtype: torch.dtype, device: torch.device, quantize: bool, fixed_shapes: bool | None
+) -> HFTarget:
     ballast = read_ballast(name)
     _must_fit(name, ballast.size * dtype.itemsize, device)
     bundle, shape = _shaped(ballast)
     model = _built(bundle, shape, dtype, device)
     # The bias is set behind the probe, which compares differences with the spread of the logits.
-    target = _target(model, name, fixed_shapes)
+    target = _target(model, name, quantize, fixed_shapes)
     if model.lm_head.bias is not None:
         forbid(model.lm_head.bias, bundle.config.vocab_size)
     return target

@@ -1,0 +1,47 @@
+"""A linear layer in 8-bit integers: a scale for every output channel, and for every row as it comes."""
+
+from __future__ import annotations
+
+import hashlib
+
+import torch
+from torch import nn
+
+from paceline.targets.hf.int8.kernels import LARGEST, ZERO, fastest
+from paceline.targets.hf.packed import PackedLinear, identity
+
+TINY = 1e-30
+"""Stands for the largest value of a row of zeros."""
+
+
+class Int8Linear(PackedLinear):
+    """A linear layer over a weight in 8-bit integers. The integers of a row, and so its result, do not depend on the
+    rows beside it."""
+
+    def __init__(self, layer: nn.Linear, *, tied: bool = False) -> None:
+        nn.Module.__init__(self)
+        self.in_features, self.out_features = layer.in_features, layer.out_features
+        self.bias = layer.bias
+        self.tied = tied
+        self.identity = hashlib.sha256(b"int8" + identity(layer.weight)).digest()
+        integers, scales = quantized(layer.weight.detach())
+        self.product = fastest(torch.get_num_threads())(integers, scales)
+
+    def forward(self, rows: torch.Tensor) -> torch.Tensor:
+        peaks = rows.abs().amax(-1, keepdim=True).clamp_min_(TINY)
+        # + 0.5 because the conversion cuts off; values are positive
+        integers = (rows * (LARGEST / peaks)).add_(ZERO + 0.5).to(torch.uint8)
+        found = self.product(integers.view(-1, self.in_features)).view(*rows.shape[:-1], self.out_features)
+        found.mul_(peaks / LARGEST)
+        return found if self.bias is None else found.add_(self.bias)
+
+    def unpacked_weight(self) -> torch.Tensor:
+        """The weight that is computed with, as floats."""
+        return self.product.weight().float().mul_(self.product.scales[:, None])
+
+
+def quantized(weight: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """A weight ``[outputs, inputs]`` as integers and a scale for each output."""
+    wide = weight.float()
+    scales = wide.abs().amax(dim=1).clamp_min(TINY) / LARGEST
+    return (wide / scales[:, None]).round_().to(torch.int8), scales

@@ -1,0 +1,169 @@
+"""The operations between linear layers, with results that do not depend on what else is in a forward.
+
+Floating-point sums depend on their order, and kernels choose the order by shape. Here sums either cannot be rounded, so
+that every order gives the same, or they are a kernel's that takes each row by itself:
+
+- *Scores.* Queries and keys are rounded to multiples of a power of two, a step for each row and head: so coarse that
+  the products of a head add up exactly in float32 (9 bits each for a head of 64). Which keys are read together,
+  in which order and beside which rows, does not matter.
+- *Mixed values.* Weights are rounded to multiples of 2^-21 of the largest, values to a step that follows from the
+  layer's weights, so that their sums over the whole context add up exactly in float64. Both sums of a softmax do.
+- *Norms* reduce every row by itself. *Exponentials* are the only elementwise function that is not correctly rounded;
+  torch's is the same wherever a value lies in an array, its sigmoid is not. `is_uniform` tries both at load.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from functools import cache
+from typing import Any
+
+import torch
+
+from paceline.targets.hf.attention import AttentionOptions, KVCache, Segment
+from paceline.targets.hf.int8.linear import Int8Linear
+from paceline.targets.hf.operations import Operations
+from paceline.targets.hf.variants import Layer, LlamaModules
+
+FLOAT_BITS, DOUBLE_BITS = 24, 53
+WEIGHT_BITS = 21
+"""Of an attention weight, below the largest one."""
+LONGEST = 2**17
+"""The context length of a model that names none."""
+TILE = 64
+"""Rows of a prompt whose scores are in memory at a time."""
+EXPONENT = 0x7F800000
+"""The bits of a float's exponent."""
+SLACK = 1.5
+"""The most by which rounding to 8 bits makes a normed row longer."""
+
+
+class ExactOperations(Operations):
+    """For a model whose linear layers are in 8-bit integers."""
+
+    def __init__(self, modules: LlamaModules, context_length: int | None) -> None:
+        length = math.ceil(math.log2(context_length or LONGEST))
+        bits = DOUBLE_BITS - WEIGHT_BITS - length
+        self._value_steps = {
+            layer.attention.layer_idx: step_below(largest_value(layer), bits) for layer in modules.layers
+        }
+
+    def cache(self, segments: Sequence[Segment]) -> KVCache:
+        return ExactKVCache(segments, self._value_steps)
+
+    def norm(self, states: torch.Tensor, norm: Any) -> torch.Tensor:
+        return torch.rms_norm(states, states.shape[-1:], norm.weight, norm.variance_epsilon)
+
+    def gated(self, gate: torch.Tensor, up: torch.Tensor, act: Any) -> torch.Tensor:
+        """SiLU by the exponential, for torch's own is not uniform."""
+        return (gate / gate.neg().exp_().add_(1.0)).mul_(up)
+
+
+class ExactKVCache(KVCache):
+    """Each sequence's rows in buffers of its own: keys in float32, values in float64, both rounded."""
+
+    def __init__(self, segments: Sequence[Segment], value_steps: dict[int, float]) -> None:
+        self._segments = segments
+        self._value_steps = value_steps
+        self._sizes = [segment.n for segment in segments]
+
+    def write(self, layer: int, keys: torch.Tensor, values: torch.Tensor) -> None:
+        keys = coarse(keys, _half(keys.shape[-1]))
+        values = to_steps(values, self._value_steps[layer]).double()
+        for segment, key, value in zip(self._segments, self._split(keys), self._split(values), strict=True):
+            segment.rows.write(layer, key, value)
+
+    def attend(self, layer: int, query: torch.Tensor, options: AttentionOptions) -> torch.Tensor:
+        width = query.shape[-1]
+        query = coarse(query * options.scale, FLOAT_BITS - _log2(width) - _half(width))
+        parts = [
+            _attention(segment, layer, rows, options.window)
+            for segment, rows in zip(self._segments, self._split(query), strict=True)
+        ]
+        return parts[0] if len(parts) == 1 else torch.cat(parts, dim=2)
+
+    def _split(self, packed: torch.Tensor) -> Sequence[torch.Tensor]:
+        return (packed,) if len(self._sizes) == 1 else packed.split(self._sizes, dim=2)
+
+
+def _attention(segment: Segment, layer: int, query: torch.Tensor, window: int | None) -> torch.Tensor:
+    """Attention ``[1, heads, n, width]`` of one sequence's fresh rows."""
+    request, n = segment.request, segment.n
+    start = max(0, request.rows.committed + 1 - window) if window else 0
+    keys, values = segment.rows.layers[layer].span(start, request.end)
+    if n == 1 and request.is_chain:
+        first = max(0, request.end - window) - start if window else 0
+        return mixed(query, keys[0, :, first:], values[0, :, first:], None)
+    mask = segment.exact_mask(window, query)
+    tiles = []
+    for first in range(0, n, TILE):
+        last = min(n, first + TILE)
+        seen = request.end - n + last - start if request.is_chain else request.end - start
+        tiles.append(mixed(query[:, :, first:last], keys[0, :, :seen], values[0, :, :seen], mask[first:last, :seen]))
+    return tiles[0] if len(tiles) == 1 else torch.cat(tiles, dim=2)
+
+
+def mixed(query: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, mask: torch.Tensor | None) -> torch.Tensor:
+    """Values ``[1, heads, n, width]`` mixed by the softmax of rounded scores, the heads that share keys together."""
+    _, heads, n, width = query.shape
+    shared = keys.shape[0]
+    scores = torch.bmm(query.reshape(shared, -1, width), keys.transpose(1, 2))
+    if mask is not None:
+        scores.view(shared, -1, *mask.shape).add_(mask)
+    weights = scores.sub_(scores.amax(-1, keepdim=True)).exp_()
+    weights = to_steps(weights, 2.0**-WEIGHT_BITS).double()
+    found = torch.bmm(weights, values).div_(weights.sum(-1, keepdim=True))
+    return found.float().view(1, heads, n, width)
+
+
+def coarse(rows: torch.Tensor, bits: int) -> torch.Tensor:
+    """Each row rounded to multiples of a power of two, at most ``2^bits`` of them."""
+    peaks = rows.abs().amax(-1, keepdim=True)
+    above = peaks.view(torch.int32).add(~EXPONENT & 0x7FFFFFFF).bitwise_and_(EXPONENT).view(torch.float32)
+    return _rounded(rows, above.mul_(1.5 * 2.0 ** (FLOAT_BITS - 1 - bits)))
+
+
+def to_steps(rows: torch.Tensor, step: float) -> torch.Tensor:
+    """Rounded to multiples of a power of two."""
+    return _rounded(rows, 1.5 * 2.0 ** (FLOAT_BITS - 1) * step)
+
+
+def _rounded(rows: torch.Tensor, shift: torch.Tensor | float) -> torch.Tensor:
+    """Next to a number as large as ``shift``, floats are as far apart as the step."""
+    return (rows + shift).sub_(shift)
+
+
+def _log2(width: int) -> int:
+    return math.ceil(math.log2(width))
+
+
+def _half(width: int) -> int:
+    """Bits of a key: half of those that products of a head may have."""
+    return (FLOAT_BITS - _log2(width)) // 2
+
+
+def step_below(largest: float, bits: int) -> float:
+    """The power of two of which ``largest`` is at most ``2^bits``."""
+    return float(2.0 ** (math.ceil(math.log2(max(largest, 1e-30))) - bits))
+
+
+def largest_value(layer: Layer) -> float:
+    """No value of a layer is larger: a normed row is no longer than the root of its width."""
+    linear = layer.qkv[2]
+    assert isinstance(linear, Int8Linear) or hasattr(linear, "unpacked_weight")
+    weight = linear.unpacked_weight() * layer.before.weight.float()
+    longest = weight.square().sum(1).sqrt() * math.sqrt(weight.shape[1]) * SLACK
+    return float(longest.max() if linear.bias is None else (longest + linear.bias.abs()).max())
+
+
+@cache
+def is_uniform() -> bool:
+    """Whether torch's exponential and norm give a row the same bits wherever it lies; tried once."""
+    values = torch.linspace(-90.0, 40.0, 4099)
+    apart = torch.cat([value.clone().exp_() for value in values.split(1)])
+    moved = all(torch.equal(values[first:].clone().exp_(), apart[first:]) for first in range(1, 40))
+    rows = torch.linspace(-3.0, 3.0, 64 * 1031).cos().view(64, 1031)
+    normed = torch.cat([torch.rms_norm(row, (1031,), None, 1e-6) for row in rows.split(1)])
+    together = all(torch.equal(torch.rms_norm(rows[:n], (1031,), None, 1e-6), normed[:n]) for n in (2, 7, 64))
+    return torch.equal(values.clone().exp_(), apart) and moved and together
