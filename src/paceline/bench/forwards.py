@@ -11,7 +11,9 @@ from __future__ import annotations
 import copy
 import statistics
 import time
-from collections.abc import Callable, Iterator, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -19,6 +21,9 @@ from typing import Any
 import numpy as np
 import torch
 
+from paceline.bench.peers import check_peer
+from paceline.bench.peers.llama_cpp import BATCH, NAME, Loaded, opened
+from paceline.bench.peers.weights import Weights
 from paceline.bench.race import Clock, Contestant, Race
 from paceline.errors import InputError
 from paceline.targets.base import Request, Rows
@@ -109,23 +114,41 @@ def bytes_of_token(target: HFTarget, context: int) -> int:
 
 
 def forwards(
-    target: HFTarget, *, contexts: Sequence[int], sequences: Sequence[int], rows: Sequence[int], repeats: int
+    target: HFTarget,
+    *,
+    contexts: Sequence[int],
+    sequences: Sequence[int],
+    rows: Sequence[int],
+    repeats: int,
+    peers: Sequence[str] = (),
 ) -> Iterator[Forward]:
     """Every number of rows of every number of sequences behind every context, along every path; for one row also the
-    library's own forward with its own cache."""
+    library's own forward with its own cache. ``peers``, specs of llama.cpp on the same weights, score one sequence."""
     random, before = np.random.default_rng(1), target.paths
-    theirs = _Library(target) if 1 in sequences and 1 in rows else None
-    try:
+    with ExitStack() as leaving:
+        leaving.callback(setattr, target, "paths", before)
+        theirs: dict[str, _Other] = {THEIRS: _Library(target)} if 1 in sequences and 1 in rows else {}
+        weights = Weights(target)
+        for spec in peers if 1 in sequences else ():
+            loaded = opened(_options(spec), weights, max(contexts) + 2 * max(rows))
+            leaving.callback(loaded.close)
+            theirs[spec] = _LlamaCpp(loaded)
         for context in contexts:
             for count in sequences:
                 held = [_read(target, context, max(rows), random) for _ in range(count)]
                 for number in rows:
                     requests = [Request.of_tree(one, 1, _draft(number, random, target.vocab_size)) for one in held]
-                    yield from _timed(target, requests, context, repeats, theirs if count == number == 1 else None)
+                    others = {name: other for name, other in theirs.items() if count == 1 and number <= other.widest}
+                    yield from _timed(target, requests, context, repeats, others)
                 for one in held:
                     one.close()
-    finally:
-        target.paths = before
+
+
+def _options(spec: str) -> dict[str, str]:
+    name, options = check_peer(spec)
+    if name != NAME:
+        raise InputError(f"forwards are timed beside peer {NAME!r} only, not {name!r}")
+    return options
 
 
 def paths_of(target: HFTarget) -> dict[str, list[ForwardPath]]:
@@ -150,44 +173,84 @@ class Step(Contestant[None, None]):
 
 
 def _timed(
-    target: HFTarget, requests: list[Request], context: int, repeats: int, theirs: _Library | None
+    target: HFTarget, requests: list[Request], context: int, repeats: int, theirs: Mapping[str, _Other]
 ) -> Iterator[Forward]:
     def along(path: list[ForwardPath]) -> torch.Tensor:
         target.paths = path
         return target.score(requests)[-1].logits
 
     paths = paths_of(target)
+    others = {name: other.read(requests[0]) for name, other in theirs.items()}
     steps = [Step(name, partial(along, path)) for name, path in paths.items()]
-    steps += [] if theirs is None else [Step(THEIRS, theirs.read(requests[0]))]
+    steps += [Step(name, step) for name, step in others.items()]
     race = Race(contestants=steps, settle=partial(_wait, target.device), tidy=False)
     heats = list(race.run([None], passes=WARM + repeats))[WARM:]
     logits = {name: along(path).float() for name, path in paths.items()}
     own = logits["own"]
+    gaps = {name: _apart(rows, own) for name, rows in logits.items()}
+    gaps |= {name: _apart(step().float(), own[0]) for name, step in others.items()}
     for step in steps:
-        gap = float((logits.get(step.name, own) - own).square().mean().sqrt() / own.std())
         milliseconds = 1000 * statistics.median(heat.laps[step.name].seconds for heat in heats)
-        yield Forward(step.name, context, len(requests), len(requests[0].tokens), milliseconds, gap)
+        yield Forward(step.name, context, len(requests), len(requests[0].tokens), milliseconds, gaps[step.name])
 
 
-class _Library:
+def _apart(rows: torch.Tensor, own: torch.Tensor) -> float:
+    return float((rows - own).square().mean().sqrt() / own.std())
+
+
+class _Other(ABC):
+    """Another library on the same weights."""
+
+    widest: int
+    """The most rows that it scores here."""
+
+    @abstractmethod
+    def read(self, request: Request) -> Callable[[], torch.Tensor]:
+        """A forward behind the text of a request's rows; it returns the logits of the root."""
+
+
+class _LlamaCpp(_Other):
+    """Its rows follow one another, since it has no trees without copies of the text."""
+
+    widest = BATCH
+
+    def __init__(self, loaded: Loaded) -> None:
+        self._loaded = loaded
+
+    def read(self, request: Request) -> Callable[[], torch.Tensor]:
+        text, rows = request.rows.tokens[: request.rows.committed].tolist(), request.tokens.tolist()
+        self._loaded.rewind(0)
+        self._loaded.read(text)
+
+        def step() -> torch.Tensor:
+            self._loaded.rewind(len(text))
+            self._loaded.read(rows, scored=len(rows))
+            return torch.from_numpy(self._loaded.logits(-len(rows)))
+
+        return step
+
+
+class _Library(_Other):
     """The decoding step of transformers itself: its forward, its cache, its attention, on ordinary weights."""
+
+    widest = 1
 
     def __init__(self, target: HFTarget) -> None:
         packed = any(isinstance(module, PackedLinear) for module in target.model.modules())
         self._model: Any = copy.deepcopy(target.model) if packed else target.model  # copies come unpacked
 
-    def read(self, request: Request) -> Callable[[], None]:
-        """A step behind the text of a request's rows."""
+    def read(self, request: Request) -> Callable[[], torch.Tensor]:
         from transformers import DynamicCache
 
         cache, device = DynamicCache(), self._model.device
         text = torch.from_numpy(request.rows.tokens[: request.rows.committed].copy())[None].to(device)
         root = torch.from_numpy(request.tokens[:1].copy())[None].to(device)
 
-        def step() -> None:
+        def step() -> torch.Tensor:
             with torch.no_grad():
-                self._model(root, past_key_values=cache, use_cache=True)
+                logits: torch.Tensor = self._model(root, past_key_values=cache, use_cache=True).logits[0, -1]
             cache.crop(-1)
+            return logits
 
         with torch.no_grad():
             self._model(text, past_key_values=cache, use_cache=True, logits_to_keep=1)

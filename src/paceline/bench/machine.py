@@ -6,7 +6,7 @@ import os
 import platform
 import re
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from importlib.metadata import version
@@ -21,6 +21,11 @@ from paceline.targets.setup import processor
 
 LIBRARIES = ("torch", "transformers", "numpy")
 STATUS, CLEAR = Path("/proc/self/status"), Path("/proc/self/clear_refs")
+SETS = (
+    *("avx2", "avx_vnni", "avx512_f", "avx512_vnni", "avx512_bf16", "avx512_fp16", "amx_bf16", "amx_int8"),
+    *("neon", "dot", "i8mm", "bf16", "sve", "sve2", "sme"),
+)
+"""Instruction sets of matrix products, as torch calls them."""
 RESET_PEAK = "5"
 DRIVER = Path("/proc/driver/nvidia/version")
 
@@ -97,6 +102,7 @@ def sitting(command: str | None = None) -> dict[str, Any]:
             "distribution": _distribution(),
             "architecture": platform.machine(),
             "processor": processor(),
+            "instruction_sets": instruction_sets(),
             "cores": os.cpu_count(),
             "memory_bytes": _memory(),
             **_accelerator(),
@@ -105,6 +111,16 @@ def sitting(command: str | None = None) -> dict[str, Any]:
         "load": round(os.getloadavg()[0], 2) if hasattr(os, "getloadavg") else None,
         "git": _git(),
     }
+
+
+def instruction_sets() -> str:
+    """Those of the processor that matrix products are made of, what torch chose, and what the user holds oneDNN to."""
+    tell: Callable[[], Mapping[str, Any]] = getattr(torch.cpu, "get_capabilities", dict)  # torch 2.5 has none
+    found = tell()
+    have = " ".join(name for name in SETS if found.get(name))
+    held = os.environ.get("ONEDNN_MAX_CPU_ISA") or os.environ.get("DNNL_MAX_CPU_ISA")
+    chosen = f"torch computes in {torch.backends.cpu.get_cpu_capability()}"
+    return f"{have or platform.machine()}; {chosen}" + (f", oneDNN at most in {held}" if held else "")
 
 
 def _distribution() -> str | None:

@@ -18,10 +18,18 @@ PEERS = {
     "transformers-uag": "generate with an assistant of another tokenizer; draft=NAME (default: pocket-foreign)",
     "mlx-lm": "mlx-lm's generate_step on a converted copy",
     "mlx-lm-assisted": "mlx-lm with draft_model, converted as well",
-    "llama-cpp": "llama.cpp by llama-cpp-python, on a GGUF file of the same weights",
+    "llama-cpp": "llama.cpp by llama-cpp-python, on a GGUF file of the same weights; type=Q8_0 rounds them",
+    "llama-cpp-lookup": "llama.cpp with prompt lookup; also ngram=N, tokens=N",
+    "llama-cpp-assisted": "llama.cpp with a draft model of the target's tokenizer; also p_min=P, tokens=N",
 }
 """Name -> one line."""
-OPTIONS = {"transformers-lookup": ("ngram",), "transformers-uag": ("draft",)}
+OPTIONS = {
+    "transformers-lookup": ("ngram",),
+    "transformers-uag": ("draft",),
+    "llama-cpp": ("type",),
+    "llama-cpp-lookup": ("type", "tokens", "ngram"),
+    "llama-cpp-assisted": ("type", "tokens", "p_min"),
+}
 HOMES = {"transformers": "transformers", "mlx": "mlx_lm", "llama": "llama_cpp"}
 """First word of a name -> the file that makes it."""
 

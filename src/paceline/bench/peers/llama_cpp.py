@@ -1,153 +1,328 @@
-"""llama.cpp by llama-cpp-python, on a GGUF file of the same weights.
+"""llama.cpp, through the functions of its own library that llama-cpp-python binds, on a GGUF file of the same weights.
 
-The file has the names and keys of the ``gguf`` package, and no tokenizer: input and output are ids.
+It drafts as its own programs do: a forward scores the last token and the draft, the target samples at each of these
+rows, and the draft is kept as far as the samples are equal to it.
 """
 
 from __future__ import annotations
 
-from contextlib import closing
-from itertools import islice
+import re
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
+from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from transformers import PreTrainedModel
 
-from paceline.bench.peers.weights import Terms
+from paceline.bench.peers.gguf_file import BLOCKS, converted
+from paceline.bench.peers.weights import Terms, Weights
 from paceline.bench.race import Clock
 from paceline.bench.run.contestant import Job, Missing, TextContestant, Written, room_for
+from paceline.drafters.assistant.drafter import LEVELS
+from paceline.drafters.lookup import Lookup
+from paceline.errors import InputError
+from paceline.law import Sampling
 
+NAME = "llama-cpp"
 CONTEXT = 4096
 """The longest context: unlike others it allocates the rows of a whole context at the start."""
-TYPES = {torch.float32: "F32", torch.float16: "F16", torch.bfloat16: "BF16"}
+BATCH = 512
+"""Rows of a forward at most; its own default."""
+NGRAM = 2
+"""The longest n-gram that is looked up; its own default."""
+LEAST = 0.75
+"""The least share of a drafted token that is drafted on; its own default."""
+OWN = {"float32": "F32", "float16": "F16", "bfloat16": "BF16", "int8": "Q8_0"}
+"""Type of a target -> that of the file."""
+NAMES = {kind: name for name, kind in OWN.items() if kind not in BLOCKS}
 
 
-class LlamaCpp(TextContestant):
-    """`Llama.generate`, one token per forward."""
+class Loaded:
+    """A file that llama.cpp has loaded, and one text that it has read. To be closed."""
 
-    def __init__(self, terms: Terms) -> None:
+    def __init__(self, file: Path, kind: str, context: int) -> None:
         import gguf
         import llama_cpp
 
-        self.name = terms.name
-        model = terms.weights.borrowed()
-        file = converted(model, terms.weights.disk / "target.gguf")
-        self._weights, self._dtype = terms.weights, str(model.dtype).removeprefix("torch.")
-        rows = gguf.GGMLQuantizationType[TYPES[model.dtype]].value
-        self._version = llama_cpp.__version__
-        self._room = min(terms.weights.target.context_length or CONTEXT, CONTEXT)
+        self._calls: Any = llama_cpp
         threads = torch.get_num_threads()
-        how = {"n_ctx": self._room, "n_threads": threads, "n_threads_batch": threads, "type_k": rows, "type_v": rows}
-        self._llama: Any = llama_cpp.Llama(str(file), verbose=False, **how)
-
-    def facts(self) -> dict[str, Any]:
-        return {
+        rows = gguf.GGMLQuantizationType["F16" if kind in BLOCKS else kind].value
+        how = {"n_threads": threads, "n_threads_batch": threads, "type_k": rows, "type_v": rows}
+        self._llama: Any = llama_cpp.Llama(str(file), verbose=False, n_ctx=context, n_batch=BATCH, **how)
+        self._batch: Any = llama_cpp.llama_batch_init(BATCH, 0, 1)
+        for place in range(BATCH):
+            self._batch.n_seq_id[place], self._batch.seq_id[place][0] = 1, 0
+        self._memory = llama_cpp.llama_get_memory(self._llama.ctx)
+        self._rows = 0
+        """Of the last forward; the last of them have logits."""
+        self.text: list[int] = []
+        self.vocabulary = int(self._llama.n_vocab())
+        self.facts: dict[str, Any] = {
             "library": "llama.cpp",
-            "version": f"llama-cpp-python {self._version}",
-            "model": self._weights.target.name,
-            "dtype": self._dtype,
+            "version": f"llama-cpp-python {llama_cpp.__version__}",
+            "dtype": NAMES.get(kind, kind),
             "attention": "llama.cpp",
             "device": "cpu",
-            "threads": self._llama.n_threads,
-            "context": self._room,
-            "draft_model": None,
-            "draft_tokens": None,
+            "threads": threads,
+            "context": context,
+            "instruction_sets": instruction_sets(),
         }
+
+    def read(self, tokens: Sequence[int], scored: int = 1) -> None:
+        """Read on; the last ``scored`` tokens have logits afterwards."""
+        pieces = [tokens[:first]] if (first := len(tokens) % BATCH) else []
+        pieces += [tokens[at : at + BATCH] for at in range(first, len(tokens), BATCH)]
+        assert pieces and scored <= len(pieces[-1]), "the last forward has all the rows that are asked for"
+        for piece in pieces:
+            self._forward(piece, scored if piece is pieces[-1] else 0)
+
+    def _forward(self, piece: Sequence[int], scored: int) -> None:
+        batch, start, count = self._batch, len(self.text), len(piece)
+        batch.n_tokens = self._rows = count
+        for place, token in enumerate(piece):
+            batch.token[place], batch.pos[place] = token, start + place
+            batch.logits[place] = place >= count - scored
+        if failed := self._calls.llama_decode(self._llama.ctx, batch):
+            raise RuntimeError(f"llama_decode returned {failed}")
+        self.text.extend(piece)
+
+    def rewind(self, length: int) -> None:
+        """Forget all but so many tokens of the text."""
+        if length < len(self.text):
+            self._calls.llama_memory_seq_rm(self._memory, 0, length, -1)
+            del self.text[length:]
+
+    def logits(self, row: int) -> np.ndarray[Any, np.dtype[np.float32]]:
+        """Of a row of the last forward, -1 being the last; valid until the next forward."""
+        found = self._calls.llama_get_logits_ith(self._llama.ctx, row % self._rows)
+        return np.ctypeslib.as_array(found, shape=(self.vocabulary,))
+
+    @contextmanager
+    def sampler(self, sampling: Sampling) -> Iterator[Callable[[int], int]]:
+        """Chooses a token at a row of the last forward."""
+        calls = self._calls
+        chain = calls.llama_sampler_chain_init(calls.llama_sampler_chain_default_params())
+        if sampling.greedy:
+            steps = [calls.llama_sampler_init_greedy()]
+        else:
+            cut = [calls.llama_sampler_init_top_k(sampling.top_k)] if sampling.top_k else []
+            warm = calls.llama_sampler_init_temp(sampling.temperature)
+            steps = [*cut, warm, calls.llama_sampler_init_dist(sampling.seed % 2**32)]
+        for step in steps:
+            calls.llama_sampler_chain_add(chain, step)
+        try:
+            yield lambda row: int(calls.llama_sampler_sample(chain, self._llama.ctx, row % self._rows))
+        finally:
+            calls.llama_sampler_free(chain)
+
+    def close(self) -> None:
+        if self._llama is not None:
+            self._calls.llama_batch_free(self._batch)
+            self._llama.close()
+            self._llama = None
+
+
+def instruction_sets() -> str:
+    """Of the processor, those that this build of llama.cpp uses."""
+    import llama_cpp
+
+    return " ".join(re.findall(r"(\w+) = 1\b", llama_cpp.llama_print_system_info().decode()))
+
+
+class Source(ABC):
+    """Where drafts come from."""
+
+    facts: dict[str, Any]
+    longest: int
+
+    @abstractmethod
+    def draft(self, text: list[int], most: int) -> list[int]:
+        """At most so many tokens that may follow a text."""
+
+    def forget(self) -> None:
+        """A new text begins."""
+
+    def close(self) -> None:
+        """Release the memory."""
+
+
+class LookedUp(Source):
+    """llama-cpp-python's prompt lookup: what followed the last n-gram where it first stood in the text."""
+
+    def __init__(self, tokens: int, ngram: int) -> None:
+        from llama_cpp.llama_speculative import LlamaPromptLookupDecoding
+
+        self._find = LlamaPromptLookupDecoding(max_ngram_size=ngram, num_pred_tokens=tokens)
+        self.facts = {"draft_tokens": tokens, "max_ngram": ngram}
+        self.longest = tokens
+
+    def draft(self, text: list[int], most: int) -> list[int]:
+        found: list[int] = self._find(np.array(text, dtype=np.intc)).tolist()
+        return found[:most]
+
+
+class Drafted(Source):
+    """The likeliest tokens of a draft model, up to one that it gives less than a least share, as llama.cpp's own
+    programs draft."""
+
+    BEST = 10
+    """Tokens that the share is of; its own."""
+
+    def __init__(self, model: Loaded, name: str, tokens: int, least: float) -> None:
+        self._model, self._least = model, least
+        self.facts = {"draft_model": name, "draft_tokens": tokens, "draft_p_min": least}
+        self.longest = tokens
+
+    def draft(self, text: list[int], most: int) -> list[int]:
+        model, found = self._model, list[int]()
+        most = min(most, model.facts["context"] - len(text))
+        pairs = zip(model.text, text[:-1], strict=False)
+        model.rewind(sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs)))
+        new = text[len(model.text) :]
+        while len(found) < most:
+            model.read(new)
+            token, share = self._likeliest(model.logits(-1))
+            if share < self._least:
+                break
+            found.append(token)
+            new = [token]
+        return found
+
+    def _likeliest(self, logits: np.ndarray[Any, np.dtype[np.float32]]) -> tuple[int, float]:
+        token = int(logits.argmax())
+        if not self._least:
+            return token, 1.0
+        best = np.partition(logits, -self.BEST)[-self.BEST :]
+        return token, 1 / float(np.exp(best - logits[token]).sum())
+
+    def forget(self) -> None:
+        self._model.rewind(0)
+
+    def close(self) -> None:
+        self._model.close()
+
+
+class LlamaCpp(TextContestant):
+    """A text of llama.cpp, a token per forward or with drafts."""
+
+    def __init__(self, terms: Terms, model: Loaded, source: Source | None) -> None:
+        self.name = terms.name
+        self._model, self._source = model, source
+        drafts = {"draft_model": None, "draft_tokens": None} | ({} if source is None else source.facts)
+        self._facts = {**model.facts, "model": terms.weights.target.name, **drafts}
+
+    def facts(self) -> dict[str, Any]:
+        return self._facts
 
     def write(self, job: Job, clock: Clock) -> Written:
         started = clock()
-        llama, sampling = self._llama, job.sampling
-        room = room_for(job, self._room)
-        llama.reset()  # or rows of the text before would spare it the reading of this one
-        llama.set_seed(sampling.seed % 2**32)
-        how = {"temp": sampling.temperature, "top_k": sampling.top_k, "top_p": 1.0, "min_p": 0.0, "repeat_penalty": 1.0}
-        tokens, deliveries = list[int](), list[tuple[int, float]]()
-        with closing(llama.generate(job.prompt.tolist(), **how)) as written:
-            for token in islice(written, max(room, 0)):
-                tokens.append(int(token))
-                deliveries.append((len(tokens), clock() - started))
-                if token in job.eos:
-                    break
-        return Written.of(job, tokens, deliveries, room, len(tokens))
+        model, room = self._model, room_for(job, self._facts["context"])
+        model.rewind(0)  # or rows of the text before would spare it the reading of this one
+        if self._source is not None:
+            self._source.forget()
+        text, written, deliveries = job.prompt.tolist(), list[int](), list[tuple[int, float]]()
+        with model.sampler(job.sampling) as choose:
+            while len(written) < room and not (written and written[-1] in job.eos):
+                new = self._round(text, room - len(written) - 1, job.eos, choose)
+                text += new
+                written += new
+                deliveries.append((len(written), clock() - started))
+        return Written.of(job, written, deliveries, room, len(deliveries))
+
+    def _round(self, text: list[int], most: int, eos: frozenset[int], choose: Callable[[int], int]) -> list[int]:
+        """A forward, and the tokens it settles."""
+        model, source = self._model, self._source
+        draft = [] if source is None or most <= 0 else source.draft(text, min(most, source.longest))
+        model.read([*text[len(model.text) :], *draft], scored=len(draft) + 1)
+        new = list[int]()
+        for row, drafted in enumerate([*draft, None], start=-len(draft) - 1):
+            new.append(choose(row))
+            if new[-1] != drafted or new[-1] in eos:
+                break
+        model.rewind(len(text) + len(new) - 1)
+        return new
 
     def close(self) -> None:
-        self._llama.close()
+        self._model.close()
+        if self._source is not None:
+            self._source.close()
 
 
-def make(name: str, terms: Terms) -> TextContestant:
-    """The peer of that name. `Missing` where it cannot take part."""
-    assert name == "llama-cpp", f"no peer {name}"
+def check_installed() -> None:
+    """`Missing` where the library is not there."""
     try:
         import gguf  # noqa: F401
         import llama_cpp  # noqa: F401
     except ImportError as error:
         raise Missing(f"{error.name} is not installed; 'pip install llama-cpp-python gguf'") from None
+
+
+def make(name: str, terms: Terms) -> TextContestant:
+    """The peer of that name. `Missing` where it cannot take part."""
+    check_installed()
     sampling = terms.sampling
     if sampling.adjusts or (not sampling.greedy and (sampling.top_p < 1 or sampling.min_p > 0)):
         raise Missing("llama.cpp cuts by top-p and min-p before temperature, and penalises otherwise: another law")
-    return LlamaCpp(terms)
+    weights, source = terms.weights, _source(name, terms)
+    context = min(weights.target.context_length or CONTEXT, CONTEXT)
+    return LlamaCpp(terms, _loaded("target", weights, terms.options, context), source)
 
 
-def converted(model: PreTrainedModel, file: Path) -> Path:
-    """Write a llama of transformers as a GGUF file. `Missing` where it is anything else."""
-    import gguf
-
-    config: Any = model.config
-    _refuse(model)
-    heads, layers = config.num_attention_heads, config.num_hidden_layers
-    width = getattr(config, "head_dim", None) or config.hidden_size // heads
-    writer = gguf.GGUFWriter(file, "llama")
-    writer.add_tokenizer_model("none")
-    writer.add_vocab_size(config.vocab_size)
-    writer.add_context_length(config.max_position_embeddings)
-    writer.add_block_count(layers)
-    writer.add_embedding_length(config.hidden_size)
-    writer.add_feed_forward_length(config.intermediate_size)
-    writer.add_head_count(heads)
-    writer.add_head_count_kv(config.num_key_value_heads)
-    writer.add_key_length(width)
-    writer.add_value_length(width)
-    writer.add_rope_dimension_count(width)
-    writer.add_rope_freq_base(config.rope_parameters["rope_theta"])
-    writer.add_layer_norm_rms_eps(config.rms_norm_eps)
-    names = gguf.get_tensor_name_map(gguf.MODEL_ARCH.LLAMA, layers)
-    turned = {"q_proj.weight": heads, "k_proj.weight": config.num_key_value_heads}
-    for name, weight in model.state_dict().items():
-        if name == "lm_head.weight" and config.tie_word_embeddings:
-            continue
-        pairs = next((count for end, count in turned.items() if name.endswith(end)), None)
-        weight = weight if pairs is None else _paired(weight, pairs)
-        kind = gguf.GGMLQuantizationType[TYPES[torch.float32 if weight.dim() == 1 else weight.dtype]]
-        writer.add_tensor(names.get_name(name, try_suffixes=(".weight",)), _values(weight), raw_dtype=kind)
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
-    return file
+def opened(options: dict[str, str], weights: Weights, context: int) -> Loaded:
+    """The target in llama.cpp by itself, as the options of a peer say. `Missing` where it cannot be."""
+    check_installed()
+    return _loaded("target", weights, options, context)
 
 
-def _refuse(model: PreTrainedModel) -> None:
-    config: Any = model.config
-    turns = (getattr(config, "rope_parameters", None) or {}).get("rope_type")
-    biased = any(name.endswith(".bias") for name in model.state_dict())
-    if config.model_type != "llama" or turns != "default" or biased:
-        raise Missing("only llamas without biases and with ordinary rotary positions are converted for llama.cpp here")
-    if model.dtype not in TYPES:
-        raise Missing(f"llama.cpp does not compute in {str(model.dtype).removeprefix('torch.')}")
+def _source(name: str, terms: Terms) -> Source | None:
+    tokens = partial(_whole, terms.options, "tokens")
+    if name == "llama-cpp-lookup":
+        return LookedUp(tokens(terms.draft_tokens or Lookup.nodes), _whole(terms.options, "ngram", NGRAM))
+    if name == "llama-cpp-assisted":
+        count, least, draft = tokens(terms.draft_tokens or LEVELS), _share(terms.options), terms.weights.same_tokens()
+        context = min(draft.target.context_length or CONTEXT, CONTEXT)
+        loaded = _loaded("draft", terms.weights, terms.options, context)
+        return Drafted(loaded, draft.target.name, count, least)
+    assert name == NAME, f"no peer {name}"
+    return None
 
 
-def _paired(weight: torch.Tensor, heads: int) -> torch.Tensor:
-    """Rows in llama.cpp's order: it turns neighbouring rows of a head together, transformers the halves."""
-    rows, columns = weight.shape
-    return weight.reshape(heads, 2, rows // heads // 2, columns).transpose(1, 2).reshape(rows, columns)
+def _loaded(which: str, weights: Weights, options: dict[str, str], context: int) -> Loaded:
+    """The target or its draft model; peers of one type share the file."""
+    kind = _kind(options, weights.target.dtype_name)
+    file = weights.disk / f"{which}-{kind}.gguf"
+    if not file.exists():
+        converted(weights.borrowed() if which == "target" else weights.borrowed_draft(), file, kind)
+    return Loaded(file, kind, context)
 
 
-def _values(weight: torch.Tensor) -> np.ndarray[Any, Any]:
-    """As numpy has them: vectors in float32, and bfloat16, which it does not know, as bytes."""
-    weight = weight.cpu().contiguous()
-    if weight.dim() == 1:
-        return weight.float().numpy()
-    if weight.dtype == torch.bfloat16:
-        return weight.view(torch.uint8).numpy()
-    return weight.numpy()
+def _kind(options: dict[str, str], dtype: str) -> str:
+    """The type of the file: that of the target, if no option says otherwise."""
+    kind = options.get("type", OWN.get(dtype))
+    if kind is None:
+        raise Missing(f"llama.cpp does not compute in {dtype}")
+    if kind not in (known := [*NAMES, *BLOCKS]):
+        raise InputError(f"option 'type' of llama-cpp is one of {', '.join(known)}, not {kind!r}")
+    return kind
+
+
+def _whole(options: dict[str, str], option: str, default: int) -> int:
+    given = options.get(option, str(default))
+    if not (given.isdecimal() and 0 < int(given) < BATCH):
+        raise InputError(f"option {option!r} of llama-cpp is a whole number from 1 to {BATCH - 1}, not {given!r}")
+    return int(given)
+
+
+def _share(options: dict[str, str]) -> float:
+    given = options.get("p_min", str(LEAST))
+    try:
+        share = float(given)
+    except ValueError:
+        share = -1.0
+    if not 0 <= share <= 1:
+        raise InputError(f"option 'p_min' of llama-cpp is a number from 0 to 1, not {given!r}")
+    return share

@@ -64,6 +64,11 @@ class Weights:
         kept: PreTrainedModel | None = self.__dict__.get("model")
         return kept or ordinary(self.target)
 
+    def borrowed_draft(self) -> PreTrainedModel:
+        """Likewise the draft model's."""
+        kept: PreTrainedModel | None = self.__dict__.get("draft_model")
+        return kept or ordinary(self.same_tokens().target)
+
     def same_tokens(self) -> DraftModel:
         """The draft model, where there is one that speaks the target's tokens."""
         if self.draft is None:
@@ -98,7 +103,7 @@ class Weights:
     def draft_folder(self) -> Path:
         """The same of the draft model."""
         draft = self.same_tokens()
-        return self._saved("draft", self.__dict__.get("draft_model") or ordinary(draft.target), draft.vocabulary)
+        return self._saved("draft", self.borrowed_draft(), draft.vocabulary)
 
     def _saved(self, name: str, model: PreTrainedModel, vocabulary: Vocabulary | None) -> Path:
         if vocabulary is None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from paceline.cli.arguments import Parser
 from paceline.cli.options import check_counts, load_model
-from paceline.cli.output import print_json, say, table
+from paceline.cli.output import counted, print_json, say, table
 from paceline.errors import InputError
 
 if TYPE_CHECKING:
@@ -26,11 +26,22 @@ def add_forwards(parser: Parser) -> None:
     ):
         shown = f"of --forwards: {text} (default: {' '.join(map(str, usual))})"
         parser.several(name, "N", shown, int, default=usual)
+    parser.several(
+        "--peer",
+        "PEER",
+        "of --forwards: llama-cpp, on the same weights, or llama-cpp:type=Q8_0 (default: none)",
+        dest="peers",
+        default=(),
+    )
 
 
 def time_forwards(options: argparse.Namespace) -> int:
+    import torch
+
     from paceline.bench import forwards
+    from paceline.bench.machine import instruction_sets
     from paceline.targets.hf.target import HFTarget
+    from paceline.targets.setup import processor
 
     if options.model is None:
         raise InputError("--forwards needs a --model, or random:8b, random:1b or random:tiny")
@@ -43,7 +54,9 @@ def time_forwards(options: argparse.Namespace) -> int:
     if not isinstance(target, HFTarget):
         raise InputError(f"{target.name} is no model of transformers, whose forwards are timed here")
     speed, size = forwards.bandwidth(target.device), forwards.bytes_of_token(target, options.context[0])
-    say(f"{target.name} {str(target.dtype).removeprefix('torch.')} on {target.device}, medians of {options.rounds}")
+    say(f"{target.name} {target.dtype_name} on {target.device}, medians of {options.rounds}")
+    if target.device.type == "cpu":
+        say(f"{processor()}, {counted(torch.get_num_threads(), 'thread')}: {instruction_sets()}")
     say(
         f"a token of plain decoding reads {size / 1e9:.3g} GB behind {options.context[0]} tokens; at the "
         f"{speed / 1e9:.3g} GB/s of a copy it takes at least {1000 * size / speed:.3g} ms\n"
@@ -55,16 +68,22 @@ def time_forwards(options: argparse.Namespace) -> int:
             sequences=options.sequence,
             rows=sorted(set(options.rows)),
             repeats=options.rounds,
+            peers=options.peers,
         )
     )
     head, *lines = _lines(found)
     say(table(head, lines, left=(0, len(head) - 1)))
-    say(f"\nThe logits of the paths lie at most {max(one.apart for one in found):.1e} deviations apart")
+    apart = {path: max(one.apart for one in found if one.path == path) for path in options.peers}
+    ours = max(one.apart for one in found if one.path not in apart)
+    say(f"\nThe logits of the paths lie at most {ours:.1e} deviations apart")
+    for path, distance in apart.items():
+        say(f"The logits of {path} lie at most {distance:.1e} deviations from them")
     refused = None if target.fixed is None else target.fixed.refused
     if refused is not None:
         say(f"Fixed shapes were NOT used: {refused}")
     if options.json:
-        about = {"model": target.name, "dtype": str(target.dtype), "bandwidth": speed, "bytes_of_token": size}
+        about = {"model": target.name, "dtype": target.dtype_name, "bandwidth": speed, "bytes_of_token": size}
+        about |= {"instruction_sets": instruction_sets(), "threads": torch.get_num_threads()}
         print_json(about | {"refused": refused, "forwards": [vars(one) for one in found]})
     return 0
 
