@@ -28,6 +28,8 @@ OPTIONAL = {"mlx-lm": "mlx_lm", "mlx-lm-assisted": "mlx_lm", **dict.fromkeys(LLA
 """Peer -> the package without which it is missing."""
 SAMPLING = [name for name in PEERS if name != "transformers-uag"]
 PLAIN = ("transformers", "mlx-lm", "llama-cpp")
+EAGER = {"llama-cpp-assisted": "llama-cpp-assisted:p_min=0"}
+"""Peer -> how it drafts even where its draft model is unsure."""
 DRAFT = 3
 TOKENS = 24
 PROMPTS = ("The old man sat down by the fire and began to tell", "one two three four five six " * 4, "A")
@@ -83,7 +85,7 @@ def written(peer: TextContestant, what: Job) -> Written:
 def test_a_peer_writes_plain_decodings_text_and_tells_when(
     name: str, make: Make, lm: paceline.LanguageModel, plain: dict[str, list[int]]
 ) -> None:
-    peer = make(name)
+    peer = make(EAGER.get(name, name))
     for text in PROMPTS:
         prompt = lm.encode(text)
         before = prompt.copy()
