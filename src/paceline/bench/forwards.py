@@ -106,6 +106,7 @@ def bytes_of_token(target: HFTarget, context: int) -> int:
     """The bytes that plain decoding reads for a token: the weights, one row of the embeddings, and the cached rows."""
     config: Any = target.model.config
     weights = sum(weight.nbytes for weight in target.model.parameters())
+    weights += sum(one.nbytes for one in target.model.modules() if isinstance(one, PackedLinear) and not one.tied)
     if not config.tie_word_embeddings:
         weights -= target.model.get_input_embeddings().weight.nbytes
     width = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
@@ -152,7 +153,10 @@ def _options(spec: str) -> dict[str, str]:
 
 
 def paths_of(target: HFTarget) -> dict[str, list[ForwardPath]]:
-    """The paths of a model: as transformers computes it, the same without its layers, and that recorded."""
+    """The paths of a model: as transformers computes it, the same without its layers, and that recorded. An exact model
+    has one path only."""
+    if target.exact:
+        return {target.dtype_name: target.paths}
     found: dict[str, list[ForwardPath]] = {"own": [target.own]}
     lean = next((path for path in target.paths if isinstance(path, Lean)), None)
     if target.fixed is not None:
@@ -186,7 +190,7 @@ def _timed(
     race = Race(contestants=steps, settle=partial(_wait, target.device), tidy=False)
     heats = list(race.run([None], passes=WARM + repeats))[WARM:]
     logits = {name: along(path).float() for name, path in paths.items()}
-    own = logits["own"]
+    own = next(iter(logits.values()))
     gaps = {name: _apart(rows, own) for name, rows in logits.items()}
     gaps |= {name: _apart(step().float(), own[0]) for name, step in others.items()}
     for step in steps:

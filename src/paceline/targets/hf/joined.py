@@ -27,6 +27,13 @@ class JointLinear:
         return result
 
     @property
+    def nbytes(self) -> int:
+        """Bytes of all layers."""
+        if isinstance(self._layer, PackedLinear):
+            return self._layer.nbytes
+        return self._layer.weight.nbytes
+
+    @property
     def weight(self) -> torch.Tensor:
         """Of all layers, one below the other; read-only."""
         return self._layer.weight
@@ -46,6 +53,10 @@ class LinearSlice(PackedLinear):
         start = sum(other.out_features for other in joint.slices)
         self._rows = slice(start, start + layer.out_features)
         joint.slices.append(self)
+
+    @property
+    def nbytes(self) -> int:
+        return self.joint.nbytes * self.out_features // sum(part.out_features for part in self.joint.slices)
 
     def forward(self, rows: torch.Tensor) -> torch.Tensor:
         return self.joint(rows)[..., self._rows]

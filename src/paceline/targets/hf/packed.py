@@ -54,6 +54,11 @@ class PackedLinear(nn.Module):
         return dense
 
     @property
+    def nbytes(self) -> int:
+        """Bytes that a forward reads."""
+        return self.in_features * self.out_features * self._packed.element_size()
+
+    @property
     def weight(self) -> torch.Tensor:
         """The ordinary weight, read-only."""
         return self.unpacked_weight().as_subclass(ReadOnlyWeight)

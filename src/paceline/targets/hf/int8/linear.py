@@ -35,6 +35,10 @@ class Int8Linear(PackedLinear):
         found = found if self.bias is None else found.add_(self.bias)
         return found.view(*shape, self.out_features)
 
+    @property
+    def nbytes(self) -> int:
+        return self.in_features * self.out_features
+
     def unpacked_weight(self) -> torch.Tensor:
         """The weight that is computed with, as floats."""
         return self.product.weight().float().mul_(self.product.scales[:, None])
