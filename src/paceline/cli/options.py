@@ -101,7 +101,10 @@ def load_model(options: argparse.Namespace) -> LanguageModel:
 
         transformers_logging.disable_progress_bar()
     probe = not getattr(options, "no_probe", False)
-    return load(options.model, dtype=options.dtype, quantize=options.quantize, device=options.device, probe=probe)
+    lm = load(options.model, dtype=options.dtype, quantize=options.quantize, device=options.device, probe=probe)
+    if note := getattr(lm.target, "note", None):
+        print(f"{options.model} is {note}", file=sys.stderr)
+    return lm
 
 
 def draft_model(options: argparse.Namespace) -> str | None:

@@ -22,6 +22,7 @@ from paceline.targets.hf import folder
 from paceline.targets.hf.folder import in_one_line
 from paceline.targets.hf.int8.target import check_place, quantized
 from paceline.targets.hf.probe import prepare
+from paceline.targets.hf.speed import widened
 from paceline.targets.hf.target import HFTarget, refuse_recurrent
 from paceline.targets.place import is_quantized, named_device, named_dtype
 
@@ -38,8 +39,8 @@ def load_target(
 ) -> HFTarget:
     """A transformers causal LM by path, hub name or as a loaded object.
 
-    ``dtype`` is the checkpoint's own unless named. A loaded object keeps its own type and place. ``fixed_shapes`` is as
-    in `HFTarget`, ``trust_remote_code`` as in `paceline.load`.
+    ``dtype`` is the checkpoint's own unless named, or float32 where this CPU is faster in it (`speed`). A loaded object
+    keeps its own type and place. ``fixed_shapes`` is as in `HFTarget`, ``trust_remote_code`` as in `paceline.load`.
     """
     kind, integers = named_dtype(dtype), is_quantized(quantize)
     if isinstance(model, PreTrainedModel):
@@ -71,7 +72,10 @@ def load_target(
         torch.nn.Module.to(loaded, place)
     if integers:
         return quantized(prepare(HFTarget(loaded, name=name, fixed_shapes=False)))
-    return prepare(HFTarget(loaded, name=name, fixed_shapes=fixed_shapes).pack())
+    note = widened(loaded) if kind is None and loaded.device.type == "cpu" and not placed else None
+    target = prepare(HFTarget(loaded, name=name, fixed_shapes=fixed_shapes).pack())
+    target.note = note
+    return target
 
 
 def _name(model: str | Path) -> str:

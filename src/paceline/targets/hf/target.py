@@ -62,6 +62,8 @@ class HFTarget(Target):
             self.trust(length)
         self.eos = _eos(model)
         self.limits = Reach()
+        self.note: str | None = None
+        """What a user should know of how it was loaded."""
         self.switch = Switch.of(config)
         self._own = OwnForward(model, self.switch, mode)
         self.fixed = None if fixed_shapes is False else self._fixed(fixed_shapes)

@@ -17,6 +17,8 @@ from functools import cache
 
 import torch
 
+from paceline.targets.hf.speed import ROWS, relative
+
 ZERO = 128
 """What stands for zero where rows are unsigned."""
 LARGEST = 127
@@ -24,12 +26,8 @@ LARGEST = 127
 EXACT_SUM = 2**24 // (LARGEST * LARGEST)
 """So many products of two such numbers add up exactly in float32, in any order."""
 TRIED_ROWS = (1, 2, 3, 5, 8, 17, 40)
-TIMED_ROWS = (1, 4, 16)
 TIMED = (1024, 8192)
 """Inputs and outputs of the weight that kernels are timed with."""
-TURNS = 3
-CACHES = 1 << 25
-"""Bytes that are written before each timing: weights of a real model do not come from the processor's caches."""
 ROUNDING = 2.0**-22
 """What floats may round of a sum, as a share of the largest one. A sum that was cut off misses far more."""
 FAILS = (RuntimeError, AttributeError, NotImplementedError)
@@ -162,20 +160,8 @@ def chosen(kernels: Sequence[type[Product]], clock: Callable[[], float] = time.p
     inputs, outputs = TIMED
     weight = torch.ones(outputs, inputs, dtype=torch.int8)
     products = [kernel(weight, torch.ones(outputs)) for kernel in kernels]
-    totals = [0.0] * len(products)
-    for count in TIMED_ROWS:
-        rows = torch.ones(count, inputs)
-        seconds = [[_timed(product, rows, clock) for product in products] for _ in range(TURNS)]
-        least = [min(turn[i] for turn in seconds) for i in range(len(products))]
-        totals = [total + took / min(least) for total, took in zip(totals, least, strict=True)]
-    return kernels[totals.index(min(totals))]
-
-
-def _timed(product: Product, rows: torch.Tensor, clock: Callable[[], float]) -> float:
-    torch.ones(CACHES, dtype=torch.uint8)
-    start = clock()
-    product(rows)
-    return clock() - start
+    took = relative(products, [torch.ones(max(ROWS), inputs)] * len(products), clock)
+    return kernels[took.index(min(took))]
 
 
 @torch.no_grad()

@@ -1,0 +1,107 @@
+"""What this processor is fast at, measured: a few products of one linear layer, in some milliseconds.
+
+Flags of a processor do not say how fast its libraries are, so nothing here looks at them. Some processors compute in
+bfloat16 at twice the speed of float32, others take many times as long; and plain decoding, which waits for memory, is
+not where it shows first.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Sequence
+from functools import cache
+from pathlib import Path
+
+import torch
+from torch import nn
+
+from paceline.targets.hf.packed import ordinary, packed_here, parameter_count
+
+ROWS = (1, 4, 16)
+"""A single row, and drafts."""
+TURNS = 3
+"""Of the times of so many turns the shortest counts."""
+CACHES = 1 << 25
+"""Bytes that are written before each product: weights of a real model do not come from the processor's caches."""
+LARGEST = 1 << 24
+"""Values of the layer at most: a larger one takes longer to measure and says the same."""
+SLOWER = 1.1
+"""A type is left where it takes so many times as long as float32."""
+SMALL = 10_000_000
+"""Models of fewer parameters are fast enough in any type."""
+SPARE = 0.8
+"""The share of free memory that wider weights may take."""
+MEMORY = Path("/proc/meminfo")
+
+Layer = Callable[[torch.Tensor], object]
+
+
+def relative(layers: Sequence[Layer], inputs: Sequence[torch.Tensor], clock: Callable[[], float]) -> list[float]:
+    """The time of each layer over its ``inputs`` of each number of `ROWS`, as a share of the quickest one's: the mean
+    of all numbers. An input is cut to its first rows."""
+    totals = [0.0] * len(layers)
+    for count in ROWS:
+        least = [float("inf")] * len(layers)
+        for _ in range(TURNS):
+            for number, (layer, rows) in enumerate(zip(layers, inputs, strict=True)):
+                least[number] = min(least[number], _seconds(layer, rows[:count].clone(), clock))
+        totals = [total + took / min(least) / len(ROWS) for total, took in zip(totals, least, strict=True)]
+    return totals
+
+
+def _seconds(layer: Layer, rows: torch.Tensor, clock: Callable[[], float]) -> float:
+    torch.ones(CACHES, dtype=torch.uint8)
+    began = clock()
+    layer(rows)
+    return clock() - began
+
+
+@cache
+def slowness(dtype: torch.dtype, inputs: int, outputs: int, threads: int) -> float:
+    """How many times as long a linear layer takes in a type as in float32, with the kernels that would be used."""
+    kinds = (dtype, torch.float32)
+    layers = [_layer(kind, inputs, min(outputs, max(1, LARGEST // inputs))) for kind in kinds]
+    rows = [torch.ones(max(ROWS), inputs, dtype=kind) for kind in kinds]
+    took = relative(layers, rows, time.perf_counter)
+    return took[0] / took[1]
+
+
+def _layer(dtype: torch.dtype, inputs: int, outputs: int) -> Layer:
+    layer = ordinary(torch.zeros(outputs, inputs, dtype=dtype), None)
+    return packed_here(layer) or layer
+
+
+@torch.no_grad()
+def widened(model: nn.Module) -> str | None:
+    """Turn a model on the CPU into float32 where that is faster than its own type, and a sentence that says so. None
+    where it stays as it is."""
+    dtype, config = model.dtype, model.config.get_text_config()  # type: ignore[operator, union-attr]
+    if dtype not in (torch.bfloat16, torch.float16) or parameter_count(model) < SMALL:
+        return None
+    inputs = int(config.hidden_size)
+    outputs = int(getattr(config, "intermediate_size", None) or 4 * inputs)
+    times = slowness(dtype, inputs, outputs, torch.get_num_threads())
+    if times < SLOWER:
+        return None
+    name = str(dtype).removeprefix("torch.")
+    slow = f"products in {name}, the checkpoint's type, take {times:.1f} times as long on this processor"
+    if _wider_by(model) > SPARE * free_memory():
+        return f"computed in {name}: {slow}, but wider ones do not fit into memory; try --quantize int8"
+    model.float()
+    config.dtype = torch.float32
+    return f"computed in float32: {slow}; --dtype {name} keeps it"
+
+
+def _wider_by(model: nn.Module) -> int:
+    """Bytes by which the weights grow; each is replaced before the next one."""
+    return sum(weight.numel() * (4 - weight.element_size()) for weight in model.parameters())
+
+
+def free_memory() -> int:
+    """Bytes that can be taken without swapping; where the system does not say, half of all."""
+    try:
+        lines = MEMORY.read_text().splitlines()
+        return next(int(line.split()[1]) << 10 for line in lines if line.startswith("MemAvailable:"))
+    except (OSError, StopIteration, ValueError, IndexError):
+        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2

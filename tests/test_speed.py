@@ -1,0 +1,105 @@
+"""A type that nobody named is one that this processor is fast in."""
+
+from pathlib import Path
+
+import pytest
+import torch
+
+import paceline
+from clock import MadeClock
+from families import build
+from paceline.cli import main
+from paceline.targets.hf import speed
+from paceline.targets.hf.speed import ROWS, free_memory, relative, slowness, widened
+from scoring import tokens
+
+
+@pytest.fixture
+def slow(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """Makes this processor so many times as slow in types other than float32, and every model large."""
+    times = [3.0]
+    monkeypatch.setattr(speed, "SMALL", 0)
+    monkeypatch.setattr(speed, "slowness", lambda *_: times[0])
+    return times
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("models") / "half"
+    build("llama", tie_word_embeddings=True).to(torch.bfloat16).save_pretrained(path)
+    return path
+
+
+def test_times_are_shares_of_the_quickest_by_rows(clock: MadeClock) -> None:
+    def taking(seconds: dict[int, float]) -> speed.Layer:
+        def layer(rows: torch.Tensor) -> None:
+            clock.now += seconds[len(rows)]
+
+        return layer
+
+    steady, steep = dict.fromkeys(ROWS, 2.0), {rows: float(rows) for rows in ROWS}
+    found = relative([taking(steady), taking(steep)], [torch.ones(max(ROWS), 2)] * 2, clock)
+    assert found == pytest.approx([(2 + 1 + 1) / 3, (1 + 2 + 8) / 3], rel=0.01)
+
+
+def test_a_type_is_timed_with_real_kernels() -> None:
+    assert slowness(torch.float32, 256, 512, torch.get_num_threads()) == pytest.approx(1.0, rel=20)
+    assert slowness(torch.bfloat16, 256, 512, torch.get_num_threads()) > 0
+
+
+def test_a_slow_type_becomes_float32(slow: list[float], folder: Path) -> None:
+    target = paceline.load(folder, tokenizer=None).target
+    assert target.dtype is torch.float32
+    assert "bfloat16, the checkpoint's type, take 3.0 times as long" in target.note
+    named = paceline.load(folder, tokenizer=None, dtype="float32").target
+    assert named.note is None
+    assert target.fingerprint() == named.fingerprint()
+
+
+def test_a_fast_type_stays(slow: list[float], folder: Path) -> None:
+    slow[0] = 0.6
+    target = paceline.load(folder, tokenizer=None).target
+    assert (target.dtype, target.note) == (torch.bfloat16, None)
+
+
+def test_a_named_type_stays(slow: list[float], folder: Path) -> None:
+    target = paceline.load(folder, tokenizer=None, dtype="bfloat16").target
+    assert (target.dtype, target.note) == (torch.bfloat16, None)
+
+
+def test_a_model_in_memory_stays(slow: list[float]) -> None:
+    assert paceline.load(build("llama").to(torch.bfloat16), tokenizer=None).target.dtype is torch.bfloat16
+
+
+def test_a_small_model_is_not_timed(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(speed, "slowness", lambda *_: pytest.fail("it was timed"))
+    assert paceline.load(folder, tokenizer=None).target.dtype is torch.bfloat16
+
+
+def test_what_does_not_fit_into_memory_stays(slow: list[float], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(speed, "free_memory", lambda: 1000)
+    model = build("llama").to(torch.bfloat16)
+    assert "do not fit into memory" in str(widened(model))
+    assert model.dtype is torch.bfloat16
+
+
+def test_tied_weights_stay_tied(slow: list[float]) -> None:
+    model = build("llama", tie_word_embeddings=True).to(torch.bfloat16)
+    assert widened(model)
+    assert model.lm_head.weight is model.model.embed_tokens.weight
+    assert model(torch.from_numpy(tokens(5))[None]).logits.dtype is torch.float32
+
+
+def test_the_command_line_says_it_in_a_line(
+    slow: list[float], folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["bench", "draft-cost", "--forwards", "--model", str(folder), "--rounds", "1"]) == 0
+    lines = [line for line in capsys.readouterr().err.splitlines() if "float32" in line]
+    assert len(lines) == 1
+    assert lines[0].endswith("--dtype bfloat16 keeps it")
+
+
+def test_free_memory_is_known_or_guessed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert free_memory() > 1 << 20
+    monkeypatch.setattr(speed, "MEMORY", tmp_path / "nothing")
+    assert free_memory() > 1 << 20
