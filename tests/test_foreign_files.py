@@ -269,7 +269,7 @@ def numbers(of: argparse.ArgumentParser, name: str = "") -> Iterator[tuple[str, 
 
 NEEDS = {"datastore build": ["--text", "x", "--out", "x"], "dict build": ["--text", "x", "--out", "x"]}
 NEEDS |= {"dict emulate": ["--text", "x"], "dict lookup": ["x"], "bench report": ["x", "--out", "x"]}
-NEEDS |= {"export": ["vllm", "lookup"], "generate": ["x"]}
+NEEDS |= {"export": ["vllm", "lookup"], "generate": ["x"], "bench quality": ["x"]}
 
 
 def test_no_count_asks_for_work_without_end(capsys: pytest.CaptureFixture[str]) -> None:

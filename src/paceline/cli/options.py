@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from paceline.cli.output import say
 from paceline.errors import InputError
 from paceline.files.reading import bounded, read_pipe
 
@@ -103,7 +104,7 @@ def load_model(options: argparse.Namespace) -> LanguageModel:
     probe = not getattr(options, "no_probe", False)
     lm = load(options.model, dtype=options.dtype, quantize=options.quantize, device=options.device, probe=probe)
     if note := getattr(lm.target, "note", None):
-        print(f"{options.model} is {note}", file=sys.stderr)
+        say(f"{options.model} is {note}", file=sys.stderr)
     return lm
 
 
