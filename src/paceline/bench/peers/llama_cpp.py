@@ -10,7 +10,7 @@ import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from functools import partial
+from functools import cache, partial
 from itertools import takewhile
 from pathlib import Path
 from typing import Any
@@ -51,16 +51,28 @@ class Loaded:
         self._calls: Any = llama_cpp
         threads = torch.get_num_threads()
         rows = gguf.GGMLQuantizationType["F16" if kind in BLOCKS else kind].value
-        how = {"n_threads": threads, "n_threads_batch": threads, "type_k": rows, "type_v": rows}
-        self._llama: Any = llama_cpp.Llama(str(file), verbose=False, n_ctx=context, n_batch=BATCH, **how)
+        llama_cpp.llama_log_set(_silent(), None)
+        llama_cpp.llama_backend_init()
+        loading: Any = llama_cpp.llama_model_default_params()
+        loading.use_extra_bufts = _packs()
+        self._model: Any = llama_cpp.llama_model_load_from_file(str(file).encode(), loading)
+        if self._model is None:
+            raise RuntimeError(f"llama.cpp cannot load {file.name}")
+        terms: Any = llama_cpp.llama_context_default_params()
+        terms.n_ctx, terms.n_batch, terms.type_k, terms.type_v = context, BATCH, rows, rows
+        terms.n_threads = terms.n_threads_batch = threads
+        self._context: Any = llama_cpp.llama_init_from_model(self._model, terms)
+        if self._context is None:
+            llama_cpp.llama_model_free(self._model)
+            raise RuntimeError(f"llama.cpp has no room for a context of {context} tokens")
         self._batch: Any = llama_cpp.llama_batch_init(BATCH, 0, 1)
         for place in range(BATCH):
             self._batch.n_seq_id[place], self._batch.seq_id[place][0] = 1, 0
-        self._memory = llama_cpp.llama_get_memory(self._llama.ctx)
+        self._memory = llama_cpp.llama_get_memory(self._context)
         self._rows = 0
         """Of the last forward; the last of them have logits."""
         self.text: list[int] = []
-        self.vocabulary = int(self._llama.n_vocab())
+        self.vocabulary = int(llama_cpp.llama_vocab_n_tokens(llama_cpp.llama_model_get_vocab(self._model)))
         self.facts: dict[str, Any] = {
             "library": "llama.cpp",
             "version": f"llama-cpp-python {llama_cpp.__version__}",
@@ -70,6 +82,7 @@ class Loaded:
             "threads": threads,
             "context": context,
             "instruction_sets": instruction_sets(),
+            "weights_packed": bool(loading.use_extra_bufts),
         }
 
     def read(self, tokens: Sequence[int], scored: int = 1) -> None:
@@ -86,7 +99,7 @@ class Loaded:
         for place, token in enumerate(piece):
             batch.token[place], batch.pos[place] = token, start + place
             batch.logits[place] = place >= count - scored
-        if failed := self._calls.llama_decode(self._llama.ctx, batch):
+        if failed := self._calls.llama_decode(self._context, batch):
             raise RuntimeError(f"llama_decode returned {failed}")
         self.text.extend(piece)
 
@@ -98,7 +111,7 @@ class Loaded:
 
     def logits(self, row: int) -> np.ndarray[Any, np.dtype[np.float32]]:
         """Of a row of the last forward, -1 being the last; valid until the next forward."""
-        found = self._calls.llama_get_logits_ith(self._llama.ctx, row % self._rows)
+        found = self._calls.llama_get_logits_ith(self._context, row % self._rows)
         return np.ctypeslib.as_array(found, shape=(self.vocabulary,))
 
     @contextmanager
@@ -115,15 +128,30 @@ class Loaded:
         for step in steps:
             calls.llama_sampler_chain_add(chain, step)
         try:
-            yield lambda row: int(calls.llama_sampler_sample(chain, self._llama.ctx, row % self._rows))
+            yield lambda row: int(calls.llama_sampler_sample(chain, self._context, row % self._rows))
         finally:
             calls.llama_sampler_free(chain)
 
     def close(self) -> None:
-        if self._llama is not None:
+        if self._model is not None:
             self._calls.llama_batch_free(self._batch)
-            self._llama.close()
-            self._llama = None
+            self._calls.llama_free(self._context)
+            self._calls.llama_model_free(self._model)
+            self._model = None
+
+
+@cache
+def _silent() -> Any:
+    """What llama.cpp calls with its messages. It keeps no reference, so one is kept here."""
+    import llama_cpp
+
+    return llama_cpp.llama_log_callback(lambda level, text, data: None)
+
+
+def _packs() -> bool:
+    """Whether llama.cpp may lay weights out anew at load, as it does by default. Packed for AMX its products of
+    quantised weights crash (llama.cpp's issue 20824)."""
+    return "AMX_INT8" not in instruction_sets()
 
 
 def instruction_sets() -> str:
