@@ -31,7 +31,7 @@ class Int8Linear(PackedLinear):
         shape = rows.shape[:-1]
         rows = rows.reshape(-1, self.in_features)
         steps = rows.abs().amax(-1, keepdim=True).mul_(1 / LARGEST)  # of a row of zeros 0, and so is its result
-        found = self.product(rows / steps).mul_(steps)
+        found = self.product((rows / steps).round_()).mul_(steps)
         found = found if self.bias is None else found.add_(self.bias)
         return found.view(*shape, self.out_features)
 

@@ -35,8 +35,8 @@ TILE = 64
 """Rows of a prompt whose scores are in memory at a time."""
 _EXPONENT = torch.tensor(0x7F800000, dtype=torch.int32)
 """The bits of a float's exponent."""
-SLACK = 1.5
-"""The most by which rounding to 8 bits makes a normed row longer."""
+SLACK = 2.0
+"""The most by which rounding to 8 bits makes a normed row longer: no value more than doubles."""
 
 
 class ExactOperations(Operations):
