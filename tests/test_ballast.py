@@ -14,6 +14,7 @@ import torch
 
 import paceline
 from paceline.check.adversaries import OracleDrafter
+from paceline.targets import place
 from paceline.targets.base import Request, Want
 from paceline.targets.hf.target import HFTarget
 from paceline.targets.load import open_model
@@ -324,11 +325,12 @@ def test_a_wrong_size_is_told(name: str, sentence: str) -> None:
 
 
 def test_memory_that_nobody_tells_is_not_guessed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(open, "MEMORY", tmp_path / "none")
+    monkeypatch.setattr(open, "free_memory", lambda device: None)
     assert open_model(SMALL)[0].name == SMALL
+    monkeypatch.undo()
     meminfo = tmp_path / "meminfo"
     meminfo.write_text("MemTotal: 99 kB\nMemAvailable: 30000 kB\n")
-    monkeypatch.setattr(open, "MEMORY", meminfo)
+    monkeypatch.setattr(place, "MEMORY", meminfo)
     with pytest.raises(ValueError, match=r"needs 0\.1 GB of memory and 0\.0 GB are free"):
         open_model(SMALL)
 

@@ -155,6 +155,23 @@ def test_rounds_correct_it() -> None:
     assert costs.seconds(8)[8] == pytest.approx(2 * steep(1), rel=0.1)
 
 
+def test_what_was_learnt_is_not_forgotten_in_longer_texts_or_larger_batches() -> None:
+    """Behind long texts every row costs more than what was probed behind a short one."""
+
+    def learnt(rows: int) -> float:
+        return 2 * steep(rows)
+
+    costs = Costs(probed=CURVE)
+    for _ in range(20):
+        for rows in (1, 8, 16):
+            costs.note(Timing(rows=rows, seconds=learnt(rows), length=1500))
+    costs.note(Timing(rows=1, seconds=learnt(1), length=2100))
+    costs.note(Timing(rows=4, seconds=learnt(4), length=2100, sequences=4))
+    for sequences in (1, 4):
+        found = costs.seconds(16, sequences=sequences, length=2100)
+        assert found[[8, 16]] == pytest.approx([learnt(8), learnt(16)], rel=0.15)
+
+
 def test_a_text_that_is_planned_by_frozen_costs_does_not_depend_on_it() -> None:
     assert (Costs(probed=CURVE).frozen().seconds(64) == Costs().frozen().seconds(64)).all()
 

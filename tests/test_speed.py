@@ -9,8 +9,10 @@ import paceline
 from clock import MadeClock
 from families import build
 from paceline.cli import main
+from paceline.targets import place
 from paceline.targets.hf import speed
-from paceline.targets.hf.speed import ROWS, free_memory, relative, slowness, widened
+from paceline.targets.hf.speed import ROWS, relative, slowness, widened
+from paceline.targets.place import free_memory
 from scoring import tokens
 
 
@@ -45,6 +47,7 @@ def test_times_are_shares_of_the_quickest_by_rows(clock: MadeClock) -> None:
 def test_a_type_is_timed_with_real_kernels() -> None:
     assert slowness(torch.float32, 256, 512, torch.get_num_threads()) == pytest.approx(1.0, rel=20)
     assert slowness(torch.bfloat16, 256, 512, torch.get_num_threads()) > 0
+    assert slowness(torch.float16, 256, 512, torch.get_num_threads()) > 0
 
 
 def test_a_slow_type_becomes_float32(slow: list[float], folder: Path) -> None:
@@ -77,7 +80,7 @@ def test_a_small_model_is_not_timed(folder: Path, monkeypatch: pytest.MonkeyPatc
 
 
 def test_what_does_not_fit_into_memory_stays(slow: list[float], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(speed, "free_memory", lambda: 1000)
+    monkeypatch.setattr(speed, "free_memory", lambda device: 1000)
     model = build("llama").to(torch.bfloat16)
     assert "do not fit into memory" in str(widened(model))
     assert model.dtype is torch.bfloat16
@@ -99,7 +102,40 @@ def test_the_command_line_says_it_in_a_line(
     assert lines[0].endswith("--dtype bfloat16 keeps it")
 
 
+def test_a_quantised_checkpoint_stays(slow: list[float]) -> None:
+    model = build("llama").to(torch.bfloat16)
+    model.is_quantized = True
+    assert widened(model) is None
+    assert model.dtype is torch.bfloat16
+
+
+def test_a_model_without_linear_layers_stays(slow: list[float]) -> None:
+    model = build("gpt2").to(torch.bfloat16)
+    model.lm_head = torch.nn.Identity()
+    assert widened(model) is None
+
+
+CPU = torch.device("cpu")
+
+
 def test_free_memory_is_known_or_guessed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert free_memory() > 1 << 20
-    monkeypatch.setattr(speed, "MEMORY", tmp_path / "nothing")
-    assert free_memory() > 1 << 20
+    known = free_memory(CPU)
+    assert known is not None
+    assert known > 1 << 20
+    monkeypatch.setattr(place, "MEMORY", tmp_path / "nothing")
+    guessed = free_memory(CPU)
+    assert guessed is not None
+    assert guessed > 1 << 20
+    monkeypatch.delattr(place.os, "sysconf")
+    monkeypatch.setattr(place, "GROUP", tmp_path)
+    assert free_memory(CPU) is None
+
+
+def test_a_container_may_leave_less_than_the_machine_has(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(place, "GROUP", tmp_path)
+    (tmp_path / "memory.max").write_text("9000\n")
+    (tmp_path / "memory.current").write_text("7000\n")
+    (tmp_path / "memory.stat").write_text("anon 6500\ninactive_file 400\n")
+    assert free_memory(CPU) == 2400
+    (tmp_path / "memory.max").write_text("max\n")
+    assert free_memory(CPU) != 2400

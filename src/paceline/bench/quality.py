@@ -49,7 +49,8 @@ def compared(floats: Target, integers: Target, tokens: Ints) -> Predictions:
         for number, law in enumerate(laws):
             nats[number] -= float(law.gather(1, followed).sum())
         agreed += int((laws[0].argmax(1) == laws[1].argmax(1)).sum())
-        divergence += float((laws[0].exp() * (laws[0] - laws[1])).nan_to_num_(0.0).sum())
+        shares = laws[0].exp()
+        divergence += float((shares * (laws[0] - laws[1]))[shares > 0].sum())
         count += len(followed)
     return Predictions(count, (nats[0], nats[1]), agreed, divergence)
 

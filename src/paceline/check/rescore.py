@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import copy
 import math
-import os
 from dataclasses import replace
 from enum import StrEnum
 from functools import cached_property
@@ -24,6 +23,7 @@ from paceline.law import Law, Noise
 from paceline.targets.base import Target
 from paceline.targets.hf.packed import parameter_count
 from paceline.targets.hf.target import HFTarget
+from paceline.targets.place import free_memory
 
 WIDER = {torch.bfloat16: torch.float32, torch.float16: torch.float32, torch.float32: torch.float64}
 CONTENDERS = 32
@@ -67,7 +67,7 @@ def wider_twin(target: Target) -> Target | None:
     if not isinstance(target, HFTarget) or (dtype := WIDER.get(target.dtype)) is None:
         return None
     size = parameter_count(target.model) * dtype.itemsize
-    if (free := _free_memory(target.model.device)) is not None and size > 0.8 * free:
+    if (free := free_memory(target.model.device)) is not None and size > 0.8 * free:
         return None
     try:
         model = copy.deepcopy(target.model).to(dtype)
@@ -77,17 +77,6 @@ def wider_twin(target: Target) -> Target | None:
     twin = HFTarget(model, name=f"{target.name} in {dtype}", mode=target.mode)
     twin.limits, twin.switch = target.limits, target.switch
     return twin
-
-
-def _free_memory(device: torch.device) -> int | None:
-    """Free bytes on the model's device, where the system says. Asked first, since a system that promises more memory
-    than it has kills the process instead of refusing."""
-    if device.type == "cuda":
-        return int(torch.cuda.mem_get_info(device)[0])
-    try:
-        return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    except (ValueError, OSError):
-        return None
 
 
 def measured_error(recording: Recording, precise: list[torch.Tensor]) -> float:

@@ -63,8 +63,9 @@ SAY = {
         "--grammar --grammar-file --json-schema -j --guided-json --guided-regex --guided-decoding-backend --regex "
         "--json-schema-file --response-format"
     ),
-    "weights are taken as they are; in Python, load a quantised model with transformers and hand it to paceline.load": (
-        "--load-in-4bit --load-in-8bit --quantization --quantize --quant -q4 -q8 --bits --load-format"
+    "write --quantize int8": "--load-in-8bit --quantization --quant -q8 --bits",
+    "there is --quantize int8; in Python, load any quantised model with transformers and hand it to paceline.load": (
+        "--load-in-4bit -q4 --load-format"
     ),
     "keys and values are kept in the model's own type": "--cache-type-k --cache-type-v -ctk -ctv --kv-cache-dtype "
     "--kv-bits --kv-group-size --quantized-kv-start",

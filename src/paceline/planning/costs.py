@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -76,7 +76,7 @@ class Costs:
 
     def __init__(self, timings: Iterable[Timing] = (), probed: Iterable[Timing] = ()) -> None:
         """From a calibration's ``timings``, or from forwards of one sequence that were ``probed`` before the first
-        text. Probed ones begin the curve of every batch size and length, and `frozen` costs leave them out."""
+        text. Probed ones begin the first curve, and `frozen` costs leave them out."""
         self._curves: dict[tuple[int, int], Curve] = {}
         self._probed = tuple(probed)
         self._pace = 0.0
@@ -141,15 +141,25 @@ class Costs:
         return self._curve(timing.sequences, timing.length).setdefault(size_of(timing.rows), SizeClass())
 
     def _curve(self, sequences: int, length: int) -> Curve:
-        """The curve of this batch size and length. A new one begins with what was probed: rows of several sequences
-        take about as long as those of one."""
+        """The curve of this batch size and length."""
         key = key_of(sequences, length)
         if key not in self._curves:
-            fitting = (timing for timing in self._probed if timing.rows >= sequences)
-            self._curves[key] = {
-                size_of(timing.rows): SizeClass(timing.rows, math.log(timing.seconds), PROBED) for timing in fitting
-            }
+            self._curves[key] = self._begun(key) if self._probed else {}
         return self._curves[key]
+
+    def _begun(self, key: tuple[int, int]) -> Curve:
+        """A new curve: what the most similar one has learnt, or else what was probed. Rows of several sequences take
+        about as long as those of one, and text behind them adds to all."""
+        learnt = [(_distance(key, other), other) for other, curve in self._curves.items() if _has_rounds(curve)]
+        if not learnt:
+            fitting = (timing for timing in self._probed if timing.rows >= key[0])
+            return {size_of(one.rows): SizeClass(one.rows, math.log(one.seconds), PROBED) for one in fitting}
+        nearest = self._curves[min(learnt)[1]]
+        return {
+            edge: replace(size, rounds=min(size.rounds, PROBED))
+            for edge, size in nearest.items()
+            if size.rows >= key[0] and _trusted(size)
+        }
 
     def _nearest(self, key: tuple[int, int]) -> Curve:
         """The curve of this batch size and length, or of those most like them."""
@@ -163,6 +173,11 @@ class Costs:
 
 def _trusted(size: SizeClass) -> bool:
     return size.rounds >= TRUSTED
+
+
+def _has_rounds(curve: Curve) -> bool:
+    """Whether rounds of texts are in it, and not only what was probed."""
+    return any(size.last for size in curve.values())
 
 
 def _known(curve: Curve) -> bool:

@@ -1,6 +1,9 @@
-"""Types of numbers and devices by their names."""
+"""Types of numbers and devices by their names, and the memory of a device."""
 
 from __future__ import annotations
+
+import os
+from pathlib import Path
 
 import torch
 
@@ -14,10 +17,12 @@ DTYPES = {
 }
 SHORT = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16", "half": "float16"}
 """Other names of types."""
+MEMORY, GROUP = Path("/proc/meminfo"), Path("/sys/fs/cgroup")
+"""Where Linux says how much memory is free, and how much a container may take."""
 
 
 def named_dtype(dtype: str | torch.dtype | None) -> torch.dtype | None:
-    """A type of weights by its name or as torch has it; None, or ``auto``, for the model's own."""
+    """A type of weights by its name or as torch has it; None, or ``auto``, where none is asked for."""
     if dtype is None or dtype == "auto":
         return None
     name = str(dtype).removeprefix("torch.")
@@ -56,3 +61,37 @@ def _fastest() -> str:
     if torch.cuda.is_available():
         return "cuda"
     return "mps" if torch.backends.mps.is_available() else "cpu"
+
+
+def free_memory(device: torch.device) -> int | None:
+    """Bytes that can be taken without swapping; None where that is unknown. A system that promises more memory than it
+    has ends a process instead of refusing, so it is asked first."""
+    if device.type == "cuda":
+        return int(torch.cuda.mem_get_info(device)[0])
+    if device.type != "cpu":
+        return None
+    known = [free for free in (_available(), _left_in_group()) if free is not None]
+    return min(known, default=None)
+
+
+def _available() -> int | None:
+    """Of the machine; where the system only says how much there is, half of that."""
+    try:
+        lines = MEMORY.read_text().splitlines()
+        return next(int(line.split()[1]) << 10 for line in lines if line.startswith("MemAvailable:"))
+    except (OSError, StopIteration, ValueError, IndexError):
+        pass
+    try:
+        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2
+    except (AttributeError, ValueError, OSError):
+        return None
+
+
+def _left_in_group() -> int | None:
+    """Of the container. Files that it has read and may forget count as taken only by its own reckoning."""
+    try:
+        most, taken = (int((GROUP / f"memory.{which}").read_text()) for which in ("max", "current"))
+        kept = dict(line.split() for line in (GROUP / "memory.stat").read_text().splitlines())
+        return most - taken + int(kept["inactive_file"])
+    except (OSError, ValueError, KeyError):
+        return None

@@ -29,14 +29,18 @@ FOREIGN = "pocket-foreign"
 
 
 def ordinary(target: Target) -> PreTrainedModel:
-    """A copy of a target's model as transformers would have loaded it: the same weights in ordinary layers. The
+    """A copy of a target's model as transformers would have loaded it: the same weights in ordinary layers, those in
+    integers as the floats that they stand for. The
     checkpoint's own settings for generation are left out: callers give theirs."""
     if not isinstance(target, HFTarget):
         raise Missing(f"{target.name} is no model of transformers, and nothing else runs in other libraries")
     model: PreTrainedModel = copy.deepcopy(target.model)
-    model.tie_weights()
+    if target.exact:
+        model.config.tie_word_embeddings = False  # the head has been rounded, the embedding has not
+    else:
+        model.tie_weights()
     model.generation_config = GenerationConfig()
-    same = target.exact or HFTarget(model).fingerprint() == target.fingerprint()  # integers become the floats they are
+    same = target.exact or HFTarget(model).fingerprint() == target.fingerprint()  # integers have one of their own
     assert same, "both sides have the same weights"
     return model
 

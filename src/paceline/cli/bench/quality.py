@@ -38,12 +38,12 @@ def run(options: argparse.Namespace) -> int:
 
     check_counts(options, "characters")
     texts = {str(path): read_prompt(None, path)[-options.characters :] for path in options.files}
-    options.quantize, kind = None, options.quantize or "int8"
+    options.quantize = None
     floats = load_model(options)
-    options.quantize, options.dtype = kind, None
-    integers = load_model(options)
     if floats.vocabulary is None:
         raise InputError(f"{options.model} has no tokenizer, so no text can be read with it")
+    options.quantize, options.dtype = "int8", None
+    integers = load_model(options)
     found = {}
     with progress("reading") as advance:
         for done, (name, text) in enumerate(texts.items(), start=1):

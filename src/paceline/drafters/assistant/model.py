@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from paceline.drafters.sharing import Shared, stamp
-from paceline.errors import InputError
+from paceline.errors import InputError, UnsupportedModel
 from paceline.targets.base import Target
 from paceline.vocabulary import Vocabulary
 
@@ -42,8 +42,8 @@ class DraftModel:
     def load(
         cls, model: str | Path | PreTrainedModel, beside: Target, dtype: str | torch.dtype | None = None
     ) -> DraftModel:
-        """A model by name or path, on the device and in the type of the one it drafts for; loaded once in a process. Or
-        a transformers model, which stays as it is."""
+        """A model by name or path, on the device and in the type of the one it drafts for, in floats where integers
+        do not know it; loaded once in a process. Or a transformers model, which stays as it is."""
         from paceline.targets.load import open_model
 
         if not isinstance(model, (str, Path)):
@@ -53,7 +53,12 @@ class DraftModel:
         kind = None if quantize else dtype or beside.dtype_name
 
         def read() -> DraftModel:
-            target, tokenizer = open_model(name, dtype=kind, quantize=quantize, device=device)
+            try:
+                target, tokenizer = open_model(name, dtype=kind, quantize=quantize, device=device)
+            except UnsupportedModel:
+                if quantize is None:
+                    raise
+                target, tokenizer = open_model(name, dtype="float32", device=device)
             return cls(target, None if tokenizer is None else Vocabulary(tokenizer))
 
         return _loaded.get((stamp(name), kind or quantize, device), read)

@@ -7,16 +7,16 @@ not where it shows first.
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Callable, Sequence
 from functools import cache
-from pathlib import Path
+from typing import Any
 
 import torch
 from torch import nn
 
-from paceline.targets.hf.packed import ordinary, packed_here, parameter_count
+from paceline.targets.hf.packed import is_ordinary, ordinary, packed_here, parameter_count
+from paceline.targets.place import free_memory
 
 ROWS = (1, 4, 16)
 """A single row, and drafts."""
@@ -32,7 +32,6 @@ SMALL = 10_000_000
 """Models of fewer parameters are fast enough in any type."""
 SPARE = 0.8
 """The share of free memory that wider weights may take."""
-MEMORY = Path("/proc/meminfo")
 
 Layer = Callable[[torch.Tensor], object]
 
@@ -69,39 +68,34 @@ def slowness(dtype: torch.dtype, inputs: int, outputs: int, threads: int) -> flo
 
 def _layer(dtype: torch.dtype, inputs: int, outputs: int) -> Layer:
     layer = ordinary(torch.zeros(outputs, inputs, dtype=dtype), None)
-    return packed_here(layer) or layer
+    return (packed_here(layer) if is_ordinary(layer) else None) or layer
 
 
 @torch.no_grad()
 def widened(model: nn.Module) -> str | None:
     """Turn a model on the CPU into float32 where that is faster than its own type, and a sentence that says so. None
     where it stays as it is."""
-    dtype, config = model.dtype, model.config.get_text_config()  # type: ignore[operator, union-attr]
-    if dtype not in (torch.bfloat16, torch.float16) or parameter_count(model) < SMALL:
+    dtype: Any = model.dtype
+    linears = [layer for layer in model.modules() if type(layer) is nn.Linear]
+    if dtype not in (torch.bfloat16, torch.float16) or parameter_count(model) < SMALL or not linears:
         return None
-    inputs = int(config.hidden_size)
-    outputs = int(getattr(config, "intermediate_size", None) or 4 * inputs)
-    times = slowness(dtype, inputs, outputs, torch.get_num_threads())
+    if getattr(model, "is_quantized", False):  # transformers then refuses other types
+        return None
+    typical = max(linears, key=lambda layer: layer.weight.numel())
+    times = slowness(dtype, typical.in_features, typical.out_features, torch.get_num_threads())
     if times < SLOWER:
         return None
     name = str(dtype).removeprefix("torch.")
     slow = f"products in {name}, the checkpoint's type, take {times:.1f} times as long on this processor"
-    if _wider_by(model) > SPARE * free_memory():
+    free = free_memory(torch.device("cpu"))
+    if free is not None and _wider_by(model) > SPARE * free:
         return f"computed in {name}: {slow}, but wider ones do not fit into memory; try --quantize int8"
     model.float()
-    config.dtype = torch.float32
+    config: Any = model.config
+    config.get_text_config().dtype = torch.float32
     return f"computed in float32: {slow}; --dtype {name} keeps it"
 
 
 def _wider_by(model: nn.Module) -> int:
     """Bytes by which the weights grow; each is replaced before the next one."""
     return sum(weight.numel() * (4 - weight.element_size()) for weight in model.parameters())
-
-
-def free_memory() -> int:
-    """Bytes that can be taken without swapping; where the system does not say, half of all."""
-    try:
-        lines = MEMORY.read_text().splitlines()
-        return next(int(line.split()[1]) << 10 for line in lines if line.startswith("MemAvailable:"))
-    except (OSError, StopIteration, ValueError, IndexError):
-        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import torch
 
 from paceline.errors import InputError
 from paceline.targets.hf.int8.target import Int8Target, check_place
 from paceline.targets.hf.target import HFTarget
+from paceline.targets.place import free_memory
 from paceline.targets.pocket.ballast import forbid, widened, widened_config
 from paceline.targets.pocket.bundle import Bundle, read_bundle
 from paceline.targets.pocket.kept import kept
@@ -20,7 +19,6 @@ from paceline.targets.pocket.target import BundledTarget
 DTYPE = torch.float32
 """The type of a bundled model unless another is asked for. In half precision, which the files have, near ties could
 change a text from run to run."""
-MEMORY = Path("/proc/meminfo")
 HEADROOM = 1.05
 """Memory for rows, activations and the small model, as a factor on that of the weights."""
 
@@ -91,19 +89,9 @@ def _built(bundle: Bundle, shape: ModelShape, dtype: torch.dtype, device: torch.
 
 
 def _must_fit(name: str, needed: int, device: torch.device) -> None:
-    free = _free_memory(device)
+    free = free_memory(device)
     if free is not None and needed * HEADROOM > free:
         raise InputError(
             f"{name} needs {needed * HEADROOM / 1e9:.1f} GB of memory and {free / 1e9:.1f} GB are free; "
             f"ask for less ballast"
         )
-
-
-def _free_memory(device: torch.device) -> int | None:
-    """Free bytes of a device; None where they are unknown."""
-    if device.type == "cuda":
-        return int(torch.cuda.mem_get_info(device)[0])
-    if device.type != "cpu" or not MEMORY.exists():
-        return None
-    lines = dict(line.split(":") for line in MEMORY.read_text().splitlines())
-    return int(lines["MemAvailable"].split()[0]) * 1024 if "MemAvailable" in lines else None

@@ -109,8 +109,8 @@ class FbgemmHalves(Product):
         below = (rows * 0.5).floor_()
         halves = torch.cat((below, rows.sub_(below))).split(EXACT_HALF, dim=1)
         sums = [piece.sums(part, ZERO // 2).int() for part, piece in zip(halves, self._pieces, strict=True)]
-        below, above = added(sums).split(len(rows))
-        return (below + above).float().mul_(self.scales)
+        total = added(sums)
+        return (total[: len(rows)] + total[len(rows) :]).float().mul_(self.scales)
 
     def weight(self) -> torch.Tensor:
         return torch.cat([piece.weight() for piece in self._pieces], dim=1)

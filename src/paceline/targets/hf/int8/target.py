@@ -3,24 +3,31 @@
 from __future__ import annotations
 
 from collections import Counter
+from functools import cached_property
 from typing import Any
 
+import numpy as np
 import torch
 from torch import nn
 
-from paceline.errors import InputError
+from paceline.errors import InputError, UnsupportedModel
+from paceline.targets.base import Request
 from paceline.targets.hf.int8.linear import Int8Linear
-from paceline.targets.hf.int8.operations import ExactOperations, is_uniform
+from paceline.targets.hf.int8.operations import LONGEST, ExactOperations, is_uniform
 from paceline.targets.hf.joined import join
 from paceline.targets.hf.lean import Lean
 from paceline.targets.hf.own import Mode, OwnForward
+from paceline.targets.hf.path import ForwardJob, ForwardPath, Found
 from paceline.targets.hf.target import HFTarget
 from paceline.targets.hf.variants import VARIANTS, Inspection
 from paceline.targets.pocket.llama import BundledForCausalLM, as_transformers
+from paceline.tree import DraftTree
 
 FAMILIES = ", ".join(sorted(home.rpartition("_")[2] for home in VARIANTS if home.startswith("transformers")))
 EXACT_LENGTH = 2**20
 """Texts up to this length leave values in attention enough bits."""
+TRIED = 17
+"""Rows of the forward that is held against a single row at load."""
 
 
 class Int8Target(HFTarget):
@@ -32,28 +39,64 @@ class Int8Target(HFTarget):
         super().__init__(model, name=name, fixed_shapes=False)
         if like is not None:
             self.context_length, self.trusted, self.limits = like.context_length, like.trusted, like.limits
+        self.context_length = self.context_length or LONGEST
         _quantize(model)
         self._own = OwnForward(model, None, Mode.PACKED)
         inspection = Inspection(model)
         assert inspection.modules is not None, "only models of a known structure are quantised"
-        self.paths = [Lean(self._own, inspection, ExactOperations(inspection.modules, self.context_length))]
+        lean = Lean(self._own, inspection, ExactOperations(inspection.modules, self.context_length))
+        self.paths = [lean, NoPath(name)]
+        if not self._rows_are_alike():
+            raise UnsupportedModel(
+                f"{name} cannot be quantised: torch's kernels here let its rows depend on each other"
+            )
 
-    @property
-    def own(self) -> OwnForward:
-        """Transformers' forward over the same integers, which knows nothing of exact sums; for comparisons."""
+    @torch.no_grad()
+    def _rows_are_alike(self) -> bool:
+        """Whether a row alone has the bits that it has before others."""
+        tokens = np.arange(TRIED) % self.vocab_size
+        lengths = (1, min(TRIED, self.context_length or TRIED))
+        drafts = [DraftTree.chain(tokens[1:length]) for length in lengths]
+        scores = [self.forward([Request.of_tree(self.open(), int(tokens[0]), draft)])[0] for draft in drafts]
+        return torch.equal(scores[0].logits[0], scores[1].logits[0])
+
+    @cached_property
+    def _ordinary(self) -> OwnForward:
         bundled: Any = self._own.model
         if isinstance(bundled, BundledForCausalLM):
             return OwnForward(as_transformers(bundled), None, Mode.PACKED)
         return self._own
 
     @property
+    def own(self) -> OwnForward:
+        """Transformers' forward over the same integers, which knows nothing of exact sums; for comparisons."""
+        return self._ordinary
+
+    @property
     def dtype_name(self) -> str:
         return "int8"
+
+
+class NoPath(ForwardPath):
+    """Takes what the exact path does not: a model that was changed since it was loaded."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def takes(self, job: ForwardJob) -> bool:
+        return True
+
+    def run(self, job: ForwardJob) -> Found:
+        raise InputError(
+            f"{self._name} in int8 is computed without transformers' code, which something here hooks or replaces; "
+            f"take that away, or leave quantize=int8 out"
+        )
 
 
 def quantized(target: HFTarget) -> Int8Target:
     """The same model in 8-bit integers; the target it was loaded as cannot be used any more."""
     refuse(target)
+    target.paths = []  # they hold the layers in floats
     return Int8Target(target.model, name=target.name, like=target)
 
 
@@ -72,13 +115,18 @@ def check_place(
 def refuse(target: HFTarget) -> None:
     """Say why a target cannot be quantised, if it cannot."""
     name = target.name
-    if target.switch is not None or not any(isinstance(path, Lean) for path in target.paths):
-        raise InputError(f"{name} cannot be quantised: quantize=int8 knows models built like {FAMILIES}")
-    modules: Any = Inspection(target.model).modules
-    if modules is None or not all(_is_silu(layer.act) for layer in modules.layers):
-        raise InputError(f"{name} cannot be quantised: its layers use another activation than SiLU")
+    modules = Inspection(target.model).modules
+    is_lean = target.switch is None and any(isinstance(path, Lean) for path in target.paths)
+    if modules is None or not is_lean:
+        raise UnsupportedModel(f"{name} cannot be quantised: quantize=int8 knows models built like {FAMILIES}")
+    if not all(_is_silu(layer.act) for layer in modules.layers):
+        raise UnsupportedModel(f"{name} cannot be quantised: its layers use another activation than SiLU")
+    linears = [part for layer in modules.layers for part in (*layer.qkv, layer.out, layer.gate, layer.up, layer.down)]
+    if not all(type(linear) is nn.Linear for linear in (*linears, modules.head)):
+        raise UnsupportedModel(f"{name} cannot be quantised: its weights are quantised already, or adapted")
     if (target.context_length or 0) > EXACT_LENGTH:
-        raise InputError(f"{name} cannot be quantised: texts of {target.context_length} tokens are too long for it")
+        length = target.context_length
+        raise UnsupportedModel(f"{name} cannot be quantised: texts of {length} tokens are too long for it")
 
 
 def _is_silu(act: Any) -> bool:
@@ -92,9 +140,14 @@ def _quantize(model: Any) -> None:
     for layer in model.model.layers:
         join(layer.self_attn, ("q_proj", "k_proj", "v_proj"), Int8Linear)
         join(layer.mlp, ("gate_proj", "up_proj"), Int8Linear)
-    for parent in list(model.modules()):
-        for name, linear in list(parent.named_children()):
-            if type(linear) is nn.Linear:
-                setattr(parent, name, Int8Linear(linear, tied=uses[linear.weight.data_ptr()] > 1))
+    left = [
+        (parent, name)
+        for parent in model.modules()
+        for name, child in parent.named_children()
+        if type(child) is nn.Linear
+    ]
+    for parent, name in left:
+        linear = getattr(parent, name)
+        setattr(parent, name, Int8Linear(linear, tied=uses[linear.weight.data_ptr()] > 1))
     for weight in model.parameters():
-        weight.data = weight.data.float()
+        weight.data = weight.data.to(torch.float32, copy=True)  # a view would keep the whole file in memory
