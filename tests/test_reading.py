@@ -100,7 +100,7 @@ def test_small_vocabularies_and_other_devices_are_read_exactly() -> None:
 
 
 @DTYPES
-@pytest.mark.parametrize("k", [1, 10, 64, 300])
+@pytest.mark.parametrize("k", [0, 1, 10, 64, 300])
 def test_small_vocabularies_are_read_exactly_in_every_type(dtype: torch.dtype, k: int) -> None:
     logits = rows_of(2, 7, 300, dtype)
     top, exact = read_plainly(logits, k), logits.float().topk(k, dim=-1)

@@ -164,7 +164,7 @@ def read_plainly(logits: torch.Tensor, k: int) -> Top:
     import torch
 
     wide = logits.float()
-    if logits.device.type == "cpu":
+    if logits.device.type == "cpu" and k:
         return _read_on_host(wide.numpy(), k)
     best = wide.topk(k, dim=-1)
     numbers = torch.cat([best.values, log_normalizer(wide).unsqueeze(-1)], dim=-1).view(torch.int32)
@@ -175,13 +175,14 @@ def read_plainly(logits: torch.Tensor, k: int) -> Top:
 
 def _read_on_host(rows: Floats, k: int) -> Top:
     """`read_plainly` in numpy. The exponentials of a row add up in float64."""
-    negated = -rows
-    ids = negated.argpartition(k - 1, axis=1)[:, :k]
+    here, first = np.arange(len(rows))[:, None], rows.shape[1] - k
+    ids = rows.argpartition(first, axis=1)[:, first:]
     ids.sort(axis=1)  # so that of equals the lowest id comes first
-    order = np.take_along_axis(negated, ids, 1).argsort(axis=1, kind="stable")
-    ids = np.take_along_axis(ids, order, 1)
-    best = np.take_along_axis(rows, ids, 1)
+    best = rows[here, ids]
+    order = (-best).argsort(axis=1, kind="stable")
+    ids, best = ids[here, order], best[here, order]
     peaks = np.maximum(best[:, :1], np.finfo(np.float32).min)  # of a row in which no token is possible
     with np.errstate(invalid="ignore", divide="ignore"):
-        masses = np.exp(rows - peaks).sum(axis=1, dtype=np.float64)
+        light = rows - peaks
+        masses = np.exp(light, out=light).sum(axis=1, dtype=np.float64)
         return Top(ids, best, np.log(masses) + peaks[:, 0])
