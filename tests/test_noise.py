@@ -11,6 +11,7 @@ from scipy import stats
 
 from paceline.law import Distribution, KeyedDice, Noise, Stream, race
 from paceline.law.noise import FEW, Lanes, philox
+from paceline.law.places import exponentials_of
 
 VOCABULARY = np.arange(50_001)
 SEED = 0x0123456789ABCDEF
@@ -261,6 +262,26 @@ def test_a_dead_heat_goes_to_the_lowest_id() -> None:
 def test_a_vanishing_weight_loses_without_a_warning() -> None:
     law = Distribution(np.array([0, 1]), np.array([5e-324, 1.0]))
     assert race(law, np.array([1e-16, 36.7])) == 1
+
+
+@pytest.mark.parametrize("size", [1, 7, 512, 5003, 8192, 20_000])
+@pytest.mark.parametrize("index", [0, 5, 2**32 - 2])
+def test_a_row_is_the_noise_of_its_place_and_serves_later_draws(size: int, index: int) -> None:
+    kept, fresh, ids = Noise(9, 2), Noise(9, 2), np.arange(size)
+    for place in range(index, min(index + 12, 2**32)):
+        row = exponentials_of(kept, place, size)
+        assert np.array_equal(row, fresh.exponential(Stream.TARGET, place, ids))
+        assert not row.flags.writeable
+        some = ids[:: -max(1, size // 300)]
+        for stream, turn in ((Stream.TARGET, 0), (Stream.TARGET, 1), (Stream.DRAFT, 0)):
+            assert np.array_equal(
+                kept.exponential(stream, place, some, turn), fresh.exponential(stream, place, some, turn)
+            )
+        beyond = np.array([size + 3, 0])
+        assert np.array_equal(
+            kept.exponential(Stream.TARGET, place, beyond), fresh.exponential(Stream.TARGET, place, beyond)
+        )
+    assert np.array_equal(exponentials_of(kept, index, 2 * size), exponentials_of(Noise(9, 2), index, 2 * size))
 
 
 def test_noise_that_is_kept_is_the_noise_that_was_drawn() -> None:

@@ -14,7 +14,7 @@ from paceline.targets.table import TableTarget
 from paceline.tree import DraftTree
 
 DTYPES = pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16, torch.float64])
-SIZES = pytest.mark.parametrize("size", [SMALL + 1, 64 * BLOCK, 64 * BLOCK + 1, 40_000])
+SIZES = pytest.mark.parametrize("size", [SMALL + 1, 160 * BLOCK, 160 * BLOCK + 1, 40_000])
 WORST = 0.04
 """The largest relative error of an estimated exponential."""
 
@@ -80,9 +80,8 @@ def test_the_choice_is_the_first_of_the_greatest(dtype: torch.dtype, size: int) 
 
 
 def test_one_pass_serves_choices_and_best_tokens_and_more_may_be_asked_for() -> None:
-    logits = rows_of(1, 5, 6000, torch.bfloat16)
-    for wanted in (0, 4):
-        scores = scores_of(logits, top=wanted)
+    for size, wanted in ((6000, 0), (6000, 4), (20_000, 0), (20_000, 4)):
+        scores = scores_of(rows_of(1, 5, size, torch.bfloat16), top=wanted)
         choices = scores.choices()
         top = scores.top(4)
         assert np.array_equal(top.ids[:, 0], choices)
@@ -98,6 +97,30 @@ def test_small_vocabularies_and_other_devices_are_read_exactly() -> None:
     assert np.array_equal(top.ids, exact.indices.numpy())
     assert np.array_equal(top.logits, exact.values.numpy())
     assert np.allclose(top.log_z, log_normalizer(logits).numpy(), rtol=1e-6)
+
+
+@DTYPES
+@pytest.mark.parametrize("k", [0, 1, 10, 64, 300])
+def test_small_vocabularies_are_read_exactly_in_every_type(dtype: torch.dtype, k: int) -> None:
+    logits = rows_of(2, 7, 300, dtype)
+    top, exact = read_plainly(logits, k), logits.float().topk(k, dim=-1)
+    assert np.array_equal(top.logits, exact.values.numpy())
+    assert np.array_equal(np.take_along_axis(logits.float().numpy(), top.ids, 1), top.logits)
+    assert np.allclose(top.log_z, log_normalizer(logits.float()).numpy(), rtol=1e-5)
+
+
+def test_of_equals_the_lowest_id_is_best() -> None:
+    logits = torch.tensor([[1.0, 3.0, 2.0, 3.0, 2.0], [0.0] * 5])
+    assert read_plainly(logits, 4).ids[0].tolist() == [1, 3, 2, 4]
+    assert read_plainly(logits, 5).ids[1].tolist() == [0, 1, 2, 3, 4]
+    assert [ids.tolist() for ids in read_peaks(logits)] == [[1, 0], [3.0, 0.0]]
+
+
+def test_rows_in_which_nothing_is_possible_or_that_are_no_numbers_are_read_without_a_warning() -> None:
+    top = read_plainly(torch.tensor([[-math.inf] * 4, [1.0, math.nan, 0.0, 0.0], [0.0, 1.0, -math.inf, -3.0]]), 2)
+    assert top.log_z[0] == -math.inf
+    assert math.isnan(top.log_z[1])
+    assert top.ids[2].tolist() == [1, 0]
 
 
 def test_reading_leaves_the_rows_alone() -> None:

@@ -326,26 +326,32 @@ def merge(trees: Sequence[DraftTree]) -> DraftTree:
     sources: list[str] = []
     probes: list[bool] = []
     for tree in trees:
-        place = {ROOT: ROOT}
-        for node in range(len(tree)):
-            parent, token = place[int(tree.parents[node])], int(tree.tokens[node])
-            probe = tree.probes is not None and bool(tree.probes[node])
-            known = None if probe else nodes.get((parent, token))
+        marks = [False] * len(tree) if tree.probes is None else tree.probes.tolist()
+        lists = tree.tokens.tolist(), tree.parents.tolist(), tree.scores.tolist()
+        places: list[int] = []
+        for token, parent, score, source, probe in zip(*lists, tree.sources, marks, strict=True):
+            above = ROOT if parent == ROOT else places[parent]
+            known = None if probe else nodes.get((above, token))
             if known is None:
                 known = len(tokens)
                 tokens.append(token)
-                parents.append(parent)
-                scores.append(float(tree.scores[node]))
-                sources.append(tree.sources[node])
+                parents.append(above)
+                scores.append(score)
+                sources.append(source)
                 probes.append(probe)
                 if not probe:
-                    nodes[parent, token] = known
+                    nodes[above, token] = known
             else:
-                scores[known] = max(scores[known], float(tree.scores[node]))
-                sources[known] = _both(sources[known], tree.sources[node])
-            place[node] = known
-    merged = DraftTree.build(tokens, parents, scores=scores, probes=probes if any(probes) else None)
-    return DraftTree(merged.tokens, merged.parents, merged.scores, tuple(sources), {}, merged.probes)
+                scores[known] = max(scores[known], score)
+                sources[known] = _both(sources[known], source)
+            places.append(known)
+    return DraftTree(
+        tokens=np.array(tokens, np.int64),
+        parents=np.array(parents, np.int64),
+        scores=np.array(scores, np.float64),
+        sources=tuple(sources),
+        probes=np.array(probes) if any(probes) else None,
+    )
 
 
 def _both(first: str, second: str) -> str:

@@ -36,8 +36,11 @@ below the upper 32 were zeros, which only makes V greater. Cutting a number of u
 computing it less than 1, so 2 are subtracted. Two tokens whose weights might be equal once they are rounded are taken
 in either order.
 
-**On the host** only arithmetic costs. Top-k, top-p and often min-p leave few tokens, which are found without noise;
-otherwise the same method runs in numpy.
+**On the host** only arithmetic costs. Top-k, top-p and often min-p leave few tokens, which are found without noise.
+Otherwise the same method runs in numpy for a large row. For a smaller one the logarithm of ``w_j / E_j``, which is
+score minus ``log E_j``, is computed for all tokens: the winner's is the greatest but for rounding, which for numbers up
+to 60 is far below `MARGIN`. Nearly always one token is that close. A weight that rounds to 0 has a logarithm below -700
+and is never close, for that of the best token is above -4.
 """
 
 from __future__ import annotations
@@ -53,8 +56,9 @@ from numpy.typing import NDArray
 
 from paceline.law.distribution import Distribution
 from paceline.law.noise import BLOCK, Noise, Stream, upper_words
+from paceline.law.places import exponentials_of
 from paceline.law.settings import Sampling
-from paceline.law.warp import check_peak, tempered
+from paceline.law.warp import check_peak, log_tempered, tempered
 
 HEAVY = 4
 MARGIN = 2.0**-20
@@ -63,7 +67,7 @@ SMALL, LARGE = 4096, 1 << 24
 """Rows of vocabularies up to the first are copied whole; for sums over more tokens than the second the margin would be
 too small."""
 WIDE = 1 << 15
-"""From this vocabulary size on, the race among the contenders is faster on the host than the race among all."""
+"""From this vocabulary size on, it is faster on the host to look for tokens in luck than to race all of them."""
 TOGETHER = 1 << 22
 """Scores, of several rows, in one `DeviceRows`: its work arrays then take a few hundred MB."""
 HOST = "cpu"
@@ -115,8 +119,10 @@ def on_host(row: torch.Tensor, sampling: Sampling, coins: Coins) -> Distribution
         return None
     ids = _likely(scores, peak, sampling)
     if ids is None and len(row) < WIDE:
-        return None
-    if ids is None:
+        if sampling.min_p:
+            return None
+        ids = _luckiest(scores, peak, sampling.temperature, coins)
+    elif ids is None:
         ids = _reaching(row, peak, sampling, coins)
     return Shortlist(ids, scores[ids].astype(np.float64), peak).law(sampling)
 
@@ -129,6 +135,14 @@ def _likely(scores: NDArray[np.floating[Any]], peak: float, sampling: Sampling) 
     lowest -= MARGIN * (abs(peak) + abs(lowest))  # float32 rounds it
     above = scores >= max(lowest, float(np.finfo(scores.dtype).min))
     return None if np.count_nonzero(above) > len(scores) // 8 else np.flatnonzero(above)
+
+
+def _luckiest(scores: NDArray[np.floating[Any]], peak: float, temperature: float, coins: Coins) -> NDArray[np.int64]:
+    """The tokens that win the race of the whole row, or lose it by so little that rounding may decide."""
+    noise, index = coins
+    speeds = log_tempered(scores, peak, temperature)
+    speeds -= np.log(exponentials_of(noise, index, len(scores)))
+    return np.flatnonzero(speeds >= speeds.max() - MARGIN)
 
 
 def _reaching(row: torch.Tensor, peak: float, sampling: Sampling, coins: Coins) -> NDArray[np.int64]:

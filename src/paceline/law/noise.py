@@ -39,6 +39,7 @@ if TYPE_CHECKING:
 
 Bits = NDArray[np.uint64]
 Ids = NDArray[np.int64]
+Floats = NDArray[np.float64]
 
 _ROUNDS = 10
 _WORD_BITS = np.uint64(32)
@@ -89,6 +90,7 @@ class Noise:
     seed: int
     sample: int = 0
     _recent: dict[int, tuple[int, Bits]] = field(default_factory=dict, init=False, repr=False, compare=False)
+    rows: dict[int, Floats] = field(default_factory=dict, init=False, repr=False, compare=False)  # kept by `places`
 
     def __post_init__(self) -> None:
         if not 0 <= self.seed < 2**64:
@@ -104,11 +106,14 @@ class Noise:
         values = np.empty(ids.size, dtype=np.float64)
         for start in range(0, ids.size, _CHUNK):
             chunk = slice(start, start + _CHUNK)
-            _spread(self._bits(word, index, ids[chunk]), values[chunk])
+            spread(self._bits(word, index, ids[chunk]), values[chunk])
         return values
 
     def exponential(self, stream: Stream, index: int, ids: Ids, turn: int = 0) -> NDArray[np.float64]:
         """Unit exponentials: the token of least ``exponential / weight`` is drawn in proportion to weight."""
+        row = self.rows.get(index) if stream == Stream.TARGET and turn == 0 else None
+        if row is not None and ids.size and ids.max() < row.size:
+            return row.take(ids)
         values = self.uniform(stream, index, ids, turn)
         np.log(values, out=values)
         return np.negative(values, out=values)
@@ -118,10 +123,10 @@ class Noise:
         assert not len(indices) or 0 <= indices.min() <= indices.max() < 2**32, f"{indices} do not fit a counter word"
         values = np.empty(ids.size, dtype=np.float64)
         if ids.size <= FEW:
-            _spread(_lanes(ids.size).bits(self, stream, indices, ids), values)
+            spread(_lanes(ids.size).bits(self, stream, indices, ids), values)
         else:
             even, odd = self._blocks(stream, indices, ids >> 1)
-            _spread(np.where(ids & 1, odd, even), values)
+            spread(np.where(ids & 1, odd, even), values)
         np.log(values, out=values)
         return np.negative(values, out=values)
 
@@ -192,21 +197,21 @@ class Noise:
         return high[0], high[1]
 
 
-def philox(even: Bits, odd: Bits, key: int) -> tuple[Bits, Bits]:
+def philox(even: Bits, odd: Bits, key: int, products: Sequence[Bits] | Bits = ()) -> tuple[Bits, Bits]:
     """Philox4x32-10 of counters with words (c0, c2) = ``even [2, n]``, (c1, c3) = ``odd [2, n or 1]``.
 
-    Returns the output words in the same halves; those of the odd half carry junk above their 32 bits. A
-    round is ::
+    Returns the output words in the same halves; those of the odd half carry junk above their 32 bits. A round is ::
 
         c0, c1, c2, c3 = high(M1 c2) ^ c1 ^ k0, low(M1 c2), high(M0 c0) ^ c3 ^ k1, low(M0 c0)
 
     so words sit in 64-bit lanes, the new even words come from the products of the *reversed* even words, and
-    the new odd words are those products: they only meet an exclusive or, and are cut to 32 bits after it.
+    the new odd words are those products: they only meet an exclusive or, and are cut to 32 bits after it. Two arrays
+    for ``products``, of which ``odd`` may be the second, save memory; then ``even`` is overwritten.
     """
-    even = even.copy()
-    products = np.empty((2, *even.shape), dtype=np.uint64)  # in turn: one is written, one is the odd words
+    if not len(products):
+        even, products = even.copy(), np.empty((2, *even.shape), dtype=np.uint64)
     for turn, round_key in enumerate(_round_keys(key)):
-        product = products[turn % 2]
+        product = products[turn % 2]  # in turn: one is written, one is the odd words
         np.multiply(even[::-1], _MULTIPLIERS, out=product)
         np.right_shift(product, _WORD_BITS, out=even)
         even ^= odd
@@ -228,7 +233,7 @@ def _round_keys(key: int) -> tuple[Bits, ...]:
     return tuple(np.array([[word] for word in words], np.uint64) for words in _keys(key))
 
 
-def _spread(bits: Bits, values: NDArray[np.float64]) -> None:
+def spread(bits: Bits, values: NDArray[np.float64]) -> None:
     """Uniforms of the bits, which are spent."""
     bits >>= _DROPPED
     values[...] = bits

@@ -49,10 +49,16 @@ def check_peak(peak: float) -> None:
 
 
 def tempered(row: Row, peak: float, temperature: float) -> Weights:
-    weights = np.subtract(row, peak, dtype=np.float64)
-    with np.errstate(over="ignore"):  # a tiny temperature sends all but the best to minus infinity
-        weights /= temperature
+    weights = log_tempered(row, peak, temperature)
     return np.exp(weights, out=weights)
+
+
+def log_tempered(row: Row, peak: float, temperature: float) -> Weights:
+    """The logarithms of the weights."""
+    logs = np.subtract(row, peak, dtype=np.float64)
+    with np.errstate(over="ignore"):  # a tiny temperature sends all but the best to minus infinity
+        logs /= temperature
+    return logs
 
 
 def _top_k(row: Row, k: int) -> NDArray[np.int64]:

@@ -13,6 +13,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from operator import attrgetter
 
 import numpy as np
 from numpy.typing import NDArray
@@ -104,7 +105,8 @@ class Costs:
     def seconds(self, most: int, *, sequences: int = 1, length: int = 0) -> Floats:
         """Seconds of a round of 0 .. ``most`` rows in all, of ``sequences`` texts that are about ``length`` long."""
         known = [size for size in self._nearest(key_of(sequences, length)).values() if _trusted(size)]
-        places, values = _rising([self._believed(size, known) for size in known])
+        plain = min(known, key=attrgetter("rows"))
+        places, values = _rising([self._believed(size, plain) for size in known])
         rows = np.arange(most + 1, dtype=np.float64)
         found: Floats = np.interp(rows, places, values)
         slope = UNTRIED * values[0]
@@ -129,9 +131,8 @@ class Costs:
         self._now += 1
         size.last = self._now
 
-    def _believed(self, size: SizeClass, known: Sequence[SizeClass]) -> SizeClass:
-        """A size, less what it may be wrong by."""
-        plain = min(known, key=lambda size: size.rows)
+    def _believed(self, size: SizeClass, plain: SizeClass) -> SizeClass:
+        """A size, less what it may be wrong by; ``plain`` is the one of fewest rows."""
         sure = size.rounds * math.exp((size.last - self._now) / AGING)
         guessed = plain.weight + math.log1p(UNTRIED * (size.rows - plain.rows))
         weight = (size.weight * sure + guessed * DOUBT) / (sure + DOUBT)
@@ -187,7 +188,7 @@ def _known(curve: Curve) -> bool:
 def _rising(sizes: Sequence[SizeClass]) -> tuple[list[float], list[float]]:
     """Rows and seconds that rise with them: neighbours that fall are pooled, each by how often it was seen."""
     pools: list[tuple[float, int, list[float]]] = []
-    for size in sorted(sizes, key=lambda size: size.rows):
+    for size in sorted(sizes, key=attrgetter("rows")):
         pools.append((size.weight, size.rounds, [size.rows]))
         while len(pools) > 1 and pools[-2][0] >= pools[-1][0]:
             (upper, more, later), (lower, rounds, rows) = pools.pop(), pools.pop()

@@ -99,8 +99,10 @@ class Rows(ABC):
     def keep(self, path: Sequence[int]) -> None:
         """Commit the tentative rows ``path`` (ascending, counted from the first tentative row), drop the others."""
         rows = np.asarray(path, np.int64)
-        assert len(rows) == 0 or (rows[-1] < self.tentative and (np.diff(rows) > 0).all()), "a path descends its tree"
-        self._tokens[self.committed : self.committed + len(rows)] = self._tokens[self.committed + rows]
+        if list(path) != list(range(len(rows))):
+            assert rows[-1] < self.tentative and (np.diff(rows) > 0).all(), "a path descends its tree"
+            self._tokens[self.committed : self.committed + len(rows)] = self._tokens[self.committed + rows]
+        assert len(rows) <= self.tentative, "a path descends its tree"
         self._gather(rows)
         self.committed += len(rows)
         self.tentative = 0

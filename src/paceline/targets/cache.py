@@ -22,8 +22,12 @@ from paceline.tree import Ints
 @contextmanager
 def persistent_tensors() -> Iterator[None]:
     """No gradients, and no inference mode of the caller: tensors that are made in it cannot be written to later."""
-    with torch.inference_mode(False), torch.no_grad():
-        yield
+    if torch.is_inference_mode_enabled():
+        with torch.inference_mode(False), torch.no_grad():
+            yield
+    else:
+        with torch.no_grad():
+            yield
 
 
 @dataclass
@@ -104,14 +108,16 @@ class CacheRows(Rows):
 
     def _gather(self, rows: Ints) -> None:
         start, end = self.committed, self.committed + len(rows)
-        displaced = np.flatnonzero(rows != np.arange(len(rows)))
-        first = int(displaced[0]) if len(displaced) else len(rows)
+        for layer in self.layers.values():
+            layer.filled = end
+        first = int(np.count_nonzero(rows == np.arange(len(rows))))  # a row that moves is followed by others that do
+        if first == len(rows):
+            return
         index = torch.from_numpy(start + rows[first:])
         for layer in self.layers.values():
-            if first < len(rows) and layer.keys is not None:
+            if layer.keys is not None:
                 index = index.to(layer.keys.device)  # sent once, as long as layers share a device
                 layer.gather(start + first, index)
-            layer.filled = end
 
     def _truncate(self) -> None:
         for layer in self.layers.values():

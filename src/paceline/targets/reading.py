@@ -1,4 +1,7 @@
-"""The best tokens of many rows of logits, and the rows' normalisers, read at memory bandwidth.
+"""The best tokens of rows of logits, and the rows' normalisers.
+
+Rows of a small vocabulary in the host's memory are read by numpy: there the number of calls decides the time, and one
+of torch takes as long as several of numpy. Rows of a large one are read at memory bandwidth.
 
 A forward over a draft gives dozens of rows over perhaps 150,000 tokens. Searching each row for its ten best tokens, or
 taking 150,000 exponentials of it, costs more than a good drafter. So rows pass, a few at a time, through a buffer that
@@ -27,8 +30,8 @@ if TYPE_CHECKING:
 Floats = NDArray[np.float32]
 
 BLOCK = 128
-SMALL = 4096
-"""Vocabularies up to this size are read by torch's own functions, and exactly."""
+SMALL = 1 << 14
+"""Vocabularies up to this size are read exactly, without blocks."""
 CHUNK = 1 << 18
 """Float32 numbers at a time: the buffers stay in a core's second-level cache."""
 
@@ -147,6 +150,10 @@ def read_peaks(logits: torch.Tensor) -> tuple[Ints, Floats]:
     """The same as `RowBlocks.peaks`, on any device and in one transfer."""
     import torch
 
+    if logits.device.type == "cpu":
+        rows = logits.float().numpy()
+        ids = rows.argmax(axis=1)  # the first of equals; of rows with a NaN the first of those
+        return ids, rows[np.arange(len(rows)), ids]
     best = logits.max(dim=-1)
     found = torch.stack([best.indices.int(), best.values.float().view(torch.int32)]).cpu().numpy()
     return found[0].astype(np.int64), found[1].view(np.float32)
@@ -157,8 +164,25 @@ def read_plainly(logits: torch.Tensor, k: int) -> Top:
     import torch
 
     wide = logits.float()
+    if logits.device.type == "cpu" and k:
+        return _read_on_host(wide.numpy(), k)
     best = wide.topk(k, dim=-1)
     numbers = torch.cat([best.values, log_normalizer(wide).unsqueeze(-1)], dim=-1).view(torch.int32)
     found = torch.cat([best.indices.int(), numbers], dim=-1).cpu().numpy()
     numbers_found = np.ascontiguousarray(found[:, k:]).view(np.float32)
     return Top(found[:, :k].astype(np.int64), numbers_found[:, :k], numbers_found[:, k].astype(np.float64))
+
+
+def _read_on_host(rows: Floats, k: int) -> Top:
+    """`read_plainly` in numpy. The exponentials of a row add up in float64."""
+    here, first = np.arange(len(rows))[:, None], rows.shape[1] - k
+    ids = rows.argpartition(first, axis=1)[:, first:]
+    ids.sort(axis=1)  # so that of equals the lowest id comes first
+    best = rows[here, ids]
+    order = (-best).argsort(axis=1, kind="stable")
+    ids, best = ids[here, order], best[here, order]
+    peaks = np.maximum(best[:, :1], np.finfo(np.float32).min)  # of a row in which no token is possible
+    with np.errstate(invalid="ignore", divide="ignore"):
+        light = rows - peaks
+        masses = np.exp(light, out=light).sum(axis=1, dtype=np.float64)
+        return Top(ids, best, np.log(masses) + peaks[:, 0])

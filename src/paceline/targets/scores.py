@@ -86,7 +86,9 @@ class Scores:
     @cached_property
     def _best(self) -> tuple[Ints, Floats]:
         """The most probable token after every row, and its logit."""
-        return self._blocks.peaks() if by_blocks(self.logits) else read_peaks(self.logits.detach())
+        logits = self.logits.detach()
+        alone = self._most == 0 and logits.dtype.itemsize == 4  # no other reading of the rows to share a pass with
+        return self._blocks.peaks() if by_blocks(logits) and not alone else read_peaks(logits)
 
     def choice(self, node: int) -> int:
         """The most probable token after a node; of equals the lowest id."""
