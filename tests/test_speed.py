@@ -4,16 +4,20 @@ from pathlib import Path
 
 import pytest
 import torch
+from transformers import LlamaForCausalLM
 
 import paceline
 from clock import MadeClock
 from families import build
 from paceline.cli import main
 from paceline.targets import place
-from paceline.targets.hf import speed
+from paceline.targets.hf import packed, speed
+from paceline.targets.hf.joined import LinearSlice
+from paceline.targets.hf.packed import PackedLinear
 from paceline.targets.hf.speed import ROWS, relative, slowness, widened
 from paceline.targets.place import free_memory
-from scoring import tokens
+from paceline.tree import DraftTree
+from scoring import load_quietly, score, tokens
 
 
 @pytest.fixture
@@ -113,6 +117,39 @@ def test_a_model_without_linear_layers_stays(slow: list[float]) -> None:
     model = build("gpt2").to(torch.bfloat16)
     model.lm_head = torch.nn.Identity()
     assert widened(model) is None
+
+
+@pytest.fixture
+def no_packing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Makes packed weights slow on this processor, and every model and layer large."""
+    monkeypatch.setattr(speed, "SMALL", 0)
+    monkeypatch.setattr(speed, "slowness_of_packing", lambda *_: 2.0)
+    monkeypatch.setitem(packed.SMALLEST, torch.float32, 1)
+
+
+def test_packing_is_timed_with_real_kernels() -> None:
+    assert speed.slowness_of_packing(torch.float32, 256, 512, torch.get_num_threads()) > 0
+
+
+def test_weights_are_packed_where_that_is_not_slow(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(packed.SMALLEST, torch.float32, 1)
+    model = paceline.load(folder, tokenizer=None, dtype="float32").target.model
+    assert isinstance(model.lm_head, PackedLinear)
+
+
+def test_where_packed_weights_are_slow_layers_are_joined_as_they_are(no_packing: None, folder: Path) -> None:
+    target = paceline.load(folder, tokenizer=None, dtype="float32").target
+    layers = [layer for layer in target.model.modules() if isinstance(layer, PackedLinear)]
+    assert {type(layer) for layer in layers} == {LinearSlice}
+    assert {type(layer.joint._layer) for layer in layers} == {torch.nn.Linear}
+    assert type(target.model.lm_head) is torch.nn.Linear
+    line = tokens(9)
+    wanted = load_quietly(LlamaForCausalLM.from_pretrained(folder, dtype=torch.float32))
+    assert torch.allclose(
+        score(target, target.open(), int(line[0]), DraftTree.chain(line[1:])),
+        score(wanted, wanted.open(), int(line[0]), DraftTree.chain(line[1:])),
+        atol=1e-4,
+    )
 
 
 CPU = torch.device("cpu")

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import nn
 
-from paceline.targets.hf.packed import PackedLinear, gains, identity, is_ordinary, ordinary, packed_here
+from paceline.targets.hf.packed import PackedLinear, identity, is_ordinary, ordinary
 
 
 class JointLinear:
@@ -65,20 +65,19 @@ class LinearSlice(PackedLinear):
         return self.joint.weight[self._rows].detach().clone()
 
 
-def join(
-    parent: nn.Module, names: Sequence[str], make: Callable[[nn.Linear], PackedLinear | None] | None = None
-) -> bool:
+Make = Callable[[nn.Linear], nn.Linear | PackedLinear | None]
+"""Makes of a layer what computes it; None where it cannot."""
+
+
+def join(parent: nn.Module, names: Sequence[str], make: Make) -> bool:
     """Join these children of a module if they are ordinary layers without biases; whether they were joined. What
-    computes them is what ``make`` makes of all, or the packed layer where packing gains."""
+    computes them is what ``make`` makes of all."""
     layers = [getattr(parent, name) for name in names]
     if not all(is_ordinary(layer) and layer.bias is None for layer in layers):
         return False
     if len({(layer.in_features, layer.weight.dtype) for layer in layers}) > 1:
         return False
-    stacked = ordinary(torch.cat([layer.weight.detach() for layer in layers]), None)
-    if make is None:
-        make = packed_here if any(gains(layer) for layer in layers) else None
-    together = stacked if make is None else make(stacked)
+    together = make(ordinary(torch.cat([layer.weight.detach() for layer in layers]), None))
     if together is None:
         return False
     joint = JointLinear(together)

@@ -192,6 +192,11 @@ def packed_here(layer: nn.Linear) -> PackedLinear | None:
     return _tried(layer, tied=False) if torch.backends.mkldnn.is_available() else None
 
 
+def packed_if_large(layer: nn.Linear) -> nn.Linear | PackedLinear | None:
+    """An ordinary layer, packed where that gains; None where this machine cannot."""
+    return packed_here(layer) if gains(layer) else layer
+
+
 def gains(layer: Any) -> bool:
     """Whether a layer is worth packing."""
     return is_ordinary(layer) and layer.weight.numel() >= SMALLEST[layer.weight.dtype]

@@ -27,7 +27,7 @@ CACHES = 1 << 25
 LARGEST = 1 << 24
 """Values of the layer at most: a larger one takes longer to measure and says the same."""
 SLOWER = 1.1
-"""A type is left where it takes so many times as long as float32."""
+"""A type, or packed weights, are left where they take so many times as long as the other way."""
 SMALL = 10_000_000
 """Models of fewer parameters are fast enough in any type."""
 SPARE = 0.8
@@ -60,15 +60,42 @@ def _seconds(layer: Layer, rows: torch.Tensor, clock: Callable[[], float]) -> fl
 def slowness(dtype: torch.dtype, inputs: int, outputs: int, threads: int) -> float:
     """How many times as long a linear layer takes in a type as in float32, with the kernels that would be used."""
     kinds = (dtype, torch.float32)
-    layers = [_layer(kind, inputs, min(outputs, max(1, LARGEST // inputs))) for kind in kinds]
+    layers = [_layer(kind, inputs, outputs) for kind in kinds]
     rows = [torch.ones(max(ROWS), inputs, dtype=kind) for kind in kinds]
-    took = relative(layers, rows, time.perf_counter)
+    packed = [(packed_here(layer) if is_ordinary(layer) else None) or layer for layer in layers]
+    took = relative(packed, rows, time.perf_counter)
     return took[0] / took[1]
 
 
-def _layer(dtype: torch.dtype, inputs: int, outputs: int) -> Layer:
-    layer = ordinary(torch.zeros(outputs, inputs, dtype=dtype), None)
-    return (packed_here(layer) if is_ordinary(layer) else None) or layer
+@cache
+def slowness_of_packing(dtype: torch.dtype, inputs: int, outputs: int, threads: int) -> float:
+    """How many times as long a linear layer takes packed as it does ordinary; 1 where it cannot be packed."""
+    layer = _layer(dtype, inputs, outputs)
+    packed = packed_here(layer)
+    if packed is None:
+        return 1.0
+    took = relative([packed, layer], [torch.ones(max(ROWS), inputs, dtype=dtype)] * 2, time.perf_counter)
+    return took[0] / took[1]
+
+
+def _layer(dtype: torch.dtype, inputs: int, outputs: int) -> nn.Linear:
+    return ordinary(torch.zeros(min(outputs, max(1, LARGEST // inputs)), inputs, dtype=dtype), None)
+
+
+def packing_pays(model: nn.Module) -> bool:
+    """Whether packed weights are at least about as fast as ordinary ones. Small models are not timed: there the calls
+    count."""
+    typical = _typical(model)
+    if typical is None or not is_ordinary(typical) or parameter_count(model) < SMALL:
+        return True
+    kind = typical.weight.dtype, typical.in_features, typical.out_features
+    return slowness_of_packing(*kind, torch.get_num_threads()) < SLOWER
+
+
+def _typical(model: nn.Module) -> nn.Linear | None:
+    """The largest linear layer."""
+    linears = (layer for layer in model.modules() if type(layer) is nn.Linear)
+    return max(linears, key=lambda layer: layer.weight.numel(), default=None)
 
 
 @torch.no_grad()
@@ -76,12 +103,11 @@ def widened(model: nn.Module) -> str | None:
     """Turn a model on the CPU into float32 where that is faster than its own type, and a sentence that says so. None
     where it stays as it is."""
     dtype: Any = model.dtype
-    linears = [layer for layer in model.modules() if type(layer) is nn.Linear]
-    if dtype not in (torch.bfloat16, torch.float16) or parameter_count(model) < SMALL or not linears:
+    typical = _typical(model)
+    if dtype not in (torch.bfloat16, torch.float16) or parameter_count(model) < SMALL or typical is None:
         return None
     if getattr(model, "is_quantized", False):  # transformers then refuses other types
         return None
-    typical = max(linears, key=lambda layer: layer.weight.numel())
     times = slowness(dtype, typical.in_features, typical.out_features, torch.get_num_threads())
     if times < SLOWER:
         return None

@@ -16,9 +16,10 @@ from paceline.targets.base import Done, Pending, Reach, Request, Target
 from paceline.targets.cache import CacheRows, persistent_tensors
 from paceline.targets.forked import note_use
 from paceline.targets.hf.own import Mode, OwnForward
-from paceline.targets.hf.packed import identities, pack, parameter_count
+from paceline.targets.hf.packed import identities, pack, packed_if_large, parameter_count
 from paceline.targets.hf.path import ForwardJob, ForwardPath
 from paceline.targets.hf.rope import RotatedRows, Switch, context_length, rotation_groups
+from paceline.targets.hf.speed import packing_pays
 from paceline.targets.hf.taps import Anatomy
 from paceline.targets.hf.variants import join_layers
 from paceline.targets.scores import Scores
@@ -143,8 +144,9 @@ class HFTarget(Target):
     def pack(self) -> HFTarget:
         """Pack the weights for this machine's kernels where that helps. They cannot be changed afterwards."""
         model = self._own.model
-        joined = join_layers(model)
-        if pack(model) or joined:
+        pays = packing_pays(model)
+        joined = join_layers(model, packed_if_large if pays else lambda layer: layer)
+        if (pays and pack(model)) or joined:
             self._own.anatomy = Anatomy(model)
         return self
 

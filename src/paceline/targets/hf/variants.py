@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from torch import nn
 from torch.nn.modules import module as module_base
 
-from paceline.targets.hf.joined import JointLinear, LinearSlice, join, joint_of
+from paceline.targets.hf.joined import JointLinear, LinearSlice, Make, join, joint_of
 from paceline.targets.hf.rope import STATIC
 from paceline.targets.hf.snapshot import ModuleSnapshot
 
@@ -166,12 +166,13 @@ class Inspection:
         self._modules = None
 
 
-def join_layers(model: Any) -> bool:
-    """Join linear layers that read the same rows in a model of one of the variants; whether any were joined."""
+def join_layers(model: Any, make: Make) -> bool:
+    """Join linear layers that read the same rows in a model of one of the variants; ``make`` says what computes them.
+    Whether any were joined."""
     if Inspection(model).modules is None:
         return False
-    joined = [join(layer.self_attn, ("q_proj", "k_proj", "v_proj")) for layer in model.model.layers]
-    return any(joined + [join(layer.mlp, ("gate_proj", "up_proj")) for layer in model.model.layers])
+    joined = [join(layer.self_attn, ("q_proj", "k_proj", "v_proj"), make) for layer in model.model.layers]
+    return any(joined + [join(layer.mlp, ("gate_proj", "up_proj"), make) for layer in model.model.layers])
 
 
 def _computed(model: Any, variant: Variant) -> Iterator[tuple[str, Any]]:
