@@ -16,7 +16,7 @@ import torch
 import families
 from clock import MadeClock
 from paceline import verify
-from paceline.check import ADVERSARIES, CHOOSING, METHODS, SIZES, WITH_DICTIONARY, Checker, Report, fixed, walk
+from paceline.check import ADVERSARIES, CHOOSING, METHODS, SIZES, WITH_DICTIONARY, Checker, Report, fixed, rescore, walk
 from paceline.check import run as checking
 from paceline.check.adversaries import SAMPLED
 from paceline.check.cases import LATE, PILOTS, Case, Setting, aimed, by_default, samplings, settings
@@ -356,12 +356,7 @@ def test_float64_knows_no_near_ties_and_a_table_cannot_be_rescored() -> None:
 
 @pytest.mark.parametrize("unknown", [False, True], ids=["too little memory", "memory unknown"])
 def test_a_twin_is_made_where_there_is_room_or_nobody_knows(unknown: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    def pages(name: str) -> int:
-        if unknown:
-            raise ValueError("unrecognized configuration name")
-        return 1
-
-    monkeypatch.setattr("os.sysconf", pages)
+    monkeypatch.setattr(rescore, "free_memory", lambda device: None if unknown else 1)
     assert (wider_twin(target(torch.bfloat16)) is not None) is unknown
 
 
