@@ -77,7 +77,7 @@ class Costs:
 
     def __init__(self, timings: Iterable[Timing] = (), probed: Iterable[Timing] = ()) -> None:
         """From a calibration's ``timings``, or from forwards of one sequence that were ``probed`` before the first
-        text. Probed ones begin the first curve, and `frozen` costs leave them out."""
+        text. Probed ones begin curves as long as no round was seen, and `frozen` costs leave them out."""
         self._curves: dict[tuple[int, int], Curve] = {}
         self._probed = tuple(probed)
         self._pace = 0.0
@@ -149,8 +149,8 @@ class Costs:
         return self._curves[key]
 
     def _begun(self, key: tuple[int, int]) -> Curve:
-        """A new curve: what the most similar one has learnt, or else what was probed. Rows of several sequences take
-        about as long as those of one, and text behind them adds to all."""
+        """A new curve: what the most similar one has learnt, or else what was probed. For several sequences that is
+        less than a round takes: each drafts for itself."""
         learnt = [(_distance(key, other), other) for other, curve in self._curves.items() if _has_rounds(curve)]
         if not learnt:
             fitting = (timing for timing in self._probed if timing.rows >= key[0])

@@ -88,7 +88,7 @@ def _available() -> int | None:
 
 
 def _left_in_group() -> int | None:
-    """Of the container. Files that it has read and may forget count as taken only by its own reckoning."""
+    """Of the container, where it has a limit. It counts files that the system may drop from memory; they are free."""
     try:
         most, taken = (int((GROUP / f"memory.{which}").read_text()) for which in ("max", "current"))
         kept = dict(line.split() for line in (GROUP / "memory.stat").read_text().splitlines())

@@ -30,8 +30,8 @@ FOREIGN = "pocket-foreign"
 
 def ordinary(target: Target) -> PreTrainedModel:
     """A copy of a target's model as transformers would have loaded it: the same weights in ordinary layers, those in
-    integers as the floats that they stand for. The
-    checkpoint's own settings for generation are left out: callers give theirs."""
+    integers as the floats that they stand for. The checkpoint's own settings for generation are left out: callers give
+    theirs."""
     if not isinstance(target, HFTarget):
         raise Missing(f"{target.name} is no model of transformers, and nothing else runs in other libraries")
     model: PreTrainedModel = copy.deepcopy(target.model)
