@@ -1,10 +1,11 @@
 """Products of 8-bit integers, exact on every processor.
 
-A kernel multiplies rows of whole numbers up to 127 with a weight of 8-bit integers, and scales the sums of each output
-channel. A weight that was rounded elsewhere may hold -128. Sums of integers do not depend on their order, so a row's result cannot depend on how many rows are beside it,
-if no sum overflows. Some do: processors without VNNI instructions add pairs of products in 16 bits and cut them off.
-There a row is split into two halves whose pairs fit. Each kernel is tried with the largest sums there are, and the
-fastest of those is used that find every bit as it should be: the choice changes the time and nothing else.
+A kernel multiplies rows of whole numbers up to 127 with a weight of 8-bit integers (-128 in those that were rounded
+elsewhere), and scales the sums of each output channel. Sums of integers do not depend on their order, so a row's result
+cannot depend on how many rows are beside it, if no sum overflows. Some do: processors without VNNI instructions add
+pairs of products in 16 bits and cut them off. There a row is split into two halves whose pairs fit. Each kernel is
+tried with the largest sums there are, and the fastest of those is used that find every bit as it should be: the choice
+changes the time and nothing else.
 """
 
 from __future__ import annotations
