@@ -28,6 +28,12 @@ from paceline.targets.hf.speed import widened
 from paceline.targets.hf.target import HFTarget, refuse_recurrent
 from paceline.targets.place import is_quantized, named_device, named_dtype
 
+NO_GGUF = (
+    "transformers would widen its weights to floats, so it is not opened; give the folder of the original model, with "
+    "--quantize int8 for 8-bit integers"
+)
+"""Where a model is stored for llama.cpp."""
+
 
 def load_target(
     model: str | Path | PreTrainedModel,
@@ -104,6 +110,8 @@ def _name(model: str | Path) -> str:
         raise InputError(f"no model at {str(model)!r}: there is no such user here") from None
     if path.is_dir():
         return str(path)
+    if path.suffix.lower() == ".gguf" and path.exists():
+        raise InputError(f"{model} is a GGUF file: {NO_GGUF}")
     if path.exists():
         raise InputError(f"no model at {str(model)!r}: give the folder that holds config.json and weights, not a file")
     local = isinstance(model, Path) or model.startswith(("/", ".", "~")) or model.count("/") > 1
@@ -124,6 +132,8 @@ def _config(name: str, trusted: bool, options: dict[str, Any]) -> Any:
     if local:
         folder.check_files(place)
         if not (place / folder.CONFIG).exists():
+            if any(place.glob("*.gguf")):
+                raise InputError(f"{name} holds a GGUF file and no config.json: {NO_GGUF}")
             raise InputError(f"{name} is not a folder with a readable transformers config.json: it has none")
     try:
         config = AutoConfig.from_pretrained(name, trust_remote_code=trusted, **options)

@@ -125,7 +125,8 @@ def check_place(
         raise InputError(f"quantize=int8 is for CPUs; leave it out, or the device that {name} is to be on")
     what = f"{name} is in 8-bit integers and" if stored else "quantize=int8"
     if dtype not in (None, torch.float32):
-        raise InputError(f"{what} computes in float32 between its integers; leave dtype out")
+        kind = UnsupportedModel if stored else InputError
+        raise kind(f"{what} computes in float32 between its integers; leave dtype out")
     if not is_uniform():
         raise InputError(f"{what} needs kernels that treat all rows alike, and torch's here do not")
 
