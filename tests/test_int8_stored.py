@@ -15,6 +15,7 @@ from torch import Tensor
 import paceline
 from families import build
 from paceline import InputError
+from paceline.cli import main
 from paceline.drafters.assistant.model import DraftModel
 from paceline.errors import DamagedFile, UnsupportedModel
 from paceline.targets.hf.int8.linear import Int8Linear, quantized
@@ -394,6 +395,12 @@ def test_a_type_or_place_that_integers_do_not_have_is_refused(options: dict[str,
 def test_a_draft_model_in_integers_stays_in_them_beside_floats(folder: Path) -> None:
     beside = load_quietly(build("llama").to(torch.bfloat16))
     assert DraftModel.load(folder, beside).target.dtype_name == "int8"
+
+
+def test_there_is_no_quality_to_compare_without_floats(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (text := folder.parent / "text.txt").write_text("Once upon a time")
+    assert main(["bench", "quality", str(text), "--model", str(folder)]) == 2
+    assert "no floats to compare" in capsys.readouterr().err
 
 
 def test_a_gguf_file_is_refused_with_what_to_do(tmp_path: Path) -> None:
