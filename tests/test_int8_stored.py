@@ -263,6 +263,7 @@ GROUP = "config_groups.group_0"
 OTHER = {
     "format": ("pack-quantized", "format pack-quantized"),
     "sparsity_config.format": ("sparse-24-bitmask", "sparsity_config sparse-24-bitmask"),
+    "sparsity_config": ("2:4", "sparsity_config 2:4"),
     "kv_cache_scheme": (NUMBERS, "kv_cache_scheme"),
     "transform_config.config_groups": ({"R1": {}, "R2": {"type": "hadamard"}}, "transform_config"),
     "rotations": ({"size": 64}, "rotations"),

@@ -70,7 +70,7 @@ def layout_of(name: str, config: Any) -> Layout | None:
     of the integers, so that transformers builds a model of floats."""
     field = next((f for f in ("quantization_config", "compression_config") if getattr(config, f, None)), "")
     fields: Any = getattr(config, field, None)
-    layout = LAYOUTS.get(fields.get("quant_method", "")) if isinstance(fields, dict) else None
+    layout = LAYOUTS.get(str(fields.get("quant_method"))) if isinstance(fields, dict) else None
     if layout is None:
         return None
     if layout.name == "torchao":
@@ -90,8 +90,8 @@ def _other_scheme(fields: dict[str, Any]) -> str | None:
     if (kind := fields.get("format")) != "int-quantized":
         return f"format {kind}"
     sparsity = fields.get("sparsity_config") or {}
-    if isinstance(sparsity, dict) and sparsity.get("format", "dense") != "dense":
-        return f"sparsity_config {sparsity['format']}"
+    if (kind := sparsity.get("format", "dense") if isinstance(sparsity, dict) else sparsity) != "dense":
+        return f"sparsity_config {kind}"
     if other := _others(fields, INERT):
         return other
     groups = fields.get("config_groups")
@@ -216,7 +216,7 @@ class Stored:
             raise _refusal(self._name, f"no linear layer {folder.listed(others)}")
         if not self.layers:
             raise _refusal(self._name, "no layer in integers")
-        for layer in self.layers:
+        for layer in sorted(self.layers):
             if self._files[layer + layout.integers].get_slice(layer + layout.integers).get_dtype() != "I8":
                 raise _refusal(self._name, f"{layer} not in 8-bit integers")
             self._check_layer(layer, {layer + part for part in (layout.integers, layout.scales, layout.zeros, ".bias")})
