@@ -87,7 +87,15 @@ class OtherTiles(Reference):
         return torch.stack([part @ piece.t() for part, piece in parts]).mul(self.scales).sum(0)
 
 
-@pytest.mark.parametrize("kernel", [CutOff, OneScale, OtherTiles])
+class Negates(Reference):
+    """Moves signs from rows to weights, of which -128 has no opposite in 8 bits."""
+
+    def __call__(self, rows: Tensor) -> Tensor:
+        weights = self.integers.clamp(min=-LARGEST).double()
+        return (rows.double() @ weights.t()).float().mul_(self.scales)
+
+
+@pytest.mark.parametrize("kernel", [CutOff, OneScale, OtherTiles, Negates])
 def test_a_kernel_that_rounds_sums_or_couples_rows_is_not_used(kernel: type[Product]) -> None:
     assert is_exact(Reference)
     assert not is_exact(kernel)

@@ -40,6 +40,8 @@ def run(options: argparse.Namespace) -> int:
     texts = {str(path): read_prompt(None, path)[-options.characters :] for path in options.files}
     options.quantize = None
     floats = load_model(options)
+    if floats.target.dtype_name == "int8":
+        raise InputError(f"{options.model} is stored in 8-bit integers, so there are no floats to compare them with")
     if floats.vocabulary is None:
         raise InputError(f"{options.model} has no tokenizer, so no text can be read with it")
     options.quantize, options.dtype = "int8", None

@@ -43,7 +43,8 @@ class DraftModel:
         cls, model: str | Path | PreTrainedModel, beside: Target, dtype: str | torch.dtype | None = None
     ) -> DraftModel:
         """A model by name or path, on the device and in the type of the one it drafts for, in floats where integers
-        do not know it; loaded once in a process. Or a transformers model, which stays as it is."""
+        do not know it, and in integers where it is stored in them; loaded once in a process. Or a transformers model,
+        which stays as it is."""
         from paceline.targets.load import open_model
 
         if not isinstance(model, (str, Path)):
@@ -56,7 +57,7 @@ class DraftModel:
             try:
                 target, tokenizer = open_model(name, dtype=kind, quantize=quantize, device=device)
             except UnsupportedModel:
-                if quantize is None:
+                if dtype is not None:
                     raise
                 target, tokenizer = open_model(name, dtype="float32", device=device)
             return cls(target, None if tokenizer is None else Vocabulary(tokenizer))

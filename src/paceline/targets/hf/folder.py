@@ -191,7 +191,7 @@ def _check_index(path: Path) -> None:
     if not files or not all(isinstance(file, str) for file in files):
         raise InputError(f"{path}: weight_map must name a file for every tensor")
     if absent := sorted({file for file in files if not (path.parent / file).is_file()}):
-        raise InputError(f"{path} names {_listed(absent)}, and {path.parent} has no such file")
+        raise InputError(f"{path} names {listed(absent)}, and {path.parent} has no such file")
 
 
 def tokenizer_fault(folder: Path, error: Exception) -> str:
@@ -225,21 +225,21 @@ def check_found(name: str, found: dict[str, Any]) -> list[str]:
     random. Returns the tensors that the model does not have; they change nothing."""
     if lacking := sorted(found["missing_keys"]):
         raise InputError(
-            f"the weights of {name} lack {len(lacking)} of the tensors that config.json asks for ({_listed(lacking)}); "
+            f"the weights of {name} lack {len(lacking)} of the tensors that config.json asks for ({listed(lacking)}); "
             "get the whole checkpoint, or the config.json that belongs to it"
         )
     if others := sorted(found["mismatched_keys"]):
         shapes = [f"{key} is {_shape(own)}, not {_shape(wanted)}" for key, own, wanted in others]
         raise InputError(
             f"the weights of {name} have {len(others)} tensors of other shapes than config.json asks for "
-            f"({_listed(shapes)}); get the config.json that belongs to them"
+            f"({listed(shapes)}); get the config.json that belongs to them"
         )
     return sorted(found["unexpected_keys"])
 
 
 def unused(name: str, extra: list[str]) -> str:
     """A sentence about the tensors that `check_found` returns."""
-    return f"{name} has no place for {len(extra)} of the tensors in its weights ({_listed(extra)}); they are left out"
+    return f"{name} has no place for {len(extra)} of the tensors in its weights ({listed(extra)}); they are left out"
 
 
 @contextmanager
@@ -267,7 +267,7 @@ def in_one_line(error: Exception) -> str:
     return text if len(text) <= LONG else f"{text[:LONG]}..."
 
 
-def _listed(names: list[str]) -> str:
+def listed(names: list[str]) -> str:
     return ", ".join(names[:NAMED]) + (", ..." if len(names) > NAMED else "")
 
 

@@ -15,16 +15,24 @@ from transformers import (
     PreTrainedModel,
     PreTrainedTokenizerBase,
 )
+from transformers.utils.hub import cached_file
 
 from paceline.errors import InputError
 from paceline.targets import hub, trust
 from paceline.targets.hf import folder
 from paceline.targets.hf.folder import in_one_line
+from paceline.targets.hf.int8.stored import Stored, layout_of
 from paceline.targets.hf.int8.target import check_place, quantized
 from paceline.targets.hf.probe import prepare
 from paceline.targets.hf.speed import widened
 from paceline.targets.hf.target import HFTarget, refuse_recurrent
 from paceline.targets.place import is_quantized, named_device, named_dtype
+
+NO_GGUF = (
+    "transformers would widen its weights to floats, so it is not opened; give the folder of the original model, with "
+    "--quantize int8 for 8-bit integers"
+)
+"""Where a model is stored for llama.cpp."""
 
 
 def load_target(
@@ -39,7 +47,8 @@ def load_target(
 ) -> HFTarget:
     """A transformers causal LM by path, hub name or as a loaded object.
 
-    ``dtype`` is the checkpoint's own unless named, or float32 where this CPU is faster in it (`speed`). A loaded object
+    ``dtype`` is the checkpoint's own unless named, or float32 where this CPU is faster in it (`speed`). A checkpoint in
+    8-bit integers that are computed here stays in them, also without ``quantize`` (`int8.stored`). A loaded object
     keeps its own type and place. ``fixed_shapes`` is as in `HFTarget`, ``trust_remote_code`` as in `paceline.load`.
     """
     kind, integers = named_dtype(dtype), is_quantized(quantize)
@@ -62,16 +71,27 @@ def load_target(
     trusted = trust_remote_code or trust.trusts_all()
     options = _hub_options(name)
     config = _config(name, trusted, options)
+    layout = layout_of(name, config)
+    if layout is not None:
+        check_place(name, kind, place, device_map, stored=True)
     if not (trusted and _brings_model(config)):
         refuse_recurrent(config, _model_class(name, config))
         if Path(name).is_dir():
             folder.check_plan(Path(name), config)
     placed = {"device_map": device_map} if device_map is not None else {}
-    loaded = _weights(name, config, kind, trusted, options | placed)
+    renaming = {"key_mapping": layout.renaming} if layout is not None else {}
+    loaded, extra = _weights(name, config, kind, trusted, options | placed | renaming)
+    stored = None
+    if layout is not None:
+        stored = Stored(name, _folder(name, options), layout)
+        stored.scale(loaded)
+        extra = stored.left(extra)
+    if extra:
+        warnings.warn(folder.unused(name, extra), UserWarning, stacklevel=2)
     if device is not None:
         torch.nn.Module.to(loaded, place)
-    if integers:
-        return quantized(prepare(HFTarget(loaded, name=name, fixed_shapes=False)))
+    if integers or stored is not None:
+        return quantized(prepare(HFTarget(loaded, name=name, fixed_shapes=False)), stored)
     note = widened(loaded) if kind is None and loaded.device.type == "cpu" and not placed else None
     target = prepare(HFTarget(loaded, name=name, fixed_shapes=fixed_shapes).pack())
     target.note = note
@@ -90,6 +110,8 @@ def _name(model: str | Path) -> str:
         raise InputError(f"no model at {str(model)!r}: there is no such user here") from None
     if path.is_dir():
         return str(path)
+    if path.suffix.lower() == ".gguf" and path.exists():
+        raise InputError(f"{model} is a GGUF file: {NO_GGUF}")
     if path.exists():
         raise InputError(f"no model at {str(model)!r}: give the folder that holds config.json and weights, not a file")
     local = isinstance(model, Path) or model.startswith(("/", ".", "~")) or model.count("/") > 1
@@ -110,6 +132,8 @@ def _config(name: str, trusted: bool, options: dict[str, Any]) -> Any:
     if local:
         folder.check_files(place)
         if not (place / folder.CONFIG).exists():
+            if any(place.glob("*.gguf")):
+                raise InputError(f"{name} holds a GGUF file and no config.json: {NO_GGUF}")
             raise InputError(f"{name} is not a folder with a readable transformers config.json: it has none")
     try:
         config = AutoConfig.from_pretrained(name, trust_remote_code=trusted, **options)
@@ -156,8 +180,9 @@ def _model_class(name: str, config: Any) -> Any:
 
 def _weights(
     name: str, config: Any, kind: torch.dtype | None, trusted: bool, options: dict[str, Any]
-) -> PreTrainedModel:
-    """The model with its weights, every tensor of which came from the checkpoint."""
+) -> tuple[PreTrainedModel, list[str]]:
+    """The model with its weights, every tensor of which came from the checkpoint, and the checkpoint's other
+    tensors."""
     try:
         with folder.quiet():
             loaded: Any = AutoModelForCausalLM.from_pretrained(
@@ -175,10 +200,13 @@ def _weights(
         local = Path(name).is_dir()
         why = folder.weights_fault(Path(name), error) if local else f"{name} cannot be loaded: {in_one_line(error)}"
         raise InputError(why) from error
-    model: PreTrainedModel = loaded[0]
-    if extra := folder.check_found(name, loaded[1]):
-        warnings.warn(folder.unused(name, extra), UserWarning, stacklevel=2)
-    return model
+    return loaded[0], folder.check_found(name, loaded[1])
+
+
+def _folder(name: str, options: dict[str, Any]) -> Path:
+    """The folder of a model, where a hub's name was downloaded to."""
+    path = Path(name)
+    return path if path.is_dir() else Path(str(cached_file(name, folder.CONFIG, **options))).parent
 
 
 def load_tokenizer(model: str | Path, trust_remote_code: bool = False) -> PreTrainedTokenizerBase | None:

@@ -1,10 +1,11 @@
 """Products of 8-bit integers, exact on every processor.
 
-A kernel multiplies rows of whole numbers up to 127 with a weight of 8-bit integers, and scales the sums of each output
-channel. Sums of integers do not depend on their order, so a row's result cannot depend on how many rows are beside it,
-if no sum overflows. Some do: processors without VNNI instructions add pairs of products in 16 bits and cut them off.
-There a row is split into two halves whose pairs fit. Each kernel is tried with the largest sums there are, and the
-fastest of those is used that find every bit as it should be: the choice changes the time and nothing else.
+A kernel multiplies rows of whole numbers up to 127 with a weight of 8-bit integers (-128 in those that were rounded
+elsewhere), and scales the sums of each output channel. Sums of integers do not depend on their order, so a row's result
+cannot depend on how many rows are beside it, if no sum overflows. Some do: processors without VNNI instructions add
+pairs of products in 16 bits and cut them off. There a row is split into two halves whose pairs fit. Each kernel is
+tried with the largest sums there are, and the fastest of those is used that find every bit as it should be: the choice
+changes the time and nothing else.
 """
 
 from __future__ import annotations
@@ -22,11 +23,13 @@ from paceline.targets.hf.speed import ROWS, relative
 ZERO = 128
 """What stands for zero where rows are unsigned."""
 LARGEST = 127
-"""The largest value of a row, and of a weight."""
-EXACT_SUM = 2**24 // (LARGEST * LARGEST)
+"""The largest value of a row."""
+FARTHEST = 128
+"""The largest magnitude of a weight, of -128."""
+EXACT_SUM = 2**24 // (LARGEST * FARTHEST)
 """So many products of two such numbers add up exactly in float32, in any order."""
-EXACT_HALF = 2**24 // (64 * LARGEST)
-"""So many products of such a number and half of one."""
+EXACT_HALF = 2**24 // (64 * FARTHEST)
+"""So many products of a weight and half of a row's number."""
 TRIED_ROWS = (1, 2, 3, 5, 8, 17, 40)
 TIMED = (1024, 8192)
 """Inputs and outputs of the weight that kernels are timed with."""
@@ -184,7 +187,9 @@ def is_exact(kernel: type[Product]) -> bool:
     sign = torch.ones(outputs, inputs, dtype=torch.int8)
     sign[1::2, 1::2] = -1
     mixed = torch.arange(outputs * inputs).mul(31).remainder(2 * LARGEST + 1).sub(LARGEST).view(outputs, inputs)
-    for weight in (LARGEST * sign, mixed.to(torch.int8)):
+    mixed[2::3] = -FARTHEST
+    farthest = torch.where(sign > 0, LARGEST, -FARTHEST)
+    for weight in (LARGEST * sign, farthest.to(torch.int8), mixed.to(torch.int8)):
         scales = torch.linspace(0.5, 2.0, outputs)
         try:
             product = kernel(weight, scales)

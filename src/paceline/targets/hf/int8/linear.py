@@ -10,6 +10,8 @@ from torch import nn
 from paceline.targets.hf.int8.kernels import LARGEST, fastest
 from paceline.targets.hf.packed import PackedLinear, identity
 
+Integers = tuple[torch.Tensor, torch.Tensor]
+"""A weight ``[outputs, inputs]``, and a scale for each output in float32."""
 TINY = 1e-30
 """Stands for the scale of a channel of zeros."""
 
@@ -18,14 +20,14 @@ class Int8Linear(PackedLinear):
     """A linear layer over a weight in 8-bit integers. The integers of a row, and so its result, do not depend on the
     rows beside it."""
 
-    def __init__(self, layer: nn.Linear, *, tied: bool = False) -> None:
+    def __init__(self, layer: nn.Linear, integers: Integers | None = None, *, tied: bool = False) -> None:
+        """``integers`` are used instead of rounding the layer's weight."""
         nn.Module.__init__(self)
         self.in_features, self.out_features = layer.in_features, layer.out_features
         self.bias = layer.bias
         self.tied = tied
-        self.identity = hashlib.sha256(b"int8" + identity(layer.weight)).digest()
-        integers, scales = quantized(layer.weight.detach())
-        self.product = fastest(torch.get_num_threads())(integers, scales)
+        self.identity = hashlib.sha256(b"int8" + _origin(layer, integers)).digest()
+        self.product = fastest(torch.get_num_threads())(*integers or quantized(layer.weight.detach()))
 
     def forward(self, rows: torch.Tensor) -> torch.Tensor:
         shape = rows.shape[:-1]
@@ -44,7 +46,12 @@ class Int8Linear(PackedLinear):
         return self.product.weight().float().mul_(self.product.scales[:, None])
 
 
-def quantized(weight: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+def _origin(layer: nn.Linear, integers: Integers | None) -> bytes:
+    """A digest of the values that a layer in integers was made of."""
+    return identity(layer.weight) if integers is None else b"".join(map(identity, integers))
+
+
+def quantized(weight: torch.Tensor) -> Integers:
     """A weight ``[outputs, inputs]`` as integers and a scale for each output."""
     wide = weight.float()
     scales = wide.abs().amax(dim=1).clamp_min(TINY) / LARGEST

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from functools import cached_property
 from typing import Any
 
@@ -12,8 +13,10 @@ from torch import nn
 
 from paceline.errors import InputError, UnsupportedModel
 from paceline.targets.base import Request
-from paceline.targets.hf.int8.linear import Int8Linear
+from paceline.targets.hf.int8.linear import Int8Linear, Integers
+from paceline.targets.hf.int8.linear import quantized as rounded
 from paceline.targets.hf.int8.operations import LONGEST, ExactOperations, is_uniform
+from paceline.targets.hf.int8.stored import Stored
 from paceline.targets.hf.joined import join
 from paceline.targets.hf.lean import Lean
 from paceline.targets.hf.own import Mode, OwnForward
@@ -24,6 +27,8 @@ from paceline.targets.pocket.llama import BundledForCausalLM, as_transformers
 from paceline.tree import DraftTree
 
 FAMILIES = ", ".join(sorted(home.rpartition("_")[2] for home in VARIANTS if home.startswith("transformers")))
+QKV, GATE_UP = ("q_proj", "k_proj", "v_proj"), ("gate_proj", "up_proj")
+"""Layers that are computed as one."""
 EXACT_LENGTH = 2**20
 """Texts up to this length leave values in attention enough bits."""
 TRIED = 17
@@ -35,12 +40,12 @@ class Int8Target(HFTarget):
 
     exact = True
 
-    def __init__(self, model: Any, *, name: str, like: HFTarget | None = None) -> None:
+    def __init__(self, model: Any, *, name: str, like: HFTarget | None = None, stored: Stored | None = None) -> None:
         super().__init__(model, name=name, fixed_shapes=False)
         if like is not None:
             self.context_length, self.trusted, self.limits = like.context_length, like.trusted, like.limits
         self.context_length = self.context_length or LONGEST
-        _quantize(model)
+        _quantize(model, stored)
         self._own = OwnForward(model, None, Mode.PACKED)
         inspection = Inspection(model)
         assert inspection.modules is not None, "only models of a known structure are quantised"
@@ -93,23 +98,37 @@ class NoPath(ForwardPath):
         )
 
 
-def quantized(target: HFTarget) -> Int8Target:
-    """The same model in 8-bit integers; the target it was loaded as cannot be used any more."""
+def quantized(target: HFTarget, stored: Stored | None = None) -> Int8Target:
+    """The same model in 8-bit integers, those of its checkpoint where it has some; the target it was loaded as cannot
+    be used any more."""
     refuse(target)
+    note = None if stored is None else stored.note(target.model)
     target.paths = []  # they hold the layers in floats
-    return Int8Target(target.model, name=target.name, like=target)
+    ours = Int8Target(target.model, name=target.name, like=target, stored=stored)
+    ours.note = note
+    return ours
 
 
 def check_place(
-    name: str, dtype: torch.dtype | None, device: torch.device, device_map: str | dict[str, Any] | None = None
+    name: str,
+    dtype: torch.dtype | None,
+    device: torch.device,
+    device_map: str | dict[str, Any] | None = None,
+    *,
+    stored: bool = False,
 ) -> None:
-    """Refuse a type or a place that integers do not have, before anything is read."""
+    """Refuse a type or a place that integers do not have, before weights are read. ``stored`` are the checkpoint's own
+    integers, which nobody asked for."""
     if device.type != "cpu" or device_map is not None:
+        if stored:
+            raise UnsupportedModel(f"{name} is in 8-bit integers, which are for CPUs; leave the device out")
         raise InputError(f"quantize=int8 is for CPUs; leave it out, or the device that {name} is to be on")
+    what = f"{name} is in 8-bit integers and" if stored else "quantize=int8"
     if dtype not in (None, torch.float32):
-        raise InputError("quantize=int8 computes in float32 between its integers; leave dtype out")
+        kind = UnsupportedModel if stored else InputError
+        raise kind(f"{what} computes in float32 between its integers; leave dtype out")
     if not is_uniform():
-        raise InputError("quantize=int8 needs kernels that treat all rows alike, and torch's here do not")
+        raise InputError(f"{what} needs kernels that treat all rows alike, and torch's here do not")
 
 
 def refuse(target: HFTarget) -> None:
@@ -134,20 +153,37 @@ def _is_silu(act: Any) -> bool:
 
 
 @torch.no_grad()
-def _quantize(model: Any) -> None:
+def _quantize(model: Any, stored: Stored | None = None) -> None:
     """Replace every linear layer, one at a time, and widen what is left."""
     uses = Counter(weight.data_ptr() for _, weight in model.named_parameters(remove_duplicate=False))
-    for layer in model.model.layers:
-        join(layer.self_attn, ("q_proj", "k_proj", "v_proj"), Int8Linear)
-        join(layer.mlp, ("gate_proj", "up_proj"), Int8Linear)
+    for index, layer in enumerate(model.model.layers):
+        lead = f"model.layers.{index}"
+        for part, parent, names in (("self_attn", layer.self_attn, QKV), ("mlp", layer.mlp, GATE_UP)):
+            found = _integers(stored, parent, f"{lead}.{part}", names)
+            join(parent, names, lambda joint, found=found: Int8Linear(joint, found))  # type: ignore[misc]
     left = [
-        (parent, name)
-        for parent in model.modules()
+        (lead, parent, name)
+        for lead, parent in model.named_modules()
         for name, child in parent.named_children()
         if type(child) is nn.Linear
     ]
-    for parent, name in left:
+    for lead, parent, name in left:
         linear = getattr(parent, name)
-        setattr(parent, name, Int8Linear(linear, tied=uses[linear.weight.data_ptr()] > 1))
+        tied = uses[linear.weight.data_ptr()] > 1
+        setattr(parent, name, Int8Linear(linear, _integers(stored, parent, lead, [name]), tied=tied))
     for weight in model.parameters():
         weight.data = weight.data.to(torch.float32, copy=True)  # a view would keep the whole file in memory
+
+
+def _integers(stored: Stored | None, parent: nn.Module, lead: str, names: Sequence[str]) -> Integers | None:
+    """The checkpoint's integers of layers that are computed as one; a layer that is in floats there is rounded. None
+    where all are."""
+    keys = [f"{lead}.{name}".lstrip(".") for name in names]
+    if stored is None or stored.layers.isdisjoint(keys):
+        return None
+    weights = [getattr(parent, name).weight for name in names]
+    parts = [
+        stored.integers(key, tuple(weight.shape)) if key in stored.layers else rounded(weight)
+        for key, weight in zip(keys, weights, strict=True)
+    ]
+    return torch.cat([values for values, _ in parts]), torch.cat([scales for _, scales in parts])

@@ -1,0 +1,412 @@
+"""Checkpoints in 8-bit integers: theirs are used as they are, and what is computed otherwise is refused."""
+
+import copy
+import json
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+import paceline
+from families import build
+from paceline import InputError
+from paceline.cli import main
+from paceline.drafters.assistant.model import DraftModel
+from paceline.errors import DamagedFile, UnsupportedModel
+from paceline.targets.hf.int8.linear import Int8Linear, quantized
+from paceline.targets.hf.int8.target import Int8Target
+from paceline.targets.hf.int8.target import quantized as in_integers
+from paceline.targets.hf.joined import LinearSlice
+from scoring import load_quietly, tokens
+from test_int8 import rows_of
+
+LAYER = "model.layers.1.mlp.down_proj"
+LINEAR = re.compile(r"(.*layers.*_proj)\.weight$")
+NUMBERS = {"num_bits": 8, "type": "int", "symmetric": True, "group_size": None, "block_structure": None}
+SCHEME = {
+    "quant_method": "compressed-tensors",
+    "format": "int-quantized",
+    "quantization_status": "compressed",
+    "config_groups": {
+        "group_0": {
+            "targets": ["Linear"],
+            "weights": {**NUMBERS, "strategy": "channel", "dynamic": False, "actorder": "weight", "observer": "mse"},
+            "input_activations": {**NUMBERS, "strategy": "token", "dynamic": True, "observer_kwargs": {}},
+            "output_activations": None,
+        }
+    },
+    "ignore": ["lm_head"],
+    "kv_cache_scheme": None,
+    "sparsity_config": {"format": "dense", "global_sparsity": 0.1, "targets": []},
+    "transform_config": {"config_groups": {}},
+    "version": "0.20.0",
+}
+INPUTS = {"granularity": {"_type": "PerRow", "_data": {"dim": -1}}, "mapping_type": {"_data": "SYMMETRIC"}}
+TORCHAO = {
+    "quant_method": "torchao",
+    "quant_type": {"default": {"_type": "Int8DynamicActivationInt8WeightConfig", "_version": 2}},
+}
+
+Tensors = dict[str, Tensor]
+
+
+def wide(weight: Tensor) -> tuple[Tensor, Tensor]:
+    """Rounded to all 256 integers, as compressed-tensors does it."""
+    scales = (weight.abs().amax(1) / 127.5).bfloat16()
+    integers = (weight / scales.float()[:, None]).round().clamp(-128, 127)
+    return integers.to(torch.int8), scales
+
+
+def stored(
+    place: Path,
+    name: str = "llama",
+    rounded: Callable[[Tensor], tuple[Tensor, Tensor]] = wide,
+    kept: str = "nothing",
+) -> Path:
+    """Write a checkpoint in compressed-tensors' format, with the layers whose names match ``kept`` in floats."""
+    model = build(name)
+    model.save_pretrained(place)
+    found: Tensors = {}
+    for key, weight in load_file(place / "model.safetensors").items():
+        if (match := LINEAR.match(key)) and not re.search(kept, key):
+            found[key], scales = rounded(weight)
+            found[f"{match[1]}.weight_scale"] = scales[:, None] if scales.dim() else scales.view(1)
+        else:
+            found[key] = weight
+    save_file(found, place / "model.safetensors", {"format": "pt"})
+    described(place, SCHEME)
+    return place
+
+
+def described(place: Path, scheme: Any, field: str = "quantization_config") -> None:
+    fields = json.loads((place / "config.json").read_text())
+    fields.pop("quantization_config", None)
+    (place / "config.json").write_text(json.dumps({**fields, field: scheme}))
+
+
+def as_torchao(place: Path, inputs: Any = INPUTS) -> None:
+    """The same checkpoint in torchao's format."""
+    found: Tensors = {}
+    said = {"format": "pt"}
+    for key, tensor in load_file(place / "model.safetensors").items():
+        layer, _, part = key.rpartition(".")
+        if part == "weight" and tensor.dtype is torch.int8:
+            found[f"{layer}._weight_qdata"] = tensor
+            found[f"{layer}._weight_zero_point"] = torch.zeros(len(tensor), 1, dtype=torch.int8)
+            said[key] = json.dumps({"_type": "Int8Tensor", "_data": {"act_quant_kwargs": inputs and {"_data": inputs}}})
+        else:
+            found[f"{layer}._weight_scale" if part == "weight_scale" else key] = tensor
+    save_file(found, place / "model.safetensors", said)
+    described(place, TORCHAO)
+
+
+def opened(place: Path, **options: Any) -> Int8Target:
+    target = paceline.load(place, tokenizer=None, **options).target
+    assert isinstance(target, Int8Target)
+    return target
+
+
+def layers_of(target: Int8Target) -> dict[str, tuple[Tensor, Tensor]]:
+    """Integers and scales of every layer, also of those that are computed as one."""
+    found = {}
+    for key, part in target._own.model.named_modules():
+        if isinstance(part, LinearSlice):
+            joint: Any = part.joint._layer
+            found[key] = joint.product.weight()[part._rows], joint.product.scales[part._rows]
+        elif isinstance(part, Int8Linear):
+            found[key] = part.product.weight(), part.product.scales
+    return found
+
+
+def check_held(target: Int8Target, tensors: Tensors) -> None:
+    """Every integer and every scale is the file's."""
+    held = layers_of(target)
+    count = 0
+    for key, tensor in tensors.items():
+        if tensor.dtype is torch.int8:
+            layer = key.removesuffix(".weight")
+            integers, scales = held[layer]
+            assert torch.equal(integers, tensor), key
+            assert torch.equal(scales, tensors[f"{layer}.weight_scale"].float().reshape(-1).expand(len(tensor)))
+            count += 1
+    assert count
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return stored(tmp_path_factory.mktemp("stored") / "llama")
+
+
+@pytest.fixture
+def own(tmp_path: Path) -> Path:
+    """A checkpoint that a test may spoil."""
+    return stored(tmp_path / "own")
+
+
+# --- what is used -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["llama", "qwen2", "qwen3", "mistral"])
+def test_integers_and_scales_are_the_files(name: str, tmp_path: Path) -> None:
+    place = stored(tmp_path, name)
+    tensors = load_file(place / "model.safetensors")
+    assert any(int(tensor.min()) == -128 for tensor in tensors.values() if tensor.dtype is torch.int8)
+    check_held(opened(place), tensors)
+
+
+def test_one_scale_stands_for_all_channels(tmp_path: Path) -> None:
+    def by_tensor(weight: Tensor) -> tuple[Tensor, Tensor]:
+        scale = weight.abs().max() / 127.5
+        return (weight / scale).round().clamp(-128, 127).to(torch.int8), scale
+
+    place = stored(tmp_path, rounded=by_tensor)
+    scheme: Any = copy.deepcopy(SCHEME)
+    scheme["config_groups"]["group_0"]["weights"]["strategy"] = "tensor"
+    described(place, scheme)
+    check_held(opened(place), load_file(place / "model.safetensors"))
+
+
+def test_a_checkpoint_of_torchao_is_the_same_model(folder: Path, own: Path) -> None:
+    as_torchao(own)
+    line, text = tokens(9), tokens(30)
+    assert torch.equal(rows_of(opened(own), line, text), rows_of(opened(folder), line, text))
+
+
+def test_a_checkpoint_in_pieces_is_the_same_model(folder: Path, own: Path) -> None:
+    tensors = load_file(own / "model.safetensors")
+    (own / "model.safetensors").unlink()
+    files = {key: f"part-{number % 2}.safetensors" for number, key in enumerate(sorted(tensors))}
+    for file in set(files.values()):
+        save_file({key: tensors[key] for key in tensors if files[key] == file}, own / file, {"format": "pt"})
+    (own / "model.safetensors.index.json").write_text(json.dumps({"metadata": {}, "weight_map": files}))
+    check_held(opened(own), tensors)
+    assert opened(own).fingerprint() == opened(folder).fingerprint()
+
+
+def test_the_older_name_of_the_configuration_is_read(folder: Path, own: Path) -> None:
+    described(own, SCHEME, "compression_config")
+    assert opened(own).fingerprint() == opened(folder).fingerprint()
+
+
+def test_layers_in_floats_are_rounded_beside_the_others(tmp_path: Path) -> None:
+    place = stored(tmp_path, kept=r"layers\.0\.self_attn\.v_proj|layers\.2\.mlp\.down_proj")
+    target = opened(place)
+    tensors = load_file(place / "model.safetensors")
+    check_held(target, tensors)
+    for key in ("model.layers.0.self_attn.v_proj", "model.layers.2.mlp.down_proj", "lm_head"):
+        for ours, wanted in zip(layers_of(target)[key], quantized(tensors[f"{key}.weight"]), strict=True):
+            assert torch.equal(ours, wanted)
+    assert target.note is not None
+    assert "v_proj" in target.note
+    assert "lm_head" in target.note
+
+
+def test_integers_that_we_round_ourselves_are_the_same_model(tmp_path: Path) -> None:
+    """Bit by bit, so that nothing but the integers and scales is read from elsewhere."""
+    ours, wanted = opened(stored(tmp_path, rounded=quantized)), in_integers(load_quietly(build("llama")))
+    line, text = tokens(20), tokens(30)
+    assert torch.equal(rows_of(ours, line, text), rows_of(wanted, line, text))
+
+
+@pytest.mark.parametrize("name", ["llama", "qwen2"])
+def test_logits_stay_near_those_of_the_floats_that_are_meant(name: str, tmp_path: Path) -> None:
+    place = stored(tmp_path, name)
+    model = build(name)
+    with torch.no_grad():
+        for key, part in load_file(place / "model.safetensors").items():
+            if key.endswith("weight_scale"):
+                model.get_parameter(key.removesuffix("_scale")).mul_(0).add_(part.float())
+        for key, part in load_file(place / "model.safetensors").items():
+            if part.dtype is torch.int8:
+                model.get_parameter(key).mul_(part.float())
+    line, text = tokens(40, 1), tokens(50)
+    ours, wanted = rows_of(opened(place), line, text), rows_of(load_quietly(model), line, text)
+    assert float((ours - wanted).square().mean().sqrt() / wanted.std()) < 0.2
+
+
+def test_asking_for_integers_changes_nothing(folder: Path) -> None:
+    unsaid, said = opened(folder), opened(folder, quantize="int8")
+    assert unsaid.fingerprint() == said.fingerprint()
+    assert unsaid.note == said.note
+    assert unsaid.note is not None
+    assert "checkpoint's own 8-bit integers" in unsaid.note
+    assert unsaid.dtype_name == "int8"
+
+
+def test_other_scales_are_another_model(folder: Path, own: Path) -> None:
+    tensors = load_file(own / "model.safetensors")
+    tensors[f"{LAYER}.weight_scale"] = tensors[f"{LAYER}.weight_scale"] * 1.5
+    save_file(tensors, own / "model.safetensors", {"format": "pt"})
+    assert opened(own).fingerprint() != opened(folder).fingerprint()
+
+
+def test_a_tied_head_is_rounded_and_the_embedding_is_not(tmp_path: Path) -> None:
+    place = stored(tmp_path)
+    tensors = load_file(place / "model.safetensors")
+    del tensors["lm_head.weight"]
+    save_file(tensors, place / "model.safetensors", {"format": "pt"})
+    fields = json.loads((place / "config.json").read_text())
+    (place / "config.json").write_text(json.dumps({**fields, "tie_word_embeddings": True}))
+    target = opened(place)
+    assert torch.equal(target._own.model.model.embed_tokens.weight, tensors["model.embed_tokens.weight"])
+    assert torch.equal(layers_of(target)["lm_head"][0], quantized(tensors["model.embed_tokens.weight"])[0])
+
+
+# --- what is refused ----------------------------------------------------------------------------------------
+
+GROUP = "config_groups.group_0"
+OTHER = {
+    "format": ("pack-quantized", "format pack-quantized"),
+    "sparsity_config.format": ("sparse-24-bitmask", "sparsity_config sparse-24-bitmask"),
+    "sparsity_config": ("2:4", "sparsity_config 2:4"),
+    "kv_cache_scheme": (NUMBERS, "kv_cache_scheme"),
+    "transform_config.config_groups": ({"R1": {}, "R2": {"type": "hadamard"}}, "transform_config"),
+    "rotations": ({"size": 64}, "rotations"),
+    "config_groups": ({}, "no config_groups"),
+    f"{GROUP}.weights.num_bits": (4, "num_bits 4"),
+    f"{GROUP}.weights.type": ("float", "type float"),
+    f"{GROUP}.weights.symmetric": (False, "symmetric False"),
+    f"{GROUP}.weights.strategy": ("group", "strategy group"),
+    f"{GROUP}.weights.group_size": (128, "group_size 128"),
+    f"{GROUP}.weights.actorder": ("group", "actorder group"),
+    f"{GROUP}.weights.zero_shift": (3, "zero_shift"),
+    f"{GROUP}.weights": (None, "weights with no integers"),
+    f"{GROUP}.input_activations.dynamic": (False, "dynamic False"),
+    f"{GROUP}.input_activations.symmetric": (False, "symmetric False"),
+    f"{GROUP}.input_activations.strategy": ("tensor", "strategy tensor"),
+    f"{GROUP}.input_activations": (None, "input_activations with no integers"),
+    f"{GROUP}.output_activations": (NUMBERS, "output_activations"),
+    f"{GROUP}.format": ("naive-quantized", "format naive-quantized"),
+}
+
+
+@pytest.mark.parametrize("field", OTHER)
+def test_another_scheme_is_refused_in_a_sentence(field: str, own: Path) -> None:
+    scheme: Any = copy.deepcopy(SCHEME)
+    *path, last = field.split(".")
+    part = scheme
+    for step in path:
+        part = part[step]
+    part[last], sentence = OTHER[field]
+    described(own, scheme)
+    for options in ({}, {"quantize": "int8"}):
+        with pytest.raises(UnsupportedModel, match=re.escape(sentence)) as caught:
+            opened(own, **options)
+        assert "original model" in str(caught.value)
+        assert "\n" not in str(caught.value)
+
+
+def test_a_group_by_the_name_of_a_preset_is_refused(own: Path) -> None:
+    described(own, {**SCHEME, "config_groups": {"W8A8": ["Linear"]}})
+    with pytest.raises(UnsupportedModel, match="config_groups"):
+        opened(own)
+
+
+def zeros(tensors: Tensors) -> None:
+    tensors[f"{LAYER}.weight_zero_point"] = torch.ones(64, 1, dtype=torch.int8)
+
+
+def static(tensors: Tensors) -> None:
+    tensors[f"{LAYER}.input_scale"] = torch.ones(1)
+
+
+def no_scale(tensors: Tensors) -> None:
+    del tensors[f"{LAYER}.weight_scale"]
+
+
+def by_group(tensors: Tensors) -> None:
+    tensors[f"{LAYER}.weight_scale"] = torch.ones(64, 2)
+
+
+def embedding(tensors: Tensors) -> None:
+    tensors["model.embed_tokens.weight"], scales = quantized(tensors["model.embed_tokens.weight"])
+    tensors["model.embed_tokens.weight_scale"] = scales
+
+
+def in_floats(tensors: Tensors) -> None:
+    tensors[f"{LAYER}.weight"] = tensors[f"{LAYER}.weight"].float()
+
+
+@pytest.mark.parametrize(
+    ("change", "sentence"),
+    [
+        (zeros, "other zeros than 0"),
+        (static, "input_scale"),
+        (no_scale, "no scales for"),
+        (by_group, "scales of other shapes"),
+        (embedding, "no linear layer model.embed_tokens"),
+        (in_floats, "not in 8-bit integers"),
+    ],
+)
+def test_tensors_that_say_more_are_refused(change: Callable[[Tensors], None], sentence: str, own: Path) -> None:
+    tensors = load_file(own / "model.safetensors")
+    change(tensors)
+    save_file(tensors, own / "model.safetensors", {"format": "pt"})
+    with pytest.raises(UnsupportedModel, match=re.escape(sentence)):
+        opened(own)
+
+
+def test_zeros_that_are_0_change_nothing(folder: Path, own: Path) -> None:
+    tensors = load_file(own / "model.safetensors")
+    tensors[f"{LAYER}.weight_zero_point"] = torch.zeros(64, 1, dtype=torch.int8)
+    save_file(tensors, own / "model.safetensors", {"format": "pt"})
+    assert opened(own).fingerprint() == opened(folder).fingerprint()
+
+
+def test_scales_that_are_no_numbers_are_damage(own: Path) -> None:
+    tensors = load_file(own / "model.safetensors")
+    tensors[f"{LAYER}.weight_scale"] = tensors[f"{LAYER}.weight_scale"] * float("nan")
+    save_file(tensors, own / "model.safetensors", {"format": "pt"})
+    with pytest.raises(DamagedFile, match=re.escape(LAYER)):
+        opened(own)
+
+
+@pytest.mark.parametrize(
+    "inputs",
+    [
+        None,
+        {**INPUTS, "mapping_type": {"_data": "ASYMMETRIC"}},
+        {**INPUTS, "granularity": {"_type": "PerTensor"}},
+        {**INPUTS, "reduce_range": True},
+    ],
+)
+def test_torchaos_other_inputs_are_refused(inputs: Any, own: Path) -> None:
+    as_torchao(own, inputs)
+    with pytest.raises(UnsupportedModel, match="inputs that are not rounded by row"):
+        opened(own)
+
+
+def test_torchaos_other_schemes_are_refused(own: Path) -> None:
+    described(own, {**TORCHAO, "quant_type": {"default": {"_type": "Int4WeightOnlyConfig"}}})
+    with pytest.raises(UnsupportedModel, match="Int4WeightOnlyConfig"):
+        opened(own)
+
+
+@pytest.mark.parametrize("options", [{"dtype": "bfloat16"}, {"device_map": "auto"}])
+def test_a_type_or_place_that_integers_do_not_have_is_refused(options: dict[str, Any], folder: Path) -> None:
+    with pytest.raises(InputError, match=r"is in 8-bit integers.*leave"):
+        opened(folder, **options)
+
+
+def test_a_draft_model_in_integers_stays_in_them_beside_floats(folder: Path) -> None:
+    beside = load_quietly(build("llama").to(torch.bfloat16))
+    assert DraftModel.load(folder, beside).target.dtype_name == "int8"
+
+
+def test_there_is_no_quality_to_compare_without_floats(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (text := folder.parent / "text.txt").write_text("Once upon a time")
+    assert main(["bench", "quality", str(text), "--model", str(folder)]) == 2
+    assert "no floats to compare" in capsys.readouterr().err
+
+
+def test_a_gguf_file_is_refused_with_what_to_do(tmp_path: Path) -> None:
+    file = tmp_path / "model.Q8_0.gguf"
+    file.touch()
+    for given in (file, tmp_path):
+        with pytest.raises(InputError, match=r"GGUF file.*--quantize int8"):
+            paceline.load(given, tokenizer=None)
