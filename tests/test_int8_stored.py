@@ -5,6 +5,7 @@ import json
 import re
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -19,6 +20,7 @@ from paceline.cli import main
 from paceline.drafters.assistant.model import DraftModel
 from paceline.errors import DamagedFile, UnsupportedModel
 from paceline.targets.hf.int8.linear import Int8Linear, quantized
+from paceline.targets.hf.int8.stored import layout_of
 from paceline.targets.hf.int8.target import Int8Target
 from paceline.targets.hf.int8.target import quantized as in_integers
 from paceline.targets.hf.joined import LinearSlice
@@ -391,6 +393,26 @@ def test_torchaos_other_schemes_are_refused(own: Path) -> None:
 def test_a_type_or_place_that_integers_do_not_have_is_refused(options: dict[str, Any], folder: Path) -> None:
     with pytest.raises(InputError, match=r"is in 8-bit integers.*leave"):
         opened(folder, **options)
+
+
+@pytest.mark.parametrize("fields", [TORCHAO, SCHEME])
+@pytest.mark.parametrize("what", ["scheme", "place"])
+def test_with_the_formats_own_package_the_rest_is_left_to_transformers(
+    what: str, fields: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse() -> None:
+        raise UnsupportedModel("not in this place")
+
+    others = {"quant_type": "int4_weight_only", "format": "pack-quantized"} if what == "scheme" else {}
+    config = SimpleNamespace(quantization_config={**fields, **others})
+    check = refuse if what == "place" else lambda: None
+    with pytest.raises(UnsupportedModel):
+        layout_of("a model", config, check)
+    monkeypatch.setattr(
+        "paceline.targets.hf.int8.stored.find_spec", lambda package: package == fields["quant_method"].replace("-", "_")
+    )
+    assert layout_of("a model", config, check) is None
+    assert config.quantization_config == {**fields, **others}
 
 
 def test_a_draft_model_in_integers_stays_in_them_beside_floats(folder: Path) -> None:

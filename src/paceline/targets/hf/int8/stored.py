@@ -10,8 +10,9 @@ model can be probed, and keeps where the integers are until the layers are repla
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -53,6 +54,17 @@ class Layout:
     scales: str
     zeros: str
 
+    def check(self, name: str, fields: dict[str, Any]) -> None:
+        """Refuse a configuration that asks for more than 8-bit integers by channel and row."""
+        reason = _other_torchao(fields) if self.name == "torchao" else _other_scheme(fields)
+        if reason:
+            raise _refusal(name, reason)
+
+    @property
+    def package(self) -> str:
+        """The package by which transformers opens the format."""
+        return self.name.replace("-", "_")
+
     @property
     def renaming(self) -> dict[str, str]:
         """For transformers, which loads the integers as the weight."""
@@ -65,18 +77,25 @@ LAYOUTS = {
 }
 
 
-def layout_of(name: str, config: Any) -> Layout | None:
-    """The layout of a checkpoint in integers, None for every other one. The configuration is left without what it says
-    of the integers, so that transformers builds a model of floats."""
+def layout_of(name: str, config: Any, check_place: Callable[[], None]) -> Layout | None:
+    """The layout of a checkpoint in integers, for which ``check_place`` is called; None for every other one.
+
+    Its configuration is left without what it says of the integers, so that transformers builds a model of floats. What
+    is not computed here, or not in this place, is left to transformers where the format's own package is installed, and
+    else refused.
+    """
     field = next((f for f in ("quantization_config", "compression_config") if getattr(config, f, None)), "")
     fields: Any = getattr(config, field, None)
     layout = LAYOUTS.get(str(fields.get("quant_method"))) if isinstance(fields, dict) else None
     if layout is None:
         return None
-    if layout.name == "torchao":
-        _check_torchao(name, fields)
-    elif reason := _other_scheme(fields):
-        raise _refusal(name, reason)
+    try:
+        layout.check(name, fields)
+        check_place()
+    except UnsupportedModel:
+        if find_spec(layout.package) is None:
+            raise
+        return None
     delattr(config, field)
     return layout
 
@@ -137,13 +156,13 @@ def _is_empty(value: Any) -> bool:
     return value is None or value is False or value == []
 
 
-def _check_torchao(name: str, fields: dict[str, Any]) -> None:
-    """Refuse what is not 8-bit integers in weights and inputs. The details stand with each tensor."""
+def _other_torchao(fields: dict[str, Any]) -> str | None:
+    """What a torchao configuration asks for but 8-bit integers in weights and inputs. The details stand with each
+    tensor."""
     kind = fields.get("quant_type")
     default = kind.get("default") if isinstance(kind, dict) else None
     said = default.get("_type") if isinstance(default, dict) else kind
-    if said != "Int8DynamicActivationInt8WeightConfig":
-        raise _refusal(name, f"torchao's {said}")
+    return None if said == "Int8DynamicActivationInt8WeightConfig" else f"torchao's {said}"
 
 
 class Stored:
