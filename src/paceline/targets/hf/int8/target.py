@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -16,7 +16,6 @@ from paceline.targets.base import Request
 from paceline.targets.hf.int8.linear import Int8Linear, Integers
 from paceline.targets.hf.int8.linear import quantized as rounded
 from paceline.targets.hf.int8.operations import LONGEST, ExactOperations, is_uniform
-from paceline.targets.hf.int8.stored import Stored
 from paceline.targets.hf.joined import join
 from paceline.targets.hf.lean import Lean
 from paceline.targets.hf.own import Mode, OwnForward
@@ -25,6 +24,9 @@ from paceline.targets.hf.target import HFTarget
 from paceline.targets.hf.variants import VARIANTS, Inspection
 from paceline.targets.pocket.llama import BundledForCausalLM, as_transformers
 from paceline.tree import DraftTree
+
+if TYPE_CHECKING:
+    from paceline.targets.hf.int8.stored import Stored  # needs transformers, which bundled models do without
 
 FAMILIES = ", ".join(sorted(home.rpartition("_")[2] for home in VARIANTS if home.startswith("transformers")))
 QKV, GATE_UP = ("q_proj", "k_proj", "v_proj"), ("gate_proj", "up_proj")
