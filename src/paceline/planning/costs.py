@@ -149,8 +149,8 @@ class Costs:
         return self._curves[key]
 
     def _begun(self, key: tuple[int, int]) -> Curve:
-        """A new curve: what the most similar one has learnt, or else what was probed. For several sequences that is
-        less than a round takes: each drafts for itself."""
+        """A new curve: what the most similar one has learnt, or else what was probed. A round of several sequences may
+        take longer than that: each attends by itself."""
         learnt = [(_distance(key, other), other) for other, curve in self._curves.items() if _has_rounds(curve)]
         if not learnt:
             fitting = (timing for timing in self._probed if timing.rows >= key[0])
