@@ -425,6 +425,7 @@ def test_integers_have_another_fingerprint_than_floats(folder: Path) -> None:
         ({"quantize": "int4"}, "int4"),
         ({"quantize": "int8", "dtype": "bfloat16"}, "computes in float32"),
         ({"quantize": "int8", "device_map": "auto"}, "for CPUs"),
+        ({"quantize": "int8", "fixed_shapes": True}, "leave fixed_shapes out"),
         ({"dtype": "int8"}, "quantize='int8'"),
     ],
 )

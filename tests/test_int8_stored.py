@@ -389,8 +389,8 @@ def test_torchaos_other_schemes_are_refused(own: Path) -> None:
         opened(own)
 
 
-@pytest.mark.parametrize("options", [{"dtype": "bfloat16"}, {"device_map": "auto"}])
-def test_a_type_or_place_that_integers_do_not_have_is_refused(options: dict[str, Any], folder: Path) -> None:
+@pytest.mark.parametrize("options", [{"dtype": "bfloat16"}, {"device_map": "auto"}, {"fixed_shapes": True}])
+def test_what_integers_do_not_have_is_refused(options: dict[str, Any], folder: Path) -> None:
     with pytest.raises(InputError, match=r"is in 8-bit integers.*leave"):
         opened(folder, **options)
 

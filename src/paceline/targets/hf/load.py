@@ -67,11 +67,13 @@ def load_target(
     place = named_device(device)
     name = _name(model)
     if integers:
-        check_place(name, kind, place, device_map)
+        check_place(name, kind, place, device_map, fixed_shapes=fixed_shapes)
     trusted = trust_remote_code or trust.trusts_all()
     options = _hub_options(name)
     config = _config(name, trusted, options)
-    layout = layout_of(name, config, lambda: check_place(name, kind, place, device_map, stored=True))
+    layout = layout_of(
+        name, config, lambda: check_place(name, kind, place, device_map, fixed_shapes=fixed_shapes, stored=True)
+    )
     if not (trusted and _brings_model(config)):
         refuse_recurrent(config, _model_class(name, config))
         if Path(name).is_dir():

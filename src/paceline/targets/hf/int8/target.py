@@ -117,18 +117,21 @@ def check_place(
     device: torch.device,
     device_map: str | dict[str, Any] | None = None,
     *,
+    fixed_shapes: bool | None = None,
     stored: bool = False,
 ) -> None:
-    """Refuse a type or a place that integers do not have, before weights are read. ``stored`` are the checkpoint's own
-    integers, which nobody asked for."""
+    """Refuse a type, a place or recorded forwards, which integers do not have, before weights are read. ``stored`` are
+    the checkpoint's own integers, which nobody asked for."""
     if device.type != "cpu" or device_map is not None:
         if stored:
             raise UnsupportedModel(f"{name} is in 8-bit integers, which are for CPUs; leave the device out")
         raise InputError(f"quantize=int8 is for CPUs; leave it out, or the device that {name} is to be on")
     what = f"{name} is in 8-bit integers and" if stored else "quantize=int8"
+    kind = UnsupportedModel if stored else InputError
     if dtype not in (None, torch.float32):
-        kind = UnsupportedModel if stored else InputError
         raise kind(f"{what} computes in float32 between its integers; leave dtype out")
+    if fixed_shapes:
+        raise kind(f"{what} has no forwards of fixed shapes; leave fixed_shapes out")
     if not is_uniform():
         raise InputError(f"{what} needs kernels that treat all rows alike, and torch's here do not")
 
