@@ -20,6 +20,7 @@ from paceline.check.run import Checker
 from paceline.drafters.assistant.model import DraftModel
 from paceline.errors import UnsupportedModel
 from paceline.targets.base import Request, Want
+from paceline.targets.hf import load as loading
 from paceline.targets.hf.attention import PackedKVCache, Segment
 from paceline.targets.hf.int8 import kernels
 from paceline.targets.hf.int8.kernels import LARGEST, FbgemmHalves, InFloats, Product, chosen, is_exact
@@ -493,10 +494,28 @@ def test_the_float_weights_of_a_checkpoint_do_not_stay(folder: Path) -> None:
     assert ours._own.model.model.embed_tokens.weight.data_ptr() != embedding.data_ptr()
 
 
-def test_a_draft_model_of_another_structure_stays_in_floats(folder: Path, tmp_path: Path) -> None:
-    build("gpt2").save_pretrained(tmp_path)
-    draft = DraftModel.load(tmp_path, paceline.load(folder, tokenizer=None, quantize="int8").target)
-    assert draft.target.dtype_name == "float32"
+def times_opened(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The names of the models that are opened from now on, once for each time."""
+    read, names = loading._config, list[str]()
+
+    def noting(name: str, *rest: Any) -> Any:
+        names.append(name)
+        return read(name, *rest)
+
+    monkeypatch.setattr(loading, "_config", noting)
+    return names
+
+
+def test_a_draft_model_of_another_structure_is_opened_once_in_float32(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    build("gpt2").to(torch.bfloat16).save_pretrained(tmp_path)
+    opened = times_opened(monkeypatch)
+    draft = DraftModel.load(tmp_path, target_of("llama")).target
+    assert opened == [str(tmp_path)]
+    assert (draft.dtype, draft.note) == (torch.float32, None)
+    wanted = paceline.load(tmp_path, tokenizer=None, dtype="float32").target
+    assert torch.equal(rows_of(draft, tokens(5), tokens(9)), rows_of(wanted, tokens(5), tokens(9)))
 
 
 def test_kernels_that_are_not_uniform_refuse(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

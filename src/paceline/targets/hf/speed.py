@@ -116,10 +116,17 @@ def widened(model: nn.Module) -> str | None:
     free = free_memory(torch.device("cpu"))
     if free is not None and _wider_by(model) > SPARE * free:
         return f"computed in {name}: {slow}, but wider ones do not fit into memory; try --quantize int8"
+    to_float32(model)
+    return f"computed in float32: {slow}; --dtype {name} keeps it"
+
+
+def to_float32(model: nn.Module) -> None:
+    """Turn a model into float32, unless it is quantised: transformers then refuses other types."""
+    if getattr(model, "is_quantized", False):
+        return
     model.float()
     config: Any = model.config
     config.get_text_config().dtype = torch.float32
-    return f"computed in float32: {slow}; --dtype {name} keeps it"
 
 
 def _wider_by(model: nn.Module) -> int:
