@@ -22,7 +22,7 @@ from paceline.errors import UnsupportedModel
 from paceline.targets.base import Request, Want
 from paceline.targets.hf import load as loading
 from paceline.targets.hf.attention import PackedKVCache, Segment
-from paceline.targets.hf.int8 import kernels
+from paceline.targets.hf.int8 import kernels, operations
 from paceline.targets.hf.int8.kernels import LARGEST, FbgemmHalves, InFloats, Product, chosen, is_exact
 from paceline.targets.hf.int8.linear import Int8Linear, quantized
 from paceline.targets.hf.int8.operations import ExactOperations, coarse, step_below, to_steps
@@ -258,6 +258,23 @@ def test_rows_are_equal_behind_a_prompt_in_pieces(name: str) -> None:
             target.submit([Request.of_prompt(rows, part)]).result()
             rows.keep(range(len(part)))
         assert torch.equal(score(target, rows, int(line[0]), chain(line)), wanted)
+
+
+@every_family
+def test_rows_are_equal_in_tiles_of_every_height(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    target, text, line = target_of(name), tokens(150), tokens(50, 1)
+    wanted = rows_of(target, line, text)
+    for rows in (1, 7, 16, 49, 200):
+        monkeypatch.setattr(operations, "tile_rows", lambda heads, keys, rows=rows: rows)
+        assert torch.equal(rows_of(target, line, text), wanted)
+
+
+def test_the_scores_of_a_tile_do_not_grow_with_the_text() -> None:
+    heads = 16
+    sizes = [operations.tile_rows(heads, keys) * heads * keys for keys in (1, 100, 1000, 2000, 4000)]
+    assert sizes == sorted(sizes)
+    assert max(sizes) <= operations.SCORES
+    assert operations.tile_rows(heads, 10**6) == operations.FEWEST
 
 
 @every_family

@@ -31,8 +31,11 @@ WEIGHT_BITS = 21
 """Of an attention weight, below the largest one."""
 LONGEST = 2**17
 """The context length of a model that names none."""
-TILE = 64
-"""Rows of a prompt whose scores are in memory at a time."""
+MOST, FEWEST = 64, 16
+"""Rows whose scores are in memory at a time."""
+SCORES = 1 << 20
+"""Scores of all heads that are in memory at a time, unless that is less than the `FEWEST` rows. More of them leave the
+processor's caches, and the memory for a prompt would grow with the text."""
 _EXPONENT = torch.tensor(0x7F800000, dtype=torch.int32)
 """The bits of a float's exponent."""
 SLACK = 2.0
@@ -101,14 +104,19 @@ def _attention(segment: Segment, layer: int, query: torch.Tensor, options: Atten
         first = max(0, request.end - window) - start if window else 0
         return mixed(query, keys[0, :, first:], values[0, :, first:], scale, None)
     hidden = segment.hidden(window)
-    tiles = []
-    for first in range(0, n, TILE):
-        last = min(n, first + TILE)
+    tiles, tile = [], tile_rows(query.shape[1], keys.shape[2])
+    for first in range(0, n, tile):
+        last = min(n, first + tile)
         behind = n - last if request.is_chain else 0  # no row of the tile sees these
         seen, columns = keys.shape[2] - behind, hidden.shape[1] - behind
         tile_hidden = hidden[first:last, :columns]
         tiles.append(mixed(query[:, :, first:last], keys[0, :, :seen], values[0, :, :seen], scale, tile_hidden))
     return tiles[0] if len(tiles) == 1 else torch.cat(tiles, dim=2)
+
+
+def tile_rows(heads: int, keys: int) -> int:
+    """How many rows' scores are in memory at a time."""
+    return max(FEWEST, min(MOST, SCORES // (heads * keys)))
 
 
 def mixed(
