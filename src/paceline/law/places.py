@@ -8,10 +8,14 @@ text goes on to them. They are kept, and drafts that ask for the noise of a few 
 from __future__ import annotations
 
 import threading
+from collections.abc import Sequence
 
 import numpy as np
 
 from paceline.law.noise import Bits, Floats, Ids, Noise, Stream, philox, spread
+
+Coins = tuple[Noise, int]
+"""The noise that decides, and the place in the token list."""
 
 AHEAD = 1 << 15
 """Tokens, of this and the next places, that are drawn together."""
@@ -20,16 +24,39 @@ KEPT = 8
 
 
 def exponentials_of(noise: Noise, index: int, size: int) -> Floats:
-    """The public exponentials of the tokens ``0 .. size - 1`` at a place. They are kept, so they are read-only."""
+    """The public exponentials of the tokens ``0 .. size - 1`` at a place. They are kept, so they are read-only. Those
+    of the next places are drawn as well, before the next draft needs them."""
+    count = max(1, AHEAD // size)
     row = noise.rows.get(index)
     if row is None or row.size < size:
-        count = min(max(1, AHEAD // size), 2**32 - index)
-        rows = _drawn(noise, np.arange(index, index + count), -(-size // 2))
-        while len(noise.rows) >= KEPT:
-            noise.rows.pop(next(iter(noise.rows)), None)
-        noise.rows.update(zip(range(index, index + count), rows, strict=True))
-        row = rows[0]
+        row = _draw(noise, index, count, size)
+    if (last := min(index + count, 2**32) - 1) not in noise.rows:
+        _draw(noise, next(place for place in range(index + 1, last + 1) if place not in noise.rows), count, size)
     return row[:size]
+
+
+def _draw(noise: Noise, index: int, count: int, size: int) -> Floats:
+    """Draw so many places and keep them; returns the first."""
+    places = range(index, min(index + count, 2**32))
+    rows = _drawn(noise, np.array(places), -(-size // 2))
+    while len(noise.rows) >= KEPT:
+        noise.rows.pop(next(iter(noise.rows)), None)
+    noise.rows.update(zip(places, rows, strict=True))
+    first: Floats = rows[0]
+    return first
+
+
+def exponentials_each(coins: Sequence[Coins], sizes: Sequence[int], ids: Ids) -> Floats:
+    """The public exponentials of tokens at places of several texts: so many at the first place, then at the next."""
+    drawn_before = all(index in noise.rows for noise, index in coins)
+    if not drawn_before and all(noise == coins[0][0] for noise, _ in coins):
+        indices = np.repeat([index for _, index in coins], sizes)
+        return coins[0][0].exponential_each(Stream.TARGET, indices, ids)
+    drawn, start = [], 0
+    for (noise, index), size in zip(coins, sizes, strict=True):
+        drawn.append(noise.exponential(Stream.TARGET, index, ids[start : start + size]))
+        start += size
+    return np.concatenate(drawn)
 
 
 class _Work(threading.local):
