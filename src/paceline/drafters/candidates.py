@@ -65,17 +65,17 @@ def trees_of(levels: Sequence[Candidates], nodes: Sequence[int], source: str) ->
     """The worthiest candidates of each text, as many as its number of ``nodes``. Worth falls from parent to child."""
     texts, tokens, odds, worth, parents = map(np.concatenate, zip(*levels, strict=True))
     chosen = _worthiest(texts, worth, nodes)
-    ends = np.cumsum([len(own) for own in chosen])
-    whole = np.concatenate(chosen)
     place = np.empty(len(texts) + 1, np.int64)
     place[-1] = ROOT
     for own in chosen:
         place[own] = np.arange(len(own))
+    whole = chosen[0] if len(chosen) == 1 else np.concatenate(chosen)
     tokens, parents = tokens[whole], place[parents[whole]]
     scores = np.fmin(np.log(odds[whole]), 0.0)
-    trees = []
-    for own, end in zip(chosen, ends.tolist(), strict=True):
-        part = slice(end - len(own), end)
+    trees, start = [], 0
+    for own in chosen:
+        part = slice(start, start + len(own))
+        start = part.stop
         trees.append(DraftTree(tokens[part], parents[part], scores[part], (source,) * len(own)) if len(own) else EMPTY)
     return trees
 

@@ -256,11 +256,10 @@ class Foresight(StoreDrafter):
 
     def _likely(self, texts: Sequence[ForesightState], numbers: Ints, ids: Ints, weights: Floats) -> Candidates:
         """The candidates that have a chance, of these weights."""
-        starts = starts_of(numbers)
-        sizes = np.bincount(numbers)[numbers[starts]]
-        if (noise := texts[0].noise) is None:
-            odds = weights / np.fmax(1.0, np.add.reduceat(weights, starts)).repeat(sizes)
-        else:
+        odds = weights
+        if (noise := texts[0].noise) is not None:
+            starts = starts_of(numbers)
+            sizes = np.bincount(numbers)[numbers[starts]]
             odds = noise.won(weights, starts, sizes, _exponentials(texts, numbers, ids, 0))
         likely = odds > IMPOSSIBLE
         odds = odds[likely]
