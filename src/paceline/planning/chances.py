@@ -133,5 +133,7 @@ class Reliability:
 
     def _grow(self) -> None:
         if (more := len(self._sources) - len(self._claimed)) > 0:
-            self._seen, self._true = (np.append(table, np.zeros(more * _OF_SOURCE)) for table in (self._seen, self._true))
+            self._seen, self._true = (
+                np.append(table, np.zeros(more * _OF_SOURCE)) for table in (self._seen, self._true)
+            )
             self._claimed, self._came = (np.append(table, np.zeros(more)) for table in (self._claimed, self._came))
