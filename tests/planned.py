@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -11,7 +11,7 @@ from paceline.context import Context, Ending
 from paceline.drafters import Budget
 from paceline.law import Sampling
 from paceline.planning.base import Draft, Outcome, Planner, Room
-from paceline.tree import EMPTY, ROOT, DraftTree
+from paceline.tree import EMPTY, ROOT, DraftTree, merge
 
 VOCABULARY = 1000
 Seconds = Callable[[int], float]
@@ -32,6 +32,12 @@ class World:
     emitted: int = 0
     sent: list[int] = field(default_factory=list)
     drafts: int = 0
+    expensive: Source | None = None
+    """The drafter's expensive part, if it has one."""
+    seconds_level: float = 0.0
+    """What one of its levels takes."""
+    levels: list[int] = field(default_factory=list)
+    """How many levels it had in each round that was planned."""
 
     def __post_init__(self) -> None:
         self.rng = np.random.default_rng(self.seed)
@@ -52,30 +58,25 @@ class World:
 
     def _round(self, planner: Planner, contexts: Sequence[Context]) -> None:
         budgets = planner.plan([Room(context, 16) for context in contexts])
-        proposed = [EMPTY if b.empty else self.source(self, c, b) for c, b in zip(contexts, budgets, strict=True)]
         asking = [i for i, budget in enumerate(budgets) if not budget.empty]
-        cuts = planner.cut([Draft(contexts[i], proposed[i], budgets[i]) for i in asking]) if asking else []
-        sent = [EMPTY] * len(contexts)
-        for i, cut in zip(asking, cuts, strict=True):
-            sent[i] = cut.tree
-        spent = self.seconds(sum(1 + len(tree) for tree in sent))
+        drafts = [Draft(contexts[i], self.source(self, contexts[i], budgets[i]), budgets[i]) for i in asking]
         drafting = self.seconds_draft if asking else 0.0
+        if asking and self.expensive is not None:
+            drafts, more = self._enriched(planner, drafts)
+            drafting += more
+        cuts = planner.cut(drafts) if asking else []
+        proposed, sent = [EMPTY] * len(contexts), [EMPTY] * len(contexts)
+        for i, draft, cut in zip(asking, drafts, cuts, strict=True):
+            proposed[i], sent[i] = draft.tree, cut.tree
+        spent = self.seconds(sum(1 + len(tree) for tree in sent))
         outcomes = []
         for context, offered, tree in zip(contexts, proposed, sent, strict=True):
-            node, tokens = ROOT, list[int]()
-            while True:
-                token = self.truth(context, 0)
-                context.commit(token)
-                tokens.append(token)
-                child = tree.child(node, token)
-                if child is None:
-                    break
-                node = child
+            tokens = self._written(context, tree)
             outcome = Outcome(
                 context=context,
                 proposed=offered,
                 sent=tree,
-                tokens=tuple(tokens),
+                tokens=tokens,
                 seconds_draft=drafting,
                 seconds=spent,
             )
@@ -86,6 +87,34 @@ class World:
         self.clock += spent + drafting
         self.drafts += len(asking)
         self.sent.append(sum(map(len, sent)))
+
+    def _enriched(self, planner: Planner, drafts: Sequence[Draft]) -> tuple[list[Draft], float]:
+        """The drafts with the expensive part where the planner wants it, and the seconds of its levels."""
+        assert self.expensive is not None, "asked only of a world that has one"
+        levels = planner.worth(drafts)
+        found, deepest = [], 0
+        for draft, count in zip(drafts, levels, strict=True):
+            if not count:
+                found.append(draft._replace(cheap=draft.tree))
+                continue
+            more = self.expensive(self, draft.context, replace(draft.budget, depth=min(draft.budget.depth, count)))
+            tree = merge([draft.tree, more]) if len(draft.tree) else more
+            found.append(draft._replace(cheap=draft.tree, tree=tree, levels=count))
+            deepest = max(deepest, more.depth)
+        self.levels.append(deepest)
+        return found, deepest * self.seconds_level
+
+    def _written(self, context: Context, tree: DraftTree) -> tuple[int, ...]:
+        """Commit the tokens of a round: the path of the draft that the text takes, and one more."""
+        node, tokens = ROOT, list[int]()
+        while True:
+            token = self.truth(context, 0)
+            context.commit(token)
+            tokens.append(token)
+            child = tree.child(node, token)
+            if child is None:
+                return tuple(tokens)
+            node = child
 
     @property
     def speed(self) -> float:

@@ -12,11 +12,12 @@ import pytest
 from paceline.context import Context, Ending
 from paceline.drafters import Budget, Drafter
 from paceline.law import Distribution, Sampling
-from paceline.planning.adaptive import PROBING, Adaptive
+from paceline.planning.adaptive import Adaptive
 from paceline.planning.base import Draft, Outcome, Planner, Room
 from paceline.planning.chances import Reliability, Trust
 from paceline.planning.costs import TRUSTED, Costs
 from paceline.planning.fixed import Fixed
+from paceline.planning.knowledge import PROBING
 from paceline.planning.timing import Timing
 from paceline.tree import EMPTY, ROOT, DraftTree, Floats, merge
 from planned import VOCABULARY, Seconds, Source, World, chain, fan
@@ -343,7 +344,7 @@ def test_an_expensive_source_runs_where_it_pays_and_not_beside_a_draft_that_is_g
         [budget] = made.plan([Room(one, 8)])
         tree = cheap = strong if easy else EMPTY
         [expensive] = made.worth([Draft(one, cheap, budget)])
-        ran[easy] += expensive
+        ran[easy] += expensive > 0
         if expensive and not easy:
             tree = DraftTree.chain([1, 2], scores=np.log([0.9, 0.9]), source="expensive")
         [cut] = made.cut([Draft(one, tree, budget, cheap, expensive)])
@@ -371,7 +372,7 @@ def test_in_a_batch_an_expensive_source_is_weighed_against_what_all_would_do_wit
         drafts, asked = [], 0
         for one, budget in zip(texts, budgets, strict=True):
             [expensive] = made.worth([Draft(one, cheap, budget)])
-            asked += expensive
+            asked += expensive > 0
             drafts.append(Draft(one, best if expensive else cheap, budget, cheap, expensive))
         cuts = made.cut(drafts)
         ran += asked

@@ -61,9 +61,9 @@ class Choosy(Fixed):
         super().__init__(nodes)
         self.sizes, self.shown = sizes, list[int]()
 
-    def worth(self, drafts: Sequence[Draft]) -> list[bool]:
+    def worth(self, drafts: Sequence[Draft]) -> list[int]:
         self.shown += [len(draft.tree) for draft in drafts]
-        return [len(draft.tree) in self.sizes for draft in drafts]
+        return [draft.budget.depth if len(draft.tree) in self.sizes else 0 for draft in drafts]
 
 
 @pytest.mark.parametrize(("sizes", "ran"), [({3}, True), (set(), False)])

@@ -99,7 +99,7 @@ def test_rounds_without_a_draft_have_the_reason_that_they_had() -> None:
         "the method is plain": {"method": "plain"},
         "the method proposed nothing": {"method": Silent(), "planner": "fixed:4"},
         "the budget was empty": {"method": Silent(), "planner": "fixed:0"},
-        BACKED_OFF.reason: {"method": Silent(), "planner": Resting()},
+        BACKED_OFF: {"method": Silent(), "planner": Resting()},
     }
     lm = paceline.LanguageModel(paceline.testing.habitual())
     for reason, how in reasons.items():
@@ -108,8 +108,8 @@ def test_rounds_without_a_draft_have_the_reason_that_they_had() -> None:
         assert all(other not in sentence for other in reasons if other != reason)
     [sentence] = lm.generate([1, 2], max_new_tokens=1, method=Silent(), planner="fixed:4").explain()
     assert "no draft: there was room for one token only" in sentence
-    [phase] = phases(*rounds("...a...", why=False, unasked=BACKED_OFF.reason))
-    assert f"hardly anything sent, in 6 of 7 rounds since {BACKED_OFF.reason}" in phase.sentence()
+    [phase] = phases(*rounds("...a...", why=False, unasked=BACKED_OFF))
+    assert f"hardly anything sent, in 6 of 7 rounds since {BACKED_OFF}" in phase.sentence()
 
 
 class Silent(paceline.Drafter):
@@ -125,7 +125,7 @@ class Resting(Planner):
     """Backs off in every round."""
 
     def plan(self, rooms: Sequence[Room]) -> list[Budget]:
-        return [BACKED_OFF] * len(rooms)
+        return [Budget(0, 0, BACKED_OFF)] * len(rooms)
 
 
 def test_what_was_expected_is_plain_data_in_a_round() -> None:

@@ -14,12 +14,13 @@ import torch
 from torch import Tensor
 
 import paceline
-from families import POSITIONS, build
+from families import LAYERS, POSITIONS, WINDOW, build
 from paceline import InputError
 from paceline.check.run import Checker
 from paceline.drafters.assistant.model import DraftModel
 from paceline.errors import UnsupportedModel
-from paceline.targets.base import Request
+from paceline.targets.base import Request, Want
+from paceline.targets.hf import load as loading
 from paceline.targets.hf.attention import PackedKVCache, Segment
 from paceline.targets.hf.int8 import kernels
 from paceline.targets.hf.int8.kernels import LARGEST, FbgemmHalves, InFloats, Product, chosen, is_exact
@@ -30,7 +31,7 @@ from paceline.targets.hf.int8.target import quantized as in_integers
 from paceline.targets.hf.target import HFTarget
 from paceline.tree import DraftTree, Ints
 from paceline.verify import Rule
-from scoring import filled, load_quietly, random_tree, score, tokens
+from scoring import filled, load_quietly, random_tree, score, stepwise, tokens
 
 FAMILIES = ["llama", "mistral", "qwen2", "qwen3"]
 """With windows, biases and norms of heads."""
@@ -272,6 +273,73 @@ def test_rows_are_equal_beside_other_sequences(name: str) -> None:
         assert torch.equal(found.logits, rows_of(target, line, text))
 
 
+NO_NUMBERS = 0
+"""A token that `tokens` never draws."""
+
+
+@cache
+def spoilt(name: str, value: float) -> Int8Target:
+    """A target whose states overflow, or are no numbers, at one token."""
+    target = in_integers(load_quietly(build(name)))
+    target.model.model.embed_tokens.weight.data[NO_NUMBERS, 3] = value
+    return target
+
+
+def same(one: Tensor, other: Tensor) -> bool:
+    """Bit by bit, where both are numbers."""
+    return torch.equal(one.nan_to_num(1e9), other.nan_to_num(1e9)) and torch.equal(one.isnan(), other.isnan())
+
+
+every_spoilt = pytest.mark.parametrize("value", [float("nan"), float("inf")])
+
+
+@every_family
+@every_spoilt
+def test_rows_that_are_no_numbers_reach_no_row_of_a_tree_that_does_not_see_them(name: str, value: float) -> None:
+    target, text, tree = spoilt(name, value), tokens(CONTEXT), random_tree(1, 14)
+    tree.tokens[3] = NO_NUMBERS
+    found = score(target, filled(target, text), 7, tree)
+    for node in range(len(tree)):
+        path = tree.path(node)
+        alone = stepwise(target, filled(target, text), np.concatenate([[7], tree.tokens[path]]))
+        assert same(found[[0, *(step + 1 for step in path)]], alone)
+        assert bool(found[node + 1].isnan().all()) is (3 in path)
+
+
+@every_family
+@every_spoilt
+def test_rows_that_are_no_numbers_reach_no_earlier_row_of_a_prompt(name: str, value: float) -> None:
+    target, text = spoilt(name, value), tokens(150)
+    text[100] = NO_NUMBERS  # in the middle of a tile
+    request = Request.of_prompt(target.open(), text, Want(logits=True))
+    found = target.submit([request]).result()[0].logits
+    assert same(found, stepwise(target, target.open(), text))
+    assert not bool(found[:100].isnan().any())
+
+
+def test_rows_that_are_no_numbers_end_with_the_window_in_a_draft_as_in_single_rows() -> None:
+    target, text, line = spoilt("mistral", float("nan")), tokens(CONTEXT), tokens(12, 1)
+    text[-LAYERS * (WINDOW - 1)] = NO_NUMBERS
+    found, wanted = rows_of(target, line, text), stepwise(target, filled(target, text), line)
+    assert same(found, wanted)
+    assert 0 < int(found.isnan().all(1).sum()) < len(line)
+
+
+@pytest.mark.parametrize("kernel", [InFloats, *kernels.KERNELS])
+def test_a_row_that_is_no_number_stays_alone_in_a_product(
+    kernel: type[Product], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if not is_exact(kernel):
+        pytest.skip(f"this processor has no exact {kernel.__name__}")
+    monkeypatch.setattr("paceline.targets.hf.int8.linear.fastest", lambda threads: kernel)
+    layer, rows = Int8Linear(torch.nn.Linear(64, 8)), torch.randn(7, 64)
+    wanted = layer(rows)
+    rows[2, 5], rows[4, 5] = float("nan"), float("inf")
+    found = layer(rows)
+    assert not bool(found[[2, 4]].isfinite().any())
+    assert torch.equal(found[[0, 1, 3, 5, 6]], wanted[[0, 1, 3, 5, 6]])
+
+
 @every_family
 def test_logits_stay_near_those_in_floats(name: str) -> None:
     text, line = tokens(CONTEXT), tokens(40, 1)
@@ -358,6 +426,7 @@ def test_integers_have_another_fingerprint_than_floats(folder: Path) -> None:
         ({"quantize": "int4"}, "int4"),
         ({"quantize": "int8", "dtype": "bfloat16"}, "computes in float32"),
         ({"quantize": "int8", "device_map": "auto"}, "for CPUs"),
+        ({"quantize": "int8", "fixed_shapes": True}, "leave fixed_shapes out"),
         ({"dtype": "int8"}, "quantize='int8'"),
     ],
 )
@@ -425,10 +494,28 @@ def test_the_float_weights_of_a_checkpoint_do_not_stay(folder: Path) -> None:
     assert ours._own.model.model.embed_tokens.weight.data_ptr() != embedding.data_ptr()
 
 
-def test_a_draft_model_of_another_structure_stays_in_floats(folder: Path, tmp_path: Path) -> None:
-    build("gpt2").save_pretrained(tmp_path)
-    draft = DraftModel.load(tmp_path, paceline.load(folder, tokenizer=None, quantize="int8").target)
-    assert draft.target.dtype_name == "float32"
+def times_opened(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The names of the models that are opened from now on, once for each time."""
+    read, names = loading._config, list[str]()
+
+    def noting(name: str, *rest: Any) -> Any:
+        names.append(name)
+        return read(name, *rest)
+
+    monkeypatch.setattr(loading, "_config", noting)
+    return names
+
+
+def test_a_draft_model_of_another_structure_is_opened_once_in_float32(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    build("gpt2").to(torch.bfloat16).save_pretrained(tmp_path)
+    opened = times_opened(monkeypatch)
+    draft = DraftModel.load(tmp_path, target_of("llama")).target
+    assert opened == [str(tmp_path)]
+    assert (draft.dtype, draft.note) == (torch.float32, None)
+    wanted = paceline.load(tmp_path, tokenizer=None, dtype="float32").target
+    assert torch.equal(rows_of(draft, tokens(5), tokens(9)), rows_of(wanted, tokens(5), tokens(9)))
 
 
 def test_kernels_that_are_not_uniform_refuse(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -25,7 +25,7 @@ from paceline.targets.hf.int8.target import Int8Target
 from paceline.targets.hf.int8.target import quantized as in_integers
 from paceline.targets.hf.joined import LinearSlice
 from scoring import load_quietly, tokens
-from test_int8 import rows_of
+from test_int8 import rows_of, times_opened
 
 LAYER = "model.layers.1.mlp.down_proj"
 LINEAR = re.compile(r"(.*layers.*_proj)\.weight$")
@@ -389,8 +389,8 @@ def test_torchaos_other_schemes_are_refused(own: Path) -> None:
         opened(own)
 
 
-@pytest.mark.parametrize("options", [{"dtype": "bfloat16"}, {"device_map": "auto"}])
-def test_a_type_or_place_that_integers_do_not_have_is_refused(options: dict[str, Any], folder: Path) -> None:
+@pytest.mark.parametrize("options", [{"dtype": "bfloat16"}, {"device_map": "auto"}, {"fixed_shapes": True}])
+def test_what_integers_do_not_have_is_refused(options: dict[str, Any], folder: Path) -> None:
     with pytest.raises(InputError, match=r"is in 8-bit integers.*leave"):
         opened(folder, **options)
 
@@ -415,9 +415,34 @@ def test_with_the_formats_own_package_the_rest_is_left_to_transformers(
     assert config.quantization_config == {**fields, **others}
 
 
-def test_a_draft_model_in_integers_stays_in_them_beside_floats(folder: Path) -> None:
-    beside = load_quietly(build("llama").to(torch.bfloat16))
-    assert DraftModel.load(folder, beside).target.dtype_name == "int8"
+def test_a_draft_model_in_integers_stays_in_them_beside_floats(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    beside, names = load_quietly(build("llama").to(torch.bfloat16)), times_opened(monkeypatch)
+    draft = DraftModel.load(folder, beside).target
+    assert names == [str(folder)]
+    assert draft.dtype_name == "int8"
+    assert draft.fingerprint() == opened(folder).fingerprint()
+
+
+def test_a_draft_model_in_integers_of_another_structure_is_computed_in_float32(tmp_path: Path) -> None:
+    floats = load_quietly(build("gemma2"))
+    draft = DraftModel.load(stored(tmp_path, "gemma2", rounded=quantized), load_quietly(build("llama"))).target
+    assert draft.dtype_name == "float32"
+    found, wanted = rows_of(draft, tokens(9), tokens(20)), rows_of(floats, tokens(9), tokens(20))
+    assert float((found - wanted).square().mean().sqrt() / wanted.std()) < 0.1
+
+
+@pytest.mark.parametrize("quantize", [None, "int8"])
+def test_a_draft_model_in_other_integers_is_refused_in_a_sentence_that_fits(
+    quantize: str | None, own: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    described(own, {**SCHEME, "format": "pack-quantized"})
+    beside, names = paceline.load("pocket", quantize=quantize).target, times_opened(monkeypatch)
+    sentence = (
+        r"\(format pack-quantized\); use the original model, with --quantize int8 for 8-bit integers, or load this"
+    )
+    with pytest.raises(UnsupportedModel, match=sentence):
+        DraftModel.load(own, beside)
+    assert names == [str(own)]
 
 
 def test_there_is_no_quality_to_compare_without_floats(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:

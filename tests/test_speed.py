@@ -1,6 +1,9 @@
 """A type that nobody named is one that this processor is fast in."""
 
+import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -10,6 +13,7 @@ import paceline
 from clock import MadeClock
 from families import build
 from paceline.cli import main
+from paceline.files import CACHE
 from paceline.targets import place
 from paceline.targets.hf import packed, speed
 from paceline.targets.hf.joined import LinearSlice
@@ -150,6 +154,75 @@ def test_where_packed_weights_are_slow_layers_are_joined_as_they_are(no_packing:
         score(wanted, wanted.open(), int(line[0]), DraftTree.chain(line[1:])),
         atol=1e-4,
     )
+
+
+LAYER = torch.float32, 256, 512, 1
+"""Type, inputs, outputs and threads."""
+
+
+@pytest.fixture
+def ratios(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """What packed weights take, a value for each measurement: on both sides of the limit. Nothing is known yet."""
+    left = [speed.SLOWER * share for share in (1.01, 0.99, 1.02, 0.98)]
+    monkeypatch.setenv(CACHE, str(tmp_path))
+    monkeypatch.setattr(speed, "relative", lambda *_: [left.pop(0), 1.0])
+    return left
+
+
+def in_a_new_process(layer: tuple[torch.dtype, int, int, int] = LAYER) -> float:
+    speed.slowness_of_packing.cache_clear()
+    found = speed.slowness_of_packing(*layer)
+    speed.slowness_of_packing.cache_clear()
+    return found
+
+
+def test_a_machine_chooses_once(ratios: list[float]) -> None:
+    first, *_ = list(ratios)
+    assert [in_a_new_process() for _ in range(3)] == [first] * 3
+    assert len(ratios) == 3
+
+
+def test_processes_that_measure_at_once_choose_alike(ratios: list[float], monkeypatch: pytest.MonkeyPatch) -> None:
+    meanwhile: list[float] = []
+    timed = speed.relative
+
+    def slow(*given: Any) -> list[float]:
+        if not meanwhile:
+            meanwhile.append(0.0)
+            pool.submit(lambda: meanwhile.append(in_a_new_process()))
+            time.sleep(0.2)
+        return timed(*given)
+
+    monkeypatch.setattr(speed, "relative", slow)
+    with ThreadPoolExecutor(1) as pool:
+        found = in_a_new_process()
+    assert meanwhile[1:] == [found]
+    assert len(ratios) == 3
+
+
+@pytest.mark.parametrize(
+    "other", [(torch.bfloat16, 256, 512, 1), (torch.float32, 256, 512, 2), (torch.float32, 512, 256, 1)]
+)
+def test_other_layers_and_threads_are_measured_by_themselves(ratios: list[float], other: Any) -> None:
+    assert in_a_new_process() != in_a_new_process(other)
+
+
+@pytest.mark.parametrize("name", ["versions", "kernels", "processor"])
+def test_other_machines_and_libraries_measure_again(
+    ratios: list[float], name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = in_a_new_process()
+    monkeypatch.setattr(speed, name, lambda: {"torch": "0"} if name == "versions" else "another")
+    assert in_a_new_process() != first
+
+
+def test_a_damaged_record_is_measured_again(ratios: list[float], tmp_path: Path) -> None:
+    first = in_a_new_process()
+    (file,) = (tmp_path / speed.FOLDER).glob("*.json")
+    file.write_text(file.read_text()[:-5])
+    again = in_a_new_process()
+    assert again != first
+    assert in_a_new_process() == again
 
 
 CPU = torch.device("cpu")

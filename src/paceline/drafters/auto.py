@@ -63,6 +63,7 @@ class Auto(Union):
         self.expensive: tuple[Drafter, ...] = () if model is None else (Assistant(model=model, noise=noise),)
         super().__init__((*self.cheap, *self.expensive))
         self.enriches = bool(self.expensive)
+        self.costly_levels = max((part.levels(part.nodes) for part in self.expensive), default=0)
 
     def _nodes(self, sizes: Sequence[int]) -> int:
         return NODES + sum(sizes[len(self.cheap) :])

@@ -112,6 +112,8 @@ class Drafter:
     enriches: bool = False
     """Whether it has an expensive part: `propose` leaves it out, and `enrich` is called where the planner finds that,
     beside the draft that is there, it is worth its time."""
+    costly_levels: int = 0
+    """The levels of that part, where each takes time of its own, so that fewer may be asked for."""
 
     def __repr__(self) -> str:
         parts = f" of {', '.join(map(repr, self.parts))}" if self.parts and not self.spec else ""

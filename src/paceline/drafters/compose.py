@@ -26,6 +26,7 @@ class Composed(Drafter):
         self.parts = tuple(parts)
         self.nodes = self._nodes([part.nodes for part in self.parts])
         self.enriches = any(part.enriches for part in self.parts)
+        self.costly_levels = max(part.costly_levels for part in self.parts)
         self.nested = all(part.nested for part in self.parts)
         self.leaves = sum(part.leaves for part in self.parts)
 

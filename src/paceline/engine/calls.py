@@ -8,7 +8,7 @@ verb       of          payload             answer                asks
 =========  ==========  ==================  ====================  =================================================
 plan       planner     `Room`              `Budget`              how large may the next draft be?
 propose    drafter     `Ask`               `DraftTree`           a draft within this budget
-worth      planner     `Draft`             bool                  is the drafter's expensive part worth its time?
+worth      planner     `Draft`             int                   how many levels of the drafter's expensive part pay?
 enrich     drafter     `Enrich`            `DraftTree`           the draft together with that of the expensive part
 cut        planner     `Draft`             `Cut`                 which nodes of the draft are worth scoring?
 score      target      `Request`           `Scores`              one forward over the root and the draft
@@ -43,7 +43,7 @@ AFTER = ("law", "read", "observe", "review")
 once no such call is left."""
 
 UNANSWERED = frozenset({"read", "observe", "review"})
-DRAFTING: dict[str, type] = {"plan": Budget, "propose": DraftTree, "worth": object, "enrich": DraftTree, "cut": Cut}
+DRAFTING: dict[str, type] = {"plan": Budget, "propose": DraftTree, "worth": int, "enrich": DraftTree, "cut": Cut}
 """The calls that only drafts need, and the types of their answers: where one fails, a text goes on without drafts."""
 
 

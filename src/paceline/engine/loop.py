@@ -169,10 +169,12 @@ class Session:
 
     def _enrich(self, draft: Draft) -> Generator[Call, Reply, Draft]:
         """The draft with the expensive part of the drafter, where the planner finds that worth its time."""
-        if not (yield from self._call("worth", self.planner, draft)):
+        levels = yield from self._call("worth", self.planner, draft)
+        if not levels:
             return draft
-        tree = yield from self._call("enrich", self.drafter, Enrich(self._drafting.state, draft.budget, draft.tree))
-        return draft._replace(tree=self._admit(tree, draft.budget), enriched=True)
+        budget = replace(draft.budget, depth=min(draft.budget.depth, levels))
+        tree = yield from self._call("enrich", self.drafter, Enrich(self._drafting.state, budget, draft.tree))
+        return draft._replace(tree=self._admit(tree, draft.budget), levels=levels)
 
     def _admit(self, tree: DraftTree, budget: Budget) -> DraftTree:
         """A valid draft, no deeper than the budget, of a shape the target can score."""

@@ -1,6 +1,6 @@
 """Files: the cache folder, reading untrusted files, writing whole files by one process at a time, SIGTERM."""
 
-from paceline.files.cache import CACHE, cache_folder
+from paceline.files.cache import CACHE, cache_folder, cached, cached_path
 from paceline.files.ending import Terminated, terminable
 from paceline.files.locks import exclusive
 from paceline.files.outputs import check_apart, check_folder, check_output
@@ -10,6 +10,8 @@ __all__ = [
     "CACHE",
     "Terminated",
     "cache_folder",
+    "cached",
+    "cached_path",
     "check_apart",
     "check_folder",
     "check_output",

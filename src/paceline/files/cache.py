@@ -2,14 +2,28 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import os
 import sys
+from collections.abc import Callable
+from contextlib import ExitStack, suppress
+from dataclasses import asdict
 from pathlib import Path
+from typing import Any, TypeVar, cast
 
 from paceline.errors import InputError
+from paceline.files.locks import exclusive
+from paceline.files.reading import DESCRIPTION, parse, read_file
+from paceline.files.shape import shaped
+from paceline.files.writing import write_whole
+
+Record = TypeVar("Record")
 
 CACHE = "PACELINE_CACHE"
 """The environment variable that names another folder."""
+DIGITS = 16
+"""Of a file's name, a digest of its key."""
 
 
 def cache_folder() -> Path | None:
@@ -23,6 +37,51 @@ def cache_folder() -> Path | None:
         return _usual()
     except RuntimeError:  # neither $HOME nor an entry in the list of users
         return None
+
+
+def cached_path(folder: str, key: str) -> Path | None:
+    """The file of a key; None where no cache folder is known."""
+    try:
+        place = cache_folder()
+    except InputError:
+        return None
+    digest = hashlib.sha256(key.encode()).hexdigest()[:DIGITS]
+    return None if place is None else place / folder / f"{digest}.json"
+
+
+def cached(
+    folder: str, key: str, kind: type[Record], make: Callable[[], Record], usable: Callable[[Record], bool]
+) -> Record:
+    """The record of a key, a dataclass, from the cache folder; made and written where there is no usable one.
+
+    Processes that ask for the same wait while it is made, so that all get the first one's. A folder that cannot be
+    written costs only time.
+    """
+    path = cached_path(folder, key)
+    if path is None:
+        return make()
+    if (known := _read(path, kind, usable)) is not None:
+        return known
+    with ExitStack() as held:
+        with suppress(OSError):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            held.enter_context(exclusive(path))
+        if (known := _read(path, kind, usable)) is not None:
+            return known
+        made = make()
+        if usable(made):
+            with suppress(OSError):
+                write_whole(path, json.dumps(asdict(cast("Any", made))))
+        return made
+
+
+def _read(path: Path, kind: type[Record], usable: Callable[[Record], bool]) -> Record | None:
+    """A record; None where there is none, or one that is damaged or not usable."""
+    try:
+        found = shaped(kind, parse(read_file(path, DESCRIPTION)))
+    except (OSError, ValueError):
+        return None
+    return found if usable(found) else None
 
 
 def _usual() -> Path:

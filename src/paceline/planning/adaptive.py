@@ -1,7 +1,8 @@
 """The planner that weighs, in every round, what each node of a draft is likely to bring against what it will take.
 
-Four ideas, a file each: the chance of a node to come true (`chances`), the cost of a round by its rows (`costs`), the
-choice of nodes under both (`choice`), and when to stop drafting for a while (`backoff`). This file joins them.
+Five ideas, a file each: the chance of a node to come true (`chances`), the cost of a round by its rows (`costs`), the
+choice of nodes under both (`choice`), how deep an expensive part goes (`levels`), and when to stop drafting for a while
+(`backoff`). `knowledge` joins them and learns from rounds, this file plans them.
 
 Where drafting has not been worth its own time for a while, the planner backs off: no draft for some rounds, then a few
 rounds with one; `PROBING` bounds what that costs. What a draft that was not sent would have brought is learnt from the
@@ -16,172 +17,32 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
-from functools import partial
+from dataclasses import replace
 from threading import RLock
-from typing import NamedTuple
 from weakref import WeakKeyDictionary
 
 from paceline.context import Context
 from paceline.drafters.base import Budget, Drafter
-from paceline.planning.backoff import BEARABLE, BackOff, Running, Steady
-from paceline.planning.base import Cut, Draft, Outcome, Planner, Room, Why
-from paceline.planning.chances import Reliability, Trust
-from paceline.planning.choice import ChosenNodes, RoundCosts, Weighed, along_paths, choose
-from paceline.planning.costs import TRUSTED, Costs, key_of
+from paceline.planning.base import Cut, Draft, Outcome, Planner, Room
+from paceline.planning.choice import ChosenNodes, Weighed
+from paceline.planning.costs import Costs, key_of
+from paceline.planning.knowledge import Knowledge, RoundState, gains_of, review
 from paceline.planning.probed import probed
 from paceline.planning.stored import find
-from paceline.planning.timing import Timing
 from paceline.targets.base import Target, Want
 from paceline.targets.setup import setup_of
-from paceline.tree import EMPTY, ROOT, DraftTree, Floats
 
-PROBING = 0.01
-"""The share of time that may go into drafts, or into sources, which have not been worth their time."""
-SAVED, OWED = 2.0, 10.0
-"""Plain rounds that can at most be saved up for probe nodes, and that they can owe: the probe nodes of many sequences
-at once are row counts that were never tried, and may take far longer than predicted."""
-UNEXPECTED = 0.5
-"""How much longer than expected a round can take, in plain rounds, and still be charged to its draft."""
 WIDER = 4
 """Nodes that are asked for beyond those that were recently worth sending."""
-STRONG = (0.3, 1.0)
-"""Values of a cheap draft, in tokens, between which it is judged apart whether the expensive part is worth its time."""
-
-
-class UndecidedDraft(NamedTuple):
-    """A draft on which the text has not decided yet: how far it has followed, and up to which of its tokens."""
-
-    tree: DraftTree
-    node: int
-    place: int
-
-
-@dataclass(eq=False)
-class RoundState:
-    """The round that is being planned."""
-
-    batch: int = 1
-    """How many sequences are in it."""
-    value: float = 0.0
-    """The value of its drafts, in tokens, the time of probe nodes apart."""
-    offered: float = 0.0
-    """The value of the cheap parts by themselves, where expensive ones ran."""
-    why: Why | None = None
-    probed: bool = False
-    """Whether probe nodes are scored."""
-    enriched: set[int] = field(default_factory=set)
-    """The classes of cheap drafts beside which the expensive part ran."""
-
-
-@dataclass(eq=False)
-class Knowledge:
-    """A planner's knowledge of drafts and of time: from all texts, or from one that must not depend on any other."""
-
-    costs: Costs
-    live: bool
-    reliability: Reliability = field(default_factory=Reliability)
-    running: dict[int, Running] = field(default_factory=dict)
-    """Batch size -> the recent rate."""
-    trust: Trust = field(default_factory=Trust)
-    backoffs: dict[int, BackOff] = field(default_factory=dict)
-    """The drafter's, by batch size: drafts that pay for one text may not for eight."""
-    expensive: tuple[BackOff, ...] = field(default_factory=lambda: tuple(BackOff() for _ in range(len(STRONG) + 1)))
-    """The expensive part's, by the class of the cheap draft beside it."""
-    cheap_time: Steady = field(default_factory=Steady)
-    """Seconds of drafting without the expensive part."""
-    whole_time: Steady = field(default_factory=Steady)
-    """Seconds of drafting with it."""
-    reach: float = 8.0
-    """The most nodes that were recently worth sending."""
-    saved: float = BEARABLE
-    """Time that probe nodes may lose, in plain rounds; at first as much as a source may."""
-    round: RoundState = field(default_factory=RoundState)
-    pending: WeakKeyDictionary[Context, list[UndecidedDraft]] = field(default_factory=WeakKeyDictionary)
-    waited: Counter[tuple[int, int]] = field(default_factory=Counter)
-    """Batch size and class of length -> rounds that went without drafts so that they are timed."""
-
-    @property
-    def backoff(self) -> BackOff:
-        """The drafter's at this batch size. What was left out at a smaller one has no better chance at a larger one."""
-        size = self.round.batch.bit_length()
-        if size not in self.backoffs:
-            smaller = [known for known in self.backoffs if known < size]
-            self.backoffs[size] = replace(self.backoffs[max(smaller)]) if smaller else BackOff()
-        return self.backoffs[size]
-
-    def rate(self, seconds_plain: float) -> float:
-        """Tokens per second that time is valued at: never less than without drafts."""
-        running = self.running.get(self.round.batch)
-        return max(self.round.batch / seconds_plain, running.rate if running is not None else 0.0)
-
-    def ready(self, length: int) -> bool:
-        """Whether rounds without drafts were timed, of this batch size and about this length of text: drafts are worth
-        what they bring beyond those. Where every round had a draft, it would seem to take no time. Rounds are timed
-        with all their texts, also those that have no room for a draft, so no batch waits for ever."""
-        if not self.costs.known or not self.live:
-            return self.costs.known
-        batch = self.round.batch
-        return self.costs.knows_plain(batch, length) or self.waited[key_of(batch, length)] > TRUSTED
-
-    def weigh(self, tree: DraftTree) -> Weighed:
-        """A draft with the chances of its nodes."""
-        return Weighed.of(tree, self._odds(tree))
-
-    def within(self, draft: Draft) -> Weighed:
-        """As much of a draft as its budget has room for."""
-        if len(draft.tree) <= draft.budget.nodes:
-            return self.weigh(draft.tree)
-        return self.weigh(draft.within(along_paths(draft.tree, self._odds(draft.tree))))
-
-    def _odds(self, tree: DraftTree) -> Floats:
-        return (self.reliability.levels if tree.drawn else self.reliability.odds)(tree, tree.depths())
-
-    def choose(self, drafts: Sequence[Weighed], length: int) -> ChosenNodes:
-        """The nodes worth scoring of drafts for texts of about this length."""
-        batch = self.round.batch
-        machine = RoundCosts(
-            seconds=partial(self.costs.seconds, sequences=batch, length=length),
-            tried=self.costs.tried(sequences=batch, length=length),
-            rate=self.rate,
-            batch=batch,
-            share=self.trust.share,
-        )
-        return choose(drafts, machine)
-
-    def class_of(self, cheap: Weighed, length: int) -> int:
-        """The class of a cheap draft, by what it is worth."""
-        value = self.choose([cheap], length).value
-        return sum(value >= border for border in STRONG)
-
-    def save(self, seconds: float) -> None:
-        """A round took so long: if it had probe nodes and was slower than plain for what it promised, charge them."""
-        now = self.round
-        self.saved = min(SAVED, self.saved + PROBING)
-        if now.probed and now.why is not None:
-            value = now.why.tokens - now.batch - now.why.rate * (seconds - now.why.seconds_plain)
-            self.saved = max(-OWED, self.saved + min(0.0, value) / now.batch)
-
-    def learn(self, outcome: Outcome) -> None:
-        """Judge drafts by the text, as far as it has got."""
-        context = outcome.context
-        waiting = self.pending.pop(context, [])
-        if len(outcome.proposed):
-            waiting.append(UndecidedDraft(outcome.proposed, ROOT, len(context) - len(outcome.tokens)))
-        left = []
-        for tree, node, place in waiting:
-            reached = self.reliability.learn(tree, node, context.tokens[place:].tolist())
-            if reached is not None:
-                left.append(UndecidedDraft(tree, reached, len(context)))
-        if left and context.finish is None:
-            self.pending[context] = left
+UNLIMITED = 1 << 30
+"""More levels than any draft has."""
 
 
 class Adaptive(Planner):
     """Plans the drafts of one drafter for one target. ``costs`` may be shared with others."""
 
     def __init__(self, drafter: Drafter, costs: Costs) -> None:
-        self._most = drafter.nodes
+        self._most, self._costly_levels = drafter.nodes, drafter.costly_levels
         self._knowledge = Knowledge(costs, live=True)
         self._own: WeakKeyDictionary[Context, Knowledge] = WeakKeyDictionary()
         self._lock = RLock()
@@ -196,31 +57,52 @@ class Adaptive(Planner):
     def plan(self, rooms: Sequence[Room]) -> list[Budget]:
         with self._lock:
             known = [self._known(room.context) for room in rooms]
-            resting = set()
-            for each in set(known):
-                each.round = RoundState(batch=known.count(each))
-                if each.backoff.active:
-                    each.backoff.passed()
-                    resting.add(each)
+            length = sum(len(room.context) for room in rooms) // len(rooms)
+            reasons = {each: self._left_out(each, known.count(each), length) for each in set(known)}
             return [
-                BACKED_OFF if each in resting else Budget(self._size(each), room.depth)
+                Budget(0, 0, reasons[each]) if reasons[each] else Budget(self._size(each), room.depth)
                 for each, room in zip(known, rooms, strict=True)
             ]
+
+    @staticmethod
+    def _left_out(known: Knowledge, batch: int, length: int) -> str:
+        """Begin a round. Why nothing is drafted in it, if so."""
+        known.round = RoundState(batch=batch)
+        if known.backoff.active:
+            known.backoff.passed()
+            return BACKED_OFF
+        if not known.ready(length):
+            known.waited[key_of(batch, length)] += 1
+            return UNTIMED
+        return ""
 
     def _size(self, known: Knowledge) -> int:
         return min(self._most, int(1.5 * known.reach) + WIDER)
 
-    def worth(self, drafts: Sequence[Draft]) -> list[bool]:
+    def worth(self, drafts: Sequence[Draft]) -> list[int]:
         with self._lock:
             length = sum(len(draft.context) for draft in drafts) // len(drafts)
-            return [self._worth(self._known(draft.context), draft, length) for draft in drafts]
+            known = [self._known(draft.context) for draft in drafts]
+            wanted = [self._wants(each, draft, length) for each, draft in zip(known, drafts, strict=True)]
+            texts = Counter(each for each, wants in zip(known, wanted, strict=True) if wants)
+            levels = {each: self._levels(each, count, length) for each, count in texts.items()}
+            return [
+                min(draft.budget.depth, levels[each]) if wants else 0
+                for each, draft, wants in zip(known, drafts, wanted, strict=True)
+            ]
 
     @staticmethod
-    def _worth(known: Knowledge, draft: Draft, length: int) -> bool:
+    def _wants(known: Knowledge, draft: Draft, length: int) -> bool:
         """Whether, beside a cheap draft of this class, the expensive part has been worth its time."""
-        if not known.ready(length):
-            return False
         return not known.live or not known.expensive[known.class_of(known.within(draft), len(draft.context))].active
+
+    def _levels(self, known: Knowledge, texts: int, length: int) -> int:
+        """How many levels of it pay for so many texts; all where that is not known by level."""
+        if not known.live or self._costly_levels < 2:
+            return UNLIMITED
+        batch = known.round.batch
+        seconds_plain = float(known.costs.seconds(batch, sequences=batch, length=length)[batch])
+        return known.levels.best(texts, known.rate(seconds_plain), self._costly_levels)
 
     def cut(self, drafts: Sequence[Draft]) -> list[Cut]:
         with self._lock:
@@ -234,9 +116,6 @@ class Adaptive(Planner):
 
     def _cut(self, known: Knowledge, drafts: Sequence[Draft]) -> list[Cut]:
         length = sum(len(draft.context) for draft in drafts) // len(drafts)
-        if not known.ready(length):
-            known.waited[key_of(known.round.batch, length)] += 1
-            return [Cut(EMPTY) for _ in drafts]
         weighed = [known.within(draft) for draft in drafts]
         now, choice = known.round, known.choose(weighed, length)
         now.value, now.why = choice.value, choice.why
@@ -247,8 +126,8 @@ class Adaptive(Planner):
             now.value = without.value
             if not now.probed:
                 weighed, choice, now.why = bare, without, without.why
-        if known.live:
-            self._note_expensive(known, drafts, weighed, length)
+        if known.live and any(draft.cheap is not None for draft in drafts):
+            self._note_expensive(known, drafts, weighed, choice, length)
         cuts = []
         for one, nodes in zip(weighed, choice.nodes, strict=True):
             tree = one.part(nodes)
@@ -257,83 +136,42 @@ class Adaptive(Planner):
             cuts.append(Cut(tree, replace(now.why, tokens=1.0 + gain)))
         return cuts
 
-    @staticmethod
-    def _note_expensive(known: Knowledge, drafts: Sequence[Draft], weighed: Sequence[Weighed], length: int) -> None:
+    def _note_expensive(
+        self, known: Knowledge, drafts: Sequence[Draft], weighed: Sequence[Weighed], choice: ChosenNodes, length: int
+    ) -> None:
         """Note which expensive parts ran and which were left out, and what the round would be worth without them."""
-        offered = list(weighed)
+        now, offered, passed = known.round, list(weighed), set[int]()
         for number, draft in enumerate(drafts):
             if draft.cheap is None:
                 continue
             cheap = known.within(draft._replace(tree=draft.cheap))
             kind = known.class_of(cheap, len(draft.context))
-            if draft.enriched:
-                known.round.enriched.add(kind)
+            if draft.levels:
+                now.enriched.add(kind)
+                now.texts += 1
+                now.levels = max(now.levels, min(draft.levels, max(1, self._costly_levels)))
                 offered[number] = cheap
             else:
-                known.expensive[kind].passed()
-        if known.round.enriched:
-            known.round.offered = known.choose(offered, length).value
+                passed.add(kind)
+        for kind in passed - now.enriched:  # once a round, however many texts it has
+            known.expensive[kind].passed()
+        if now.enriched:
+            bare = known.choose(offered, length)
+            now.offered = bare.value
+            gains = [
+                gains_of(*each, known.trust.share, choice.why.price) for each in ((weighed, choice), (offered, bare))
+            ]
+            known.levels.brought((gains[0] - gains[1])[: now.levels] / now.texts)
 
     def review(self, outcomes: Sequence[Outcome]) -> None:
         with self._lock:
             known = [self._known(outcome.context) for outcome in outcomes]
             for each in set(known):
-                _review(each, [o for o, other in zip(outcomes, known, strict=True) if other is each])
+                review(each, [o for o, other in zip(outcomes, known, strict=True) if other is each])
 
 
-def _review(known: Knowledge, outcomes: Sequence[Outcome]) -> None:
-    """Learn from the sequences of a round that share what is known."""
-    for outcome in outcomes:
-        known.learn(outcome)
-    now = known.round
-    tokens = sum(len(outcome.tokens) for outcome in outcomes)
-    expected = 0.0 if now.why is None else now.why.tokens - now.batch
-    known.trust.learn(expected, tokens - len(outcomes) if expected else 0.0)
-    running = known.running.setdefault(len(outcomes), Running())
-    if not known.live:
-        if now.why is not None:
-            running.add(tokens, now.why.seconds)
-            known.save(now.why.seconds)
-            now.why = None
-        return
-    seconds = max(outcome.seconds for outcome in outcomes)
-    drafting = max(outcome.seconds_draft for outcome in outcomes)
-    rows = sum(1 + len(outcome.sent) for outcome in outcomes)
-    length = sum(len(outcome.context) for outcome in outcomes) // len(outcomes)
-    known.costs.note(Timing(rows=rows, seconds=seconds, length=length, sequences=len(outcomes)))
-    running.add(tokens, seconds + drafting)
-    known.save(seconds)
-    if now.why is not None:
-        sent = any(len(outcome.sent) for outcome in outcomes)
-        _judge(known, now.why, drafting, now.why.seconds - seconds if sent and not now.probed else 0.0)
-    now.why = None  # the last round of a text may come without a plan
-
-
-def _judge(known: Knowledge, why: Why, drafting: float, spared: float) -> None:
-    """Judge this round's drafting: the expensive part, and all of it.
-
-    The value is expected tokens minus rate x drafting seconds. Expected, not actual, tokens have less variance. If the
-    forward was slower than predicted (``spared`` < 0), that is charged to the drafter as a whole but not to the
-    expensive part: the prediction was for row counts never tried, and the expensive part would be left out long after
-    they are known.
-    """
-    now = known.round
-    patience = PROBING * why.rate * why.seconds_plain
-    spent = known.whole_time if now.enriched else known.cheap_time
-    spent.add(drafting)
-    if spent.times < 2:  # the first time is no measure of those that follow
-        return
-    surprise = why.rate * max(spared, -UNEXPECTED * why.seconds_plain)
-    value = now.value - why.rate * spent.seconds
-    if now.enriched:
-        gained = now.value - now.offered - why.rate * max(0.0, spent.seconds - known.cheap_time.seconds)
-        for kind in now.enriched:
-            known.expensive[kind].judge(gained, patience)
-        value = max(value, now.offered - why.rate * known.cheap_time.seconds)
-    known.backoff.judge(value + surprise, patience)
-
-
-BACKED_OFF = Budget(0, 0, "drafting had not been worth its own time")
+BACKED_OFF = "drafting had not been worth its own time"
+UNTIMED = "a round without a draft was timed first"
 _COSTS: WeakKeyDictionary[Target, dict[Want, Costs]] = WeakKeyDictionary()
 """The costs of every target's rounds by what is read in them, for all methods and texts."""
 

@@ -2,7 +2,7 @@
 
 Before the forward of a round a planner is called twice. `plan` comes before anything is drafted, since a draft may cost
 more than it saves; `cut` chooses the nodes of the draft that are worth scoring. Between the two, `worth` decides
-whether the expensive part of a drafter runs. `review` learns from the round.
+how deep the expensive part of a drafter goes. `review` learns from the round.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ class Draft(NamedTuple):
     budget: Budget
     cheap: DraftTree | None = None
     """The draft without the expensive part of the drafter; None where the drafter has no such part."""
-    enriched: bool = False
-    """Whether the expensive part ran."""
+    levels: int = 0
+    """How many levels the expensive part was asked for; 0 where it did not run."""
 
     def within(self, paths: Floats | None = None) -> DraftTree:
         """The best nodes of the draft that the budget has room for, by ``paths`` or by their own scores. Of a draft
@@ -94,9 +94,10 @@ class Planner:
         """How much the next draft of each sequence may hold. They will be scored together."""
         raise TypeError(f"planner {type(self).__name__} does not override plan")
 
-    def worth(self, drafts: Sequence[Draft]) -> list[bool]:
-        """Whether, with this draft at hand, the expensive part of the drafter is worth its time. Changes nothing."""
-        return [True] * len(drafts)
+    def worth(self, drafts: Sequence[Draft]) -> list[int]:
+        """How many levels of the drafter's expensive part are worth their time, with this draft at hand; 0 for none.
+        Changes nothing."""
+        return [draft.budget.depth for draft in drafts]
 
     def cut(self, drafts: Sequence[Draft]) -> list[Cut]:
         """The part of each draft that is worth scoring, within its budget. They will be scored together, beside

@@ -39,6 +39,9 @@ SWING = math.log(1.5)
 """The most that one round changes: it may have been held up."""
 UNTRIED = 0.01
 """Seconds that one more row is assumed to take where nothing is known, as a share of a plain round."""
+STEEP = 0.5
+"""Beyond the largest size that was seen a row is assumed to take at least this share of what one took up to there;
+all of it behind a probe, which reaches far enough."""
 DOUBT = 1.0
 """Rounds that this assumption counts as."""
 AGING = 200
@@ -110,8 +113,9 @@ class Costs:
         rows = np.arange(most + 1, dtype=np.float64)
         found: Floats = np.interp(rows, places, values)
         slope = UNTRIED * values[0]
-        if self._probed and len(places) > 1:
-            slope = max(slope, (values[-1] - values[0]) / (places[-1] - places[0]))
+        if len(places) > 1:
+            steep = 1.0 if self._probed else STEEP
+            slope = max(slope, steep * (values[-1] - values[0]) / (places[-1] - places[0]))
         found += np.maximum(0.0, rows - places[-1]) * slope
         return found * math.exp(self._pace)
 

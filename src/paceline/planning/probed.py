@@ -8,25 +8,19 @@ times rounds of several sequences behind texts of several lengths; real rounds c
 
 from __future__ import annotations
 
-import hashlib
-import json
 import time
 from collections.abc import Mapping
-from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from threading import Lock
 from weakref import WeakKeyDictionary
 
 import numpy as np
 
-from paceline.errors import InputError
-from paceline.files import cache_folder, write_whole
-from paceline.files.reading import DESCRIPTION, parse, read_file
-from paceline.files.shape import shaped
+from paceline.files import cached, cached_path
 from paceline.planning.timing import Timing
 from paceline.targets.base import Request, Rows, Target
-from paceline.targets.setup import DIGITS, Setup, kernels, setup_of, versions
+from paceline.targets.setup import Setup, kernels, setup_of, versions
 from paceline.tree import EMPTY, ROOT, DraftTree, Ints
 
 SIZES = (1, 8, 16, 32, 4, 2)
@@ -37,6 +31,8 @@ LIMIT = 2.0
 """Seconds for all of it. A size that is expected not to fit is left out."""
 GROWTH = 2.0
 """A size that was not timed yet is expected to take so many times as long as the next smaller one that was."""
+FOLDER = "probes"
+"""In the cache directory."""
 CONTEXT = 16
 """Tokens before the root."""
 
@@ -50,10 +46,10 @@ class Probe:
     versions: Mapping[str, str]
     timings: tuple[Timing, ...]
 
-    @property
-    def valid(self) -> bool:
-        """Whether the same libraries, with the same instructions, measured this."""
-        return self.kernels == kernels() and dict(self.versions) == versions()
+    def usable(self, setup: Setup) -> bool:
+        """Whether it holds for this setup with the same instructions and libraries."""
+        same = self.setup.digest == setup.digest and self.kernels == kernels() and dict(self.versions) == versions()
+        return same and len(self.timings) > 0
 
 
 _KNOWN: WeakKeyDictionary[Target, tuple[Timing, ...]] = WeakKeyDictionary()
@@ -72,38 +68,20 @@ def probed(target: Target) -> tuple[Timing, ...]:
 
 def _stored_or_measured(target: Target) -> tuple[Timing, ...]:
     setup = setup_of(target)
-    path = path_of(setup)
-    if path is not None and (known := _read(path, setup)) is not None:
-        return known.timings
-    timings = measure(target)
-    if path is not None and timings:
-        _write(path, Probe(setup=setup, kernels=kernels(), versions=versions(), timings=timings))
-    return timings
+
+    def made() -> Probe:
+        return Probe(setup=setup, kernels=kernels(), versions=versions(), timings=measure(target))
+
+    return cached(FOLDER, _key(setup), Probe, made, lambda probe: probe.usable(setup)).timings
 
 
 def path_of(setup: Setup) -> Path | None:
     """The file of a setup under the instructions that are used here; None where no cache directory is known."""
-    try:
-        place = cache_folder()
-    except InputError:
-        return None
-    digest = hashlib.sha256(f"{setup.digest} {kernels()}".encode()).hexdigest()[:DIGITS]
-    return None if place is None else place / "probes" / f"{digest}.json"
+    return cached_path(FOLDER, _key(setup))
 
 
-def _read(path: Path, setup: Setup) -> Probe | None:
-    """What is stored; None where that is nothing, damaged, or of other libraries, which is measured again."""
-    try:
-        probe = shaped(Probe, parse(read_file(path, DESCRIPTION)))
-    except (OSError, ValueError):
-        return None
-    return probe if probe.valid and probe.setup.digest == setup.digest and probe.timings else None
-
-
-def _write(path: Path, probe: Probe) -> None:
-    with suppress(OSError):  # the next process measures again
-        path.parent.mkdir(parents=True, exist_ok=True)
-        write_whole(path, json.dumps(asdict(probe)))
+def _key(setup: Setup) -> str:
+    return f"{setup.digest} {kernels()}"
 
 
 def measure(target: Target) -> tuple[Timing, ...]:

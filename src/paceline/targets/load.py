@@ -30,12 +30,13 @@ def open_model(
     trust_remote_code: bool = False,
     with_tokenizer: bool = True,
     probe: bool = False,
+    strict: bool = True,
 ) -> tuple[HFTarget, PreTrainedTokenizerBase | None]:
     """A probed target and its tokenizer, if it has one and ``with_tokenizer``; a loaded model comes without one.
 
     The name of a bundled model stands for that model even if a folder is called the same; the folder is reached as
     ``./pocket`` or as a `Path`. With ``probe``, planners time a few forwards before the first text, of a model on a CPU
-    that is large enough.
+    that is large enough. ``strict`` is as in `load_target`; bundled models are what is asked for.
     """
     note_use()
     if isinstance(model, str) and is_bundled(model):
@@ -54,6 +55,7 @@ def open_model(
         quantize=quantize,
         fixed_shapes=fixed_shapes,
         trust_remote_code=trust_remote_code,
+        strict=strict,
     )
     target.probing = probe and _is_worth_probing(target)
     if not isinstance(model, str | Path) or not with_tokenizer:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from paceline.drafters.sharing import Shared, stamp
-from paceline.errors import InputError, UnsupportedModel
+from paceline.errors import InputError
 from paceline.targets.base import Target
 from paceline.vocabulary import Vocabulary
 
@@ -54,12 +54,7 @@ class DraftModel:
         kind = None if quantize else dtype or beside.dtype_name
 
         def read() -> DraftModel:
-            try:
-                target, tokenizer = open_model(name, dtype=kind, quantize=quantize, device=device)
-            except UnsupportedModel:
-                if dtype is not None:
-                    raise
-                target, tokenizer = open_model(name, dtype="float32", device=device)
+            target, tokenizer = open_model(name, dtype=kind, quantize=quantize, device=device, strict=dtype is not None)
             return cls(target, None if tokenizer is None else Vocabulary(tokenizer))
 
         return _loaded.get((stamp(name), kind or quantize, device), read)

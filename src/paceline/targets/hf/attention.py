@@ -18,6 +18,7 @@ from typing import Any, Protocol
 import numpy as np
 import torch
 import torch.nn.functional as F
+from numpy.typing import NDArray
 
 from paceline.targets.base import Request
 from paceline.targets.cache import CacheRows
@@ -40,7 +41,7 @@ class Segment:
     number: int
     scratch: MaskScratch
     _views: dict[tuple[object, ...], View] = field(default_factory=dict)
-    _masks: dict[tuple[object, ...], torch.Tensor] = field(default_factory=dict)
+    _hidden: dict[int | None, torch.Tensor] = field(default_factory=dict)
 
     @classmethod
     def of_all(cls, requests: Sequence[Request], scratch: MaskScratch) -> list[Segment]:
@@ -66,15 +67,17 @@ class Segment:
             self._views[key] = View.of(self, window, like, group)
         return self._views[key]
 
-    def exact_mask(self, window: int | None, like: torch.Tensor) -> torch.Tensor:
-        """``[n, rows from the window's first]``, made once for all layers with this window."""
-        key = (window, like.dtype)
-        if key not in self._masks:
-            start = max(0, self.request.rows.committed + 1 - window) if window else 0
-            slot = (self.number, window, like.dtype, like.device)
-            mask = self._masks[key] = self.scratch.take(slot, self.n, self.request.end - start, like)
-            fill_mask(mask, self.request, start, window)
-        return self._masks[key]
+    def hidden(self, window: int | None) -> torch.Tensor:
+        """``[n, k]``: which of the last ``k`` rows each fresh one does not see in a layer with this window. It sees all
+        before them, from the window's first on. Made once for all such layers."""
+        if window not in self._hidden:
+            start = self.first(window)
+            self._hidden[window] = torch.from_numpy(hidden_rows(self.request, start, window))
+        return self._hidden[window]
+
+    def first(self, window: int | None) -> int:
+        """The first row that any fresh one sees."""
+        return max(0, self.request.rows.committed + 1 - window) if window else 0
 
     def full_mask(self, window: int | None, like: torch.Tensor) -> torch.Tensor:
         """``[n, all rows]``, for a model that gets all of its keys back."""
@@ -136,9 +139,7 @@ class View:
     @classmethod
     def of(cls, segment: Segment, window: int | None, like: torch.Tensor, group: int) -> View:
         request, n = segment.request, segment.n
-        committed = request.rows.committed
-        start = max(0, committed + 1 - window) if window else 0
-        end = request.end
+        start, end = segment.first(window), request.end
         if n == 1 and request.is_chain:
             return cls(max(0, end - window) if window else 0, end, None, folded=True)
         if end == n and request.is_chain and (window is None or n <= window):
@@ -174,6 +175,18 @@ def fill_mask(mask: torch.Tensor, request: Request, start: int, window: int | No
 
 def _hide(mask: torch.Tensor, hidden: np.ndarray[Any, np.dtype[np.bool_]]) -> None:
     mask.masked_fill_(torch.from_numpy(hidden).to(mask.device), float("-inf"))
+
+
+def hidden_rows(request: Request, start: int, window: int | None) -> NDArray[np.bool_]:
+    """``[n, k]``: which of the last ``k`` rows each fresh one does not see: of the tentative rows, and of all from
+    ``start`` on where the window ends within the cached ones."""
+    hidden = ~request.visible
+    if window is None:
+        return hidden
+    ends = request.positions[:, None] - window
+    hidden |= request.tentative_positions <= ends
+    cached = np.arange(start, request.rows.committed) <= ends
+    return np.concatenate([cached, hidden], axis=1) if cached.any() else hidden
 
 
 class PackedKVCache(KVCache):

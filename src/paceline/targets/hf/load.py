@@ -22,9 +22,9 @@ from paceline.targets import hub, trust
 from paceline.targets.hf import folder
 from paceline.targets.hf.folder import in_one_line
 from paceline.targets.hf.int8.stored import Stored, layout_of
-from paceline.targets.hf.int8.target import check_place, quantized
+from paceline.targets.hf.int8.target import check_place, obstacle, quantized
 from paceline.targets.hf.probe import prepare
-from paceline.targets.hf.speed import widened
+from paceline.targets.hf.speed import to_float32, widened
 from paceline.targets.hf.target import HFTarget, refuse_recurrent
 from paceline.targets.place import is_quantized, named_device, named_dtype
 
@@ -44,12 +44,16 @@ def load_target(
     device_map: str | dict[str, Any] | None = None,
     fixed_shapes: bool | None = None,
     trust_remote_code: bool = False,
+    strict: bool = True,
 ) -> HFTarget:
     """A transformers causal LM by path, hub name or as a loaded object.
 
     ``dtype`` is the checkpoint's own unless named, or float32 where this CPU is faster in it (`speed`). A checkpoint in
     8-bit integers that are computed here stays in them, also without ``quantize`` (`int8.stored`). A loaded object
     keeps its own type and place. ``fixed_shapes`` is as in `HFTarget`, ``trust_remote_code`` as in `paceline.load`.
+
+    Unless this is ``strict``, ``dtype`` and ``quantize`` say what is preferred: a checkpoint in integers stays in them,
+    and a model that integers do not know is computed in float32.
     """
     kind, integers = named_dtype(dtype), is_quantized(quantize)
     if isinstance(model, PreTrainedModel):
@@ -67,11 +71,16 @@ def load_target(
     place = named_device(device)
     name = _name(model)
     if integers:
-        check_place(name, kind, place, device_map)
+        check_place(name, kind, place, device_map, fixed_shapes=fixed_shapes)
     trusted = trust_remote_code or trust.trusts_all()
     options = _hub_options(name)
     config = _config(name, trusted, options)
-    layout = layout_of(name, config, lambda: check_place(name, kind, place, device_map, stored=True))
+    asked = kind if strict else None
+    layout = layout_of(
+        name, config, lambda: check_place(name, asked, place, device_map, fixed_shapes=fixed_shapes, stored=True)
+    )
+    if layout is not None and not strict:
+        kind = torch.float32  # a narrower type would round what is scaled
     if not (trusted and _brings_model(config)):
         refuse_recurrent(config, _model_class(name, config))
         if Path(name).is_dir():
@@ -89,7 +98,10 @@ def load_target(
     if device is not None:
         torch.nn.Module.to(loaded, place)
     if integers or stored is not None:
-        return quantized(prepare(HFTarget(loaded, name=name, fixed_shapes=False)), stored)
+        found = prepare(HFTarget(loaded, name=name, fixed_shapes=False))
+        if strict or obstacle(found) is None:
+            return quantized(found, stored)
+        to_float32(loaded)
     note = widened(loaded) if kind is None and loaded.device.type == "cpu" and not placed else None
     target = prepare(HFTarget(loaded, name=name, fixed_shapes=fixed_shapes).pack())
     target.note = note

@@ -3,20 +3,27 @@
 Flags of a processor do not say how fast its libraries are, so nothing here looks at them. Some processors compute in
 bfloat16 at twice the speed of float32, others take many times as long; and plain decoding, which waits for memory, is
 not where it shows first.
+
+Other kernels round otherwise, so a choice between them can change a text at a near tie. What was measured is kept in
+the cache directory: a machine makes the same choice in every process.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
-from functools import cache
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache, wraps
 from typing import Any
 
 import torch
 from torch import nn
 
+from paceline.files import cached
+from paceline.files.shape import Amount
 from paceline.targets.hf.packed import is_ordinary, ordinary, packed_here, parameter_count
 from paceline.targets.place import free_memory
+from paceline.targets.setup import kernels, processor, versions
 
 ROWS = (1, 4, 16)
 """A single row, and drafts."""
@@ -30,6 +37,8 @@ SLOWER = 1.1
 """A type, or packed weights, are left where they take so many times as long as the other way."""
 SMALL = 10_000_000
 """Models of fewer parameters are fast enough in any type."""
+FOLDER = "kernels"
+"""In the cache directory."""
 SPARE = 0.8
 """The share of free memory that wider weights may take."""
 
@@ -56,7 +65,39 @@ def _seconds(layer: Layer, rows: torch.Tensor, clock: Callable[[], float]) -> fl
     return clock() - began
 
 
-@cache
+@dataclass(frozen=True, kw_only=True)
+class Ratio:
+    """What is stored: a ratio of times, what of, and the libraries that it holds for."""
+
+    of: str
+    versions: Mapping[str, str]
+    times: Amount
+
+
+Measure = Callable[[torch.dtype, int, int, int], float]
+"""A ratio of times of a linear layer: of its type, inputs, outputs and threads."""
+
+
+def once(measure: Measure) -> Measure:
+    """Measure once on a machine: in this process, and in the cache directory for the next ones."""
+
+    @cache
+    @wraps(measure)
+    def times(*layer: Any) -> float:
+        of = " ".join([measure.__name__, *map(str, layer), processor(), kernels()])
+
+        def made() -> Ratio:
+            return Ratio(of=of, versions=versions(), times=measure(*layer))
+
+        def usable(known: Ratio) -> bool:
+            return known.of == of and dict(known.versions) == versions()
+
+        return cached(FOLDER, of, Ratio, made, usable).times
+
+    return times
+
+
+@once
 def slowness(dtype: torch.dtype, inputs: int, outputs: int, threads: int) -> float:
     """How many times as long a linear layer takes in a type as in float32, with the kernels that would be used."""
     kinds = (dtype, torch.float32)
@@ -67,7 +108,7 @@ def slowness(dtype: torch.dtype, inputs: int, outputs: int, threads: int) -> flo
     return took[0] / took[1]
 
 
-@cache
+@once
 def slowness_of_packing(dtype: torch.dtype, inputs: int, outputs: int, threads: int) -> float:
     """How many times as long a linear layer takes packed as it does ordinary; 1 where it cannot be packed."""
     layer = _layer(dtype, inputs, outputs)
@@ -116,10 +157,17 @@ def widened(model: nn.Module) -> str | None:
     free = free_memory(torch.device("cpu"))
     if free is not None and _wider_by(model) > SPARE * free:
         return f"computed in {name}: {slow}, but wider ones do not fit into memory; try --quantize int8"
+    to_float32(model)
+    return f"computed in float32: {slow}; --dtype {name} keeps it"
+
+
+def to_float32(model: nn.Module) -> None:
+    """Turn a model into float32, unless it is quantised: transformers then refuses other types."""
+    if getattr(model, "is_quantized", False):
+        return
     model.float()
     config: Any = model.config
     config.get_text_config().dtype = torch.float32
-    return f"computed in float32: {slow}; --dtype {name} keeps it"
 
 
 def _wider_by(model: nn.Module) -> int:

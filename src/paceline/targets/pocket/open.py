@@ -32,7 +32,7 @@ def open_bundled(
 ) -> HFTarget:
     """The target of that name."""
     if quantize:
-        check_place(name, dtype, device)
+        check_place(name, dtype, device, fixed_shapes=fixed_shapes)
     dtype = dtype or DTYPE
     if MARK in name:
         return _with_ballast(name, dtype, device, quantize, fixed_shapes)

@@ -64,7 +64,12 @@ class ExactOperations(Operations):
 
 
 class ExactKVCache(KVCache):
-    """Each sequence's rows in buffers of its own: keys in float32, values in float64, both rounded."""
+    """Each sequence's rows in buffers of its own: keys in float32, values in float64, both rounded.
+
+    Values that are no numbers are written as zeros: those of a hidden row are multiplied by weights of zero, and would
+    reach rows that do not see it. Rows that see it find its keys, which are no numbers either, because the states that
+    keys and values are made of are none.
+    """
 
     def __init__(self, segments: Sequence[Segment], value_steps: dict[int, float]) -> None:
         self._segments = segments
@@ -72,7 +77,7 @@ class ExactKVCache(KVCache):
         self._sizes = [segment.n for segment in segments]
 
     def write(self, layer: int, keys: torch.Tensor, values: torch.Tensor) -> None:
-        values = to_steps(values, self._value_steps[layer]).double()
+        values = to_steps(values, self._value_steps[layer]).nan_to_num_(0.0, 0.0, 0.0).double()
         for segment, key, value in zip(self._segments, self._split(keys), self._split(values), strict=True):
             segment.rows.write(layer, key, value)
 
@@ -90,30 +95,34 @@ class ExactKVCache(KVCache):
 def _attention(segment: Segment, layer: int, query: torch.Tensor, options: AttentionOptions) -> torch.Tensor:
     """Attention ``[1, heads, n, width]`` of one sequence's fresh rows."""
     request, n, window, scale = segment.request, segment.n, options.window, options.scale
-    start = max(0, request.rows.committed + 1 - window) if window else 0
+    start = segment.first(window)
     keys, values = segment.rows.layers[layer].span(start, request.end)
     if n == 1 and request.is_chain:
         first = max(0, request.end - window) - start if window else 0
         return mixed(query, keys[0, :, first:], values[0, :, first:], scale, None)
-    mask = segment.exact_mask(window, query)
+    hidden = segment.hidden(window)
     tiles = []
     for first in range(0, n, TILE):
         last = min(n, first + TILE)
-        seen = request.end - n + last - start if request.is_chain else request.end - start
-        seen_mask = mask[first:last, :seen]
-        tiles.append(mixed(query[:, :, first:last], keys[0, :, :seen], values[0, :, :seen], scale, seen_mask))
+        behind = n - last if request.is_chain else 0  # no row of the tile sees these
+        seen, columns = keys.shape[2] - behind, hidden.shape[1] - behind
+        tile_hidden = hidden[first:last, :columns]
+        tiles.append(mixed(query[:, :, first:last], keys[0, :, :seen], values[0, :, :seen], scale, tile_hidden))
     return tiles[0] if len(tiles) == 1 else torch.cat(tiles, dim=2)
 
 
 def mixed(
-    query: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, scale: float, mask: torch.Tensor | None
+    query: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, scale: float, hidden: torch.Tensor | None
 ) -> torch.Tensor:
-    """Values ``[1, heads, n, width]`` mixed by the softmax of rounded scores, the heads that share keys together."""
+    """Values ``[1, heads, n, width]`` mixed by the softmax of rounded scores, the heads that share keys together.
+
+    The last keys are ``hidden`` from some rows. Their scores are replaced, for they may not be numbers.
+    """
     _, heads, n, width = query.shape
     shared = keys.shape[0]
     scores = torch.bmm(query.reshape(shared, -1, width), keys.transpose(1, 2)).mul_(scale)
-    if mask is not None:
-        scores.view(shared, -1, *mask.shape).add_(mask)
+    if hidden is not None:
+        scores.view(shared, -1, n, keys.shape[1])[..., -hidden.shape[1] :].masked_fill_(hidden, float("-inf"))
     weights = scores.sub_(scores.amax(-1, keepdim=True)).exp_()
     weights = to_steps(weights, 2.0**-WEIGHT_BITS).double()
     found = torch.bmm(weights, values).div_(weights.sum(-1, keepdim=True))

@@ -27,7 +27,8 @@ from paceline.targets.hf.int8.linear import Integers
 
 SINGLE = "model.safetensors"
 ELSEWHERE = (
-    "use the original model with --quantize int8, or load this one with transformers and give it to paceline.load"
+    "use the original model, with --quantize int8 for 8-bit integers, or load this one with transformers and give it "
+    "to paceline.load"
 )
 INERT = {
     *("config_groups", "quant_method", "format", "quantization_status", "global_compression_ratio", "ignore"),

@@ -103,7 +103,8 @@ class NoPath(ForwardPath):
 def quantized(target: HFTarget, stored: Stored | None = None) -> Int8Target:
     """The same model in 8-bit integers, those of its checkpoint where it has some; the target it was loaded as cannot
     be used any more."""
-    refuse(target)
+    if (why := obstacle(target)) is not None:
+        raise UnsupportedModel(f"{target.name} cannot be quantised: {why}")
     note = None if stored is None else stored.note(target.model)
     target.paths = []  # they hold the layers in floats
     ours = Int8Target(target.model, name=target.name, like=target, stored=stored)
@@ -117,37 +118,41 @@ def check_place(
     device: torch.device,
     device_map: str | dict[str, Any] | None = None,
     *,
+    fixed_shapes: bool | None = None,
     stored: bool = False,
 ) -> None:
-    """Refuse a type or a place that integers do not have, before weights are read. ``stored`` are the checkpoint's own
-    integers, which nobody asked for."""
+    """Refuse a type, a place or recorded forwards, which integers do not have, before weights are read. ``stored`` are
+    the checkpoint's own integers, which nobody asked for."""
     if device.type != "cpu" or device_map is not None:
         if stored:
-            raise UnsupportedModel(f"{name} is in 8-bit integers, which are for CPUs; leave the device out")
+            raise UnsupportedModel(
+                f"{name} is in 8-bit integers, which are for CPUs; leave the device out, or use the original model"
+            )
         raise InputError(f"quantize=int8 is for CPUs; leave it out, or the device that {name} is to be on")
     what = f"{name} is in 8-bit integers and" if stored else "quantize=int8"
+    kind = UnsupportedModel if stored else InputError
     if dtype not in (None, torch.float32):
-        kind = UnsupportedModel if stored else InputError
         raise kind(f"{what} computes in float32 between its integers; leave dtype out")
+    if fixed_shapes:
+        raise kind(f"{what} has no forwards of fixed shapes; leave fixed_shapes out")
     if not is_uniform():
         raise InputError(f"{what} needs kernels that treat all rows alike, and torch's here do not")
 
 
-def refuse(target: HFTarget) -> None:
-    """Say why a target cannot be quantised, if it cannot."""
-    name = target.name
+def obstacle(target: HFTarget) -> str | None:
+    """Why a target cannot be quantised, if it cannot."""
     modules = Inspection(target.model).modules
     is_lean = target.switch is None and any(isinstance(path, Lean) for path in target.paths)
     if modules is None or not is_lean:
-        raise UnsupportedModel(f"{name} cannot be quantised: quantize=int8 knows models built like {FAMILIES}")
+        return f"quantize=int8 knows models built like {FAMILIES}"
     if not all(_is_silu(layer.act) for layer in modules.layers):
-        raise UnsupportedModel(f"{name} cannot be quantised: its layers use another activation than SiLU")
+        return "its layers use another activation than SiLU"
     linears = [part for layer in modules.layers for part in (*layer.qkv, layer.out, layer.gate, layer.up, layer.down)]
     if not all(type(linear) is nn.Linear for linear in (*linears, modules.head)):
-        raise UnsupportedModel(f"{name} cannot be quantised: its weights are quantised already, or adapted")
+        return "its weights are quantised already, or adapted"
     if (target.context_length or 0) > EXACT_LENGTH:
-        length = target.context_length
-        raise UnsupportedModel(f"{name} cannot be quantised: texts of {length} tokens are too long for it")
+        return f"texts of {target.context_length} tokens are too long for it"
+    return None
 
 
 def _is_silu(act: Any) -> bool:

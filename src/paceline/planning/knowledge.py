@@ -1,0 +1,241 @@
+"""What the adaptive planner knows of drafts and of time, and how it learns from rounds.
+
+Rounds are judged by their drafts: the expensive part of a drafter by what it brought beyond the cheap part, and all
+drafting by what it brought beyond plain rounds. What is not worth its time is left out for a while (`backoff`).
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import NamedTuple
+from weakref import WeakKeyDictionary
+
+import numpy as np
+
+from paceline.context import Context
+from paceline.planning.backoff import BEARABLE, BackOff, Running, Steady
+from paceline.planning.base import Draft, Outcome, Why
+from paceline.planning.chances import Reliability, Trust
+from paceline.planning.choice import ChosenNodes, RoundCosts, Weighed, along_paths, choose
+from paceline.planning.costs import TRUSTED, Costs, key_of
+from paceline.planning.levels import DEEPEST, MEASURED, Levels
+from paceline.planning.timing import Timing
+from paceline.tree import ROOT, DraftTree, Floats
+
+PROBING = 0.01
+"""The share of time that may go into drafts, or into sources, which have not been worth their time."""
+SAVED, OWED = 2.0, 10.0
+"""Plain rounds that can at most be saved up for probe nodes, and that they can owe: the probe nodes of many sequences
+at once are row counts that were never tried, and may take far longer than predicted."""
+UNEXPECTED = 0.5
+"""How much longer than expected a round can take, in plain rounds, and still be charged to its draft."""
+STRONG = (0.3, 1.0)
+"""Values of a cheap draft, in tokens, between which it is judged apart whether the expensive part is worth its time."""
+
+
+class UndecidedDraft(NamedTuple):
+    """A draft on which the text has not decided yet: how far it has followed, and up to which of its tokens."""
+
+    tree: DraftTree
+    node: int
+    place: int
+
+
+@dataclass(eq=False)
+class RoundState:
+    """The round that is being planned."""
+
+    batch: int = 1
+    """How many sequences are in it."""
+    value: float = 0.0
+    """The value of its drafts, in tokens, the time of probe nodes apart."""
+    offered: float = 0.0
+    """The value of the cheap parts by themselves, where expensive ones ran."""
+    why: Why | None = None
+    probed: bool = False
+    """Whether probe nodes are scored."""
+    enriched: set[int] = field(default_factory=set)
+    """The classes of cheap drafts beside which the expensive part ran."""
+    texts: int = 0
+    """The number of drafts beside which it ran."""
+    levels: int = 0
+    """The most levels that it was asked for."""
+
+
+@dataclass(eq=False)
+class Knowledge:
+    """A planner's knowledge of drafts and of time: from all texts, or from one that must not depend on any other."""
+
+    costs: Costs
+    live: bool
+    reliability: Reliability = field(default_factory=Reliability)
+    running: dict[int, Running] = field(default_factory=dict)
+    """Batch size -> the recent rate."""
+    trust: Trust = field(default_factory=Trust)
+    backoffs: dict[int, BackOff] = field(default_factory=dict)
+    """The drafter's, by batch size: drafts that pay for one text may not for eight."""
+    expensive: tuple[BackOff, ...] = field(default_factory=lambda: tuple(BackOff() for _ in range(len(STRONG) + 1)))
+    """The expensive part's, by the class of the cheap draft beside it."""
+    cheap_times: dict[int, Steady] = field(default_factory=dict)
+    """Seconds of drafting without the expensive part, by batch size."""
+    levels: Levels = field(default_factory=Levels)
+    """The levels of the expensive part."""
+    reach: float = 8.0
+    """The most nodes that were recently worth sending."""
+    saved: float = BEARABLE
+    """Time that probe nodes may lose, in plain rounds; at first as much as a source may."""
+    round: RoundState = field(default_factory=RoundState)
+    pending: WeakKeyDictionary[Context, list[UndecidedDraft]] = field(default_factory=WeakKeyDictionary)
+    waited: Counter[tuple[int, int]] = field(default_factory=Counter)
+    """Batch size and class of length -> rounds that went without drafts so that they are timed."""
+
+    @property
+    def backoff(self) -> BackOff:
+        """The drafter's at this batch size. What was left out at a smaller one has no better chance at a larger one."""
+        size = self.round.batch.bit_length()
+        if size not in self.backoffs:
+            smaller = [known for known in self.backoffs if known < size]
+            self.backoffs[size] = replace(self.backoffs[max(smaller)]) if smaller else BackOff()
+        return self.backoffs[size]
+
+    @property
+    def cheap_time(self) -> Steady:
+        """Seconds of drafting without the expensive part, at this batch size."""
+        return self.cheap_times.setdefault(self.round.batch.bit_length(), Steady())
+
+    def rate(self, seconds_plain: float) -> float:
+        """Tokens per second that time is valued at: never less than without drafts."""
+        running = self.running.get(self.round.batch)
+        return max(self.round.batch / seconds_plain, running.rate if running is not None else 0.0)
+
+    def ready(self, length: int) -> bool:
+        """Whether rounds without drafts were timed, of this batch size and about this length of text: drafts are worth
+        what they bring beyond those. Where every round had a draft, it would seem to take no time. Rounds are timed
+        with all their texts, also those that have no room for a draft, so no batch waits for ever."""
+        if not self.costs.known or not self.live:
+            return self.costs.known
+        batch = self.round.batch
+        return self.costs.knows_plain(batch, length) or self.waited[key_of(batch, length)] > TRUSTED
+
+    def weigh(self, tree: DraftTree) -> Weighed:
+        """A draft with the chances of its nodes."""
+        return Weighed.of(tree, self._odds(tree))
+
+    def within(self, draft: Draft) -> Weighed:
+        """As much of a draft as its budget has room for."""
+        if len(draft.tree) <= draft.budget.nodes:
+            return self.weigh(draft.tree)
+        return self.weigh(draft.within(along_paths(draft.tree, self._odds(draft.tree))))
+
+    def _odds(self, tree: DraftTree) -> Floats:
+        return (self.reliability.levels if tree.drawn else self.reliability.odds)(tree, tree.depths())
+
+    def choose(self, drafts: Sequence[Weighed], length: int) -> ChosenNodes:
+        """The nodes worth scoring of drafts for texts of about this length."""
+        batch = self.round.batch
+        machine = RoundCosts(
+            seconds=partial(self.costs.seconds, sequences=batch, length=length),
+            tried=self.costs.tried(sequences=batch, length=length),
+            rate=self.rate,
+            batch=batch,
+            share=self.trust.share,
+        )
+        return choose(drafts, machine)
+
+    def class_of(self, cheap: Weighed, length: int) -> int:
+        """The class of a cheap draft, by what it is worth."""
+        value = self.choose([cheap], length).value
+        return sum(value >= border for border in STRONG)
+
+    def save(self, seconds: float) -> None:
+        """A round took so long: if it had probe nodes and was slower than plain for what it promised, charge them."""
+        now = self.round
+        self.saved = min(SAVED, self.saved + PROBING)
+        if now.probed and now.why is not None:
+            value = now.why.tokens - now.batch - now.why.rate * (seconds - now.why.seconds_plain)
+            self.saved = max(-OWED, self.saved + min(0.0, value) / now.batch)
+
+    def learn(self, outcome: Outcome) -> None:
+        """Judge drafts by the text, as far as it has got."""
+        context = outcome.context
+        waiting = self.pending.pop(context, [])
+        if len(outcome.proposed):
+            waiting.append(UndecidedDraft(outcome.proposed, ROOT, len(context) - len(outcome.tokens)))
+        left = []
+        for tree, node, place in waiting:
+            reached = self.reliability.learn(tree, node, context.tokens[place:].tolist())
+            if reached is not None:
+                left.append(UndecidedDraft(tree, reached, len(context)))
+        if left and context.finish is None:
+            self.pending[context] = left
+
+
+def review(known: Knowledge, outcomes: Sequence[Outcome]) -> None:
+    """Learn from the sequences of a round that share what is known."""
+    for outcome in outcomes:
+        known.learn(outcome)
+    now = known.round
+    tokens = sum(len(outcome.tokens) for outcome in outcomes)
+    expected = 0.0 if now.why is None else now.why.tokens - now.batch
+    known.trust.learn(expected, tokens - len(outcomes) if expected else 0.0)
+    running = known.running.setdefault(len(outcomes), Running())
+    if not known.live:
+        if now.why is not None:
+            running.add(tokens, now.why.seconds)
+            known.save(now.why.seconds)
+            now.why = None
+        return
+    seconds = max(outcome.seconds for outcome in outcomes)
+    drafting = max(outcome.seconds_draft for outcome in outcomes)
+    rows = sum(1 + len(outcome.sent) for outcome in outcomes)
+    length = sum(len(outcome.context) for outcome in outcomes) // len(outcomes)
+    known.costs.note(Timing(rows=rows, seconds=seconds, length=length, sequences=len(outcomes)))
+    running.add(tokens, seconds + drafting)
+    known.save(seconds)
+    if now.why is not None:
+        sent = any(len(outcome.sent) for outcome in outcomes)
+        _judge(known, now.why, drafting, now.why.seconds - seconds if sent and not now.probed else 0.0)
+    now.why = None  # the last round of a text may come without a plan
+
+
+def _judge(known: Knowledge, why: Why, drafting: float, spared: float) -> None:
+    """Judge this round's drafting: the expensive part, and all of it.
+
+    The value is expected tokens minus rate x drafting seconds. Expected, not actual, tokens have less variance. If the
+    forward was slower than predicted (``spared`` < 0), that is charged to the drafter as a whole but not to the
+    expensive part: the prediction was for row counts never tried, and the expensive part would be left out long after
+    they are known.
+    """
+    now = known.round
+    patience = PROBING * why.rate * why.seconds_plain
+    cheap, levels = known.cheap_time, known.levels
+    if now.enriched:
+        levels.took(max(0.0, drafting - cheap.seconds), now.levels, now.texts)
+        more = now.levels * levels.seconds(now.texts)
+        measured = levels.measured(now.texts)
+    else:
+        cheap.add(drafting)
+        more, measured = 0.0, cheap.times >= MEASURED
+    if not measured:
+        return
+    surprise = why.rate * max(spared, -UNEXPECTED * why.seconds_plain)
+    value = now.value - why.rate * (cheap.seconds + more)
+    if now.enriched:
+        gained = now.value - now.offered - why.rate * more
+        for kind in now.enriched:
+            known.expensive[kind].judge(gained, patience)
+        value = max(value, now.offered - why.rate * cheap.seconds)
+    known.backoff.judge(value + surprise, patience)
+
+
+def gains_of(drafts: Sequence[Weighed], chosen: ChosenNodes, share: float, price: float) -> Floats:
+    """The expected tokens of chosen nodes by their depth, the price of their rows deducted."""
+    gains = np.zeros(DEEPEST)
+    for draft, nodes in zip(drafts, chosen.nodes, strict=True):
+        sent = np.flatnonzero(nodes)
+        depths = np.minimum(draft.tree.depths()[sent], DEEPEST) - 1
+        gains += np.bincount(depths, share * draft.free[sent] - price, DEEPEST)
+    return gains
