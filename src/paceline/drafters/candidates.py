@@ -34,16 +34,15 @@ class Candidates(NamedTuple):
 
 def added(texts: Ints, ids: Ids, weights: Chances) -> tuple[Ints, Ints, Floats]:
     """Every token of a text once, with the sum of its weights; texts and their tokens ascend."""
-    keys = ids.astype(np.int64)
-    span = int(keys.max()) + 1
-    if texts[-1]:
+    several = bool(texts[-1])
+    keys, span = ids.astype(np.int64), int(ids.max()) + 1 if several else 0
+    if several:
         keys += texts * span
     order = keys.argsort(kind="stable")
     keys = keys[order]
     starts = starts_of(keys)
-    keys = keys[starts]
-    whose = keys // span if texts[-1] else np.zeros(len(keys), np.int64)
-    return whose, keys % span if texts[-1] else keys, np.add.reduceat(weights[order], starts, dtype=np.float64)
+    keys, sums = keys[starts], np.add.reduceat(weights[order], starts)
+    return (keys // span, keys % span, sums) if several else (texts[: len(keys)], keys, sums)
 
 
 def starts_of(ascending: Ints) -> Ints:

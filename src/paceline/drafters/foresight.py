@@ -261,9 +261,9 @@ class Foresight(StoreDrafter):
             starts = starts_of(numbers)
             sizes = np.bincount(numbers)[numbers[starts]]
             odds = noise.won(weights, starts, sizes, _exponentials(texts, numbers, ids, 0))
+        first = Candidates(numbers, ids, odds, odds, np.full(len(odds), ROOT))
         likely = odds > IMPOSSIBLE
-        odds = odds[likely]
-        return Candidates(numbers[likely], ids[likely], odds, odds, np.full(len(odds), ROOT))
+        return first if likely.all() else first.only(likely)
 
     def _going(self, texts: Sequence[ForesightState], level: Candidates, deeper: Sequence[bool]) -> Ints:
         """The nodes of a level that go on: of each text that may go ``deeper`` the worthiest ones above the threshold,
