@@ -151,7 +151,7 @@ def test_cancelling_before_and_after_changes_nothing_else() -> None:
     pieces = list(writing.pieces())
     writing.cancel()
     assert (len(pieces), writing.result().finish) == (5, "length")
-    half = lm.write(PROMPT, max_new_tokens=5)
+    half = lm.write(PROMPT, max_new_tokens=5, method="plain")  # a draft may bring several tokens at once
     first = next(reader := half.pieces())
     half.cancel()
     assert half.result().tokens == [first.token]
