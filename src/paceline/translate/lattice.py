@@ -23,14 +23,16 @@ LEAVING = 0.02
 """The share of places at which a text is first expected to leave the canonical form."""
 KNOWN = 25.0
 """Places that this guess counts as."""
-OPEN = 0.4
+OPEN = 0.3
 """The chance that the last token goes on behind the drafted bytes."""
+CUT = 0.2
+"""The chance that more bytes would cut the last token's bytes otherwise."""
 COMPLETIONS = 2
 """Tokens that complete the last one."""
 OTHERS = 4
 """Other tokens at one place."""
 LEAST = 1e-3
-"""Paths less likely than this are left out."""
+"""Ways to spell the draft that are less likely than this are left out."""
 
 
 @dataclass(eq=False)
@@ -101,20 +103,21 @@ class Lattice:
             place += length
 
     def tree(self, nodes: int, leaving: float) -> Translation:
-        """The likeliest nodes of all."""
-        found = Translation()
+        """The likeliest nodes of all, at least as many as the canonical tokens are."""
+        found, limit = Translation(), max(nodes, len(self._borders))
         waiting: list[tuple[float, int, int, int, int, float]] = []
         count = 0
 
         def offer(place: int, parent: int, path: float) -> None:
             nonlocal count
             for token, end, score in self._choices(place, leaving):
-                if (total := path + score) > math.log(LEAST):
+                total = path + score
+                if total - self._paid[end] > math.log(LEAST):
                     heapq.heappush(waiting, (-total, count, token, end, parent, score))
                     count += 1
 
         offer(0, -1, 0.0)
-        while waiting and len(found.tokens) < nodes:
+        while waiting and len(found.tokens) < limit:
             negative, _, token, end, parent, score = heapq.heappop(waiting)
             found.tokens.append(token)
             found.parents.append(parent)
@@ -130,19 +133,15 @@ class Lattice:
             return []
         length, spellings = len(self._data), self._spellings
         end = place + len(spellings.of[first])
-        stay = math.log1p(-leaving)
-        found = []
         others = [token for token in spellings.beginning(self._data, place) if token != first][::-1][:OTHERS]
-        for rank, token in enumerate(others):
-            stop = place + len(spellings.of[token])
-            found.append((token, stop, self._of(place, stop) + math.log(leaving) - (rank + 1) * math.log(2)))
-        if end < length:
-            return [(first, end, self._of(place, end) + stay), *found]
-        more = spellings.completing(self._data[place:], COMPLETIONS)
-        closed = math.log1p(-OPEN) if more else 0.0
-        found.insert(0, (first, end, self._of(place, end) + stay + closed))
-        for rank, token in enumerate(more):
-            found.append((token, length, self._of(place, length) + math.log(OPEN) - (rank + 1) * math.log(2)))
+        more = spellings.completing(self._data[place:], COMPLETIONS) if end == length else []
+        leaves = max(leaving, CUT) if end == length and others else leaving
+        goes = OPEN if more else 0.0
+        found = [(first, end, self._of(place, end) + math.log(1 - leaves - goes))]
+        for tokens, share in ((others, leaves), (more, goes)):
+            for rank, token in enumerate(tokens):
+                stop = min(length, place + len(spellings.of[token]))
+                found.append((token, stop, self._of(place, stop) + math.log(share) - (rank + 1) * math.log(2)))
         return found
 
     def _of(self, start: int, end: int) -> float:

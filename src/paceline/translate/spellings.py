@@ -14,6 +14,9 @@ from collections.abc import Iterator, Sequence
 from functools import cached_property
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from paceline.errors import InputError
 from paceline.vocabulary import Vocabulary
 
@@ -59,18 +62,16 @@ class Spellings:
     def completing(self, data: bytes, most: int) -> list[int]:
         """Tokens that begin with these bytes and go on behind them, those of lowest id first: tokenizers number their
         tokens by how often they are needed."""
-        first = bisect_left(self._sorted, data)
-        found = []
-        for spelled in self._sorted[first:]:
-            if not spelled.startswith(data):
-                break
-            if len(spelled) > len(data):
-                found.append(self._ids[spelled])
-        return sorted(found)[:most]
+        spelled, ids = self._sorted
+        first, last = bisect_left(spelled, data), bisect_left(spelled, data + b"\xff" * self.longest)
+        longer = ids[first + (first < last and spelled[first] == data) : last]
+        return np.sort(longer if len(longer) <= most else np.partition(longer, most)[:most]).tolist()  # type: ignore[no-any-return]
 
     @cached_property
-    def _sorted(self) -> list[bytes]:
-        return sorted(self._ids)
+    def _sorted(self) -> tuple[list[bytes], NDArray[np.int64]]:
+        """Bytes in their order, and the tokens of each."""
+        spelled = sorted(self._ids)
+        return spelled, np.array([self._ids[each] for each in spelled], np.int64)
 
     def encode(self, data: bytes) -> list[int]:
         """Tokens that spell just these bytes in the middle of a text: the tokenizer's own wherever they are whole
