@@ -165,12 +165,12 @@ def fewer_reach(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def other_row(monkeypatch: pytest.MonkeyPatch) -> None:
-    draw = module.exponentials_of
-    monkeypatch.setattr(module, "exponentials_of", lambda noise, index, size: draw(noise, index + 1, size))
+    draw = module.luck_of
+    monkeypatch.setattr(module, "luck_of", lambda noise, index, size: draw(noise, index + 1, size))
 
 
 def others_are_close(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "MARGIN", -0.1)
+    monkeypatch.setattr(module, "COARSE", -0.1)
 
 
 MISTAKES = {

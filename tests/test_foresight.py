@@ -8,7 +8,7 @@ import pytest
 
 from drafting import context_of, round_of
 from engine import PROMPT, tabled, write
-from paceline.drafters import Budget, Seen
+from paceline.drafters import Ask, Budget, Seen
 from paceline.drafters.foresight import LEAST, SELDOM, SHARES, Anywhere, Foresight, ForesightState
 from paceline.targets.table import TableTarget
 from paceline.tree import ROOT
@@ -279,3 +279,22 @@ def test_what_a_private_text_learns_is_its_own_affair() -> None:
     assert sum(alone) == 1 + (3 * SELDOM - 1) // SELDOM
     assert read(drafter, 0) == alone
     assert read(drafter, 3) == alone
+
+
+@pytest.mark.parametrize("temperature", [0.0, 0.7])
+@pytest.mark.parametrize("seeds", [[5, 5, 5, 5], [1, 2, 3, 4]])
+def test_texts_that_draft_together_have_the_drafts_that_each_has_alone(temperature: float, seeds: list[int]) -> None:
+    drafter = fitted()
+    texts = [
+        drafter.open(context_of([1, number], temperature=temperature, seed=seed, eos=[number + 7]))
+        for number, seed in enumerate(seeds)
+    ]
+    stored(texts[0], np.random.default_rng(6), sharp=2.0)
+    budgets = [Budget(40, 6), Budget(8, 1), Budget(0, 3), Budget(25, 3)]
+    together = drafter.propose([Ask(*asked) for asked in zip(texts, budgets, strict=True)])
+    assert [len(tree) for tree in together] == [40, 8, 0, 25]
+    for tree, text, budget in zip(together, texts, budgets, strict=True):
+        alone = drafter.propose_one(text, budget)
+        paths = [{tuple(one.tokens[one.path(node)].tolist()) for node in range(len(one))} for one in (tree, alone)]
+        assert paths[0] == paths[1]
+        assert np.sort(tree.scores) == pytest.approx(np.sort(alone.scores))

@@ -11,7 +11,7 @@ from scipy import stats
 
 from paceline.law import Distribution, KeyedDice, Noise, Stream, race
 from paceline.law.noise import FEW, Lanes, philox
-from paceline.law.places import exponentials_of
+from paceline.law.places import luck_of
 
 VOCABULARY = np.arange(50_001)
 SEED = 0x0123456789ABCDEF
@@ -269,9 +269,11 @@ def test_a_vanishing_weight_loses_without_a_warning() -> None:
 def test_a_row_is_the_noise_of_its_place_and_serves_later_draws(size: int, index: int) -> None:
     kept, fresh, ids = Noise(9, 2), Noise(9, 2), np.arange(size)
     for place in range(index, min(index + 12, 2**32)):
-        row = exponentials_of(kept, place, size)
+        luck, row = luck_of(kept, place, size), kept.rows[place][:size]
         assert np.array_equal(row, fresh.exponential(Stream.TARGET, place, ids))
+        assert luck == pytest.approx(-np.log(row), abs=1e-5)
         assert not row.flags.writeable
+        assert not luck.flags.writeable
         some = ids[:: -max(1, size // 300)]
         for stream, turn in ((Stream.TARGET, 0), (Stream.TARGET, 1), (Stream.DRAFT, 0)):
             assert np.array_equal(
@@ -281,7 +283,7 @@ def test_a_row_is_the_noise_of_its_place_and_serves_later_draws(size: int, index
         assert np.array_equal(
             kept.exponential(Stream.TARGET, place, beyond), fresh.exponential(Stream.TARGET, place, beyond)
         )
-    assert np.array_equal(exponentials_of(kept, index, 2 * size), exponentials_of(Noise(9, 2), index, 2 * size))
+    assert np.array_equal(luck_of(kept, index, 2 * size), luck_of(Noise(9, 2), index, 2 * size))
 
 
 def test_noise_that_is_kept_is_the_noise_that_was_drawn() -> None:

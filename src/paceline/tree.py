@@ -271,9 +271,11 @@ class DraftTree:
             raise DrafterError(f"tokens and parents of a draft tree are int64 arrays, not {kinds}; use DraftTree.build")
         if not {*map(type, self.sources)} <= {str}:
             raise DrafterError(f"the sources of a draft are names, not {self.sources}")
-        if (self.tokens < 0).any():
+        if not len(self):
+            return
+        if self.tokens.min() < 0:
             raise DrafterError(f"a draft holds token {self.tokens.min()}; token ids start at 0")
-        if not (self.scores <= 0).all():
+        if not self.scores.max() <= 0:
             wrong = self.scores[~(self.scores <= 0)][0]
             raise DrafterError(f"scores in a draft are log-probabilities, at most 0; it has {wrong}")
 
@@ -286,10 +288,8 @@ class DraftTree:
 
     def _check_siblings(self) -> None:
         verified = slice(None) if self.probes is None else ~self.probes
-        parents, tokens = self.parents[verified], self.tokens[verified]
-        places = parents * (tokens.max(initial=0) + 1) + tokens
-        places.sort()
-        if (places[1:] == places[:-1]).any():
+        parents = self.parents[verified].tolist()
+        if len({*zip(parents, self.tokens[verified].tolist(), strict=True)}) < len(parents):
             raise DrafterError("two children of one node in a draft tree carry the same token; merge them first")
 
     def _check_draws(self) -> None:
@@ -360,7 +360,10 @@ def _both(first: str, second: str) -> str:
 
 def is_chain(parents: Ints) -> bool:
     """Whether the parent of every scored row is the row before it."""
-    return bool((parents == np.arange(-1, len(parents) - 1)).all())
+    n = len(parents)
+    if n < 2 or parents[-1] != n - 2:
+        return n == 0 or int(parents[-1]) == n - 2
+    return bool((parents == np.arange(-1, n - 1)).all())
 
 
 def ancestors(parents: Ints) -> Bools:
@@ -372,11 +375,12 @@ def ancestors(parents: Ints) -> Bools:
     n = len(parents)
     if is_chain(parents):
         return np.tri(n, dtype=np.bool_)
-    seen = np.eye(n, dtype=np.bool_)
+    seen = list[int]()  # of each row a bit for every row
     for row, parent in enumerate(parents.tolist()):
-        if parent != ROOT:
-            seen[row] |= seen[parent]
-    return seen
+        seen.append(1 << row | (0 if parent == ROOT else seen[parent]))
+    width = -(-n // 8)
+    packed = np.frombuffer(b"".join(row.to_bytes(width, "little") for row in seen), np.uint8)
+    return np.unpackbits(packed.reshape(n, width), axis=1, count=n, bitorder="little").view(np.bool_)
 
 
 def offsets(parents: Ints) -> Ints:

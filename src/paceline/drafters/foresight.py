@@ -22,9 +22,10 @@ from itertools import count
 import numpy as np
 
 from paceline.context import Context
-from paceline.drafters.base import Budget, Seen
-from paceline.drafters.noise import Chances, Ids, SharedNoise
-from paceline.drafters.store import Level, StoreDrafter, StoreState, tree_of, worth_of
+from paceline.drafters.base import Ask, Budget, Seen
+from paceline.drafters.candidates import Candidates, added, best_of, starts_of, trees_of
+from paceline.drafters.noise import Chances, Ids, SharedNoise, exponentials_of
+from paceline.drafters.store import StoreDrafter, StoreState, SuccessorStore
 from paceline.errors import InputError
 from paceline.tree import EMPTY, ROOT, DraftTree, Floats, Ints
 
@@ -53,6 +54,7 @@ SELDOM = 4
 
 NO_IDS: Ids = np.empty(0, np.int64)
 NO_CHANCES: Chances = np.empty(0)
+NO_CANDIDATES = Candidates(NO_IDS, NO_IDS, np.empty(0), np.empty(0), NO_IDS)
 
 
 class Anywhere:
@@ -86,15 +88,15 @@ class Anywhere:
         self._rounds += 1
 
     def _likeliest(self) -> Ids:
-        """The tokens of the greatest mass, ascending. Only tokens with as much mass as the least of the last ones found
-        come into question, so the vocabulary is passed over once, and not sorted."""
+        """The tokens of the greatest mass, ascending; none without mass. Only tokens with as much mass as the least of
+        the last ones found come into question, so the vocabulary is passed over once, and not sorted."""
         if len(self.ids) < max(1, self._most) or not (least := float(self._mass[self.ids].min())) > 0:
-            found = _best(self._mass, self._most)
+            found = best_of(self._mass, self._most)
         else:
             close = (self._mass >= least).nonzero()[0]
-            found = close[_best(self._mass[close], self._most)]
+            found = close[best_of(self._mass[close], self._most)]
         found.sort()
-        return found
+        return found[self._mass[found] > 0]
 
 
 @dataclass(eq=False)
@@ -205,78 +207,117 @@ class Foresight(StoreDrafter):
     # what is drafted
 
     def propose_one(self, state: ForesightState, budget: Budget) -> DraftTree:
-        if budget.empty:
-            return EMPTY
-        state.asked = True
-        with state.store.lock:
-            return self._tree(state, budget)
+        return self.propose([Ask(state, budget)])[0]
 
-    def _first(self, text: ForesightState) -> tuple[Ints, Floats]:
-        """The candidates for the next token, and their probabilities to be chosen."""
-        estimates, shares = self._estimates(text, text.context.root), text.anywhere.shares.tolist()
-        total = sum(share for (_, chances), share in zip(estimates, shares, strict=True) if chances.any())
-        if not total:
-            return np.empty(0, np.int64), np.empty(0)
-        said = [chances * (share / total) for (_, chances), share in zip(estimates, shares, strict=True)]
-        tokens, mixed = _added(np.concatenate([ids for ids, _ in estimates]), np.concatenate(said))
-        known = mixed > 0
-        candidates, weights = tokens[known], mixed[known]
-        if text.noise is None:
-            return candidates, weights / max(1.0, float(weights.sum()))
-        odds = text.noise.wins(weights[None], candidates[None], 0)[0]
-        likely = odds > IMPOSSIBLE
-        return candidates[likely], odds[likely]
+    def propose(self, asks: Sequence[Ask]) -> list[DraftTree]:
+        drafts = [EMPTY] * len(asks)
+        for together in _alike(asks):
+            texts, budgets = zip(*(asks[number] for number in together), strict=True)
+            with texts[0].store.lock:
+                trees = self._trees(texts, budgets)
+            for number, tree in zip(together, trees, strict=True):
+                drafts[number] = tree
+        return drafts
 
-    def _tree(self, text: ForesightState, budget: Budget) -> DraftTree:
+    def _trees(self, texts: Sequence[ForesightState], budgets: Sequence[Budget]) -> list[DraftTree]:
         """The worthiest nodes of all levels. A node is worth the probability of its path."""
-        tokens, odds = self._first(text)
-        best = _best(odds, budget.nodes)
-        level = Level(tokens[best], odds[best], odds[best], np.full(len(best), ROOT))
+        level = self._first(texts)
         levels, before = [level], 0
-        for place in range(1, min(self.depth, budget.depth)):
-            going = self._going(text, level)
+        depths = [min(self.depth, budget.depth) for budget in budgets]
+        for place in range(1, max(depths)):
+            going = self._going(texts, level, [depth > place for depth in depths])
             if not len(going):
                 break
-            below = self._below(text, level, going, place, before)
+            below = self._below(texts, level, going, place, before)
             before += len(level.tokens)
             level = below
             levels.append(level)
-        return self._chosen(levels, budget.nodes)
+        return trees_of(levels, [budget.nodes for budget in budgets], self.name)
 
-    def _going(self, text: ForesightState, level: Level) -> Ints:
-        """The nodes of a level that go on: the worthiest ones above the threshold with a row, but no ends of text."""
-        best = _best(level.worth, self.beams)
-        ends, rows = text.context.ending.eos, len(text.store)
-        going = [
-            node
-            for node, token, worth in zip(
-                best.tolist(), level.tokens[best].tolist(), level.worth[best].tolist(), strict=True
-            )
-            if worth >= self.threshold and token not in ends and token < rows
-        ]
+    def _first(self, texts: Sequence[ForesightState]) -> Candidates:
+        """The candidates for the next token, and their probabilities to be chosen."""
+        ids, said = list[Ids](), list[Chances]()
+        shares, sizes, whose = list[float](), list[int](), list[int]()
+        for number, text in enumerate(texts):
+            estimates = zip(self._estimates(text, text.context.root), text.anywhere.shares.tolist(), strict=True)
+            known = [(*estimate, share) for estimate, share in estimates if len(estimate[1]) and estimate[1][0] > 0]
+            total = sum(share for _, _, share in known)
+            for tokens, chances, share in known:
+                ids.append(tokens)
+                said.append(chances)
+                shares.append(share / total)
+                sizes.append(len(tokens))
+                whose.append(number)
+        if not ids:
+            return NO_CANDIDATES
+        weights = np.concatenate(said) * np.array(shares).repeat(sizes)
+        numbers = np.array(whose).repeat(sizes)
+        return self._likely(texts, *added(numbers, np.concatenate(ids), weights))
+
+    def _likely(self, texts: Sequence[ForesightState], numbers: Ints, ids: Ints, weights: Floats) -> Candidates:
+        """The candidates that have a chance, of these weights."""
+        odds = weights
+        if (noise := texts[0].noise) is not None:
+            starts = starts_of(numbers)
+            sizes = np.bincount(numbers)[numbers[starts]]
+            odds = noise.won(weights, starts, sizes, _exponentials(texts, numbers, ids, 0))
+        first = Candidates(numbers, ids, odds, odds, np.full(len(odds), ROOT))
+        likely = odds > IMPOSSIBLE
+        return first if likely.all() else first.only(likely)
+
+    def _going(self, texts: Sequence[ForesightState], level: Candidates, deeper: Sequence[bool]) -> Ints:
+        """The nodes of a level that go on: of each text that may go ``deeper`` the worthiest ones above the threshold,
+        if they have a row and end no text."""
+        likely = (level.worth >= self.threshold).nonzero()[0]
+        columns = (level.texts[likely], -level.worth[likely], likely, level.tokens[likely])
+        rows, going = len(texts[0].store), list[int]()
+        left = [self.beams * more for more in deeper]
+        for number, _, node, token in sorted(zip(*(column.tolist() for column in columns), strict=True)):
+            if left[number] and token not in texts[number].context.ending.eos and token < rows:
+                going.append(node)
+            left[number] = max(0, left[number] - 1)
         return np.array(going, np.int64)
 
-    def _below(self, text: ForesightState, level: Level, going: Ints, place: int, before: int) -> Level:
+    def _below(
+        self, texts: Sequence[ForesightState], level: Candidates, going: Ints, place: int, before: int
+    ) -> Candidates:
         """The best children of the nodes that go on."""
-        most = NARROW if text.noise is None else None
-        rows = level.tokens[going]
-        ids, chances = text.store.tokens.take(rows, 0)[:, :most], text.store.chances.take(rows, 0)[:, :most]
-        odds = chances.astype(np.float64) if text.noise is None else text.noise.wins(chances, ids, place)
+        store, noise = texts[0].store, texts[0].noise
+        most = NARROW if noise is None else None
+        rows, numbers = level.tokens[going], level.texts[going]
+        ids, chances = store.tokens.take(rows, 0)[:, :most], store.chances.take(rows, 0)[:, :most]
+        odds = chances.astype(np.float64)
+        if noise is not None:
+            starts, width = np.arange(0, odds.size, odds.shape[1]), odds.shape[1]
+            drawn = _exponentials(texts, numbers.repeat(width), ids.astype(np.int64).ravel(), place)
+            odds = noise.won(odds.ravel(), starts, width, drawn).reshape(odds.shape)
         if odds.shape[1] > BRANCHES:
             kept = (-odds).argpartition(BRANCHES - 1, axis=1)[:, :BRANCHES]
             kept += np.arange(0, odds.size, odds.shape[1])[:, None]
             ids, odds = ids.take(kept), odds.take(kept)
-        worth = odds * (level.worth[going][:, None] * BELOW)
-        parents = (going + before).repeat(odds.shape[1])
-        tokens = ids.astype(np.int64).ravel()
-        known = (worth > IMPOSSIBLE).ravel()
-        if known.all():
-            return Level(tokens, odds.ravel(), worth.ravel(), parents)
-        return Level(tokens[known], odds.ravel()[known], worth.ravel()[known], parents[known])
+        worth = (odds * (level.worth[going][:, None] * BELOW)).ravel()
+        width = odds.shape[1]
+        below = Candidates(
+            numbers.repeat(width), ids.astype(np.int64).ravel(), odds.ravel(), worth, (going + before).repeat(width)
+        )
+        known = worth > IMPOSSIBLE
+        return below if known.all() else below.only(known)
 
-    def _chosen(self, levels: Sequence[Level], nodes: int) -> DraftTree:
-        chosen = np.sort(_best(worth_of(levels), nodes))
-        return tree_of(levels, chosen, (self.name,) * len(chosen))
+
+def _exponentials(texts: Sequence[ForesightState], numbers: Ints, ids: Ints, ahead: int) -> Floats:
+    """The noise of candidates of texts that all are ranked by noise."""
+    return exponentials_of([text.noise for text in texts if text.noise is not None], numbers, ids, ahead)
+
+
+def _alike(asks: Sequence[Ask]) -> list[list[int]]:
+    """The numbers of texts that draft together: of one store, and where noise counts of one temperature."""
+    groups: dict[tuple[SuccessorStore, float | None], list[int]] = {}
+    for number, (text, budget) in enumerate(asks):
+        if not budget.empty:
+            text.asked = True
+            sharpness = None if text.noise is None else text.noise.sharpness
+            groups.setdefault((text.store, sharpness), []).append(number)
+    return list(groups.values())
 
 
 def _spared(seen: Sequence[Seen]) -> set[int]:
@@ -295,21 +336,6 @@ def _spared(seen: Sequence[Seen]) -> set[int]:
         if rest == SELDOM - 1:
             del numbers[turn % len(numbers)]
     return {number for numbers in idle.values() for number in numbers}
-
-
-def _best(worth: Floats, count: int) -> Ints:
-    """The places of the ``count`` worthiest, in no order."""
-    if count >= len(worth):
-        return np.arange(len(worth))
-    return (-worth).argpartition(count - 1)[:count]
-
-
-def _added(ids: Ids, weights: Floats) -> tuple[Ints, Floats]:
-    """Every token once, ascending, with the sum of its weights."""
-    order = ids.argsort(kind="stable")
-    tokens = ids[order].astype(np.int64)
-    starts = np.concatenate(([True], tokens[1:] != tokens[:-1])).nonzero()[0]
-    return tokens[starts], np.add.reduceat(weights[order], starts, dtype=np.float64)
 
 
 def _chance(ids: Ids, chances: Chances, token: int) -> float:

@@ -12,6 +12,7 @@ rejection rule, whose coins are hidden from drafts.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -19,7 +20,8 @@ from numpy.typing import NDArray
 
 from paceline.context import Context
 from paceline.errors import InputError
-from paceline.law import Distribution
+from paceline.law import Distribution, Noise
+from paceline.law.places import exponentials_each
 from paceline.targets.scores import Scores
 from paceline.tree import Floats, Ints
 
@@ -55,7 +57,7 @@ class SharedNoise:
 
     def __init__(self, context: Context) -> None:
         self._context = context
-        self._sharpness = 1 / max(context.sampling.temperature, COLDEST)
+        self.sharpness = 1 / max(context.sampling.temperature, COLDEST)
 
     @classmethod
     def of(cls, context: Context, wanted: bool = True) -> SharedNoise | None:
@@ -66,31 +68,42 @@ class SharedNoise:
         """The exponentials of several tokens at one place."""
         return self._context.exponentials(ahead, ids)
 
+    def coins(self, ahead: int) -> tuple[Noise, int]:
+        """The noise of a place, and the place in the text."""
+        return self._context.noise, len(self._context) + ahead
+
     def speeds(self, weights: dict[int, float], ahead: int) -> dict[int, float]:
         """The speeds of tokens at one place, from weights at the settings' temperature."""
         exponentials = self.exponentials(ahead, np.array(list(weights), np.int64)).tolist()
         return {token: weight / time for (token, weight), time in zip(weights.items(), exponentials, strict=True)}
 
     def wins(self, chances: Chances, ids: Ids, ahead: int) -> Floats:
-        """``[rows, candidates]``: how likely each candidate is to win the race of its row, all at one place.
+        """``[rows, candidates]``: how likely each candidate is to win the race of its row, all at one place."""
+        starts, width = np.arange(0, ids.size, ids.shape[1]), ids.shape[1]
+        drawn = self.exponentials(ahead, ids.astype(np.int64).ravel())
+        return self.won(chances.astype(np.float64).ravel(), starts, width, drawn).reshape(ids.shape)
+
+    def won(self, chances: Floats, starts: Ints, sizes: Ints | int, exponentials: Floats) -> Floats:
+        """How likely each candidate is to win its race. The candidates of a race, so many as its size, lie one behind
+        the other from one of the ``starts`` on.
 
         ``chances`` are probabilities at temperature 1. What they leave of 1 counts as one token without noise.
         """
-        speeds = chances.astype(np.float64)
-        unnamed = np.fmax(1.0 - np.add.reduce(speeds, 1, keepdims=True), 0.0)
-        if self._sharpness != 1:
-            np.power(speeds, self._sharpness, out=speeds)
-            np.power(unnamed, self._sharpness, out=unnamed)
-        speeds /= self.exponentials(ahead, ids.astype(np.int64).ravel()).reshape(ids.shape)
+        unnamed = np.fmax(1.0 - np.add.reduceat(chances, starts), 0.0)
+        speeds = chances
+        if self.sharpness != 1:
+            speeds = chances**self.sharpness
+            unnamed **= self.sharpness
+        speeds = speeds / exponentials
         unnamed += TINIEST
-        unnamed += np.add.reduce(speeds, 1, keepdims=True)
-        speeds /= unnamed
+        unnamed += np.add.reduceat(speeds, starts)
+        speeds /= unnamed.repeat(sizes)
         return speeds
 
     def sharpened(self, chances: Chances, unnamed: Chances, ahead: Ints, ids: Ints) -> tuple[Chances, Chances]:
         """The speeds of tokens, each at its own place, and of what is unnamed beside them, without noise."""
-        speeds = chances**self._sharpness / self._context.exponentials(ahead, ids)
-        return speeds, unnamed**self._sharpness
+        speeds = chances**self.sharpness / self._context.exponentials(ahead, ids)
+        return speeds, unnamed**self.sharpness
 
     def samples(self, scores: Scores, rows: Ints, ahead: Ints) -> Ints:
         """The target's samples after each of the ``rows``, at the places ``ahead``, by its temperature alone."""
@@ -100,6 +113,15 @@ class SharedNoise:
         favour -= np.log(self._context.exponentials(np.repeat(ahead, ids.shape[1]), ids.ravel())).reshape(ids.shape)
         found: Ints = ids[np.arange(len(rows)), favour.argmax(axis=1)]
         return found
+
+
+def exponentials_of(noises: Sequence[SharedNoise], whose: Ints, ids: Ints, ahead: int) -> Floats:
+    """The exponentials of tokens of several texts, at the same place ahead in each. ``whose`` says which text a token
+    is for; these numbers ascend."""
+    if len(noises) == 1:
+        return noises[0].exponentials(ahead, ids)
+    sizes = np.bincount(whose, minlength=len(noises)).tolist()
+    return exponentials_each([noise.coins(ahead) for noise in noises], sizes, ids)
 
 
 def choices(scores: Scores, rows: Ints, noise: SharedNoise | None, ahead: Ints) -> Ints:

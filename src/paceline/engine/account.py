@@ -73,6 +73,8 @@ class Spent:
         return self.draft + self.score + self.read + self.judge
 
 
+ACCOUNTS = ("draft", "score", "law", "top", "judge")
+"""The fields of `Spent`."""
 ANSWERS = {"score": "score", "law": "law", "read": "top"}
 """Call -> the account of its answer's seconds; other calls belong to the draft."""
 OWN = {"law": "judge", "read": "judge"}
@@ -83,16 +85,21 @@ class Ledger:
     """The seconds of one round, or of the prompt, call by call."""
 
     def __init__(self) -> None:
-        self.spent = Spent()
+        self._seconds = dict.fromkeys(ACCOUNTS, 0.0)
 
     def note(self, verb: str, seconds: float, own: float) -> None:
         """A call was answered: what the answer took, and what the loop had done before it."""
-        for account, part in ((ANSWERS.get(verb, "draft"), seconds), (OWN.get(verb, "draft"), own)):
-            setattr(self.spent, account, getattr(self.spent, account) + part)
+        self._seconds[ANSWERS.get(verb, "draft")] += seconds
+        self._seconds[OWN.get(verb, "draft")] += own
+
+    @property
+    def spent(self) -> Spent:
+        """The seconds so far."""
+        return Spent(**self._seconds)
 
     def close(self) -> Spent:
         """The seconds so far; the next ones count anew."""
-        spent, self.spent = self.spent, Spent()
+        spent, self._seconds = self.spent, dict.fromkeys(ACCOUNTS, 0.0)
         return spent
 
 

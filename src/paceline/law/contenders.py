@@ -38,9 +38,9 @@ in either order.
 
 **On the host** only arithmetic costs. Top-k, top-p and often min-p leave few tokens, which are found without noise.
 Otherwise the same method runs in numpy for a large row. For a smaller one the logarithm of ``w_j / E_j``, which is
-score minus ``log E_j``, is computed for all tokens: the winner's is the greatest but for rounding, which for numbers up
-to 60 is far below `MARGIN`. Nearly always one token is that close. A weight that rounds to 0 has a logarithm below -700
-and is never close, for that of the best token is above -4.
+``(x_j - m) / T - log E_j``, is computed for all tokens in float32. The winner's is the greatest but for rounding, which
+for numbers up to 60 is below ``2^-16``, far below `COARSE`. Nearly always one token is that close. A token with a lower
+score has lost: the best token's logarithm is above -4, and minus ``log E_j`` is below 37.
 """
 
 from __future__ import annotations
@@ -56,13 +56,15 @@ from numpy.typing import NDArray
 
 from paceline.law.distribution import Distribution
 from paceline.law.noise import BLOCK, Noise, Stream, upper_words
-from paceline.law.places import exponentials_of
+from paceline.law.places import luck_of
 from paceline.law.settings import Sampling
-from paceline.law.warp import check_peak, log_tempered, tempered
+from paceline.law.warp import check_peak, tempered
 
 HEAVY = 4
-MARGIN = 2.0**-20
+MARGIN, COARSE = 2.0**-20, 2.0**-10
 NOTHING = 2.0**-60
+COLDEST = 2.0**-100
+"""Float32 is no help at lower temperatures, nor at those above 1 / this."""
 SMALL, LARGE = 4096, 1 << 24
 """Rows of vocabularies up to the first are copied whole; for sums over more tokens than the second the margin would be
 too small."""
@@ -114,12 +116,13 @@ def on_host(row: torch.Tensor, sampling: Sampling, coins: Coins) -> Distribution
     """`contenders` for one row in the host's memory."""
     if sampling.top_k or sampling.top_p < 1:
         return None
-    peak, scores = float(row.max()), row.numpy()
+    scores = row.numpy()
+    peak = float(scores.max())
     if not math.isfinite(peak):
         return None
     ids = _likely(scores, peak, sampling)
     if ids is None and len(row) < WIDE:
-        if sampling.min_p:
+        if sampling.min_p or not COLDEST <= sampling.temperature <= 1 / COLDEST:
             return None
         ids = _luckiest(scores, peak, sampling.temperature, coins)
     elif ids is None:
@@ -140,9 +143,11 @@ def _likely(scores: NDArray[np.floating[Any]], peak: float, sampling: Sampling) 
 def _luckiest(scores: NDArray[np.floating[Any]], peak: float, temperature: float, coins: Coins) -> NDArray[np.int64]:
     """The tokens that win the race of the whole row, or lose it by so little that rounding may decide."""
     noise, index = coins
-    speeds = log_tempered(scores, peak, temperature)
-    speeds -= np.log(exponentials_of(noise, index, len(scores)))
-    return np.flatnonzero(speeds >= speeds.max() - MARGIN)
+    with np.errstate(over="ignore"):  # a tiny temperature sends all but the best to minus infinity
+        speeds = (scores - scores.dtype.type(peak)).astype(np.float32, copy=False)
+        speeds /= np.float32(temperature)
+    speeds += luck_of(noise, index, len(scores))
+    return np.flatnonzero(speeds >= speeds.max() - COARSE)
 
 
 def _reaching(row: torch.Tensor, peak: float, sampling: Sampling, coins: Coins) -> NDArray[np.int64]:

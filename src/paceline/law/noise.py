@@ -43,10 +43,10 @@ Floats = NDArray[np.float64]
 
 _ROUNDS = 10
 _WORD_BITS = np.uint64(32)
-_DROPPED = np.uint64(12)
 _LOW_WORD = np.uint64(0xFFFFFFFF)
-_M0, _M1 = 0xD2511F53, 0xCD9E8D57  # of c0 and of c2
-_MULTIPLIERS = np.array([[_M1], [_M0]], dtype=np.uint64)
+M0, M1 = 0xD2511F53, 0xCD9E8D57  # of c0 and of c2
+_MULTIPLIERS = np.array([[M1], [M0]], dtype=np.uint64)
+_ONE = np.uint64(0x3FF << 52)  # the bits of 1.0
 _KEY_STEPS = (0x9E3779B9, 0xBB67AE85)
 
 _CHUNK = 20480
@@ -91,6 +91,7 @@ class Noise:
     sample: int = 0
     _recent: dict[int, tuple[int, Bits]] = field(default_factory=dict, init=False, repr=False, compare=False)
     rows: dict[int, Floats] = field(default_factory=dict, init=False, repr=False, compare=False)  # kept by `places`
+    luck: dict[int, NDArray[np.float32]] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         if not 0 <= self.seed < 2**64:
@@ -197,7 +198,7 @@ class Noise:
         return high[0], high[1]
 
 
-def philox(even: Bits, odd: Bits, key: int, products: Sequence[Bits] | Bits = ()) -> tuple[Bits, Bits]:
+def philox(even: Bits, odd: Bits, key: int, products: Sequence[Bits] | Bits = (), first: int = 0) -> tuple[Bits, Bits]:
     """Philox4x32-10 of counters with words (c0, c2) = ``even [2, n]``, (c1, c3) = ``odd [2, n or 1]``.
 
     Returns the output words in the same halves; those of the odd half carry junk above their 32 bits. A round is ::
@@ -206,11 +207,11 @@ def philox(even: Bits, odd: Bits, key: int, products: Sequence[Bits] | Bits = ()
 
     so words sit in 64-bit lanes, the new even words come from the products of the *reversed* even words, and
     the new odd words are those products: they only meet an exclusive or, and are cut to 32 bits after it. Two arrays
-    for ``products``, of which ``odd`` may be the second, save memory; then ``even`` is overwritten.
+    for ``products``, of which ``odd`` may be the second, save memory; then ``even`` is lost. ``first`` is a round.
     """
     if not len(products):
         even, products = even.copy(), np.empty((2, *even.shape), dtype=np.uint64)
-    for turn, round_key in enumerate(_round_keys(key)):
+    for turn, round_key in enumerate(_round_keys(key)[first:]):
         product = products[turn % 2]  # in turn: one is written, one is the odd words
         np.multiply(even[::-1], _MULTIPLIERS, out=product)
         np.right_shift(product, _WORD_BITS, out=even)
@@ -222,7 +223,7 @@ def philox(even: Bits, odd: Bits, key: int, products: Sequence[Bits] | Bits = ()
 
 
 @lru_cache(maxsize=64)
-def _keys(key: int) -> list[tuple[int, int]]:
+def keys_of(key: int) -> list[tuple[int, int]]:
     """Both key words of every round."""
     (first, step0), (second, step1) = zip((key % 2**32, key >> 32), _KEY_STEPS, strict=True)
     return [((first + turn * step0) % 2**32, (second + turn * step1) % 2**32) for turn in range(_ROUNDS)]
@@ -230,15 +231,14 @@ def _keys(key: int) -> list[tuple[int, int]]:
 
 @lru_cache(maxsize=64)
 def _round_keys(key: int) -> tuple[Bits, ...]:
-    return tuple(np.array([[word] for word in words], np.uint64) for words in _keys(key))
+    return tuple(np.array([[word] for word in words], np.uint64) for words in keys_of(key))
 
 
 def spread(bits: Bits, values: NDArray[np.float64]) -> None:
     """Uniforms of the bits, which are spent."""
-    bits >>= _DROPPED
-    values[...] = bits
-    values += 0.5
-    values *= 2.0**-52
+    bits >>= 12
+    bits |= _ONE  # 1 + n / 2^52
+    np.subtract(bits.view(np.float64), 1 - 2.0**-53, out=values)
 
 
 class Lanes:
@@ -352,25 +352,25 @@ def _upper_words(noise: Noise, stream: int, index: int, start: int, count: int) 
     Words that are the same for all tokens are computed once: of the first two rounds that is half.
     """
     c0, c2, product2, c1, product0, c3 = _made.upper[:, :count]
-    keys = _keys(noise.seed)
+    keys = keys_of(noise.seed)
     (k0, k1), (k2, k3) = keys[:2]
-    np.multiply(_made.blocks[:count] + np.uint64(start), _M0, out=c3)
+    np.multiply(_made.blocks[:count] + np.uint64(start), M0, out=c3)
     np.bitwise_xor(np.right_shift(c3, _WORD_BITS, out=c2), stream ^ k1, out=c2)
-    same1 = _M1 * noise.sample
-    same0 = _M0 * (same1 >> 32 ^ index ^ k0)
-    np.multiply(c2, _M1, out=c1)
+    same1 = M1 * noise.sample
+    same0 = M0 * (same1 >> 32 ^ index ^ k0)
+    np.multiply(c2, M1, out=c1)
     np.bitwise_xor(np.right_shift(c1, _WORD_BITS, out=c0), same1 % 2**32 ^ k2, out=c0)
     np.bitwise_xor(c3, same0 >> 32 ^ k3, out=c2)
     c2 &= _LOW_WORD
     c3.fill(same0 % 2**32)
     for k0, k1 in keys[2:-1]:
-        np.multiply(c2, _M1, out=product2)
-        np.multiply(c0, _M0, out=product0)
+        np.multiply(c2, M1, out=product2)
+        np.multiply(c0, M0, out=product0)
         _mixed(product2, c1, k0, c0)
         _mixed(product0, c3, k1, c2)
         c1, product2, c3, product0 = product2, c1, product0, c3
-    np.left_shift(np.multiply(c2, _M1, out=product2), _WORD_BITS, out=product2)
-    np.left_shift(np.multiply(c0, _M0, out=product0), _WORD_BITS, out=product0)
+    np.left_shift(np.multiply(c2, M1, out=product2), _WORD_BITS, out=product2)
+    np.left_shift(np.multiply(c0, M0, out=product0), _WORD_BITS, out=product0)
     return product2, product0
 
 
@@ -392,9 +392,9 @@ def upper_words(places: Sequence[tuple[Noise, int]], size: int, device: torch.de
 
     c0, c1 = torch.arange(size // 2, device=device)[None], column([index for _, index in places])
     c2, c3 = column([noise.sample for noise, _ in places]), column([Stream.TARGET] * len(places))
-    for keys in zip(*(_keys(noise.seed) for noise, _ in places), strict=True):
+    for keys in zip(*(keys_of(noise.seed) for noise, _ in places), strict=True):
         k0, k1 = (column(list(words)) for words in zip(*keys, strict=True))
-        product2, product0 = c2 * _M1, c0 * _M0
+        product2, product0 = c2 * M1, c0 * M0
         c0, c2 = (product2 >> 32 ^ c1 ^ k0) & 0xFFFFFFFF, (product0 >> 32 ^ c3 ^ k1) & 0xFFFFFFFF
         c1, c3 = product2 & 0xFFFFFFFF, product0 & 0xFFFFFFFF
     return torch.stack([c1, c3], dim=2).flatten(1)

@@ -34,7 +34,11 @@ TRUSTING = 4.0
 FORGOTTEN = 0.98
 """The weight that earlier rounds keep with each new one, in promised tokens and those that came true."""
 
-_CLASSES = np.searchsorted(DEPTHS, np.arange(1, 65), side="right") - 1
+_SCORES = len(EDGES) + 1
+_OF_DEPTH = _SCORES * (np.searchsorted(DEPTHS, np.arange(1, 65), side="right") - 1)
+"""Depth - 1 -> the first class of its depth."""
+_OF_SOURCE = _SCORES * len(DEPTHS)
+"""Classes of a source: its first one is this times its number."""
 
 
 class Trust:
@@ -58,56 +62,63 @@ class Trust:
 
 
 class Reliability:
-    """Counts by source, depth and score."""
+    """Counts by class: source, depth and score in one number."""
 
     def __init__(self) -> None:
         self._sources: dict[str, int] = {}
-        shape = (4, len(DEPTHS), len(EDGES) + 1)
-        self._seen, self._true = np.zeros(shape), np.zeros(shape)
-        self._claimed, self._came = np.zeros(shape[:1]), np.zeros(shape[:1])
+        self._seen, self._true = np.zeros(4 * _OF_SOURCE), np.zeros(4 * _OF_SOURCE)
+        self._claimed, self._came = np.zeros(4), np.zeros(4)
 
     def odds(self, tree: DraftTree, depths: Ints) -> Floats:
         """Every node's chance to come true if its parent does."""
-        where = self._classes(tree, depths)
-        source = where[0]
-        claims = np.exp(tree.scores) * (self._came[source] + 1.0) / (self._claimed[source] + 1.0)
-        found = (self._true[where] + PRIOR * np.minimum(claims, MOST)) / (self._seen[where] + PRIOR)
-        odds: Floats = np.clip(found, LEAST, MOST)
-        return odds
+        source, depth, score = self._classes(tree, depths)
+        where = source * _OF_SOURCE + depth + score
+        odds = np.exp(tree.scores)
+        odds *= ((self._came + 1.0) / (self._claimed + 1.0)).take(source)
+        np.fmin(odds, MOST, out=odds)
+        odds *= PRIOR
+        odds += self._true.take(where)
+        odds /= self._seen.take(where) + PRIOR
+        np.fmax(odds, LEAST, out=odds)
+        return np.fmin(odds, MOST, out=odds)
 
     def levels(self, tree: DraftTree, depths: Ints) -> Floats:
         """The same chances by source and depth alone, for sampled nodes, which may not be cut by their value."""
         source, depth, _ = self._classes(tree, depths)
-        seen, true = self._seen.sum(axis=2), self._true.sum(axis=2)
-        odds: Floats = np.clip((true[source, depth] + 1.0) / (seen[source, depth] + 2.0), LEAST, MOST)
+        where = (source * _OF_SOURCE + depth) // _SCORES
+        seen, true = (table.reshape(-1, _SCORES).sum(axis=1) for table in (self._seen, self._true))
+        odds: Floats = np.clip((true[where] + 1.0) / (seen[where] + 2.0), LEAST, MOST)
         return odds
 
     def learn(self, tree: DraftTree, node: int, tokens: Sequence[int]) -> int | None:
         """The text went on with these tokens behind ``node``: where that leads in the draft, None if out of it."""
-        where: tuple[Ints, Ints, Ints] | None = None
+        classes: tuple[Ints, Ints, Ints] | None = None
         for token in tokens:
             children = tree.children(node)
             if len(children) == 0:
                 return None
-            where = where or self._classes(tree, tree.depths())
-            came = tree.tokens[children] == token
-            self._count((where[0][children], where[1][children], where[2][children]), came, tree.scores[children])
+            classes = classes or self._classes(tree, tree.depths())
+            source, depth, score = (part.take(children) for part in classes)
+            came = tree.tokens.take(children) == token
+            self._count(source, source * _OF_SOURCE + depth + score, came, tree.scores.take(children))
             if not came.any():
                 return None
             node = int(children[came.argmax()])
         return node
 
-    def _count(self, where: tuple[Ints, Ints, Ints], came: NDArray[np.bool_], scores: Floats) -> None:
-        for source, depth, score, true, claim in zip(
-            *(part.tolist() for part in where), came.tolist(), np.exp(scores).tolist(), strict=True
-        ):
-            self._seen[source, depth, score] = self._seen[source, depth, score] * MEMORY + 1.0
-            self._true[source, depth, score] = self._true[source, depth, score] * MEMORY + true
-            self._claimed[source] = self._claimed[source] * MEMORY + claim
-            self._came[source] = self._came[source] * MEMORY + true
+    def _count(self, sources: Ints, where: Ints, came: NDArray[np.bool_], scores: Floats) -> None:
+        seen, true = self._seen.data, self._true.data  # a number of an array is read in twice the time
+        claimed, arrived = self._claimed.data, self._came.data
+        columns = (part.tolist() for part in (sources, where, came, np.exp(scores)))
+        for source, place, comes, claim in zip(*columns, strict=True):
+            seen[place] = seen[place] * MEMORY + 1.0
+            true[place] = true[place] * MEMORY + comes
+            claimed[source] = claimed[source] * MEMORY + claim
+            arrived[source] = arrived[source] * MEMORY + comes
 
     def _classes(self, tree: DraftTree, depths: Ints) -> tuple[Ints, Ints, Ints]:
-        return self._numbers(tree.sources), _CLASSES[np.minimum(depths, 64) - 1], np.searchsorted(EDGES, tree.scores)
+        """Every node's source by its number, the first class of its depth, and that of its score."""
+        return self._numbers(tree.sources), _OF_DEPTH.take(np.fmin(depths, 64) - 1), EDGES.searchsorted(tree.scores)
 
     def _numbers(self, sources: tuple[str, ...]) -> Ints:
         """A number per source, a new one for a name that was not met before."""
@@ -121,8 +132,8 @@ class Reliability:
             return self._numbers(sources)
 
     def _grow(self) -> None:
-        if (more := len(self._sources) - len(self._seen)) > 0:
-            self._seen, self._true, self._claimed, self._came = (
-                np.concatenate([table, np.zeros((more, *table.shape[1:]))])
-                for table in (self._seen, self._true, self._claimed, self._came)
+        if (more := len(self._sources) - len(self._claimed)) > 0:
+            self._seen, self._true = (
+                np.append(table, np.zeros(more * _OF_SOURCE)) for table in (self._seen, self._true)
             )
+            self._claimed, self._came = (np.append(table, np.zeros(more)) for table in (self._claimed, self._came))

@@ -45,6 +45,14 @@ class Weighed(NamedTuple):
         """The chances of the nodes there is a choice about."""
         return self.paths if self.held is None else np.where(self.held, 0.0, self.paths)
 
+    def within(self, count: int) -> Weighed:
+        """The same with no chance for any but the ``count`` likeliest nodes, so that no others are chosen."""
+        if count >= len(self.paths):
+            return self
+        paths = self.paths.copy()
+        paths[(-paths).argsort(kind="stable")[count:]] = 0.0
+        return self._replace(paths=paths)
+
     def bare(self) -> Weighed:
         """The draft without probes and the nodes below them."""
         probes = self.tree.probes

@@ -11,6 +11,7 @@ the less is known of it. The planner then tries it and learns; if it believed an
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from operator import attrgetter
@@ -203,7 +204,7 @@ def _rising(sizes: Sequence[SizeClass]) -> tuple[list[float], list[float]]:
 
 def size_of(rows: int) -> int:
     """The size that a row count belongs to: the smallest edge not below it, beyond the last one the last."""
-    return EDGES[min(int(np.searchsorted(EDGES, rows)), len(EDGES) - 1)]
+    return EDGES[min(bisect_left(EDGES, rows), len(EDGES) - 1)]
 
 
 def key_of(sequences: int, length: int) -> tuple[int, int]:

@@ -126,9 +126,10 @@ class Knowledge:
 
     def within(self, draft: Draft) -> Weighed:
         """As much of a draft as its budget has room for."""
-        if len(draft.tree) <= draft.budget.nodes:
-            return self.weigh(draft.tree)
-        return self.weigh(draft.within(along_paths(draft.tree, self._odds(draft.tree))))
+        tree, nodes = draft.tree, draft.budget.nodes
+        if len(tree) > nodes and (tree.drawn or tree.probes is not None):
+            return self.weigh(draft.within(along_paths(tree, self._odds(tree))))
+        return self.weigh(tree).within(nodes)
 
     def _odds(self, tree: DraftTree) -> Floats:
         return (self.reliability.levels if tree.drawn else self.reliability.odds)(tree, tree.depths())

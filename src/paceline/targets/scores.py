@@ -36,9 +36,9 @@ class Scores:
     ) -> None:
         """``logits`` ``[rows, vocabulary]``, on the target's device; None for a prompt whose logits are not wanted.
         ``rows`` are those of the request's fresh rows that are scored here, by default all."""
-        share = rows or slice(0, len(request.tokens))
-        self.tokens = request.tokens[share]
-        self.parents = request.parents[request.held :][share] - share.start
+        self.tokens, self.parents = request.tokens, request.parents[request.held :]
+        if rows is not None:
+            self.tokens, self.parents = self.tokens[rows], self.parents[rows] - rows.start
         self._logits = logits
         self._hidden = hidden or {}
         self._early = early

@@ -108,6 +108,12 @@ class Found:
 
     def split(self, job: ForwardJob) -> list[Scores]:
         """Each request's share."""
+        if (
+            len(job.requests) == 1
+            and not job.requests[0].prompt
+            and not (self.taps.hidden or self.taps.early is not None)
+        ):
+            return [Scores(job.requests[0], self.logits)]
         scores, first = [], 0
         for request, span, scored in zip(job.requests, job.spans, job.scored, strict=True):
             end = first + scored.stop - scored.start

@@ -1,0 +1,96 @@
+"""Candidates for the drafts of several texts, level by level.
+
+A call of numpy takes longer than its computation on the few dozen candidates of one text. So the candidates of all
+texts that draft together lie in one line, each with the number of its text.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from paceline.drafters.noise import Chances, Ids
+from paceline.tree import EMPTY, ROOT, Bools, DraftTree, Floats, Ints
+
+
+class Candidates(NamedTuple):
+    """The candidates of one depth."""
+
+    texts: Ints
+    """The number of each one's text."""
+    tokens: Ints
+    odds: Floats
+    """Each candidate's probability after its parent."""
+    worth: Floats
+    """The probability of its path, or another value by which candidates are chosen."""
+    parents: Ints
+    """Counted through all levels."""
+
+    def only(self, kept: Bools) -> Candidates:
+        return Candidates(self.texts[kept], self.tokens[kept], self.odds[kept], self.worth[kept], self.parents[kept])
+
+
+def added(texts: Ints, ids: Ids, weights: Chances) -> tuple[Ints, Ints, Floats]:
+    """Every token of a text once, with the sum of its weights; texts and their tokens ascend."""
+    several = bool(texts[-1])
+    keys, span = ids.astype(np.int64), int(ids.max()) + 1 if several else 0
+    if several:
+        keys += texts * span
+    order = keys.argsort(kind="stable")
+    keys = keys[order]
+    starts = starts_of(keys)
+    keys, sums = keys[starts], np.add.reduceat(weights[order], starts)
+    return (keys // span, keys % span, sums) if several else (texts[: len(keys)], keys, sums)
+
+
+def starts_of(ascending: Ints) -> Ints:
+    """The first place of every value."""
+    fresh = np.empty(len(ascending), np.bool_)
+    fresh[:1] = True
+    np.not_equal(ascending[1:], ascending[:-1], out=fresh[1:])
+    return fresh.nonzero()[0]
+
+
+def best_of(worth: Floats, count: int) -> Ints:
+    """The places of the ``count`` worthiest, in no order."""
+    if count >= len(worth):
+        return np.arange(len(worth))
+    return (-worth).argpartition(count - 1)[:count]
+
+
+def trees_of(levels: Sequence[Candidates], nodes: Sequence[int], source: str) -> list[DraftTree]:
+    """The worthiest candidates of each text, as many as its number of ``nodes``. Worth falls from parent to child."""
+    texts, tokens, odds, worth, parents = map(np.concatenate, zip(*levels, strict=True))
+    chosen = _worthiest(texts, worth, nodes)
+    place = np.empty(len(texts) + 1, np.int64)
+    place[-1] = ROOT
+    for own in chosen:
+        place[own] = np.arange(len(own))
+    whole = chosen[0] if len(chosen) == 1 else np.concatenate(chosen)
+    tokens, parents = tokens[whole], place[parents[whole]]
+    scores = np.fmin(np.log(odds[whole]), 0.0)
+    trees, start = [], 0
+    for own in chosen:
+        part = slice(start, start + len(own))
+        start = part.stop
+        trees.append(DraftTree(tokens[part], parents[part], scores[part], (source,) * len(own)) if len(own) else EMPTY)
+    return trees
+
+
+def _worthiest(texts: Ints, worth: Floats, nodes: Sequence[int]) -> list[Ints]:
+    """The places of the worthiest candidates of each text, ascending."""
+    if len(nodes) == 1:
+        chosen = best_of(worth, nodes[0])
+        chosen.sort()
+        return [chosen]
+    order = texts.argsort(kind="stable")
+    bounds = texts[order].searchsorted(np.arange(len(nodes) + 1)).tolist()
+    found = []
+    for count, start, end in zip(nodes, bounds, bounds[1:], strict=False):
+        own = order[start:end]
+        chosen = own[best_of(worth[own], count)]
+        chosen.sort()
+        found.append(chosen)
+    return found
