@@ -63,6 +63,7 @@ class Follower:
             spelled = self._spellings.of[self.ids[number]]
             if not spelled:  # a special token stands by itself
                 return number + 1
-            if spelled[0] in SPACES and number:
+            before = self._spellings.of[self.ids[number - 1]] if number else b""
+            if before and spelled[0] in SPACES and before[-1] not in SPACES:
                 return number
         return max(0, last - FARTHEST) if last > FARTHEST else 0
