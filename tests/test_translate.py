@@ -236,20 +236,19 @@ def common(one: list[int], other: list[int]) -> int:
 
 @needs_data
 @pytest.mark.parametrize("split", [0.0, 0.05])
-@pytest.mark.parametrize(("target", "drafter"), PAIRS)
-def test_what_an_oracle_drafts_is_in_the_lattice_and_more_of_it_than_by_other_rules(
-    target: str, drafter: str, split: float
-) -> None:
-    oracles = [Oracle(target, drafter, language, split) for language in (*LANGUAGES, *ODD)]
+@pytest.mark.parametrize("target", [*REAL_NAMES, *BUNDLED])
+def test_what_an_oracle_drafts_is_in_the_lattice_and_more_of_it_than_by_other_rules(target: str, split: float) -> None:
+    pairs = [pair for pair in PAIRS if pair[0] == target]
+    oracles = [Oracle(*pair, language, split) for pair in pairs for language in (*LANGUAGES, *ODD)]
     for oracle in oracles:
-        oracle.ride(12)
+        oracle.ride(4 if len(pairs) > 1 else 20)
     true, lattice, naive, context = (
         sum(getattr(oracle, name) for oracle in oracles) for name in ("true", "lattice", "naive", "context")
     )
     if not split:
-        assert lattice >= 0.985 * true
+        assert lattice >= 0.99 * true
     assert lattice >= max(naive, context)
-    assert sum(oracle.nodes for oracle in oracles) <= 2.5 * sum(oracle.context_nodes for oracle in oracles)
+    assert sum(oracle.nodes for oracle in oracles) <= 2.1 * sum(oracle.context_nodes for oracle in oracles)
 
 
 @needs_data
