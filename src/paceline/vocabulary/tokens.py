@@ -59,6 +59,11 @@ class Vocabulary:
         return tokenizer
 
     @property
+    def backend(self) -> Any:
+        """The tokenizer of the tokenizers library, with its normaliser, its model and its decoder."""
+        return self._backend
+
+    @property
     def _name(self) -> str:
         """The tokenizer in messages: the place it was loaded from, or its class."""
         return str(getattr(self._tokenizer, "name_or_path", "") or type(self._tokenizer).__name__)
