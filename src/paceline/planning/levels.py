@@ -13,7 +13,7 @@ from paceline.planning.backoff import Steady
 from paceline.tree import Floats
 
 DEEPEST = 16
-"""Levels whose gains are told apart."""
+"""Levels whose gains are kept apart."""
 MEASURED = 2
 """So many times must be known: the first of a batch size is no measure of those that follow."""
 FADING = 0.95
@@ -67,8 +67,8 @@ class Levels:
         much of the gain above them as the first level brings of a token."""
         first = min(1.0, (self._gained[0] + GUESSED) / (self._above[0] + GUESSED))
         kept = np.full(most, first)
-        told = min(most, DEEPEST)
-        kept[:told] = (self._gained[:told] + GUESSED * first) / (self._above[:told] + GUESSED)
+        known = min(most, DEEPEST)
+        kept[:known] = (self._gained[:known] + GUESSED * first) / (self._above[:known] + GUESSED)
         gains: Floats = np.cumprod(kept)
         return gains
 

@@ -66,4 +66,4 @@ class Follower:
             before = self._spellings.of[self.ids[number - 1]] if number else b""
             if before and spelled[0] in SPACES and before[-1] not in SPACES:
                 return number
-        return max(0, last - FARTHEST) if last > FARTHEST else 0
+        return max(0, last - FARTHEST)
