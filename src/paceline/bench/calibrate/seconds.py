@@ -1,8 +1,8 @@
 """Seconds of a round by the number of nodes, measured directly: real rounds of a batch with drafts of that size.
 
-Sizes race (`bench/race`): every pass has a round of each, and the median of the passes counts. The drafts are chains
-from the root with random tokens, which are hardly ever accepted: the seconds of a round depend on the number of its
-rows, not on their tokens.
+Sizes race (`bench/race`): every pass has a round of each, and the median of the passes counts. The drafts of `Filler`
+are chains from the root with random tokens, which are hardly ever accepted: the seconds of a round depend on the number
+of its rows, not on their tokens. A real drafter can stand in its place; its own seconds then count apart.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 import statistics
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import NamedTuple
 
@@ -59,17 +59,23 @@ class Filler(Drafter):
 
 
 class RoundSeconds(NamedTuple):
-    """Seconds of a round, and of the reading of best tokens beside it."""
+    """Seconds of a round, of the reading of best tokens beside it, and of the drafting."""
 
     round: float
     reading: float
+    drafting: float = 0.0
+
+    @classmethod
+    def median(cls, rounds: Sequence[RoundSeconds]) -> RoundSeconds:
+        """Of each of them."""
+        return cls(*map(statistics.median, zip(*rounds, strict=True)))
 
 
 class Rounds(Planner):
     """A batch of texts that is written round by round, with drafts of the size that is being timed."""
 
-    def __init__(self, batch: Batch, filler: Filler, sequences: int) -> None:
-        self._batch, self._filler, self._sequences = batch, filler, sequences
+    def __init__(self, batch: Batch, sequences: int) -> None:
+        self._batch, self._sequences = batch, sequences
         self._nodes = 0
         self._took: RoundSeconds | None = None
 
@@ -82,7 +88,8 @@ class Rounds(Planner):
         if len(outcomes) == self._sequences:
             seconds = max(outcome.seconds for outcome in outcomes)
             reading = max(outcome.seconds_top for outcome in outcomes)
-            self._took = RoundSeconds(max(seconds - reading, 0.0), reading)
+            drafting = max(outcome.seconds_draft for outcome in outcomes)
+            self._took = RoundSeconds(max(seconds - reading, 0.0), reading, drafting)
 
     @property
     def going(self) -> bool:
@@ -123,12 +130,48 @@ def measured(
     """Rounds of ``sequences`` texts that hold about ``length`` tokens, each with so many ``rows``, and what reading the
     ``top`` best tokens took beside them. After so many ``repeats`` it goes on while the ``seconds`` last. Sizes that
     take more than ``cap`` times a plain round are left out."""
+    taken = timed(
+        target,
+        text,
+        Filler(target, top),
+        sizes=[count - 1 for count in rows],
+        length=length,
+        sequences=sequences,
+        seconds=seconds,
+        cap=cap,
+        repeats=repeats,
+        sampling=sampling,
+        advance=advance,
+    )
+    medians = {size: RoundSeconds.median(took) for size, took in taken.items()}
+    timings = [
+        Timing(rows=sequences * (1 + size), seconds=took.round, length=length, sequences=sequences)
+        for size, took in medians.items()
+    ]
+    return timings, [Reading(top, sequences * (1 + size), took.reading) for size, took in medians.items() if top]
+
+
+def timed(
+    target: Target,
+    text: Ints,
+    drafter: Drafter,
+    *,
+    sizes: Iterable[int],
+    length: int,
+    sequences: int = 1,
+    seconds: float = 5.0,
+    cap: float | None = EXPENSIVE,
+    repeats: int = LEAST_REPEATS,
+    sampling: Sampling | None = None,
+    advance: Callable[[], None] = lambda: None,
+) -> dict[int, list[RoundSeconds]]:
+    """The rounds of `measured`, by their size, with drafts of a drafter that fits the target."""
     started = time.monotonic()
-    sizes: Sequence[int] = sorted({count - 1 for count in rows})
+    wanted: Sequence[int] = sorted(set(sizes))
     taken: dict[int, list[RoundSeconds]] = defaultdict(list)
-    with _rounds(target, np.resize(text, length), sequences, sizes, top, sampling or Sampling()) as rounds:
-        sizes = _warmed(rounds, sizes, cap)
-        race = Race(contestants=[Size(size, rounds) for size in sizes], tidy=False)
+    with _rounds(target, np.resize(text, length), sequences, wanted, drafter, sampling or Sampling()) as rounds:
+        wanted = _warmed(rounds, wanted, cap)
+        race = Race(contestants=[Size(size, rounds) for size in wanted], tidy=False)
         left = seconds - (time.monotonic() - started)
         for heat in race.run([None], passes=MOST_REPEATS, least=repeats, seconds=left):
             for name, lap in heat.laps.items():
@@ -137,36 +180,30 @@ def measured(
             advance()
             if not rounds.going:
                 break
-    counted = {size: taken[size] for size in sizes if len(taken[size]) >= repeats}
+    counted = {size: taken[size] for size in wanted if len(taken[size]) >= repeats}
     if not counted:
         raise InputError(
             f"a text of {length} tokens leaves too little of the model's context to time rounds in; "
             "give smaller --length"
         )
-    medians = {size: RoundSeconds(*map(statistics.median, zip(*took, strict=True))) for size, took in counted.items()}
-    timings = [
-        Timing(rows=sequences * (1 + size), seconds=took.round, length=length, sequences=sequences)
-        for size, took in medians.items()
-    ]
-    return timings, [Reading(top, sequences * (1 + size), took.reading) for size, took in medians.items() if top]
+    return counted
 
 
 @contextmanager
 def _rounds(
-    target: Target, prompt: Ints, sequences: int, sizes: Sequence[int], top: int, sampling: Sampling
+    target: Target, prompt: Ints, sequences: int, sizes: Sequence[int], drafter: Drafter, sampling: Sampling
 ) -> Iterator[Rounds]:
     """Texts that have read their prompt; it is the same one, which then is read once for all of them."""
-    filler = Filler(target, top)
     most = len(sizes) * (MOST_REPEATS + 1) * 4
     ending = Ending(max_new_tokens=most, context_length=target.context_length)
     sessions = list[Session]()
     with Batch(target, at_once=None) as batch:
-        rounds = Rounds(batch, filler, sequences)
+        rounds = Rounds(batch, sequences)
         try:
             for number in range(sequences):
                 context = Context(prompt, sampling, ending, sample=number)
                 held = target.open(len(prompt) + min(most, context.room) + max(sizes) + 1 + SPARE_ROWS)
-                sessions.append(Session(context, target, held, filler, rounds))
+                sessions.append(Session(context, target, held, drafter, rounds))
                 batch.join(sessions[-1])
             while rounds.going and rounds.step(0) is None:
                 pass

@@ -56,17 +56,19 @@ def prompts_of(
     tasks: Sequence[str] | None = None,
     languages: Sequence[str] | None = None,
     data: Path | None = None,
+    most: int = SAMPLES,
 ) -> list[tuple[str, Ints]]:
     """So many prompts of a suite or of a file of prompts, by their names, in the model's tokens; by default requests
     and, where there are any, running texts to go on from. InputError where there are fewer than were asked for; without
-    a number, up to `SAMPLES` are taken."""
-    count = SAMPLES if samples is None else samples
+    a number, up to ``most`` are taken. Languages take turns."""
+    count = most if samples is None else samples
     if asked is None:
         found, asked = _mixed(count, languages or LANGUAGES, data), "the built-in mixture"
     else:
         spec = f"prompts:{asked}" if ":" not in asked and Path(asked).is_file() else asked
         found = list(open_suite(spec, limit=count, tasks=tasks, languages=languages, data=data).prompts)
         found = spread(found, min(count, len(found)))
+        found = _in_turns(found, list(dict.fromkeys(prompt.language for prompt in found)))
     if samples is not None and len(found) < samples:
         raise InputError(f"{samples} prompts were asked for, and {asked} has {len(found)}; ask for fewer")
     return [(prompt.key, encode(vocabulary, prompt)) for prompt in found]
@@ -168,6 +170,7 @@ class Course:
     sampling: Sampling
     max_new_tokens: int
     advance: Callable[[], None] = lambda: None
+    vocabulary: Vocabulary | None = None
 
     def walk(self, prompts: Sequence[Ints], nodes: int, seconds: float) -> list[Walk]:
         """Texts with drafts of up to ``nodes`` nodes. Each may take its share of the time that is left, and has a round
@@ -197,7 +200,9 @@ class Course:
         walk, eos = Walk(nodes, prompt, self.advance), self.target.eos
         if not self.drafter.keeps:
             self.drafter.reset()
-        how = Drafting(planner="fixed:0", make=lambda *_: self.drafter, planned=lambda *_: walk)
+        how = Drafting(
+            vocabulary=self.vocabulary, planner="fixed:0", make=lambda *_: self.drafter, planned=lambda *_: walk
+        )
         ours = Ours(self.drafter.spec or self.drafter.name, self.target, how)
         job = Job(prompt=prompt, sampling=self.sampling, max_new_tokens=length, eos=eos, script=script, until=until)
         written = ours.write(job, time.perf_counter)

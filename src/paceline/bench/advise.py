@@ -1,0 +1,328 @@
+"""Whether a draft model pays for a model on this machine, with which draft length, and how sure that is.
+
+It is found in two steps. First the draft model drafts `LONGEST` tokens in every round along a few texts, and rounds of
+every draft length are timed in turns. As in a calibration, the tokens of all shorter drafts are counted from the
+longest ones, and tokens over seconds predict the best length. Then plain decoding, the draft model at that length, and
+`auto` without it write other texts in turns. This race decides: it measures what a benchmark measures, and its texts
+had no part in the choice of the length, so no lucky choice raises the ratio.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from paceline.bench.calibrate import Method
+from paceline.bench.calibrate.seconds import RoundSeconds, timed
+from paceline.bench.calibrate.texts import Course, Walk
+from paceline.bench.race import Progress, Race, silent
+from paceline.bench.run.contestant import Job, Work, Written
+from paceline.bench.run.ours import Drafting, Ours
+from paceline.bench.statistics import Estimate, mean_of, ratio_of_sums
+from paceline.context import Ints
+from paceline.drafters import make_drafter
+from paceline.drafters.asking import fit
+from paceline.drafters.assistant import DraftModel
+from paceline.errors import InputError
+from paceline.law import Sampling
+from paceline.targets.base import Target
+from paceline.vocabulary import Vocabulary
+
+OWN_TOKENIZER = ("assistant",)
+FOREIGN_TOKENIZER = ("assistant", "assistant:translate=tli")
+"""Ways to draft with a model that has the target's tokenizer, and with one that has another."""
+PLAIN, WITHOUT = "plain", "auto"
+LONGEST = 6
+"""Tokens of the longest draft."""
+SECONDS, LEAST_SECONDS = 60.0, 5.0
+SHARES = {"rounds": 0.1, "texts": 0.3}
+"""Shares of the seconds for rounds and for texts of all candidates; the race has the rest."""
+TOKENS, LEAST_TOKENS = 64, 16
+"""Tokens of a text."""
+PROBED = 6
+"""Texts from which the length is chosen, or a third of the prompts if they are few."""
+LEAST_PROMPTS = 3
+HEATS, FEWEST_HEATS = 10, 6
+"""Texts that a slow model should race over; with fewer than the second, `auto` stays out."""
+PASSES = 9
+"""How often a few prompts are written at most."""
+LENGTH = 128
+"""Tokens before the rounds that are timed."""
+WARM_UP = 8
+"""Tokens that every contestant writes before it is timed."""
+WORTH = 1.03
+"""A method whose interval reaches below 1 must be faster than this."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Candidate:
+    """The draft model at one draft length, as predicted from counts and timed rounds."""
+
+    spec: str
+    length: int
+    tokens_per_round: float
+    seconds: float
+    """Of a round, drafting included."""
+    seconds_draft: float
+    seconds_plain: float
+    """Of a round without a draft, timed in turns with it."""
+    ratio: Estimate
+    """Over plain decoding. The interval is that of the tokens."""
+
+    @property
+    def price(self) -> float:
+        """Seconds of a drafted token, in rounds without a draft."""
+        return self.seconds_draft / self.length / self.seconds_plain
+
+
+@dataclass(frozen=True, kw_only=True)
+class Raced:
+    """One method in the race."""
+
+    spec: str
+    drafts: bool
+    """Whether it uses the draft model."""
+    tokens_per_second: float
+    ratio: Estimate
+    """The mean over texts of its speed over plain decoding's."""
+
+    @property
+    def pays(self) -> bool:
+        """Whether to turn it on: surely no slower than plain decoding, or probably faster."""
+        return self.ratio.bounded and self.ratio.high > 1 and (self.ratio.low >= 1 or self.ratio.value >= WORTH)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Advice:
+    """What was found."""
+
+    candidates: Sequence[Candidate]
+    raced: Sequence[Raced]
+    """Plain decoding first, then the best candidate, then others."""
+    refused: dict[str, str]
+    """Ways to draft that cannot work -> why, in a sentence."""
+    texts: Sequence[str]
+    """Names of the prompts of the race."""
+    tokens: int
+    """The length of its texts."""
+    seconds: float
+
+    @property
+    def chosen(self) -> Raced:
+        """The fastest method that pays; plain decoding if none does."""
+        return max((one for one in self.raced[1:] if one.pays), key=lambda one: one.ratio.value, default=self.raced[0])
+
+    @property
+    def best(self) -> Candidate:
+        """The draft model at its best length."""
+        return _best(self.candidates)
+
+    @property
+    def drafted(self) -> Raced:
+        """The draft model in the race."""
+        return self.raced[1]
+
+
+@dataclass(kw_only=True)
+class Advisor:
+    """Measures, and stores nothing."""
+
+    target: Target
+    draft: DraftModel
+    prompts: Sequence[tuple[str, Ints]]
+    """What to write, by name."""
+    vocabulary: Vocabulary | None = None
+    sampling: Sampling = field(default_factory=lambda: Sampling(temperature=0.8))
+    max_new_tokens: int = TOKENS
+    seconds: float = SECONDS
+    progress: Progress = silent
+    _started: float = field(default=0.0, init=False)
+
+    def __post_init__(self) -> None:
+        if not LEAST_SECONDS <= self.seconds < math.inf:
+            raise InputError(f"advice needs at least {LEAST_SECONDS:g} seconds of measuring, not {self.seconds:g}")
+        if self.max_new_tokens < LEAST_TOKENS:
+            raise InputError(f"a text to measure has at least {LEAST_TOKENS} tokens, not {self.max_new_tokens}")
+        if len(self.prompts) < LEAST_PROMPTS:
+            raise InputError(
+                f"advice needs at least {LEAST_PROMPTS} prompts, some to choose a draft length and others to "
+                f"measure it, and there are {len(self.prompts)}"
+            )
+        limit = self.target.context_length
+        if limit is not None and limit <= self.max_new_tokens:
+            raise InputError(
+                f"--max-new-tokens {self.max_new_tokens} leaves no room for a prompt in the {limit} tokens of the "
+                "model's context; choose fewer"
+            )
+
+    def run(self) -> Advice:
+        """Predict, then race."""
+        self._started = time.perf_counter()
+        candidates, refused = self._predicted()
+        best, count = _best(candidates), min(PROBED, len(self.prompts) // LEAST_PROMPTS)
+        tokens, entries = self._entries(best)
+        raced, texts = self._race(entries, self.prompts[count:], tokens)
+        return Advice(
+            candidates=candidates,
+            raced=raced,
+            refused=refused,
+            texts=texts,
+            tokens=tokens,
+            seconds=time.perf_counter() - self._started,
+        )
+
+    # predict
+
+    def _predicted(self) -> tuple[list[Candidate], dict[str, str]]:
+        """Every way to draft at every length, and the ways that cannot work."""
+        refused = dict[str, str]()
+        with ExitStack() as leaving:
+            methods = list[Method]()
+            for spec in FOREIGN_TOKENIZER if self._foreign else OWN_TOKENIZER:
+                try:
+                    methods.append(self._method(spec))
+                except InputError as error:
+                    refused[spec] = str(error)
+                else:
+                    leaving.callback(methods[-1].drafter.dispose)
+            if not methods:
+                raise InputError(next(iter(refused.values())))
+            found = [one for method in methods for one in self._lengths(method, len(methods))]
+        return found, refused
+
+    @property
+    def _foreign(self) -> bool:
+        mine, theirs = self.vocabulary, self.draft.vocabulary
+        return mine is not None and theirs is not None and mine.fingerprint != theirs.fingerprint
+
+    def _method(self, spec: str) -> Method:
+        drafter = make_drafter(spec, self.draft)
+        fit(drafter, self.target, self.vocabulary)
+        return Method.of(drafter)
+
+    def _lengths(self, method: Method, ways: int) -> list[Candidate]:
+        """One way to draft at every length."""
+        limit, count = self.target.context_length, min(PROBED, len(self.prompts) // LEAST_PROMPTS)
+        prompts = [self._shortened(prompt) for _, prompt in self.prompts[:count]]
+        advance = partial(self._advance, f"{method.spec}: drafts of up to {LONGEST} tokens")
+        rounds = timed(
+            self.target,
+            np.concatenate(prompts),
+            method.drafter,
+            sizes=range(LONGEST + 1),
+            length=LENGTH if limit is None else max(2, min(LENGTH, limit // 2)),
+            seconds=SHARES["rounds"] * self.seconds / ways,
+            cap=None,
+            sampling=self.sampling,
+            advance=advance,
+        )
+        course = Course(
+            target=self.target,
+            drafter=method.drafter,
+            sampling=self.sampling,
+            max_new_tokens=self.max_new_tokens,
+            advance=advance,
+            vocabulary=self.vocabulary,
+        )
+        walks = course.walk(prompts, LONGEST, SHARES["texts"] * self.seconds / ways)
+        if not any(walk.trails for walk in walks):
+            raise InputError("the first token of every text ends it, so there is nothing to draft; give other prompts")
+        medians = {size: RoundSeconds.median(took) for size, took in rounds.items()}
+        return [_candidate(method.spec, size, walks, medians) for size in medians if size]
+
+    # race
+
+    def _entries(self, best: Candidate) -> tuple[int, list[Ours]]:
+        """How long texts are, so that there are enough of them in the time left, and who writes them."""
+        left = self.seconds - (time.perf_counter() - self._started)
+        per_text = left / max(best.seconds_plain, 1e-9) / HEATS
+        specs = {PLAIN: False, best.spec: True, WITHOUT: False}
+        if per_text * HEATS / len(specs) / LEAST_TOKENS < FEWEST_HEATS:
+            del specs[WITHOUT]
+        tokens = int(min(max(per_text / len(specs), LEAST_TOKENS), self.max_new_tokens))
+        how = {drafts: Drafting(vocabulary=self.vocabulary, draft_model=self.draft if drafts else None) for drafts in (False, True)}
+        return tokens, [Ours(spec, self.target, how[drafts]) for spec, drafts in specs.items()]
+
+    def _race(
+        self, entries: Sequence[Ours], prompts: Sequence[tuple[str, Ints]], tokens: int
+    ) -> tuple[list[Raced], list[str]]:
+        """Texts in turns while there is time."""
+        jobs, drafts = [self._job(prompt, tokens) for _, prompt in prompts], [bool(who.drafter.models) for who in entries]
+        speeds: dict[str, list[float]] = {who.name: [] for who in entries}
+        tasks, warm_up = list[int](), [Work([replace(jobs[0], max_new_tokens=WARM_UP)])]
+        race = Race(contestants=entries, clock=time.perf_counter)
+        left = self.seconds - (time.perf_counter() - self._started)
+        try:
+            for heat in race.run([Work([job]) for job in jobs], passes=PASSES, least=0, seconds=left, warm_up=warm_up):
+                self._advance("writing in turns: " + ", ".join(speeds))
+                found = {name: _speed(lap.result[0]) for name, lap in heat.laps.items()}
+                if None in found.values():
+                    continue  # a text of one token has no speed
+                tasks.append(heat.task)
+                for name, speed in found.items():
+                    speeds[name].append(speed or math.nan)
+        finally:
+            for who in entries:
+                who.close()
+        if not tasks:
+            raise InputError("no text had a second token, so there is no speed to measure; give other prompts")
+        raced = [_raced(who.name, uses, speeds, tasks) for who, uses in zip(entries, drafts, strict=True)]
+        return raced, [prompts[task][0] for task in dict.fromkeys(tasks)]
+
+    def _job(self, prompt: Ints, tokens: int) -> Job:
+        return Job(
+            prompt=self._shortened(prompt), sampling=self.sampling, max_new_tokens=tokens, eos=self.target.eos
+        )
+
+    def _shortened(self, prompt: Ints) -> Ints:
+        """A prompt that leaves no room in the context loses its beginning."""
+        limit = self.target.context_length
+        return prompt if limit is None else prompt[-max(1, limit - self.max_new_tokens) :]
+
+    def _advance(self, doing: str) -> None:
+        passed = round(time.perf_counter() - self._started)
+        self.progress(doing, min(passed, round(self.seconds)), round(self.seconds))
+
+
+def _candidate(spec: str, size: int, walks: Sequence[Walk], rounds: dict[int, RoundSeconds]) -> Candidate:
+    """A draft length. Plain decoding has a round for every token."""
+    plain, took = sum(rounds[0]), rounds[size]
+    counts = [(walk.emitted, sum(trail.rounds(size) for trail in walk.trails)) for walk in walks if walk.trails]
+    times = [(tokens, count * sum(took), tokens, tokens * plain) for tokens, count in counts]
+    return Candidate(
+        spec=f"{spec}{',' if ':' in spec else ':'}length={size}",
+        length=size,
+        tokens_per_round=sum(tokens for tokens, _ in counts) / sum(count for _, count in counts),
+        seconds=sum(took),
+        seconds_draft=took.drafting,
+        seconds_plain=plain,
+        ratio=ratio_of_sums(times, None),
+    )
+
+
+def _best(candidates: Sequence[Candidate]) -> Candidate:
+    return max(candidates, key=lambda one: one.ratio.value)
+
+
+def _speed(written: Written) -> float | None:
+    """Tokens per second behind the first delivery, as in benchmarks."""
+    (first, began), (last, ended) = written.deliveries[0], written.deliveries[-1]
+    return (last - first) / (ended - began) if last > first else None
+
+
+def _raced(spec: str, drafts: bool, speeds: dict[str, list[float]], tasks: Sequence[int]) -> Raced:
+    own, plain = np.array(speeds[spec]), np.array(speeds[PLAIN])
+    exact = Estimate(1.0, 1.0, 1.0)
+    return Raced(
+        spec=spec,
+        drafts=drafts,
+        tokens_per_second=float(len(own) / np.sum(1 / own)),
+        ratio=exact if spec == PLAIN else mean_of(own / plain, tasks),
+    )
