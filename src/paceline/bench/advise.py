@@ -11,9 +11,9 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from typing import Any
 
@@ -81,6 +81,10 @@ class Candidate:
         """Seconds of a drafted token, in rounds without a draft."""
         return self.seconds_draft / self.length / self.seconds_plain
 
+    def as_dict(self) -> dict[str, Any]:
+        """Plain data."""
+        return {**_flat(self), "price": self.price}
+
 
 @dataclass(frozen=True, kw_only=True)
 class Raced:
@@ -95,8 +99,12 @@ class Raced:
 
     @property
     def pays(self) -> bool:
-        """Whether to turn it on: surely no slower than plain decoding, or probably faster."""
-        return self.ratio.bounded and self.ratio.high > 1 and (self.ratio.low >= 1 or self.ratio.value >= WORTH)
+        """Whether to turn it on: surely no slower than plain decoding, or probably faster. Never without an interval."""
+        return self.spec != PLAIN and self.ratio.bounded and (self.ratio.low >= 1 or self.ratio.value >= WORTH)
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain data."""
+        return {**_flat(self), "pays": self.pays}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -117,7 +125,7 @@ class Advice:
     @property
     def chosen(self) -> Raced:
         """The fastest method that pays; plain decoding if none does."""
-        return max((one for one in self.raced[1:] if one.pays), key=lambda one: one.ratio.value, default=self.raced[0])
+        return max((one for one in self.raced if one.pays), key=lambda one: one.ratio.value, default=self.raced[0])
 
     @property
     def best(self) -> Candidate:
@@ -128,6 +136,14 @@ class Advice:
     def drafted(self) -> Raced:
         """The draft model in the race."""
         return self.raced[1]
+
+
+def check_amounts(seconds: float, max_new_tokens: int) -> None:
+    """Refuse too little to measure. It need not wait for a model."""
+    if not LEAST_SECONDS <= seconds < math.inf:
+        raise InputError(f"advice takes at least {LEAST_SECONDS:g} seconds of measuring, not {seconds:g}")
+    if max_new_tokens < LEAST_TOKENS:
+        raise InputError(f"a text to measure has at least {LEAST_TOKENS} tokens, not {max_new_tokens}")
 
 
 @dataclass(kw_only=True)
@@ -146,10 +162,7 @@ class Advisor:
     _started: float = field(default=0.0, init=False)
 
     def __post_init__(self) -> None:
-        if not LEAST_SECONDS <= self.seconds < math.inf:
-            raise InputError(f"advice needs at least {LEAST_SECONDS:g} seconds of measuring, not {self.seconds:g}")
-        if self.max_new_tokens < LEAST_TOKENS:
-            raise InputError(f"a text to measure has at least {LEAST_TOKENS} tokens, not {self.max_new_tokens}")
+        check_amounts(self.seconds, self.max_new_tokens)
         if len(self.prompts) < LEAST_PROMPTS:
             raise InputError(
                 f"advice needs at least {LEAST_PROMPTS} prompts, some to choose a draft length and others to "
@@ -247,14 +260,20 @@ class Advisor:
         if per_text * HEATS / len(specs) / LEAST_TOKENS < FEWEST_HEATS:
             del specs[WITHOUT]
         tokens = int(min(max(per_text / len(specs), LEAST_TOKENS), self.max_new_tokens))
-        how = {drafts: Drafting(vocabulary=self.vocabulary, draft_model=self.draft if drafts else None) for drafts in (False, True)}
-        return tokens, [Ours(spec, self.target, how[drafts]) for spec, drafts in specs.items()]
+        own, drafting = (
+            Drafting(vocabulary=self.vocabulary),
+            Drafting(vocabulary=self.vocabulary, draft_model=self.draft),
+        )
+        return tokens, [Ours(spec, self.target, drafting if drafts else own) for spec, drafts in specs.items()]
 
     def _race(
         self, entries: Sequence[Ours], prompts: Sequence[tuple[str, Ints]], tokens: int
     ) -> tuple[list[Raced], list[str]]:
         """Texts in turns while there is time."""
-        jobs, drafts = [self._job(prompt, tokens) for _, prompt in prompts], [bool(who.drafter.models) for who in entries]
+        jobs, drafts = (
+            [self._job(prompt, tokens) for _, prompt in prompts],
+            [bool(who.drafter.models) for who in entries],
+        )
         speeds: dict[str, list[float]] = {who.name: [] for who in entries}
         tasks, warm_up = list[int](), [Work([replace(jobs[0], max_new_tokens=WARM_UP)])]
         race = Race(contestants=entries, clock=time.perf_counter)
@@ -277,9 +296,7 @@ class Advisor:
         return raced, [prompts[task][0] for task in dict.fromkeys(tasks)]
 
     def _job(self, prompt: Ints, tokens: int) -> Job:
-        return Job(
-            prompt=self._shortened(prompt), sampling=self.sampling, max_new_tokens=tokens, eos=self.target.eos
-        )
+        return Job(prompt=self._shortened(prompt), sampling=self.sampling, max_new_tokens=tokens, eos=self.target.eos)
 
     def _shortened(self, prompt: Ints) -> Ints:
         """A prompt that leaves no room in the context loses its beginning."""
@@ -289,6 +306,13 @@ class Advisor:
     def _advance(self, doing: str) -> None:
         passed = round(time.perf_counter() - self._started)
         self.progress(doing, min(passed, round(self.seconds)), round(self.seconds))
+
+
+def _flat(one: Candidate | Raced) -> dict[str, Any]:
+    """Its fields, the ratio with its bounds beside it."""
+    found = asdict(one)
+    ratio = found.pop("ratio")
+    return {**found, "ratio": ratio["value"], "low": ratio["low"], "high": ratio["high"]}
 
 
 def _candidate(spec: str, size: int, walks: Sequence[Walk], rounds: dict[int, RoundSeconds]) -> Candidate:

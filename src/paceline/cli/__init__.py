@@ -8,6 +8,7 @@ from collections.abc import Sequence
 
 from paceline import __version__
 from paceline.cli import (
+    advise,
     bench,
     calibrate,
     chat,
@@ -30,7 +31,7 @@ from paceline.files import Terminated, terminable
 from paceline.files.visible import one_line
 from paceline.targets.trust import trusting
 
-COMMANDS = (demo, generate, chat, calibrate, check, bench, datastore, dictionary, export, methods, completion)
+COMMANDS = (demo, generate, chat, advise, calibrate, check, bench, datastore, dictionary, export, methods, completion)
 
 
 def parser() -> Parser:

@@ -1,0 +1,194 @@
+"""``paceline advise``: whether a draft model pays on this machine, and with which draft length."""
+
+from __future__ import annotations
+
+import argparse
+import shlex
+import textwrap
+from collections.abc import Iterator
+from dataclasses import astuple
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from paceline.cli.arguments import Parser, Subparsers
+from paceline.cli.bench.suite import names
+from paceline.cli.options import check_counts, describe, draft_model, load_model, temperature_of
+from paceline.cli.output import WIDTH, bullets, counted, interval, print_json, progress, say, table
+from paceline.errors import InputError
+
+if TYPE_CHECKING:
+    from paceline.bench.advise import Advice, Raced
+    from paceline.drafters.assistant import DraftModel
+
+SUITE = "stories"
+MOST_PROMPTS = 60
+WIDE = 1.15
+"""An interval that reaches further than by this factor is called wide."""
+RACED = ("measured in turns", "tokens/s", "x plain [95%]")
+PREDICTED = ("predicted", "tokens/round", "ms/round", "ms drafting", "x plain [95%]")
+
+
+def add(commands: Subparsers) -> None:
+    parser: Parser = commands.add_parser(
+        "advise",
+        run=run,
+        help="say in a minute whether a draft model pays on this machine, and with which settings",
+        description=(
+            "Counts the tokens that drafts of 1 to 6 tokens bring, times their rounds, and chooses the best length. "
+            "Then plain decoding, the draft model at that length, and the default method without a draft model write "
+            "texts in turns. The advice is the fastest of them, with its speed over plain decoding and a 95% interval. "
+            "Nothing is stored."
+        ),
+    )
+    parser.add_model()
+    parser.add_draft_model()
+    parser.argument("--prompts", "FILE", f"prompts to write, a .jsonl file or a suite (default: {SUITE})")
+    parser.argument("--langs", "A,B", "only these languages, as in en,pl", names)
+    parser.add_temperature()
+    parser.add_seed()
+    parser.add_length(None, "64, or fewer if the model is slow")
+    parser.argument("--seconds", "S", "how long to measure, loading apart (default: 60)", float)
+    parser.add_threads()
+    parser.add_json()
+
+
+def run(options: argparse.Namespace) -> int:
+    from paceline.bench.advise import SECONDS, TOKENS, Advisor, check_amounts
+    from paceline.bench.calibrate.texts import prompts_of
+    from paceline.bench.machine import hushed, threads
+    from paceline.drafters.assistant import DraftModel
+    from paceline.law import Sampling
+
+    check_counts(options, "max_new_tokens", "threads")
+    options.draft_model, options.temperature = draft_model(options), temperature_of(options)
+    if options.draft_model is None:
+        raise InputError(f"there is no draft model to judge for {options.model}; name one with --draft-model")
+    seconds = SECONDS if options.seconds is None else options.seconds
+    tokens = options.max_new_tokens or TOKENS
+    check_amounts(seconds, tokens)
+    sampling = Sampling(temperature=options.temperature, seed=options.seed)
+    with threads(options.threads), hushed(), progress(f"loading {options.model}") as advance:
+        lm = load_model(options)
+        if lm.vocabulary is None:
+            raise InputError(
+                f"{lm.target.name} came without a tokenizer, and prompts are texts; put tokenizer.json and "
+                "tokenizer_config.json into the model's folder"
+            )
+        draft = DraftModel.load(options.draft_model, lm.target)
+        advice = Advisor(
+            target=lm.target,
+            draft=draft,
+            prompts=prompts_of(options.prompts or SUITE, lm.vocabulary, languages=options.langs, most=MOST_PROMPTS),
+            vocabulary=lm.vocabulary,
+            sampling=sampling,
+            max_new_tokens=tokens,
+            seconds=seconds,
+            progress=advance,
+        ).run()
+        facts = describe(lm)
+    say("\n".join(_lines(advice, options)))
+    if options.json:
+        print_json(_json(advice, options, facts, draft))
+    return 0
+
+
+def _lines(advice: Advice, options: argparse.Namespace) -> Iterator[str]:
+    yield from (line for said in _said(advice, options) for line in textwrap.wrap(said, WIDTH))
+    yield ""
+    raced = ((one.spec, f"{one.tokens_per_second:.1f}", _ratio(one)) for one in advice.raced)
+    yield table(RACED, raced, left=(0, len(RACED) - 1))
+    yield ""
+    predicted = (
+        (
+            one.spec,
+            f"{one.tokens_per_round:.2f}",
+            f"{1000 * one.seconds:.1f}",
+            f"{1000 * one.seconds_draft:.1f}",
+            interval(*astuple(one.ratio)),
+        )
+        for one in advice.candidates
+    )
+    yield table(PREDICTED, predicted, left=(0, len(PREDICTED) - 1))
+    yield from bullets(f"{spec} cannot draft: {why}" for spec, why in advice.refused.items())
+    yield ""
+    generate, check = _commands(advice, options)
+    yield f"To use it:    {generate}"
+    yield f"To check it:  {check}"
+
+
+def _said(advice: Advice, options: argparse.Namespace) -> Iterator[str]:
+    """The advice in sentences."""
+    plain, drafted, chosen, best = advice.raced[0], advice.drafted, advice.chosen, advice.best
+    if chosen.drafts:
+        yield f"Turn it on: --method {chosen.spec} --draft-model {options.draft_model}"
+    else:
+        yield f"Leave the draft model off: --method {chosen.spec}"
+        yield f"The draft model at its best length, {best.length}, writes {_ratio(drafted)} times as fast as plain."
+    if chosen is not plain:
+        speeds = f"{chosen.tokens_per_second:.1f} tokens per second, not {plain.tokens_per_second:.1f}"
+        yield f"Expect {_ratio(chosen)} times the speed of plain decoding: {speeds}."
+    yield (
+        f"Why: to draft a token takes {best.price:.0%} of a plain round. Of {counted(best.length, 'drafted token')}, "
+        f"{best.tokens_per_round - 1:.1f} are accepted."
+    )
+    yield (
+        f"Measured on {counted(len(advice.texts), 'text')} of up to {advice.tokens} tokens at temperature "
+        f"{options.temperature:g}, in {advice.seconds:.0f} seconds."
+    )
+    if not drafted.ratio.high <= WIDE * drafted.ratio.value:
+        yield "The interval is wide; to make it narrower, give more --seconds or more --prompts."
+
+
+def _ratio(one: Raced) -> str:
+    return interval(*astuple(one.ratio))
+
+
+def _commands(advice: Advice, options: argparse.Namespace) -> tuple[str, str]:
+    """How to write with the advised settings, and how to measure them again, or the draft model if it is left off."""
+    chosen = advice.chosen
+    tested = advice.drafted if chosen is advice.raced[0] else chosen
+    model = ["--model", options.model]
+    for name in ("dtype", "quantize", "device"):
+        if (given := getattr(options, name)) is not None:
+            model += [f"--{name}", given]
+    model += ["--no-probe"] if options.no_probe else []
+    model += ["--trust-remote-code"] if options.trust_remote_code else []
+    how = ["--temperature", f"{options.temperature:g}", "--seed", str(options.seed)]
+    generate = ["generate", "The old house", *model, "--method", chosen.spec, *how]
+    generate += ["--draft-model", options.draft_model] if chosen.drafts else []
+    suite = options.prompts or SUITE
+    suite = f"prompts:{suite}" if ":" not in suite and Path(suite).is_file() else suite
+    check = ["bench", "run", "--suite", suite, "--limit", "4", "--batch", "1", *model, *how, "-n", str(advice.tokens)]
+    check += ["--draft-model", options.draft_model if tested.drafts else "none", "--method", tested.spec]
+    check += ["--langs", ",".join(options.langs)] if options.langs else []
+    check += ["--threads", str(options.threads)] if options.threads else []
+    return shlex.join(["paceline", *generate]), shlex.join(["paceline", *check, "--out", "runs/advise"])
+
+
+def _json(advice: Advice, options: argparse.Namespace, facts: dict[str, Any], draft: DraftModel) -> dict[str, Any]:
+    from paceline.bench.machine import instruction_sets
+    from paceline.targets.setup import processor, versions
+
+    chosen, best = advice.chosen, advice.best
+    generate, check = _commands(advice, options)
+    return {
+        "turn_on": chosen.drafts,
+        "strategy": chosen.spec.partition(":")[0],
+        "k": best.length if chosen.drafts else None,
+        "method": chosen.spec,
+        **{name: value for name, value in chosen.as_dict().items() if name in ("ratio", "low", "high")},
+        "raced": [one.as_dict() for one in advice.raced],
+        "candidates": [one.as_dict() for one in advice.candidates],
+        "refused": advice.refused,
+        "setup": facts,
+        "machine": {"processor": processor(), "instruction_sets": instruction_sets(), "versions": versions()},
+        "draft_model": options.draft_model,
+        "draft_fingerprint": draft.target.fingerprint(),
+        "temperature": options.temperature,
+        "seed": options.seed,
+        "texts": advice.texts,
+        "max_new_tokens": advice.tokens,
+        "seconds": advice.seconds,
+        "generate": generate,
+        "check": check,
+    }

@@ -1,0 +1,311 @@
+"""Advice: it turns on what pays and nothing else, its interval holds the truth, and the command says all of it."""
+
+import argparse
+import json
+import math
+import shlex
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from clock import MadeClock
+from engine import SIZE, habitual
+from paceline.bench import advise
+from paceline.bench.advise import PLAIN, Advice, Advisor, Candidate, Raced
+from paceline.bench.calibrate.seconds import RoundSeconds
+from paceline.bench.calibrate.texts import Course, Trail, Walk
+from paceline.bench.run.contestant import Job
+from paceline.bench.run.ours import Drafting, Ours
+from paceline.bench.statistics import Estimate
+from paceline.cli import advise as command
+from paceline.cli import main, parser
+from paceline.drafters.assistant import DraftModel
+from paceline.law import Sampling
+from paceline.targets.base import Pending, Request
+from paceline.targets.table import Table, TableTarget
+from paceline.tree import DraftTree
+
+FORWARD = 8.0
+"""Seconds of a forward of the target with one row; next to them, looking at the clock takes no time."""
+ROW = 0.5
+"""Seconds of each further row."""
+SAMPLING = Sampling(temperature=1.0, seed=3)
+
+
+class Takes(TableTarget):
+    """Moves the clock by what its forwards take."""
+
+    def __init__(self, table: Table, forward: float, **options: Any) -> None:
+        super().__init__(table, SIZE, **options)
+        self._forward = forward
+
+    def submit(self, requests: Sequence[Request]) -> Pending:
+        rows = sum(len(request.tokens) for request in requests)
+        time.sleep(self._forward * (1 + ROW / FORWARD * (rows - 1)))
+        return super().submit(requests)
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> MadeClock:
+    """All that is timed is timed by it."""
+    made = MadeClock()
+    for name in ("perf_counter", "monotonic"):
+        monkeypatch.setattr(time, name, made)
+    monkeypatch.setattr(time, "sleep", made.sleep)
+    monkeypatch.delenv("PACELINE_CACHE", raising=False)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    return made
+
+
+def prompts(count: int = 30) -> list[tuple[str, Any]]:
+    random = np.random.default_rng(5)
+    return [(f"p{number}", random.integers(0, SIZE, 6)) for number in range(count)]
+
+
+def advisor(share: float, memory: int = 2, **how: Any) -> Advisor:
+    """A draft model whose forward takes this share of the target's. With a memory of 2 it is the same table."""
+    target, draft = Takes(habitual(), FORWARD), Takes(habitual(memory=memory), share * FORWARD)
+    given = {"prompts": prompts(), "sampling": SAMPLING, "max_new_tokens": 24, "seconds": 9000.0} | how
+    return Advisor(target=target, draft=DraftModel(draft), **given)
+
+
+def speed_ratio(made: Advisor, spec: str, clock: MadeClock) -> float:
+    """The mean over many texts, which the advice has not seen, of the speed of a method over plain decoding's."""
+    how, ratios = Drafting(draft_model=made.draft), []
+    plain, other = Ours(PLAIN, made.target, Drafting()), Ours(spec, made.target, how)
+    for number, (_, prompt) in enumerate(prompts(40)):
+        sampling = Sampling(temperature=1.0, seed=100 + number)
+        job = Job(prompt=prompt, sampling=sampling, max_new_tokens=24, eos=frozenset())
+        speeds = [advise._speed(who.write(job, clock)) for who in (plain, other)]
+        assert speeds[0] and speeds[1]
+        ratios.append(speeds[1] / speeds[0])
+    return float(np.mean(ratios))
+
+
+# --- made worlds ---
+
+
+def test_a_cheap_draft_model_is_turned_on_and_the_interval_holds_its_speed(clock: MadeClock) -> None:
+    made = advisor(0.05, memory=1)
+    found = made.run()
+    chosen, best = found.chosen, found.best
+    assert (chosen.drafts, chosen.spec) == (True, best.spec), "the length that was predicted to be best was raced"
+    assert chosen.ratio.low > 1
+    assert chosen.ratio.low <= speed_ratio(made, chosen.spec, clock) <= chosen.ratio.high
+    assert chosen.ratio.high <= 1.15 * chosen.ratio.value
+    assert best.ratio.value == pytest.approx(chosen.ratio.value, rel=0.15), "counts and seconds predicted the race"
+    assert best.price == pytest.approx(0.05, abs=0.02)
+    assert found.seconds <= 1.1 * made.seconds
+
+
+def test_the_best_length_follows_the_price_of_drafts(clock: MadeClock) -> None:
+    lengths = [advisor(share, memory=1).run().best.length for share in (0.01, 0.25)]
+    assert lengths[0] > lengths[1] >= 1
+    perfect = advisor(0.01).run().best
+    assert perfect.length == advise.LONGEST, "a draft model that is always right"
+    assert perfect.tokens_per_round == pytest.approx(1 + advise.LONGEST, rel=0.15)
+
+
+def test_an_expensive_draft_model_is_left_off(clock: MadeClock) -> None:
+    found = advisor(1.0, memory=1).run()
+    assert not found.chosen.drafts
+    assert found.drafted.ratio.high < 1
+    assert all(one.ratio.value < 1 for one in found.candidates)
+
+
+def test_prompts_of_the_choice_and_of_the_race_are_different(clock: MadeClock) -> None:
+    few = advisor(0.05, prompts=prompts(4)).run()
+    assert set(few.texts) == {"p1", "p2", "p3"}, "three prompts again and again, but not the first"
+    many = advisor(0.05).run()
+    assert "p6" in many.texts
+    assert not {f"p{number}" for number in range(6)} & {*many.texts}
+
+
+def test_a_slow_model_writes_shorter_texts_and_fewer_methods(clock: MadeClock) -> None:
+    found = advisor(0.05, memory=1, seconds=1500.0).run()
+    assert found.tokens == advise.LEAST_TOKENS
+    assert [one.drafts for one in found.raced] == [False, True], "auto stays out"
+
+
+def test_ways_that_cannot_work_say_why_and_the_others_go_on(clock: MadeClock, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(advise, "OWN_TOKENIZER", ("assistant:wrong=1", "assistant"))
+    found = advisor(0.05).run()
+    assert list(found.refused) == ["assistant:wrong=1"]
+    assert "wrong" in found.refused["assistant:wrong=1"]
+    assert {one.spec.partition(":")[0] for one in found.candidates} == {"assistant"}
+    monkeypatch.setattr(advise, "OWN_TOKENIZER", ("assistant:wrong=1",))
+    with pytest.raises(ValueError, match="wrong"):
+        advisor(0.05).run()
+
+
+def test_a_foreign_tokenizer_has_ways_of_its_own() -> None:
+    made = advisor(0.05)
+    vocabularies: Any = [SimpleNamespace(fingerprint=name) for name in "aab"]
+    made.vocabulary = vocabularies[0]
+    for theirs, foreign in ((vocabularies[1], False), (vocabularies[2], True), (None, False)):
+        made.draft = DraftModel(made.draft.target, theirs)
+        assert made._foreign is foreign
+
+
+def test_too_little_to_measure_is_told() -> None:
+    for how, said in (
+        ({"seconds": 1.0}, "at least 5 seconds of measuring, not 1"),
+        ({"seconds": math.nan}, "at least 5 seconds"),
+        ({"seconds": math.inf}, "not inf"),
+        ({"max_new_tokens": 15}, "at least 16 tokens, not 15"),
+        ({"prompts": prompts(2)}, "at least 3 prompts, .* there are 2"),
+    ):
+        with pytest.raises(ValueError, match=said):
+            advisor(0.05, **how)
+
+
+def test_texts_that_end_at_once_are_told(clock: MadeClock) -> None:
+    ends = Takes(habitual(), FORWARD, eos=frozenset(range(SIZE)))
+    made = advisor(0.05)
+    made.target = ends
+    with pytest.raises(ValueError, match="the first token of every text ends it"):
+        made.run()
+
+
+# --- decisions ---
+
+
+@pytest.mark.parametrize(
+    ("value", "low", "high", "pays"),
+    [
+        (1.30, 1.20, 1.40, True),
+        (1.01, 1.00, 1.02, True),
+        (1.02, 0.97, 1.07, False),
+        (1.10, 0.95, 1.27, True),
+        (0.98, 0.96, 1.10, False),
+        (0.80, 0.70, 0.90, False),
+        (3.00, math.nan, math.nan, False),
+    ],
+)
+def test_what_pays_is_surely_no_slower_or_probably_faster(value: float, low: float, high: float, pays: bool) -> None:
+    one = Raced(spec="assistant:length=2", drafts=True, tokens_per_second=1.0, ratio=Estimate(value, low, high))
+    assert one.pays is pays
+    assert advice(one).chosen.spec == ("assistant:length=2" if pays else PLAIN)
+
+
+def test_tokens_and_rounds_of_a_length_make_its_ratio() -> None:
+    walk = Walk(6, np.array([0]), lambda: None)
+    walk.trails = [Trail.of(DraftTree.chain([1, 2, 3, 4]), (1, 2, 9)), Trail.of(DraftTree.chain([1, 2]), (7,))]
+    rounds = {0: RoundSeconds(1.0, 0.0), 1: RoundSeconds(1.0, 0.0, 0.25)}
+    found = advise._candidate("assistant:translate=tli", 1, [walk], rounds)
+    assert found.spec == "assistant:translate=tli,length=1"
+    assert found.tokens_per_round == pytest.approx(4 / 3), "a b | c, and one round that was refused"
+    assert found.ratio.value == pytest.approx(4 / 3 / 1.25)
+    assert found.price == 0.25
+
+
+# --- the command ---
+
+
+def raced(spec: str, value: float, *, drafts: bool = False) -> Raced:
+    return Raced(
+        spec=spec, drafts=drafts, tokens_per_second=10 * value, ratio=Estimate(value, value - 0.05, value + 0.05)
+    )
+
+
+def advice(*others: Raced) -> Advice:
+    candidate = Candidate(
+        spec="assistant:length=2",
+        length=2,
+        tokens_per_round=1.9,
+        seconds=0.012,
+        seconds_draft=0.004,
+        seconds_plain=0.01,
+        ratio=Estimate(1.5, 1.4, 1.6),
+    )
+    return Advice(
+        candidates=[candidate],
+        raced=[Raced(spec=PLAIN, drafts=False, tokens_per_second=10.0, ratio=Estimate(1.0, 1.0, 1.0)), *others],
+        refused={"assistant:translate=tli": "the models share no token"},
+        texts=["a", "b"],
+        tokens=20,
+        seconds=58.0,
+    )
+
+
+def told(found: Advice, *flags: str) -> tuple[list[str], dict[str, list[str]]]:
+    """The lines, and the commands among them as words."""
+    options: argparse.Namespace = parser().parse_args(["advise", "--draft-model", "small", *flags])
+    options.temperature = 0.5
+    lines = "\n".join(command._lines(found, options)).splitlines()
+    commands = {line.partition(":")[0]: shlex.split(line.partition(":")[2])[1:] for line in lines if line[:3] == "To "}
+    return lines, commands
+
+
+def test_the_advice_is_in_plain_words() -> None:
+    on = raced("assistant:length=2", 1.5, drafts=True)
+    lines, commands = told(advice(on, raced("auto", 1.2)), "--model", "big one", "--dtype", "bfloat16")
+    assert lines[:2] == [
+        "Turn it on: --method assistant:length=2 --draft-model small",
+        "Expect 1.50 [1.45, 1.55] times the speed of plain decoding: 15.0 tokens per second, not 10.0.",
+    ]
+    assert "Why: to draft a token takes 20% of a plain round. Of 2 drafted tokens, 0.9 are accepted." in lines[2]
+    assert "- assistant:translate=tli cannot draft: the models share no token" in lines
+    for words in commands.values():
+        asked = parser().parse_args(words)
+        assert (asked.model, asked.draft_model, asked.dtype, asked.temperature) == ("big one", "small", "bfloat16", 0.5)
+    assert parser().parse_args(commands["To check it"]).methods == ["assistant:length=2"]
+
+
+def test_a_draft_model_that_does_not_pay_is_to_be_left_off() -> None:
+    off = raced("assistant:length=2", 0.8, drafts=True)
+    lines, commands = told(advice(off, raced("auto", 1.2)), "--prompts", __file__, "--langs", "en,pl", "--threads", "1")
+    assert lines[0] == "Leave the draft model off: --method auto"
+    assert "at its best length, 2, writes 0.80 [0.75, 0.85] times as fast as plain" in lines[1]
+    asked = parser().parse_args(commands["To check it"])
+    assert (asked.suite, asked.langs, asked.threads) == (f"prompts:{__file__}", ["en", "pl"], 1)
+    assert (asked.draft_model, asked.methods) == ("none", ["auto"])
+    assert parser().parse_args(commands["To use it"]).draft_model is None
+    lines, commands = told(advice(off, raced("auto", 0.9)))
+    assert lines[0] == "Leave the draft model off: --method plain"
+    assert parser().parse_args(commands["To check it"]).methods == ["assistant:length=2"], "what was left off"
+
+
+def test_a_wide_interval_is_called_wide() -> None:
+    for high, wide in ((1.6, False), (3.0, True), (math.nan, True)):
+        low = math.nan if math.isnan(high) else 1.4
+        one = Raced(spec="x", drafts=True, tokens_per_second=1.0, ratio=Estimate(1.5, low, high))
+        lines, _ = told(advice(one))
+        assert any("The interval is wide" in line for line in lines) is wide
+
+
+def test_json_holds_all_of_it(capsys: pytest.CaptureFixture[str]) -> None:
+    quick = ["advise", "--model", "pocket", "--langs", "en", "--seconds", "5", "-n", "16", "--seed", "4"]
+    assert main([*quick, "--json"]) == 0
+    *lines, last = capsys.readouterr().out.splitlines()
+    found = json.loads(last)
+    assert lines[0].startswith(("Turn it on: ", "Leave the draft model off: "))
+    assert {"turn_on", "strategy", "k", "method", "ratio", "low", "high", "refused", "seconds"} <= set(found)
+    assert [one["length"] for one in found["candidates"]] == [1, 2, 3, 4, 5, 6]
+    assert [one["spec"] for one in found["raced"]][::2] == ["plain", "auto"]
+    assert all(one["ratio"] > 0 for one in (*found["candidates"], *found["raced"]))
+    assert (found["draft_model"], found["temperature"], found["seed"]) == ("pocket-draft", 0.8, 4)
+    assert found["setup"]["model"] == "pocket"
+    assert len(found["draft_fingerprint"]) == len(found["setup"]["fingerprint"]) > 8
+    assert found["machine"]["instruction_sets"]
+    assert all(name.startswith("en-") for name in found["texts"])
+    for line in (found["generate"], found["check"]):
+        parser().parse_args(shlex.split(line)[1:])
+
+
+def test_an_interruption_leaves_nothing(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setenv("PACELINE_CACHE", str(tmp_path))
+    monkeypatch.setattr(Course, "walk", interrupt)
+    assert main(["advise", "--no-probe", "--seconds", "5"]) == 130
+    assert not list(tmp_path.iterdir())
+    assert capsys.readouterr().out == ""
