@@ -67,9 +67,15 @@ def prompts(count: int = 30) -> list[tuple[str, Any]]:
     return [(f"p{number}", random.integers(0, SIZE, 6)) for number in range(count)]
 
 
-def advisor(share: float, memory: int = 2, **how: Any) -> Advisor:
-    """A draft model whose forward takes this share of the target's. With a memory of 2 it is the same table."""
-    target, draft = Takes(habitual(), FORWARD), Takes(habitual(memory=memory), share * FORWARD)
+def mistaken(table: Table) -> Table:
+    """The same, but for a third of the places, where the best tokens are the worst."""
+    return lambda history: [-weight if history[-1] < SIZE // 3 else weight for weight in table(history)]
+
+
+def advisor(share: float, *, perfect: bool = False, **how: Any) -> Advisor:
+    """A draft model whose forward takes this share of the target's. The text never repeats itself."""
+    table = habitual(memory=8)
+    target, draft = Takes(table, FORWARD), Takes(table if perfect else mistaken(table), share * FORWARD)
     given = {"prompts": prompts(), "sampling": SAMPLING, "max_new_tokens": 24, "seconds": 9000.0} | how
     return Advisor(target=target, draft=DraftModel(draft), **given)
 
@@ -82,8 +88,7 @@ def speed_ratio(made: Advisor, spec: str, clock: MadeClock) -> float:
         sampling = Sampling(temperature=1.0, seed=100 + number)
         job = Job(prompt=prompt, sampling=sampling, max_new_tokens=24, eos=frozenset())
         speeds = [advise._speed(who.write(job, clock)) for who in (plain, other)]
-        assert speeds[0] and speeds[1]
-        ratios.append(speeds[1] / speeds[0])
+        ratios.append((speeds[1] or math.nan) / (speeds[0] or math.nan))
     return float(np.mean(ratios))
 
 
@@ -91,7 +96,7 @@ def speed_ratio(made: Advisor, spec: str, clock: MadeClock) -> float:
 
 
 def test_a_cheap_draft_model_is_turned_on_and_the_interval_holds_its_speed(clock: MadeClock) -> None:
-    made = advisor(0.05, memory=1)
+    made = advisor(0.05)
     found = made.run()
     chosen, best = found.chosen, found.best
     assert (chosen.drafts, chosen.spec) == (True, best.spec), "the length that was predicted to be best was raced"
@@ -104,15 +109,15 @@ def test_a_cheap_draft_model_is_turned_on_and_the_interval_holds_its_speed(clock
 
 
 def test_the_best_length_follows_the_price_of_drafts(clock: MadeClock) -> None:
-    lengths = [advisor(share, memory=1).run().best.length for share in (0.01, 0.25)]
+    lengths = [advisor(share).run().best.length for share in (0.01, 0.25)]
     assert lengths[0] > lengths[1] >= 1
-    perfect = advisor(0.01).run().best
+    perfect = advisor(0.01, perfect=True).run().best
     assert perfect.length == advise.LONGEST, "a draft model that is always right"
-    assert perfect.tokens_per_round == pytest.approx(1 + advise.LONGEST, rel=0.15)
+    assert perfect.tokens_per_round == pytest.approx(1 + advise.LONGEST, rel=0.2), "its drafts end where texts end"
 
 
 def test_an_expensive_draft_model_is_left_off(clock: MadeClock) -> None:
-    found = advisor(1.0, memory=1).run()
+    found = advisor(1.0).run()
     assert not found.chosen.drafts
     assert found.drafted.ratio.high < 1
     assert all(one.ratio.value < 1 for one in found.candidates)
@@ -127,7 +132,7 @@ def test_prompts_of_the_choice_and_of_the_race_are_different(clock: MadeClock) -
 
 
 def test_a_slow_model_writes_shorter_texts_and_fewer_methods(clock: MadeClock) -> None:
-    found = advisor(0.05, memory=1, seconds=1500.0).run()
+    found = advisor(0.05, seconds=1500.0).run()
     assert found.tokens == advise.LEAST_TOKENS
     assert [one.drafts for one in found.raced] == [False, True], "auto stays out"
 

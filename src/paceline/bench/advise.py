@@ -99,7 +99,7 @@ class Raced:
 
     @property
     def pays(self) -> bool:
-        """Whether to turn it on: surely no slower than plain decoding, or probably faster. Never without an interval."""
+        """Whether to turn it on: surely no slower than plain decoding, or probably faster. Without an interval, no."""
         return self.spec != PLAIN and self.ratio.bounded and (self.ratio.low >= 1 or self.ratio.value >= WORTH)
 
     def as_dict(self) -> dict[str, Any]:
