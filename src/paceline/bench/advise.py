@@ -55,6 +55,7 @@ PASSES = 9
 """How often a few prompts are written at most."""
 LENGTH = 128
 """Tokens before the rounds that are timed."""
+SEEDS = 1 << 64
 WARM_UP = 8
 """Tokens that every contestant writes before it is timed."""
 WORTH = 1.03
@@ -244,7 +245,9 @@ class Advisor:
             advance=advance,
             vocabulary=self.vocabulary,
         )
-        walks = course.walk(prompts, LONGEST, SHARES["texts"] * self.seconds / ways)
+        share, walks = SHARES["texts"] * self.seconds / ways / count, list[Walk]()
+        for number, prompt in enumerate(prompts, start=len(self.prompts)):
+            walks += replace(course, sampling=self._sampling(number)).walk([prompt], LONGEST, share)
         if not any(walk.trails for walk in walks):
             raise InputError("the first token of every text ends it, so there is nothing to draft; give other prompts")
         medians = {size: RoundSeconds.median(took) for size, took in rounds.items()}
@@ -260,20 +263,16 @@ class Advisor:
         if per_text * HEATS / len(specs) / LEAST_TOKENS < FEWEST_HEATS:
             del specs[WITHOUT]
         tokens = int(min(max(per_text / len(specs), LEAST_TOKENS), self.max_new_tokens))
-        own, drafting = (
-            Drafting(vocabulary=self.vocabulary),
-            Drafting(vocabulary=self.vocabulary, draft_model=self.draft),
-        )
+        own = Drafting(vocabulary=self.vocabulary)
+        drafting = replace(own, draft_model=self.draft)
         return tokens, [Ours(spec, self.target, drafting if drafts else own) for spec, drafts in specs.items()]
 
     def _race(
         self, entries: Sequence[Ours], prompts: Sequence[tuple[str, Ints]], tokens: int
     ) -> tuple[list[Raced], list[str]]:
         """Texts in turns while there is time."""
-        jobs, drafts = (
-            [self._job(prompt, tokens) for _, prompt in prompts],
-            [bool(who.drafter.models) for who in entries],
-        )
+        jobs = [self._job(prompt, tokens, number) for number, (_, prompt) in enumerate(prompts)]
+        drafts = [bool(who.drafter.models) for who in entries]
         speeds: dict[str, list[float]] = {who.name: [] for who in entries}
         tasks, warm_up = list[int](), [Work([replace(jobs[0], max_new_tokens=WARM_UP)])]
         race = Race(contestants=entries, clock=time.perf_counter)
@@ -295,8 +294,13 @@ class Advisor:
         raced = [_raced(who.name, uses, speeds, tasks) for who, uses in zip(entries, drafts, strict=True)]
         return raced, [prompts[task][0] for task in dict.fromkeys(tasks)]
 
-    def _job(self, prompt: Ints, tokens: int) -> Job:
-        return Job(prompt=self._shortened(prompt), sampling=self.sampling, max_new_tokens=tokens, eos=self.target.eos)
+    def _job(self, prompt: Ints, tokens: int, number: int) -> Job:
+        sampling = self._sampling(number)
+        return Job(prompt=self._shortened(prompt), sampling=sampling, max_new_tokens=tokens, eos=self.target.eos)
+
+    def _sampling(self, number: int) -> Sampling:
+        """Every text has a seed of its own: with equal noise texts would be alike, and the interval too narrow."""
+        return replace(self.sampling, seed=(self.sampling.seed + number) % SEEDS)
 
     def _shortened(self, prompt: Ints) -> Ints:
         """A prompt that leaves no room in the context loses its beginning."""
