@@ -131,6 +131,23 @@ def test_prompts_of_the_choice_and_of_the_race_are_different(clock: MadeClock) -
     assert not {f"p{number}" for number in range(6)} & {*many.texts}
 
 
+def test_every_text_has_noise_of_its_own(clock: MadeClock, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Texts that share their noise are alike, and an interval over them is too narrow."""
+    seeds: dict[str, set[int]] = {}
+    write = Ours.write
+
+    def watched(who: Ours, job: Job, clock: Any) -> Any:
+        seeds.setdefault(who.name, set()).add(job.sampling.seed)
+        return write(who, job, clock)
+
+    monkeypatch.setattr(Ours, "write", watched)
+    found = advisor(0.05, sampling=Sampling(temperature=1.0, seed=2**64 - 3)).run()
+    assert seeds[PLAIN] == seeds[found.drafted.spec]
+    assert len(seeds[PLAIN]) >= len(found.texts), "one of them also warmed up"
+    assert len(seeds["assistant"]) == advise.PROBED
+    assert not seeds["assistant"] & seeds[PLAIN]
+
+
 def test_a_slow_model_writes_shorter_texts_and_fewer_methods(clock: MadeClock) -> None:
     found = advisor(0.05, seconds=1500.0).run()
     assert found.tokens == advise.LEAST_TOKENS
