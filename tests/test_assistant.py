@@ -476,7 +476,9 @@ def test_a_real_model_drafts_for_itself_and_is_never_wrong(name: str, shape: str
 
 
 def test_without_tokenizers_the_sizes_must_agree() -> None:
-    with pytest.raises(ValueError, match="it has 9 ids and .* 6, so drafts are translated, and .* without its tokeniz"):
+    with pytest.raises(
+        ValueError, match=r"it has 9 ids and .* 6, so drafts are translated, and .* without its tokeniz"
+    ):
         Assistant(model=TableTarget(random_table(9), 9)).fit(tabled())
 
 

@@ -33,7 +33,7 @@ from transformers.generation.streamers import BaseStreamer
 import paceline
 from clock import MadeClock
 from engine import Watched
-from families import VOCAB, build, byte_tokenizer
+from families import VOCAB, build
 from paceline.context import Context
 from paceline.drafters import Budget, Drafter, Plain
 from paceline.drafters.lookup import Lookup
@@ -704,7 +704,9 @@ def test_only_left_padding_is_served(hidden: int, sentence: str) -> None:
 
 
 def test_a_draft_model_with_other_tokens_needs_the_tokenizer_of_the_model() -> None:
-    with pytest.raises(ValueError, match="came without its tokenizer; give it \\(tokenizer=... of custom_generate\\)"):
+    with pytest.raises(
+        ValueError, match=r"came without its tokenizer; give it \(tokenizer=\.\.\. of custom_generate\)"
+    ):
         generate(llama(), one(), custom_generate=custom_generate(draft_model="pocket-draft"))
 
 
@@ -718,7 +720,8 @@ def test_a_draft_model_with_another_tokenizer_changes_no_text(sample: bool) -> N
         torch.manual_seed(5)
         found.append(generate(model, inputs, custom_generate=how, do_sample=sample, max_new_tokens=30))
     assert found[0].tolist() == found[1].tolist()
-    assert ours.last is not None and ours.last.draft_forwards > 0
+    assert ours.last is not None
+    assert ours.last.draft_forwards > 0
 
 
 def test_a_draft_model_is_used_by_default() -> None:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from paceline.errors import InputError
 from paceline.translate.follower import Follower
 from paceline.translate.spellings import Spellings
 from paceline.vocabulary import Vocabulary
@@ -16,6 +18,8 @@ Ints = NDArray[np.int64]
 
 WINDOW = 16
 """Tokens before a draft among which a word's beginning is looked for."""
+TAIL = 32
+"""Bytes at the end of a prompt that a tokenizer has to leave as they are."""
 KEPT = 1 << 16
 """First tokens that are remembered."""
 SPACES = frozenset(b" \n\t\r")
@@ -50,14 +54,27 @@ class Bridge:
         tokens ``start``."""
         whole = _whole(text)
         ids = self._drafter.encode(text[:whole].decode(errors="replace")).tolist()
-        spelled = self.drafter.spell(ids)
-        if not spelled.endswith(text[:whole]) or len(spelled) > whole + 1:  # the tokenizer changes this text
+        if not self.drafter.spell(ids).endswith(text[max(0, whole - TAIL) : whole]):  # the tokenizer changes this text
             front = [token for token in self._drafter.encode("").tolist() if not self.drafter.of[token]]
             ids = [*front, *self.drafter.encode(text[:whole])]
-        follower = Follower(self.drafter, ids or start, text[:whole])
+        follower = Follower(self.drafter, ids or start, self.drafter.spell(ids))
         if whole < len(text):
             follower.extend(text[whole:])
         return follower
+
+    def rendered(self, prompt: str | Sequence[Mapping[str, Any]], start: Sequence[int] = ()) -> Follower | None:
+        """A prompt that is meant for the draft model. None for the messages of a chat that it has no template for."""
+        text = prompt if isinstance(prompt, str) else self._conversation(prompt)
+        if text is None:
+            return None
+        ids = self._drafter.encode_prompt(text).tolist() or start
+        return Follower(self.drafter, ids, self.drafter.spell(ids))
+
+    def _conversation(self, messages: Sequence[Mapping[str, Any]]) -> str | None:
+        try:
+            return self._drafter.conversation([dict(message) for message in messages])
+        except InputError:  # its template takes no such conversation, for example no message of the system
+            return None
 
     # from the draft model to the target
 

@@ -105,8 +105,13 @@ class Foreign:
 
     def follower(self, context: Context) -> Follower:
         """The prompt in the draft model's tokens."""
-        text = self.bridge.text(context.tokens.tolist())
-        return self.bridge.follower(text, sorted(self.eos)[:1])
+        start = sorted(self.eos)[:1]
+        if (
+            context.draft_prompt is not None
+            and (given := self.bridge.rendered(context.draft_prompt, start)) is not None
+        ):
+            return given
+        return self.bridge.follower(self.bridge.text(context.tokens.tolist()), start)
 
     @cached_property
     def columns(self) -> tuple[Ints, Ints]:
