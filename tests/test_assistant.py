@@ -38,7 +38,7 @@ from paceline.targets.table import Table, TableTarget, random_table
 from paceline.tree import DraftTree
 from paceline.verify import Rule
 from paceline.vocabulary import Vocabulary
-from tokenizer_kinds import byte_level, sentencepiece, sequence, wrapped
+from tokenizer_kinds import byte_level, wrapped
 
 SHAPES: dict[str, dict[str, Any]] = {
     "chain": {},
@@ -475,16 +475,10 @@ def test_a_real_model_drafts_for_itself_and_is_never_wrong(name: str, shape: str
 # --- who fits whom -----------------------------------------------------------------------------------------
 
 
-def test_another_tokenizer_is_refused_in_a_sentence() -> None:
-    mine, other = Vocabulary(wrapped(byte_level())), Vocabulary(wrapped(sentencepiece(sequence())))
-    drafter = Assistant(model=DraftModel(alike(), other))
-    with pytest.raises(ValueError, match="tokenizers differ"):
-        drafter.fit(tabled(), mine)
-    Assistant(model=DraftModel(alike(), mine)).fit(tabled(), mine)
-
-
 def test_without_tokenizers_the_sizes_must_agree() -> None:
-    with pytest.raises(ValueError, match="9 ids against 6"):
+    with pytest.raises(
+        ValueError, match=r"it has 9 ids and .* 6, so drafts are translated, and .* without its tokeniz"
+    ):
         Assistant(model=TableTarget(random_table(9), 9)).fit(tabled())
 
 

@@ -8,10 +8,11 @@ choice. The target does not look at the draft, so a draft that knows the noise c
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from threading import Lock
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,6 +25,10 @@ Ints = NDArray[np.int64]
 
 Criterion = Callable[[Ints], bool]
 """All tokens so far, the new one included -> whether to end. Called once per emitted token."""
+
+
+DraftPrompt: TypeAlias = str | Sequence[Mapping[str, Any]]
+"""A prompt for a draft model: a text as its own tokenizer takes it, or the messages of a chat for its own template."""
 
 
 class Finish(StrEnum):
@@ -60,7 +65,15 @@ class Ending:
 class Context:
     """The committed tokens of one sequence. `commit` is the only way in: every stop rule sees every token."""
 
-    def __init__(self, prompt: Sequence[int] | Ints, sampling: Sampling, ending: Ending, *, sample: int = 0) -> None:
+    def __init__(
+        self,
+        prompt: Sequence[int] | Ints,
+        sampling: Sampling,
+        ending: Ending,
+        *,
+        sample: int = 0,
+        draft_prompt: DraftPrompt | None = None,
+    ) -> None:
         tokens = np.asarray(prompt)
         if tokens.ndim != 1:
             raise InputError(f"a prompt is one list of token ids, not an array of shape {tokens.shape}")
@@ -81,6 +94,8 @@ class Context:
         """Whether the target chooses by the public noise. Under the rejection rule, whose noise is private, drafters
         should sample instead. Set by the session, which knows its rule."""
         self.prompt_length = len(tokens)
+        self.draft_prompt = draft_prompt
+        """The prompt as a draft model with another tokenizer is to read it; None for the text of the tokens."""
         self.finish: Finish | None = None
         self._turns: dict[int, int] = {}
         self._scratch = _Scratch()
@@ -184,6 +199,7 @@ class Hypothesis(Context):
         """``length`` committed tokens of a text, and the tokens ``ahead`` of them."""
         self.sampling, self.ending, self.noise = text.sampling, text.ending, text.noise
         self.foreseeable, self.prompt_length, self.finish = text.foreseeable, text.prompt_length, None
+        self.draft_prompt = text.draft_prompt
         self._text, self._committed, self._ahead, self._scratch = text, length, ahead, scratch
         self._turns, self._buffer = text._turns, text._buffer
         self._length = length + len(ahead)

@@ -9,7 +9,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from paceline.errors import InputError
-from paceline.vocabulary import Vocabulary
 from paceline.vocabulary.transcript import STOP, Transcripts, render
 
 if TYPE_CHECKING:
@@ -24,8 +23,6 @@ Prompt: TypeAlias = "str | Sequence[int] | NDArray[Any] | torch.Tensor | Sequenc
 
 TAKEN = "a prompt is text, token ids (a list, an array or a tensor of whole numbers) or the messages of a chat"
 ONE_MESSAGE = "a message is {'role': 'user', 'content': 'text'}"
-FRONT = 4
-"""Special tokens that a tokenizer puts before a text, at most."""
 
 
 class Reading(NamedTuple):
@@ -36,23 +33,26 @@ class Reading(NamedTuple):
     """The text of a chat up to the reply, which is remembered with its tokens."""
     stops: tuple[str, ...] = ()
     """Texts that end the reply, of a model without a chat template."""
+    messages: tuple[Message, ...] = ()
+    """The messages of a chat."""
 
 
 def read(prompt: object, target: Target, transcripts: Transcripts | None) -> Reading:
     """The token ids of a prompt. ``transcripts`` remembers the chats of the model; None without a tokenizer."""
     if isinstance(prompt, str):
-        return Reading(_fitting(_encoded(_speaking(transcripts, target, prompt).vocabulary, prompt), target))
+        return Reading(_fitting(_speaking(transcripts, target, prompt).vocabulary.encode_prompt(prompt), target))
     if isinstance(prompt, Mapping) and "input_ids" in prompt:
         return Reading(_unpadded(prompt["input_ids"], prompt.get("attention_mask")))
     if is_chat(prompt):
         transcripts = _speaking(transcripts, target, "")
-        chat = render(transcripts.vocabulary, messages_of(prompt))
+        messages = messages_of(prompt)
+        chat = render(transcripts.vocabulary, messages)
         _speaking(transcripts, target, chat.text)
         tokens = _fitting(transcripts.encode(chat), target)
         if (limit := target.context_length) is not None and len(tokens) >= limit:
             told = f"the conversation has {len(tokens)} tokens and the model's context holds {limit}; start a new one"
             raise InputError(told)
-        return Reading(tokens, chat.text, () if chat.templated else (STOP,))
+        return Reading(tokens, chat.text, () if chat.templated else (STOP,), tuple(messages))
     return Reading(_ids(prompt))
 
 
@@ -94,18 +94,6 @@ def _speaking(transcripts: Transcripts | None, target: Target, text: str) -> Tra
     if (limit := target.context_length) is not None:
         transcripts.vocabulary.refuse_beyond(text, limit)
     return transcripts
-
-
-def _encoded(vocabulary: Vocabulary, text: str) -> NDArray[np.int64]:
-    """A text with the special tokens that the tokenizer puts in front, once: a text that went through a chat template
-    begins with them already."""
-    ids = vocabulary.encode(text)
-    if len(ids) > 1 and int(ids[0]) in vocabulary.specials and ids[0] in ids[1 : 1 + FRONT]:
-        bare = vocabulary.encode(text, add_special=False)
-        for front in range(1, min(FRONT, len(bare)) + 1):
-            if np.array_equal(ids[front : front + len(bare)], bare) and np.array_equal(ids[:front], bare[:front]):
-                return ids[front:]
-    return ids
 
 
 def _fitting(tokens: NDArray[np.int64], target: Target) -> NDArray[np.int64]:

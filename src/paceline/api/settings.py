@@ -9,7 +9,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypedDict
 
-from paceline.context import Criterion
+from paceline.context import Criterion, DraftPrompt
 from paceline.drafters import Drafter, make_drafter
 from paceline.drafters.assistant import DraftModel
 from paceline.drafters.assistant.model import Loaded
@@ -63,6 +63,9 @@ class Settings:
     """Default: `auto`, which uses a draft model if there is one."""
     draft_model: str | Path | PreTrainedModel | Loaded | DraftModel | None = None
     """What the methods that draft with a model use, unless they name one."""
+    draft_prompt: DraftPrompt | None = None
+    """The prompt as a draft model with another tokenizer is to read it: a text, or the messages of a chat. By default
+    the text of the prompt, and of a chat its messages in the draft model's own template."""
     planner: str | Planner | None = None
     """``fixed:n`` for drafts of n tokens; without a number, of the size that suits the method. None for the
     method's own planner."""
@@ -101,6 +104,10 @@ class Settings:
             raise InputError(f"method is a spec such as 'lookup', or a drafter, not {given}; models go to draft_model")
         if self.planner is not None and not isinstance(self.planner, (str, Planner)):
             raise InputError(f"planner is a spec such as 'fixed:4', or a planner, not {_short(self.planner)}")
+        if self.draft_prompt is not None and not isinstance(self.draft_prompt, str):
+            given = self.draft_prompt
+            if not isinstance(given, (list, tuple)) or not all(isinstance(one, Mapping) for one in given):
+                raise InputError(f"draft_prompt is a text or a list of messages, not {_short(given)}")
         require_callables("criteria", "criterion", self.criteria, ("the array of all token ids so far",))
         if not isinstance(self.ignore_eos, bool):
             raise InputError(f"ignore_eos is True or False, not {self.ignore_eos!r}")
@@ -176,6 +183,7 @@ class Options(TypedDict, total=False):
 
     method: str | Drafter | None
     draft_model: str | Path | PreTrainedModel | Loaded | DraftModel | None
+    draft_prompt: DraftPrompt | None
     planner: str | Planner | None
     rule: str
     max_new_tokens: int

@@ -136,7 +136,8 @@ class Writing:
             criteria=tuple(settings.criteria),
             context_length=lm.target.context_length,
         )
-        self.context = Context(self._prompt, sampling, ending, sample=number)
+        draft_prompt = self._read.messages or None if settings.draft_prompt is None else settings.draft_prompt
+        self.context = Context(self._prompt, sampling, ending, sample=number, draft_prompt=draft_prompt)
         refuse_foreign(self._prompt, lm.target)
         self._settings = settings
         self._lease: Lease | None = lm.lease(settings)

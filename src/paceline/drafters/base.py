@@ -70,6 +70,27 @@ class Seen(NamedTuple):
     scores: Scores
 
 
+class Work(NamedTuple):
+    """What a draft model did for one text, in its own tokens."""
+
+    forwards: int = 0
+    tokens: int = 0
+    """Drafted tokens, also those that the planner or the translation left out."""
+    rolled_back: int = 0
+    """Rows of the text that were dropped, to be read again in other tokens."""
+    bytes: int = 0
+    """Drafted bytes that were translated into the target's tokens."""
+
+    def plus(self, **more: int) -> Work:
+        return self._replace(**{name: getattr(self, name) + count for name, count in more.items()})
+
+    def joined(self, other: Work) -> Work:
+        return Work(*(a + b for a, b in zip(self, other, strict=True)))
+
+
+NO_WORK = Work()
+
+
 class Drafter:
     """Proposes continuations. It is kept and serves text after text, also several at a time from several threads: what
     belongs to one text belongs into the state that `open` returns and `close` ends.
@@ -169,6 +190,10 @@ class Drafter:
 
     def observe(self, seen: Sequence[Seen]) -> None:
         """Learn from a round. The context has its new tokens already."""
+
+    def work(self, state: Any) -> Work:
+        """What draft models did for this text since the last call; asked once a round, for its record."""
+        return NO_WORK
 
     def on_early(self, state: Any, logits: torch.Tensor) -> None:
         """Early-exit logits of the rows of a draft, the root's first, while the target's later layers still compute.

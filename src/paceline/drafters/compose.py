@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from paceline.context import Context
 from paceline.drafters.asking import admitted, answered, asked
-from paceline.drafters.base import Ask, Drafter, Enrich, Seen
+from paceline.drafters.base import NO_WORK, Ask, Drafter, Enrich, Seen, Work
 from paceline.targets.base import NOTHING, Target, Want
 from paceline.tree import EMPTY, DraftTree, merge
 from paceline.vocabulary import Vocabulary
@@ -71,6 +71,10 @@ class Composed(Drafter):
     def observe(self, seen: Sequence[Seen]) -> None:
         for number, part in enumerate(self.parts):
             asked(part, "observe", [entry._replace(state=entry.state[number]) for entry in seen])
+
+    def work(self, state: list[Any]) -> Work:
+        each = [part.work(own) for part, own in zip(self.parts, state, strict=True)]
+        return reduce(Work.joined, [work for work in each if work is not NO_WORK], NO_WORK)
 
     def on_early(self, state: list[Any], logits: torch.Tensor) -> None:
         for part, own in zip(self.parts, state, strict=True):

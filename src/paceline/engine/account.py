@@ -51,6 +51,14 @@ class Round:
     Such a record is no round in `Totals`."""
     unasked: str = ""
     """Why the drafter was not asked for a draft, if it was not."""
+    draft_forwards: int = 0
+    """Forwards of draft models."""
+    draft_tokens: int = 0
+    """Tokens that they drafted, in their own vocabulary."""
+    rows_rolled_back: int = 0
+    """Rows of the text that they dropped, since new bytes changed the tokens of another tokenizer."""
+    bytes_translated: int = 0
+    """Drafted bytes that became tokens of the target."""
 
 
 @dataclass
@@ -121,6 +129,10 @@ class Totals:
     seconds_judge: float
     tokens_of_prefill: int = 0
     """Tokens that came with the end of a prompt: their seconds are the prompt's."""
+    draft_forwards: int = 0
+    draft_tokens: int = 0
+    rows_rolled_back: int = 0
+    bytes_translated: int = 0
 
     @classmethod
     def of(cls, rounds: Sequence[Round], seconds_prefill: float) -> Totals:
@@ -136,6 +148,10 @@ class Totals:
             seconds_read=sum(r.seconds_read for r in rounds),
             seconds_judge=sum(r.seconds_judge for r in rounds),
             tokens_of_prefill=sum(r.emitted for r in rounds if r.prefill),
+            draft_forwards=sum(r.draft_forwards for r in rounds),
+            draft_tokens=sum(r.draft_tokens for r in rounds),
+            rows_rolled_back=sum(r.rows_rolled_back for r in rounds),
+            bytes_translated=sum(r.bytes_translated for r in rounds),
         )
 
     @classmethod

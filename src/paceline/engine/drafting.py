@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from paceline.context import Context
 from paceline.drafters.asking import asked, failure
-from paceline.drafters.base import Drafter
+from paceline.drafters.base import NO_WORK, Drafter, Work
 from paceline.errors import DrafterError, DrafterWarning
 from paceline.targets.base import NOTHING, OnEarly, Want
 
@@ -61,6 +61,17 @@ class Drafting:
             error.reported = True
             slower = "the text goes on without drafts: it becomes slower, not different"
             warnings.warn(f"{error}; {slower}", DrafterWarning, stacklevel=2)
+
+    def work(self) -> Work:
+        """What draft models did for the text since the last call."""
+        if not self.on:
+            return NO_WORK
+        try:
+            work: Work = asked(self.drafter, "work", self.state)
+        except DrafterError as error:
+            self.stop(error)
+            return NO_WORK
+        return work
 
     @property
     def needs(self) -> Want:

@@ -266,7 +266,7 @@ class Session:
             self._drafting.stop(error)
 
     def _record(self, position: int, draft: Drafted, verdict: Verdict) -> Round:
-        tree, spent = draft.cut.tree, self._ledger.close()
+        tree, spent, work = draft.cut.tree, self._ledger.close(), self._drafting.work()
         return Round(
             position=position,
             drafted=tree.drafted,
@@ -282,6 +282,10 @@ class Session:
             why=draft.cut.why,
             rows=1 + len(tree),
             unasked=draft.unasked,
+            draft_forwards=work.forwards,
+            draft_tokens=work.tokens,
+            rows_rolled_back=work.rolled_back,
+            bytes_translated=work.bytes,
         )
 
     # the prompt

@@ -66,6 +66,19 @@ class Outlook:
             rows = torch.stack([adjustment.apply(row.clone(), text) for row, text in zip(rows, texts, strict=True)])
         return [self._law(row) for row in rows.numpy(force=True)]
 
+    def over(self, ids: Ints, logs: Floats, size: int, text: Ints) -> Distribution:
+        """The law over a few tokens, ``ids`` ascending of ``size`` in all, whose log-probabilities are ``logs``."""
+        if self._sampling.adjusts:
+            import torch
+
+            row = torch.full((size,), -torch.inf, dtype=torch.float64)
+            row[torch.from_numpy(ids)] = torch.from_numpy(logs)
+            logs = self._adjustment(size).apply(row, text).numpy()[ids]
+        if not len(ids) or not np.isfinite(logs.max()):
+            return NOTHING_LIKELY
+        law = warped(logs, self._sampling)
+        return Distribution(ids[law.ids], law.weights)
+
     def _law(self, row: NDArray[np.floating[Any]]) -> Distribution:
         """Empty where the row has no finite maximum: a drafter's broken row must not end the text."""
         peak = float(row.max())

@@ -15,8 +15,9 @@ from __future__ import annotations
 import heapq
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
+from paceline.translate.draft import Draft, Translation
 from paceline.translate.spellings import Spellings
 
 LEAVING = 0.02
@@ -72,58 +73,43 @@ def canonical(spellings: Spellings, window: bytes, data: bytes) -> list[int]:
     return []
 
 
-@dataclass(frozen=True)
-class Translation:
-    """A tree of target tokens: parents come before their children, -1 is the committed text."""
-
-    tokens: list[int] = field(default_factory=list)
-    parents: list[int] = field(default_factory=list)
-    scores: list[float] = field(default_factory=list)
-    """The log-probability of every node after its parent."""
-
-
 class Lattice:
     """The tokens that spell the bytes of one draft behind one text."""
 
-    def __init__(self, spellings: Spellings, window: bytes, data: bytes, pieces: Sequence[tuple[int, float]]) -> None:
-        """``window`` are the last bytes of the text, ``pieces`` the drafter's tokens: bytes and log-probability."""
-        self._spellings, self._data = spellings, data
+    def __init__(self, spellings: Spellings, window: bytes, draft: Draft) -> None:
+        """``window`` are the last bytes of the text."""
+        self._spellings, self._draft, self._data = spellings, draft, draft.data
         self._next: dict[int, int] = {}
         """Place -> the canonical token there."""
-        self._place_canonical(0, canonical(spellings, window, data))
+        self._place_canonical(0, canonical(spellings, window, draft.data))
         self._borders = sorted(self._next)
-        self._paid = [0.0] * (len(data) + 1)
-        """The log-probability of the drafter's tokens that begin before each place."""
-        place, paid = 0, 0.0
-        for length, score in pieces:
-            self._paid[place] = paid
-            paid += score
-            for after in range(place + 1, place + length + 1):
-                self._paid[after] = paid
-            place += length
 
-    def tree(self, nodes: int, leaving: float) -> Translation:
-        """The likeliest nodes of all, at least as many as the canonical tokens are."""
+    def tree(self, nodes: int, leaving: float, end: int | None = None) -> Translation:
+        """The likeliest nodes of all, at least as many as the canonical tokens are. Where the draft ends the text, the
+        token ``end`` follows the likeliest way to spell it."""
         found, limit = Translation(), max(nodes, len(self._borders))
         waiting: list[tuple[float, int, int, int, int, float]] = []
         count = 0
 
         def offer(place: int, parent: int, path: float) -> None:
             nonlocal count
-            for token, end, score in self._choices(place, leaving):
+            for token, stop, score in self._choices(place, leaving):
                 total = path + score
-                if total - self._paid[end] > math.log(LEAST):
-                    heapq.heappush(waiting, (-total, count, token, end, parent, score))
+                if total - self._draft.paid[stop] > math.log(LEAST):
+                    heapq.heappush(waiting, (-total, count, token, stop, parent, score))
                     count += 1
 
         offer(0, -1, 0.0)
+        whole = -1 if not self._data else None
         while waiting and len(found.tokens) < limit:
-            negative, _, token, end, parent, score = heapq.heappop(waiting)
-            found.tokens.append(token)
-            found.parents.append(parent)
-            found.scores.append(score)
-            if end < len(self._data):
-                offer(end, len(found.tokens) - 1, -negative)
+            negative, _, token, stop, parent, score = heapq.heappop(waiting)
+            node = found.add(token, parent, score)
+            if stop < len(self._data):
+                offer(stop, node, -negative)
+            elif whole is None:
+                whole = node
+        if whole is not None and end is not None and self._draft.ends is not None:
+            found.add(end, whole, self._draft.ends)
         return found
 
     def _choices(self, place: int, leaving: float) -> list[tuple[int, int, float]]:
@@ -134,18 +120,16 @@ class Lattice:
         length, spellings = len(self._data), self._spellings
         end = place + len(spellings.of[first])
         others = [token for token in spellings.beginning(self._data, place) if token != first][::-1][:OTHERS]
-        more = spellings.completing(self._data[place:], COMPLETIONS) if end == length else []
-        leaves = max(leaving, CUT) if end == length and others else leaving
+        open_ended = end == length and self._draft.ends is None
+        more = spellings.completing(self._data[place:], COMPLETIONS) if open_ended else []
+        leaves = max(leaving, CUT) if open_ended and others else leaving
         goes = OPEN if more else 0.0
-        found = [(first, end, self._of(place, end) + math.log(1 - leaves - goes))]
+        found = [(first, end, self._draft.score(place, end) + math.log(1 - leaves - goes))]
         for tokens, share in ((others, leaves), (more, goes)):
             for rank, token in enumerate(tokens):
                 stop = min(length, place + len(spellings.of[token]))
-                found.append((token, stop, self._of(place, stop) + math.log(share) - (rank + 1) * math.log(2)))
+                found.append((token, stop, self._draft.score(place, stop) + math.log(share) - (rank + 1) * math.log(2)))
         return found
-
-    def _of(self, start: int, end: int) -> float:
-        return self._paid[end] - self._paid[start]
 
     def _canonical_at(self, place: int) -> int | None:
         """The canonical token at a place. Off the canonical path it goes back to that at the next border."""

@@ -27,6 +27,8 @@ DENSEST = 8
 """Bytes per token of the context up to which a text is encoded without a check."""
 FEW = 1 << 20
 """Bytes that are always encoded: a tokenizer may drop bytes, or have one token for all unknown ones."""
+FRONT = 4
+"""Special tokens that a tokenizer puts before a text, at most."""
 LONE_SURROGATE = re.compile("[\\ud800-\\udfff]")
 PROBES = 192
 """Ids of a vocabulary that test its tables."""
@@ -113,6 +115,17 @@ class Vocabulary:
                 raise
             raise InputError(f"the tokenizer of {self._name} cannot encode this text: {error}") from None
         return np.asarray(ids, dtype=np.int64)
+
+    def encode_prompt(self, text: str) -> NDArray[np.int64]:
+        """A text with the special tokens that the tokenizer puts in front, once: a text that went through a chat
+        template begins with them already."""
+        ids = self.encode(text)
+        if len(ids) > 1 and int(ids[0]) in self.specials and ids[0] in ids[1 : 1 + FRONT]:
+            bare = self.encode(text, add_special=False)
+            for front in range(1, min(FRONT, len(bare)) + 1):
+                if np.array_equal(ids[front : front + len(bare)], bare) and np.array_equal(ids[:front], bare[:front]):
+                    return ids[front:]
+        return ids
 
     def refuse_beyond(self, text: str, limit: int) -> None:
         """Refuse a text that has more tokens than a context for certain, because encoding takes 100 to 250 times its

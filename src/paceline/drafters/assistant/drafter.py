@@ -13,14 +13,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from paceline.context import Context
-from paceline.drafters.assistant.growth import AssistantState, DraftShape, Growth
+from paceline.drafters.assistant.growth import DraftShape, Growth
 from paceline.drafters.assistant.model import DraftModel, Loaded
-from paceline.drafters.base import Ask, Drafter, Seen
-from paceline.drafters.noise import wants_noise
+from paceline.drafters.assistant.noisy import NoisyGrowth
+from paceline.drafters.assistant.state import AssistantState, Foreign, ForeignState, SharedState
+from paceline.drafters.assistant.translated import Translated
+from paceline.drafters.base import NO_WORK, Ask, Budget, Drafter, Seen, Work
+from paceline.drafters.noise import SharedNoise, wants_noise
 from paceline.errors import InputError
 from paceline.law import Outlook
 from paceline.targets.base import SPARE_ROWS, Request, Rows, Target
 from paceline.targets.lending import Tray
+from paceline.translate import LATTICE, TLI, Strategy
 from paceline.tree import DraftTree
 from paceline.vocabulary import Vocabulary
 
@@ -56,6 +60,7 @@ class Assistant(Drafter):
         length: int | None = None,
         noise: str = "shared",
         confidence: float = 0.0,
+        translate: str | None = None,
         dtype: str | torch.dtype | None = None,
     ) -> None:
         for name, value in (("beams", beams), ("top", top), ("length", 1 if length is None else length)):
@@ -67,12 +72,15 @@ class Assistant(Drafter):
             beams=beams, top=top, length=length, confidence=confidence, shared=wants_noise(self.name, noise)
         )
         self.nodes = (length or LEVELS) * max(beams, top)
+        self._strategy = None if translate is None else Strategy.parse(translate)
         self._named: Any = model
         self._dtype = dtype
         self._loaded = _loaded(model)
         if self._loaded is not None and dtype is not None:
             raise InputError(f"the draft model is loaded already; its type cannot be made {dtype}")
         self._vocab_size: int | None = None
+        self._foreign: Foreign | None = None
+        """How its drafts are translated, where they are."""
         self._spare: Rows | None = None
         self._readings: list[AssistantState] = []
         self._tray = Tray(self._put_away)
@@ -82,7 +90,7 @@ class Assistant(Drafter):
         with self._tray.held():
             if self._loaded is None:
                 self._loaded = DraftModel.load(self._named, target, self._dtype)
-            self._loaded.check_fit(target, vocabulary)
+            self._foreign = self._loaded.translated(target, vocabulary, self._strategy)
             self._vocab_size = target.vocab_size
 
     def dispose(self) -> None:
@@ -109,21 +117,32 @@ class Assistant(Drafter):
         with self._tray.held():
             rows, self._spare = self._spare, None
             if rows is None:
-                rows = self.model.open(len(context) + context.room + SPARE_ROWS)
+                rows = self.model.open(self._capacity(len(context) + context.room))
             try:
-                prompt = context.tokens[:-1]
+                reading = self._reading(context, rows)
+                prompt = reading.since(0)[:-1]
                 held = [rows, *(reading.rows for reading in self._readings)]
                 best = max(held, key=lambda each: each.common_prefix(prompt))
                 if best is not rows:
                     rows.adopt(best, best.common_prefix(prompt))
                 rows.rewind(rows.common_prefix(prompt))
-                outlook = Outlook(context.sampling, context.prompt_length)
-                reading = AssistantState(context, rows, outlook, self._vocab_size)
             except BaseException:
                 rows.close()
                 raise
             self._readings.append(reading)
         return reading
+
+    def _reading(self, context: Context, rows: Rows) -> AssistantState:
+        outlook = Outlook(context.sampling, context.prompt_length)
+        foreign = self._foreign
+        if foreign is None:
+            return AssistantState(context, rows, outlook, self._vocab_size)
+        kind = SharedState if foreign.strategy.name == TLI else ForeignState
+        return kind(context, rows, outlook, foreign, foreign.follower(context))
+
+    def _capacity(self, length: int) -> int:
+        """Memory for a text of so many tokens of the target, in the draft model's own."""
+        return SPARE_ROWS + length * (1 if self._foreign is None else 2)
 
     def close(self, state: AssistantState) -> None:
         self._tray.give(state)
@@ -134,6 +153,10 @@ class Assistant(Drafter):
         old, self._spare = self._spare, reading.rows
         if old is not None:
             old.close()
+
+    def work(self, state: AssistantState) -> Work:
+        work, state.work = state.work, NO_WORK
+        return work
 
     def observe(self, seen: Sequence[Seen]) -> None:
         """While the target reads prompts, piece by piece and of several texts together, so does the draft model."""
@@ -154,25 +177,41 @@ class Assistant(Drafter):
                     growth.grow(found)
         return [growth.tree(self.name) for growth in growths]
 
-    def _growth(self, ask: Ask) -> Growth:
+    def _growth(self, ask: Ask) -> Growth | NoisyGrowth:
         reading: AssistantState = ask.state
-        length = len(reading.context)
+        if self._depth(reading, ask.budget) > 0:
+            reading.catch_up()
+        depth = self._depth(reading, ask.budget)
+        shape = self.shape if self.model.reach(reading.length - 1).trees else self.shape.chained
+        kind = self._kind(reading)
+        if kind is Translated:
+            depth = min(self.shape.length or depth, reading.levels(depth))
+        growth: Growth | NoisyGrowth = kind(reading, shape, ask.budget.nodes, depth if self._can_read(reading) else 0)
+        return growth
+
+    def _depth(self, reading: AssistantState, budget: Budget) -> int:
+        """How deep a draft may go: limited by its shape and by the draft model's reach and context."""
+        length = reading.length
         reach = self.model.reach(length - 1)
-        shape = self.shape if reach.trees else self.shape.chained
-        depth = min(ask.budget.depth, shape.depth(ask.budget.nodes))
+        depth = min(budget.depth, self.shape.depth(budget.nodes))
         if reach.depth is not None:
             depth = min(depth, reach.depth + 1)
         if self.model.context_length is not None:
             depth = min(depth, self.model.context_length - length + 1)
-        if depth > 0:
-            reading.catch_up()
-        return Growth(reading, shape, ask.budget.nodes, depth if depth > 0 and self._can_read(reading) else 0)
+        return depth
+
+    def _kind(self, reading: AssistantState) -> Any:
+        """What grows a draft: in the target's tokens with their noise and coins, where they are known."""
+        if not isinstance(reading, ForeignState) or isinstance(reading, SharedState):
+            return Growth
+        lattice = reading.foreign.strategy.name == LATTICE
+        return NoisyGrowth if lattice and SharedNoise.of(reading.context, self.shape.shared) else Translated
 
     def _can_read(self, reading: AssistantState) -> bool:
         """Whether the text fits into the draft model's context, and the draft model has all its new tokens."""
-        limit = self.model.context_length
-        fits = limit is None or len(reading.context) <= limit
-        return fits and int(reading.unread.max()) < self.model.vocab_size
+        limit, unread = self.model.context_length, reading.unread
+        fits = len(unread) > 0 and (limit is None or reading.length <= limit)
+        return fits and int(unread.max()) < self.model.vocab_size
 
     def _read_piece(self, readings: Sequence[AssistantState]) -> bool:
         """Read a piece of every long unread text, but not its last token. False where there was none."""

@@ -7,18 +7,17 @@ kept, and the other new tokens are read with the first forward of the next draft
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from paceline.context import Context
+from paceline.drafters.assistant.state import AssistantState
 from paceline.drafters.noise import SharedNoise, foremost, hides_noise
-from paceline.law import Distribution, Outlook
-from paceline.targets.base import Request, Rows
+from paceline.law import Distribution
+from paceline.targets.base import Request
 from paceline.targets.scores import Scores
-from paceline.tree import ROOT, DraftTree, Floats, Ints
-
-NO_ROWS: Ints = np.empty(0, np.int64)
+from paceline.tree import ROOT, DraftTree, Floats
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,50 +44,18 @@ class DraftShape:
         return replace(self, beams=1, top=max(self.top, self.beams))
 
 
-@dataclass(eq=False)
-class AssistantState:
-    """One sequence, as far as the draft model has read it."""
-
-    context: Context
-    rows: Rows
-    outlook: Outlook
-    vocab_size: int | None = None
-    """The number of ids of the target, if it is known."""
-    parents: Ints = field(default_factory=lambda: NO_ROWS)
-    """Parents of the tentative rows, which are those of the last draft."""
-
-    def catch_up(self) -> None:
-        """Keep the rows of the last draft that became text; drop the others."""
-        path: list[int] = []
-        row, drafted = -1, self.rows.drafted
-        for token in self.context.tokens[self.rows.committed : -1].tolist():
-            below = np.flatnonzero((self.parents == row) & (drafted[: len(self.parents)] == token))
-            if len(below) == 0:
-                break
-            row = int(below[0])
-            path.append(row)
-        self.rows.keep(path)
-        self.parents = NO_ROWS
-
-    @property
-    def unread(self) -> Ints:
-        """The end of the text without rows: at least the last token, whose row predicts the next one."""
-        return self.context.tokens[self.rows.committed :]
-
-    def read(self, count: int) -> None:
-        """Commit the first tentative rows: they are text."""
-        self.rows.keep(range(count))
-
-
 class Growth:
     """A draft of ``depth`` levels at most: score its `request` and `grow` by the scores, until it is `done`."""
+
+    of_target = True
+    """Whether it is made of the target's tokens, so that the text's noise and coins are theirs."""
 
     def __init__(self, reading: AssistantState, shape: DraftShape, nodes: int, depth: int) -> None:
         self._reading, self._shape = reading, shape
         self._nodes, self._depth = nodes, depth
         context = reading.context
-        self._sampled = hides_noise(context) and shape.beams == 1
-        self._shared = SharedNoise.of(context, shape.shared) is not None
+        self._sampled = self.of_target and hides_noise(context) and shape.beams == 1
+        self._shared = self.of_target and SharedNoise.of(context, shape.shared) is not None
         self._tokens: list[int] = []
         self._parents: list[int] = []
         self._scores: list[float] = []
@@ -112,6 +79,7 @@ class Growth:
         held = len(reading.parents)
         fresh = [self._row_of[self._parents[node]] for node in self._frontier]
         tokens = np.array([self._tokens[node] for node in self._frontier], np.int64)
+        tokens = reading.fed(tokens)
         return Request(reading.rows, tokens, np.concatenate([reading.parents, np.array(fresh, np.int64)]), held=held)
 
     def grow(self, scores: Scores) -> None:
@@ -125,8 +93,8 @@ class Growth:
                 self._row_of[node] = len(reading.parents) + number
             reading.parents = np.concatenate([reading.parents, scores.parents])
             rows = scores.logits
-        texts = (self._texts[node].tokens for node in self._frontier)
-        laws = reading.outlook.laws(rows[:, : reading.vocab_size], texts)
+        reading.work = reading.work.plus(forwards=1)
+        laws = reading.laws(rows, (self._texts[node].tokens for node in self._frontier))
         first = len(self._tokens)
         for node, law in zip(self._frontier, laws, strict=True):
             self._branch(node, law)
@@ -166,9 +134,10 @@ class Growth:
                 return []
         else:
             going = sorted(newest, key=lambda node: -self._paths[node])[: self._shape.beams]
-        return sorted(node for node in going if self._tokens[node] not in self._reading.context.ending.eos)
+        return sorted(node for node in going if self._tokens[node] not in self._reading.ends)
 
     def tree(self, source: str) -> DraftTree:
         """The draft, cut to its nodes: sampled children in the order they were drawn, others by their probability."""
+        self._reading.work = self._reading.work.plus(tokens=len(self._tokens))
         tree = DraftTree.build(self._tokens, self._parents, source=source, scores=self._scores, drawn=self._drawn)
         return tree.head(self._nodes) if self._sampled else tree.top(self._nodes)

@@ -6,9 +6,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
+from paceline.drafters.assistant.state import Foreign
 from paceline.drafters.sharing import Shared, stamp
 from paceline.errors import InputError
 from paceline.targets.base import Target
+from paceline.translate import LATTICE, NONE, Bridge, Strategy
 from paceline.vocabulary import Vocabulary
 
 if TYPE_CHECKING:
@@ -73,6 +75,37 @@ class DraftModel:
                 f"draft model {self.target.name} has a different tokenizer from {target.name} ({gap}); choose one with "
                 f"the same tokenizer{'' if known else ', and give it with its tokenizer, by name or by paceline.load'}"
             )
+
+    def translated(self, target: Target, vocabulary: Vocabulary | None, wanted: Strategy | None) -> Foreign | None:
+        """How this model's drafts become the target's tokens: None where every id means the same in both. Without a
+        tokenizer only the number of ids is compared."""
+        mine = self.vocabulary
+        if wanted is not None and wanted.name == NONE:
+            return None
+        if mine is None or vocabulary is None:
+            if wanted is None and self.target.vocab_size == target.vocab_size:
+                return None
+            raise InputError(self._without_tokenizer(target, vocabulary, wanted))
+        if wanted is None and mine.fingerprint == vocabulary.fingerprint:
+            return None
+        bridge = Bridge(vocabulary, mine)
+        return Foreign(
+            bridge, wanted or Strategy(LATTICE), target.vocab_size, self.target.vocab_size, frozenset(self.target.eos)
+        )
+
+    def _without_tokenizer(self, target: Target, vocabulary: Vocabulary | None, wanted: Strategy | None) -> str:
+        lacks = self.target if self.vocabulary is None else target
+        why = (
+            f"translate={wanted} needs both tokenizers"
+            if wanted is not None
+            else f"it has {self.target.vocab_size} ids and {target.name} {target.vocab_size}, so drafts are translated"
+        )
+        give = (
+            "give the draft model by name or by paceline.load"
+            if self.vocabulary is None
+            else "give it (tokenizer=... of custom_generate), or load the model by name"
+        )
+        return f"draft model {self.target.name}: {why}, and {lacks.name} came without its tokenizer; {give}"
 
 
 _loaded: Shared[DraftModel] = Shared()

@@ -1,0 +1,61 @@
+"""A draft in the draft model's tokens, translated into the target's when it is grown."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from paceline.drafters.assistant.growth import DraftShape, Growth
+from paceline.drafters.assistant.state import ForeignState
+from paceline.translate import CONTEXT, LATTICE, Draft, Lattice
+from paceline.tree import EMPTY, DraftTree, merge
+
+
+class Translated(Growth):
+    """The draft model follows its own choices: the noise names tokens of the target, and it has none."""
+
+    of_target = False
+
+    def __init__(self, reading: ForeignState, shape: DraftShape, nodes: int, depth: int) -> None:
+        super().__init__(reading, shape, nodes, depth)
+        self._state = reading
+
+    def tree(self, source: str) -> DraftTree:
+        state = self._state
+        inner = {*self._parents}
+        drafts = [self._draft(leaf) for leaf in range(len(self._tokens)) if leaf not in inner]
+        state.work = state.work.plus(tokens=len(self._tokens), bytes=sum(len(draft.data) for draft in drafts))
+        trees = [self._translated(draft, source) for draft in drafts if draft.data or draft.ends]
+        tree = EMPTY if not trees else trees[0] if len(trees) == 1 else merge(trees)
+        return tree.top(self._nodes)
+
+    def _draft(self, leaf: int) -> Draft:
+        """The bytes of one path. A special token ends it: none arises from drafted text."""
+        of = self._state.foreign.bridge.drafter.of
+        pieces: list[tuple[bytes, float]] = []
+        for node in self._path(leaf):
+            token = self._tokens[node]
+            spelled = of[token] if token < len(of) else b""
+            if not spelled:
+                return Draft.of(pieces, self._scores[node] if token in self._state.ends else None)
+            pieces.append((spelled, self._scores[node]))
+        return Draft.of(pieces)
+
+    def _path(self, node: int) -> list[int]:
+        path = []
+        while node >= 0:
+            path.append(node)
+            node = self._parents[node]
+        return path[::-1]
+
+    def _translated(self, draft: Draft, source: str) -> DraftTree:
+        state, strategy = self._state, self._state.foreign.strategy
+        bridge, end = state.foreign.bridge, state.end
+        if strategy.name == LATTICE:
+            lattice = Lattice(bridge.target, state.window(len(state.context)), draft)
+            found = lattice.tree(self._nodes, state.habit.leaving, end)
+        else:
+            before = state.context.tokens[-strategy.prefix :].tolist() if strategy.prefix else []
+            ids = bridge.behind(before, draft.data) if strategy.name == CONTEXT else bridge.naive(draft.data)
+            found = draft.chain([(token, len(bridge.target.of[token])) for token in ids], end)
+        scores = np.minimum(found.scores, 0.0)
+        return DraftTree.build(found.tokens, found.parents, source=source, scores=scores)
