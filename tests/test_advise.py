@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+import paceline
 from clock import MadeClock
 from engine import SIZE, habitual
 from paceline.bench import advise
@@ -174,6 +175,18 @@ def test_a_foreign_tokenizer_has_ways_of_its_own() -> None:
         assert made._foreign is foreign
 
 
+def test_every_way_of_the_table_is_one_that_there_is() -> None:
+    lm = paceline.load("pocket", probe=False)
+    for name, ways in (("pocket-draft", advise.OWN_TOKENIZER), ("pocket-foreign", advise.FOREIGN_TOKENIZER)):
+        draft = DraftModel.load(name, lm.target)
+        made = Advisor(target=lm.target, draft=draft, prompts=prompts(), vocabulary=lm.vocabulary)
+        assert made._foreign is (ways is advise.FOREIGN_TOKENIZER)
+        for spec in ways:
+            method = made._method(spec)
+            assert (method.spec, method.draft) == (spec, draft.target.fingerprint())
+            method.drafter.dispose()
+
+
 def test_too_little_to_measure_is_told() -> None:
     for how, said in (
         ({"seconds": 1.0}, "at least 5 seconds of measuring, not 1"),
@@ -237,6 +250,7 @@ def raced(spec: str, value: float, *, drafts: bool = False) -> Raced:
 
 def advice(*others: Raced) -> Advice:
     candidate = Candidate(
+        strategy="assistant",
         spec="assistant:length=2",
         length=2,
         tokens_per_round=1.9,

@@ -66,6 +66,8 @@ WORTH = 1.03
 class Candidate:
     """The draft model at one draft length, as predicted from counts and timed rounds."""
 
+    strategy: str
+    """The way to draft, without the length."""
     spec: str
     length: int
     tokens_per_round: float
@@ -180,9 +182,9 @@ class Advisor:
         """Predict, then race."""
         self._started = time.perf_counter()
         candidates, refused = self._predicted()
-        best, count = _best(candidates), min(PROBED, len(self.prompts) // LEAST_PROMPTS)
-        tokens, entries = self._entries(best)
-        raced, texts = self._race(entries, self.prompts[count:], tokens)
+        prompts = self.prompts[self._probed :]
+        tokens, entries = self._entries(_best(candidates), min(HEATS, len(prompts)))
+        raced, texts = self._race(entries, prompts, tokens)
         return Advice(
             candidates=candidates,
             raced=raced,
@@ -191,6 +193,11 @@ class Advisor:
             tokens=tokens,
             seconds=time.perf_counter() - self._started,
         )
+
+    @property
+    def _probed(self) -> int:
+        """How many prompts the length is chosen from."""
+        return min(PROBED, len(self.prompts) // LEAST_PROMPTS)
 
     # predict
 
@@ -223,8 +230,8 @@ class Advisor:
 
     def _lengths(self, method: Method, ways: int) -> list[Candidate]:
         """One way to draft at every length."""
-        limit, count = self.target.context_length, min(PROBED, len(self.prompts) // LEAST_PROMPTS)
-        prompts = [self._shortened(prompt) for _, prompt in self.prompts[:count]]
+        limit = self.target.context_length
+        prompts = [self._shortened(prompt) for _, prompt in self.prompts[: self._probed]]
         advance = partial(self._advance, f"{method.spec}: drafts of up to {LONGEST} tokens")
         rounds = timed(
             self.target,
@@ -245,7 +252,7 @@ class Advisor:
             advance=advance,
             vocabulary=self.vocabulary,
         )
-        share, walks = SHARES["texts"] * self.seconds / ways / count, list[Walk]()
+        share, walks = SHARES["texts"] * self.seconds / ways / len(prompts), list[Walk]()
         for number, prompt in enumerate(prompts, start=len(self.prompts)):
             walks += replace(course, sampling=self._sampling(number)).walk([prompt], LONGEST, share)
         if not any(walk.trails for walk in walks):
@@ -255,14 +262,14 @@ class Advisor:
 
     # race
 
-    def _entries(self, best: Candidate) -> tuple[int, list[Ours]]:
-        """How long texts are, so that there are enough of them in the time left, and who writes them."""
+    def _entries(self, best: Candidate, heats: int) -> tuple[int, list[Ours]]:
+        """How long texts are, so that there is time for so many, and who writes them."""
         left = self.seconds - (time.perf_counter() - self._started)
-        per_text = left / max(best.seconds_plain, 1e-9) / HEATS
+        rounds = left / max(best.seconds_plain, 1e-9)
         specs = {PLAIN: False, best.spec: True, WITHOUT: False}
-        if per_text * HEATS / len(specs) / LEAST_TOKENS < FEWEST_HEATS:
+        if rounds < FEWEST_HEATS * len(specs) * LEAST_TOKENS:
             del specs[WITHOUT]
-        tokens = int(min(max(per_text / len(specs), LEAST_TOKENS), self.max_new_tokens))
+        tokens = int(min(max(rounds / heats / len(specs), LEAST_TOKENS), self.max_new_tokens))
         own = Drafting(vocabulary=self.vocabulary)
         drafting = replace(own, draft_model=self.draft)
         return tokens, [Ours(spec, self.target, drafting if drafts else own) for spec, drafts in specs.items()]
@@ -325,6 +332,7 @@ def _candidate(spec: str, size: int, walks: Sequence[Walk], rounds: dict[int, Ro
     counts = [(walk.emitted, sum(trail.rounds(size) for trail in walk.trails)) for walk in walks if walk.trails]
     times = [(tokens, count * sum(took), tokens, tokens * plain) for tokens, count in counts]
     return Candidate(
+        strategy=spec,
         spec=f"{spec}{',' if ':' in spec else ':'}length={size}",
         length=size,
         tokens_per_round=sum(tokens for tokens, _ in counts) / sum(count for _, count in counts),

@@ -173,7 +173,7 @@ def _json(advice: Advice, options: argparse.Namespace, facts: dict[str, Any], dr
     generate, check = _commands(advice, options)
     return {
         "turn_on": chosen.drafts,
-        "strategy": chosen.spec.partition(":")[0],
+        "strategy": best.strategy if chosen.drafts else chosen.spec,
         "k": best.length if chosen.drafts else None,
         "method": chosen.spec,
         **{name: value for name, value in chosen.as_dict().items() if name in ("ratio", "low", "high")},
