@@ -90,7 +90,7 @@ MISTAKES = {
         "--model x": "there is no draft model to judge for x",
         "--seconds 1": "advice takes at least 5 seconds of measuring, not 1",
         "--seconds inf": "--seconds must be at most",
-        "-n 4": "a text to measure has at least 16 tokens, not 4",
+        "-n 4": "a text to measure has at least 24 tokens, not 4",
         "-n 100000": "leaves no room for a prompt",
         "--threads 0": "--threads must be at least 1, not 0",
         "--prompts nowhere": "unknown suite 'nowhere'",

@@ -44,12 +44,15 @@ LONGEST = 6
 SECONDS, LEAST_SECONDS = 60.0, 5.0
 SHARES = {"rounds": 0.1, "texts": 0.3}
 """Shares of the seconds for rounds and for texts of all candidates; the race has the rest."""
-TOKENS, LEAST_TOKENS = 64, 16
+TOKENS, LEAST_TOKENS = 64, 24
 """Tokens of a text."""
+ROOM = 32
+"""Tokens that a text in the race has room for beyond them. At a limit the last drafts would be cut, and short texts
+would show too little of what drafts bring."""
 PROBED = 6
 """Texts from which the length is chosen, or a third of the prompts if they are few."""
 LEAST_PROMPTS = 3
-HEATS, FEWEST_HEATS = 10, 6
+HEATS, FEWEST_HEATS = 10, 5
 """Texts that a slow model should race over; with fewer than the second, `auto` stays out."""
 PASSES = 9
 """How often a few prompts are written at most."""
@@ -122,7 +125,7 @@ class Advice:
     texts: Sequence[str]
     """Names of the prompts of the race."""
     tokens: int
-    """The length of its texts."""
+    """The length of its texts, at least, unless they end."""
     seconds: float
 
     @property
@@ -172,7 +175,7 @@ class Advisor:
                 f"measure it, and there are {len(self.prompts)}"
             )
         limit = self.target.context_length
-        if limit is not None and limit <= self.max_new_tokens:
+        if limit is not None and limit <= self.max_new_tokens + ROOM:
             raise InputError(
                 f"--max-new-tokens {self.max_new_tokens} leaves no room for a prompt in the {limit} tokens of the "
                 "model's context; choose fewer"
@@ -281,7 +284,7 @@ class Advisor:
         jobs = [self._job(prompt, tokens, number) for number, (_, prompt) in enumerate(prompts)]
         drafts = [bool(who.drafter.models) for who in entries]
         speeds: dict[str, list[float]] = {who.name: [] for who in entries}
-        tasks, warm_up = list[int](), [Work([replace(jobs[0], max_new_tokens=WARM_UP)])]
+        tasks, warm_up = list[int](), [Work([replace(jobs[0], enough=WARM_UP)])]
         race = Race(contestants=entries, clock=time.perf_counter)
         left = self.seconds - (time.perf_counter() - self._started)
         try:
@@ -302,8 +305,13 @@ class Advisor:
         return raced, [prompts[task][0] for task in dict.fromkeys(tasks)]
 
     def _job(self, prompt: Ints, tokens: int, number: int) -> Job:
-        sampling = self._sampling(number)
-        return Job(prompt=self._shortened(prompt), sampling=sampling, max_new_tokens=tokens, eos=self.target.eos)
+        return Job(
+            prompt=self._shortened(prompt),
+            sampling=self._sampling(number),
+            max_new_tokens=tokens + ROOM,
+            eos=self.target.eos,
+            enough=tokens,
+        )
 
     def _sampling(self, number: int) -> Sampling:
         """Every text has a seed of its own: with equal noise texts would be alike, and the interval too narrow."""
@@ -312,7 +320,7 @@ class Advisor:
     def _shortened(self, prompt: Ints) -> Ints:
         """A prompt that leaves no room in the context loses its beginning."""
         limit = self.target.context_length
-        return prompt if limit is None else prompt[-max(1, limit - self.max_new_tokens) :]
+        return prompt if limit is None else prompt[-max(1, limit - self.max_new_tokens - ROOM) :]
 
     def _advance(self, doing: str) -> None:
         passed = round(time.perf_counter() - self._started)

@@ -132,7 +132,7 @@ def _said(advice: Advice, options: argparse.Namespace) -> Iterator[str]:
         f"{best.tokens_per_round - 1:.1f} are accepted."
     )
     yield (
-        f"Measured on {counted(len(advice.texts), 'text')} of up to {advice.tokens} tokens at temperature "
+        f"Measured on {counted(len(advice.texts), 'text')} of {advice.tokens} tokens at temperature "
         f"{options.temperature:g}, in {advice.seconds:.0f} seconds."
     )
     if not drafted.ratio.high <= WIDE * drafted.ratio.value:
@@ -145,6 +145,8 @@ def _ratio(one: Raced) -> str:
 
 def _commands(advice: Advice, options: argparse.Namespace) -> tuple[str, str]:
     """How to write with the advised settings, and how to measure them again, or the draft model if it is left off."""
+    from paceline.bench.advise import TOKENS
+
     chosen = advice.chosen
     tested = advice.drafted if chosen is advice.raced[0] else chosen
     model = ["--model", options.model]
@@ -158,7 +160,8 @@ def _commands(advice: Advice, options: argparse.Namespace) -> tuple[str, str]:
     generate += ["--draft-model", options.draft_model] if chosen.drafts else []
     suite = options.prompts or SUITE
     suite = f"prompts:{suite}" if ":" not in suite and Path(suite).is_file() else suite
-    check = ["bench", "run", "--suite", suite, "--limit", "4", "--batch", "1", *model, *how, "-n", str(advice.tokens)]
+    check = ["bench", "run", "--suite", suite, "--limit", "4", "--batch", "1", *model, *how]
+    check += ["-n", str(options.max_new_tokens or TOKENS)]
     check += ["--draft-model", options.draft_model if tested.drafts else "none", "--method", tested.spec]
     check += ["--langs", ",".join(options.langs)] if options.langs else []
     check += ["--threads", str(options.threads)] if options.threads else []

@@ -33,6 +33,8 @@ class Job:
     """Of texts that are written together: seconds after the beginning."""
     until: float | None = None
     """When the clock has passed this, no further round begins."""
+    enough: int | None = None
+    """With so many tokens, no further round begins. Unlike the limit, it cuts no draft."""
 
 
 @dataclass(frozen=True)

@@ -109,8 +109,10 @@ class Ours(TextContestant):
             for emission in run(session):
                 if emission.round < len(deliveries):
                     continue  # a further token of the same round, which came with the others
-                now = clock()
-                deliveries.append((len(session.emissions), now - started))
+                now, count = clock(), len(session.emissions)
+                deliveries.append((count, now - started))
+                if job.enough is not None and count >= job.enough:
+                    break
                 if job.until is not None and now > job.until and not session.rounds[-1].prefill:
                     break
         finally:
