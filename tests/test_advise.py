@@ -323,7 +323,7 @@ def test_json_holds_all_of_it(capsys: pytest.CaptureFixture[str]) -> None:
     assert lines[0].startswith(("Turn it on: ", "Leave the draft model off: "))
     assert {"turn_on", "strategy", "k", "method", "ratio", "low", "high", "refused", "seconds"} <= set(found)
     assert [one["length"] for one in found["candidates"]] == [1, 2, 3, 4, 5, 6]
-    assert [one["spec"] for one in found["raced"]][::2] == ["plain", "auto"]
+    assert [one["spec"] for one in found["raced"]][::2] in (["plain"], ["plain", "auto"]), "auto if there is time"
     assert all(one["ratio"] > 0 for one in (*found["candidates"], *found["raced"]))
     assert (found["draft_model"], found["temperature"], found["seed"]) == ("pocket-draft", 0.8, 4)
     assert found["setup"]["model"] == "pocket"

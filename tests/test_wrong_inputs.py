@@ -103,7 +103,8 @@ paceline generate Once --model poket
 paceline generate Once --model pocket+ballast:huge
 paceline generate Once --model missing/model
 paceline generate Once --model notes.txt
-paceline generate Once --draft-model pocket-foreign
+paceline generate Once --draft-model pocket-foreign --method assistant:translate=words
+paceline generate Once --draft-model pocket-foreign --method assistant:translate=context:-1
 paceline generate Once --html missing/page.html
 paceline generate Once --html notes.txt --prompt-file notes.txt
 paceline check --methods lookup

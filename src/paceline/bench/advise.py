@@ -288,7 +288,7 @@ class Advisor:
         race = Race(contestants=entries, clock=time.perf_counter)
         left = self.seconds - (time.perf_counter() - self._started)
         try:
-            for heat in race.run([Work([job]) for job in jobs], passes=PASSES, least=0, seconds=left, warm_up=warm_up):
+            for heat in race.run([Work([job]) for job in jobs], passes=PASSES, least=1, seconds=left, warm_up=warm_up):
                 self._advance("writing in turns: " + ", ".join(speeds))
                 found = {name: _speed(lap.result[0]) for name, lap in heat.laps.items()}
                 if None in found.values():

@@ -1,4 +1,4 @@
-"""Drafts by a small model with the target's tokenizer.
+"""Drafts by a small model. Where its tokenizer is not the target's, drafts are translated by way of bytes.
 
 By default candidates are ranked by probability / shared noise: where the two models agree on the probabilities they
 agree on the token, also at temperature 1, where the likeliest token is often not the sampled one. ``noise=none`` ranks
@@ -45,11 +45,11 @@ class Assistant(Drafter):
     """A draft model and the shape of its drafts. The model is loaded when a target is known."""
 
     name = "assistant"
-    summary = "a small model with the same tokenizer drafts a chain, a tree or beams"
+    summary = "a small model drafts a chain, a tree or beams, with the same tokenizer or any other"
     source = "speculative decoding (Leviathan 2022, Chen 2023); public noise after Daliri 2024"
 
     unfit = "a draft model that takes more than a small part of the target's time, or predicts other words"
-    requires = "a draft model with the target's tokenizer: model=NAME or --draft-model NAME"
+    requires = "a draft model, best with the target's tokenizer: model=NAME or --draft-model NAME"
 
     def __init__(
         self,
