@@ -202,12 +202,12 @@ def acceptance(texts: Sequence[Text], unit: str = DRAFTED) -> float:
 
 
 def percent(texts: Sequence[Text], unit: str = DRAFTED) -> str:
-    """The mean acceptance, with the reach of its 95% interval over texts."""
+    """The mean acceptance, from three texts on with the reach of its 95% interval over texts."""
     found = [alpha for one in texts if not math.isnan(alpha := UNITS[unit](one))]
     if not found:
         return "no drafts"
     mean = f"{100 * float(np.mean(found)):.1f}%"
-    if len(found) < 2:
+    if len(found) < 3:
         return mean
     reach = stats.t.ppf((1 + CONFIDENCE) / 2, len(found) - 1) * float(np.std(found, ddof=1)) / math.sqrt(len(found))
     return f"{mean} ± {100 * reach:.1f}"
