@@ -184,6 +184,9 @@ UNITS: Mapping[str, Callable[[Text], float]] = {
 """Acceptance of a text: of the target's tokens that were drafted (the paper's definition in section 4.4), of those that
 the draft model made, and of the tokens of the text."""
 
+UNIT_NAMES = {"drafted": DRAFTED, "k": OWN, "emitted": WRITTEN}
+"""Units as options name them."""
+
 
 def counted(lm: Any, prompt: Prompt, method: str, given: argparse.Namespace) -> Text:
     """One text, counted."""
