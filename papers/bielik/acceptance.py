@@ -93,7 +93,9 @@ def claims(cells: Cells) -> Iterator[Claim]:
             one, more = (mean(cells, CONTEXT, k, unit) for k in (low, high))
             if not math.isnan(one + more):
                 ours = f"{one:.1%} with k = {low}, {more:.1%} with k = {high}"
-                yield Claim(f"acceptance rises with k, as {unit}", "by 5.6 to 9.2 points from k = 2 to 4", ours, more > one)
+                yield Claim(
+                    f"acceptance rises with k, as {unit}", "by 5.6 to 9.2 points from k = 2 to 4", ours, more > one
+                )
     for other, paper in {"no translation": "in all 9 cells", "naive": "in all 9 cells"}.items():
         pairs = [(cells[key], cells[key[0], other, *key[2:]]) for key in cells if key[1] == CONTEXT]
         known = [(acceptance(a), acceptance(b)) for a, b in pairs if not math.isnan(acceptance(a) + acceptance(b))]

@@ -225,7 +225,12 @@ def of_runs(runs: Sequence[Summary], r: float | None, bandwidth: float | None, u
     formulas = {} if r is None else by_formula(r, betas, sorted({*SIZES, *measured}))
     machine = ", ".join(dict.fromkeys(map(machine_of, runs)))
     tables = [table5(found), lines(found, r, betas.get(EXACT)), table7(machine, bandwidth, measured, formulas)]
-    notes = [f"acceptance is {unit}", *remarks(found), *of_formula(points, measured, r), *dict.fromkeys(map(recipe, runs))]
+    notes = [
+        f"acceptance is {unit}",
+        *remarks(found),
+        *of_formula(points, measured, r),
+        *dict.fromkeys(map(recipe, runs)),
+    ]
     data = {"conditions": found, "ratio": r, "means": measured, "beta": betas, "break_even": formulas}
     panels = [*pictures(found), *([panel(measured, formulas)] if measured else [])]
     title = "Bielik, Tables 5 and 7: break-even acceptance"
@@ -367,6 +372,8 @@ def main() -> None:
             raise ValueError(f"--{name} must be more than 0, not {value:g}")
     runs = [opened(folder) for folder in given.runs]
     unit = UNIT_NAMES[given.unit or "drafted"]
+    if unit == WRITTEN and given.ratio is not None:
+        raise ValueError("the formula is of drafted tokens; leave out --ratio, or give --unit drafted or k")
     (of_runs(runs, given.ratio, given.bandwidth, unit) if runs else of_paper()).show(given)
 
 

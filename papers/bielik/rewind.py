@@ -189,7 +189,10 @@ def main() -> None:
         f"target {first}; {len(texts)} Polish texts {what}, which are not the paper's",
         "the drafter is right about the text in every round, so these are upper ends of acceptance",
     ]
-    data = {"target": first, "counts": [{"drafter": d, "way": w, "k": k, **asdict(c)} for (d, w, k), c in counts.items()]}
+    data = {
+        "target": first,
+        "counts": [{"drafter": d, "way": w, "k": k, **asdict(c)} for (d, w, k), c in counts.items()],
+    }
     found = claims(counts, max(given.prefix))
     Report("Bielik, section 6.4: context and rewinding", [(HEAD, rows)], list(found), notes, data=data).show(given)
 
