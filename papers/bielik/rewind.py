@@ -188,6 +188,7 @@ def main() -> None:
     notes = [
         f"target {first}; {len(texts)} Polish texts {what}, which are not the paper's",
         "the drafter is right about the text in every round, so these are upper ends of acceptance",
+        "the texts are as the tokenizer has them; sampled texts leave that form, and drafts change more before them",
     ]
     data = {
         "target": first,
