@@ -16,6 +16,8 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 
+import numpy as np
+
 import paceline
 from paceline.bench import Prompt, open_suite
 from papers.bielik.measured import (
@@ -25,9 +27,10 @@ from papers.bielik.measured import (
     PRINTED,
     SYNTHETIC,
     UNIT_NAMES,
+    UNITS,
     WIKIPEDIA,
     Text,
-    acceptance,
+    by_chance,
     checked,
     counted,
     method,
@@ -94,16 +97,17 @@ def measured(given: argparse.Namespace) -> tuple[Cells, list[str]]:
     return cells, notes
 
 
-def pooled(cells: Cells, drafter: str, strategy: str, names: Sequence[str], unit: str) -> float:
-    return acceptance([t for kind in names for t in cells.get((drafter, strategy, kind), ())], unit)
-
-
 def claims(cells: Cells, unit: str) -> Iterator[Claim]:
     for drafter, strategy in dict.fromkeys((d, s) for d, s, _ in cells):
-        formulaic, free = (pooled(cells, drafter, strategy, names, unit) for names in ([*FORMULAIC, "code"], OPEN))
-        if not math.isnan(formulaic + free):
+        both = list[list[float]]()
+        for names in ([*FORMULAIC, "code"], OPEN):
+            texts = [text for kind in names for text in cells.get((drafter, strategy, kind), ())]
+            both.append([alpha for text in texts if not math.isnan(alpha := UNITS[unit](text))])
+        if all(both):
+            formulaic, free = (float(np.mean(one)) for one in both)
             claim = f"{drafter}, {strategy}: lists, numbers and code are accepted more often than open text"
-            yield Claim(claim, "no number", f"{formulaic:.1%} against {free:.1%}", formulaic > free)
+            ours = f"{formulaic:.1%} against {free:.1%}"
+            yield Claim(claim, "no number", ours, formulaic > free, by_chance(*both))
 
 
 def gaps() -> list[str]:

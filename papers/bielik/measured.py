@@ -216,6 +216,14 @@ def percent(texts: Sequence[Text], unit: str = DRAFTED) -> str:
     return f"{mean} ± {100 * reach:.1f}"
 
 
+def by_chance(one: Sequence[float], other: Sequence[float], *, paired: bool = False) -> str:
+    """What to add to a claim on two means, if chance alone could show it (t-test)."""
+    test = stats.ttest_rel if paired else stats.ttest_ind
+    known = len(one) > 1 and len(other) > 1 and bool(np.ptp(np.concatenate([one, other])))
+    chance = float(test(one, other).pvalue) if known else math.nan
+    return "" if chance < 1 - CONFIDENCE else common.CHANCE
+
+
 def printed(drafter: str, strategy: str, dataset: str, k: int) -> str:
     """The paper's cell of this drafter, or of all three where it is none of them."""
     cells = {one: PRINTED.get((one, strategy, dataset, k)) for one in ("Bielik-1.5B", "Llama-3.2-1B", "Qwen2.5-1.5B")}
