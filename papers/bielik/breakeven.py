@@ -4,13 +4,15 @@
     python -m papers.bielik.breakeven runs/polish --ratio 0.071 --svg breakeven.svg
 
 Without a run: what follows from the numbers that the paper prints. RUN is a folder of `paceline bench run`, one text at
-a time, with methods whose drafts have a fixed size, as in `assistant@fixed:2 assistant@fixed:4`. Several folders are
-several data sets. Every prompt is an observation: an acceptance rate, and tokens per second.
+a time, or of `papers.bielik.speed`, with methods whose drafts have a fixed size: `length=K` of the method, or else its
+planner as in `assistant@fixed:2`. Several folders are several data sets. Every prompt is an observation: an acceptance
+rate, and tokens per second. `--unit` says what acceptance is a share of.
 """
 
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,6 +31,7 @@ from papers.bielik.formula import (
     round_cost,
     speed_up,
 )
+from papers.bielik.measured import DRAFTED, OWN, UNIT_NAMES, WRITTEN
 from papers.common import Claim, Curve, Panel, Report, parser, script
 from papers.unispec.main import machine_of
 
@@ -54,6 +57,8 @@ TABLE7 = {2: 0.40, 4: 0.77}
 TABLE11 = {"Bielik-1.5B": (0.206, 0.28), "Llama-3.2-1B": (0.417, 0.35), "Qwen2.5-1.5B": (0.450, 0.40)}
 """Acceptance and speed-up with k = 6."""
 R2 = 0.78, 0.95
+LENGTH = re.compile(r"(?<=[:,])length=(\d+),?")
+"""The tokens of a draft in a method's spec."""
 Table = tuple[Sequence[str], Sequence[Sequence[str]]]
 Points = Mapping[int, float]
 """Draft length -> break-even."""
@@ -73,6 +78,8 @@ class Condition:
     modelled: bool
     """Whether a draft model makes the drafts, as the formula supposes."""
     points: Sequence[tuple[float, float]]
+    gains: Sequence[float]
+    """Of every point, its speed over plain decoding's of the same prompt."""
     line: Line | None
     paired: Line | None
     """The same of speeds over plain decoding's of the same prompt. A machine that slows down moves it less."""
@@ -81,7 +88,7 @@ class Condition:
 
     @property
     def method(self) -> str:
-        return self.entry.partition("@fixed:")[0]
+        return LENGTH.sub("", self.entry.partition("@fixed:")[0])
 
 
 def opened(folder: Path) -> Summary:
@@ -94,34 +101,38 @@ def opened(folder: Path) -> Summary:
     return run
 
 
-def conditions(runs: Sequence[Summary]) -> Iterator[Condition]:
+def conditions(runs: Sequence[Summary], unit: str = DRAFTED) -> Iterator[Condition]:
     """Every method that drafts, in every task and language."""
     for run in runs:
         for task, language in run.cells():
             name = f"{task} {language}" if len(runs) == 1 else f"{run.run.name}: {task} {language}"
             for facts in run.run.about.entries[1:]:
-                yield condition(run, task, language, name, facts)
+                yield condition(run, task, language, name, facts, unit)
 
 
-def condition(run: Summary, task: str, language: str, name: str, facts: Mapping[str, object]) -> Condition:
+def condition(
+    run: Summary, task: str, language: str, name: str, facts: Mapping[str, object], unit: str = DRAFTED
+) -> Condition:
     """A prompt with its turns and repeats is one observation."""
     entry, planner = str(facts["name"]), str(facts.get("planner") or "")
     cell = run.texts[(run.texts.task == task) & (run.texts.language == language)]
-    columns = ["drafted", "accepted", "decoded", "seconds_decode"]
+    columns = ["drafted", "accepted", "emitted", "drafting", "decoded", "seconds_decode"]
     sums, plain = (cell[cell.entry == one].groupby("prompt")[columns].sum() for one in (entry, run.base))
     both = sums[sums.drafted > 0].join(plain.add_suffix("_base"), how="inner")
     both = both[(both.seconds_decode > 0) & (both.seconds_decode_base > 0) & (both.decoded > 0)]
-    alpha, speed = both.accepted / both.drafted, both.decoded / both.seconds_decode
+    size = LENGTH.search(entry)
+    k = int(size[1]) if size else int(planner.removeprefix("fixed:")) if planner.startswith("fixed:") else 0
+    whole = {DRAFTED: both.drafted, OWN: k * both.drafting if k else both.drafted, WRITTEN: both.emitted}
+    alpha, speed = both.accepted / whole[unit], both.decoded / both.seconds_decode
     base = both.decoded_base / both.seconds_decode_base
     line, paired, missing = None, None, ""
     try:
         line, paired = fitted(alpha, speed, base), fitted(alpha, speed / base, [1.0])
     except ValueError as why:
         missing = str(why) if facts.get("ours", True) else "another library does not report its drafts"
-    k = int(planner.removeprefix("fixed:")) if planner.startswith("fixed:") else 0
     modelled = facts.get("draft_model") is not None
     points = list(zip(alpha.tolist(), speed.tolist(), strict=True))
-    return Condition(name, entry, k or None, modelled, points, line, paired, missing)
+    return Condition(name, entry, k or None, modelled, points, (speed / base).tolist(), line, paired, missing)
 
 
 def table5(found: Sequence[Condition]) -> Table:
@@ -206,15 +217,20 @@ def pictures(found: Sequence[Condition]) -> Iterator[Panel]:
             yield Panel(dataset, "acceptance rate", "tokens/s", curves, level=drawn[0][1].base)
 
 
-def of_runs(runs: Sequence[Summary], r: float | None, bandwidth: float | None) -> Report:
-    found = list(conditions(runs))
+def of_runs(runs: Sequence[Summary], r: float | None, bandwidth: float | None, unit: str = DRAFTED) -> Report:
+    found = list(conditions(runs, unit))
     points = [(one.k, one.line.break_even.value) for one in found if one.modelled and one.k and one.line]
     measured = means((k, alpha) for k, alpha in points)
     betas = {} if r is None or not measured else {name: beta_of(measured, r, form) for name, form in FORMS.items()}
     formulas = {} if r is None else by_formula(r, betas, sorted({*SIZES, *measured}))
     machine = ", ".join(dict.fromkeys(map(machine_of, runs)))
     tables = [table5(found), lines(found, r, betas.get(EXACT)), table7(machine, bandwidth, measured, formulas)]
-    notes = [*remarks(found), *of_formula(points, measured, r), *dict.fromkeys(map(recipe, runs))]
+    notes = [
+        f"acceptance is {unit}",
+        *remarks(found),
+        *of_formula(points, measured, r),
+        *dict.fromkeys(map(recipe, runs)),
+    ]
     data = {"conditions": found, "ratio": r, "means": measured, "beta": betas, "break_even": formulas}
     panels = [*pictures(found), *([panel(measured, formulas)] if measured else [])]
     title = "Bielik, Tables 5 and 7: break-even acceptance"
@@ -346,15 +362,19 @@ def main() -> None:
     options.add_argument("runs", nargs="*", type=Path, metavar="RUN", help="folders of 'paceline bench run'")
     options.add_argument("--ratio", type=float, metavar="R", help="bytes of the draft model over those of the target")
     options.add_argument("--bandwidth", type=float, metavar="GB/S", help="of the machine's memory, for the table")
+    options.add_argument("--unit", choices=UNIT_NAMES, help="what acceptance is a share of (drafted)")
     given = options.parse_args()
-    for name in ("ratio", "bandwidth"):
+    for name in ("ratio", "bandwidth", "unit"):
         value = getattr(given, name)
         if value is not None and not given.runs:
             raise ValueError(f"--{name} belongs to a run; give its folder")
-        if value is not None and not (value > 0 and math.isfinite(value)):
+        if isinstance(value, float) and not (value > 0 and math.isfinite(value)):
             raise ValueError(f"--{name} must be more than 0, not {value:g}")
     runs = [opened(folder) for folder in given.runs]
-    (of_runs(runs, given.ratio, given.bandwidth) if runs else of_paper()).show(given)
+    unit = UNIT_NAMES[given.unit or "drafted"]
+    if unit == WRITTEN and given.ratio is not None:
+        raise ValueError("the formula is of drafted tokens; leave out --ratio, or give --unit drafted or k")
+    (of_runs(runs, given.ratio, given.bandwidth, unit) if runs else of_paper()).show(given)
 
 
 if __name__ == "__main__":
