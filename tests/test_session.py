@@ -295,7 +295,19 @@ def test_totals_are_sums_and_ratios_of_rounds() -> None:
     spent = {"seconds_draft": 1.0, "seconds_score": 2.0, "seconds_read": 0.5, "seconds_judge": 0.5}
     rows = [(0, 0, 0, False, 1), (4, 4, 2, True, 3), (0, 0, 0, False, 1), (6, 3, 0, True, 1), (2, 2, 2, False, 2)]
     rounds = [
-        Round(position=4, drafted=drafted, depth=depth, accepted=right, refused=refused, emitted=emitted, **spent)
+        Round(
+            position=4,
+            drafted=drafted,
+            depth=depth,
+            accepted=right,
+            refused=refused,
+            emitted=emitted,
+            draft_forwards=depth,
+            draft_tokens=drafted,
+            rows_rolled_back=1,
+            bytes_translated=3 * drafted,
+            **spent,
+        )
         for drafted, depth, right, refused, emitted in rows
     ]
     rounds[0] = replace(rounds[0], prefill=True, **dict.fromkeys(spent, 0.0))
@@ -312,6 +324,10 @@ def test_totals_are_sums_and_ratios_of_rounds() -> None:
         "seconds_read": 2.0,
         "seconds_judge": 2.0,
         "tokens_of_prefill": 1,
+        "draft_forwards": 9,
+        "draft_tokens": 12,
+        "rows_rolled_back": 5,
+        "bytes_translated": 36,
         "tokens_per_second": 7 / 16,
         "tokens_in_rounds": 7,
         "tokens_per_round": 7 / 4,
