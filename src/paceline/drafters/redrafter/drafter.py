@@ -18,6 +18,7 @@ from paceline.drafters.base import Ask, Budget, Drafter, Seen
 from paceline.drafters.noise import SharedNoise, hides_noise, wants_noise
 from paceline.errors import InputError
 from paceline.targets.base import NOTHING, Target, Want
+from paceline.targets.pocket.names import MARK, NAMES
 from paceline.tree import EMPTY, DraftTree
 from paceline.vocabulary import Vocabulary
 
@@ -28,7 +29,16 @@ if TYPE_CHECKING:
     from paceline.drafters.redrafter.search import BeamSearch, Level
 
 SHIPPED = "shipped"
+HEADS = Path(__file__).parent / "heads"
+"""The heads that come with the package, a folder for each model."""
 KEEP = ("all", "beams")
+
+
+def shipped_head(model: str) -> Path | None:
+    """The folder of the head that comes with the package for a bundled model, with or without ballast."""
+    name = model.partition(MARK)[0]
+    folder = HEADS / name
+    return folder if name in NAMES and folder.is_dir() else None
 
 
 @dataclass(eq=False)
@@ -95,10 +105,10 @@ class ReDrafter(Drafter):
         return HeadState(context)
 
     def observe(self, seen: Sequence[Seen]) -> None:
-        """Keep the state that chose the text's last token. It is copied: the row's forward may be large."""
+        """Keep the state that chose the text's last token, which behind a piece of the prompt is that of its last row.
+        It is copied: the row's forward may be large."""
         for state, verdict, scores in seen:
-            if not verdict.tokens or self._target is None:
-                continue
+            assert self._target is not None, "a text is opened after `fit`"
             row = verdict.path[-1] + 1 if verdict.path else 0
             state.hidden = scores.hidden(self._target.layers)[row].clone()
             state.length = len(state.context)

@@ -7,15 +7,13 @@ from pathlib import Path
 import torch
 
 from paceline.drafters.redrafter.checkpoint import HeadConfig, read_head
+from paceline.drafters.redrafter.drafter import SHIPPED, shipped_head
 from paceline.drafters.redrafter.head import RecurrentHead, widened
 from paceline.drafters.sharing import Shared, stamp
 from paceline.errors import InputError
 from paceline.targets.base import Target
-from paceline.targets.pocket.names import MARK, NAMES
+from paceline.targets.pocket.names import MARK
 
-SHIPPED = "shipped"
-HEADS = Path(__file__).parent / "heads"
-"""The heads that come with the package, a folder for each model."""
 ALIKE = torch.zeros(1, dtype=torch.int64)
 
 _read: Shared[RecurrentHead] = Shared()
@@ -25,15 +23,12 @@ def head_for(named: str | Path, target: Target) -> RecurrentHead:
     """The head for a target, in its type and on its device; read once in a process. On a model with ballast it is as
     much wider as the model, and computes the same."""
     width = int(target.embed(ALIKE.to(target.device)).shape[-1])
-    source = base_of(target)
-    folder = Path(named)
-    if named == SHIPPED:
-        folder = HEADS / (source or "")
-        if source is None or not folder.is_dir():
-            raise InputError(
-                f"no head for {target.name} comes with paceline; train one with 'paceline train redrafter' and give "
-                f"head=FOLDER"
-            )
+    folder = shipped_head(target.name) if named == SHIPPED else Path(named)
+    if folder is None:
+        raise InputError(
+            f"no head for {target.name} comes with paceline; train one with 'paceline train redrafter' and give "
+            f"head=FOLDER"
+        )
     kind = torch.float32 if target.dtype_name == "int8" else target.dtype
     key = stamp(folder), str(kind), str(target.device), width
 
@@ -45,12 +40,6 @@ def head_for(named: str | Path, target: Target) -> RecurrentHead:
         return head.to(device=target.device, dtype=kind).requires_grad_(False)
 
     return _read.get(key, made)
-
-
-def base_of(target: Target) -> str | None:
-    """The bundled model that a target is, or carries ballast for."""
-    name = target.name.partition(MARK)[0]
-    return name if name in NAMES else None
 
 
 def check_fit(head: RecurrentHead, config: HeadConfig, target: Target, width: int, folder: Path) -> None:

@@ -29,8 +29,8 @@ CANDIDATES = 64
 IMPOSSIBLE = -1e30
 """Candidates of a lower score are none."""
 
-Luck = Callable[[torch.Tensor, int], torch.Tensor]
-"""Target ids ``[texts, width, candidates]`` and the place ahead -> what the noise adds to their logs."""
+Luck = Callable[[torch.Tensor, torch.Tensor, int], torch.Tensor]
+"""Target ids ``[texts, width, candidates]``, their log-probabilities, the place ahead -> what the noise adds to these."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -109,7 +109,7 @@ class BeamSearch:
             logs = logs.double()  # the draw is to follow its law to the last bit
             self._laws.append((ids, logs))
         if self._luck is not None:
-            favours = logs + self._luck(ids, place)
+            favours = logs + self._luck(ids, logs, place)
             logs = favours - torch.logaddexp(favours.logsumexp(dim=-1), rest)[..., None]
         return ids, logs.nan_to_num(nan=-torch.inf, posinf=-torch.inf), at
 
@@ -183,7 +183,7 @@ def shared_luck(noises: Sequence[SharedNoise | None]) -> Luck | None:
         return None
     rows = [number for number, noise in enumerate(noises) if noise is not None]
 
-    def luck(ids: torch.Tensor, place: int) -> torch.Tensor:
+    def luck(ids: torch.Tensor, _: torch.Tensor, place: int) -> torch.Tensor:
         drawn = _on_cpu if ids.device.type == "cpu" else _on_device
         added = torch.zeros(ids.shape, device=ids.device)
         added[rows] = drawn(known, ids[rows], place)
@@ -207,7 +207,7 @@ def _on_device(noises: Sequence[SharedNoise], ids: torch.Tensor, place: int) -> 
 def drawn_luck(contexts: Sequence[Context]) -> Luck:
     """Coins of each text's own, which nothing else uses."""
 
-    def luck(ids: torch.Tensor, place: int) -> torch.Tensor:
+    def luck(ids: torch.Tensor, _: torch.Tensor, place: int) -> torch.Tensor:
         rows = [
             -np.log(context.draft_coins(place, row.ravel()))
             for context, row in zip(contexts, ids.numpy(force=True), strict=True)
