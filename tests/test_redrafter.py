@@ -14,7 +14,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 import paceline
-from batches import WARM, Spied, Wish
+from batches import WARM, Spied, Wish, finish
 from drafting import as_plain, context_of
 from engine import PROMPT, SIZE, habitual, tabled, write
 from enumeration import Coins, World, outcome_of, output_law, played
@@ -26,6 +26,7 @@ from paceline.drafters.redrafter.checkpoint import PUBLIC, TENSORRT, read_head, 
 from paceline.drafters.redrafter.head import HeadShape, RecurrentHead, widened
 from paceline.drafters.redrafter.settings import Adjusting, Warping
 from paceline.engine.batch import Batch
+from paceline.engine.loop import Session
 from paceline.errors import DamagedFile, InputError
 from paceline.law import Distribution, Noise, Outlook, Sampling
 from paceline.law.on_device import rough_gumbel
@@ -53,7 +54,7 @@ class Knowing(RecurrentHead):
     def __init__(self, table: Table, size: int = SIZE, shown: Sequence[int] | None = None) -> None:
         kept = 0 if shown is None else len(shown)
         super().__init__(HeadShape(width=size, vocab_size=size, exit=2, recurrent=False, kept=kept))
-        self._table = table
+        self._table, self._shown = table, shown
         if shown is not None:
             self.token_ids = torch.tensor(shown)
 
@@ -66,7 +67,7 @@ class Knowing(RecurrentHead):
     def logits(self, hidden: torch.Tensor, state: torch.Tensor) -> torch.Tensor:
         rows = [self._law(*both) for both in zip(hidden.flatten(0, 1), state.flatten(0, 1), strict=True)]
         logits = (torch.tensor(rows, dtype=torch.float64) * np.log(2)).view(*state.shape[:2], -1)
-        return logits if self.token_ids is None else logits[..., self.token_ids]
+        return logits if self._shown is None else logits[..., list(self._shown)]
 
     def _law(self, hidden: torch.Tensor, state: torch.Tensor) -> list[float]:
         last = int(state.argmax())
@@ -134,28 +135,20 @@ def test_a_part_vocabulary_names_the_targets_tokens(knowing: Any) -> None:
     assert sum(each.accepted for each in session.rounds) > 10
 
 
-def batched(target: TableTarget, drafter: ReDrafter, wishes: Sequence[Wish], width: int) -> list[Any]:
-    """Texts that come and go: as one ends, the next begins."""
+def batched(target: TableTarget, drafter: ReDrafter, wishes: Sequence[Wish]) -> list[Session]:
+    """Texts that come and go, three at once: as one ends, the next begins."""
     sessions = [wish.session(target, drafter) for wish in wishes]
-    batch, waiting, places = Batch(target), list(sessions), 0
-    while waiting or places:
-        while waiting and places < width:
-            batch.add(waiting.pop(0))
-            places += 1
-        places -= sum(turn.done for turn in batch.step())
+    with Batch(target, at_once=3) as batch:
+        for session in sessions:
+            batch.join(session)
+        finish(batch)
     return sessions
-
-
-MISTAKES = {
-    "the state of another row": lambda seen, row: max(0, row - 1),
-    "a stale state": None,
-}
 
 
 def test_the_head_is_right_in_batches_that_come_and_go(knowing: Any) -> None:
     target, drafter = tabled(), knowing(width=2, length=3)
     wishes = [replace(WARM, sample=number, ending={"max_new_tokens": 5 + 3 * number}) for number in range(7)]
-    sessions = batched(target, drafter, wishes, 3)
+    sessions = batched(target, drafter, wishes)
     for wish, session in zip(wishes, sessions, strict=True):
         alone = wish.alone(target, drafter)
         assert session.context.emitted.tolist() == alone.context.emitted.tolist()
@@ -296,10 +289,15 @@ def by_hand(head: Knowing, context: Any, before: int, width: int, length: int) -
     return chosen
 
 
+def uneven(history: tuple[int, ...]) -> list[float]:
+    """A table without equal weights."""
+    return list(np.random.default_rng(history[-2:]).normal(0, 2, SIZE))
+
+
 @pytest.mark.parametrize("setting", SAMPLINGS)
 def test_the_search_chooses_what_a_search_by_hand_does(knowing: Any, setting: str) -> None:
     sampling = SAMPLINGS[setting]
-    head = Knowing(habitual())
+    head = Knowing(uneven)
     drafter = knowing(head, width=3, length=3)
     asks, wanted = [], []
     for number, last in enumerate([3, 0, 5, 1]):

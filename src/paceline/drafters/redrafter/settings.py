@@ -117,8 +117,8 @@ class Warping:
         kept = (self._top_k == 0) | (ranks < self._top_k)
         whole = torch.where(self._top_k == 0, 1.0, (shares * kept).sum(dim=-1, keepdim=True))
         before = shares.cumsum(dim=-1) - shares
-        kept &= (self._top_p >= 1) | (before < self._top_p * whole)
-        kept &= shares >= self._min_p * shares[..., :1]
+        kept = kept & ((self._top_p >= 1) | (before < self._top_p * whole))
+        kept = kept & (shares >= self._min_p * shares[..., :1])
         logs = logs.masked_fill(~kept, -torch.inf)
         open_end = kept[..., -1] & (self._top_k == 0)[..., 0]
         left = torch.where(open_end, rest, 0.0)
