@@ -56,7 +56,8 @@ def check_fit(head: RecurrentHead, config: HeadConfig, target: Target, width: in
             f"the head in {folder} names {shape.vocab_size} tokens, and {target.name} has {target.vocab_size}; "
             f"train one for this model"
         )
-    if config.target and MARK not in target.name and config.target != target.fingerprint():
+    other = MARK in target.name or target.dtype_name == "int8"  # these weights are the same, and look others
+    if config.target and not other and config.target != target.fingerprint():
         raise InputError(
             f"the head in {folder} was trained for {config.target_name or 'a model with other weights'}, not for "
             f"{target.name}; its drafts would be refused. Train one for this model"
