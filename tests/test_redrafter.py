@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from fractions import Fraction
 from pathlib import Path
@@ -30,7 +30,6 @@ from paceline.engine.loop import Session
 from paceline.errors import DamagedFile, InputError
 from paceline.law import Distribution, Noise, Outlook, Sampling
 from paceline.law.on_device import rough_gumbel
-from paceline.planning.fixed import Fixed
 from paceline.targets.table import Table, TableTarget, random_table
 from paceline.verify import Rule
 
@@ -77,7 +76,7 @@ class Knowing(RecurrentHead):
 
 
 @pytest.fixture
-def knowing(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+def knowing(monkeypatch: pytest.MonkeyPatch) -> Any:
     """Makes drafters whose head knows the table of `tabled`."""
 
     def make(head: RecurrentHead | None = None, target: TableTarget | None = None, **options: Any) -> ReDrafter:
@@ -86,7 +85,7 @@ def knowing(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
         drafter.fit(target or tabled())
         return drafter
 
-    yield make
+    return make
 
 
 @pytest.fixture(scope="module")

@@ -25,7 +25,8 @@ def owners(beams: Ints) -> Ints:
     [[[0, 0, 0, 0], [0, 0, 1, 1], [0, 0, 0, 2]]]
     """
     same = np.logical_and.accumulate(beams[:, :, None] == beams[:, None], axis=3)
-    return same.argmax(axis=2)
+    found: Ints = same.argmax(axis=2)
+    return found
 
 
 def packed(beams: Ints, scores: Floats) -> list[tuple[Ints, Ints, Floats]]:

@@ -15,7 +15,7 @@ from operator import index
 import numpy as np
 from numpy.typing import NDArray
 
-from paceline.beams import padded, packed
+from paceline.beams import packed, padded
 from paceline.errors import DrafterError
 from paceline.law import Distribution
 

@@ -142,7 +142,9 @@ def _told(outcome: Outcome, options: argparse.Namespace) -> str:
         lines.append(f"held out: loss {held.loss:.3f}, right {right}, {held.expected:.2f} tokens a round expected")
     if outcome.measured is not None:
         lines.append(f"measured: {outcome.measured:.2f} tokens a round")
-    lines.append(f"To use it: paceline generate \"The old house\" --model {options.model} --method redrafter:head={options.out}")
+    lines.append(
+        f'To use it: paceline generate "The old house" --model {options.model} --method redrafter:head={options.out}'
+    )
     return "\n".join(lines)
 
 

@@ -61,8 +61,8 @@ class TableRows(Rows):
 class TableTarget(Target):
     """``table(history)`` gives the log2 weights of the next token; logits are those times ln 2, in float64.
 
-    It counts as one layer, and embeds a token as a 1 in its own place. The hidden state of a row says the same in every layer: the last token, and by half the one before it. An early exit
-    has the logits themselves.
+    It counts as one layer, and embeds a token as a 1 in its own place. The hidden state of a row says the same in every
+    layer: the last token, and by half the one before it. An early exit has the logits themselves.
     """
 
     def __init__(

@@ -15,8 +15,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from paceline.api.model import load
-from paceline.drafters.redrafter.checkpoint import CONFIG, WEIGHTS
 from paceline.bench.machine import instruction_sets
+from paceline.drafters.redrafter.checkpoint import CONFIG, WEIGHTS
 from paceline.drafters.redrafter.drafter import HEADS
 from paceline.files import terminable
 from paceline.train.card import CARD

@@ -1,4 +1,5 @@
-"""A trained recurrent head drafts: `drafter` is the method, `head` the weights, `search` a draft, `fitting` which head."""
+"""A trained recurrent head drafts: `drafter` is the method, `head` what it computes, `checkpoint` its files, `fitting`
+which head drafts for a model, `search` one draft, `settings` what users' settings do to it."""
 
 from paceline.drafters.redrafter.drafter import ReDrafter
 

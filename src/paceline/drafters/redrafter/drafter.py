@@ -14,7 +14,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from paceline.context import Context
-from paceline.drafters.base import Ask, Budget, Drafter, Seen
+from paceline.drafters.base import Ask, Drafter, Seen
 from paceline.drafters.noise import SharedNoise, hides_noise, wants_noise
 from paceline.errors import InputError
 from paceline.targets.base import NOTHING, Target, Want

@@ -19,7 +19,7 @@ from paceline.context import Context
 from paceline.drafters.noise import SharedNoise, exponentials_of
 from paceline.drafters.redrafter.head import RecurrentHead
 from paceline.drafters.redrafter.settings import Adjusting, Warping
-from paceline.law import Distribution
+from paceline.law import Distribution, log_normalizer
 from paceline.law.on_device import rough_gumbel
 from paceline.targets.base import Target
 from paceline.tree import ROOT, Bools, DraftTree, Floats, Ints
@@ -30,7 +30,8 @@ IMPOSSIBLE = -1e30
 """Candidates of a lower score are none."""
 
 Luck = Callable[[torch.Tensor, torch.Tensor, int], torch.Tensor]
-"""Target ids ``[texts, width, candidates]``, their log-probabilities, the place ahead -> what the noise adds to these."""
+"""Target ids ``[texts, width, candidates]``, their log-probabilities and the place ahead -> what the noise adds to
+these."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -103,14 +104,14 @@ class BeamSearch:
         the head's vocabulary. A broken state gives none."""
         logits = logits / self._warping.temperatures
         best, at = logits.topk(min(CANDIDATES, logits.shape[-1]), dim=-1)
-        logs, rest = self._warping.logs(best, logits.logsumexp(dim=-1))
+        logs, rest = self._warping.logs(best, log_normalizer(logits))
         ids = at if self._head.token_ids is None else self._head.token_ids[at]
         if self._sampled:
             logs = logs.double()  # the draw is to follow its law to the last bit
             self._laws.append((ids, logs))
         if self._luck is not None:
             favours = logs + self._luck(ids, logs, place)
-            logs = favours - torch.logaddexp(favours.logsumexp(dim=-1), rest)[..., None]
+            logs = favours - torch.logaddexp(log_normalizer(favours), rest)[..., None]
         return ids, logs.nan_to_num(nan=-torch.inf, posinf=-torch.inf), at
 
     def _chosen(
@@ -146,12 +147,12 @@ def trees(levels: Sequence[Level], source: str, *, whole_beams: bool) -> list[Dr
     rows[:, 1:] = above[:, 1:] + np.arange(length - 1)[:, None] * width
     parents = np.take_along_axis(numbers, rows.reshape(texts, -1), axis=1)
     parents[:, :width] = ROOT
-    columns = tokens.reshape(texts, -1), parents, np.minimum(scores, 0.0).reshape(texts, -1)
-    return [_tree(*(column[text][kept] for column in columns), source) for text, kept in enumerate(flat)]
-
-
-def _tree(tokens: Ints, parents: Ints, scores: Floats, source: str) -> DraftTree:
-    return DraftTree(tokens=tokens, parents=parents, scores=scores, sources=(source,) * len(tokens))
+    whole = tokens.reshape(texts, -1), parents, np.minimum(scores, 0.0).reshape(texts, -1)
+    found = list[DraftTree]()
+    for text, kept in enumerate(flat):
+        ids, above_each, worth = (column[text][kept] for column in whole)
+        found.append(DraftTree(tokens=ids, parents=above_each, scores=worth, sources=(source,) * len(ids)))
+    return found
 
 
 def _on_host(levels: Sequence[Level]) -> tuple[Ints, Ints, Bools, Floats]:

@@ -130,9 +130,9 @@ class HFTarget(Target):
         return len(self.anatomy.layers)
 
     def embed(self, tokens: torch.Tensor) -> torch.Tensor:
-        weight = self._own.model.get_input_embeddings().weight
+        module: Any = self._own.model.get_input_embeddings()
         with persistent_tensors():
-            return F.embedding(tokens, weight)
+            return F.embedding(tokens, module.weight.detach())
 
     def unembed(self, states: torch.Tensor) -> torch.Tensor:
         if self.anatomy.head is None:

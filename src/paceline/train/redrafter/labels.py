@@ -87,7 +87,9 @@ class Teacher:
         rows = self.target.open(self.size * (ahead + 1))
         try:
             with torch.inference_mode():
-                labels = self._truth(rows, ids, start) if self.settings.kind == "truth" else self._own(rows, ids, number)
+                labels = (
+                    self._truth(rows, ids, start) if self.settings.kind == "truth" else self._own(rows, ids, number)
+                )
         finally:
             rows.close()
         learnt = torch.from_numpy(self.stream.labelled[start + 1 : start + self.size + 1].copy())

@@ -167,8 +167,8 @@ class HeadTraining:
         if state["same"] != self._same:
             differs = [name for name in self._same if state["same"].get(name) != self._same[name]]
             raise InputError(
-                f"{self._checkpoint.parent} holds a training with other settings ({', '.join(differs)}); choose another "
-                f"folder, or give the same settings to go on"
+                f"{self._checkpoint.parent} holds a training with other settings ({', '.join(differs)}); choose another"
+                " folder, or give the same settings to go on"
             )
         self.step = state["step"]
         self.head.load_state_dict(state["head"])

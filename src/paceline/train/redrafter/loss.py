@@ -31,7 +31,7 @@ class Lesson:
         size = max(len(embedding), head.shape.vocab_size)
         self._places = torch.full((size + 1,), NOTHING)
         known = torch.arange(head.shape.known) if head.token_ids is None else head.token_ids.cpu()
-        self._places[known] = torch.arange(len(known))
+        self._places[known] = torch.arange(len(known))  # the last place is that of no label
         self._places = self._places.to(embedding.device)
 
     def learn(self, batch: Labels) -> Learnt:
@@ -42,7 +42,7 @@ class Lesson:
         for step in range(steps):
             state = self.head.next(state, embedded[:, step]) if step else self.head.first(embedded[:, 0])
             logits = self.head.logits(states, state).float()
-            labels = self._places[tokens[:, step + 1]]
+            labels = self._places[tokens[:, step + 1].clamp_min(-1)]
             losses.append(self._loss(logits, labels, batch, step))
             right.append((logits.detach().argmax(dim=-1) == labels) & (labels != NOTHING))
         counted = tokens[:, 1:] != NOTHING

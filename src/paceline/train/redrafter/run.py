@@ -16,11 +16,10 @@ import torch
 import torch.distributed as distributed
 
 from paceline.api.model import LanguageModel
-from paceline.drafters.redrafter.checkpoint import CONFIG, write_head
+from paceline.drafters.redrafter.checkpoint import write_head
 from paceline.drafters.redrafter.head import HeadShape, RecurrentHead
 from paceline.errors import InputError
-from paceline.files import check_folder
-from paceline.files.locks import locked
+from paceline.files import check_folder, claimed
 from paceline.train.redrafter.data import Passage, Stream, divided, stream_of
 from paceline.train.redrafter.labels import Labels, LabelSettings, Teacher
 from paceline.train.redrafter.loop import HeadTraining, Report, Schedule, judged, rank
@@ -58,8 +57,10 @@ class Workshop:
 
     def __init__(self, lm: LanguageModel, passages: Sequence[Passage], recipe: Recipe, out: Path) -> None:
         if lm.vocabulary is None:
-            raise InputError(f"{lm.target.name} came without a tokenizer, and training reads texts; put it beside the model")
-        check_folder(out, LOG, "training", (CONFIG, "model.safetensors", "CARD.md", CHECKPOINT, LABELS))
+            raise InputError(
+                f"{lm.target.name} came without a tokenizer, and training reads texts; put it beside the model"
+            )
+        check_folder(out, LOG, "training")
         self.lm, self.target, self.vocabulary, self.recipe, self.out = lm, lm.target, lm.vocabulary, recipe, out
         self.training, self.held = divided(passages, recipe.held_out)
 
@@ -144,14 +145,14 @@ class Workshop:
 
     def train(self, advance: Callable[[int, int], None], report: Callable[[Report], None]) -> Path:
         """Labels, then the training; what is there already is not made again."""
-        self.out.mkdir(parents=True, exist_ok=True)
-        with joined_processes(), nullcontext() if rank() else locked(self.out / LOG):
+        head, _ = self.blank(), self.teacher  # what is wrong with the recipe or the text is said first
+        with joined_processes(), nullcontext() if rank() else claimed(self.out):
             self._check_log()
             if not rank():
                 self.store.fill(self.teacher, advance)
             barrier()
             labels = self.store.read()
-            head, recipe = self.blank(), self.recipe
+            recipe = self.recipe
             schedule = Schedule(
                 positions=len(labels.tokens),
                 epochs=recipe.epochs,
@@ -160,9 +161,7 @@ class Workshop:
                 seed=recipe.seed,
                 save_every=recipe.save_every,
             )
-            training = HeadTraining(
-                head, self.embedding, labels, schedule, self.out / CHECKPOINT, same=self.same()
-            )
+            training = HeadTraining(head, self.embedding, labels, schedule, self.out / CHECKPOINT, same=self.same())
             training.train(self._logged(report))
             if not rank():
                 self._write(head, labels)

@@ -70,9 +70,7 @@ def bytes_of(windows: int, teacher: Teacher) -> int:
 
 def batch_of(labels: Labels, chosen: np.ndarray, dtype: torch.dtype, device: torch.device) -> Labels:
     """Positions of a store as a batch to train on."""
-    index = torch.from_numpy(chosen)
-    rows = labels.rows(index)
-    kinds = (dtype, torch.int64, torch.int64, torch.float32)
-    return Labels(
-        *(None if part is None else part.to(device=device, dtype=kind) for part, kind in zip(rows, kinds, strict=True))
-    )  # type: ignore[arg-type]
+    rows = labels.rows(torch.from_numpy(chosen))
+    laws = [None if part is None else part.to(device) for part in (rows.law_ids, rows.law_logs)]
+    ids, logs = (None if part is None else part.to(kind) for part, kind in zip(laws, (torch.int64, dtype), strict=True))
+    return Labels(rows.states.to(device, dtype), rows.tokens.to(device, torch.int64), ids, logs)
