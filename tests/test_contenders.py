@@ -14,7 +14,7 @@ from paceline.drafters import make_drafter
 from paceline.law import Distribution, KeyedDice, Law, Noise, Place, Sampling, Stream, laws
 from paceline.law import contenders as module
 from paceline.law.contenders import DeviceRows, contenders, on_host
-from paceline.law.noise import upper_words
+from paceline.law.on_device import upper_words
 from paceline.targets.hf.target import HFTarget
 from scoring import load_quietly, tokens
 

@@ -203,7 +203,8 @@ def test_the_command_tells_the_shares_of_a_named_model(
     assert (told["model"], told["dtype"], told["rounds"]) == ("pocket", "float32", 2)
     assert set(told["milliseconds_plain_forward"]) == {"0", "0.8"}
     assert [(one["method"], one["temperature"], one["budget"]) for one in told["methods"]] == [
-        ("unispec", 0.0, 60), ("suffix", 0.0, 16), ("unispec", 0.8, 60), ("suffix", 0.8, 16),
+        ("unispec", 0.0, 60), ("suffix", 0.0, 16), ("redrafter", 0.0, 16),
+        ("unispec", 0.8, 60), ("suffix", 0.8, 16), ("redrafter", 0.8, 16),
     ]  # fmt: skip
     for one in told["methods"]:
         beside = one["milliseconds_draft"] + one["milliseconds_read"]

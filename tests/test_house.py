@@ -24,7 +24,19 @@ SRC = ROOT / "src" / "paceline"
 
 # Top to bottom: a room imports only itself and rooms before it.
 ROOMS = (
-    *("errors", "files", "vocabulary", "translate", "law", "context", "tree", "verify", "dictionary", "targets"),
+    *(
+        "errors",
+        "files",
+        "vocabulary",
+        "translate",
+        "law",
+        "context",
+        "beams",
+        "tree",
+        "verify",
+        "dictionary",
+        "targets",
+    ),
     *("drafters", "planning", "engine", "api", "integrations", "check", "testing", "bench", "train", "cli"),
 )
 DOOR = "__init__"

@@ -15,6 +15,7 @@ from operator import index
 import numpy as np
 from numpy.typing import NDArray
 
+from paceline.beams import packed, padded
 from paceline.errors import DrafterError
 from paceline.law import Distribution
 
@@ -116,20 +117,19 @@ class DraftTree:
         >>> DraftTree.from_beams([[5, 6], [5, 7], [8]]).parents.tolist()
         [-1, -1, 0, 0]
         """
-        seen: dict[tuple[int, ...], int] = {}
-        tokens: list[int] = []
-        parents: list[int] = []
-        kept: list[float] = []
-        for depth in range(max((len(beam) for beam in beams), default=0)):
-            for row, beam in enumerate(beams):
-                path = tuple(beam[: depth + 1])
-                if len(path) <= depth or path in seen:
-                    continue
-                seen[path] = len(tokens)
-                tokens.append(path[-1])
-                parents.append(seen[path[:-1]] if depth else ROOT)
-                kept.append(scores[row][depth] if scores is not None else UNSURE)
-        return cls.build(tokens, parents, source=source, scores=kept)
+        rows = padded([[index(token) for token in beam] for beam in beams])
+        worth = np.full(rows.shape, UNSURE)
+        for row, given in enumerate(scores or ()):
+            worth[0, row, : len(given)] = given[: rows.shape[2]]
+        return cls.of_beams(rows, worth, source=source)[0]
+
+    @classmethod
+    def of_beams(cls, beams: Ints, scores: Floats, *, source: str = "") -> list[DraftTree]:
+        """`from_beams` for several texts at once: ``[texts, width, length]``, with `NO_TOKEN` behind a beam's end."""
+        return [
+            cls(tokens=tokens, parents=parents, scores=worth, sources=(source,) * len(tokens))
+            for tokens, parents, worth in packed(beams, scores)
+        ]
 
     def children(self, parent: int) -> Ints:
         """The verifiable children of a node, in the order in which they were drawn."""

@@ -59,15 +59,19 @@ SETTINGS = {
 
 
 class KnownScores(Scores):
-    """Rows whose best tokens are known beforehand."""
+    """Rows whose best tokens are known beforehand. Their states are those of a ``model``'s forward, where there was
+    one."""
 
-    def __init__(self, request: Request, top: Top) -> None:
+    def __init__(self, request: Request, top: Top, model: Scores | None = None) -> None:
         super().__init__(request, None)
-        self._told = top
+        self._told, self._model = top, model
 
     @cached_property
     def _best(self) -> tuple[Ints, Floats]:
         return self._told.ids[:, 0], self._told.logits[:, 0]
+
+    def hidden(self, layer: int) -> torch.Tensor:
+        return super().hidden(layer) if self._model is None else self._model.hidden(layer)
 
     def top(self, k: int) -> Top:
         return Top(self._told.ids[:, :k], self._told.logits[:, :k], self._told.log_z)
@@ -137,14 +141,14 @@ class DraftTimer(Contestant[None, RoundTimes]):
         """A round; the text decides what comes of it."""
         started = time.perf_counter()
         (tree,) = self._drafter.propose([Ask(self._state, Budget(self._size, DEEPEST))])
-        propose, forward, reading = time.perf_counter() - started, 0.0, 0.0
+        propose, forward, reading, scores = time.perf_counter() - started, 0.0, 0.0, None
         if self._model is not None:
             target, rows = self._model
             tree = tree if target.reach(rows.committed).trees else tree.trunk()
             forward, scores = self._scored(target, rows, tree)
             if self._drafter.needs.top:
                 reading = _seconds(scores.read_top)
-        seen = self._followed(tree)
+        seen = self._followed(tree, scores)
         started = time.perf_counter()
         self._drafter.observe([seen])
         return RoundTimes(len(tree), propose, time.perf_counter() - started, forward, reading)
@@ -167,7 +171,7 @@ class DraftTimer(Contestant[None, RoundTimes]):
             self._drafter.propose([Ask(self._state, Budget(1, 1))])  # without a draft it may spare itself the learning
             self._drafter.observe([Seen(self._state, Verdict((), (int(tokens[0]),), 0), told)])
 
-    def _followed(self, tree: DraftTree) -> Seen:
+    def _followed(self, tree: DraftTree, scores: Scores | None) -> Seen:
         """The round as the text decides it, committed."""
         request = Request.of_tree(ReplayRows(), self._context.root, tree)
         text, place = self._made.text, len(self._context)
@@ -175,7 +179,7 @@ class DraftTimer(Contestant[None, RoundTimes]):
         tokens = text[place : place + len(path) + 1].tolist()
         for token in tokens:
             self._context.commit(token)
-        told = KnownScores(request, self._made.top(request.tokens))
+        told = KnownScores(request, self._made.top(request.tokens), scores)
         return Seen(self._state, Verdict(tuple(path), tuple(tokens), len(path)), told)
 
 

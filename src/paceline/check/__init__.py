@@ -8,7 +8,7 @@ rule, `report` what was found. `families` checks transformers' model types on ti
 from paceline.check.adversaries import ADVERSARIES
 from paceline.check.cases import CHOOSING, SIZES, fixed
 from paceline.check.report import Report
-from paceline.check.run import ASSISTED, BATCHES, METHODS, WITH_DICTIONARY, Checker, completing
+from paceline.check.run import ASSISTED, BATCHES, METHODS, WITH_DICTIONARY, WITH_HEAD, Checker, completing, trained
 
 __all__ = [
     "ADVERSARIES",
@@ -18,8 +18,10 @@ __all__ = [
     "METHODS",
     "SIZES",
     "WITH_DICTIONARY",
+    "WITH_HEAD",
     "Checker",
     "Report",
     "completing",
     "fixed",
+    "trained",
 ]

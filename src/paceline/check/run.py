@@ -26,6 +26,7 @@ from paceline.dictionary.shipped import shipped
 from paceline.drafters import Drafter, Plain, make_drafter
 from paceline.drafters.asking import fit
 from paceline.drafters.assistant import DraftModel
+from paceline.drafters.redrafter.drafter import shipped_head
 from paceline.drafters.spec import BUILT_IN
 from paceline.engine.loop import Session
 from paceline.engine.serial import run
@@ -40,6 +41,8 @@ ASSISTED = ("assistant", "assistant:top=4", "assistant:beams=3,noise=none")
 """Methods that are checked as well where there is a draft model."""
 WITH_DICTIONARY = ("dictionary", "hybrid", "dictionary+lookup")
 """Methods that are checked as well where a dictionary for the model's tokenizer is shipped."""
+WITH_HEAD = ("redrafter", "redrafter:width=1", "redrafter:noise=none")
+"""Methods that are checked as well where a trained head for the model is shipped."""
 LAW = "(law against transformers)"
 ROWS = "(rows against the model)"
 BATCHES = (1, 8)
@@ -53,7 +56,7 @@ UNAIDED = tuple(
     name
     for name, factory in BUILT_IN.items()
     if factory is not Plain
-    and name not in WITH_DICTIONARY
+    and name not in (*WITH_DICTIONARY, *WITH_HEAD)
     and all(option.default is not option.empty for option in signature(factory).parameters.values())
 )
 """The built-in methods that draft from nothing but the model and its text."""
@@ -65,6 +68,11 @@ Progress = Callable[[str, int, int], None]
 def completing(vocabulary: Vocabulary | None) -> tuple[str, ...]:
     """The methods that complete words, if they can do so for this tokenizer."""
     return WITH_DICTIONARY if vocabulary is not None and shipped(vocabulary.fingerprint) else ()
+
+
+def trained(model: str) -> tuple[str, ...]:
+    """The methods that draft with a trained head, if one for this model is shipped."""
+    return () if shipped_head(model) is None else WITH_HEAD
 
 
 @dataclass

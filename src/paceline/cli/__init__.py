@@ -21,6 +21,7 @@ from paceline.cli import (
     generate,
     methods,
     streams,
+    train,
 )
 from paceline.cli.arguments import Parser
 from paceline.cli.failures import OURS, sentence
@@ -31,7 +32,10 @@ from paceline.files import Terminated, terminable
 from paceline.files.visible import one_line
 from paceline.targets.trust import trusting
 
-COMMANDS = (demo, generate, chat, advise, calibrate, check, bench, datastore, dictionary, export, methods, completion)
+COMMANDS = (
+    *(demo, generate, chat, advise, calibrate, check, bench),
+    *(train, datastore, dictionary, export, methods, completion),
+)
 
 
 def parser() -> Parser:

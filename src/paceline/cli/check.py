@@ -44,7 +44,7 @@ def add(commands: Subparsers) -> None:
 def run(options: argparse.Namespace) -> int:
     if options.families is not None:
         return _families(options)
-    from paceline.check import BATCHES, Checker, completing, fixed
+    from paceline.check import BATCHES, Checker, completing, fixed, trained
     from paceline.drafters.assistant import DraftModel
     from paceline.verify import Rule
 
@@ -54,7 +54,7 @@ def run(options: argparse.Namespace) -> int:
     checker = Checker(
         lm.target,
         lm.vocabulary,
-        methods if options.methods else (*completing(lm.vocabulary), *methods),
+        methods if options.methods else (*completing(lm.vocabulary), *trained(lm.target.name), *methods),
         (*fixed(options.sizes or ()), *(options.planners or ())),
         tuple(Rule(rule) for rule in options.rules or Rule),
         options.max_new_tokens,

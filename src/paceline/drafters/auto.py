@@ -1,8 +1,8 @@
 """``auto``: suffix, foresight and dictionary drafts in one tree, and beside them a draft model if one is given.
 
 A node that several of them propose carries all their names, so a planner that learns how often nodes of a name come
-true learns what their agreement is worth. These cheap parts always run. The draft model runs where the planner finds
-it worth its time beside the draft that is there already.
+true learns what their agreement is worth. These cheap parts always run. A draft model or a trained head runs where the
+planner finds it worth its time beside the draft that is there already.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from paceline.drafters.base import Ask, Budget, Drafter, Enrich
 from paceline.drafters.compose import Union, joined
 from paceline.drafters.dictionary import DictSpec, shipped_for
 from paceline.drafters.foresight import Foresight
+from paceline.drafters.redrafter import ReDrafter
 from paceline.drafters.suffix import Suffix
 from paceline.tree import DraftTree
 from paceline.vocabulary import Vocabulary
@@ -37,14 +38,14 @@ class ShippedDictionaries(DictSpec):
 
 
 class Auto(Union):
-    """The default method. A draft model is its expensive part."""
+    """The default method. A draft model and a trained head are its expensive parts."""
 
     name = "auto"
     summary = "suffix, foresight and dictionaries in one tree, with a draft model if one is given; drafts what pays"
     source = "suffix, foresight and dictionary joined under the adaptive planner"
     requires = (
-        "nothing; uses dictionaries that come with paceline for the tokenizer or that dictionary=FILE names, and a "
-        "draft model (model=NAME or --draft-model NAME)"
+        "nothing; uses dictionaries that come with paceline for the tokenizer or that dictionary=FILE names, a draft "
+        "model (model=NAME or --draft-model NAME), and a trained head (head=shipped or head=FOLDER)"
     )
     unfit = "comparisons with papers: it is several methods, so name one of them"
     planner = "adaptive"
@@ -56,11 +57,14 @@ class Auto(Union):
         noise: str = "shared",
         prefill: bool = False,
         dictionary: str = SHIPPED,
+        head: str | None = None,
     ) -> None:
         self.cheap: tuple[Drafter, ...] = (Suffix(noise=noise), Foresight(noise=noise, prefill=prefill))
         if dictionary != NONE:
             self.cheap += (ShippedDictionaries(file=None if dictionary == SHIPPED else dictionary),)
         self.expensive: tuple[Drafter, ...] = () if model is None else (Assistant(model=model, noise=noise),)
+        if head is not None:
+            self.expensive += (ReDrafter(head=head, noise=noise),)
         super().__init__((*self.cheap, *self.expensive))
         self.enriches = bool(self.expensive)
         self.costly_levels = max((part.levels(part.nodes) for part in self.expensive), default=0)

@@ -20,6 +20,7 @@ from paceline.drafters.lookahead import Lookahead
 from paceline.drafters.lookup import Lookup
 from paceline.drafters.plugin import IN_FILE, Factory, InFile, PlugIn, installed
 from paceline.drafters.recycling import Recycling
+from paceline.drafters.redrafter import ReDrafter
 from paceline.drafters.rest import Rest
 from paceline.drafters.spectra import Spectra
 from paceline.drafters.suffix import Suffix
@@ -42,6 +43,7 @@ BUILT_IN: dict[str, Factory] = {
         UniSpec,
         Foresight,
         Assistant,
+        ReDrafter,
     )
 }
 MODEL = "model"

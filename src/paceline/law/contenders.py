@@ -55,7 +55,8 @@ import torch
 from numpy.typing import NDArray
 
 from paceline.law.distribution import Distribution
-from paceline.law.noise import BLOCK, Noise, Stream, upper_words
+from paceline.law.noise import BLOCK, Noise, Stream
+from paceline.law.on_device import upper_words
 from paceline.law.places import luck_of
 from paceline.law.settings import Sampling
 from paceline.law.warp import check_peak, tempered

@@ -35,8 +35,6 @@ from paceline.errors import InputError
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    import torch
-
 Bits = NDArray[np.uint64]
 Ids = NDArray[np.int64]
 Floats = NDArray[np.float64]
@@ -380,21 +378,3 @@ def _mixed(product: Bits, odd: Bits, key: int, word: Bits) -> None:
     word ^= odd
     word ^= key
     word &= _LOW_WORD
-
-
-def upper_words(places: Sequence[tuple[Noise, int]], size: int, device: torch.device) -> torch.Tensor:
-    """``[places, size]``: the upper 32 of the public bits of the tokens ``0 .. size`` at each place, as int64, drawn on
-    a device. Torch has no unsigned words, but the bits of products and exclusive ors are the same."""
-    import torch
-
-    def column(values: list[int]) -> torch.Tensor:
-        return torch.tensor(values, device=device)[:, None]
-
-    c0, c1 = torch.arange(size // 2, device=device)[None], column([index for _, index in places])
-    c2, c3 = column([noise.sample for noise, _ in places]), column([Stream.TARGET] * len(places))
-    for keys in zip(*(keys_of(noise.seed) for noise, _ in places), strict=True):
-        k0, k1 = (column(list(words)) for words in zip(*keys, strict=True))
-        product2, product0 = c2 * M1, c0 * M0
-        c0, c2 = (product2 >> 32 ^ c1 ^ k0) & 0xFFFFFFFF, (product0 >> 32 ^ c3 ^ k1) & 0xFFFFFFFF
-        c1, c3 = product2 & 0xFFFFFFFF, product0 & 0xFFFFFFFF
-    return torch.stack([c1, c3], dim=2).flatten(1)

@@ -294,8 +294,9 @@ class Target(ABC):
         """The number of layers, which is also that of the state that the head reads (`Want.hidden`)."""
         raise self._has_none("layers")
 
-    def embed(self, tokens: Ints) -> torch.Tensor:
-        """The input embeddings ``[n, width]`` of token ids, before any scale that the model gives them."""
+    def embed(self, tokens: torch.Tensor) -> torch.Tensor:
+        """The input embeddings ``[..., width]`` of token ids on its device, before any scale that the model gives
+        them."""
         raise self._has_none("input embeddings")
 
     def unembed(self, states: torch.Tensor) -> torch.Tensor:

@@ -61,8 +61,8 @@ class TableRows(Rows):
 class TableTarget(Target):
     """``table(history)`` gives the log2 weights of the next token; logits are those times ln 2, in float64.
 
-    The hidden state of a row says the same in every layer: the last token, and by half the one before it. An early exit
-    has the logits themselves.
+    It counts as one layer, and embeds a token as a 1 in its own place. The hidden state of a row says the same in every
+    layer: the last token, and by half the one before it. An early exit has the logits themselves.
     """
 
     def __init__(
@@ -88,6 +88,13 @@ class TableTarget(Target):
     @property
     def dtype(self) -> torch.dtype:
         return self._dtype
+
+    @property
+    def layers(self) -> int:
+        return 1
+
+    def embed(self, tokens: torch.Tensor) -> torch.Tensor:
+        return torch.nn.functional.one_hot(tokens, self.vocab_size).to(self._dtype)
 
     def open(self, capacity: int = 0) -> TableRows:
         return TableRows(capacity)

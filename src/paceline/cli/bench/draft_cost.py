@@ -123,7 +123,9 @@ def _makers(made: MadeUpModel, tokenizer: str = "") -> Iterator[dict[str, Callab
 def _rounds(options: argparse.Namespace) -> dict[str, Any]:
     """The shares of every method in the rounds of a model."""
     from paceline.bench import draft_cost
+    from paceline.drafters import make_drafter
     from paceline.drafters.asking import fit
+    from paceline.drafters.redrafter.drafter import shipped_head
 
     lm = load_model(options)
     rounds, methods, plain = min(options.rounds, FORWARDS), list[dict[str, Any]](), dict[str, float]()
@@ -131,6 +133,8 @@ def _rounds(options: argparse.Namespace) -> dict[str, Any]:
     for temperature in TEMPERATURES:
         drafters = {}
         with _makers(made, "" if lm.vocabulary is None else lm.vocabulary.fingerprint) as makers:
+            if shipped_head(lm.target.name) is not None:
+                makers["redrafter"] = partial(make_drafter, "redrafter")
             for name, make in makers.items():
                 drafter = make()
                 fit(drafter, lm.target, lm.vocabulary)

@@ -10,6 +10,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import torch
+import torch.nn.functional as F
 
 from paceline.errors import InputError, UnsupportedModel
 from paceline.targets.base import Done, Pending, Reach, Request, Target
@@ -23,7 +24,6 @@ from paceline.targets.hf.speed import packing_pays
 from paceline.targets.hf.taps import Anatomy
 from paceline.targets.hf.variants import join_layers
 from paceline.targets.scores import Scores
-from paceline.tree import Ints
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -129,11 +129,10 @@ class HFTarget(Target):
             raise self._has_none("layers")
         return len(self.anatomy.layers)
 
-    def embed(self, tokens: Ints) -> torch.Tensor:
-        embedding = self._own.model.get_input_embeddings()
+    def embed(self, tokens: torch.Tensor) -> torch.Tensor:
+        module: Any = self._own.model.get_input_embeddings()
         with persistent_tensors():
-            states: torch.Tensor = embedding(torch.from_numpy(tokens).to(self.device))
-        return states
+            return F.embedding(tokens, module.weight.detach())
 
     def unembed(self, states: torch.Tensor) -> torch.Tensor:
         if self.anatomy.head is None:

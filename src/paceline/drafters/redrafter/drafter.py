@@ -1,0 +1,159 @@
+"""Drafts by a small recurrent head on the target's last hidden state, as beams that share their beginnings.
+
+Of ReDrafter differs: candidates are ranked by probability / shared noise, so drafts guess samples; all that the search
+chose becomes the draft, not only what the last beams hold; and the text is exact at every temperature. ``noise=none``
+and ``keep=beams`` are the paper's ways.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from paceline.context import Context
+from paceline.drafters.base import Ask, Drafter, Seen
+from paceline.drafters.noise import SharedNoise, hides_noise, wants_noise
+from paceline.errors import InputError
+from paceline.targets.base import NOTHING, Target, Want
+from paceline.targets.pocket.names import MARK, NAMES
+from paceline.tree import EMPTY, DraftTree
+from paceline.vocabulary import Vocabulary
+
+if TYPE_CHECKING:
+    import torch
+
+    from paceline.drafters.redrafter.head import RecurrentHead
+    from paceline.drafters.redrafter.search import BeamSearch, Level
+
+SHIPPED = "shipped"
+HEADS = Path(__file__).parent / "heads"
+"""The heads that come with the package, a folder for each model."""
+KEEP = ("all", "beams")
+
+
+def shipped_head(model: str) -> Path | None:
+    """The folder of the head that comes with the package for a bundled model, with or without ballast."""
+    name = model.partition(MARK)[0]
+    folder = HEADS / name
+    return folder if name in NAMES and folder.is_dir() else None
+
+
+@dataclass(eq=False)
+class HeadState:
+    """One text, and the state that the target's head read for its last token."""
+
+    context: Context
+    hidden: torch.Tensor | None = None
+    length: int = 0
+    """The length of the text for which the state is."""
+
+    @property
+    def ready(self) -> bool:
+        return self.hidden is not None and self.length == len(self.context)
+
+
+class ReDrafter(Drafter):
+    """A head and the shape of its beams. The head is read when a target is known."""
+
+    name = "redrafter"
+    summary = "a small trained head on the model's last state drafts beams, which share their beginnings"
+    source = "ReDrafter (recurrent drafter with dynamic tree attention); public noise after Daliri 2024"
+    requires = "a head trained for the model: head=FOLDER, or the one that comes with paceline for bundled models"
+    unfit = "a model for which no head was trained, and text unlike that of the training"
+    presets: ClassVar[Mapping[str, Mapping[str, Any]]] = MappingProxyType(
+        {"paper": {"noise": "none", "keep": "beams", "width": 50, "length": 4}}
+    )
+
+    def __init__(
+        self,
+        *,
+        head: str | Path = SHIPPED,
+        width: int = 4,
+        length: int = 4,
+        noise: str = "shared",
+        keep: str = "all",
+    ) -> None:
+        for option, value in (("width", width), ("length", length)):
+            if value < 1:
+                raise InputError(f"option {option!r} of method 'redrafter' is at least 1, not {value}")
+        if keep not in KEEP:
+            raise InputError(f"redrafter takes keep={' or keep='.join(KEEP)}, not {keep!r}")
+        self.width, self.length, self.keep = width, length, keep
+        self.nodes = width * length
+        self._noise = wants_noise(self.name, noise)
+        self._named = head
+        self._head: RecurrentHead | None = None
+        self._target: Target | None = None
+
+    def fit(self, target: Target, vocabulary: Vocabulary | None = None) -> None:
+        from paceline.drafters.redrafter.fitting import head_for
+
+        self._head, self._target = head_for(self._named, target), target
+        self.needs = Want(hidden=frozenset({target.layers}))
+
+    def dispose(self) -> None:
+        self._head = self._target = None
+        self.needs = NOTHING
+
+    def levels(self, nodes: int) -> int:
+        return min(self.length, nodes)
+
+    def open(self, context: Context) -> HeadState:
+        return HeadState(context)
+
+    def observe(self, seen: Sequence[Seen]) -> None:
+        """Keep the state that chose the text's last token, which behind a piece of the prompt is that of its last row.
+        It is copied: the row's forward may be large."""
+        for state, verdict, scores in seen:
+            assert self._target is not None, "a text is opened after `fit`"
+            row = verdict.path[-1] + 1 if verdict.path else 0
+            state.hidden = scores.hidden(self._target.layers)[row].clone()
+            state.length = len(state.context)
+
+    def propose(self, asks: Sequence[Ask]) -> list[DraftTree]:
+        drafts = [EMPTY] * len(asks)
+        live = [number for number, ask in enumerate(asks) if ask.state.ready and not ask.budget.empty]
+        sampled = [number for number in live if self._samples(asks[number].state)]
+        beams = [number for number in live if number not in sampled]
+        for numbers, make in ((beams, self._beams), (sampled, self._chains)):
+            if numbers:
+                for number, tree in zip(numbers, make([asks[number] for number in numbers]), strict=True):
+                    drafts[number] = tree
+        return drafts
+
+    def _samples(self, state: HeadState) -> bool:
+        """Whether its draft is drawn, with its law: under the rejection rule, where a draft is one line."""
+        return self.width == 1 and hides_noise(state.context)
+
+    def _beams(self, asks: Sequence[Ask]) -> list[DraftTree]:
+        from paceline.drafters.redrafter.search import shared_luck, trees
+
+        luck = shared_luck([SharedNoise.of(ask.state.context, self._noise) for ask in asks])
+        _, levels = self._searched(asks, luck=luck)
+        found = trees(levels, self.name, whole_beams=self.keep == "beams")
+        return [tree.top(ask.budget.nodes) for tree, ask in zip(found, asks, strict=True)]
+
+    def _chains(self, asks: Sequence[Ask]) -> list[DraftTree]:
+        """One drawn line for each text, with the law of every token."""
+        from paceline.drafters.redrafter.search import drawn_luck, trees
+
+        search, levels = self._searched(asks, luck=drawn_luck([ask.state.context for ask in asks]), sampled=True)
+        return [
+            replace(tree, drawn={place - 1: search.law(text, place) for place in range(len(tree))})
+            for text, tree in enumerate(trees(levels, self.name, whole_beams=False))
+        ]
+
+    def _searched(self, asks: Sequence[Ask], **how: Any) -> tuple[BeamSearch, list[Level]]:
+        import torch
+
+        from paceline.drafters.redrafter.search import BeamSearch
+
+        assert self._head is not None and self._target is not None, "a head is read by `fit`"
+        contexts = [ask.state.context for ask in asks]
+        depths = [min(self.length, ask.budget.depth, ask.budget.nodes) for ask in asks]
+        search = BeamSearch(self._head, self._target, contexts, depths, width=self.width, **how)
+        with torch.inference_mode():
+            return search, search.run(torch.stack([ask.state.hidden for ask in asks]))

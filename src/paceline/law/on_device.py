@@ -1,0 +1,45 @@
+"""The public noise drawn where the logits are. Torch has no unsigned words, but the bits of products and exclusive ors
+are the same in signed ones."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+from paceline.law.noise import M0, M1, Noise, Stream, keys_of
+
+LOW = 0xFFFFFFFF
+BITS = 2.0**-32
+
+
+def upper_words(places: Sequence[tuple[Noise, int]], size: int, device: torch.device) -> torch.Tensor:
+    """``[places, size]``: the upper 32 of the public bits of the tokens ``0 .. size`` at each place, as int64."""
+    even, odd = _words(places, torch.arange(size // 2, device=device)[None], device)
+    return torch.stack([even, odd], dim=2).flatten(1)
+
+
+def rough_gumbel(places: Sequence[tuple[Noise, int]], ids: torch.Tensor) -> torch.Tensor:
+    """``[places, tokens]``: minus the logarithms of the public exponentials of the tokens ``ids``, of the same shape,
+    from half of their bits: exact enough to rank a draft's candidates by."""
+    even, odd = _words(places, ids >> 1, ids.device)
+    uniforms = (torch.where(ids & 1 == 0, even, odd).double() + 0.5) * BITS
+    return -(-uniforms.log()).log().float()
+
+
+def _words(
+    places: Sequence[tuple[Noise, int]], blocks: torch.Tensor, device: torch.device
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """The upper words of the even and of the odd token of each block, a row for each place."""
+
+    def column(values: list[int]) -> torch.Tensor:
+        return torch.tensor(values, device=device)[:, None]
+
+    c0, c1 = blocks, column([index for _, index in places])
+    c2, c3 = column([noise.sample for noise, _ in places]), column([Stream.TARGET] * len(places))
+    for keys in zip(*(keys_of(noise.seed) for noise, _ in places), strict=True):
+        k0, k1 = (column(list(words)) for words in zip(*keys, strict=True))
+        product2, product0 = c2 * M1, c0 * M0
+        c0, c2 = (product2 >> 32 ^ c1 ^ k0) & LOW, (product0 >> 32 ^ c3 ^ k1) & LOW
+        c1, c3 = product2 & LOW, product0 & LOW
+    return c1, c3

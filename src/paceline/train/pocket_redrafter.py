@@ -1,0 +1,77 @@
+"""Makes the head that comes with the package, for `pocket`.
+
+    python -m paceline.train.pocket_redrafter --text ../shared/data/text --work build/redrafter
+
+About an hour on two CPU cores. A run that was stopped goes on where it last saved. ``--install`` then writes the head
+and its card to where the package reads them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import shutil
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from paceline.api.model import load
+from paceline.bench.machine import instruction_sets
+from paceline.drafters.redrafter.checkpoint import CONFIG, WEIGHTS
+from paceline.drafters.redrafter.drafter import HEADS
+from paceline.files import terminable
+from paceline.train.card import CARD
+from paceline.train.corpus import CorpusText, read
+from paceline.train.redrafter.data import Passage
+from paceline.train.redrafter.labels import LabelSettings
+from paceline.train.redrafter.run import Recipe, Workshop
+from paceline.train.redrafter.watch import watched
+
+MODEL = "pocket"
+RECIPE = Recipe(
+    labels=LabelSettings(kind="soft", ahead=5, temperature=0.8),
+    positions=800_000,
+    epochs=4.0,
+    int8=True,
+)
+MOST_BYTES = 3_000_000
+
+
+def passages_of(texts: Sequence[CorpusText], language: str | None = None) -> list[Passage]:
+    """What the bundled models were trained on, every source as often as there."""
+    return [
+        Passage(passage)
+        for text in texts
+        if language in (None, text.source.language)
+        for passage in text.training * text.source.repeats
+    ]
+
+
+def fast_type() -> str:
+    """Labels may be rounded: bfloat16 where the processor is fast in it."""
+    return "bfloat16" if "amx_bf16" in instruction_sets() or "avx512_bf16" in instruction_sets() else "float32"
+
+
+def install(made: Path, folder: Path) -> None:
+    size = (made / WEIGHTS).stat().st_size
+    assert size <= MOST_BYTES, f"the head is {size:,} bytes, over the {MOST_BYTES:,} of the package"
+    folder.mkdir(parents=True, exist_ok=True)
+    for name in (WEIGHTS, CARD, CONFIG):
+        shutil.copy(made / name, folder / name)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description="Makes the head that comes with the package.")
+    parser.add_argument("--text", type=Path, required=True, help="the folder with the sources of train/corpus.py")
+    parser.add_argument("--work", type=Path, required=True, help="where to work, and to go on")
+    parser.add_argument("--install", action="store_true", help="write the head to where the package reads it")
+    options = parser.parse_args(arguments)
+    with terminable():
+        workshop = Workshop(load(MODEL, dtype=fast_type()), passages_of(read(options.text)), RECIPE, options.work)
+        watched(workshop)
+        if options.install:
+            install(options.work, HEADS / MODEL)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,121 @@
+"""A training as people follow it: its size first, a bar or lines while it goes on, what came of it, and a card."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict
+from typing import NamedTuple
+
+import numpy as np
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+from paceline.drafters.redrafter.checkpoint import WEIGHTS, read_head
+from paceline.train import card
+from paceline.train.redrafter.loop import Report, rank
+from paceline.train.redrafter.run import Workshop
+
+EVERY = 50
+"""Steps between two lines where there is no terminal."""
+PROMPTS, PROMPT, WRITTEN = 12, 40, 64
+"""Held-out texts that are written with the head, tokens of their beginnings, and tokens behind those."""
+
+
+class Outcome(NamedTuple):
+    """What a head came to."""
+
+    bytes: int
+    positions: int
+    held_out: Report | None
+    measured: float | None
+    """Tokens a round of the method itself, one line of drafts, on the beginnings of held-out texts."""
+
+
+def watched(workshop: Workshop) -> Outcome:
+    """Train, say how it goes on standard error, and leave a card beside the head."""
+    if not rank():
+        megabytes = workshop.bytes / 1e6
+        count = workshop.windows * workshop.teacher.size
+        _say(f"{count:,} positions to label and learn; their labels take up to {megabytes:,.0f} MB on disk")
+    with _bar() as (label, report):
+        workshop.train(label, report)
+    if rank():
+        return Outcome(0, 0, None, None)
+    head, config = read_head(workshop.out)
+    outcome = Outcome(
+        (workshop.out / WEIGHTS).stat().st_size,
+        int(config.trained["positions"]),
+        workshop.judge(head.float()),
+        measured(workshop),
+    )
+    _write_card(workshop, outcome)
+    return outcome
+
+
+def measured(workshop: Workshop) -> float | None:
+    """Tokens a round with the head that was written, at the temperature of the labels."""
+    prompts = _beginnings(workshop)
+    if not prompts:
+        return None
+    recipe, lm = workshop.recipe, workshop.lm
+    temperature = 0.0 if recipe.labels.kind == "greedy" else recipe.labels.temperature
+    texts = lm.generate_batch(
+        prompts,
+        method=f"redrafter:head='{workshop.out}',width=1,length={recipe.labels.ahead}",
+        planner=f"fixed:{recipe.labels.ahead}",
+        temperature=temperature,
+        max_new_tokens=WRITTEN,
+    )
+    rounds = [each for (text,) in texts for each in text.rounds if each.drafted]
+    return sum(each.emitted for each in rounds) / max(1, len(rounds)) if rounds else None
+
+
+def _beginnings(workshop: Workshop) -> list[list[int]]:
+    held = [each for each in workshop.held if each.text]
+    chosen = [held[int(at)] for at in np.linspace(0, len(held) - 1, min(PROMPTS, len(held)))] if held else []
+    ids = (workshop.vocabulary.encode_prompt(each.text)[:PROMPT].tolist() for each in chosen)
+    return [each for each in ids if each]
+
+
+def _write_card(workshop: Workshop, outcome: Outcome) -> None:
+    recipe, shape = workshop.recipe, workshop.shape
+    card.write(
+        workshop.out,
+        "head.md",
+        model=workshop.target.name,
+        fingerprint=workshop.target.fingerprint(),
+        shape=asdict(shape),
+        labels=asdict(recipe.labels),
+        recipe=asdict(recipe),
+        outcome=outcome,
+        parameters=workshop.blank().parameters_in_all,
+        tokens=len(workshop.stream),
+    )
+
+
+def _say(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)
+
+
+@contextmanager
+def _bar() -> Iterator[tuple[Callable[[int, int], None], Callable[[Report], None]]]:
+    shown = sys.stderr.isatty() and not rank()
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=Console(stderr=True), disable=not shown) as bar:
+        task = bar.add_task("labels")
+
+        def label(done: int, parts: int) -> None:
+            bar.update(task, completed=done, total=parts)
+            if not shown and (done % 10 == 0 or done == parts):
+                _say(f"labels {done}/{parts}")
+
+        def report(found: Report) -> None:
+            right = " ".join(f"{share:.0%}" for share in found.right)
+            said = f"loss {found.loss:.3f}, right {right}, {found.positions_per_second:,.0f} positions/s"
+            bar.update(task, completed=found.step, total=found.steps, description=said)
+            if not shown and (found.step % EVERY == 0 or found.step == found.steps):
+                _say(f"step {found.step}/{found.steps} {said}")
+
+        yield label, report
