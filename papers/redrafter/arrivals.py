@@ -116,7 +116,7 @@ def main() -> None:
     stages = {rate: f"{rate:g} a second" for rate in sorted(set(given.qps))}
     made = lab.races({name: {"methods": names.values(), "qps": rate} for rate, name in stages.items()})
     runs = {rate: made[name] for rate, name in stages.items() if name in made}
-    paper = "the paper's is 1. There beams are 6 wide and 5 long"
+    paper = "the paper's at 1, with beams 6 wide and 5 long"
     lab.show(report(runs, names, conditions(lab, [lab.temperature], paper)))
 
 

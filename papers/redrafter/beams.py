@@ -150,7 +150,7 @@ def main() -> None:
     runs = {batch: run for batch, run in made.items() if run is not None}
     if not runs:
         raise ValueError(f"nothing could be measured: {'; '.join(dict.fromkeys(lab.missing.values()))}")
-    paper = "Table 4 of the paper is at 0, and Table 5 does not say"
+    paper = "the paper's Table 4 is at 0, and Table 5 does not say"
     lab.show(report(runs, entries, conditions(lab, [lab.temperature], paper)))
 
 

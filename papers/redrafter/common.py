@@ -2,8 +2,8 @@
 
 The same command goes on where it was interrupted. By default a script runs `pocket` with the head that comes with
 paceline, with ballast where speed counts, on very few prompts: the direction at best. `--limit`, `--repeat` and
-`--max-new-tokens` give narrower intervals. Beams are drafted by `redrafter:paper`, as published, or by `redrafter`, which
-ranks by the shared noise and sends everything that the search chose.
+`--max-new-tokens` give narrower intervals. Beams are drafted by `redrafter:paper`, as published, or by `redrafter`,
+which ranks by the shared noise and sends everything that the search chose.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ def spec(given: argparse.Namespace, width: int, length: int, *, method: str | No
     """The method with beams of this width and length, and the head that was asked for."""
     head = head or given.head
     named = "" if head is None else f",head='{head}'"
-    return with_options(method or getattr(given, "method", METHOD), f"width={width},length={length}{named}")
+    return with_options(method or vars(given).get("method", METHOD), f"width={width},length={length}{named}")
 
 
 def short(entry: str) -> str:
@@ -197,7 +197,7 @@ def written(value: float, form: str = ".1f") -> str:
 def conditions(lab: Lab, temperatures: Sequence[float], paper: str) -> list[str]:
     """How texts are written, where that is not as in the paper; ``paper`` says how they are there."""
     own = " and ".join(f"{t:g}" for t in temperatures)
-    said = [f"temperature {own} here; {paper}"]
+    said = [f"texts are written at temperature {own}; {paper}"]
     if lab.bundled and 0.0 in temperatures:
         said.append("the bundled models loop when they are greedy, which flatters every method")
     if any(temperatures):

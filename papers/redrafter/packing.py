@@ -4,15 +4,15 @@
     python -m papers.redrafter.packing --batch --model pocket
     python -m papers.redrafter.packing --model M --head FOLDER --width 5 10 20 30 40 50 60 70 --length 5 --wide 45
 
-Beams of a draft share beginnings, which packing sends once. The left picture counts the tokens of whole drafts; it needs
-no speeds, and without a value behind `--batch` nothing else is measured. The right one times both forms of the same
-beams: `unpacked` says how beams that repeat their beginnings are scored.
+Beams of a draft share beginnings, which packing sends once. The left picture counts the tokens of whole drafts, which
+needs no speeds; with no value after `--batch` nothing else is measured. The right one times both forms of the same
+beams; `unpacked` says how beams that repeat their beginnings are scored.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -105,7 +105,7 @@ def claims(drafts: Mapping[int, Counts], runs: Mapping[int, Summary], forms: Map
 
 
 def panels(drafts: Mapping[int, Counts], runs: Mapping[int, Summary], forms: Mapping[str, str]) -> list[Panel]:
-    kinds = {
+    kinds: Mapping[str, Callable[[Counts], float]] = {
         "before packing": lambda counts: float(np.mean(counts[0])),
         "after": lambda counts: float(np.mean(counts[1])),
         "1st percentile": lambda counts: float(np.percentile(counts[1], 1)),
@@ -162,7 +162,7 @@ def main() -> None:
     }
     made = lab.races(stages) if stages else {}
     runs = {int(name.split()[1]): run for name, run in made.items()}
-    paper = "the paper does not say"
+    paper = "the paper does not say at which its are"
     lab.show(report(drafts, runs, forms, conditions(lab, [lab.temperature], paper)))
 
 

@@ -9,7 +9,7 @@ token before them, which the target has chosen already.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from paceline.bench import Summary
 from papers.common import Claim, Curve, Panel, Report, Way, script
@@ -65,21 +65,17 @@ def claims(run: Summary, cells: Cells, trained: int = TRAINED) -> list[Claim]:
 
 def report(run: Summary, cells: Cells, notes: Sequence[str] = (), trained: int = TRAINED) -> Report:
     widths, lengths = sides(cells)
-    panels = [
-        Panel(
-            what,
-            "beam length",
-            up,
-            [
-                Curve(f"{width} wide", [(float(n), value(cells[width, n])) for n in lengths], place)
-                for place, width in enumerate(widths, start=1)
-            ],
-        )
-        for what, up, value in (
-            ("Tokens/s", "tokens/s", lambda entry: in_all(run, entry)),
-            ("Speed-up", "x plain", lambda entry: overall(run, entry).value),
-        )
-    ]
+    values: Mapping[str, Callable[[str], float]] = {
+        "tokens/s": lambda entry: in_all(run, entry),
+        "x plain": lambda entry: overall(run, entry).value,
+    }
+    panels = list[Panel]()
+    for up, value in values.items():
+        lines = [
+            Curve(f"{width} wide", [(float(length), value(cells[width, length])) for length in lengths], place)
+            for place, width in enumerate(widths, start=1)
+        ]
+        panels.append(Panel(up, "beam length", up, lines))
     notes = [*notes, f"plain decoding: {written(in_all(run, run.base))} tokens/s", *remarks([run])]
     title = "ReDrafter, Figure 7: beam width and beam length"
     return Report(title, [grid(run, cells)], claims(run, cells, trained), notes, panels)
@@ -97,7 +93,7 @@ def main() -> None:
     lab.need_head()
     cells = {(w, n): spec(given, w, n) for w in sorted(set(given.width)) for n in sorted(set(given.length))}
     runs = lab.races({"run": {"methods": cells.values()}})
-    paper = "the paper's picture does not say. Its optimum on A100 and H100 is 50 beams or more"
+    paper = "the paper's picture does not say. On A100 and H100 its best width is 50 or more"
     lab.show(report(runs["run"], cells, conditions(lab, [lab.temperature], paper), given.trained))
 
 

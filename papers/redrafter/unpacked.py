@@ -4,7 +4,7 @@
 
 A tree has no two children with the same token, so beams that share a beginning cannot stand side by side in it. Here
 the packed tree is drafted, and beside it, for every beam, the beginning that it shares with an earlier one, as nodes
-that are scored and never verified. So the target scores as many rows as all beams have tokens, and the text is the same.
+that are scored and never verified. So the target scores as many rows as all beams have tokens, for the same text.
 """
 
 from __future__ import annotations
