@@ -9,7 +9,6 @@ which ranks by the shared noise and sends everything that the search chose.
 from __future__ import annotations
 
 import argparse
-import re
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -69,11 +68,6 @@ def spec(given: argparse.Namespace, width: int, length: int, *, method: str | No
     head = head or given.head
     named = "" if head is None else f",head='{head}'"
     return with_options(method or vars(given).get("method", METHOD), f"width={width},length={length}{named}")
-
-
-def short(entry: str) -> str:
-    """An entry without the folder of its head."""
-    return re.sub(r"([:,])head='[^']*',?", r"\1", entry).rstrip(",:")
 
 
 class Lab:
