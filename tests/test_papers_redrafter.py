@@ -8,7 +8,7 @@ import math
 import re
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -176,7 +176,8 @@ def test_the_best_width_is_told_as_measured(slow: dict[str, float], tmp_path: Pa
     assert claim.agrees is (slow == {"w1": 5.0})
     (head, rows), (_, single) = found.tables
     assert head[-2:] == ["4 wide", "in all"]
-    assert [row[0] for row in rows] == ["1", "8"]
+    assert [row[0] for row in rows] == ["1", "1  paper", "8", "8  paper"]
+    assert rows[1] == ["1  paper", "", "", "62.5", "62.5", "80.5", "80.5"]
     assert [row[0] for row in single] == ["1", "4"]
     assert "nan" not in found.markdown
 
@@ -197,8 +198,12 @@ def test_wide_beams_without_memory_are_left_out(tmp_path: Path) -> None:
     assert asked == [["w1", "w9"], ["w1"]]
     assert [*missing] == ["9 wide at batch 2"]
     run = made(tmp_path / "run", ["w1"])
-    _, ((_, *cells),) = beams.table5({2: run}, {1: "w1", 9: "w9"})
+    _, ((_, *cells), _) = beams.table5({2: run}, {1: "w1", 9: "w9"})
     assert cells[-2:] == [beams.OUT_OF_MEMORY] * 2
+    assert [*beams.paper_row(80, [4, 5, 8])] == [
+        ["80  paper", "", "", "19.6", "1572.0", "", "", *[beams.OUT_OF_MEMORY] * 2]
+    ]
+    assert [*beams.paper_row(3, [4])] == []
 
 
 @pytest.mark.parametrize(("slow", "agrees"), [("a", False), ("b", True)])
@@ -284,7 +289,7 @@ def heads(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def run(lm: LanguageModel, tmp_path: Path, monkeypatch: Any, capsys: Any) -> Iterator[Any]:
+def run(lm: LanguageModel, tmp_path: Path, monkeypatch: Any, capsys: Any) -> Any:
     """Runs a script on `pocket` and gives what it prints as data."""
     monkeypatch.setattr(paceline, "load", lambda *_, **__: lm)
 
@@ -295,7 +300,7 @@ def run(lm: LanguageModel, tmp_path: Path, monkeypatch: Any, capsys: Any) -> Ite
         found: dict[str, Any] = json.loads(capsys.readouterr().out.splitlines()[-1])
         return found
 
-    yield run
+    return run
 
 
 @pytest.mark.parametrize("name", MAINS)

@@ -101,6 +101,7 @@ def report(runs: Mapping[float, Summary], names: Mapping[str, str], notes: Seque
 
 def main() -> None:
     options = with_suite(parser(__doc__))
+    options.set_defaults(limit=8)
     options.add_argument(
         "--qps", type=float, nargs="+", default=RATES, metavar="R", help="requests a second (0.1 0.5 1)"
     )

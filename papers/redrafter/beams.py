@@ -10,7 +10,7 @@ written to their full length, so that no batch empties.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from paceline.bench import Summary
@@ -80,8 +80,19 @@ def table5(runs: Runs, entries: Mapping[int, str]) -> tuple[Sequence[str], Seque
         for entry in (run.base, *entries.values()):
             there = entry in run.entries
             row += [written(of(run, entry)) if there else OUT_OF_MEMORY for of in (per_request, in_all)]
-        rows.append(row)
+        rows += [row, *paper_row(batch, entries)]
     return head, rows
+
+
+def paper_row(batch: int, widths: Iterable[int]) -> Iterator[Sequence[str]]:
+    """The paper's numbers of these widths, where it has this batch size."""
+    if batch in TABLE5:
+        known, row = dict(zip(PAPER_WIDTHS, TABLE5[batch], strict=False)), [f"{batch}  paper", "", ""]
+        for width in widths:
+            there = width in known
+            without = OUT_OF_MEMORY if width in PAPER_WIDTHS else ""
+            row += [f"{known[width]:.1f}", f"{known[width] * batch:.1f}"] if there else [without] * 2
+        yield row
 
 
 def table4(run: Summary, entries: Mapping[int, str]) -> tuple[Sequence[str], Sequence[Sequence[str]]]:

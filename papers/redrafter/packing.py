@@ -132,7 +132,8 @@ def report(
     tables = [left(drafts), *([right(runs, forms)] if runs else [])]
     notes = [
         *notes,
-        "drafts that the end of a text cuts short are not counted; a beam that ends early has fewer tokens before",
+        "drafts that the end of a text cuts short are not counted, and those of the warm-up are; a beam that ends "
+        "early has fewer tokens before packing",
         *remarks(runs.values()),
     ]
     if runs:
