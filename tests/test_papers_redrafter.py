@@ -320,7 +320,7 @@ def test_a_model_without_a_head_is_told(name: str, run: Any, monkeypatch: Any, t
         ("arrivals", ["--qps", "nan"], "--qps takes rates above 0"),
         ("packing", ["--limit", "0"], "--limit must be at least 1"),
         ("tasks", ["--head", "nowhere"], "there is no head in nowhere"),
-        ("tasks", ["--head", "it's"], "has a quote"),
+        ("tasks", ["--head", "it's"], "has a quote in its name"),
     ],
 )
 def test_mistakes_are_told(name: str, given: list[str], told: str, run: Any) -> None:
@@ -395,11 +395,14 @@ def test_a_script_runs(name: str, given: list[str], run: Any, heads: Path, tmp_p
             run(MAINS[name], *usual, *given)
 
 
-def test_labels_runs(run: Any, heads: Path) -> None:
+def test_labels_runs_and_goes_on_with_the_same_heads_only(run: Any, heads: Path) -> None:
     asked = "--heads", f"truth={heads / '0'}", f"greedy={heads / '1'}", "--langs", "en", "--width", "1", "2"
     found = run(labels.main, *asked)
     assert [*found["runs"]] == ["T=0", "T=1"]
     assert len(found["claims"]) == 4
+    assert run(labels.main, *asked) == found, "what was kept is read again"
+    with pytest.raises(ValueError, match="has runs with other heads; give another --out"):
+        run(labels.main, *asked[:1], f"truth={heads / '1'}", *asked[2:])
 
 
 # --- the list of tables and figures

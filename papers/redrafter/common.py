@@ -9,6 +9,8 @@ which ranks by the shared noise and sends everything that the search chose.
 from __future__ import annotations
 
 import argparse
+import hashlib
+import json
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -26,6 +28,8 @@ BALLAST_DTYPE = "bfloat16"
 METHOD, OWN = "redrafter:paper", "redrafter"
 WIDTH, LENGTH = 4, 4
 CHAT, TASK, STAND_IN = "spec-bench", "mt_bench", "stories"
+WEIGHTS, HEADS = "model.safetensors", "heads.json"
+"""A head's weights, and the file of the runs' folder that says with which heads they were made."""
 COUNTS = "limit", "max_new_tokens", "repeat", "width", "length", "batch", "threads"
 
 
@@ -66,8 +70,15 @@ def with_method(found: argparse.ArgumentParser) -> argparse.ArgumentParser:
 def spec(given: argparse.Namespace, width: int, length: int, *, method: str | None = None, head: Any = None) -> str:
     """The method with beams of this width and length, and the head that was asked for."""
     head = head or given.head
+    if "'" in str(head):
+        raise ValueError(f"no method can name {head}, which has a quote in its name; rename the folder of the head")
     named = "" if head is None else f",head='{head}'"
     return with_options(method or vars(given).get("method", METHOD), f"width={width},length={length}{named}")
+
+
+def digest(folder: Path) -> str:
+    """Of a head's weights: a folder may hold another head later."""
+    return hashlib.sha256((folder / WEIGHTS).read_bytes()).hexdigest()[:16]
 
 
 class Lab:
@@ -79,8 +90,6 @@ class Lab:
             for value in values if isinstance(values, list | tuple) else [values]:
                 if value is not None and value < 1:
                     raise ValueError(f"--{name.replace('_', '-')} must be at least 1, not {value}")
-        if "'" in str(given.head):
-            raise ValueError("the name of the head's folder has a quote, which no method can name; give it another")
         self.given = given
         script = f"{Path(sys.argv[0]).stem}--{given.model}".replace("/", "-").replace(":", "-")
         self.out: Path = given.out or Path("runs", "papers", script)
@@ -99,12 +108,17 @@ class Lab:
         return self._lm
 
     def need_head(self, *heads: Path) -> None:
-        """ValueError where the model has no head, or one of these is not for it."""
-        for head in heads or (self.given.head,):
+        """ValueError where the model has no head, one of these is not for it, or the kept runs are of other heads."""
+        asked = heads or (self.given.head,)
+        for head in asked:
             try:
                 self.model.generate("A", method=spec(self.given, 1, 1, head=head), max_new_tokens=1)
             except ValueError as error:
                 raise ValueError(str(error).replace("give head=FOLDER", "give --head FOLDER")) from error
+        kept, digests = self.out / HEADS, {str(head): digest(head) for head in asked if head is not None}
+        if kept.exists() and json.loads(kept.read_text("utf8")) != digests:
+            raise ValueError(f"{self.out} has runs with other heads; give another --out")
+        common.write(kept, json.dumps(digests))
 
     @property
     def bundled(self) -> bool:
