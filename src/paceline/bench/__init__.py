@@ -1,5 +1,5 @@
 """Races of methods, their results, counts without a model, and atomic file writes. The scripts of `papers/` use these
-names; each is imported on first use."""
+names, and `make_drafter` where they change a method's drafts; each is imported on first use."""
 
 from importlib import import_module
 from typing import TYPE_CHECKING
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from paceline.dictionary.corpus import open_corpus as open_corpus
     from paceline.dictionary.counting import Counts as Counts
     from paceline.dictionary.endings import Rule as Rule
+    from paceline.drafters import make_drafter as make_drafter
     from paceline.files import write_whole as write_whole
     from paceline.targets.replay import open_vocabulary as open_vocabulary
     from paceline.vocabulary import Vocabulary as Vocabulary
@@ -51,6 +52,7 @@ _HOME = {
         "paceline.dictionary.counting": "Counts",
         "paceline.dictionary.counting:count": "count_ngrams",
         "paceline.dictionary.endings": "Rule",
+        "paceline.drafters": "make_drafter",
         "paceline.files": "write_whole",
         "paceline.targets.replay": "open_vocabulary",
         "paceline.vocabulary": "Vocabulary",
