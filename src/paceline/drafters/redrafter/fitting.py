@@ -12,6 +12,8 @@ from paceline.drafters.redrafter.head import RecurrentHead, widened
 from paceline.drafters.sharing import Shared, stamp
 from paceline.errors import InputError
 from paceline.targets.base import Target
+from paceline.targets.hf.packed import pack
+from paceline.targets.hf.speed import packing_pays
 from paceline.targets.pocket.names import MARK
 
 ALIKE = torch.zeros(1, dtype=torch.int64)
@@ -37,7 +39,10 @@ def head_for(named: str | Path, target: Target) -> RecurrentHead:
         check_fit(head, config, target, width, folder)
         ratio = width // head.shape.width
         head = widened(head.float(), ratio) if ratio > 1 else head
-        return head.to(device=target.device, dtype=kind).requires_grad_(False)
+        head = head.to(device=target.device, dtype=kind).requires_grad_(False)
+        if packing_pays(head):
+            pack(head)
+        return head
 
     return _read.get(key, made)
 
