@@ -96,7 +96,7 @@ def redrafter(options: argparse.Namespace) -> int:
     passages = read_passages(options.data)
     with threads(options.threads):
         lm = load_model(options)
-        outcome = watched(Workshop(lm, passages, recipe, options.out))
+        outcome = watched(Workshop(lm, passages, recipe, options.out), [f"- {path}" for path in options.data])
         facts = describe(lm)
     if outcome.positions:
         say(_told(outcome, options))

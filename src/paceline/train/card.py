@@ -61,7 +61,7 @@ def write_models_card(folder: Path, plans: Sequence[ModelPlan], texts: Sequence[
         seed=SEED,
         length=LENGTH,
         samples=[(language, _sample(models[plans[0].name], prompt)) for language, prompt in PROMPTS.items()],
-        sources=[_source(text) for text in texts],
+        sources=[source_row(text) for text in texts],
     )
 
 
@@ -115,7 +115,8 @@ def _sample(model: LanguageModel, prompt: str) -> list[str]:
     return [f"> {line}" for line in f"**{prompt}**{written}".splitlines()]
 
 
-def _source(text: CorpusText) -> list[str]:
+def source_row(text: CorpusText) -> list[str]:
+    """File, language, characters, origin and licence."""
     source = text.source
     repository, _, version = source.origin.partition(" @ ")
     factor = f" x {source.repeats}" if source.repeats > 1 else ""

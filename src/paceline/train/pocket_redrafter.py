@@ -19,7 +19,7 @@ from paceline.bench.machine import instruction_sets
 from paceline.drafters.redrafter.checkpoint import CONFIG, WEIGHTS
 from paceline.drafters.redrafter.drafter import HEADS
 from paceline.files import terminable
-from paceline.train.card import CARD
+from paceline.train.card import CARD, source_row
 from paceline.train.corpus import CorpusText, read
 from paceline.train.redrafter.data import Passage
 from paceline.train.redrafter.labels import LabelSettings
@@ -46,6 +46,16 @@ def passages_of(texts: Sequence[CorpusText], language: str | None = None) -> lis
     ]
 
 
+def origin(texts: Sequence[CorpusText]) -> list[str]:
+    """The sources with their licences, as the card has them."""
+    head = ["| file | language | characters | source | licence |", "|---|---|---:|---|---|"]
+    rows = ["| " + " | ".join(source_row(text)) + " |" for text in texts]
+    command = (
+        "    python -m paceline.train.pocket_redrafter --text ../shared/data/text --work build/redrafter --install"
+    )
+    return ["Openly licensed text; held-out passages are those of the models' training.", "", *head, *rows, "", command]
+
+
 def fast_type() -> str:
     """Labels may be rounded: bfloat16 where the processor is fast in it."""
     return "bfloat16" if "amx_bf16" in instruction_sets() or "avx512_bf16" in instruction_sets() else "float32"
@@ -66,8 +76,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--install", action="store_true", help="write the head to where the package reads it")
     options = parser.parse_args(arguments)
     with terminable():
-        workshop = Workshop(load(MODEL, dtype=fast_type()), passages_of(read(options.text)), RECIPE, options.work)
-        watched(workshop)
+        texts = read(options.text)
+        workshop = Workshop(load(MODEL, dtype=fast_type()), passages_of(texts), RECIPE, options.work)
+        watched(workshop, origin(texts))
         if options.install:
             install(options.work, HEADS / MODEL)
     return 0

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
 from typing import NamedTuple
@@ -33,8 +33,9 @@ class Outcome(NamedTuple):
     """Tokens a round of the method itself, one line of drafts, on the beginnings of held-out texts."""
 
 
-def watched(workshop: Workshop) -> Outcome:
-    """Train, say how it goes on standard error, and leave a card beside the head."""
+def watched(workshop: Workshop, origin: Sequence[str]) -> Outcome:
+    """Train, say how it goes on standard error, and leave a card beside the head. ``origin`` are lines that say what it
+    was trained on."""
     if not rank():
         megabytes = workshop.bytes / 1e6
         count = workshop.windows * workshop.teacher.size
@@ -50,7 +51,7 @@ def watched(workshop: Workshop) -> Outcome:
         workshop.judge(head.float()),
         measured(workshop),
     )
-    _write_card(workshop, outcome)
+    _write_card(workshop, outcome, origin)
     return outcome
 
 
@@ -79,7 +80,7 @@ def _beginnings(workshop: Workshop) -> list[list[int]]:
     return [each for each in ids if each]
 
 
-def _write_card(workshop: Workshop, outcome: Outcome) -> None:
+def _write_card(workshop: Workshop, outcome: Outcome, origin: Sequence[str]) -> None:
     recipe, shape = workshop.recipe, workshop.shape
     card.write(
         workshop.out,
@@ -92,6 +93,7 @@ def _write_card(workshop: Workshop, outcome: Outcome) -> None:
         outcome=outcome,
         parameters=workshop.blank().parameters_in_all,
         tokens=len(workshop.stream),
+        origin=origin,
     )
 
 
