@@ -67,7 +67,7 @@ def _add_redrafter(actions: Any) -> None:
         "(default: soft)",
     )
     parser.argument("--temperature", "T", "of the labels: the one that you write at (default: 0.8)", float, default=0.8)
-    parser.argument("--ahead", "T", "tokens that it learns to predict (default: 5)", int, default=5)
+    parser.argument("--ahead", "N", "tokens that it learns to predict (default: 5)", int, default=5)
     parser.argument("--window", "N", "tokens that are labelled together (default: 256)", int, default=256)
     parser.argument("--positions", "N", "places to learn from (default: 1000000)", int, default=1_000_000)
     parser.argument("--epochs", "N", "times that each is learnt (default: 3)", float, default=3.0)
