@@ -53,7 +53,14 @@ def origin(texts: Sequence[CorpusText]) -> list[str]:
     command = (
         "    python -m paceline.train.pocket_redrafter --text ../shared/data/text --work build/redrafter --install"
     )
-    return ["Openly licensed text. What the head is judged by was left out of its own training, not of the model's.", "", *head, *rows, "", command]
+    return [
+        "Openly licensed text. What the head is judged by was left out of its own training, not of the model's.",
+        "",
+        *head,
+        *rows,
+        "",
+        command,
+    ]
 
 
 def fast_type() -> str:
