@@ -27,6 +27,7 @@ ROOMS = (
     *(
         "errors",
         "files",
+        "cluster",
         "vocabulary",
         "translate",
         "law",

@@ -18,6 +18,7 @@ from batches import WARM, Spied, Wish, finish
 from drafting import as_plain, context_of
 from engine import PROMPT, SIZE, habitual, tabled, write
 from enumeration import Coins, World, outcome_of, output_law, played
+from paceline.api.chat import Conversation
 from paceline.api.model import LanguageModel
 from paceline.drafters import Ask, Budget, make_drafter
 from paceline.drafters.noise import SharedNoise
@@ -492,3 +493,20 @@ def test_a_head_must_be_for_the_target(lm: LanguageModel, tmp_path: Path) -> Non
 def test_options_that_make_no_sense_are_one_sentence(spec: str, said: str) -> None:
     with pytest.raises(InputError, match=said):
         make_drafter(spec)
+
+
+def test_a_second_turn_reads_only_what_is_new_and_is_drafted_soon() -> None:
+    """The state that a draft needs comes with the first forward of the turn; nothing is read again for it."""
+    lm = paceline.load("pocket", dtype="float32")
+    talks = {}
+    for method in ("plain", "redrafter:width=4,length=4"):
+        lm.forget()
+        talk = talks[method] = Conversation(lm, method=method, temperature=0.8, seed=4, max_new_tokens=24)
+        for said in ("Tell me of the house", "and of its garden?", "who lives there"):
+            assert list(talk.stream(said))
+        for before, reply in zip(talk.replies, talk.replies[1:], strict=False):
+            assert reply.cached_tokens >= before.prompt_tokens + len(before.tokens) - 2
+    plain, drafted = (talk.replies for talk in talks.values())
+    assert [reply.tokens for reply in drafted] == [reply.tokens for reply in plain]
+    for reply in drafted:
+        assert any(each.drafted for each in reply.rounds[1:3])

@@ -10,6 +10,7 @@ import sys
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,7 @@ from paceline.targets.base import Request, Target, Want
 from paceline.targets.table import TableTarget
 from paceline.train.redrafter.data import Passage, Stream, read_passages, stream_of
 from paceline.train.redrafter.labels import NOTHING, Labels, LabelSettings, Teacher
+from paceline.train.redrafter.lessons import FreshLessons, StoredLessons
 from paceline.train.redrafter.loop import HeadTraining, Schedule
 from paceline.train.redrafter.loss import Lesson, expected_tokens
 from paceline.train.redrafter.run import Recipe, Workshop
@@ -197,7 +199,7 @@ def losses(folder: Path, steps: int | None = None, **options: Any) -> list[float
     training = HeadTraining(
         small_head(),
         torch.randn(7, 4, generator=torch.Generator().manual_seed(2)),
-        labels_of(),
+        StoredLessons(labels_of(), 16, 0),
         Schedule(positions=64, epochs=3, batch=16, save_every=1, **options),
         folder / "training.pt",
         autocast=None,
@@ -236,7 +238,7 @@ def test_labels_that_are_there_are_not_made_again(tmp_path: Path) -> None:
     target = TableTarget(habitual(), SIZE)
     teacher = Teacher(target, stream(4000), LabelSettings(kind="greedy", ahead=1, window=20))
     store, calls = LabelStore(tmp_path, 150), list[tuple[int, int]]()
-    store.make(teacher, 1)
+    store.write(1, store.labelled(teacher, 1))
     kept = store.file(1).stat().st_mtime_ns
     store.fill(teacher, lambda done, parts: calls.append((done, parts)))
     assert store.file(1).stat().st_mtime_ns == kept
@@ -245,6 +247,20 @@ def test_labels_that_are_there_are_not_made_again(tmp_path: Path) -> None:
     again = LabelStore(tmp_path / "again", 150)
     again.fill(teacher, lambda *_: None)
     assert torch.equal(again.read().tokens, store.read().tokens)
+
+
+def test_fresh_labels_are_those_of_whole_windows_each_once_in_a_pass() -> None:
+    teacher = Teacher(TableTarget(habitual(), SIZE), stream(400), LabelSettings(kind="soft", ahead=2, window=20))
+    lessons = FreshLessons(teacher, 12, batch=80, seed=1)
+    assert lessons.positions == 240
+    for first in (0, 3):
+        numbers = [number for step in range(first, first + 3) for number in lessons.numbers[lessons._shuffled.at(step)]]
+        assert sorted(numbers) == sorted(teacher.shuffled()[:12])
+    labels, count = lessons.at(1)
+    alone = [teacher.label(int(number)) for number in lessons.numbers[lessons._shuffled.at(1)]]
+    assert count == len(labels.tokens) == 80
+    assert torch.equal(labels.tokens, torch.cat([one.tokens for one in alone]))
+    assert torch.equal(labels.states, torch.cat([one.states for one in alone]))
 
 
 TWO = """
@@ -342,6 +358,46 @@ def test_a_killed_command_goes_on(tmp_path: Path, when: str) -> None:
     assert before < len(steps) + 1
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("way", [[], ["--no-cache"]])
+def test_processes_of_torchrun_train_one_head(tmp_path: Path, way: list[str]) -> None:
+    data = tmp_path / "data.txt"
+    data.write_text("\n\n".join(f"{number}. {TEXT * 4}" for number in range(200)))
+    command = [*COMMAND, *way, "--data", str(data), "--batch-size", "512", "--epochs", "1", "--out"]
+    assert main([*command, str(tmp_path / "one")]) == 0
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "-m", "paceline", *command]
+    done = subprocess.run([*torchrun, str(tmp_path / "two")], capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+    one, two = ([json.loads(row) for row in (tmp_path / name / "log.jsonl").open()][1:] for name in ("one", "two"))
+    assert len(one) > 4
+    assert [step["loss"] for step in two] == pytest.approx([step["loss"] for step in one], rel=0.01)
+    assert read_head(tmp_path / "two")[0].shape == read_head(tmp_path / "one")[0].shape
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(find_spec("ray") is None, reason="ray is not installed: pip install 'paceline[cluster]'")
+@pytest.mark.filterwarnings("ignore")  # of ray's own
+def test_a_cluster_makes_the_same_labels(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    import ray
+
+    data = tmp_path / "data.txt"
+    data.write_text("\n\n".join(f"{number}. {TEXT * 4}" for number in range(200)))
+    command = [*COMMAND, "--dtype", "float32", "--data", str(data), "--epochs", "1", "--out"]
+    assert main([*command, str(tmp_path / "here")]) == 0
+    ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False)
+    try:
+        assert main([*command, str(tmp_path / "there"), "--cluster", "local"]) == 0
+    finally:
+        ray.shutdown()
+    parts = sorted((tmp_path / "here" / "labels").iterdir())
+    assert parts
+    for part in parts:
+        here = torch.load(part, weights_only=True)
+        there = torch.load(tmp_path / "there" / "labels" / part.name, weights_only=True)
+        assert torch.equal(here["tokens"], there["tokens"])
+        assert torch.allclose(here["states"].float(), there["states"].float(), atol=0.1)
+
+
 # --- what is refused ---------------------------------------------------------------------------------------
 
 
@@ -385,7 +441,12 @@ def test_a_loss_that_is_no_number_ends_the_training(tmp_path: Path) -> None:
     labels = labels_of()
     labels.states[:] = torch.inf
     training = HeadTraining(
-        small_head(), torch.randn(7, 4), labels, Schedule(positions=64, batch=16), tmp_path / "t.pt", autocast=None
+        small_head(),
+        torch.randn(7, 4),
+        StoredLessons(labels, 16, 0),
+        Schedule(positions=64, batch=16),
+        tmp_path / "t.pt",
+        autocast=None,
     )
     with pytest.raises(InputError, match="the loss is nan at step 0; lower the rate"):
         training.train(lambda one: None)

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Sequence
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from paceline.cli.arguments import Parser, Subparsers
 from paceline.cli.options import check_counts, describe, load_model
 from paceline.cli.output import counted, print_json, say, table
-from paceline.errors import InputError
+from paceline.errors import InputError, need
 
 if TYPE_CHECKING:
-    from paceline.train.redrafter.run import Recipe
+    from paceline.train.redrafter.data import Passage
+    from paceline.train.redrafter.labels import LabelSettings, Teacher
+    from paceline.train.redrafter.run import Elsewhere, Recipe
     from paceline.train.redrafter.watch import Outcome
 
 LABELS = ("truth", "greedy", "sampled", "soft")
@@ -78,6 +82,9 @@ def _add_redrafter(actions: Any) -> None:
     parser.argument("--rank", "N", "output matrix of two thin ones of this width (default: one whole)", int, default=0)
     parser.argument("--kept", "N", "know only the N most frequent tokens of the data (default: all)", int, default=0)
     parser.flag("--cumulative", "add embeddings up in place of the recurrent state")
+    parser.flag("--no-cache", "label anew in each epoch, and store no labels")
+    text = "label on a Ray cluster: its address, or 'local' to start one on this machine"
+    parser.argument("--cluster", "ADDRESS", text)
     parser.flag("--int8", "store the output in 8-bit integers")
     parser.argument("--held-out", "SHARE", "of the passages, to judge the head by (default: 0.02)", float, default=0.02)
     parser.add_seed()
@@ -94,15 +101,37 @@ def redrafter(options: argparse.Namespace) -> int:
     check_counts(options, "positions", "batch_size", "ahead", "window", "exit", "threads")
     recipe = _recipe(options)
     passages = read_passages(options.data)
+    elsewhere = _elsewhere(options, recipe)
     with threads(options.threads):
         lm = load_model(options)
-        outcome = watched(Workshop(lm, passages, recipe, options.out), [f"- {path}" for path in options.data])
+        workshop = Workshop(lm, passages, recipe, options.out, elsewhere)
+        outcome = watched(workshop, [f"- {path}" for path in options.data])
         facts = describe(lm)
     if outcome.positions:
         say(_told(outcome, options))
     if options.json:
         print_json({**facts, **outcome._asdict(), "recipe": asdict(recipe), "out": str(options.out)})
     return 0
+
+
+def _elsewhere(options: argparse.Namespace, recipe: Recipe) -> Elsewhere | None:
+    if options.cluster is None:
+        return None
+    if options.no_cache:
+        raise InputError("--no-cache labels where it trains; leave it out, or --cluster")
+    need("ray", "labelling on a cluster", "cluster")
+    from paceline.train.redrafter.cluster import fill_on_cluster
+
+    loading = {name: getattr(options, name) for name in ("dtype", "quantize", "device")}
+    return partial(fill_on_cluster, options.cluster, partial(_teacher, options.model, loading, recipe.labels))
+
+
+def _teacher(model: str, loading: dict[str, Any], settings: LabelSettings, passages: Sequence[Passage]) -> Teacher:
+    """On another machine."""
+    from paceline.api.model import load
+    from paceline.train.redrafter.run import teacher_of
+
+    return teacher_of(load(model, **loading), passages, settings)
 
 
 def _recipe(options: argparse.Namespace) -> Recipe:
@@ -132,6 +161,7 @@ def _recipe(options: argparse.Namespace) -> Recipe:
         seed=options.seed,
         held_out=options.held_out,
         int8=options.int8,
+        fresh=options.no_cache,
     )
 
 

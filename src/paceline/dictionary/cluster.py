@@ -6,12 +6,11 @@ frequent n-grams; the most frequent n-grams of the corpus are among them.
 
 from __future__ import annotations
 
-import logging
-import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from paceline.cluster import innermost, join
 from paceline.dictionary.corpus import Corpus, schema_of_lines
 from paceline.dictionary.counting import (
     PARTS,
@@ -26,7 +25,7 @@ from paceline.dictionary.counting import (
 )
 from paceline.dictionary.database import Database, bytes_of
 from paceline.dictionary.lines import Advance
-from paceline.errors import InputError, need
+from paceline.errors import need
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -50,8 +49,8 @@ def count_on_cluster(
     address: str = "local",
     advance: Advance | None = None,
 ) -> Counts:
-    """The result of `count`, to the last n-gram. `memory` and `folder` are those of one task. `local` starts a
-    cluster on this machine, whatever the environment names; a process that is part of one already stays there."""
+    """The result of `count`, to the last n-gram. `memory` and `folder` are those of one task. `address` is
+    that of `join`."""
     need("ray", "counting on a cluster", "cluster")
     need("duckdb", "counting", "dict")
     import ray
@@ -59,8 +58,7 @@ def count_on_cluster(
     check_limits(order, min_count, limit)
     limits, resources = (order, min_count, limit), (memory, folder)
     size = bytes_of("memory", memory) // TEXT_IN_MEMORY
-    if not ray.is_initialized():
-        _join(address)
+    join(address)
     at_once = max(1, BLOCKS_PER_CPU * int(ray.cluster_resources().get("CPU", 1)))
     count_block = ray.remote(_counted_block).options(num_returns=PARTS)
     sum_part = ray.remote(_summed_part)
@@ -79,16 +77,7 @@ def count_on_cluster(
     except BaseException as error:
         for reference in running:
             ray.cancel(reference, force=True)
-        raise _innermost(error) from None
-
-
-def _innermost(error: BaseException) -> BaseException:
-    """The error of a task. Ray wraps it around a traceback as text, once more for each task that waited for it."""
-    from ray.exceptions import RayTaskError
-
-    while isinstance(error, RayTaskError):
-        error = error.cause
-    return error
+        raise innermost(error) from None
 
 
 def _blocks(batches: Iterator[pa.RecordBatch], size: int) -> Iterator[pa.Table]:
@@ -102,17 +91,6 @@ def _blocks(batches: Iterator[pa.RecordBatch], size: int) -> Iterator[pa.Table]:
             waiting = []
     if waiting:
         yield pa.Table.from_batches(waiting)
-
-
-def _join(address: str) -> None:
-    import ray
-
-    # one failed block fails every part, and Ray would print a traceback for each of them
-    os.environ.setdefault("RAY_IGNORE_UNHANDLED_ERRORS", "1")
-    try:
-        ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR)
-    except ConnectionError as error:
-        raise InputError(f"there is no Ray cluster at {address}: {str(error).splitlines()[0]}") from None
 
 
 def _counted_block(lines: pa.Table, order: int, resources: Resources) -> list[pa.Table]:

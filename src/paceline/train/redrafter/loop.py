@@ -18,6 +18,7 @@ from paceline.drafters.redrafter.head import RecurrentHead
 from paceline.errors import InputError
 from paceline.files import partial
 from paceline.train.redrafter.labels import Labels
+from paceline.train.redrafter.lessons import Lessons, rank, world
 from paceline.train.redrafter.loss import Lesson, expected_tokens
 from paceline.train.redrafter.store import batch_of
 
@@ -77,7 +78,7 @@ class HeadTraining:
         self,
         head: RecurrentHead,
         embedding: torch.Tensor,
-        labels: Labels,
+        lessons: Lessons,
         schedule: Schedule,
         checkpoint: Path,
         *,
@@ -85,7 +86,7 @@ class HeadTraining:
         autocast: torch.dtype | None = torch.bfloat16,
     ) -> None:
         """``same`` is what a checkpoint must have been made with to go on from it."""
-        self.head, self.labels, self.schedule = head, labels, schedule
+        self.head, self.lessons, self.schedule = head, lessons, schedule
         self._lesson = Lesson(head, embedding)
         self._device, self._autocast = embedding.device, autocast
         self._checkpoint, self._same = checkpoint, {**(same or {}), "schedule": asdict(schedule)}
@@ -95,7 +96,6 @@ class HeadTraining:
             parameters, lr=schedule.rate, betas=(0.9, 0.98), weight_decay=schedule.decay, fused=fused
         )
         self.step = 0
-        self._order: tuple[int, np.ndarray] | None = None
         if checkpoint.exists():
             self._restore(torch.load(checkpoint, weights_only=True, map_location=self._device))
 
@@ -114,14 +114,14 @@ class HeadTraining:
         for group in self._optimizer.param_groups:
             group["lr"] = self.schedule.rate * self.schedule.share(self.step)
         self._optimizer.zero_grad(set_to_none=True)
-        chosen = self._batch()
-        mine = np.array_split(chosen, world())[rank()]
-        total = torch.zeros(1 + 2 * (self.labels.tokens.shape[1] - 1) + 1, dtype=torch.float64)
-        for piece in np.array_split(mine, max(1, -(-len(mine) // PIECE))):
-            batch = batch_of(self.labels, piece, torch.float32, self._device)
+        labels, count = self.lessons.at(self.step)
+        total = torch.zeros(1 + 2 * (labels.tokens.shape[1] - 1) + 1, dtype=torch.float64)
+        places = np.arange(len(labels.tokens))
+        for piece in np.array_split(places, max(1, -(-len(places) // PIECE))):
+            batch = batch_of(labels, piece, torch.float32, self._device)
             with torch.autocast(self._device.type, dtype=self._autocast, enabled=self._autocast is not None):
                 learnt = self._lesson.learn(batch)
-            share = len(piece) / len(chosen)
+            share = len(piece) / count
             (learnt.loss * share).backward()
             total += self._figures(learnt, share, len(piece))
         self._share(total)
@@ -131,7 +131,7 @@ class HeadTraining:
         nn.utils.clip_grad_norm_(self.head.parameters(), 1.0)
         self._optimizer.step()
         right, counted = total[1:-1].view(2, -1)
-        return loss, (right / counted.clamp_min(1)).tolist(), float(total[-1]) / len(chosen)
+        return loss, (right / counted.clamp_min(1)).tolist(), float(total[-1]) / count
 
     def _figures(self, learnt: Any, share: float, count: int) -> torch.Tensor:
         expected = expected_tokens(learnt.right, learnt.counted) * count
@@ -146,15 +146,6 @@ class HeadTraining:
         for weight in self.head.parameters():
             if weight.grad is not None:
                 distributed.all_reduce(weight.grad)
-
-    def _batch(self) -> np.ndarray:
-        """The positions of this step: a function of seed and step, so that a resumed run reads on where it stopped."""
-        count, size = len(self.labels.tokens), min(self.schedule.batch, len(self.labels.tokens))
-        per_pass = count // size
-        number, place = divmod(self.step, per_pass)
-        if self._order is None or self._order[0] != number:
-            self._order = number, np.random.default_rng([self.schedule.seed, number]).permutation(count)
-        return np.sort(self._order[1][place * size : (place + 1) * size])
 
     def _save(self) -> None:
         if rank():
@@ -187,11 +178,3 @@ def judged(head: RecurrentHead, embedding: torch.Tensor, labels: Labels) -> Repo
         right = right + learnt.right.sum(dim=0).cpu()
         counted = counted + learnt.counted.sum(dim=0).cpu()
     return Report(0, 0, loss, (right / counted.clamp_min(1)).tolist(), expected, 0.0)
-
-
-def world() -> int:
-    return distributed.get_world_size() if distributed.is_available() and distributed.is_initialized() else 1
-
-
-def rank() -> int:
-    return distributed.get_rank() if world() > 1 else 0

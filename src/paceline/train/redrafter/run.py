@@ -21,14 +21,17 @@ from paceline.drafters.redrafter.head import HeadShape, RecurrentHead
 from paceline.errors import InputError
 from paceline.files import check_folder, claimed
 from paceline.train.redrafter.data import Passage, Stream, divided, stream_of
-from paceline.train.redrafter.labels import Labels, LabelSettings, Teacher
-from paceline.train.redrafter.loop import HeadTraining, Report, Schedule, judged, rank
-from paceline.train.redrafter.store import LabelStore, bytes_of
+from paceline.train.redrafter.labels import Labels, LabelSettings, Teacher, joined
+from paceline.train.redrafter.lessons import FreshLessons, Lessons, StoredLessons, rank
+from paceline.train.redrafter.loop import HeadTraining, Report, Schedule, judged
+from paceline.train.redrafter.store import Advance, LabelStore, bytes_of
 
 LOG, CHECKPOINT, LABELS = "log.jsonl", "training.pt", "labels"
 HELD_OUT = 32
 """Held-out windows that a head is judged by."""
 SPREAD = 0.02
+Elsewhere = Callable[[LabelStore, Sequence[Passage], str, Advance], None]
+"""Fills a store with labels of these passages by the model of that fingerprint."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,28 +53,38 @@ class Recipe:
     held_out: float = 0.02
     int8: bool = False
     save_every: int = 100
+    fresh: bool = False
+    """Label windows when they are learnt, and store nothing."""
 
 
 class Workshop:
     """One head, from the texts to its folder."""
 
-    def __init__(self, lm: LanguageModel, passages: Sequence[Passage], recipe: Recipe, out: Path) -> None:
+    def __init__(
+        self,
+        lm: LanguageModel,
+        passages: Sequence[Passage],
+        recipe: Recipe,
+        out: Path,
+        elsewhere: Elsewhere | None = None,
+    ) -> None:
+        """``elsewhere`` makes labels in the place of this process."""
         if lm.vocabulary is None:
             raise InputError(
                 f"{lm.target.name} came without a tokenizer, and training reads texts; put it beside the model"
             )
         check_folder(out, LOG, "training")
-        self.lm, self.target, self.vocabulary, self.recipe, self.out = lm, lm.target, lm.vocabulary, recipe, out
+        self.lm, self.target, self.recipe, self.out = lm, lm.target, recipe, out
+        self.elsewhere = elsewhere
         self.training, self.held = divided(passages, recipe.held_out)
 
-    @cached_property
+    @property
     def stream(self) -> Stream:
-        end = min(self.target.eos, default=None)
-        return stream_of(self.training, self.vocabulary, end)
+        return self.teacher.stream
 
     @cached_property
     def teacher(self) -> Teacher:
-        return Teacher(self.target, self.stream, self.recipe.labels)
+        return teacher_of(self.lm, self.training, self.recipe.labels)
 
     @property
     def windows(self) -> int:
@@ -80,7 +93,7 @@ class Workshop:
     @property
     def bytes(self) -> int:
         """What the labels take on disk, at most."""
-        return bytes_of(self.windows, self.teacher)
+        return 0 if self.recipe.fresh else bytes_of(self.windows, self.teacher)
 
     @cached_property
     def store(self) -> LabelStore:
@@ -143,29 +156,38 @@ class Workshop:
         recipe = asdict(self.recipe)
         return {"recipe": recipe, "target": self.target.fingerprint(), "tokens": len(self.stream)}
 
-    def train(self, advance: Callable[[int, int], None], report: Callable[[Report], None]) -> Path:
+    def train(self, advance: Advance, report: Callable[[Report], None]) -> Path:
         """Labels, then the training; what is there already is not made again."""
         head, _ = self.blank(), self.teacher  # what is wrong with the recipe or the text is said first
-        with joined_processes(), nullcontext() if rank() else claimed(self.out):
+        with nullcontext() if rank() else claimed(self.out):
             self._check_log()
-            if not rank():
-                self.store.fill(self.teacher, advance)
-            barrier()
-            labels = self.store.read()
+            lessons = self._lessons(advance)
             recipe = self.recipe
             schedule = Schedule(
-                positions=len(labels.tokens),
+                positions=lessons.positions,
                 epochs=recipe.epochs,
                 batch=recipe.batch,
                 rate=recipe.rate,
                 seed=recipe.seed,
                 save_every=recipe.save_every,
             )
-            training = HeadTraining(head, self.embedding, labels, schedule, self.out / CHECKPOINT, same=self.same())
+            training = HeadTraining(head, self.embedding, lessons, schedule, self.out / CHECKPOINT, same=self.same())
             training.train(self._logged(report))
             if not rank():
-                self._write(head, labels)
+                self._write(head, lessons.positions)
         return self.out
+
+    def _lessons(self, advance: Advance) -> Lessons:
+        recipe = self.recipe
+        if recipe.fresh:
+            return FreshLessons(self.teacher, self.windows, recipe.batch, recipe.seed)
+        if not rank():
+            if self.elsewhere is not None:
+                self.elsewhere(self.store, self.training, self.target.fingerprint(), advance)
+            else:
+                self.store.fill(self.teacher, advance)
+        barrier()
+        return StoredLessons(self.store.read(), recipe.batch, recipe.seed)
 
     def _check_log(self) -> None:
         """Labels of other settings must not be trained on."""
@@ -194,22 +216,20 @@ class Workshop:
         return None if labels is None else judged(head, self.embedding, labels)
 
     def held_out_labels(self) -> Labels | None:
-        from paceline.train.redrafter.labels import joined
-
         if not self.held:
             return None
-        stream = stream_of(self.held, self.vocabulary, min(self.target.eos, default=None))
-        if len(stream) <= self.recipe.labels.window + self.recipe.labels.ahead:
+        try:
+            teacher = teacher_of(self.lm, self.held, self.recipe.labels)
+        except InputError:  # less than one window
             return None
-        teacher = Teacher(self.target, stream, self.recipe.labels)
         numbers = np.linspace(0, len(teacher) - 1, min(HELD_OUT, len(teacher))).astype(int)
         return joined([teacher.label(int(number)) for number in numbers])
 
-    def _write(self, head: RecurrentHead, labels: Labels) -> None:
+    def _write(self, head: RecurrentHead, positions: int) -> None:
         found = self.judge(head)
         trained = {
             "labels": asdict(self.recipe.labels),
-            "positions": len(labels.tokens),
+            "positions": positions,
             "epochs": self.recipe.epochs,
             "training_tokens": len(self.stream),
             "held_out": None if found is None else {"loss": found.loss, "right": found.right, "tokens": found.expected},
@@ -223,6 +243,13 @@ class Workshop:
             dtype=torch.bfloat16,
             int8=self.recipe.int8,
         )
+
+
+def teacher_of(lm: LanguageModel, passages: Sequence[Passage], settings: LabelSettings) -> Teacher:
+    """A model that labels these passages."""
+    assert lm.vocabulary is not None, "training reads texts"
+    end = min(lm.target.eos, default=None)
+    return Teacher(lm.target, stream_of(passages, lm.vocabulary, end), settings)
 
 
 @contextmanager

@@ -14,6 +14,7 @@ from paceline.train.redrafter.labels import Labels, Teacher, joined
 PART = 64
 """Windows in a part."""
 COLUMNS = ("states", "tokens", "law_ids", "law_logs")
+Stored = dict[str, torch.Tensor]
 Advance = Callable[[int, int], None]
 """Called with the number of parts that are there, and of all."""
 
@@ -35,13 +36,16 @@ class LabelStore:
     def missing(self) -> list[int]:
         return [part for part in range(self.parts) if not self.file(part).exists()]
 
-    def make(self, teacher: Teacher, part: int) -> None:
-        """Label one part. It depends on nothing but the teacher and the number, so any process may do it."""
+    def labelled(self, teacher: Teacher, part: int) -> Stored:
+        """One part. It depends on nothing but the teacher and the number, so any process may make it."""
         numbers = teacher.shuffled()[part * PART : min((part + 1) * PART, self.windows)]
         labels = joined([teacher.label(int(number)) for number in numbers])
         stored = {"states": labels.states.to(torch.bfloat16), "tokens": labels.tokens.int()}
         if labels.law_ids is not None and labels.law_logs is not None:
             stored |= {"law_ids": labels.law_ids.int(), "law_logs": labels.law_logs.to(torch.float16)}
+        return stored
+
+    def write(self, part: int, stored: Stored) -> None:
         self.folder.mkdir(parents=True, exist_ok=True)
         with partial(self.file(part)) as fresh:
             torch.save(stored, fresh)
@@ -50,7 +54,7 @@ class LabelStore:
         missing = self.missing
         for done, part in enumerate(missing):
             advance(self.parts - len(missing) + done, self.parts)
-            self.make(teacher, part)
+            self.write(part, self.labelled(teacher, part))
         advance(self.parts, self.parts)
 
     def read(self) -> Labels:

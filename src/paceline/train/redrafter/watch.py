@@ -14,8 +14,9 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from paceline.drafters.redrafter.checkpoint import WEIGHTS, read_head
 from paceline.train import card
-from paceline.train.redrafter.loop import Report, rank
-from paceline.train.redrafter.run import Workshop
+from paceline.train.redrafter.lessons import rank
+from paceline.train.redrafter.loop import Report
+from paceline.train.redrafter.run import Workshop, joined_processes
 
 EVERY = 50
 """Steps between two lines where there is no terminal."""
@@ -36,14 +37,13 @@ class Outcome(NamedTuple):
 def watched(workshop: Workshop, origin: Sequence[str]) -> Outcome:
     """Train, say how it goes on standard error, and leave a card beside the head. ``origin`` are lines that say what it
     was trained on."""
-    if not rank():
-        megabytes = workshop.bytes / 1e6
-        count = workshop.windows * workshop.teacher.size
-        _say(f"{count:,} positions to label and learn; their labels take up to {megabytes:,.0f} MB on disk")
-    with _bar() as (label, report):
-        workshop.train(label, report)
-    if rank():
-        return Outcome(0, 0, None, None)
+    with joined_processes():
+        if not rank():
+            _say(_size(workshop))
+        with _bar() as (label, report):
+            workshop.train(label, report)
+        if rank():
+            return Outcome(0, 0, None, None)
     head, config = read_head(workshop.out)
     outcome = Outcome(
         (workshop.out / WEIGHTS).stat().st_size,
@@ -53,6 +53,12 @@ def watched(workshop: Workshop, origin: Sequence[str]) -> Outcome:
     )
     _write_card(workshop, outcome, origin)
     return outcome
+
+
+def _size(workshop: Workshop) -> str:
+    count, megabytes = workshop.windows * workshop.teacher.size, workshop.bytes / 1e6
+    where = f"up to {megabytes:,.0f} MB on disk" if megabytes else "no disk, and are made anew in each epoch"
+    return f"{count:,} positions to label and learn; their labels take {where}"
 
 
 def measured(workshop: Workshop) -> float | None:
@@ -76,7 +82,9 @@ def measured(workshop: Workshop) -> float | None:
 def _beginnings(workshop: Workshop) -> list[list[int]]:
     held = [each for each in workshop.held if each.text]
     chosen = [held[int(at)] for at in np.linspace(0, len(held) - 1, min(PROMPTS, len(held)))] if held else []
-    ids = (workshop.vocabulary.encode_prompt(each.text)[:PROMPT].tolist() for each in chosen)
+    vocabulary = workshop.lm.vocabulary
+    assert vocabulary is not None, "a workshop has one"
+    ids = (vocabulary.encode_prompt(each.text)[:PROMPT].tolist() for each in chosen)
     return [each for each in ids if each]
 
 
