@@ -187,7 +187,7 @@ class Session:
     def _score(self, tree: DraftTree) -> Generator[Call, Reply, Scores]:
         """One forward over the root and the draft."""
         drafting = self._drafting
-        request = Request.of_tree(self.rows, self.context.root, tree, drafting.needs, drafting.on_early)
+        request = Request.of_tree(self.rows, self.context.root, tree, drafting.needs, drafting.on_early(tree))
         scores: Scores = yield from self._call("score", self.target, request)
         drafting.after_forward()
         return scores
