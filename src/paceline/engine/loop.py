@@ -324,7 +324,7 @@ class Session:
 
         Not under the rejection rule, where the text depends on the drafts, and they begin with the first token.
         """
-        want = self._drafting.prompt_needs | replace(self._drafting.needs, logits=False)
+        want = self._drafting.prompt_needs | replace(self._drafting.needs, logits=False, early_exit=None)
         request = Request.of_prompt(self.rows, piece, want, ends_prompt=True)
         scores: Scores = yield from self._call("score", self.target, request)
         assert scores.prompt is not None, "the request has rows before the root"

@@ -82,7 +82,7 @@ class Mirror(Drafter):
         gamma: int = 7,
         kappa: int = 8,
         exit: float = 0.5,
-        branches: str | int = BEST,
+        branches: str = BEST,
         top: int = 1,
         confidence: float = 0.0,
         noise: str = "shared",
@@ -93,11 +93,11 @@ class Mirror(Drafter):
                 raise InputError(f"option {name!r} of method 'mirror' is at least 1, not {value}")
         if not 0 < exit < 1:
             raise InputError(f"option 'exit' of method 'mirror' is a depth between 0 and 1, not {exit:g}")
-        if not (branches in (BEST, FULL) or (str(branches).isdigit() and int(branches) > 0)):
+        if not (branches in (BEST, FULL) or (branches.isdigit() and int(branches) > 0)):
             raise InputError(f"mirror takes branches=best, branches=full or a number from 1 on, not {branches!r}")
         self.shape = DraftShape(top=top, length=gamma, confidence=confidence, shared=wants_noise(self.name, noise))
         self.gamma, self.kappa, self.nodes = gamma, kappa, gamma * top
-        self.branches: str | int = branches if branches in (BEST, FULL) else int(branches)
+        self.branches = branches
         self._exit, self._device = exit, device
         self._named: Any = model
         self._process: DraftProcess | None = None

@@ -1,7 +1,8 @@
 """The process that drafts, with the draft model and cores or a device of its own.
 
-It is started with the number of an open socket. Its first frame says which model and where. It lives as long as the other end of the socket: when that closes, also
-because the process there was killed, a thread that waits for frames ends this one at once.
+It is started with the number of an open socket. Its first frame says which model and where. It lives as long as the
+other end: when that closes, also because the process there was killed, the thread that waits for frames ends this
+process at once.
 """
 
 from __future__ import annotations
