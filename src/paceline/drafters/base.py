@@ -80,6 +80,12 @@ class Work(NamedTuple):
     """Rows of the text that were dropped, to be read again in other tokens."""
     bytes: int = 0
     """Drafted bytes that were translated into the target's tokens."""
+    ahead: int = 0
+    """Levels of windows that were there when they were asked for."""
+    anew: int = 0
+    """Windows that nothing was drafted ahead for."""
+    exchanged: int = 0
+    """Bytes to and from the draft model's process."""
 
     def plus(self, **more: int) -> Work:
         return self._replace(**{name: getattr(self, name) + count for name, count in more.items()})

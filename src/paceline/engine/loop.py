@@ -286,6 +286,9 @@ class Session:
             draft_tokens=work.tokens,
             rows_rolled_back=work.rolled_back,
             bytes_translated=work.bytes,
+            levels_ahead=work.ahead,
+            drafts_anew=work.anew,
+            bytes_exchanged=work.exchanged,
         )
 
     # the prompt

@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import time
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -195,8 +195,14 @@ class Mirror(Drafter):
         state.waits = False
         if not found:
             return EMPTY
-        window, _ = found[0]
-        state.work = state.work.plus(forwards=window.forwards, tokens=window.drafted)
+        window, size = found[0]
+        state.work = state.work.plus(
+            forwards=window.forwards,
+            tokens=window.drafted,
+            ahead=max(window.ready, 0),
+            anew=window.ready < 0,
+            exchanged=size,
+        )
         return window.tree
 
     def _worth(self, state: MirrorState, count: int) -> int | None:
@@ -215,9 +221,10 @@ class Mirror(Drafter):
 
     def _tell(self, state: MirrorState, kind: Kind, place: int, body: bytes) -> None:
         if (process := state.process) is not None:
+            state.work = state.work.plus(exchanged=len(body))
             self._asking(state, lambda: process.tell(kind, state.number, place, body))
 
-    def _asking(self, state: MirrorState, ask: Any) -> None:
+    def _asking(self, state: MirrorState, ask: Callable[[], None]) -> None:
         """Where the process is lost, the text goes on without drafts, and that is said once."""
         try:
             ask()
