@@ -293,6 +293,21 @@ def children() -> list[str]:
     return [line for line in found.stdout.splitlines() if "mirror.worker" in line]
 
 
+def test_a_text_leaves_the_draft_models_cores_free(lm: LanguageModel) -> None:
+    had, seen = torch.get_num_threads(), list[int]()
+    torch.set_num_threads(2)
+    try:
+        drafter = make_drafter("mirror", DRAFT)
+        for piece in lm.stream(PROMPT, method=drafter, max_new_tokens=6):
+            assert piece is not None
+            seen.append(torch.get_num_threads())
+        cores = process_module.usable_cores()
+        assert set(seen[:-1]) == {max(1, min(2, cores - 1))}
+        assert torch.get_num_threads() == 2
+    finally:
+        torch.set_num_threads(had)
+
+
 def test_drafters_share_a_process_and_the_last_one_ends_it(lm: LanguageModel) -> None:
     one, two = (make_drafter(f"mirror:gamma={gamma}", DRAFT) for gamma in (3, 5))
     for each in (one, two):
@@ -306,7 +321,7 @@ from paceline.drafters import make_drafter
 lm = paceline.load("pocket", dtype="float32")
 drafter = make_drafter("mirror", "pocket-draft")
 drafter.fit(lm.target, lm.vocabulary)
-print(drafter._process.pid, flush=True)
+print(drafter.process.pid, flush=True)
 time.sleep(600)
 """
 

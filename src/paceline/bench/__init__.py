@@ -11,6 +11,8 @@ if TYPE_CHECKING:
     from paceline.bench.measure import Calibration as Calibration
     from paceline.bench.measure import calibrate_method as calibrate_method
     from paceline.bench.measure import race_methods as race_methods
+    from paceline.bench.overlap import Cell as Cell
+    from paceline.bench.overlap import Trial as Trial
     from paceline.bench.run import directory
     from paceline.bench.statistics import Estimate as Estimate
     from paceline.bench.statistics import difference as difference
@@ -41,6 +43,7 @@ _HOME = {
         "paceline.bench.compare": "Between",
         "paceline.bench.dictionaries": "Emulated emulate",
         "paceline.bench.measure": "Calibration calibrate_method race_methods",
+        "paceline.bench.overlap": "Cell Trial",
         "paceline.bench.run.directory:read": "read_run",
         "paceline.bench.statistics": "Estimate difference",
         "paceline.bench.suites": "Prompt as_lines open_suite",

@@ -58,6 +58,8 @@ class MirrorState:
     number: int
     told: int
     """How many of its tokens the draft model knows."""
+    opened: DraftProcess | None = None
+    """The process that knows of it, also once that is lost."""
     waits: bool = False
     """Whether a window for the text as it is was asked for."""
     began: float = 0.0
@@ -100,7 +102,7 @@ class Mirror(Drafter):
         self.branches = branches
         self._exit, self._device = exit, device
         self._named: Any = model
-        self._process: DraftProcess | None = None
+        self.process: DraftProcess | None = None
         self._layer: int | None = None
         self._size = 0
         self._open = 0
@@ -116,8 +118,8 @@ class Mirror(Drafter):
         if not 0 < self._layer < layers:
             raise InputError(f"exit={self._exit:g} is layer {self._layer} of {layers}, which leaves nothing to overlap")
         place = place_of(self._named, target, self._device)
-        self._process = DraftProcess.at(place, stamp(place.model))
-        self._size, facts = target.vocab_size, self._process.facts
+        self.process = DraftProcess.at(place, stamp(place.model))
+        self._size, facts = target.vocab_size, self.process.facts
         same = vocabulary is None or facts["fingerprint"] in (None, vocabulary.fingerprint)
         if not same or (vocabulary is None and facts["vocab_size"] != target.vocab_size):
             raise InputError(
@@ -126,7 +128,7 @@ class Mirror(Drafter):
             )
 
     def dispose(self) -> None:
-        self._process = None
+        self.process = None
 
     @property
     def needs(self) -> Want:  # type: ignore[override]
@@ -139,17 +141,18 @@ class Mirror(Drafter):
 
     def open(self, context: Context) -> MirrorState:
         outlook = Outlook(context.sampling, context.prompt_length)
-        state = MirrorState(context, outlook, self._process, 0, len(context))
+        state = MirrorState(context, outlook, self.process, 0, len(context))
         if (process := state.process) is not None:
             facts = facts_of(context, self._size, self.shape, self.name)
+            state.opened = process
             self._asking(state, lambda: setattr(state, "number", process.open(facts, context.tokens)))
         self._open += 1
         return state
 
     def close(self, state: MirrorState) -> None:
         self._open -= 1
-        if state.process is not None and state.number:
-            state.process.forget(state.number)
+        if state.opened is not None:
+            state.opened.forget(state.number)
 
     def work(self, state: MirrorState) -> Work:
         work, state.work = state.work, NO_WORK

@@ -14,8 +14,10 @@ import sys
 import threading
 import time
 import weakref
+from collections import Counter, deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import torch
@@ -67,6 +69,39 @@ class Place:
         }
 
 
+class Yielded:
+    """The cores of draft models while they have texts: torch uses fewer threads then, since a thread on a core that
+    another process uses holds up all others."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._busy: Counter[Place] = Counter()
+        self._had = 0
+
+    def begin(self, place: Place) -> None:
+        with self._lock:
+            if not self._busy:
+                self._had = torch.get_num_threads()
+            self._busy[place] += 1
+            self._share_out()
+
+    def end(self, place: Place) -> None:
+        with self._lock:
+            self._busy -= Counter([place])
+            self._share_out()
+
+    def _share_out(self) -> None:
+        taken = {core for place in self._busy for core in place.cpus}
+        torch.set_num_threads(max(1, min(self._had, usable_cores() - len(taken))))
+
+
+YIELDED = Yielded()
+
+
+def usable_cores() -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
 @dataclass(eq=False)
 class _Inbox:
     """What the process said and nobody has read yet."""
@@ -78,6 +113,8 @@ class _Inbox:
     lost: str = ""
     """Why there is no process any more, once that is so."""
     heard: float = 0.0
+    forwards: deque[Forward] = field(default_factory=partial(deque, maxlen=1 << 12))
+    """The newest ones that nobody has asked for yet."""
     pace: dict[int, float] = field(default_factory=dict)
     """Seconds of a forward, by the bits of its number of rows."""
 
@@ -93,6 +130,7 @@ class _Inbox:
                 self.told, self.lost = Told(facts), str(facts.get("said"))
             case Kind.FORWARD:
                 spent = Forward.of(frame.body)
+                self.forwards.append(spent)
                 size = spent.rows.bit_length()
                 known = self.pace.get(size, spent.seconds)
                 self.pace[size] = known + NEWEST * (spent.seconds - known)
@@ -126,7 +164,8 @@ class DraftProcess:
             command, pass_fds=[theirs.fileno()], env=_environment(place), stdin=subprocess.DEVNULL, process_group=0
         )
         theirs.close()
-        self._end = weakref.finalize(self, _ended, self._process, ours, _left_free(place))
+        self._place = place
+        self._end = weakref.finalize(self, _ended, self._process, ours)
         reader = threading.Thread(target=_read, args=(ours, self._inbox), name="draft process", daemon=True)
         reader.start()
         try:
@@ -163,6 +202,7 @@ class DraftProcess:
         """Begin a text; its number."""
         with self._sending:
             number = next(self._numbers)
+        YIELDED.begin(self._place)
         self._send(Frame(Kind.OPEN, number, len(prompt), Told(facts, prompt).body()))
         return number
 
@@ -171,6 +211,7 @@ class DraftProcess:
 
     def forget(self, text: int) -> None:
         """The end of a text; nothing is raised where the process is gone."""
+        YIELDED.end(self._place)
         with contextlib.suppress(Lost):
             self.tell(Kind.CLOSE, text, 0)
         with self._inbox.news:
@@ -205,6 +246,13 @@ class DraftProcess:
             return 0.0
         near = min(pace, key=lambda known: (abs(known - bits), -known))
         return pace[near] * (2.0 ** (bits - near) if bits > near else 1.0)
+
+    def heard(self) -> list[Forward]:
+        """The draft model's forwards since the last call."""
+        with self._inbox.news:
+            found = list(self._inbox.forwards)
+            self._inbox.forwards.clear()
+        return found
 
     def _send(self, frame: Frame) -> None:
         with self._sending:
@@ -263,22 +311,8 @@ def _received(link: socket.socket) -> bytes:
             return b""
 
 
-def _left_free(place: Place) -> int:
-    """Leave the draft model's cores to it: a thread beside it on the same core holds up all others. Returns how many
-    threads there were."""
-    had = torch.get_num_threads()
-    if place.cpus:
-        torch.set_num_threads(max(1, min(had, usable_cores() - len(place.cpus))))
-    return had
-
-
-def usable_cores() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
-def _ended(process: subprocess.Popen[bytes], link: socket.socket, threads: int) -> None:
+def _ended(process: subprocess.Popen[bytes], link: socket.socket) -> None:
     """Kill and reap it. Called once: by the last user, by the end of the program, or where it was given up."""
-    torch.set_num_threads(threads)
     with contextlib.suppress(OSError):
         link.shutdown(socket.SHUT_RDWR)
     link.close()
