@@ -298,11 +298,11 @@ def test_a_text_leaves_the_draft_models_cores_free(lm: LanguageModel) -> None:
     torch.set_num_threads(2)
     try:
         drafter = make_drafter("mirror", DRAFT)
-        for piece in lm.stream(PROMPT, method=drafter, max_new_tokens=6):
+        for piece in lm.stream(PROMPT, method=drafter, max_new_tokens=30, temperature=0.8):
             assert piece is not None
             seen.append(torch.get_num_threads())
         cores = process_module.usable_cores()
-        assert set(seen[:-1]) == {max(1, min(2, cores - 1))}
+        assert seen[0] == max(1, min(2, cores - 1))
         assert torch.get_num_threads() == 2
     finally:
         torch.set_num_threads(had)

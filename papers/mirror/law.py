@@ -3,9 +3,12 @@
     python -m papers.mirror.law
     python -m papers.mirror.law --model pocket+ballast:300M --draft pocket-draft+ballast:6M --gamma 2 4 7 --branches 4
 
+    python -m papers.mirror.law --waiting 150 --draft pocket-draft+ballast:30M --branches 16 --temperature 0
+
 Every part is measured by itself, in turns with the runs: the target up to its exit and behind it, reading the exit,
 forwards of the draft model, and how much the two slow one another down. Beside it stand the same drafts made in turns,
-with as many threads for each model, and with all threads for both.
+with as many threads for each model, and with all threads for both. With ``--waiting`` the target is on a device that is
+made up: it waits for so many milliseconds and leaves the cores alone.
 """
 
 from __future__ import annotations
@@ -13,8 +16,8 @@ from __future__ import annotations
 import argparse
 from collections.abc import Iterator, Sequence
 
-from paceline import load
-from paceline.bench import Cell, Trial
+from paceline import LanguageModel, load
+from paceline.bench import Cell, Trial, Waiting
 from papers.common import Claim, Report, parser, script
 
 MODEL, DTYPE = "pocket+ballast:300M", "bfloat16"
@@ -22,6 +25,7 @@ DRAFTS = "pocket-draft+ballast:6M", "pocket-draft+ballast:15M", "pocket-draft+ba
 """About 2, 5 and 10% of the target."""
 GAMMAS, BRANCHES = (2, 4, 7), 4
 PROMPTS = "The old house stood at the end of", "Once upon a time there was", "In the morning she went to"
+MODEL_OF_A_DEVICE = "pocket"
 NEAR, OF_THE_LAW = 0.1, 0.9
 
 
@@ -115,14 +119,18 @@ def options() -> argparse.ArgumentParser:
     add("--exit", type=float, default=0.5, metavar="SHARE", help="the layer of the exit (0.5)")
     add("--temperature", type=float, default=0.8, metavar="T", help="0 is greedy (0.8)")
     add("--max-new-tokens", type=int, default=48, metavar="N", help="tokens per text (48)")
+    add("--waiting", type=float, default=0.0, metavar="MS", help="a target that waits for so many milliseconds")
     add("--repeat", type=int, default=3, metavar="N", help="measure everything N times (3)")
     return found
 
 
 def main() -> None:
     given = options().parse_args()
+    lm = load(MODEL_OF_A_DEVICE if given.waiting else given.model, dtype=given.dtype)
+    if given.waiting:
+        lm = LanguageModel(Waiting(lm.target, given.waiting / 1000), lm.vocabulary)
     trial = Trial(
-        lm=load(given.model, dtype=given.dtype),
+        lm=lm,
         prompts=PROMPTS,
         tokens=given.max_new_tokens,
         temperature=given.temperature,
@@ -132,7 +140,7 @@ def main() -> None:
     cells = [trial.cell(draft, gamma, given.branches) for draft in given.draft for gamma in given.gamma]
     notes = [
         "milliseconds; medians; the end is what stands behind the target's forward where the draft is there already",
-        f"{given.model}, {given.dtype}, temperature {given.temperature:g}, {given.branches} outcomes with a draft",
+        f"{lm.target.name}, {given.dtype}, temperature {given.temperature:g}, {given.branches} outcomes with a draft",
     ]
     report(cells, notes).show(given)
 

@@ -18,17 +18,19 @@ from collections import Counter, deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import torch
 
-import paceline
 from paceline.drafters.mirror.frames import Forward, Frame, Kind, Mangled, Told, Unpacker, Window
 from paceline.drafters.sharing import Shared
 from paceline.errors import InputError
 from paceline.tree import Ints
 
 BEGIN = "import sys; from paceline.drafters.mirror.worker import main; sys.exit(main(sys.argv[1:]))"
+SOURCE = Path(__file__).parents[3]
+"""Where this package lies, for a process that might not find it."""
 READ = 1 << 16
 PATIENCE = 20.0
 """Seconds without a word after which a process that owes one counts as stuck."""
@@ -275,7 +277,7 @@ class DraftProcess:
 
 def _environment(place: Place) -> dict[str, str]:
     """This process's environment and search path, with threads for the draft model's cores alone."""
-    path = [os.path.dirname(os.path.dirname(paceline.__file__)), os.environ.get("PYTHONPATH", "")]
+    path = [str(SOURCE), os.environ.get("PYTHONPATH", "")]
     threads = str(place.threads)
     return {
         **os.environ,

@@ -1,23 +1,30 @@
 """From an early exit: what the target may choose behind each node in flight, and which outcomes are worth a window.
 
 An outcome is a node at which the walk stops, and the token that is emitted there instead of the node's children. Its
-chance is that of the walk to reach the node, times that of the token, both by the laws of the early exit.
+chance is that of the walk to reach the node, times that to stop there, times that of the token. Half-way through its
+layers a target is less sure than it will be, so a drafted token goes on with the larger of two chances: the exit's, and
+the draft model's own.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import NamedTuple
 
 import numpy as np
 import torch
 
 from paceline.context import Context
-from paceline.drafters.noise import SharedNoise, foremost
+from paceline.drafters.noise import TINIEST, SharedNoise, foremost
 from paceline.law import Outlook
-from paceline.tree import DraftTree, Floats, Ints
+from paceline.tree import ROOT, DraftTree, Floats, Ints
 
 CANDIDATES = 64
 """The best tokens of an early row, which come to the host. Settings and noise choose the proxies among them."""
+
+
+SUREST = 0.98
+"""No drafted token is surer than that, so that stopping before it keeps a chance."""
 
 
 class Outcomes(NamedTuple):
@@ -38,26 +45,40 @@ def outcomes(
     logits: torch.Tensor, tree: DraftTree, context: Context, outlook: Outlook, *, kappa: int, shared: bool
 ) -> Outcomes:
     """Of the early rows ``[1 + nodes, vocabulary]`` of a root and its tree, ``kappa`` proxies each."""
-    best, columns = (part.cpu().numpy() for part in _best(logits))
     reached = np.zeros(1 + len(tree))
     reached[0] = 1.0
     found: list[tuple[float, int, int]] = []
-    for row, node in enumerate(range(-1, len(tree))):
-        if not reached[row]:
-            continue
+    for node, (ids, logs) in enumerate(choices(logits, tree, context, outlook, shared=shared), start=ROOT):
+        children = tree.children(node)
+        inside = np.isin(ids, tree.tokens[children])
+        early = dict(zip(ids[inside].tolist(), np.exp(logs[inside]).tolist(), strict=True))
+        going = [
+            min(SUREST, max(early.get(token, 0.0), own))
+            for token, own in zip(tree.tokens[children].tolist(), np.exp(tree.scores[children]).tolist(), strict=True)
+        ]
+        shrink = min(1.0, SUREST / max(sum(going), TINIEST))
+        reached[children + 1] = [reached[node + 1] * chance * shrink for chance in going]
+        stays = reached[node + 1] - reached[children + 1].sum()
+        others, chances = ids[~inside], np.exp(logs[~inside])
+        chances = stays * chances / max(float(chances.sum()), TINIEST)
+        ends = context.ending.eos
+        pairs = zip(others[:kappa].tolist(), chances[:kappa].tolist(), strict=True)
+        found += ((chance, node, token) for token, chance in pairs if token not in ends)
+    found.sort(key=lambda each: -each[0])
+    likelihood, stops, proxies = zip(*found, strict=True) if found else ((), (), ())
+    return Outcomes(np.array(stops, np.int64), np.array(proxies, np.int64), np.array(likelihood, np.float64))
+
+
+def choices(
+    logits: torch.Tensor, tree: DraftTree, context: Context, outlook: Outlook, *, shared: bool
+) -> Iterator[tuple[Ints, Floats]]:
+    """What the target is likely to choose behind the root and each node, best first, with log-probabilities of that."""
+    best, columns = (part.cpu().numpy() for part in _best(logits))
+    for row, node in enumerate(range(ROOT, len(tree))):
         text = context.extended(tree.tokens[tree.path(node)])
         law = outlook.over(columns[row], best[row], logits.shape[1], text.tokens)
         noise = SharedNoise.of(text, shared)
-        ids, scores = foremost(law, len(law.ids), None if noise is None else noise.exponentials(0, law.ids))
-        chance = dict(zip(ids.tolist(), (reached[row] * np.exp(scores)).tolist(), strict=True))
-        children = tree.children(node)
-        for child, token in zip(children.tolist(), tree.tokens[children].tolist(), strict=True):
-            reached[child + 1] = chance.get(token, 0.0)
-        left_out = {*tree.tokens[children].tolist(), *context.ending.eos}
-        found += ((chance[token], node, token) for token in ids[:kappa].tolist() if token not in left_out)
-    found.sort(key=lambda each: -each[0])
-    chances, stops, proxies = zip(*found, strict=True) if found else ((), (), ())
-    return Outcomes(np.array(stops, np.int64), np.array(proxies, np.int64), np.array(chances, np.float64))
+        yield foremost(law, len(law.ids), None if noise is None else noise.exponentials(0, law.ids))
 
 
 def _best(logits: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
