@@ -160,7 +160,7 @@ class Early(Erratic):
 
     needs = Want(early_exit=1)
 
-    def on_early(self, state: Any, logits: torch.Tensor) -> None:
+    def on_early(self, state: Any, tree: DraftTree, logits: torch.Tensor) -> None:
         raise OSError("too early")
 
 

@@ -187,11 +187,24 @@ def test_a_model_that_projects_between_norm_and_head_has_no_early_exit() -> None
         target.submit([Request.of_prompt(target.open(), TEXT, Want(early_exit=1))])
 
 
-def test_two_drafters_cannot_leave_a_forward_at_two_layers() -> None:
+def test_a_forward_is_left_at_one_layer() -> None:
+    """Texts that leave at different layers have forwards of their own; what one text asks for is one layer."""
     target = target_of("llama")
-    requests = [Request.of_prompt(target.open(), TEXT, Want(early_exit=layer)) for layer in (1, 2)]
+    wants = [Want(early_exit=1), Want(), Want(early_exit=2), Want(early_exit=1)]
+
+    def asked(want: Want) -> Request:
+        return replace(Request.of_prompt(target.open(), TEXT, want), prompt=0)
+
+    together = target.submit([asked(want) for want in wants]).result()
+    for want, found in zip(wants, together, strict=True):
+        (alone,) = target.submit([asked(want)]).result()
+        assert apart(found.logits, alone.logits) < CLOSE
+        if want.early_exit is not None:
+            assert found.early.shape == alone.early.shape == found.logits.shape
+            assert apart(found.early, alone.early) < CLOSE
+    assert apart(together[0].early, together[2].early) > 100 * CLOSE
     with pytest.raises(ValueError, match="different early-exit layers"):
-        target.submit(requests)
+        _ = wants[0] | wants[2]
 
 
 # --- scores -------------------------------------------------------------------------------------------------

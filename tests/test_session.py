@@ -306,6 +306,9 @@ def test_totals_are_sums_and_ratios_of_rounds() -> None:
             draft_tokens=drafted,
             rows_rolled_back=1,
             bytes_translated=3 * drafted,
+            levels_ahead=right,
+            drafts_anew=depth == 3,
+            bytes_exchanged=100,
             **spent,
         )
         for drafted, depth, right, refused, emitted in rows
@@ -328,6 +331,9 @@ def test_totals_are_sums_and_ratios_of_rounds() -> None:
         "draft_tokens": 12,
         "rows_rolled_back": 5,
         "bytes_translated": 36,
+        "levels_ahead": 4,
+        "drafts_anew": 1,
+        "bytes_exchanged": 500,
         "tokens_per_second": 7 / 16,
         "tokens_in_rounds": 7,
         "tokens_per_round": 7 / 4,

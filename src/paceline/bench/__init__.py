@@ -8,9 +8,13 @@ if TYPE_CHECKING:
     from paceline.bench.compare import Between as Between
     from paceline.bench.dictionaries import Emulated as Emulated
     from paceline.bench.dictionaries import emulate as emulate
+    from paceline.bench.foreseen import Stop as Stop
+    from paceline.bench.foreseen import foreseen as foreseen
     from paceline.bench.measure import Calibration as Calibration
     from paceline.bench.measure import calibrate_method as calibrate_method
     from paceline.bench.measure import race_methods as race_methods
+    from paceline.bench.overlap import Cell as Cell
+    from paceline.bench.overlap import Trial as Trial
     from paceline.bench.run import directory
     from paceline.bench.statistics import Estimate as Estimate
     from paceline.bench.statistics import difference as difference
@@ -23,6 +27,7 @@ if TYPE_CHECKING:
     from paceline.bench.suites.sources import tokenizers_in as tokenizers_in
     from paceline.bench.summary import Figures as Figures
     from paceline.bench.summary import Summary as Summary
+    from paceline.bench.waiting import Waiting as Waiting
     from paceline.dictionary import corpus, counting
     from paceline.dictionary.corpus import Corpus as Corpus
     from paceline.dictionary.corpus import open_corpus as open_corpus
@@ -40,13 +45,16 @@ _HOME = {
     for module, names in {
         "paceline.bench.compare": "Between",
         "paceline.bench.dictionaries": "Emulated emulate",
+        "paceline.bench.foreseen": "Stop foreseen",
         "paceline.bench.measure": "Calibration calibrate_method race_methods",
+        "paceline.bench.overlap": "Cell Trial",
         "paceline.bench.run.directory:read": "read_run",
         "paceline.bench.statistics": "Estimate difference",
         "paceline.bench.suites": "Prompt as_lines open_suite",
         "paceline.bench.suites.running": "languages_of passages",
         "paceline.bench.suites.sources": "Sources tokenizers_in",
         "paceline.bench.summary": "Figures Summary",
+        "paceline.bench.waiting": "Waiting",
         "paceline.dictionary.corpus": "Corpus open_corpus",
         "paceline.dictionary.corpus:split_by_document": "split_corpus",
         "paceline.dictionary.counting": "Counts",

@@ -80,6 +80,12 @@ class Work(NamedTuple):
     """Rows of the text that were dropped, to be read again in other tokens."""
     bytes: int = 0
     """Drafted bytes that were translated into the target's tokens."""
+    ahead: int = 0
+    """Levels of windows that were there when they were asked for."""
+    anew: int = 0
+    """Windows that nothing was drafted ahead for."""
+    exchanged: int = 0
+    """Bytes to and from the draft model's process."""
 
     def plus(self, **more: int) -> Work:
         return self._replace(**{name: getattr(self, name) + count for name, count in more.items()})
@@ -195,11 +201,11 @@ class Drafter:
         """What draft models did for this text since the last call; asked once a round, for its record."""
         return NO_WORK
 
-    def on_early(self, state: Any, logits: torch.Tensor) -> None:
+    def on_early(self, state: Any, tree: DraftTree, logits: torch.Tensor) -> None:
         """Early-exit logits of the rows of a draft, the root's first, while the target's later layers still compute.
 
-        Called if `needs` names an early exit; not in the first round of a text, which has no draft. It runs inside the
-        target's forward, which waits for it.
+        Called if `needs` names an early exit; not in the first round of a text, which has no draft. ``tree`` is the
+        draft as it is scored. It runs inside the target's forward, which waits for it.
         """
 
     @property

@@ -76,10 +76,10 @@ class Composed(Drafter):
         each = [part.work(own) for part, own in zip(self.parts, state, strict=True)]
         return reduce(Work.joined, [work for work in each if work is not NO_WORK], NO_WORK)
 
-    def on_early(self, state: list[Any], logits: torch.Tensor) -> None:
+    def on_early(self, state: list[Any], tree: DraftTree, logits: torch.Tensor) -> None:
         for part, own in zip(self.parts, state, strict=True):
             if part.hears_early:
-                asked(part, "on_early", own, logits)
+                asked(part, "on_early", own, tree, logits)
 
     @property
     def hears_early(self) -> bool:

@@ -25,6 +25,11 @@ class Shared(Generic[Thing]):
                 known = self._known[key] = make()
             return known
 
+    def drop(self, key: Hashable) -> None:
+        """Make the thing of this key anew when it is asked for next. Who has it keeps it."""
+        with self._lock:
+            self._known.pop(key, None)
+
 
 def stamp(place: str | Path) -> Hashable:
     """A value that changes when a file, or a file of a folder, is written anew; the name alone if it is no path."""

@@ -18,6 +18,7 @@ from paceline.drafters.dictionary import DictSpec, Hybrid
 from paceline.drafters.foresight import Foresight
 from paceline.drafters.lookahead import Lookahead
 from paceline.drafters.lookup import Lookup
+from paceline.drafters.mirror import Mirror
 from paceline.drafters.plugin import IN_FILE, Factory, InFile, PlugIn, installed
 from paceline.drafters.recycling import Recycling
 from paceline.drafters.redrafter import ReDrafter
@@ -44,6 +45,7 @@ BUILT_IN: dict[str, Factory] = {
         Foresight,
         Assistant,
         ReDrafter,
+        Mirror,
     )
 }
 MODEL = "model"

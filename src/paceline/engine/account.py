@@ -59,6 +59,12 @@ class Round:
     """Rows of the text that they dropped, since new bytes changed the tokens of another tokenizer."""
     bytes_translated: int = 0
     """Drafted bytes that became tokens of the target."""
+    levels_ahead: int = 0
+    """Of a draft, the levels that were there before the target had decided what it follows."""
+    drafts_anew: int = 0
+    """Drafts that began only then, since the target decided something that nothing was drafted ahead for."""
+    bytes_exchanged: int = 0
+    """With the process of the draft model, both ways."""
 
 
 @dataclass
@@ -133,6 +139,9 @@ class Totals:
     draft_tokens: int = 0
     rows_rolled_back: int = 0
     bytes_translated: int = 0
+    levels_ahead: int = 0
+    drafts_anew: int = 0
+    bytes_exchanged: int = 0
 
     @classmethod
     def of(cls, rounds: Sequence[Round], seconds_prefill: float) -> Totals:
@@ -152,6 +161,9 @@ class Totals:
             draft_tokens=sum(r.draft_tokens for r in rounds),
             rows_rolled_back=sum(r.rows_rolled_back for r in rounds),
             bytes_translated=sum(r.bytes_translated for r in rounds),
+            levels_ahead=sum(r.levels_ahead for r in rounds),
+            drafts_anew=sum(r.drafts_anew for r in rounds),
+            bytes_exchanged=sum(r.bytes_exchanged for r in rounds),
         )
 
     @classmethod

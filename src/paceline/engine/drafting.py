@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from paceline.context import Context
@@ -11,6 +12,7 @@ from paceline.drafters.asking import asked, failure
 from paceline.drafters.base import NO_WORK, Drafter, Work
 from paceline.errors import DrafterError, DrafterWarning
 from paceline.targets.base import NOTHING, OnEarly, Want
+from paceline.tree import DraftTree
 
 if TYPE_CHECKING:
     import torch
@@ -83,15 +85,14 @@ class Drafting:
         """Its needs of the rows of a prompt, hidden states of a draft's rows among them."""
         return self.drafter.prompt_needs | Want(hidden=self.drafter.needs.hidden) if self.on else NOTHING
 
-    @property
-    def on_early(self) -> OnEarly | None:
-        """What the target calls with early-exit logits, if anything."""
-        return self._hear_early if self.on and self.drafter.hears_early else None
+    def on_early(self, tree: DraftTree) -> OnEarly | None:
+        """What the target calls with early-exit logits of the rows of a draft, if anything."""
+        return partial(self._hear_early, tree) if self.on and self.drafter.hears_early else None
 
-    def _hear_early(self, logits: torch.Tensor) -> None:
+    def _hear_early(self, tree: DraftTree, logits: torch.Tensor) -> None:
         """The drafter's failure waits for `after_forward`, so that the forward ends for all of its texts."""
         try:
-            asked(self.drafter, "on_early", self.state, logits)
+            asked(self.drafter, "on_early", self.state, tree, logits)
         except DrafterError as error:
             self._early = error
 

@@ -187,7 +187,7 @@ class Session:
     def _score(self, tree: DraftTree) -> Generator[Call, Reply, Scores]:
         """One forward over the root and the draft."""
         drafting = self._drafting
-        request = Request.of_tree(self.rows, self.context.root, tree, drafting.needs, drafting.on_early)
+        request = Request.of_tree(self.rows, self.context.root, tree, drafting.needs, drafting.on_early(tree))
         scores: Scores = yield from self._call("score", self.target, request)
         drafting.after_forward()
         return scores
@@ -286,6 +286,9 @@ class Session:
             draft_tokens=work.tokens,
             rows_rolled_back=work.rolled_back,
             bytes_translated=work.bytes,
+            levels_ahead=work.ahead,
+            drafts_anew=work.anew,
+            bytes_exchanged=work.exchanged,
         )
 
     # the prompt
@@ -324,7 +327,7 @@ class Session:
 
         Not under the rejection rule, where the text depends on the drafts, and they begin with the first token.
         """
-        want = self._drafting.prompt_needs | replace(self._drafting.needs, logits=False)
+        want = self._drafting.prompt_needs | replace(self._drafting.needs, logits=False, early_exit=None)
         request = Request.of_prompt(self.rows, piece, want, ends_prompt=True)
         scores: Scores = yield from self._call("score", self.target, request)
         assert scores.prompt is not None, "the request has rows before the root"

@@ -2,8 +2,9 @@
 
     python -m paceline.train.pocket_redrafter --text ../shared/data/text --work build/redrafter
 
-About an hour on two CPU cores. A run that was stopped goes on where it last saved. ``--install`` then writes the head
-and its card to where the package reads them.
+Half an hour on two CPU cores. A run that was stopped goes on where it last saved. ``--install`` then writes the head
+and its card to where the package reads them. ``--labels``, ``--positions`` and ``--language`` make heads to compare
+with.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import argparse
 import shutil
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from paceline.api.model import load
@@ -22,7 +24,7 @@ from paceline.files import terminable
 from paceline.train.card import CARD, source_row
 from paceline.train.corpus import CorpusText, read
 from paceline.train.redrafter.data import Passage
-from paceline.train.redrafter.labels import LabelSettings
+from paceline.train.redrafter.labels import KINDS, LabelSettings
 from paceline.train.redrafter.run import Recipe, Workshop
 from paceline.train.redrafter.watch import watched
 
@@ -81,10 +83,21 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--text", type=Path, required=True, help="the folder with the sources of train/corpus.py")
     parser.add_argument("--work", type=Path, required=True, help="where to work, and to go on")
     parser.add_argument("--install", action="store_true", help="write the head to where the package reads it")
+    parser.add_argument("--labels", choices=KINDS, help="other labels than those of the head of the package")
+    parser.add_argument("--positions", type=int, help="another number of positions")
+    parser.add_argument("--language", help="texts of one language only, as en")
     options = parser.parse_args(arguments)
+    recipe = replace(
+        RECIPE,
+        labels=replace(RECIPE.labels, kind=options.labels or RECIPE.labels.kind),
+        positions=options.positions or RECIPE.positions,
+    )
+    if options.install and (recipe != RECIPE or options.language):
+        parser.error("--install is for the head of the package; leave --labels, --positions and --language out")
     with terminable():
         texts = read(options.text)
-        workshop = Workshop(load(MODEL, dtype=fast_type()), passages_of(texts), RECIPE, options.work)
+        passages = passages_of(texts, options.language)
+        workshop = Workshop(load(MODEL, dtype=fast_type()), passages, recipe, options.work)
         watched(workshop, origin(texts))
         if options.install:
             install(options.work, HEADS / MODEL)

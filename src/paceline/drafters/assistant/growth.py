@@ -7,7 +7,9 @@ kept, and the other new tokens are read with the first forward of the next draft
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -17,7 +19,10 @@ from paceline.drafters.noise import SharedNoise, foremost, hides_noise
 from paceline.law import Distribution
 from paceline.targets.base import Request
 from paceline.targets.scores import Scores
-from paceline.tree import ROOT, DraftTree, Floats
+from paceline.tree import ROOT, DraftTree, Floats, Ints
+
+if TYPE_CHECKING:
+    import torch
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,16 +49,35 @@ class DraftShape:
         return replace(self, beams=1, top=max(self.top, self.beams))
 
 
+Coins = Callable[[Context, Ints], Floats]
+"""Exponentials to sample the token behind a text with, one for each of the ids."""
+
+
+def own_coins(text: Context, ids: Ints) -> Floats:
+    return text.draft_coins(0, ids)
+
+
 class Growth:
     """A draft of ``depth`` levels at most: score its `request` and `grow` by the scores, until it is `done`."""
 
     of_target = True
     """Whether it is made of the target's tokens, so that the text's noise and coins are theirs."""
 
-    def __init__(self, reading: AssistantState, shape: DraftShape, nodes: int, depth: int) -> None:
-        self._reading, self._shape = reading, shape
+    def __init__(
+        self,
+        reading: AssistantState,
+        shape: DraftShape,
+        nodes: int,
+        depth: int,
+        *,
+        text: Context | None = None,
+        row: int = -1,
+        coins: Coins = own_coins,
+    ) -> None:
+        """``text`` is what it follows, by default the text that is read, and ``row`` that text's last tentative row."""
+        self._reading, self._shape, self._coins = reading, shape, coins
         self._nodes, self._depth = nodes, depth
-        context = reading.context
+        context = reading.context if text is None else text
         self._sampled = self.of_target and hides_noise(context) and shape.beams == 1
         self._shared = self.of_target and SharedNoise.of(context, shape.shared) is not None
         self._tokens: list[int] = []
@@ -61,10 +85,14 @@ class Growth:
         self._scores: list[float] = []
         self._paths: list[float] = []
         self._drawn: dict[int, Distribution] = {}
-        self._row_of: dict[int, int] = {ROOT: -1}  # tentative row of a node that was read; the root's is committed
+        self._row_of: dict[int, int] = {ROOT: row}  # tentative row of a node that was read; -1 is a committed one
         self._texts: dict[int, Context] = {ROOT: context}  # up to each node that goes on
         self._frontier = [ROOT] if depth > 0 else []
         self._level = 0
+
+    def __len__(self) -> int:
+        """The tokens drafted so far."""
+        return len(self._tokens)
 
     @property
     def done(self) -> bool:
@@ -76,30 +104,41 @@ class Growth:
         if self._level == 0:
             unread = reading.unread.copy()
             return Request(reading.rows, unread, np.arange(-1, len(unread) - 1))
-        held = len(reading.parents)
-        fresh = [self._row_of[self._parents[node]] for node in self._frontier]
+        tokens, above = self.fresh()
+        return Request(reading.rows, tokens, np.concatenate([reading.parents, above]), held=len(reading.parents))
+
+    def fresh(self) -> tuple[Ints, Ints]:
+        """Behind the first level: the tokens to read next, and the tentative row that each follows."""
+        above = [self._row_of[self._parents[node]] for node in self._frontier]
         tokens = np.array([self._tokens[node] for node in self._frontier], np.int64)
-        tokens = reading.fed(tokens)
-        return Request(reading.rows, tokens, np.concatenate([reading.parents, np.array(fresh, np.int64)]), held=held)
+        return self._reading.fed(tokens), np.array(above, np.int64)
+
+    def moved(self, by: int) -> None:
+        """The row of the text that it follows has another number, while nothing has grown yet."""
+        self._row_of[ROOT] += by
 
     def grow(self, scores: Scores) -> None:
-        """Add the next level below the rows just scored, and choose the nodes that go on."""
-        reading = self._reading
+        """Add the next level below the rows of `request`."""
+        reading, first = self._reading, len(self._reading.parents)
+        reading.work = reading.work.plus(forwards=1)
         if self._level == 0:
             reading.read(len(scores.tokens))
-            rows = scores.logits[-1:]
-        else:
-            for number, node in enumerate(self._frontier):
-                self._row_of[node] = len(reading.parents) + number
-            reading.parents = np.concatenate([reading.parents, scores.parents])
-            rows = scores.logits
-        reading.work = reading.work.plus(forwards=1)
-        laws = reading.laws(rows, (self._texts[node].tokens for node in self._frontier))
-        first = len(self._tokens)
+            self.add(scores.logits[-1:])
+            return
+        reading.parents = np.concatenate([reading.parents, scores.parents])
+        self.add(scores.logits, first)
+
+    def add(self, rows: torch.Tensor, first: int = 0) -> None:
+        """Add the next level below the nodes that go on, by their logits, and choose those that go on then. ``first``
+        is the tentative row of the first of them."""
+        for number, node in enumerate(self._frontier if self._level else ()):
+            self._row_of[node] = first + number
+        laws = self._reading.laws(rows, (self._texts[node].tokens for node in self._frontier))
+        newest = len(self._tokens)
         for node, law in zip(self._frontier, laws, strict=True):
             self._branch(node, law)
         self._level += 1
-        self._frontier = self._going_on(first) if self._level < self._depth else []
+        self._frontier = self._going_on(newest) if self._level < self._depth else []
         for node in self._frontier:
             self._texts[node] = self._texts[self._parents[node]].extended([self._tokens[node]])
 
@@ -111,7 +150,7 @@ class Growth:
         if self._shared:
             exponentials = text.exponentials(0, law.ids)
         elif self._sampled:
-            exponentials = text.draft_coins(0, law.ids)
+            exponentials = self._coins(text, law.ids)
         ids, scores = foremost(law, max(shape.top, shape.beams), exponentials)
         if self._sampled:
             self._drawn[node] = law

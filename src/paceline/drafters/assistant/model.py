@@ -34,6 +34,8 @@ class DraftModel:
 
     target: Target
     vocabulary: Vocabulary | None = None
+    origin: str | Path | None = None
+    """The name or folder that it was loaded from, where another process may load it, too."""
 
     @classmethod
     def of(cls, model: DraftModel | Loaded | Target) -> DraftModel:
@@ -57,7 +59,7 @@ class DraftModel:
 
         def read() -> DraftModel:
             target, tokenizer = open_model(name, dtype=kind, quantize=quantize, device=device, strict=dtype is not None)
-            return cls(target, None if tokenizer is None else Vocabulary(tokenizer))
+            return cls(target, None if tokenizer is None else Vocabulary(tokenizer), name)
 
         return _loaded.get((stamp(name), kind or quantize, device), read)
 

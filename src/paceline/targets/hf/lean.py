@@ -141,7 +141,7 @@ class Lean(ForwardPath):
         if number in outputs.want.hidden:
             taps.hidden[number] = states[0]
         if number == outputs.want.early_exit:
-            taps.early = self._own.anatomy.unembed(states[0])
+            taps.early = self._own.anatomy.unembed(outputs.leaving(states[0]))
             outputs.on_exit(taps.early)
 
 

@@ -81,7 +81,7 @@ class OwnForward(ForwardPath):
     def run(self, job: ForwardJob) -> Found:
         with ExitStack() as stack:
             forward = self._begin(job.requests, stack)
-            taps = stack.enter_context(tapped(self.anatomy, job.want, job.early))
+            taps = stack.enter_context(tapped(self.anatomy, job.outputs))
             logits: torch.Tensor = self.model(**self._inputs(forward, job)).logits[0]
         if not job.outputs.logits:
             return Found(None, taps)

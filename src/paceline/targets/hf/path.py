@@ -20,7 +20,7 @@ UNEXPECTED = (ArithmeticError, LookupError, TypeError, ValueError, RuntimeError,
 """What may be raised where modules are combined in a way that nobody tested."""
 
 OnExit = Callable[[torch.Tensor], None]
-"""Called in the middle of a forward with the early logits ``[sum n, vocabulary]``."""
+"""Called in the middle of a forward with the early logits ``[n, vocabulary]`` of the rows that want them."""
 
 
 def ignore(_: torch.Tensor) -> None:
@@ -34,7 +34,13 @@ class Outputs:
     want: Want
     logit_rows: torch.Tensor | None = None
     """Numbers of the packed rows whose logits are wanted; None for all."""
+    early_rows: torch.Tensor | None = None
+    """Numbers of the packed rows whose early logits are wanted; None for all."""
     on_exit: OnExit = ignore
+
+    def leaving(self, states: torch.Tensor) -> torch.Tensor:
+        """The states ``[n, width]`` of an early exit, of ``[sum n, width]``."""
+        return states if self.early_rows is None else states[self.early_rows]
 
     @property
     def logits(self) -> bool:
@@ -50,7 +56,7 @@ class ForwardJob:
 
     @cached_property
     def want(self) -> Want:
-        """What any of the requests wants; early logits and hidden states are computed for all rows or for none."""
+        """What any of the requests wants; hidden states are computed for all rows or for none."""
         want = NOTHING
         for request in self.requests:
             want = want | request.want
@@ -78,16 +84,34 @@ class ForwardJob:
             return None
         return torch.cat([torch.arange(rows.start, rows.stop) for rows in self.scored])
 
+    @cached_property
+    def early(self) -> dict[int, slice]:
+        """Of the requests with an early exit, by their numbers, the rows among the early ones."""
+        found, start = dict[int, slice](), 0
+        for number, request in enumerate(self.requests):
+            if request.want.early_exit is not None:
+                found[number] = slice(start, start + len(request.tokens))
+                start += len(request.tokens)
+        return found
+
+    @cached_property
+    def early_rows(self) -> torch.Tensor | None:
+        """Numbers of the packed rows whose early logits are wanted; None for all."""
+        if len(self.early) in (0, len(self.requests)):
+            return None
+        spans = (self.spans[number] for number in self.early)
+        return torch.cat([torch.arange(rows.start, rows.stop) for rows in spans])
+
     @property
     def outputs(self) -> Outputs:
         """Made anew: a cached one would hold the job, and so the rows, in a cycle until the next garbage collection."""
-        return Outputs(self.want, self.logit_rows, self.early)
+        return Outputs(self.want, self.logit_rows, self.early_rows, self.hear)
 
-    def early(self, logits: torch.Tensor) -> None:
-        """Pass on the early logits ``[sum n, vocabulary]``, before the later layers are computed."""
-        for request, span in zip(self.requests, self.spans, strict=True):
-            if request.on_early is not None and request.want.early_exit is not None:
-                request.on_early(logits[span])
+    def hear(self, logits: torch.Tensor) -> None:
+        """Pass on the early logits, before the later layers are computed."""
+        for number, rows in self.early.items():
+            if (on_early := self.requests[number].on_early) is not None:
+                on_early(logits[rows])
 
 
 @dataclass
@@ -115,12 +139,12 @@ class Found:
         ):
             return [Scores(job.requests[0], self.logits)]
         scores, first = [], 0
-        for request, span, scored in zip(job.requests, job.spans, job.scored, strict=True):
+        for number, (request, span, scored) in enumerate(zip(job.requests, job.spans, job.scored, strict=True)):
             end = first + scored.stop - scored.start
             logits = None if self.logits is None or end == first else self.logits[first:end]
             hidden = {layer: self.taps.hidden[layer][span] for layer in request.want.hidden}
-            exits = self.taps.early is not None and request.want.early_exit is not None
-            early = self.taps.early[span] if self.taps.early is not None and exits else None
+            rows = job.early.get(number)
+            early = None if self.taps.early is None or rows is None else self.taps.early[rows]
             scores.append(Scores.of(request, logits, hidden, early))
             first = end
         return scores

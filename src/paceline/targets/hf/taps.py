@@ -12,7 +12,7 @@ from torch import nn
 
 from paceline.errors import InputError
 from paceline.targets.base import Want
-from paceline.targets.hf.path import OnExit, Taps, ignore
+from paceline.targets.hf.path import Outputs, Taps
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -86,13 +86,13 @@ def _part(model: PreTrainedModel, getter: str) -> Any:
 
 
 @contextmanager
-def tapped(anatomy: Anatomy, want: Want, on_exit: OnExit = ignore) -> Iterator[Taps]:
+def tapped(anatomy: Anatomy, outputs: Outputs) -> Iterator[Taps]:
     """Hooks for one forward of the model."""
-    taps = Taps()
+    taps, want = Taps(), outputs.want
 
     def leave(states: torch.Tensor) -> None:
-        taps.early = anatomy.unembed(states)
-        on_exit(taps.early)
+        taps.early = anatomy.unembed(outputs.leaving(states))
+        outputs.on_exit(taps.early)
 
     with ExitStack() as stack:
         for layer in sorted(want.hidden):

@@ -181,7 +181,11 @@ class HFTarget(Target):
         return Done([scores[i] for i in range(len(requests))])
 
     def _groups(self, requests: Sequence[Request]) -> list[list[int]]:
-        """Numbers of the requests that go into one forward together."""
+        """Numbers of the requests that go into one forward together, which has one early exit at most."""
+        return [part for group in self._alike(requests) for part in _by_exit(requests, group)]
+
+    def _alike(self, requests: Sequence[Request]) -> list[list[int]]:
+        """Numbers of the requests that can be computed together."""
         if self.mode is not Mode.PACKED or self.limits.alone:
             return [[i] for i in range(len(requests))]
         if self.fixed is not None:
@@ -212,6 +216,17 @@ class HFTarget(Target):
         for name, identity in sorted(identities(self._own.model)):
             digest.update(name.encode() + identity)
         return digest.hexdigest()[:16]
+
+
+def _by_exit(requests: Sequence[Request], group: list[int]) -> list[list[int]]:
+    """Requests of a group by their early exit; those without one go with the first."""
+    exits = sorted({found for i in group if (found := requests[i].want.early_exit) is not None})
+    if len(exits) < 2:
+        return [group]
+    return [
+        [i for i in group if requests[i].want.early_exit in ((None, layer) if layer == exits[0] else (layer,))]
+        for layer in exits
+    ]
 
 
 def trusted_length(config: Any) -> int | None:

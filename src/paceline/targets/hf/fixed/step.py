@@ -63,7 +63,7 @@ class Step:
         with ExitStack() as stack:
             stack.enter_context(attention_is(NAME, self._own.model))
             stack.enter_context(computing(forward := ForwardCache(block)))
-            taps = stack.enter_context(tapped(self._own.anatomy, self._want))
+            taps = stack.enter_context(tapped(self._own.anatomy, Outputs(self._want)))
             logits = self._own.model(
                 input_ids=self.inputs.tokens.view(1, -1),
                 position_ids=self.inputs.positions.view(1, -1),

@@ -1,0 +1,149 @@
+"""The latency law (equations 10 and 14): rounds as it has them and as they are, for draft models of several sizes.
+
+    python -m papers.mirror.law
+    python -m papers.mirror.law --model pocket+ballast:300M --draft pocket-draft+ballast:6M --gamma 2 4 7 --branches 4
+
+    python -m papers.mirror.law --waiting 150 --draft pocket-draft+ballast:30M --branches 16 --temperature 0
+
+Every part is measured by itself, in turns with the runs: the target up to its exit and behind it, reading the exit,
+forwards of the draft model, and how much the two slow one another down. Beside it stand the same drafts made in turns,
+with as many threads for each model, and with all threads for both. With ``--waiting`` the target is on a device that is
+made up: it waits for so many milliseconds and leaves the cores alone.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterator, Sequence
+
+from paceline import LanguageModel, load
+from paceline.bench import Cell, Trial, Waiting
+from papers.common import Claim, Report, parser, script
+
+MODEL, DTYPE = "pocket+ballast:300M", "bfloat16"
+DRAFTS = "pocket-draft+ballast:6M", "pocket-draft+ballast:15M", "pocket-draft+ballast:30M"
+"""About 2, 5 and 10% of the target."""
+GAMMAS, BRANCHES = (2, 4, 7), 4
+PROMPTS = "The old house stood at the end of", "Once upon a time there was", "In the morning she went to"
+MODEL_OF_A_DEVICE = "pocket"
+NEAR, OF_THE_LAW = 0.1, 0.9
+
+
+def parts_of(cells: Sequence[Cell]) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
+    head = (
+        "draft model, tokens",
+        "lower",
+        "exit",
+        "upper, slowed",
+        "first, later, single draft forward, slowed",
+        "end",
+        "begun anew",
+        "tokens/round",
+    )
+    rows = list[Sequence[str]]()
+    for cell in cells:
+        of = cell.parts
+        rows.append(
+            (
+                _named(cell),
+                _ms(of.lower),
+                _ms(of.exit),
+                f"{_ms(of.upper)} x {of.target_slows:.2f}",
+                f"{_ms(of.first)}, {_ms(of.level)}, {_ms(of.single)} x {of.draft_slows:.2f}",
+                _ms(of.end),
+                f"{cell.anew:.0%}",
+                f"{cell.emitted:.2f}",
+            )
+        )
+    return head, rows
+
+
+def rounds_of(cells: Sequence[Cell]) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
+    head = (
+        "draft model, tokens",
+        "together: law, seen",
+        "in turns, same threads",
+        "in turns, all threads",
+        "gain over turns: law, seen",
+        "over turns on all: law, seen",
+    )
+    rows = list[Sequence[str]]()
+    for cell in cells:
+        pairs = (cell.together, cell.turns, cell.turns_everywhere)
+        gains = [
+            f"{other.predicted / cell.together.predicted:.2f}, {other.observed / cell.together.observed:.2f}"
+            for other in (cell.turns, cell.turns_everywhere)
+        ]
+        rows.append(
+            (_named(cell), *(f"{_ms(p.predicted)}, {_ms(p.observed)} ({p.ratio - 1:+.0%})" for p in pairs), *gains)
+        )
+    return head, rows
+
+
+def _named(cell: Cell) -> str:
+    return f"{cell.draft}, {cell.levels}"
+
+
+def _ms(seconds: float) -> str:
+    return f"{1000 * seconds:.1f}"
+
+
+def claims(cells: Sequence[Cell]) -> Iterator[Claim]:
+    near = sum(abs(cell.together.ratio - 1) <= NEAR for cell in cells)
+    ours = f"{near} of {len(cells)} rounds within {NEAR:.0%}"
+    yield Claim("a round takes what the law says", "exactly", ours, near >= OF_THE_LAW * len(cells))
+    kept = [
+        (cell.turns.observed / cell.together.observed) / (cell.turns.predicted / cell.together.predicted)
+        for cell in cells
+    ]
+    ours = f"{min(kept):.2f} to {max(kept):.2f} of the law's gain over turns with as many threads"
+    yield Claim("the gain is the law's", "exactly", ours, min(kept) >= OF_THE_LAW)
+    gains = [cell.turns_everywhere.observed / cell.together.observed for cell in cells]
+    ours = f"{min(gains):.2f} to {max(gains):.2f} times turns on all threads"
+    yield Claim("it is faster than drafts in turns", "where each model has devices of its own", ours, min(gains) > 1)
+
+
+def report(cells: Sequence[Cell], notes: Sequence[str]) -> Report:
+    title = "Mirror-SD, equations 10 and 14: the latency law"
+    return Report(title, [parts_of(cells), rounds_of(cells)], list(claims(cells)), notes)
+
+
+def options() -> argparse.ArgumentParser:
+    found = parser(__doc__)
+    add = found.add_argument
+    add("--model", "-m", default=MODEL, metavar="MODEL", help=f"the target ({MODEL})")
+    add("--dtype", default=DTYPE, metavar="TYPE", help=f"float32, bfloat16 or float16 ({DTYPE})")
+    add("--draft", nargs="+", default=DRAFTS, metavar="NAME", help="draft models")
+    add("--gamma", type=int, nargs="+", default=GAMMAS, metavar="N", help="tokens of a draft (2 4 7)")
+    add("--branches", type=int, default=BRANCHES, metavar="N", help=f"outcomes that get a draft ({BRANCHES})")
+    add("--exit", type=float, default=0.5, metavar="SHARE", help="the layer of the exit (0.5)")
+    add("--temperature", type=float, default=0.8, metavar="T", help="0 is greedy (0.8)")
+    add("--max-new-tokens", type=int, default=48, metavar="N", help="tokens per text (48)")
+    add("--waiting", type=float, default=0.0, metavar="MS", help="a target that waits for so many milliseconds")
+    add("--repeat", type=int, default=3, metavar="N", help="measure everything N times (3)")
+    return found
+
+
+def main() -> None:
+    given = options().parse_args()
+    lm = load(MODEL_OF_A_DEVICE if given.waiting else given.model, dtype=given.dtype)
+    if given.waiting:
+        lm = LanguageModel(Waiting(lm.target, given.waiting / 1000), lm.vocabulary)
+    trial = Trial(
+        lm=lm,
+        prompts=PROMPTS,
+        tokens=given.max_new_tokens,
+        temperature=given.temperature,
+        exit=given.exit,
+        repeats=given.repeat,
+    )
+    cells = [trial.cell(draft, gamma, given.branches) for draft in given.draft for gamma in given.gamma]
+    notes = [
+        "milliseconds; medians; the end is what stands behind the target's forward where the draft is there already",
+        f"{lm.target.name}, {given.dtype}, temperature {given.temperature:g}, {given.branches} outcomes with a draft",
+    ]
+    report(cells, notes).show(given)
+
+
+if __name__ == "__main__":
+    script(main)

@@ -1,0 +1,277 @@
+"""Draft and target at the same time.
+
+While the target computes its later layers, an early exit says what it is likely to choose behind each node of the draft
+in flight. For the likeliest of these outcomes the draft model, in a process of its own, already drafts the next window.
+When the target has decided, the window of what came is there or nearly so; where none fits, one is drafted then.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+import warnings
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from paceline.context import Context
+from paceline.drafters.assistant.drafter import Model
+from paceline.drafters.assistant.growth import DraftShape
+from paceline.drafters.assistant.model import DraftModel
+from paceline.drafters.base import NO_WORK, Ask, Drafter, Seen, Work
+from paceline.drafters.mirror.frames import Ahead, Go, Kind, Window
+from paceline.drafters.mirror.process import PATIENCE, DraftProcess, Lost, Place
+from paceline.drafters.mirror.proxies import outcomes
+from paceline.drafters.mirror.worker import facts_of
+from paceline.drafters.noise import wants_noise
+from paceline.drafters.sharing import stamp
+from paceline.errors import DrafterWarning, InputError
+from paceline.law import Outlook
+from paceline.targets.base import NOTHING, Target, Want
+from paceline.tree import EMPTY, DraftTree, Ints
+from paceline.vocabulary import Vocabulary
+
+if TYPE_CHECKING:
+    import torch
+
+BEST, FULL = "best", "full"
+DRAWN = 8
+"""Outcomes with a window where nothing may depend on a clock."""
+NARROWER = ((64, 1), (32, 2), (16, 4))
+"""From so many texts at once on, at most so many proxies of each node (the paper's appendix D.1)."""
+NEWEST = 0.3
+"""The weight of the newest forward in the running mean of the target's rest."""
+
+
+@dataclass(eq=False)
+class MirrorState:
+    """One text."""
+
+    context: Context
+    outlook: Outlook
+    process: DraftProcess | None
+    number: int
+    told: int
+    """How many of its tokens the draft model knows."""
+    opened: DraftProcess | None = None
+    """The process that knows of it, also once that is lost."""
+    waits: bool = False
+    """Whether a window for the text as it is was asked for."""
+    began: float = 0.0
+    """When the later layers of the forward under way began; 0 between forwards."""
+    work: Work = NO_WORK
+
+
+class Mirror(Drafter):
+    """Windows of a draft model that runs beside the target."""
+
+    name = "mirror"
+    summary = "a draft model in a process of its own drafts the next window while the target checks the last one"
+    source = "Mirror-SD (Bhendawade 2025)"
+    requires = "a draft model with the target's tokenizer, by name or folder, and a core or device to spare for it"
+    unfit = "cores that the target needs itself: assistant drafts with all of them, in turns"
+    presets = MappingProxyType({"paper": MappingProxyType({"branches": FULL, "noise": "none"})})
+
+    def __init__(
+        self,
+        *,
+        model: Model,
+        gamma: int = 7,
+        kappa: int = 8,
+        exit: float = 0.5,
+        branches: str = BEST,
+        top: int = 1,
+        confidence: float = 0.0,
+        noise: str = "shared",
+        device: str | None = None,
+    ) -> None:
+        for name, value in (("gamma", gamma), ("kappa", kappa), ("top", top)):
+            if value < 1:
+                raise InputError(f"option {name!r} of method 'mirror' is at least 1, not {value}")
+        if not 0 < exit < 1:
+            raise InputError(f"option 'exit' of method 'mirror' is a depth between 0 and 1, not {exit:g}")
+        if not (branches in (BEST, FULL) or (branches.isdigit() and int(branches) > 0)):
+            raise InputError(f"mirror takes branches=best, branches=full or a number from 1 on, not {branches!r}")
+        self.shape = DraftShape(top=top, length=gamma, confidence=confidence, shared=wants_noise(self.name, noise))
+        self.gamma, self.kappa, self.nodes = gamma, kappa, gamma * top
+        self.branches = branches
+        self._exit, self._device = exit, device
+        self._named: Any = model
+        self.process: DraftProcess | None = None
+        self._layer: int | None = None
+        self._size = 0
+        self._open = 0
+        self._rest = 0.0
+        self._said = False
+        self.patience = PATIENCE
+
+    # the draft model's process
+
+    def fit(self, target: Target, vocabulary: Vocabulary | None = None) -> None:
+        layers = target.layers
+        self._layer = round(self._exit * layers)
+        if not 0 < self._layer < layers:
+            raise InputError(f"exit={self._exit:g} is layer {self._layer} of {layers}, which leaves nothing to overlap")
+        place = place_of(self._named, target, self._device)
+        self.process = DraftProcess.at(place, stamp(place.model))
+        self._size, facts = target.vocab_size, self.process.facts
+        same = vocabulary is None or facts["fingerprint"] in (None, vocabulary.fingerprint)
+        if not same or (vocabulary is None and facts["vocab_size"] != target.vocab_size):
+            raise InputError(
+                f"mirror drafts with a model of the target's tokenizer, and that of {place.model} differs from "
+                f"{target.name}'s; use assistant, which translates"
+            )
+
+    def dispose(self) -> None:
+        self.process = None
+
+    @property
+    def needs(self) -> Want:  # type: ignore[override]
+        return NOTHING if self._layer is None else Want(early_exit=self._layer)
+
+    def levels(self, nodes: int) -> int:
+        return min(self.gamma, -(-nodes // self.shape.top))
+
+    # texts
+
+    def open(self, context: Context) -> MirrorState:
+        outlook = Outlook(context.sampling, context.prompt_length)
+        state = MirrorState(context, outlook, self.process, 0, len(context))
+        if (process := state.process) is not None:
+            facts = facts_of(context, self._size, self.shape, self.name)
+            state.opened = process
+            self._asking(state, lambda: setattr(state, "number", process.open(facts, context.tokens)))
+        self._open += 1
+        return state
+
+    def close(self, state: MirrorState) -> None:
+        self._open -= 1
+        if state.opened is not None:
+            state.opened.forget(state.number)
+
+    def work(self, state: MirrorState) -> Work:
+        work, state.work = state.work, NO_WORK
+        return work
+
+    def on_early(self, state: MirrorState, tree: DraftTree, logits: torch.Tensor) -> None:
+        """The window of the text as it is was taken, or is not wanted: what follows now are those behind the draft."""
+        if state.process is None or not state.number:
+            return
+        kappa = min([self.kappa, *(most for texts, most in NARROWER if self._open >= texts)])
+        found = outcomes(logits, tree, state.context, state.outlook, kappa=kappa, shared=self.shape.shared)
+        chosen = found.first(self._worth(state, len(found)))
+        body = Ahead(self.gamma, tree.tokens, tree.parents, chosen.stops, chosen.proxies).body()
+        self._tell(state, Kind.AHEAD, len(state.context), body)
+        state.began = time.perf_counter()
+
+    def observe(self, seen: Sequence[Seen]) -> None:
+        for state, verdict, _ in seen:
+            if state.began:
+                spent, state.began = time.perf_counter() - state.began, 0.0
+                self._rest += NEWEST * (spent - (self._rest or spent)) if self._rest else spent
+            if verdict.tokens and state.context.finish is None:
+                self._go(state)
+
+    def propose(self, asks: Sequence[Ask]) -> list[DraftTree]:
+        for state, _ in asks:
+            if not state.waits or state.told < len(state.context):
+                self._go(state)
+        return [self._window(state).top(budget.nodes) for state, budget in asks]
+
+    def _go(self, state: MirrorState) -> None:
+        """Tell what followed, and ask for the window behind it."""
+        text: Ints = state.context.tokens[state.told :]
+        self._tell(state, Kind.GO, len(state.context), Go(self.gamma, text).body())
+        state.told, state.waits = len(state.context), True
+
+    def _window(self, state: MirrorState) -> DraftTree:
+        if (process := state.process) is None:
+            return EMPTY
+        read = partial(Window.of, size=self._size, most=self.nodes, source=self.name)
+        found: list[tuple[Window, int]] = []
+        self._asking(state, lambda: found.append(process.window(state.number, len(state.context), read, self.patience)))
+        state.waits = False
+        if not found:
+            return EMPTY
+        window, size = found[0]
+        state.work = state.work.plus(
+            forwards=window.forwards,
+            tokens=window.drafted,
+            ahead=max(window.ready, 0),
+            anew=window.ready < 0,
+            exchanged=size,
+        )
+        return window.tree
+
+    def _worth(self, state: MirrorState, count: int) -> int | None:
+        """How many outcomes get a window."""
+        if self.branches == FULL:
+            return None
+        if self.branches != BEST:
+            return int(self.branches)
+        if not state.context.foreseeable:
+            return DRAWN
+        fits = 1
+        assert state.process is not None, "there is a process to draft them"
+        while fits < count and self.gamma * state.process.seconds(2 * fits * max(1, self._open)) <= self._rest:
+            fits *= 2
+        return fits
+
+    def _tell(self, state: MirrorState, kind: Kind, place: int, body: bytes) -> None:
+        if (process := state.process) is not None:
+            state.work = state.work.plus(exchanged=len(body))
+            self._asking(state, lambda: process.tell(kind, state.number, place, body))
+
+    def _asking(self, state: MirrorState, ask: Callable[[], None]) -> None:
+        """Where the process is lost, the text goes on without drafts, and that is said once."""
+        try:
+            ask()
+        except Lost as error:
+            state.process = None
+            if not self._said:
+                self._said = True
+                warnings.warn(
+                    f"mirror: the process of the draft model is lost ({error}); the text goes on without drafts: it "
+                    "becomes slower, not different",
+                    DrafterWarning,
+                    stacklevel=2,
+                )
+
+
+def place_of(named: Any, target: Target, device: str | None) -> Place:
+    """Where a draft model runs: on a core of its own, unless a device says otherwise."""
+    origin = named.origin if isinstance(named, DraftModel) else named
+    if not isinstance(origin, (str, Path)):
+        raise InputError(
+            "mirror's draft model is loaded by a process of its own; give its name or folder, not a loaded model"
+        )
+    quantize = "int8" if target.dtype_name == "int8" else None
+    kind = None if quantize else target.dtype_name
+    cpus, where = cores_of(device)
+    return Place(str(origin), kind, quantize, where, False, cpus)
+
+
+def cores_of(device: str | None) -> tuple[tuple[int, ...], str]:
+    """The cores and the device that ``device`` names: numbers of cores as in ``1`` or ``2-3``, or a device of torch. By
+    default the last core that this process may use."""
+    usable = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else list(range(os.cpu_count() or 1))
+    if device is None:
+        return (usable[-1],), "cpu"
+    if ":" in device or device.isalpha():
+        return (), device
+    first, _, last = device.partition("-")
+    if not (first.isdigit() and (last or first).isdigit()):
+        raise InputError(f"{device!r} is no place to draft: write cores as 1 or 2-3, or a device as cuda:1")
+    cores = tuple(range(int(first), int(last or first) + 1))
+    if missing := [core for core in cores if core not in usable]:
+        raise InputError(f"there is no core {missing[0]} for the draft model; this process may use {_listed(usable)}")
+    return cores, "cpu"
+
+
+def _listed(numbers: Sequence[int]) -> str:
+    return ", ".join(map(str, np.array(numbers)))

@@ -1,0 +1,322 @@
+"""The draft model's process as a text's process sees it: started once for a model, a type and a place, shared by all
+drafters that name these, and gone with the last of them.
+
+It may die, hang or say nonsense at any moment. Then it is ended, and whoever asks it for a window is told `Lost`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+import subprocess
+import sys
+import threading
+import time
+import weakref
+from collections import Counter, deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from paceline.drafters.mirror.frames import Forward, Frame, Kind, Mangled, Told, Unpacker, Window
+from paceline.drafters.sharing import Shared
+from paceline.errors import InputError
+from paceline.tree import Ints
+
+BEGIN = "import sys; from paceline.drafters.mirror.worker import main; sys.exit(main(sys.argv[1:]))"
+SOURCE = Path(__file__).parents[3]
+"""Where this package lies, for a process that might not find it."""
+READ = 1 << 16
+PATIENCE = 20.0
+"""Seconds without a word after which a process that owes one counts as stuck."""
+LOADING = 600.0
+NEWEST = 0.3
+"""The weight of the newest forward in the running mean of a forward's seconds."""
+
+
+class Lost(Exception):
+    """There is no such process any more."""
+
+
+@dataclass(frozen=True)
+class Place:
+    """Which model drafts, and where."""
+
+    model: str
+    dtype: str | None
+    quantize: str | None
+    device: str
+    strict: bool
+    cpus: tuple[int, ...]
+    """The cores that it runs on; none for all."""
+
+    @property
+    def threads(self) -> int:
+        return max(1, len(self.cpus))
+
+    def facts(self) -> dict[str, Any]:
+        return {
+            "model": self.model,
+            "dtype": self.dtype,
+            "quantize": self.quantize,
+            "device": self.device,
+            "strict": self.strict,
+            "cpus": list(self.cpus),
+            "threads": self.threads,
+        }
+
+
+class Yielded:
+    """The cores of draft models while they have texts: torch uses fewer threads then, since a thread on a core that
+    another process uses holds up all others."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._busy: Counter[Place] = Counter()
+        self._had = 0
+
+    def begin(self, place: Place) -> None:
+        with self._lock:
+            if not self._busy:
+                self._had = torch.get_num_threads()
+            self._busy[place] += 1
+            self._share_out()
+
+    def end(self, place: Place) -> None:
+        with self._lock:
+            self._busy -= Counter([place])
+            self._share_out()
+
+    def _share_out(self) -> None:
+        taken = {core for place in self._busy for core in place.cpus}
+        torch.set_num_threads(max(1, min(self._had, usable_cores() - len(taken))))
+
+
+YIELDED = Yielded()
+
+
+def usable_cores() -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+@dataclass(eq=False)
+class _Inbox:
+    """What the process said and nobody has read yet."""
+
+    news: threading.Condition = field(default_factory=threading.Condition)
+    windows: dict[int, tuple[int, bytes]] = field(default_factory=dict)
+    """The newest window of each text, with its length, not decoded yet."""
+    told: Told | None = None
+    lost: str = ""
+    """Why there is no process any more, once that is so."""
+    heard: float = 0.0
+    forwards: deque[Forward] = field(default_factory=partial(deque, maxlen=1 << 12))
+    """The newest ones that nobody has asked for yet."""
+    pace: dict[int, float] = field(default_factory=dict)
+    """Seconds of a forward, by the bits of its number of rows."""
+
+    def take(self, frame: Frame) -> None:
+        self.heard = time.monotonic()
+        match frame.kind:
+            case Kind.WINDOW:
+                self.windows[frame.text] = frame.place, frame.body
+            case Kind.READY:
+                self.told = Told.of(frame.body)
+            case Kind.FAILED:
+                facts = Told.of(frame.body).facts
+                self.told, self.lost = Told(facts), str(facts.get("said"))
+            case Kind.FORWARD:
+                spent = Forward.of(frame.body)
+                self.forwards.append(spent)
+                size = spent.rows.bit_length()
+                known = self.pace.get(size, spent.seconds)
+                self.pace[size] = known + NEWEST * (spent.seconds - known)
+            case _:
+                raise Mangled(f"a draft model says {frame.kind.name}")
+
+
+class DraftProcess:
+    """A running process. Several threads may use it."""
+
+    _running: Shared[DraftProcess] = Shared()
+
+    @classmethod
+    def at(cls, place: Place, stamp: Any) -> DraftProcess:
+        """The one of this place. One that was lost is started again."""
+        key = place, stamp
+        found = cls._running.get(key, lambda: cls(place))
+        if found.lost:
+            cls._running.drop(key)
+            found = cls._running.get(key, lambda: cls(place))
+        return found
+
+    def __init__(self, place: Place) -> None:
+        ours, theirs = socket.socketpair()
+        self._link, self._inbox = ours, _Inbox(heard=time.monotonic())
+        self._sending = threading.Lock()
+        self._numbers = iter(range(1, 1 << 32))
+        command = [sys.executable, "-c", BEGIN, str(theirs.fileno())]
+        # a group of its own: Ctrl-C is for the text, and a stopped process is woken when its parent is gone
+        self._process = subprocess.Popen(
+            command, pass_fds=[theirs.fileno()], env=_environment(place), stdin=subprocess.DEVNULL, process_group=0
+        )
+        theirs.close()
+        self._place = place
+        self._end = weakref.finalize(self, _ended, self._process, ours)
+        reader = threading.Thread(target=_read, args=(ours, self._inbox), name="draft process", daemon=True)
+        reader.start()
+        try:
+            self._send(Frame(Kind.READY, 0, 0, Told(place.facts()).body()))
+            self.facts = self._introduced(place)
+        except BaseException:
+            self.close()
+            raise
+
+    def _introduced(self, place: Place) -> dict[str, Any]:
+        """What it says of its model once that is loaded."""
+        inbox = self._inbox
+        with inbox.news:
+            inbox.news.wait_for(lambda: inbox.told is not None or inbox.lost, LOADING)
+            facts = dict(inbox.told.facts) if inbox.told is not None else {}
+            if inbox.lost or not facts:
+                raise InputError(
+                    inbox.lost
+                    if facts.get("known")
+                    else f"the process of draft model {place.model} did not start: {inbox.lost or 'it said nothing'}"
+                )
+        return facts
+
+    @property
+    def lost(self) -> str:
+        """Why it is gone, or "" while it is there."""
+        return self._inbox.lost
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    def open(self, facts: dict[str, Any], prompt: Ints) -> int:
+        """Begin a text; its number."""
+        with self._sending:
+            number = next(self._numbers)
+        YIELDED.begin(self._place)
+        self._send(Frame(Kind.OPEN, number, len(prompt), Told(facts, prompt).body()))
+        return number
+
+    def tell(self, kind: Kind, text: int, place: int, body: bytes = b"") -> None:
+        self._send(Frame(kind, text, place, body))
+
+    def forget(self, text: int) -> None:
+        """The end of a text; nothing is raised where the process is gone."""
+        YIELDED.end(self._place)
+        with contextlib.suppress(Lost):
+            self.tell(Kind.CLOSE, text, 0)
+        with self._inbox.news:
+            self._inbox.windows.pop(text, None)
+
+    def window(self, text: int, place: int, read: Callable[[bytes], Window], patience: float) -> tuple[Window, int]:
+        """The window behind a text of that length, and the bytes of its frame. Waits for it."""
+        inbox, began = self._inbox, time.monotonic()
+        with inbox.news:
+            while not inbox.lost:
+                at, body = inbox.windows.get(text, (-1, b""))
+                if at == place:
+                    del inbox.windows[text]
+                    break
+                left = max(began, inbox.heard) + patience - time.monotonic()
+                if left <= 0:
+                    self._give_up(f"it has said nothing for {patience:g} s")
+                    break
+                inbox.news.wait(left)
+            if inbox.lost:
+                raise Lost(inbox.lost)
+        try:
+            return read(body), len(body)
+        except Mangled as error:
+            self._give_up(str(error))
+            raise Lost(str(error)) from None
+
+    def seconds(self, rows: int) -> float:
+        """Of a forward of so many rows, from those that were seen; 0 where none was."""
+        pace, bits = dict(self._inbox.pace), rows.bit_length()
+        if not pace:
+            return 0.0
+        near = min(pace, key=lambda known: (abs(known - bits), -known))
+        return pace[near] * (2.0 ** (bits - near) if bits > near else 1.0)
+
+    def heard(self) -> list[Forward]:
+        """The draft model's forwards since the last call."""
+        with self._inbox.news:
+            found = list(self._inbox.forwards)
+            self._inbox.forwards.clear()
+        return found
+
+    def _send(self, frame: Frame) -> None:
+        with self._sending:
+            if self.lost:
+                raise Lost(self.lost)
+            try:
+                self._link.settimeout(PATIENCE)
+                self._link.sendall(frame.packed())
+            except OSError as error:
+                self._give_up(f"it takes no more words ({error})")
+                raise Lost(self.lost) from None
+
+    def _give_up(self, why: str) -> None:
+        self._inbox.lost = self._inbox.lost or why
+        self._end()
+
+    def close(self) -> None:
+        self._give_up("it was ended")
+
+
+def _environment(place: Place) -> dict[str, str]:
+    """This process's environment and search path, with threads for the draft model's cores alone."""
+    path = [str(SOURCE), os.environ.get("PYTHONPATH", "")]
+    threads = str(place.threads)
+    return {
+        **os.environ,
+        "PYTHONPATH": os.pathsep.join(filter(None, path)),
+        "OMP_NUM_THREADS": threads,
+        "MKL_NUM_THREADS": threads,
+    }
+
+
+def _read(link: socket.socket, inbox: _Inbox) -> None:
+    """Frames as they come, until there are no more or one cannot be read."""
+    unpacker, why = Unpacker(), "it is gone"
+    try:
+        while data := _received(link):
+            with inbox.news:
+                for frame in unpacker.feed(data):
+                    inbox.take(frame)
+                inbox.news.notify_all()
+    except Mangled as error:
+        why = str(error)
+    with inbox.news:
+        inbox.lost = inbox.lost or why
+        inbox.news.notify_all()
+
+
+def _received(link: socket.socket) -> bytes:
+    while True:
+        try:
+            return link.recv(READ)
+        except TimeoutError:
+            continue
+        except OSError:
+            return b""
+
+
+def _ended(process: subprocess.Popen[bytes], link: socket.socket) -> None:
+    """Kill and reap it. Called once: by the last user, by the end of the program, or where it was given up."""
+    with contextlib.suppress(OSError):
+        link.shutdown(socket.SHUT_RDWR)
+    link.close()
+    process.kill()
+    process.wait()

@@ -1,0 +1,88 @@
+"""From an early exit: what the target may choose behind each node in flight, and which outcomes are worth a window.
+
+An outcome is a node at which the walk stops, and the token that is emitted there instead of the node's children. Its
+chance is that of the walk to reach the node, times that to stop there, times that of the token. Half-way through its
+layers a target is less sure than it will be, so a drafted token goes on with the larger of two chances: the exit's, and
+the draft model's own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import numpy as np
+import torch
+
+from paceline.context import Context
+from paceline.drafters.noise import TINIEST, SharedNoise, foremost
+from paceline.law import Outlook
+from paceline.tree import ROOT, DraftTree, Floats, Ints
+
+CANDIDATES = 64
+"""The best tokens of an early row, which come to the host. Settings and noise choose the proxies among them."""
+
+
+SUREST = 0.98
+"""No drafted token is surer than that, so that stopping before it keeps a chance."""
+
+
+class Outcomes(NamedTuple):
+    """Likeliest first: the node that the walk stops at, the token there, and its chance."""
+
+    stops: Ints
+    proxies: Ints
+    chances: Floats
+
+    def __len__(self) -> int:
+        return len(self.stops)
+
+    def first(self, count: int | None) -> Outcomes:
+        return Outcomes(self.stops[:count], self.proxies[:count], self.chances[:count])
+
+
+def outcomes(
+    logits: torch.Tensor, tree: DraftTree, context: Context, outlook: Outlook, *, kappa: int, shared: bool
+) -> Outcomes:
+    """Of the early rows ``[1 + nodes, vocabulary]`` of a root and its tree, ``kappa`` proxies each."""
+    reached = np.zeros(1 + len(tree))
+    reached[0] = 1.0
+    found: list[tuple[float, int, int]] = []
+    for node, (ids, logs) in enumerate(choices(logits, tree, context, outlook, shared=shared), start=ROOT):
+        children = tree.children(node)
+        inside = np.isin(ids, tree.tokens[children])
+        early = dict(zip(ids[inside].tolist(), np.exp(logs[inside]).tolist(), strict=True))
+        going = [
+            min(SUREST, max(early.get(token, 0.0), own))
+            for token, own in zip(tree.tokens[children].tolist(), np.exp(tree.scores[children]).tolist(), strict=True)
+        ]
+        shrink = min(1.0, SUREST / max(sum(going), TINIEST))
+        reached[children + 1] = [reached[node + 1] * chance * shrink for chance in going]
+        stays = reached[node + 1] - reached[children + 1].sum()
+        others, chances = ids[~inside], np.exp(logs[~inside])
+        chances = stays * chances / max(float(chances.sum()), TINIEST)
+        ends = context.ending.eos
+        pairs = zip(others[:kappa].tolist(), chances[:kappa].tolist(), strict=True)
+        found += ((chance, node, token) for token, chance in pairs if token not in ends)
+    found.sort(key=lambda each: -each[0])
+    likelihood, stops, proxies = zip(*found, strict=True) if found else ((), (), ())
+    return Outcomes(np.array(stops, np.int64), np.array(proxies, np.int64), np.array(likelihood, np.float64))
+
+
+def choices(
+    logits: torch.Tensor, tree: DraftTree, context: Context, outlook: Outlook, *, shared: bool
+) -> Iterator[tuple[Ints, Floats]]:
+    """What the target is likely to choose behind the root and each node, best first, with log-probabilities of that."""
+    best, columns = (part.cpu().numpy() for part in _best(logits))
+    for row, node in enumerate(range(ROOT, len(tree))):
+        text = context.extended(tree.tokens[tree.path(node)])
+        law = outlook.over(columns[row], best[row], logits.shape[1], text.tokens)
+        noise = SharedNoise.of(text, shared)
+        yield foremost(law, len(law.ids), None if noise is None else noise.exponentials(0, law.ids))
+
+
+def _best(logits: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """The best candidates of each row, in order of their ids."""
+    values, ids = logits.float().topk(min(CANDIDATES, logits.shape[1]), dim=-1)
+    ids, order = ids.sort(dim=-1)
+    return values.gather(1, order).double(), ids

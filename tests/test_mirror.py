@@ -1,0 +1,399 @@
+"""A draft model in a process of its own: what it drafts ahead, what is said, and a text without it."""
+
+from __future__ import annotations
+
+import gc
+import os
+import random
+import signal
+import socket
+import subprocess
+import sys
+import time
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import paceline
+from drafting import context_of
+from engine import SIZE, habitual
+from paceline.api.model import LanguageModel
+from paceline.api.writing import Generation
+from paceline.drafters import make_drafter
+from paceline.drafters.mirror import drafter as drafter_module
+from paceline.drafters.mirror import process as process_module
+from paceline.drafters.mirror.frames import Ahead, Forward, Frame, Go, Kind, Mangled, Told, Unpacker, Window
+from paceline.drafters.mirror.process import DraftProcess
+from paceline.drafters.mirror.proxies import outcomes
+from paceline.errors import DrafterWarning, InputError
+from paceline.law import Distribution, Outlook
+from paceline.targets.table import TableTarget
+from paceline.tree import ROOT, DraftTree
+
+PROMPT = "The old house stood at the end of"
+DRAFT = "pocket-draft"
+TREE = DraftTree.build([3, 4, 5], [ROOT, 0, 1], source="mirror", scores=[-0.1, -0.5, -1.0])
+
+
+@pytest.fixture(scope="module")
+def lm() -> LanguageModel:
+    return paceline.load("pocket", dtype="float32")
+
+
+@pytest.fixture(scope="module", autouse=True)
+def one_process(lm: LanguageModel) -> Iterator[None]:
+    """The draft model's process is kept between tests, as a server keeps it between texts."""
+    threads, kept = torch.get_num_threads(), make_drafter("mirror", DRAFT)
+    kept.fit(lm.target, lm.vocabulary)
+    yield
+    kept.dispose()
+    del kept
+    gc.collect()
+    assert torch.get_num_threads() == threads, "its cores are given back"
+
+
+def written(lm: LanguageModel, method: str, count: int = 40, **how: Any) -> Generation:
+    settings = {"temperature": 0.8, "seed": 5, "planner": "fixed:7", **how}
+    model = None if method == "plain" else DRAFT
+    lm.forget()
+    return lm.generate(PROMPT, method=method, draft_model=model, max_new_tokens=count, **settings)
+
+
+# --- what is drafted -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("temperature", [0.0, 0.8])
+def test_it_drafts_what_its_serial_twin_drafts(lm: LanguageModel, temperature: float) -> None:
+    """Ahead or anew, a window is that of the same draft model asked in turns."""
+    twin = written(lm, "assistant:length=7", temperature=temperature)
+    for method in ("mirror", "mirror:branches=full", "mirror:kappa=1,branches=2", "mirror:exit=0.25"):
+        ours = written(lm, method, temperature=temperature)
+        assert ours.tokens == twin.tokens
+        assert [(r.drafted, r.accepted) for r in ours.rounds] == [(r.drafted, r.accepted) for r in twin.rounds]
+
+
+def test_windows_are_there_when_the_target_has_decided(lm: LanguageModel) -> None:
+    rounds = [each for each in written(lm, "mirror:branches=full").rounds if each.drafted]
+    ready = [each for each in rounds if each.levels_ahead > 0]
+    assert len(ready) > len(rounds) / 3
+    assert sum(each.drafts_anew for each in rounds) < len(rounds)
+    assert all(each.bytes_exchanged > 0 for each in rounds)
+
+
+def test_the_text_is_plain_decodings_in_batches_and_with_others(lm: LanguageModel) -> None:
+    prompts = [PROMPT, "Once upon a time", "Kraków jest", "Київ"]
+    how: dict[str, Any] = {"temperature": 0.8, "seed": 2, "max_new_tokens": 24}
+    plain = lm.generate_batch(prompts, method="plain", **how)
+    for method in ("mirror", "mirror+suffix", "mirror:top=3,gamma=4"):
+        found = lm.generate_batch(prompts, method=method, draft_model=DRAFT, **how)
+        assert [one.tokens for (one,) in found] == [one.tokens for (one,) in plain]
+
+
+def test_under_rejection_nothing_depends_on_the_clock(lm: LanguageModel, monkeypatch: pytest.MonkeyPatch) -> None:
+    first = written(lm, "mirror", rule="rejection")
+    tell, coins = DraftProcess.tell, random.Random(3)
+
+    def late(self: DraftProcess, *said: Any) -> None:
+        time.sleep(coins.choice((0, 0, 0.02)))
+        tell(self, *said)
+
+    monkeypatch.setattr(DraftProcess, "tell", late)
+    again = written(lm, "mirror", rule="rejection")
+    assert (again.tokens, [r.accepted for r in again.rounds]) == (first.tokens, [r.accepted for r in first.rounds])
+    assert sum(r.accepted for r in first.rounds) > 10
+
+
+def test_a_text_in_bias_and_bans_is_drafted_like_that(lm: LanguageModel) -> None:
+    how: dict[str, Any] = {"logit_bias": {300: 2.0}, "repetition_penalty": 1.2, "top_k": 40, "seed": 8}
+    twin = written(lm, "assistant:length=7", **how)
+    ours = written(lm, "mirror", **how)
+    assert [(r.drafted, r.accepted) for r in ours.rounds] == [(r.drafted, r.accepted) for r in twin.rounds]
+
+
+# --- outcomes ------------------------------------------------------------------------------------------------
+
+
+def early_rows(count: int = 4) -> torch.Tensor:
+    return torch.randn(count, SIZE, generator=torch.Generator().manual_seed(1)) * 2
+
+
+@pytest.mark.parametrize("shared", [False, True])
+def test_outcomes_are_disjoint_and_likeliest_first(shared: bool) -> None:
+    context = context_of([1, 2], temperature=0.7, seed=3)
+    outlook = Outlook(context.sampling, 2)
+    found = outcomes(early_rows(), TREE, context, outlook, kappa=SIZE, shared=shared)
+    pairs = list(zip(found.stops.tolist(), found.proxies.tolist(), strict=True))
+    assert len(set(pairs)) == len(pairs)
+    assert not {(ROOT, 3), (0, 4), (1, 5)} & set(pairs), "a token that is in flight is no end of the walk"
+    assert (np.diff(found.chances) <= 0).all()
+    assert found.chances.sum() == pytest.approx(1, abs=1e-4), "with all tokens as proxies nothing else can come"
+
+
+def test_more_proxies_only_add_outcomes() -> None:
+    context = context_of([1, 2], temperature=0.7, seed=3)
+    known: set[tuple[int, int]] = set()
+    for kappa in range(1, SIZE + 1):
+        found = outcomes(early_rows(), TREE, context, Outlook(context.sampling, 2), kappa=kappa, shared=True)
+        now = set(zip(found.stops.tolist(), found.proxies.tolist(), strict=True))
+        assert known <= now
+        known = now
+
+
+# --- what is said --------------------------------------------------------------------------------------------
+
+DRAWN = DraftTree.build(
+    [3, 4], [ROOT, 0], scores=[-0.1, -0.5], drawn={each: Distribution(np.arange(5), np.ones(5)) for each in (ROOT, 0)}
+)
+BODIES = [
+    (Kind.AHEAD, Ahead(7, TREE.tokens, TREE.parents, np.array([ROOT, 2]), np.array([5, 6])).body()),
+    (Kind.GO, Go(7, np.array([1, 2])).body()),
+    (Kind.WINDOW, Window(TREE, 2, 3, 9).body()),
+    (Kind.WINDOW, Window(DRAWN).body()),
+    (Kind.FORWARD, Forward(0.01, 8).body()),
+    (Kind.OPEN, Told({"seed": 1}, [1, 2, 3]).body()),
+]
+
+
+def decoded(kind: Kind, body: bytes) -> Any:
+    match kind:
+        case Kind.AHEAD:
+            return Ahead.of(body, SIZE + 1)
+        case Kind.GO:
+            return Go.of(body, SIZE + 1)
+        case Kind.WINDOW:
+            return Window.of(body, SIZE + 1, 8, "mirror")
+        case Kind.FORWARD:
+            return Forward.of(body)
+        case _:
+            return Told.of(body)
+
+
+def test_what_is_said_is_what_is_heard() -> None:
+    packed = b"".join(Frame(kind, 3, 40, body).packed() for kind, body in BODIES)
+    unpacker = Unpacker()
+    heard = [frame for at in range(0, len(packed), 7) for frame in unpacker.feed(packed[at : at + 7])]
+    assert [(frame.kind, frame.text, frame.place, frame.body) for frame in heard] == [(k, 3, 40, b) for k, b in BODIES]
+    window = decoded(Kind.WINDOW, BODIES[3][1])
+    assert window.tree.tokens.tolist() == [3, 4]
+    assert window.tree.drawn[0].probs.tolist() == [0.2] * 5
+    assert decoded(Kind.AHEAD, BODIES[0][1]).stops.tolist() == [ROOT, 2]
+
+
+def test_mangled_frames_are_refused() -> None:
+    coins = random.Random(0)
+    for number in range(5000):
+        kind, body = BODIES[number % len(BODIES)]
+        whole = bytearray(Frame(kind, 3, 40, body).packed())
+        for at in coins.sample(range(len(whole)), coins.randint(1, 3)):
+            whole[at] ^= 1 << coins.randrange(8)
+        unpacker = Unpacker()
+        try:
+            heard = list(unpacker.feed(bytes(whole)))
+        except Mangled:
+            continue
+        assert not heard, "only a size that promises more is waited for"
+
+
+def test_bodies_that_make_no_sense_are_refused() -> None:
+    """Even with the right check sum: the other side may lie. What is taken is a tree of known tokens in order."""
+    coins, refused = random.Random(1), 0
+    for number in range(5000):
+        kind, body = BODIES[number % 5]
+        lie = bytearray(body)
+        if coins.random() < 0.3:
+            lie = lie[: coins.randrange(len(lie))]
+        elif coins.random() < 0.3:
+            lie += bytes(coins.randrange(1, 9))
+        else:
+            lie[coins.randrange(len(lie))] ^= 1 << coins.randrange(8)
+        try:
+            found = decoded(kind, bytes(lie))
+        except Mangled:
+            refused += 1
+            continue
+        if isinstance(found, Window):
+            tree = found.tree
+            assert len(tree) <= 8
+            assert all(0 <= token <= SIZE for token in tree.tokens)
+            assert all(ROOT <= parent < node for node, parent in enumerate(tree.parents))
+            assert (tree.scores <= 0).all()
+    assert refused > 2500
+
+
+# --- without it ----------------------------------------------------------------------------------------------
+
+
+def faulty(lm: LanguageModel, monkeypatch: pytest.MonkeyPatch, kind: str, step: int) -> tuple[list[int], list[str]]:
+    """A text whose draft process fails at a step, and what was warned of; the process is gone then."""
+    with monkeypatch.context() as patch:
+        spoil(patch, kind, step)
+        patch.setattr(process_module, "PATIENCE", 0.5)
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always", DrafterWarning)
+            drafter = make_drafter("mirror", DRAFT)
+            drafter.patience = 0.5  # type: ignore[attr-defined]
+            found = lm.generate(PROMPT, method=drafter, planner="fixed:7", temperature=0.8, seed=5, max_new_tokens=30)
+    said = [str(one.message) for one in caught if issubclass(one.category, DrafterWarning)]
+    return found.tokens, said
+
+
+def spoil(patch: pytest.MonkeyPatch, kind: str, step: int) -> None:
+    if kind == "lying":
+        window, count = process_module._Inbox.take, [0]
+
+        def lie(self: Any, frame: Frame) -> None:
+            count[0] += frame.kind == Kind.WINDOW
+            if frame.kind == Kind.WINDOW and count[0] == step % 8 + 1:
+                frame = frame._replace(body=frame.body[:-3])
+            window(self, frame)
+
+        patch.setattr(process_module._Inbox, "take", lie)
+        return
+    tell, told = DraftProcess.tell, [0]
+
+    def hurt(self: DraftProcess, *said: Any) -> None:
+        told[0] += 1
+        if told[0] == step + 1:
+            os.kill(self.pid, signal.SIGKILL if kind == "killed" else signal.SIGSTOP)
+        tell(self, *said)
+
+    patch.setattr(DraftProcess, "tell", hurt)
+
+
+@pytest.mark.parametrize("kind", ["killed", "stopped", "lying"])
+def test_without_its_process_a_text_goes_on(lm: LanguageModel, monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
+    plain = written(lm, "plain", 30)
+    tokens, said = faulty(lm, monkeypatch, kind, 4)
+    assert tokens == plain.tokens
+    assert len(said) == 1
+    assert "the text goes on without drafts: it becomes slower, not different" in said[0]
+    assert sum(r.drafted for r in written(lm, "mirror", 30).rounds) > 0, "the next drafter has a new process"
+
+
+@pytest.mark.slow
+def test_two_hundred_faults_leave_nothing_behind(lm: LanguageModel, monkeypatch: pytest.MonkeyPatch) -> None:
+    plain, coins = written(lm, "plain", 30), random.Random(7)
+    for number in range(200):
+        kind = ("killed", "stopped", "lying")[number % 3]
+        tokens, said = faulty(lm, monkeypatch, kind, coins.randrange(16))
+        assert tokens == plain.tokens, (kind, number)
+        assert len(said) == 1, (kind, number, said)
+        gc.collect()
+        assert len(children()) <= 1, "of each process that was lost nothing is left"
+
+
+def children() -> list[str]:
+    """The processes that drafters of this one have begun."""
+    found = subprocess.run(["ps", "-o", "args", "--ppid", str(os.getpid())], capture_output=True, text=True, check=True)
+    return [line for line in found.stdout.splitlines() if "mirror.worker" in line]
+
+
+def test_a_text_leaves_the_draft_models_cores_free(lm: LanguageModel) -> None:
+    had, seen = torch.get_num_threads(), list[int]()
+    torch.set_num_threads(2)
+    try:
+        drafter = make_drafter("mirror", DRAFT)
+        for piece in lm.stream(PROMPT, method=drafter, max_new_tokens=30, temperature=0.8):
+            assert piece is not None
+            seen.append(torch.get_num_threads())
+        cores = process_module.usable_cores()
+        assert seen[0] == max(1, min(2, cores - 1))
+        assert torch.get_num_threads() == 2
+    finally:
+        torch.set_num_threads(had)
+
+
+def test_drafters_share_a_process_and_the_last_one_ends_it(lm: LanguageModel) -> None:
+    one, two = (make_drafter(f"mirror:gamma={gamma}", DRAFT) for gamma in (3, 5))
+    for each in (one, two):
+        each.fit(lm.target, lm.vocabulary)
+    assert len(children()) == 1, "that of all tests"
+
+
+PARENT = """
+import sys, time, paceline
+from paceline.drafters import make_drafter
+lm = paceline.load("pocket", dtype="float32")
+drafter = make_drafter("mirror", "pocket-draft")
+drafter.fit(lm.target, lm.vocabulary)
+print(drafter.process.pid, flush=True)
+time.sleep(600)
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="looks into /proc")
+@pytest.mark.parametrize("stopped", [False, True])
+def test_a_killed_program_leaves_no_process(stopped: bool) -> None:
+    parent = subprocess.Popen([sys.executable, "-c", PARENT], stdout=subprocess.PIPE, text=True)
+    try:
+        assert parent.stdout is not None
+        child = int(parent.stdout.readline())
+        if stopped:
+            os.kill(child, signal.SIGSTOP)
+    finally:
+        parent.kill()
+        parent.communicate()
+    ends = time.monotonic() + 2
+    while time.monotonic() < ends and alive(child):
+        time.sleep(0.02)
+    assert not alive(child)
+
+
+def alive(pid: int) -> bool:
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+    return state != "Z"
+
+
+# --- what is refused -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("spec", "said"),
+    [
+        ("mirror:gamma=0", "'gamma' of method 'mirror' is at least 1"),
+        ("mirror:kappa=0", "'kappa' of method 'mirror' is at least 1"),
+        ("mirror:exit=0", "'exit' of method 'mirror' is a depth between 0 and 1, not 0"),
+        ("mirror:exit=1", "'exit' of method 'mirror' is a depth between 0 and 1, not 1"),
+        ("mirror:branches=some", "branches=best, branches=full or a number from 1 on, not 'some'"),
+        ("mirror:noise=loud", "noise=shared or noise=none"),
+    ],
+)
+def test_options_that_make_no_sense_are_one_sentence(spec: str, said: str) -> None:
+    with pytest.raises(InputError, match=said):
+        make_drafter(spec, DRAFT)
+
+
+def test_models_and_places_that_do_not_serve_are_one_sentence(lm: LanguageModel, tmp_path: Path) -> None:
+    def refused(said: str, model: Any = DRAFT, **options: Any) -> None:
+        with pytest.raises(InputError, match=said):
+            drafter_module.Mirror(model=model, **options).fit(lm.target, lm.vocabulary)
+
+    refused("loaded by a process of its own; give its name or folder", lm)
+    refused("there is no core 4096 for the draft model", device="4096")
+    refused("'over there' is no place to draft", device="over there")
+    refused("that of pocket-foreign differs from pocket's; use assistant", "pocket-foreign")
+    refused("nothing", str(tmp_path / "nothing"))
+    refused("is layer 0 of 8, which leaves nothing to overlap", exit=0.05)
+    with pytest.raises(InputError, match="method 'mirror' needs a draft model"):
+        make_drafter("mirror")
+    table = TableTarget(habitual(), SIZE)
+    with pytest.raises(InputError):
+        drafter_module.Mirror(model=DRAFT).fit(table)
+
+
+def test_a_socket_that_is_closed_is_the_end() -> None:
+    ours, theirs = socket.socketpair()
+    inbox = process_module._Inbox()
+    theirs.sendall(b"nonsense" * 8)
+    theirs.close()
+    with ours:
+        process_module._read(ours, inbox)
+    assert inbox.lost.startswith("a frame begins with")

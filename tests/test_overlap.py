@@ -1,0 +1,95 @@
+"""The latency law of drafts made beside the target, and what an exit foresees."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import paceline
+from paceline.bench.foreseen import UNFORESEEN, foreseen
+from paceline.bench.overlap import Parts, Trial
+from paceline.bench.waiting import Waiting
+
+PARTS = Parts(lower=10, exit=1, upper=10, end=1, first=2, level=2, single=1)
+
+
+def parts(**changed: float) -> Parts:
+    values: dict[str, Any] = {name: getattr(PARTS, name) for name in Parts.__dataclass_fields__}
+    return Parts(**{**values, **changed})
+
+
+def test_drafts_that_fit_are_free() -> None:
+    """The paper's equation 10 where everything is hidden."""
+    assert PARTS.step(5, anew=0) == 10 + 1 + 10 + 1
+    assert PARTS.step(3, anew=0) == PARTS.step(5, anew=0)
+
+
+def test_what_does_not_fit_is_finished_alone() -> None:
+    """Seven levels take 14: five are done in 10, the right draft's last two take single forwards."""
+    assert PARTS.left(7) == (2, 1)
+    assert PARTS.step(7, anew=0) == 22 + 2 + 1
+    assert parts(upper=9).left(7) == (1, 2)
+    assert parts(upper=1).left(7) == (1, 6)
+
+
+def test_a_round_that_nothing_was_drafted_for_pays_for_its_draft() -> None:
+    assert PARTS.step(5, anew=1) == 22 + 5
+    assert PARTS.step(5, anew=0.25) == pytest.approx(22 + 0.25 * 5)
+
+
+def test_two_that_work_at_once_slow_one_another_down() -> None:
+    assert parts(target_slows=1.5).step(5, anew=0) == 10 + 1 + 15 + 1
+    slowed = parts(draft_slows=2)
+    assert slowed.ahead(5) == 20
+    assert slowed.left(5) == (1, 2), "two levels and a half in 10; the other half takes 1 when the target is at rest"
+
+
+def test_a_law_that_is_at_odds_with_itself_would_be_seen() -> None:
+    """Longer drafts never take less, whatever the parts."""
+    random = np.random.default_rng(0)
+    for _ in range(200):
+        one = parts(**{name: float(random.exponential()) + 0.01 for name in ("upper", "first", "level", "single")})
+        if one.single <= one.level:
+            steps = [one.step(levels, 0.3) for levels in range(1, 12)]
+            assert (np.diff(steps) >= -1e-9).all()
+
+
+@pytest.fixture(scope="module")
+def lm() -> paceline.LanguageModel:
+    return paceline.load("pocket", dtype="float32")
+
+
+def test_a_device_that_is_made_up_takes_its_time_and_writes_the_same(lm: paceline.LanguageModel) -> None:
+    waiting = paceline.LanguageModel(Waiting(lm.target, 0.03), lm.vocabulary)
+    how: dict[str, Any] = {"method": "plain", "temperature": 0.8, "seed": 1, "max_new_tokens": 8}
+    found = waiting.generate("The old house", **how)
+    assert found.tokens == lm.generate("The old house", **how).tokens
+    assert min(each.seconds_score for each in found.rounds[1:]) >= 0.0299
+
+
+def test_a_cell_has_all_its_parts(lm: paceline.LanguageModel) -> None:
+    """Not how near the law is, which depends on the machine: that everything is measured, and the target waits."""
+    waiting = paceline.LanguageModel(Waiting(lm.target, 0.03), lm.vocabulary)
+    cell = Trial(lm=waiting, prompts=["The old house stood"], tokens=24, repeats=1).cell("pocket-draft", 3, 4)
+    of = cell.parts
+    assert min(of.lower, of.exit, of.upper, of.end, of.first, of.level, of.single) > 0
+    assert of.lower + of.upper >= 0.0299
+    assert min(of.target_slows, of.draft_slows) >= 1
+    assert 0 <= cell.anew <= 1 <= cell.emitted
+    for pair in (cell.together, cell.turns, cell.turns_everywhere):
+        assert pair.observed >= 0.0299
+        assert pair.predicted >= 0.0299
+
+
+def test_an_exit_foresees_more_with_more_proxies(lm: paceline.LanguageModel) -> None:
+    how: dict[str, Any] = {"levels": 4, "temperature": 0.8, "seed": 0, "max_new_tokens": 40}
+    stops = foreseen(lm, "pocket-draft", ["The old house stood"], exit=0.5, proxies=8, **how)
+    assert len(stops) > 8
+    ranks = np.array([each.rank for each in stops])
+    assert ((ranks <= 8) | (ranks == UNFORESEEN)).all()
+    assert 0.3 < (ranks <= 8).mean() < 1
+    assert all((np.diff(each.masses) >= 0).all() and each.masses[-1] <= 1 + 1e-9 for each in stops if len(each.masses))
+    again = foreseen(lm, "pocket-draft", ["The old house stood"], exit=0.25, proxies=8, **how)
+    assert len(again) == len(stops), "the same text, with the same drafts"
