@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import numpy as np
 import pytest
 
 import paceline
+from paceline.bench import overlap_advice
 from paceline.bench.foreseen import UNFORESEEN, foreseen
 from paceline.bench.overlap import Parts, Trial
 from paceline.bench.waiting import Waiting
+from paceline.cli import main
 
 PARTS = Parts(lower=10, exit=1, upper=10, end=1, first=2, level=2, single=1)
 
@@ -81,6 +84,24 @@ def test_a_cell_has_all_its_parts(lm: paceline.LanguageModel) -> None:
     for pair in (cell.together, cell.turns, cell.turns_everywhere):
         assert pair.observed >= 0.0299
         assert pair.predicted >= 0.0299
+
+
+def test_advice_says_what_the_law_says(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    for name, value in {"LEVELS": (2, 3), "EXITS": (0.5,), "BRANCHES": (4,), "REPEATS": 1}.items():
+        monkeypatch.setattr(overlap_advice, name, value)
+    command = ["advise", "--overlap", "--model", "pocket", "--dtype", "float32", "--temperature", "0.8", "-n", "16"]
+    assert main([*command, "--json"]) == 0
+    *lines, last = capsys.readouterr().out.splitlines()
+    found = json.loads(last)
+    ways = found["together"] + found["turns"]
+    assert [one["spec"] for one in found["together"]] == ["mirror:gamma=2,branches=4", "mirror:gamma=3,branches=4"]
+    assert len(found["turns"]) == 2
+    best = max(ways, key=lambda one: one["tokens_per_second"])
+    assert found["method"] == best["spec"]
+    assert found["overlaps"] == best["spec"].startswith("mirror")
+    assert best["spec"] in lines[0]
+    assert main([*command, "--seconds", "9"]) == 2
+    assert "leave --seconds 9 out" in capsys.readouterr().err
 
 
 def test_an_exit_foresees_more_with_more_proxies(lm: paceline.LanguageModel) -> None:

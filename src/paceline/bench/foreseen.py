@@ -14,7 +14,7 @@ import numpy as np
 from paceline.api.model import LanguageModel
 from paceline.drafters.assistant import Assistant
 from paceline.drafters.base import Seen
-from paceline.drafters.mirror.proxies import choices
+from paceline.drafters.mirror.proxies import choices, outcomes
 from paceline.law import Outlook
 from paceline.targets.base import Target, Want
 from paceline.tree import ROOT, DraftTree, Floats, Ints
@@ -32,6 +32,9 @@ class Stop:
     rank: int
     plain_rank: int
     masses: Floats
+    place: int
+    """Its number among all outcomes, the likeliest first, that have so many proxies at each place."""
+    emitted: int
 
 
 class Watching(Assistant):
@@ -51,6 +54,8 @@ class Watching(Assistant):
         self._foreseen = [
             list(choices(logits, tree, state.context, outlook, shared=shared)) for shared in (True, False)
         ]
+        found = outcomes(logits, tree, state.context, outlook, kappa=self.kappa, shared=True)
+        self._outcomes = list(zip(found.stops.tolist(), found.proxies.tolist(), strict=True))
 
     def observe(self, seen: Sequence[Seen]) -> None:
         super().observe(seen)
@@ -63,7 +68,10 @@ class Watching(Assistant):
             outlook = Outlook(state.context.sampling, state.context.prompt_length)
             (law,) = outlook.laws(scores.row(row - 1)[None], [state.context.tokens[:-1]])
             masses = np.cumsum([float(law.probability(int(proxy))) for proxy in by_chance])
-            self.stops.append(Stop(_rank(token, by_noise), _rank(token, by_chance), masses))
+            came = (row - 1, token)
+            place = self._outcomes.index(came) if came in self._outcomes else UNFORESEEN
+            ranks = _rank(token, by_noise), _rank(token, by_chance)
+            self.stops.append(Stop(*ranks, masses, place, len(verdict.tokens)))
 
 
 def _rank(token: int, proxies: Ints) -> int:
@@ -72,7 +80,7 @@ def _rank(token: int, proxies: Ints) -> int:
 
 
 def foreseen(
-    lm: LanguageModel, draft: str, prompts: Sequence[str], *, exit: float, proxies: int, levels: int, **writing: Any
+    lm: LanguageModel, draft: str, prompts: Sequence[Any], *, exit: float, proxies: int, levels: int, **writing: Any
 ) -> list[Stop]:
     """Write behind the prompts with drafts of so many ``levels``."""
     drafter = Watching(model=draft, length=levels, exit=exit, kappa=proxies)

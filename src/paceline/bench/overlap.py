@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from math import ceil
 from statistics import median
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -257,7 +257,8 @@ class Trial:
     """What is written to hold the law against: by which target, from which prompts."""
 
     lm: LanguageModel
-    prompts: Sequence[str]
+    prompts: Sequence[Any]
+    """Texts, or their tokens."""
     tokens: int = 48
     temperature: float = 0.8
     exit: float = 0.5
@@ -272,19 +273,19 @@ class Trial:
         assistant = Assistant(model=DraftModel.load(draft, target), length=levels)
         assistant.fit(target, self.lm.vocabulary)
         try:
-            text = self._text()
+            text = self.text()
             bench = Bench(target, mirror, text, levels, branches)
             measured, judged = list[Parts](), list[float]()
             alone, wide = list[tuple[float, float]](), list[tuple[float, float]]()
             runs: dict[str, list[Totals]] = {"together": [], "turns": [], "everywhere": []}
             for _ in range(self.repeats):
                 measured.append(bench.round())
-                judged.append(self._judged())
-                alone.append(self._serial(bench, assistant))
+                judged.append(self.judged())
+                alone.append(self.serial(bench, assistant))
                 runs["together"].append(self._run(mirror, levels))
                 runs["turns"].append(self._run(assistant, levels))
                 with threads(everywhere):
-                    wide.append(self._serial(bench, assistant))
+                    wide.append(self.serial(bench, assistant))
                     runs["everywhere"].append(self._run(assistant, levels))
             bench.close()
         finally:
@@ -306,21 +307,22 @@ class Trial:
             Pair(_middle(wide) + median(judged), seconds["everywhere"]),
         )
 
-    def _text(self) -> Context:
+    def text(self) -> Context:
         """A text of the target's own to time the parts on."""
-        found = self.lm.generate(
-            self.prompts[0], method="plain", temperature=self.temperature, max_new_tokens=self.tokens
-        )
-        assert self.lm.vocabulary is not None, "the prompts are words"
-        ids = [*self.lm.vocabulary.encode_prompt(self.prompts[0]).tolist(), *found.tokens]
+        prompt, vocabulary = self.prompts[0], self.lm.vocabulary
+        found = self.lm.generate(prompt, method="plain", temperature=self.temperature, max_new_tokens=self.tokens)
+        if isinstance(prompt, str):
+            assert vocabulary is not None, "the prompts are words"
+            prompt = vocabulary.encode_prompt(prompt).tolist()
+        ids = [*prompt, *found.tokens]
         return Context(ids, Sampling(temperature=self.temperature, seed=self.seed), Ending(max_new_tokens=4096))
 
-    def _judged(self) -> float:
+    def judged(self) -> float:
         """From logits to a choice: what a round of plain decoding takes behind the forward."""
         found = self.lm.generate(self.prompts[0], method="plain", temperature=self.temperature, max_new_tokens=8)
         return median(each.seconds_read + each.seconds_judge for each in found.rounds[1:])
 
-    def _serial(self, bench: Bench, assistant: Assistant) -> tuple[float, float]:
+    def serial(self, bench: Bench, assistant: Assistant) -> tuple[float, float]:
         """A draft of the whole length, and a forward over it, on the threads that there are."""
         state = assistant.open(bench.context)
         try:

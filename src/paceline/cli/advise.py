@@ -6,7 +6,7 @@ import argparse
 import shlex
 import textwrap
 from collections.abc import Iterator
-from dataclasses import astuple
+from dataclasses import asdict, astuple
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,10 +18,11 @@ from paceline.errors import InputError
 
 if TYPE_CHECKING:
     from paceline.bench.advise import Advice, Raced
+    from paceline.bench.overlap_advice import OverlapAdvice
     from paceline.drafters.assistant import DraftModel
 
 SUITE = "stories"
-MOST_PROMPTS = 60
+MOST_PROMPTS, OVERLAPPED = 60, 3
 WIDE = 1.15
 """An interval that reaches further than by this factor is called wide."""
 RACED = ("measured in turns", "tokens/s", "x plain [95%]")
@@ -48,6 +49,7 @@ def add(commands: Subparsers) -> None:
     parser.add_seed()
     parser.add_length(None, "64, or fewer if the model is slow")
     parser.argument("--seconds", "S", "how long to measure, loading apart (default: 60)", float)
+    parser.flag("--overlap", "say whether the draft model should work beside the target, on a core of its own")
     parser.add_threads()
     parser.add_json()
 
@@ -63,6 +65,8 @@ def run(options: argparse.Namespace) -> int:
     options.draft_model, options.temperature = draft_model(options), temperature_of(options)
     if options.draft_model is None:
         raise InputError(f"there is no draft model to judge for {options.model}; name one with --draft-model")
+    if options.overlap:
+        return _overlap(options)
     seconds = SECONDS if options.seconds is None else options.seconds
     tokens = options.max_new_tokens or TOKENS
     check_amounts(seconds, tokens)
@@ -195,3 +199,74 @@ def _json(advice: Advice, options: argparse.Namespace, facts: dict[str, Any], dr
         "generate": generate,
         "check": check,
     }
+
+
+def _overlap(options: argparse.Namespace) -> int:
+    from paceline.bench.calibrate.texts import prompts_of
+    from paceline.bench.machine import hushed, threads
+    from paceline.bench.overlap import Trial
+    from paceline.bench.overlap_advice import advise_overlap
+
+    if options.seconds is not None:
+        raise InputError(
+            f"--overlap measures each part a fixed number of times; leave --seconds {options.seconds:g} out"
+        )
+    with threads(options.threads), hushed(), progress(f"loading {options.model}") as advance:
+        lm = load_model(options)
+        if lm.vocabulary is None:
+            raise InputError(
+                f"{lm.target.name} came without a tokenizer, and prompts are texts; put it beside the model"
+            )
+        prompts = prompts_of(options.prompts or SUITE, lm.vocabulary, languages=options.langs, most=OVERLAPPED)
+        trial = Trial(
+            lm=lm,
+            prompts=[ids.tolist() for _, ids in prompts],
+            tokens=options.max_new_tokens or 48,
+            temperature=options.temperature,
+            seed=options.seed,
+        )
+        advice = advise_overlap(trial, options.draft_model, advance)
+        facts = describe(lm)
+    say("\n".join(_overlap_lines(advice, options)))
+    if options.json:
+        print_json(
+            {
+                "overlaps": advice.overlaps,
+                "method": (advice.best if advice.overlaps else advice.best_turns).spec,
+                "together": [
+                    {**asdict(one), "spec": one.spec, "tokens_per_second": one.speed} for one in advice.together
+                ],
+                "turns": [{**asdict(one), "spec": one.spec, "tokens_per_second": one.speed} for one in advice.turns],
+                "seconds_plain": advice.plain,
+                "setup": facts,
+                "draft_model": options.draft_model,
+                "temperature": options.temperature,
+            }
+        )
+    return 0
+
+
+def _overlap_lines(advice: OverlapAdvice, options: argparse.Namespace) -> Iterator[str]:
+    best, turns = advice.best, advice.best_turns
+    if advice.overlaps:
+        said = f"Overlap: --method {best.spec} --draft-model {options.draft_model}"
+    else:
+        said = f"Give all cores to the target: --method {turns.spec} --draft-model {options.draft_model}"
+    yield from textwrap.wrap(said, WIDTH)
+    yield from textwrap.wrap(
+        f"By the law, rounds beside one another write {best.speed:.1f} tokens per second at best, rounds in turns "
+        f"{turns.speed:.1f}, and plain decoding {1 / advice.plain:.1f}.",
+        WIDTH,
+    )
+    bottleneck = "the target" if best.hidden else "the draft model"
+    yield f"The bottleneck beside one another is {bottleneck}; {best.anew:.0%} of the drafts begin anew."
+    yield ""
+    rows = [
+        (one.spec, f"{one.speed:.1f}", f"{1000 * one.seconds:.1f}", f"{one.tokens:.2f}", f"{one.anew:.0%}")
+        for one in sorted(advice.together, key=lambda one: -one.speed)
+    ]
+    rows += [
+        (one.spec, f"{one.speed:.1f}", f"{1000 * one.seconds:.1f}", f"{one.tokens:.2f}", "")
+        for one in sorted(advice.turns, key=lambda one: -one.speed)
+    ]
+    yield table(("predicted", "tokens/s", "ms/round", "tokens/round", "begun anew"), rows, left=(0,))

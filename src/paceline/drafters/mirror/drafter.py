@@ -8,6 +8,7 @@ When the target has decided, the window of what came is there or nearly so; wher
 from __future__ import annotations
 
 import os
+import sys
 import time
 import warnings
 from collections.abc import Callable, Sequence
@@ -245,6 +246,8 @@ class Mirror(Drafter):
 
 def place_of(named: Any, target: Target, device: str | None) -> Place:
     """Where a draft model runs: on a core of its own, unless a device says otherwise."""
+    if sys.platform == "win32":
+        raise InputError("mirror's process inherits a socket, which Windows does not do; use assistant")
     origin = named.origin if isinstance(named, DraftModel) else named
     if not isinstance(origin, (str, Path)):
         raise InputError(

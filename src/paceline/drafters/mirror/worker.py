@@ -133,7 +133,8 @@ def context_of(facts: Mapping[str, Any], prompt: Ints) -> Context:
         logit_bias=dict(facts["logit_bias"]),
         banned=facts["banned"],
     )
-    ending = Ending(max_new_tokens=max(1, facts["room"]), eos=frozenset(facts["eos"]))
+    emitted = len(prompt) - facts["prompt_length"]
+    ending = Ending(max_new_tokens=max(1, emitted + facts["room"]), eos=frozenset(facts["eos"]))
     context = Context(prompt, sampling, ending, sample=facts["sample"])
     context.prompt_length, context.foreseeable = facts["prompt_length"], facts["foreseeable"]
     return context

@@ -1,0 +1,165 @@
+"""Whether a draft model should work beside the target, on cores of its own, or in turns with it, on all of them.
+
+Nothing is raced: parts are timed and outcomes counted, and the law of `overlap` says what rounds would take.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from statistics import fmean, median
+
+import torch
+
+from paceline.bench.foreseen import Stop, foreseen
+from paceline.bench.machine import threads
+from paceline.bench.overlap import Bench, Parts, Trial, joined
+from paceline.context import Context
+from paceline.drafters.assistant import Assistant, DraftModel
+from paceline.drafters.mirror.drafter import Mirror
+
+EXITS, LEVELS, BRANCHES = (0.25, 0.5), (2, 4, 7), (4, 16)
+PROXIES, REPEATS = 8, 2
+Advance = Callable[[str, int, int], None]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Overlap:
+    """One setting of ``mirror`` as the law has it."""
+
+    exit: float
+    gamma: int
+    branches: int
+    seconds: float
+    """Of a round."""
+    tokens: float
+    anew: float
+    hidden: bool
+    """Whether all drafts fit beside the target's upper layers."""
+
+    @property
+    def speed(self) -> float:
+        return self.tokens / self.seconds
+
+    @property
+    def spec(self) -> str:
+        exit_ = "" if self.exit == 0.5 else f",exit={self.exit:g}"
+        return f"mirror:gamma={self.gamma},branches={self.branches}{exit_}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Turns:
+    """The same drafts in turns with the target, on all cores."""
+
+    length: int
+    seconds: float
+    tokens: float
+
+    @property
+    def speed(self) -> float:
+        return self.tokens / self.seconds
+
+    @property
+    def spec(self) -> str:
+        return f"assistant:length={self.length}"
+
+
+@dataclass(frozen=True)
+class OverlapAdvice:
+    together: Sequence[Overlap]
+    turns: Sequence[Turns]
+    plain: float
+    """Seconds of a token of plain decoding on all cores."""
+
+    @property
+    def best(self) -> Overlap:
+        return max(self.together, key=lambda one: one.speed)
+
+    @property
+    def best_turns(self) -> Turns:
+        return max(self.turns, key=lambda one: one.speed)
+
+    @property
+    def overlaps(self) -> bool:
+        """Whether to overlap at all."""
+        return self.best.speed > self.best_turns.speed
+
+
+def advise_overlap(trial: Trial, draft: str, advance: Advance) -> OverlapAdvice:
+    """Measure for about a minute."""
+    together, turns = list[Overlap](), list[Turns]()
+    text, total = trial.text(), len(LEVELS) * (len(EXITS) + 1)
+    done = 0
+    for levels in LEVELS:
+        emitted = 1.0
+        for exit_ in EXITS:
+            advance(f"{levels} tokens, exit {exit_:g}", done, total)
+            stops = foreseen(
+                trial.lm,
+                draft,
+                trial.prompts,
+                exit=exit_,
+                proxies=PROXIES,
+                levels=levels,
+                temperature=trial.temperature,
+                seed=trial.seed,
+                max_new_tokens=trial.tokens,
+            )
+            emitted = fmean(stop.emitted for stop in stops)
+            for branches in BRANCHES:
+                parts = _parts(trial, draft, text, levels, exit_, branches)
+                together.append(_overlap(parts, stops, exit_, levels, branches))
+            done += 1
+        advance(f"{levels} tokens in turns", done, total)
+        turns.append(_turns(trial, draft, text, levels, emitted))
+        done += 1
+    advance("", total, total)
+    return OverlapAdvice(together, turns, _plain(trial))
+
+
+@contextmanager
+def _opened(trial: Trial, draft: str, text: Context, levels: int, exit_: float, branches: int) -> Iterator[Bench]:
+    mirror = Mirror(model=draft, gamma=levels, exit=exit_, branches=str(branches))
+    mirror.fit(trial.lm.target, trial.lm.vocabulary)
+    bench = Bench(trial.lm.target, mirror, text, levels, branches)
+    try:
+        yield bench
+    finally:
+        bench.close()
+        mirror.dispose()
+
+
+def _parts(trial: Trial, draft: str, text: Context, levels: int, exit_: float, branches: int) -> Parts:
+    with _opened(trial, draft, text, levels, exit_, branches) as bench:
+        return joined([bench.round() for _ in range(REPEATS)], judged=trial.judged())
+
+
+def _turns(trial: Trial, draft: str, text: Context, levels: int, emitted: float) -> Turns:
+    everywhere = torch.get_num_threads()
+    assistant = Assistant(model=DraftModel.load(draft, trial.lm.target), length=levels)
+    assistant.fit(trial.lm.target, trial.lm.vocabulary)
+    try:
+        with _opened(trial, draft, text, levels, 0.5, 1) as bench, threads(everywhere):
+            spent = [sum(trial.serial(bench, assistant)) for _ in range(REPEATS)]
+    finally:
+        assistant.dispose()
+    return Turns(length=levels, seconds=median(spent) + trial.judged(), tokens=emitted)
+
+
+def _plain(trial: Trial) -> float:
+    found = trial.lm.generate(trial.prompts[0], method="plain", temperature=trial.temperature, max_new_tokens=16)
+    return median(one.seconds_score + one.seconds_read + one.seconds_judge for one in found.rounds[1:])
+
+
+def _overlap(parts: Parts, stops: Sequence[Stop], exit_: float, levels: int, branches: int) -> Overlap:
+    anew = fmean(stop.place >= branches for stop in stops)
+    return Overlap(
+        exit=exit_,
+        gamma=levels,
+        branches=branches,
+        seconds=parts.step(levels, anew),
+        tokens=fmean(stop.emitted for stop in stops),
+        anew=anew,
+        hidden=parts.ahead(levels) <= parts.window,
+    )
