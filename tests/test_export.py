@@ -28,7 +28,9 @@ SHAPED = ("assistant:top=3", "assistant:beams=2,length=5", "assistant:confidence
 
 
 def asked(engine: str, spec: str, tokens: int | None = None) -> Equivalent:
-    return equivalent(engine, spec, draft_model=MODEL if "assistant" in spec else None, draft_tokens=tokens)
+    return equivalent(
+        engine, spec, draft_model=MODEL if "assistant" in spec or spec == "mirror" else None, draft_tokens=tokens
+    )
 
 
 def flags(found: Equivalent) -> dict[str, str]:

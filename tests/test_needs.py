@@ -101,7 +101,7 @@ class Early(Drafter):
     def open(self, context: Context) -> Head:
         return Head(context)
 
-    def on_early(self, state: Head, logits: Tensor) -> None:
+    def on_early(self, state: Head, tree: DraftTree, logits: Tensor) -> None:
         assert state.state is None, "once in a round"
         state.state = logits.clone()
 

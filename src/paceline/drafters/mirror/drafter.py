@@ -33,7 +33,7 @@ from paceline.drafters.noise import wants_noise
 from paceline.drafters.sharing import stamp
 from paceline.errors import DrafterWarning, InputError
 from paceline.law import Outlook
-from paceline.targets.base import NOTHING, Target, Want
+from paceline.targets.base import Target, Want
 from paceline.tree import EMPTY, DraftTree, Ints
 from paceline.vocabulary import Vocabulary
 
@@ -104,7 +104,6 @@ class Mirror(Drafter):
         self._exit, self._device = exit, device
         self._named: Any = model
         self.process: DraftProcess | None = None
-        self._layer: int | None = None
         self._size = 0
         self._open = 0
         self._rest = 0.0
@@ -115,11 +114,12 @@ class Mirror(Drafter):
 
     def fit(self, target: Target, vocabulary: Vocabulary | None = None) -> None:
         layers = target.layers
-        self._layer = round(self._exit * layers)
-        if not 0 < self._layer < layers:
-            raise InputError(f"exit={self._exit:g} is layer {self._layer} of {layers}, which leaves nothing to overlap")
+        layer = round(self._exit * layers)
+        if not 0 < layer < layers:
+            raise InputError(f"exit={self._exit:g} is layer {layer} of {layers}, which leaves nothing to overlap")
         place = place_of(self._named, target, self._device)
         self.process = DraftProcess.at(place, stamp(place.model))
+        self.needs = Want(early_exit=layer)
         self._size, facts = target.vocab_size, self.process.facts
         same = vocabulary is None or facts["fingerprint"] in (None, vocabulary.fingerprint)
         if not same or (vocabulary is None and facts["vocab_size"] != target.vocab_size):
@@ -130,10 +130,6 @@ class Mirror(Drafter):
 
     def dispose(self) -> None:
         self.process = None
-
-    @property
-    def needs(self) -> Want:  # type: ignore[override]
-        return NOTHING if self._layer is None else Want(early_exit=self._layer)
 
     def levels(self, nodes: int) -> int:
         return min(self.gamma, -(-nodes // self.shape.top))

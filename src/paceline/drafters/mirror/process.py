@@ -21,8 +21,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from paceline.drafters.mirror.frames import Forward, Frame, Kind, Mangled, Told, Unpacker, Window
 from paceline.drafters.sharing import Shared
 from paceline.errors import InputError
@@ -81,6 +79,8 @@ class Yielded:
         self._had = 0
 
     def begin(self, place: Place) -> None:
+        import torch
+
         with self._lock:
             if not self._busy:
                 self._had = torch.get_num_threads()
@@ -93,6 +93,8 @@ class Yielded:
             self._share_out()
 
     def _share_out(self) -> None:
+        import torch
+
         taken = {core for place in self._busy for core in place.cpus}
         torch.set_num_threads(max(1, min(self._had, usable_cores() - len(taken))))
 

@@ -9,15 +9,17 @@ the draft model's own.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
-import torch
 
 from paceline.context import Context
 from paceline.drafters.noise import TINIEST, SharedNoise, foremost
 from paceline.law import Outlook
 from paceline.tree import ROOT, DraftTree, Floats, Ints
+
+if TYPE_CHECKING:
+    import torch
 
 CANDIDATES = 64
 """The best tokens of an early row, which come to the host. Settings and noise choose the proxies among them."""
