@@ -77,6 +77,14 @@ def test_it_drafts_what_its_serial_twin_drafts(lm: LanguageModel, temperature: f
         assert [(r.drafted, r.accepted) for r in ours.rounds] == [(r.drafted, r.accepted) for r in twin.rounds]
 
 
+def test_drafts_that_begin_anew_may_be_shorter(lm: LanguageModel) -> None:
+    ours = written(lm, "mirror:anew=2")
+    assert ours.tokens == written(lm, "plain").tokens
+    rounds = [each for each in ours.rounds if each.drafted and each.position < len(PROMPT) + 20]
+    assert {each.drafted for each in rounds if each.drafts_anew} == {2}
+    assert {each.drafted for each in rounds if not each.drafts_anew} == {7}
+
+
 def test_windows_are_there_when_the_target_has_decided(lm: LanguageModel) -> None:
     rounds = [each for each in written(lm, "mirror:branches=full").rounds if each.drafted]
     ready = [each for each in rounds if each.levels_ahead > 0]
@@ -360,6 +368,7 @@ def alive(pid: int) -> bool:
     [
         ("mirror:gamma=0", "'gamma' of method 'mirror' is at least 1"),
         ("mirror:kappa=0", "'kappa' of method 'mirror' is at least 1"),
+        ("mirror:anew=0", "'anew' of method 'mirror' is at least 1"),
         ("mirror:exit=0", "'exit' of method 'mirror' is a depth between 0 and 1, not 0"),
         ("mirror:exit=1", "'exit' of method 'mirror' is a depth between 0 and 1, not 1"),
         ("mirror:branches=some", "branches=best, branches=full or a number from 1 on, not 'some'"),

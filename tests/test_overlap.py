@@ -40,6 +40,7 @@ def test_what_does_not_fit_is_finished_alone() -> None:
 def test_a_round_that_nothing_was_drafted_for_pays_for_its_draft() -> None:
     assert PARTS.step(5, anew=1) == 22 + 5
     assert PARTS.step(5, anew=0.25) == pytest.approx(22 + 0.25 * 5)
+    assert PARTS.step(5, anew=0.25, short=2) == pytest.approx(22 + 0.25 * 2)
 
 
 def test_two_that_work_at_once_slow_one_another_down() -> None:

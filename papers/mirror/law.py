@@ -38,7 +38,7 @@ def parts_of(cells: Sequence[Cell]) -> tuple[Sequence[str], Sequence[Sequence[st
         "first, later, single draft forward, slowed",
         "end",
         "begun anew",
-        "tokens/round",
+        "tokens/round, in turns",
     )
     rows = list[Sequence[str]]()
     for cell in cells:
@@ -52,7 +52,7 @@ def parts_of(cells: Sequence[Cell]) -> tuple[Sequence[str], Sequence[Sequence[st
                 f"{_ms(of.first)}, {_ms(of.level)}, {_ms(of.single)} x {of.draft_slows:.2f}",
                 _ms(of.end),
                 f"{cell.anew:.0%}",
-                f"{cell.emitted:.2f}",
+                f"{cell.emitted:.2f}, {cell.emitted_in_turns:.2f}",
             )
         )
     return head, rows
@@ -70,10 +70,7 @@ def rounds_of(cells: Sequence[Cell]) -> tuple[Sequence[str], Sequence[Sequence[s
     rows = list[Sequence[str]]()
     for cell in cells:
         pairs = (cell.together, cell.turns, cell.turns_everywhere)
-        gains = [
-            f"{other.predicted / cell.together.predicted:.2f}, {other.observed / cell.together.observed:.2f}"
-            for other in (cell.turns, cell.turns_everywhere)
-        ]
+        gains = ["{:.2f}, {:.2f}".format(*cell.gain(other)) for other in (cell.turns, cell.turns_everywhere)]
         rows.append(
             (_named(cell), *(f"{_ms(p.predicted)}, {_ms(p.observed)} ({p.ratio - 1:+.0%})" for p in pairs), *gains)
         )
@@ -92,13 +89,10 @@ def claims(cells: Sequence[Cell]) -> Iterator[Claim]:
     near = sum(abs(cell.together.ratio - 1) <= NEAR for cell in cells)
     ours = f"{near} of {len(cells)} rounds within {NEAR:.0%}"
     yield Claim("a round takes what the law says", "exactly", ours, near >= OF_THE_LAW * len(cells))
-    kept = [
-        (cell.turns.observed / cell.together.observed) / (cell.turns.predicted / cell.together.predicted)
-        for cell in cells
-    ]
+    kept = [cell.gain(cell.turns).ratio for cell in cells]
     ours = f"{min(kept):.2f} to {max(kept):.2f} of the law's gain over turns with as many threads"
     yield Claim("the gain is the law's", "exactly", ours, min(kept) >= OF_THE_LAW)
-    gains = [cell.turns_everywhere.observed / cell.together.observed for cell in cells]
+    gains = [cell.gain(cell.turns_everywhere).observed for cell in cells]
     ours = f"{min(gains):.2f} to {max(gains):.2f} times turns on all threads"
     yield Claim("it is faster than drafts in turns", "where each model has devices of its own", ours, min(gains) > 1)
 
@@ -116,6 +110,7 @@ def options() -> argparse.ArgumentParser:
     add("--draft", nargs="+", default=DRAFTS, metavar="NAME", help="draft models")
     add("--gamma", type=int, nargs="+", default=GAMMAS, metavar="N", help="tokens of a draft (2 4 7)")
     add("--branches", type=int, default=BRANCHES, metavar="N", help=f"outcomes that get a draft ({BRANCHES})")
+    add("--anew", type=int, metavar="N", help="tokens of a draft that nothing was drafted ahead for (as others have)")
     add("--exit", type=float, default=0.5, metavar="SHARE", help="the layer of the exit (0.5)")
     add("--temperature", type=float, default=0.8, metavar="T", help="0 is greedy (0.8)")
     add("--max-new-tokens", type=int, default=48, metavar="N", help="tokens per text (48)")
@@ -136,6 +131,7 @@ def main() -> None:
         temperature=given.temperature,
         exit=given.exit,
         repeats=given.repeat,
+        anew=given.anew,
     )
     cells = [trial.cell(draft, gamma, given.branches) for draft in given.draft for gamma in given.gamma]
     notes = [

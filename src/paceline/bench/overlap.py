@@ -77,11 +77,12 @@ class Parts:
         done, begun = divmod(self.window - first, level)
         return (level - begun) / self.draft_slows, levels - 2 - int(done)
 
-    def step(self, levels: int, anew: float) -> float:
-        """A round with drafts of so many tokens, of which the share ``anew`` begins when the target has decided."""
+    def step(self, levels: int, anew: float, short: int | None = None) -> float:
+        """A round with drafts of so many tokens, of which the share ``anew`` begins when the target has decided; those
+        have ``short`` tokens."""
         waiting, behind = self.left(levels)
         hit = waiting + behind * self.single
-        miss = waiting + levels * self.single
+        miss = waiting + (levels if short is None else short) * self.single
         return self.lower + self.exit + self.window + (1 - anew) * hit + anew * miss + self.end
 
 
@@ -223,7 +224,7 @@ def joined(rounds: Sequence[Parts], judged: float) -> Parts:
 
 
 class Pair(NamedTuple):
-    """Seconds of a round, as the law has them and as they were."""
+    """As the law has it, and as it was: the seconds of a round, or a gain."""
 
     predicted: float
     observed: float
@@ -244,12 +245,18 @@ class Cell:
     anew: float
     """The share of rounds whose draft began when the target had decided."""
     emitted: float
-    """Tokens a round, which are the same in turns."""
+    """Tokens a round."""
+    emitted_in_turns: float
     together: Pair
     turns: Pair
     """In turns, both models on the cores that the target has here."""
     turns_everywhere: Pair
     """In turns, both models on all cores."""
+
+    def gain(self, over: Pair) -> Pair:
+        """How many times as many tokens a second as in turns."""
+        tokens = self.emitted / self.emitted_in_turns
+        return Pair(tokens * over.predicted / self.together.predicted, tokens * over.observed / self.together.observed)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -264,11 +271,13 @@ class Trial:
     exit: float = 0.5
     repeats: int = 3
     seed: int = 0
+    anew: int | None = None
+    """Tokens of drafts that begin when the target has decided; None for as many as others have."""
 
     def cell(self, draft: str, levels: int, branches: int) -> Cell:
         """Parts and runs in turns, several times; the medians of each."""
         target, everywhere = self.lm.target, torch.get_num_threads()
-        mirror = Mirror(model=draft, gamma=levels, branches=str(branches), exit=self.exit)
+        mirror = Mirror(model=draft, gamma=levels, branches=str(branches), exit=self.exit, anew=self.anew)
         mirror.fit(target, self.lm.vocabulary)
         assistant = Assistant(model=DraftModel.load(draft, target), length=levels)
         assistant.fit(target, self.lm.vocabulary)
@@ -302,7 +311,8 @@ class Trial:
             parts,
             anew,
             whole.tokens_per_round,
-            Pair(parts.step(levels, anew), seconds["together"]),
+            Totals.joined(runs["turns"]).tokens_per_round,
+            Pair(parts.step(levels, anew, self.anew), seconds["together"]),
             Pair(_middle(alone) + median(judged), seconds["turns"]),
             Pair(_middle(wide) + median(judged), seconds["everywhere"]),
         )

@@ -86,12 +86,14 @@ class Mirror(Drafter):
         kappa: int = 8,
         exit: float = 0.5,
         branches: str = BEST,
+        anew: int | None = None,
         top: int = 1,
         confidence: float = 0.0,
         noise: str = "shared",
         device: str | None = None,
     ) -> None:
-        for name, value in (("gamma", gamma), ("kappa", kappa), ("top", top)):
+        anew = gamma if anew is None else anew
+        for name, value in (("gamma", gamma), ("kappa", kappa), ("anew", anew), ("top", top)):
             if value < 1:
                 raise InputError(f"option {name!r} of method 'mirror' is at least 1, not {value}")
         if not 0 < exit < 1:
@@ -100,7 +102,7 @@ class Mirror(Drafter):
             raise InputError(f"mirror takes branches=best, branches=full or a number from 1 on, not {branches!r}")
         self.shape = DraftShape(top=top, length=gamma, confidence=confidence, shared=wants_noise(self.name, noise))
         self.gamma, self.kappa, self.nodes = gamma, kappa, gamma * top
-        self.branches = branches
+        self.branches, self.anew = branches, min(anew, gamma)
         self._exit, self._device = exit, device
         self._named: Any = model
         self.process: DraftProcess | None = None
@@ -183,7 +185,8 @@ class Mirror(Drafter):
     def _go(self, state: MirrorState) -> None:
         """Tell what followed, and ask for the window behind it."""
         text: Ints = state.context.tokens[state.told :]
-        self._tell(state, Kind.GO, len(state.context), Go(self.gamma, text).body())
+        levels = self.anew if state.context.foreseeable else self.gamma
+        self._tell(state, Kind.GO, len(state.context), Go(levels, text).body())
         state.told, state.waits = len(state.context), True
 
     def _window(self, state: MirrorState) -> DraftTree:
