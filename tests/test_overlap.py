@@ -10,7 +10,7 @@ import pytest
 
 import paceline
 from paceline.bench import overlap_advice
-from paceline.bench.foreseen import UNFORESEEN, foreseen
+from paceline.bench.early_exit import UNFORESEEN, foreseen
 from paceline.bench.overlap import Parts, Trial
 from paceline.bench.waiting import Waiting
 from paceline.cli import main
@@ -115,3 +115,29 @@ def test_an_exit_foresees_more_with_more_proxies(lm: paceline.LanguageModel) -> 
     assert all((np.diff(each.masses) >= 0).all() and each.masses[-1] <= 1 + 1e-9 for each in stops if len(each.masses))
     again = foreseen(lm, "pocket-draft", ["The old house stood"], exit=0.25, proxies=8, **how)
     assert len(again) == len(stops), "the same text, with the same drafts"
+
+
+def test_the_script_of_fallbacks_shows_its_table(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from papers.mirror import fallback
+
+    arguments = ["fallback", "--suite", "stories", "--limit", "1", "--exit", "0.5", "--kappa", "1", "8", "--gamma", "3"]
+    monkeypatch.setattr("sys.argv", [*arguments, "--max-new-tokens", "24"])
+    fallback.main()
+    said = capsys.readouterr().out
+    assert "en, 0.5 1 - Omega" in said
+    assert "more proxies, fewer fallbacks: in the paper always; here at every task and exit, as in the paper" in said
+
+
+def test_the_script_of_the_law_shows_its_tables(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from papers.mirror import law
+
+    arguments = ["law", "--waiting", "20", "--dtype", "float32", "--draft", "pocket-draft", "--gamma", "2"]
+    monkeypatch.setattr("sys.argv", [*arguments, "--repeat", "1", "--max-new-tokens", "12"])
+    law.main()
+    said = capsys.readouterr().out
+    assert "pocket on a device that is made up (20 ms a forward)" in said
+    assert "the gain is the law's" in said

@@ -95,8 +95,9 @@ def report(found: Found, kappas: Sequence[int], notes: Sequence[str]) -> Report:
 
 def texts(given: argparse.Namespace) -> dict[str, list[str]]:
     """Beginnings by task, or by language where there are no tasks."""
+    tasks = given.tasks or (TASKS if given.suite == SUITE else None)
     try:
-        found = open_suite(given.suite, data=given.data, tasks=given.tasks, limit=given.limit).prompts
+        found = open_suite(given.suite, data=given.data, tasks=tasks, limit=given.limit).prompts
     except ValueError:
         if given.suite != SUITE:
             raise
@@ -118,7 +119,7 @@ def options() -> argparse.ArgumentParser:
     add("--kappa", type=int, nargs="+", default=KAPPAS, metavar="K", help="numbers of proxies (1 to 8)")
     add("--gamma", type=int, default=GAMMA, metavar="N", help=f"tokens of a draft ({GAMMA})")
     add("--suite", default=SUITE, metavar="SUITE", help=f"as in 'paceline bench run' ({SUITE}, or else {STAND_IN})")
-    add("--tasks", nargs="+", default=TASKS, metavar="TASK", help=f"tasks of the suite ({' '.join(TASKS)})")
+    add("--tasks", nargs="+", metavar="TASK", help=f"tasks of the suite ({' '.join(TASKS)})")
     add("--limit", type=int, default=4, metavar="N", help="prompts of each (4)")
     add("--data", type=Path, metavar="DIR", help="the data folder (default: $PACELINE_DATA)")
     add("--temperature", type=float, default=0.8, metavar="T", help="0 is greedy (0.8)")

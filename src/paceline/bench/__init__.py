@@ -8,8 +8,8 @@ if TYPE_CHECKING:
     from paceline.bench.compare import Between as Between
     from paceline.bench.dictionaries import Emulated as Emulated
     from paceline.bench.dictionaries import emulate as emulate
-    from paceline.bench.foreseen import Stop as Stop
-    from paceline.bench.foreseen import foreseen as foreseen
+    from paceline.bench.early_exit import Stop as Stop
+    from paceline.bench.early_exit import foreseen as foreseen
     from paceline.bench.measure import Calibration as Calibration
     from paceline.bench.measure import calibrate_method as calibrate_method
     from paceline.bench.measure import race_methods as race_methods
@@ -45,7 +45,7 @@ _HOME = {
     for module, names in {
         "paceline.bench.compare": "Between",
         "paceline.bench.dictionaries": "Emulated emulate",
-        "paceline.bench.foreseen": "Stop foreseen",
+        "paceline.bench.early_exit": "Stop foreseen",
         "paceline.bench.measure": "Calibration calibrate_method race_methods",
         "paceline.bench.overlap": "Cell Trial",
         "paceline.bench.run.directory:read": "read_run",

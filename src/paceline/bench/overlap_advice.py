@@ -12,7 +12,7 @@ from statistics import fmean, median
 
 import torch
 
-from paceline.bench.foreseen import Stop, foreseen
+from paceline.bench.early_exit import Stop, foreseen
 from paceline.bench.machine import threads
 from paceline.bench.overlap import Bench, Parts, Trial, joined
 from paceline.context import Context
