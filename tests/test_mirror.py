@@ -345,7 +345,7 @@ def test_a_killed_program_leaves_no_process(stopped: bool) -> None:
             os.kill(child, signal.SIGSTOP)
     finally:
         parent.kill()
-        parent.communicate()
+        parent.communicate(timeout=20)
     ends = time.monotonic() + 2
     while time.monotonic() < ends and alive(child):
         time.sleep(0.02)

@@ -368,7 +368,8 @@ def test_processes_of_torchrun_train_one_head(tmp_path: Path, way: list[str]) ->
     torchrun = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "-m", "paceline", *command]
     done = subprocess.run([*torchrun, str(tmp_path / "two")], capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr
-    one, two = ([json.loads(row) for row in (tmp_path / name / "log.jsonl").open()][1:] for name in ("one", "two"))
+    logs = ((tmp_path / name / "log.jsonl").read_text().splitlines()[1:] for name in ("one", "two"))
+    one, two = ([json.loads(row) for row in log] for log in logs)
     assert len(one) > 4
     assert [step["loss"] for step in two] == pytest.approx([step["loss"] for step in one], rel=0.01)
     assert read_head(tmp_path / "two")[0].shape == read_head(tmp_path / "one")[0].shape

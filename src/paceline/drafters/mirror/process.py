@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import queue
 import socket
 import subprocess
 import sys
@@ -162,16 +163,14 @@ class DraftProcess:
         self._link, self._inbox = ours, _Inbox(heard=time.monotonic())
         self._sending = threading.Lock()
         self._numbers = iter(range(1, 1 << 32))
-        command = [sys.executable, "-c", BEGIN, str(theirs.fileno())]
-        # a group of its own: Ctrl-C is for the text, and a stopped process is woken when its parent is gone
-        self._process = subprocess.Popen(
-            command, pass_fds=[theirs.fileno()], env=_environment(place), stdin=subprocess.DEVNULL, process_group=0
-        )
-        theirs.close()
-        self._place = place
-        self._end = weakref.finalize(self, _ended, self._process, ours)
-        reader = threading.Thread(target=_read, args=(ours, self._inbox), name="draft process", daemon=True)
-        reader.start()
+        begun: queue.SimpleQueue[subprocess.Popen[bytes] | OSError] = queue.SimpleQueue()
+        arguments = place, ours, theirs, self._inbox, begun
+        threading.Thread(target=_begin_and_read, args=arguments, name="draft process", daemon=True).start()
+        process = begun.get()
+        if isinstance(process, OSError):
+            raise InputError(f"the process of draft model {place.model} did not start: {process}")
+        self._place, self._process = place, process
+        self._end = weakref.finalize(self, _ended, process, ours)
         try:
             self._send(Frame(Kind.READY, 0, 0, Told(place.facts()).body()))
             self.facts = self._introduced(place)
@@ -287,6 +286,37 @@ def _environment(place: Place) -> dict[str, str]:
         "OMP_NUM_THREADS": threads,
         "MKL_NUM_THREADS": threads,
     }
+
+
+def _begin_and_read(
+    place: Place,
+    ours: socket.socket,
+    theirs: socket.socket,
+    inbox: _Inbox,
+    begun: queue.SimpleQueue[subprocess.Popen[bytes] | OSError],
+) -> None:
+    """Start the process and hear what it says. The system ends it together with this thread, which lives as long as the
+    socket does."""
+    command = [sys.executable, "-c", BEGIN, str(theirs.fileno())]
+    nowhere = subprocess.DEVNULL
+    try:
+        # a group of its own: Ctrl-C is for the text. Its outputs are not ours: whoever reads these need not wait for it
+        process = subprocess.Popen(
+            command,
+            pass_fds=[theirs.fileno()],
+            env=_environment(place),
+            stdin=nowhere,
+            stdout=nowhere,
+            stderr=nowhere,
+            process_group=0,
+        )
+    except OSError as error:
+        begun.put(error)
+        return
+    finally:
+        theirs.close()
+    begun.put(process)
+    _read(ours, inbox)
 
 
 def _read(link: socket.socket, inbox: _Inbox) -> None:

@@ -8,9 +8,12 @@ process at once.
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import os
 import queue
+import signal
 import socket
+import sys
 import threading
 import time
 from collections.abc import Mapping
@@ -32,6 +35,8 @@ from paceline.tree import Ints
 
 KEPT_TEXTS = 4
 READ = 1 << 16
+DIE_WITH_PARENT = 1
+"""PR_SET_PDEATHSIG"""
 
 
 class Worker:
@@ -141,6 +146,7 @@ def context_of(facts: Mapping[str, Any], prompt: Ints) -> Context:
 
 
 def main(arguments: list[str]) -> int:
+    _die_with_parent()
     link = socket.socket(fileno=int(arguments[0]))
     frames: queue.SimpleQueue[Frame] = queue.SimpleQueue()
     threading.Thread(target=_receive, args=(link, frames), daemon=True).start()
@@ -182,6 +188,12 @@ def _loaded(told: Mapping[str, Any]) -> DraftModel:
 
 def _fingerprint(model: DraftModel) -> str | None:
     return None if model.vocabulary is None else model.vocabulary.fingerprint
+
+
+def _die_with_parent() -> None:
+    """Also when this process is stopped, and cannot see that the socket has closed."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(DIE_WITH_PARENT, signal.SIGKILL)
 
 
 def _receive(link: socket.socket, frames: queue.SimpleQueue[Frame]) -> None:
