@@ -24,10 +24,10 @@ from drafting import context_of
 from engine import SIZE, habitual
 from paceline.api.model import LanguageModel
 from paceline.api.writing import Generation
-from paceline.drafters import make_drafter
+from paceline.drafters import Ask, Budget, make_drafter
 from paceline.drafters.mirror import drafter as drafter_module
 from paceline.drafters.mirror import process as process_module
-from paceline.drafters.mirror.frames import Ahead, Forward, Frame, Go, Kind, Mangled, Told, Unpacker, Window
+from paceline.drafters.mirror.frames import Ahead, Facts, Forward, Frame, Go, Kind, Mangled, Unpacker, Window
 from paceline.drafters.mirror.process import DraftProcess
 from paceline.drafters.mirror.proxies import outcomes
 from paceline.errors import DrafterWarning, InputError
@@ -163,7 +163,7 @@ BODIES = [
     (Kind.WINDOW, Window(TREE, 2, 3, 9).body()),
     (Kind.WINDOW, Window(DRAWN).body()),
     (Kind.FORWARD, Forward(0.01, 8).body()),
-    (Kind.OPEN, Told({"seed": 1}, [1, 2, 3]).body()),
+    (Kind.OPEN, Facts({"seed": 1}, [1, 2, 3]).body()),
 ]
 
 
@@ -178,7 +178,7 @@ def decoded(kind: Kind, body: bytes) -> Any:
         case Kind.FORWARD:
             return Forward.of(body)
         case _:
-            return Told.of(body)
+            return Facts.of(body)
 
 
 def test_what_is_said_is_what_is_heard() -> None:
@@ -325,7 +325,7 @@ def test_drafters_share_a_process_and_the_last_one_ends_it(lm: LanguageModel) ->
 
 PARENT = """
 import sys, time, paceline
-from paceline.drafters import make_drafter
+from paceline.drafters import Ask, Budget, make_drafter
 lm = paceline.load("pocket", dtype="float32")
 drafter = make_drafter("mirror", "pocket-draft")
 drafter.fit(lm.target, lm.vocabulary)
@@ -396,6 +396,23 @@ def test_models_and_places_that_do_not_serve_are_one_sentence(lm: LanguageModel,
     table = TableTarget(habitual(), SIZE)
     with pytest.raises(InputError):
         drafter_module.Mirror(model=DRAFT).fit(table)
+
+
+def test_an_abandoned_text_waits_for_nobody(lm: LanguageModel) -> None:
+    """It is closed in a finalizer, which may run in the middle of a frame that this very thread sends."""
+    drafter = drafter_module.Mirror(model=DRAFT)
+    drafter.fit(lm.target, lm.vocabulary)
+    assert drafter.process is not None
+    states = [drafter.open(context_of([1, 2, 3])) for _ in range(2)]
+    drafter.propose([Ask(state, Budget(7, 7)) for state in states])
+    with drafter.process._sending.held():
+        drafter.close(states[0])
+    drafter.close(states[1])
+    inbox = drafter.process._inbox
+    assert not inbox.texts
+    assert not inbox.windows
+    inbox.take(Frame(Kind.WINDOW, states[0].number, 3, b""))
+    assert not inbox.windows, "what comes too late is dropped"
 
 
 def test_a_socket_that_is_closed_is_the_end() -> None:

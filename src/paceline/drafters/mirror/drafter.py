@@ -57,7 +57,7 @@ class MirrorState:
     outlook: Outlook
     process: DraftProcess | None
     number: int
-    told: int
+    known: int
     """How many of its tokens the draft model knows."""
     opened: DraftProcess | None = None
     """The process that knows of it, also once that is lost."""
@@ -178,16 +178,16 @@ class Mirror(Drafter):
 
     def propose(self, asks: Sequence[Ask]) -> list[DraftTree]:
         for state, _ in asks:
-            if not state.waits or state.told < len(state.context):
+            if not state.waits or state.known < len(state.context):
                 self._go(state)
         return [self._window(state).top(budget.nodes) for state, budget in asks]
 
     def _go(self, state: MirrorState) -> None:
         """Tell what followed, and ask for the window behind it."""
-        text: Ints = state.context.tokens[state.told :]
+        text: Ints = state.context.tokens[state.known :]
         levels = self.anew if state.context.foreseeable else self.gamma
         self._tell(state, Kind.GO, len(state.context), Go(levels, text).body())
-        state.told, state.waits = len(state.context), True
+        state.known, state.waits = len(state.context), True
 
     def _window(self, state: MirrorState) -> DraftTree:
         if (process := state.process) is None:
@@ -255,7 +255,7 @@ def place_of(named: Any, target: Target, device: str | None) -> Place:
     quantize = "int8" if target.dtype_name == "int8" else None
     kind = None if quantize else target.dtype_name
     cpus, where = cores_of(device)
-    return Place(str(origin), kind, quantize, where, False, cpus)
+    return Place(str(origin), kind, quantize, where, cpus)
 
 
 def cores_of(device: str | None) -> tuple[tuple[int, ...], str]:

@@ -121,18 +121,18 @@ def _checked_tree(tokens: Ints, parents: Ints, size: int) -> None:
 
 
 @dataclass(frozen=True)
-class Told:
+class Facts:
     """What READY and OPEN say in words and numbers, and the tokens of a prompt."""
 
-    facts: Mapping[str, Any]
+    values: Mapping[str, Any]
     tokens: Sequence[int] | Ints = ()
 
     def body(self) -> bytes:
-        text = json.dumps(self.facts, allow_nan=False).encode()
+        text = json.dumps(self.values, allow_nan=False).encode()
         return _ints([len(text)]) + text + _ints(self.tokens)
 
     @classmethod
-    def of(cls, body: bytes) -> Told:
+    def of(cls, body: bytes) -> Facts:
         size = int(_Reader(body).ints(1)[0])
         if not 0 <= size <= len(body) - 4 or (len(body) - 4 - size) % 4:
             raise Mangled("a text of facts is longer than its body")

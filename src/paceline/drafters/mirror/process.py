@@ -19,12 +19,14 @@ from collections import Counter, deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import count
 from pathlib import Path
 from typing import Any
 
-from paceline.drafters.mirror.frames import Forward, Frame, Kind, Mangled, Told, Unpacker, Window
+from paceline.drafters.mirror.frames import Facts, Forward, Frame, Kind, Mangled, Unpacker, Window
 from paceline.drafters.sharing import Shared
 from paceline.errors import InputError
+from paceline.targets.lending import Tray
 from paceline.tree import Ints
 
 BEGIN = "import sys; from paceline.drafters.mirror.worker import main; sys.exit(main(sys.argv[1:]))"
@@ -50,7 +52,6 @@ class Place:
     dtype: str | None
     quantize: str | None
     device: str
-    strict: bool
     cpus: tuple[int, ...]
     """The cores that it runs on; none for all."""
 
@@ -64,7 +65,6 @@ class Place:
             "dtype": self.dtype,
             "quantize": self.quantize,
             "device": self.device,
-            "strict": self.strict,
             "cpus": list(self.cpus),
             "threads": self.threads,
         }
@@ -75,7 +75,7 @@ class Yielded:
     another process uses holds up all others."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # a text that is abandoned ends in a finalizer, maybe inside of `begin`
         self._busy: Counter[Place] = Counter()
         self._had = 0
 
@@ -112,9 +112,11 @@ class _Inbox:
     """What the process said and nobody has read yet."""
 
     news: threading.Condition = field(default_factory=threading.Condition)
+    texts: set[int] = field(default_factory=set)
+    """Those that are open; a window that comes too late is dropped."""
     windows: dict[int, tuple[int, bytes]] = field(default_factory=dict)
     """The newest window of each text, with its length, not decoded yet."""
-    told: Told | None = None
+    facts: Facts | None = None
     lost: str = ""
     """Why there is no process any more, once that is so."""
     heard: float = 0.0
@@ -127,12 +129,13 @@ class _Inbox:
         self.heard = time.monotonic()
         match frame.kind:
             case Kind.WINDOW:
-                self.windows[frame.text] = frame.place, frame.body
+                if frame.text in self.texts:
+                    self.windows[frame.text] = frame.place, frame.body
             case Kind.READY:
-                self.told = Told.of(frame.body)
+                self.facts = Facts.of(frame.body)
             case Kind.FAILED:
-                facts = Told.of(frame.body).facts
-                self.told, self.lost = Told(facts), str(facts.get("said"))
+                facts = Facts.of(frame.body).values
+                self.facts, self.lost = Facts(facts), str(facts.get("said"))
             case Kind.FORWARD:
                 spent = Forward.of(frame.body)
                 self.forwards.append(spent)
@@ -161,8 +164,9 @@ class DraftProcess:
     def __init__(self, place: Place) -> None:
         ours, theirs = socket.socketpair()
         self._link, self._inbox = ours, _Inbox(heard=time.monotonic())
-        self._sending = threading.Lock()
-        self._numbers = iter(range(1, 1 << 32))
+        self._sending: Tray[int] = Tray(partial(_say_closed, ours, self._inbox))
+        """Held while something is said. An abandoned text is closed in a finalizer, which must not wait for that."""
+        self._numbers = count(1)
         begun: queue.SimpleQueue[subprocess.Popen[bytes] | OSError] = queue.SimpleQueue()
         arguments = place, ours, theirs, self._inbox, begun
         threading.Thread(target=_begin_and_read, args=arguments, name="draft process", daemon=True).start()
@@ -172,7 +176,7 @@ class DraftProcess:
         self._place, self._process = place, process
         self._end = weakref.finalize(self, _ended, process, ours)
         try:
-            self._send(Frame(Kind.READY, 0, 0, Told(place.facts()).body()))
+            self._send(Frame(Kind.READY, 0, 0, Facts(place.facts()).body()))
             self.facts = self._introduced(place)
         except BaseException:
             self.close()
@@ -182,8 +186,8 @@ class DraftProcess:
         """What it says of its model once that is loaded."""
         inbox = self._inbox
         with inbox.news:
-            inbox.news.wait_for(lambda: inbox.told is not None or inbox.lost, LOADING)
-            facts = dict(inbox.told.facts) if inbox.told is not None else {}
+            inbox.news.wait_for(lambda: inbox.facts is not None or inbox.lost, LOADING)
+            facts = dict(inbox.facts.values) if inbox.facts is not None else {}
             if inbox.lost or not facts:
                 raise InputError(
                     inbox.lost
@@ -203,22 +207,19 @@ class DraftProcess:
 
     def open(self, facts: dict[str, Any], prompt: Ints) -> int:
         """Begin a text; its number."""
-        with self._sending:
-            number = next(self._numbers)
+        number = next(self._numbers)
         YIELDED.begin(self._place)
-        self._send(Frame(Kind.OPEN, number, len(prompt), Told(facts, prompt).body()))
+        self._inbox.texts.add(number)
+        self._send(Frame(Kind.OPEN, number, len(prompt), Facts(facts, prompt).body()))
         return number
 
     def tell(self, kind: Kind, text: int, place: int, body: bytes = b"") -> None:
         self._send(Frame(kind, text, place, body))
 
     def forget(self, text: int) -> None:
-        """The end of a text; nothing is raised where the process is gone."""
+        """The end of a text; nothing is raised where the process is gone. Safe in a finalizer."""
         YIELDED.end(self._place)
-        with contextlib.suppress(Lost):
-            self.tell(Kind.CLOSE, text, 0)
-        with self._inbox.news:
-            self._inbox.windows.pop(text, None)
+        self._sending.give(text)
 
     def window(self, text: int, place: int, read: Callable[[bytes], Window], patience: float) -> tuple[Window, int]:
         """The window behind a text of that length, and the bytes of its frame. Waits for it."""
@@ -258,12 +259,11 @@ class DraftProcess:
         return found
 
     def _send(self, frame: Frame) -> None:
-        with self._sending:
+        with self._sending.held():
             if self.lost:
                 raise Lost(self.lost)
             try:
-                self._link.settimeout(PATIENCE)
-                self._link.sendall(frame.packed())
+                _say(self._link, frame)
             except OSError as error:
                 self._give_up(f"it takes no more words ({error})")
                 raise Lost(self.lost) from None
@@ -274,6 +274,20 @@ class DraftProcess:
 
     def close(self) -> None:
         self._give_up("it was ended")
+
+
+def _say(link: socket.socket, frame: Frame) -> None:
+    link.settimeout(PATIENCE)
+    link.sendall(frame.packed())
+
+
+def _say_closed(link: socket.socket, inbox: _Inbox, text: int) -> None:
+    """A function, since a method would keep the process alive until the next garbage collection."""
+    inbox.texts.discard(text)
+    inbox.windows.pop(text, None)
+    if not inbox.lost:
+        with contextlib.suppress(OSError):
+            _say(link, Frame(Kind.CLOSE, text, 0, b""))
 
 
 def _environment(place: Place) -> dict[str, str]:

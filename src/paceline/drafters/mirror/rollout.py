@@ -186,8 +186,9 @@ class Rollout:
         return due, window
 
     @property
-    def waited_for(self) -> bool:
-        return self._due is not None
+    def busy(self) -> bool:
+        """Whether there is a row to read, or a window to send."""
+        return bool(self._live) or self._due is not None
 
 
 def _path(asked: Ahead, node: int) -> list[int]:

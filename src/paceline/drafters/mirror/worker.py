@@ -25,7 +25,7 @@ from paceline.context import Context, Ending
 from paceline.drafters.assistant.growth import DraftShape
 from paceline.drafters.assistant.model import DraftModel
 from paceline.drafters.assistant.state import AssistantState
-from paceline.drafters.mirror.frames import Ahead, Forward, Frame, Go, Kind, Told, Unpacker
+from paceline.drafters.mirror.frames import Ahead, Facts, Forward, Frame, Go, Kind, Unpacker
 from paceline.drafters.mirror.rollout import Rollout
 from paceline.errors import InputError
 from paceline.law import Outlook, Sampling
@@ -59,7 +59,7 @@ class Worker:
     def _listen(self) -> None:
         """Hear all that was said; wait for something where there is nothing to do."""
         while True:
-            idle = all(text.request() is None and not text.waited_for for text in self._texts.values())
+            idle = not any(text.busy for text in self._texts.values())
             try:
                 frame = self._frames.get(block=idle)
             except queue.Empty:
@@ -69,7 +69,7 @@ class Worker:
     def _hear(self, frame: Frame) -> None:
         match frame.kind:
             case Kind.OPEN:
-                self._texts[frame.text] = self._opened(Told.of(frame.body))
+                self._texts[frame.text] = self._opened(Facts.of(frame.body))
             case Kind.CLOSE:
                 if (text := self._texts.pop(frame.text, None)) is not None:
                     self._rows.give(text.reading.rows)
@@ -87,8 +87,8 @@ class Worker:
     def _size(text: Rollout) -> int:
         return text.reading.vocab_size or 0
 
-    def _opened(self, told: Told) -> Rollout:
-        facts, prompt = told.facts, np.asarray(told.tokens)
+    def _opened(self, given: Facts) -> Rollout:
+        facts, prompt = given.values, np.asarray(given.tokens)
         context = context_of(facts, prompt)
         rows = self._rows.take(prompt[:-1], len(prompt) + context.room + SPARE_ROWS)
         rows.rewind(rows.common_prefix(prompt[:-1]))
@@ -151,11 +151,11 @@ def main(arguments: list[str]) -> int:
     frames: queue.SimpleQueue[Frame] = queue.SimpleQueue()
     threading.Thread(target=_receive, args=(link, frames), daemon=True).start()
     try:
-        told = Told.of(frames.get().body).facts
-        if told["cpus"] and hasattr(os, "sched_setaffinity"):
-            os.sched_setaffinity(0, told["cpus"])
-        model = _loaded(told)
-        ready = Told({"vocab_size": model.target.vocab_size, "fingerprint": _fingerprint(model)})
+        place = Facts.of(frames.get().body).values
+        if place["cpus"] and hasattr(os, "sched_setaffinity"):
+            os.sched_setaffinity(0, place["cpus"])
+        model = _loaded(place)
+        ready = Facts({"vocab_size": model.target.vocab_size, "fingerprint": _fingerprint(model)})
         link.sendall(Frame(Kind.READY, 0, 0, ready.body()).packed())
         Worker(link, frames, model.target).run()
     except BrokenPipeError:
@@ -164,24 +164,24 @@ def main(arguments: list[str]) -> int:
         known = isinstance(error, InputError)
         said = str(error) if known else f"{type(error).__name__}: {error}"
         with contextlib.suppress(OSError):
-            link.sendall(Frame(Kind.FAILED, 0, 0, Told({"known": known, "said": said}).body()).packed())
+            link.sendall(Frame(Kind.FAILED, 0, 0, Facts({"known": known, "said": said}).body()).packed())
         return 1
     return 0
 
 
-def _loaded(told: Mapping[str, Any]) -> DraftModel:
+def _loaded(place: Mapping[str, Any]) -> DraftModel:
     import torch
 
     from paceline.targets.load import open_model
     from paceline.vocabulary import Vocabulary
 
-    torch.set_num_threads(told["threads"])
+    torch.set_num_threads(place["threads"])
     target, tokenizer = open_model(
-        told["model"],
-        dtype=told["dtype"],
-        quantize=told["quantize"],
-        device=told["device"],
-        strict=told["strict"],
+        place["model"],
+        dtype=place["dtype"],
+        quantize=place["quantize"],
+        device=place["device"],
+        strict=False,
     )
     return DraftModel(target, None if tokenizer is None else Vocabulary(tokenizer))
 
