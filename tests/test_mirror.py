@@ -297,7 +297,9 @@ def test_two_hundred_faults_leave_nothing_behind(lm: LanguageModel, monkeypatch:
 
 def children() -> list[str]:
     """The processes that drafters of this one have begun."""
-    found = subprocess.run(["ps", "-o", "args", "--ppid", str(os.getpid())], capture_output=True, text=True, check=True)
+    found = subprocess.run(
+        ["ps", "-ww", "-o", "args", "--ppid", str(os.getpid())], capture_output=True, text=True, check=True
+    )
     return [line for line in found.stdout.splitlines() if "mirror.worker" in line]
 
 
