@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import os
 import random
+import re
 import signal
 import socket
 import subprocess
@@ -28,6 +29,7 @@ from paceline.drafters import Ask, Budget, make_drafter
 from paceline.drafters.mirror import drafter as drafter_module
 from paceline.drafters.mirror import process as process_module
 from paceline.drafters.mirror.frames import Ahead, Facts, Forward, Frame, Go, Kind, Mangled, Unpacker, Window
+from paceline.drafters.mirror.place import usable_cores
 from paceline.drafters.mirror.process import DraftProcess
 from paceline.drafters.mirror.proxies import outcomes
 from paceline.errors import DrafterWarning, InputError
@@ -283,6 +285,15 @@ def test_without_its_process_a_text_goes_on(lm: LanguageModel, monkeypatch: pyte
     assert sum(r.drafted for r in written(lm, "mirror", 30).rounds) > 0, "the next drafter has a new process"
 
 
+def test_the_next_text_of_a_drafter_has_a_new_process(lm: LanguageModel) -> None:
+    drafter = make_drafter("mirror:gamma=4", DRAFT)
+    lm.generate(PROMPT, method=drafter, max_new_tokens=4)
+    os.kill(drafter.process.pid, signal.SIGKILL)
+    with pytest.warns(DrafterWarning, match="is lost"):
+        lm.generate(PROMPT, method=drafter, max_new_tokens=20)
+    assert sum(each.drafted for each in lm.generate(PROMPT, method=drafter, max_new_tokens=20).rounds) > 0
+
+
 @pytest.mark.slow
 def test_two_hundred_faults_leave_nothing_behind(lm: LanguageModel, monkeypatch: pytest.MonkeyPatch) -> None:
     plain, coins = written(lm, "plain", 30), random.Random(7)
@@ -311,7 +322,7 @@ def test_a_text_leaves_the_draft_models_cores_free(lm: LanguageModel) -> None:
         for piece in lm.stream(PROMPT, method=drafter, max_new_tokens=30, temperature=0.8):
             assert piece is not None
             seen.append(torch.get_num_threads())
-        cores = process_module.usable_cores()
+        cores = len(usable_cores())
         assert seen[0] == max(1, min(2, cores - 1))
         assert torch.get_num_threads() == 2
     finally:
@@ -323,6 +334,36 @@ def test_drafters_share_a_process_and_the_last_one_ends_it(lm: LanguageModel) ->
     for each in (one, two):
         each.fit(lm.target, lm.vocabulary)
     assert len(children()) == 1, "that of all tests"
+
+
+def test_another_machine_drafts(lm: LanguageModel) -> None:
+    command = [sys.executable, "-m", "paceline.drafters.mirror", "127.0.0.1:0"]
+    machine = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+    try:
+        assert machine.stderr is not None
+        found = re.search(r"127\.0\.0\.1:\d+", machine.stderr.readline())
+        assert found is not None
+        how: dict[str, Any] = {"draft_model": DRAFT, "max_new_tokens": 40, "temperature": 0.8, "seed": 5}
+        there = lm.generate(PROMPT, method="mirror", draft_device=found[0], **how)
+        assert there.totals.accepted > 5
+        assert there.tokens == written(lm, "mirror").tokens
+        text = lm.stream(PROMPT, method="mirror", draft_device=found[0], **how)
+        begun = next(text).text
+        machine.send_signal(signal.SIGINT)
+        assert machine.wait(10) == 130
+        with pytest.warns(DrafterWarning, match="the process of the draft model is lost"):
+            rest = [piece.text for piece in text]
+        assert begun + "".join(rest) == there.text
+    finally:
+        machine.kill()
+        machine.communicate()
+    with pytest.warns(DrafterWarning, match="nobody drafts"):
+        assert lm.generate(PROMPT, method="mirror", draft_device=found[0], **how).text == there.text
+    lm.forget()
+    with pytest.raises(InputError, match=r"nobody drafts at 127.0.0.1:\d+ .*; on that machine, run python -m"):
+        lm.generate(PROMPT, method="mirror", draft_device=found[0], **how)
+    with pytest.raises(InputError, match="a place for the draft model is given, and method 'assistant' has none"):
+        lm.generate(PROMPT, method="assistant", draft_device="1", **how)
 
 
 PARENT = """

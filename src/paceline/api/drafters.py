@@ -49,7 +49,7 @@ class Drafters:
             fit(settings.drafter, target, vocabulary)
             return Lease(settings.drafter, made_here=False)
         named = settings.draft_model
-        key = settings.spec, str(named) if isinstance(named, (str, Path)) else id(named)
+        key = settings.spec, settings.draft_device, str(named) if isinstance(named, (str, Path)) else id(named)
         gone: list[Any] = []  # disposed of without the lock
         with self._lock:
             if key not in self._kept:

@@ -63,6 +63,9 @@ class Settings:
     """Default: `auto`, which uses a draft model if there is one."""
     draft_model: str | Path | PreTrainedModel | Loaded | DraftModel | None = None
     """What the methods that draft with a model use, unless they name one."""
+    draft_device: str | None = None
+    """Where it drafts, for the methods that run it beside the target: cores as ``1`` or ``2-3``, a device as
+    ``cuda:1``, or another machine as ``HOST:PORT``."""
     draft_prompt: DraftPrompt | None = None
     """The prompt as a draft model with another tokenizer is to read it: a text, or the messages of a chat. By default
     the text of the prompt, and of a chat its messages in the draft model's own template."""
@@ -132,8 +135,10 @@ class Settings:
         if isinstance(self.method, Drafter):
             if self.draft_model is not None:
                 raise InputError(f"method is a {type(self.method).__name__} already; give it its draft model itself")
+            if self.draft_device is not None:
+                raise InputError(f"method is a {type(self.method).__name__} already; give it its device itself")
             return self.method
-        return make_drafter(self.spec, self.draft_model)
+        return make_drafter(self.spec, self.draft_model, device=self.draft_device)
 
     @property
     def spec(self) -> str:
@@ -183,6 +188,7 @@ class Options(TypedDict, total=False):
 
     method: str | Drafter | None
     draft_model: str | Path | PreTrainedModel | Loaded | DraftModel | None
+    draft_device: str | None
     draft_prompt: DraftPrompt | None
     planner: str | Planner | None
     rule: str

@@ -8,7 +8,17 @@ rule, `report` what was found. `families` checks transformers' model types on ti
 from paceline.check.adversaries import ADVERSARIES
 from paceline.check.cases import CHOOSING, SIZES, fixed
 from paceline.check.report import Report
-from paceline.check.run import ASSISTED, BATCHES, METHODS, WITH_DICTIONARY, WITH_HEAD, Checker, completing, trained
+from paceline.check.run import (
+    ASSISTED,
+    BATCHES,
+    METHODS,
+    WITH_DICTIONARY,
+    WITH_HEAD,
+    Checker,
+    beside,
+    completing,
+    trained,
+)
 
 __all__ = [
     "ADVERSARIES",
@@ -21,6 +31,7 @@ __all__ = [
     "WITH_HEAD",
     "Checker",
     "Report",
+    "beside",
     "completing",
     "fixed",
     "trained",

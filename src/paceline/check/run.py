@@ -6,6 +6,7 @@ the rejection rule the same holds for greedy cases; sampled ones are tested agai
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -39,6 +40,8 @@ from paceline.vocabulary import Vocabulary
 
 ASSISTED = ("assistant", "assistant:top=4", "assistant:beams=3,noise=none")
 """Methods that are checked as well where there is a draft model."""
+BESIDE = ("mirror",)
+"""Likewise, where another process can load that model."""
 WITH_DICTIONARY = ("dictionary", "hybrid", "dictionary+lookup")
 """Methods that are checked as well where a dictionary for the model's tokenizer is shipped."""
 WITH_HEAD = ("redrafter", "redrafter:width=1", "redrafter:noise=none")
@@ -73,6 +76,14 @@ def completing(vocabulary: Vocabulary | None) -> tuple[str, ...]:
 def trained(model: str) -> tuple[str, ...]:
     """The methods that draft with a trained head, if one for this model is shipped."""
     return () if shipped_head(model) is None else WITH_HEAD
+
+
+def beside(draft: DraftModel | None, vocabulary: Vocabulary | None) -> tuple[str, ...]:
+    """The methods whose draft model is loaded by a process of its own, if this one can be."""
+    if sys.platform == "win32" or vocabulary is None or draft is None or draft.vocabulary is None:
+        return ()
+    same = draft.vocabulary.fingerprint == vocabulary.fingerprint
+    return BESIDE if same and draft.origin is not None else ()
 
 
 @dataclass

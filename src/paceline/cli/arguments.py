@@ -147,6 +147,8 @@ class Parser(argparse.ArgumentParser):
         """How to write: drafting, sampling, and where to end. `writing_settings` reads the options."""
         self.argument("--method", "SPEC", "how to draft; 'paceline methods' lists them (default: auto)")
         self.add_draft_model(bundled=False)
+        text = "where it drafts with --method mirror: cores as 2-3, a device as cuda:1, or HOST:PORT (default: a core)"
+        self.argument("--draft-device", "PLACE", text)
         text = "draft tokens per round: --planner fixed:K (default: as suits the method)"
         self.argument("--num-draft-tokens --num-speculative-tokens", "K", text, int, dest="num_draft_tokens")
         self.argument(

@@ -44,23 +44,25 @@ def add(commands: Subparsers) -> None:
 def run(options: argparse.Namespace) -> int:
     if options.families is not None:
         return _families(options)
-    from paceline.check import BATCHES, Checker, completing, fixed, trained
+    from paceline.check import BATCHES, Checker, beside, completing, fixed, trained
     from paceline.drafters.assistant import DraftModel
     from paceline.verify import Rule
 
     drafts = draft_model(options)
     methods = _refuse_mistakes(options, drafts)
     lm = load_model(options)
+    draft = None if drafts is None else DraftModel.load(drafts, lm.target)
+    known = (*completing(lm.vocabulary), *trained(lm.target.name), *beside(draft, lm.vocabulary))
     checker = Checker(
         lm.target,
         lm.vocabulary,
-        methods if options.methods else (*completing(lm.vocabulary), *trained(lm.target.name), *methods),
+        methods if options.methods else (*known, *methods),
         (*fixed(options.sizes or ()), *(options.planners or ())),
         tuple(Rule(rule) for rule in options.rules or Rule),
         options.max_new_tokens,
         options.seed,
         batches=tuple(options.batch or BATCHES),
-        draft_model=None if drafts is None else DraftModel.load(drafts, lm.target),
+        draft_model=draft,
     )
     with progress("plain decoding") as checker.progress:
         report = checker.run()

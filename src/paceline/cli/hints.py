@@ -17,6 +17,7 @@ WRITE = {
     "--speculative-num-steps --n-draft --num-speculative-tokens",
     "--draft-model": "--model-draft --spec-draft-model --speculative-model --speculative-draft-model-path "
     "--assistant-model",
+    "--draft-device": "--device-draft -devd --spec-draft-device --spec-device",
     "--method": "--methods --spec-type --speculative-algorithm --spec-method",
     "--rule": "--rules",
     "--planner": "--planners",
@@ -77,7 +78,7 @@ SAY = {
     "--length-penalty --num-beam-groups --early-stopping",
     "a --temperature above 0 samples, and 0, the default, does not": "--do-sample --no-sample --greedy --sampling",
     "the model runs on one device: --device cuda": "--n-gpu-layers -ngl --gpu-layers --main-gpu -mg --split-mode -sm "
-    "--tensor-split -ts --n-gpu-layers-draft -ngld --device-draft",
+    "--tensor-split -ts --n-gpu-layers-draft -ngld",
     "the command line takes one device; in Python paceline.load(..., device_map='auto') takes several": (
         "--tensor-parallel-size -tp --pipeline-parallel-size -pp --device-map --data-parallel-size --tp-size --num-gpus"
     ),

@@ -127,6 +127,7 @@ def writing_settings(options: argparse.Namespace) -> tuple[dict[str, Any], Setti
     names = [
         "method",
         "draft_model",
+        "draft_device",
         "planner",
         "rule",
         "max_new_tokens",
@@ -160,7 +161,9 @@ def provenance(lm: LanguageModel, how: Settings, sampling: Sampling) -> dict[str
         **describe(lm),
         "method": how.spec,
         "planner": how.drafter.planner if how.planner is None else how.planner,
-        **{name: getattr(how, name) for name in ("draft_model", "rule", "max_new_tokens", "ignore_eos")},
+        **{
+            name: getattr(how, name) for name in ("draft_model", "draft_device", "rule", "max_new_tokens", "ignore_eos")
+        },
         "stop": how.stops,
         **{name: getattr(sampling, name) for name, _, _ in SAMPLING},
     }

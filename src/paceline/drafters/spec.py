@@ -50,6 +50,8 @@ BUILT_IN: dict[str, Factory] = {
 }
 MODEL = "model"
 """The option of every method that drafts with a model: what `make_drafter` is given, where the spec names none."""
+PLACE = "device"
+"""The option of every method whose draft model has a place of its own."""
 
 _NAME = re.compile(r"[A-Za-z][\w.-]*")
 _QUOTES = "\"'"
@@ -68,18 +70,20 @@ def plug_ins() -> list[str]:
     return sorted(set(available()) - set(BUILT_IN))
 
 
-def make_drafter(spec: str, model: Any = None, *, must_use: bool = True) -> Drafter:
-    """The drafter a spec names. Its methods that draft with a model take ``model`` unless they name one; if there is
-    no such method that is a mistake, or with ``must_use=False`` none.
+def make_drafter(spec: str, model: Any = None, *, device: str | None = None, must_use: bool = True) -> Drafter:
+    """The drafter a spec names. Its methods that draft with a model take ``model`` unless they name one, and ``device``
+    likewise; if there is no such method that is a mistake, or with ``must_use=False`` none.
 
     >>> make_drafter("lookup:max_ngram=4").sizes
     range(1, 5)
     """
-    given = {} if model is None else {MODEL: model}
+    given = {key: value for key, value in ((MODEL, model), (PLACE, device)) if value is not None}
     taken: list[str] = []
     unions = [_union(part, spec, given, taken) for part in _split(spec)]
-    if given and not taken and must_use:
+    if must_use and MODEL in given and MODEL not in taken:
         raise InputError(f"a draft model is given, and method {spec!r} uses none; write 'assistant' or leave it out")
+    if must_use and PLACE in given and PLACE not in taken:
+        raise InputError(f"a place for the draft model is given, and method {spec!r} has none; 'mirror' has")
     drafter = unions[0] if len(unions) == 1 else Fallback(unions)
     drafter.spec = (
         spec.strip() if any(mark in spec for mark in _QUOTES) else re.sub(r"\s*([,+:=])\s*", r"\1", spec.strip())

@@ -7,7 +7,6 @@ When the target has decided, the window of what came is there or nearly so; wher
 
 from __future__ import annotations
 
-import os
 import sys
 import time
 import warnings
@@ -18,15 +17,14 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from paceline.context import Context
 from paceline.drafters.assistant.drafter import Model
 from paceline.drafters.assistant.growth import DraftShape
 from paceline.drafters.assistant.model import DraftModel
 from paceline.drafters.base import NO_WORK, Ask, Drafter, Seen, Work
 from paceline.drafters.mirror.frames import Ahead, Go, Kind, Window
-from paceline.drafters.mirror.process import PATIENCE, DraftProcess, Lost, Place
+from paceline.drafters.mirror.place import Place, place_named
+from paceline.drafters.mirror.process import PATIENCE, DraftProcess, Lost
 from paceline.drafters.mirror.proxies import outcomes
 from paceline.drafters.mirror.worker import facts_of
 from paceline.drafters.noise import wants_noise
@@ -45,6 +43,8 @@ DRAWN = 8
 """Outcomes with a window where nothing may depend on a clock."""
 NARROWER = ((64, 1), (32, 2), (16, 4))
 """From so many texts at once on, at most so many proxies of each node (the paper's appendix D.1)."""
+OFTEN = 3
+"""How often a drafter begins its draft model's process again."""
 NEWEST = 0.3
 """The weight of the newest forward in the running mean of the target's rest."""
 
@@ -109,7 +109,8 @@ class Mirror(Drafter):
         self._size = 0
         self._open = 0
         self._rest = 0.0
-        self._said = False
+        self._said, self._begun_again = False, 0
+        self._place: Place | None = None
         self.patience = PATIENCE
 
     # the draft model's process
@@ -119,7 +120,7 @@ class Mirror(Drafter):
         layer = round(self._exit * layers)
         if not 0 < layer < layers:
             raise InputError(f"exit={self._exit:g} is layer {layer} of {layers}, which leaves nothing to overlap")
-        place = place_of(self._named, target, self._device)
+        self._place = place = place_of(self._named, target, self._device)
         self.process = DraftProcess.at(place, stamp(place.model))
         self.needs = Want(early_exit=layer)
         self._size, facts = target.vocab_size, self.process.facts
@@ -133,12 +134,24 @@ class Mirror(Drafter):
     def dispose(self) -> None:
         self.process = None
 
+    def _begin_again(self) -> None:
+        """For the next text, where the process was lost with the last one; not for ever."""
+        if self.process is None or not self.process.lost or self._begun_again == OFTEN:
+            return
+        assert self._place is not None, "the method is fitted"
+        self._begun_again += 1
+        try:
+            self.process = DraftProcess.at(self._place, stamp(self._place.model))
+        except InputError as error:
+            warnings.warn(f"mirror: {error}; the text goes on without drafts", DrafterWarning, stacklevel=2)
+
     def levels(self, nodes: int) -> int:
         return min(self.gamma, -(-nodes // self.shape.top))
 
     # texts
 
     def open(self, context: Context) -> MirrorState:
+        self._begin_again()
         outlook = Outlook(context.sampling, context.prompt_length)
         state = MirrorState(context, outlook, self.process, 0, len(context))
         if (process := state.process) is not None:
@@ -253,27 +266,4 @@ def place_of(named: Any, target: Target, device: str | None) -> Place:
             "mirror's draft model is loaded by a process of its own; give its name or folder, not a loaded model"
         )
     quantize = "int8" if target.dtype_name == "int8" else None
-    kind = None if quantize else target.dtype_name
-    cpus, where = cores_of(device)
-    return Place(str(origin), kind, quantize, where, cpus)
-
-
-def cores_of(device: str | None) -> tuple[tuple[int, ...], str]:
-    """The cores and the device that ``device`` names: numbers of cores as in ``1`` or ``2-3``, or a device of torch. By
-    default the last core that this process may use."""
-    usable = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else list(range(os.cpu_count() or 1))
-    if device is None:
-        return (usable[-1],), "cpu"
-    if ":" in device or device.isalpha():
-        return (), device
-    first, _, last = device.partition("-")
-    if not (first.isdigit() and (last or first).isdigit()):
-        raise InputError(f"{device!r} is no place to draft: write cores as 1 or 2-3, or a device as cuda:1")
-    cores = tuple(range(int(first), int(last or first) + 1))
-    if missing := [core for core in cores if core not in usable]:
-        raise InputError(f"there is no core {missing[0]} for the draft model; this process may use {_listed(usable)}")
-    return cores, "cpu"
-
-
-def _listed(numbers: Sequence[int]) -> str:
-    return ", ".join(map(str, np.array(numbers)))
+    return place_named(device, str(origin), None if quantize else target.dtype_name, quantize)

@@ -7,11 +7,7 @@ It may die, hang or say nonsense at any moment. Then it is ended, and whoever as
 from __future__ import annotations
 
 import contextlib
-import os
-import queue
 import socket
-import subprocess
-import sys
 import threading
 import time
 import weakref
@@ -20,18 +16,15 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import count
-from pathlib import Path
 from typing import Any
 
 from paceline.drafters.mirror.frames import Facts, Forward, Frame, Kind, Mangled, Unpacker, Window
+from paceline.drafters.mirror.place import Place, reach, usable_cores
 from paceline.drafters.sharing import Shared
 from paceline.errors import InputError
 from paceline.targets.lending import Tray
 from paceline.tree import Ints
 
-BEGIN = "import sys; from paceline.drafters.mirror.worker import main; sys.exit(main(sys.argv[1:]))"
-SOURCE = Path(__file__).parents[3]
-"""Where this package lies, for a process that might not find it."""
 READ = 1 << 16
 PATIENCE = 20.0
 """Seconds without a word after which a process that owes one counts as stuck."""
@@ -42,32 +35,6 @@ NEWEST = 0.3
 
 class Lost(Exception):
     """There is no such process any more."""
-
-
-@dataclass(frozen=True)
-class Place:
-    """Which model drafts, and where."""
-
-    model: str
-    dtype: str | None
-    quantize: str | None
-    device: str
-    cpus: tuple[int, ...]
-    """The cores that it runs on; none for all."""
-
-    @property
-    def threads(self) -> int:
-        return max(1, len(self.cpus))
-
-    def facts(self) -> dict[str, Any]:
-        return {
-            "model": self.model,
-            "dtype": self.dtype,
-            "quantize": self.quantize,
-            "device": self.device,
-            "cpus": list(self.cpus),
-            "threads": self.threads,
-        }
 
 
 class Yielded:
@@ -97,14 +64,10 @@ class Yielded:
         import torch
 
         taken = {core for place in self._busy for core in place.cpus}
-        torch.set_num_threads(max(1, min(self._had, usable_cores() - len(taken))))
+        torch.set_num_threads(max(1, min(self._had, len(usable_cores()) - len(taken))))
 
 
 YIELDED = Yielded()
-
-
-def usable_cores() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 @dataclass(eq=False)
@@ -162,19 +125,14 @@ class DraftProcess:
         return found
 
     def __init__(self, place: Place) -> None:
-        ours, theirs = socket.socketpair()
-        self._link, self._inbox = ours, _Inbox(heard=time.monotonic())
-        self._sending: Tray[int] = Tray(partial(_say_closed, ours, self._inbox))
+        self._inbox = inbox = _Inbox(heard=time.monotonic())
+        self._place, reached = place, reach(place, partial(_read, inbox=inbox))
+        self._link, self.pid = reached.link, reached.pid
+        """Its number here; 0 where it is on another machine."""
+        self._sending: Tray[int] = Tray(partial(_say_closed, reached.link, inbox))
         """Held while something is said. An abandoned text is closed in a finalizer, which must not wait for that."""
         self._numbers = count(1)
-        begun: queue.SimpleQueue[subprocess.Popen[bytes] | OSError] = queue.SimpleQueue()
-        arguments = place, ours, theirs, self._inbox, begun
-        threading.Thread(target=_begin_and_read, args=arguments, name="draft process", daemon=True).start()
-        process = begun.get()
-        if isinstance(process, OSError):
-            raise InputError(f"the process of draft model {place.model} did not start: {process}")
-        self._place, self._process = place, process
-        self._end = weakref.finalize(self, _ended, process, ours)
+        self._end = weakref.finalize(self, reached.end)
         try:
             self._send(Frame(Kind.READY, 0, 0, Facts(place.facts()).body()))
             self.facts = self._introduced(place)
@@ -200,10 +158,6 @@ class DraftProcess:
     def lost(self) -> str:
         """Why it is gone, or "" while it is there."""
         return self._inbox.lost
-
-    @property
-    def pid(self) -> int:
-        return self._process.pid
 
     def open(self, facts: dict[str, Any], prompt: Ints) -> int:
         """Begin a text; its number."""
@@ -290,49 +244,6 @@ def _say_closed(link: socket.socket, inbox: _Inbox, text: int) -> None:
             _say(link, Frame(Kind.CLOSE, text, 0, b""))
 
 
-def _environment(place: Place) -> dict[str, str]:
-    """This process's environment and search path, with threads for the draft model's cores alone."""
-    path = [str(SOURCE), os.environ.get("PYTHONPATH", "")]
-    threads = str(place.threads)
-    return {
-        **os.environ,
-        "PYTHONPATH": os.pathsep.join(filter(None, path)),
-        "OMP_NUM_THREADS": threads,
-        "MKL_NUM_THREADS": threads,
-    }
-
-
-def _begin_and_read(
-    place: Place,
-    ours: socket.socket,
-    theirs: socket.socket,
-    inbox: _Inbox,
-    begun: queue.SimpleQueue[subprocess.Popen[bytes] | OSError],
-) -> None:
-    """Start the process and hear what it says. The system ends it together with this thread, which lives as long as the
-    socket does."""
-    command = [sys.executable, "-c", BEGIN, str(theirs.fileno())]
-    nowhere = subprocess.DEVNULL
-    try:
-        # a group of its own: Ctrl-C is for the text. Its outputs are not ours: whoever reads these need not wait for it
-        process = subprocess.Popen(
-            command,
-            pass_fds=[theirs.fileno()],
-            env=_environment(place),
-            stdin=nowhere,
-            stdout=nowhere,
-            stderr=nowhere,
-            process_group=0,
-        )
-    except OSError as error:
-        begun.put(error)
-        return
-    finally:
-        theirs.close()
-    begun.put(process)
-    _read(ours, inbox)
-
-
 def _read(link: socket.socket, inbox: _Inbox) -> None:
     """Frames as they come, until there are no more or one cannot be read."""
     unpacker, why = Unpacker(), "it is gone"
@@ -357,12 +268,3 @@ def _received(link: socket.socket) -> bytes:
             continue
         except OSError:
             return b""
-
-
-def _ended(process: subprocess.Popen[bytes], link: socket.socket) -> None:
-    """Kill and reap it. Called once: by the last user, by the end of the program, or where it was given up."""
-    with contextlib.suppress(OSError):
-        link.shutdown(socket.SHUT_RDWR)
-    link.close()
-    process.kill()
-    process.wait()

@@ -1,6 +1,6 @@
 """The process that drafts, with the draft model and cores or a device of its own.
 
-It is started with the number of an open socket. Its first frame says which model and where. It lives as long as the
+It is started with the number of an open socket. The first frame says which model and where. It lives as long as the
 other end: when that closes, also because the process there was killed, the thread that waits for frames ends this
 process at once.
 """
@@ -175,7 +175,8 @@ def _loaded(place: Mapping[str, Any]) -> DraftModel:
     from paceline.targets.load import open_model
     from paceline.vocabulary import Vocabulary
 
-    torch.set_num_threads(place["threads"])
+    if place["threads"]:
+        torch.set_num_threads(place["threads"])
     target, tokenizer = open_model(
         place["model"],
         dtype=place["dtype"],
