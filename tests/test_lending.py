@@ -60,13 +60,13 @@ def test_a_stream_that_is_collected_while_another_drafts_hangs_nobody(
     lm, drafter = LanguageModel(tabled()), Assistant(model=TableTarget(habitual(memory=1), tabled().vocab_size))
     text = lm.generate(PROMPT, method=drafter, max_new_tokens=12).tokens
     abandoned(lm, method=drafter)
-    right, collected = Assistant._growth, []
+    right, collected = Assistant.growth, []
 
     def growth(self: Assistant, ask: Any) -> Any:
         collected.append(gc.collect())
         return right(self, ask)
 
-    monkeypatch.setattr(Assistant, "_growth", growth)
+    monkeypatch.setattr(Assistant, "growth", growth)
 
     def write() -> None:
         assert lm.generate(PROMPT, method=drafter, max_new_tokens=12).tokens == text

@@ -25,6 +25,7 @@ from drafting import context_of
 from engine import SIZE, habitual
 from paceline.api.model import LanguageModel
 from paceline.api.writing import Generation
+from paceline.bench import Waiting
 from paceline.drafters import Ask, Budget, make_drafter
 from paceline.drafters.mirror import drafter as drafter_module
 from paceline.drafters.mirror import process as process_module
@@ -38,7 +39,7 @@ from paceline.targets.table import TableTarget
 from paceline.tree import ROOT, DraftTree
 
 PROMPT = "The old house stood at the end of"
-DRAFT = "pocket-draft"
+DRAFT, FOREIGN = "pocket-draft", "pocket-foreign"
 TREE = DraftTree.build([3, 4, 5], [ROOT, 0, 1], source="mirror", scores=[-0.1, -0.5, -1.0])
 
 
@@ -59,9 +60,9 @@ def one_process(lm: LanguageModel) -> Iterator[None]:
     assert torch.get_num_threads() == threads, "its cores are given back"
 
 
-def written(lm: LanguageModel, method: str, count: int = 40, **how: Any) -> Generation:
+def written(lm: LanguageModel, method: str, count: int = 40, draft: str = DRAFT, **how: Any) -> Generation:
     settings = {"temperature": 0.8, "seed": 5, "planner": "fixed:7", **how}
-    model = None if method == "plain" else DRAFT
+    model = None if method == "plain" else draft
     lm.forget()
     return lm.generate(PROMPT, method=method, draft_model=model, max_new_tokens=count, **settings)
 
@@ -77,6 +78,47 @@ def test_it_drafts_what_its_serial_twin_drafts(lm: LanguageModel, temperature: f
         ours = written(lm, method, temperature=temperature)
         assert ours.tokens == twin.tokens
         assert [(r.drafted, r.accepted) for r in ours.rounds] == [(r.drafted, r.accepted) for r in twin.rounds]
+
+
+@pytest.fixture
+def foreign_process(lm: LanguageModel) -> Iterator[None]:
+    kept = make_drafter("mirror", FOREIGN)
+    kept.fit(lm.target, lm.vocabulary)
+    yield
+    kept.dispose()
+    del kept
+    gc.collect()
+
+
+def test_a_draft_model_of_another_tokenizer_drafts_as_its_serial_twin(lm: LanguageModel, foreign_process: None) -> None:
+    for translate in ("", ",translate=context"):
+        for how in ({"temperature": 0.0}, {"temperature": 0.8}, {"rule": "rejection"}):
+            twin = written(lm, f"assistant:length=7{translate}", 24, draft=FOREIGN, **how)
+            for method in ("mirror:branches=full", "mirror:gamma=7"):
+                ours = written(lm, method + translate, 24, draft=FOREIGN, **how)
+                assert ours.tokens == twin.tokens
+                assert [(r.drafted, r.accepted) for r in ours.rounds] == [(r.drafted, r.accepted) for r in twin.rounds]
+            assert twin.totals.drafted > 50
+
+
+def test_translated_drafts_are_there_when_a_slow_target_has_decided(lm: LanguageModel, foreign_process: None) -> None:
+    slow = LanguageModel(Waiting(lm.target, 0.3), lm.vocabulary)
+    twin = written(lm, "assistant:length=4", 16, draft=FOREIGN)
+    ours = written(slow, "mirror:gamma=4,branches=24", 16, draft=FOREIGN, planner="fixed:4")
+    assert ours.tokens == twin.tokens
+    assert sum(r.levels_ahead for r in ours.rounds) > 4
+    assert sum(r.drafts_anew for r in ours.rounds) < len(ours.rounds)
+
+
+def test_texts_of_both_tokenizers_share_a_process(lm: LanguageModel) -> None:
+    """A long prompt is read in pieces, and texts that come and go leave no rows."""
+    prompts = [PROMPT * 30, "Once upon a time", "Kraków jest", "Київ"]
+    how: dict[str, Any] = {"temperature": 0.8, "seed": 2, "max_new_tokens": 24}
+    plain = lm.generate_batch(prompts, method="plain", **how)
+    found = lm.generate_batch(prompts, method="mirror:gamma=3,translate=lattice", draft_model=DRAFT, **how)
+    assert [one.tokens for (one,) in found] == [one.tokens for (one,) in plain]
+    own = lm.generate_batch(prompts, method="mirror:gamma=3", draft_model=DRAFT, **how)
+    assert [one.tokens for (one,) in own] == [one.tokens for (one,) in plain]
 
 
 def test_drafts_that_begin_anew_may_be_shorter(lm: LanguageModel) -> None:
@@ -431,7 +473,9 @@ def test_models_and_places_that_do_not_serve_are_one_sentence(lm: LanguageModel,
     refused("loaded by a process of its own; give its name or folder", lm)
     refused("there is no core 4096 for the draft model", device="4096")
     refused("'over there' is no place to draft", device="over there")
-    refused("that of pocket-foreign differs from pocket's; use assistant", "pocket-foreign")
+    with pytest.raises(InputError, match="mirror cannot translate the drafts of pocket-foreign"):
+        drafter_module.Mirror(model=FOREIGN).fit(lm.target)
+    refused("mirror translates by lattice, context or naive, not tli", FOREIGN, translate="tli")
     refused("nothing", str(tmp_path / "nothing"))
     refused("is layer 0 of 8, which leaves nothing to overlap", exit=0.05)
     with pytest.raises(InputError, match="method 'mirror' needs a draft model"):

@@ -8,6 +8,7 @@ that is not touched.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from copy import copy
 
 from paceline.translate.spellings import Spellings
 
@@ -31,6 +32,11 @@ class Follower:
             self._ends.append(end)
             end = max(0, end - len(spellings.of[token]))
         self._ends.reverse()
+
+    def copy(self) -> Follower:
+        other = copy(self)
+        other.text, other.ids, other._ends = bytearray(self.text), list(self.ids), list(self._ends)
+        return other
 
     def extend(self, more: bytes) -> int:
         """The text goes on. How many of the tokens stay; the others are replaced, and new ones follow."""

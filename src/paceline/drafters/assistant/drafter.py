@@ -35,6 +35,8 @@ if TYPE_CHECKING:
 Model: TypeAlias = "str | Path | PreTrainedModel | DraftModel | Loaded | Target"
 """A draft model, by name, by path, or loaded in any way."""
 
+Growing: TypeAlias = "Growth | NoisyGrowth"
+
 LEVELS = 4
 """The default depth of drafts: every level costs a forward of the draft model, and few are accepted further."""
 IN_PASSING = 16
@@ -93,6 +95,12 @@ class Assistant(Drafter):
             self._foreign = self._loaded.translated(target, vocabulary, self._strategy)
             self._vocab_size = target.vocab_size
 
+    def fit_size(self, size: int, vocabulary: Vocabulary) -> None:
+        """The same for a target elsewhere, of which only its tokens are known; its draft model is loaded already."""
+        assert self._loaded is not None, "it is loaded before its texts come"
+        strategy = self._strategy or Strategy(LATTICE)
+        self._foreign, self._vocab_size = self._loaded.foreign_to(size, vocabulary, strategy), size
+
     def dispose(self) -> None:
         with self._tray.held():
             rows, self._spare, self._loaded = self._spare, None, None
@@ -144,6 +152,15 @@ class Assistant(Drafter):
         """Memory for a text of so many tokens of the target, in the draft model's own."""
         return SPARE_ROWS + length * (1 if self._foreign is None else 2)
 
+    def branch(self, reading: AssistantState, context: Context) -> AssistantState:
+        """A text that may become of this one, with rows of its own. It is closed like any other."""
+        with self._tray.held():
+            rows = self.model.open(self._capacity(len(context) + context.room))
+            rows.adopt(reading.rows, reading.rows.committed)
+            branch = reading.branched(context, rows)
+            self._readings.append(branch)
+        return branch
+
     def close(self, state: AssistantState) -> None:
         self._tray.give(state)
 
@@ -167,7 +184,7 @@ class Assistant(Drafter):
     def propose(self, asks: Sequence[Ask]) -> list[DraftTree]:
         """Drafts grow together: one forward of the draft model reads a level of each."""
         with self._tray.held():
-            growths = [self._growth(ask) for ask in asks]
+            growths = [self.growth(ask) for ask in asks]
             going = [ask.state for ask, growth in zip(asks, growths, strict=True) if not growth.done]
             while self._read_piece(going):
                 pass
@@ -177,7 +194,8 @@ class Assistant(Drafter):
                     growth.grow(found)
         return [growth.tree(self.name) for growth in growths]
 
-    def _growth(self, ask: Ask) -> Growth | NoisyGrowth:
+    def growth(self, ask: Ask) -> Growing:
+        """A draft to be grown."""
         reading: AssistantState = ask.state
         if self._depth(reading, ask.budget) > 0:
             reading.catch_up()
@@ -186,7 +204,7 @@ class Assistant(Drafter):
         kind = self._kind(reading)
         if kind is Translated:
             depth = min(self.shape.length or depth, reading.levels(depth))
-        growth: Growth | NoisyGrowth = kind(reading, shape, ask.budget.nodes, depth if self._can_read(reading) else 0)
+        growth: Growing = kind(reading, shape, ask.budget.nodes, depth if self._can_read(reading) else 0)
         return growth
 
     def _depth(self, reading: AssistantState, budget: Budget) -> int:
@@ -215,17 +233,19 @@ class Assistant(Drafter):
 
     def _read_piece(self, readings: Sequence[AssistantState]) -> bool:
         """Read a piece of every long unread text, but not its last token. False where there was none."""
-        behind = [reading for reading in readings if len(reading.unread) > IN_PASSING]
-        requests = []
-        for reading in behind:
-            unread = reading.unread[:-1]
-            size = self.model.prefill_size(len(unread))
-            requests.append(Request.of_prompt(reading.rows, unread[:size]))
-        if requests:
-            self.model.submit(requests).result()
-        for reading, request in zip(behind, requests, strict=True):
-            reading.read(len(request.tokens))
-        return bool(behind)
+        pieces = [(reading, piece) for reading in readings if (piece := self.piece(reading)) is not None]
+        if pieces:
+            self.model.submit([piece for _, piece in pieces]).result()
+        for reading, piece in pieces:
+            reading.read(len(piece.tokens))
+        return bool(pieces)
+
+    def piece(self, reading: AssistantState) -> Request | None:
+        """What is read of a long unread text at once; None of a short one."""
+        unread = reading.unread[:-1]
+        if len(unread) < IN_PASSING:
+            return None
+        return Request.of_prompt(reading.rows, unread[: self.model.prefill_size(len(unread))])
 
 
 def _loaded(model: Model) -> DraftModel | None:

@@ -90,10 +90,13 @@ class DraftModel:
             raise InputError(self._without_tokenizer(target, vocabulary, wanted))
         if wanted is None and mine.fingerprint == vocabulary.fingerprint:
             return None
-        bridge = Bridge(vocabulary, mine)
-        return Foreign(
-            bridge, wanted or Strategy(LATTICE), target.vocab_size, self.target.vocab_size, frozenset(self.target.eos)
-        )
+        return self.foreign_to(target.vocab_size, vocabulary, wanted or Strategy(LATTICE))
+
+    def foreign_to(self, size: int, vocabulary: Vocabulary, strategy: Strategy) -> Foreign:
+        """How this model's drafts become tokens of another vocabulary with so many ids."""
+        assert self.vocabulary is not None, "a model without a tokenizer is refused before"
+        bridge = Bridge(vocabulary, self.vocabulary)
+        return Foreign(bridge, strategy, size, self.target.vocab_size, frozenset(self.target.eos))
 
     def _without_tokenizer(self, target: Target, vocabulary: Vocabulary | None, wanted: Strategy | None) -> str:
         lacks = self.target if self.vocabulary is None else target

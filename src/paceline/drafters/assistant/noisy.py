@@ -99,6 +99,10 @@ class NoisyGrowth:
         self._begun = False
         self._tips = [Tip(ROOT, reading.context, 0.0, -1)] if depth > 0 else []
 
+    def __len__(self) -> int:
+        """The tokens drafted so far."""
+        return len(self._tokens)
+
     @property
     def done(self) -> bool:
         return not self._tips

@@ -8,6 +8,7 @@ text may change its last tokens, so their rows are rolled back and read again.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from copy import copy
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING
@@ -51,6 +52,12 @@ class AssistantState:
     def since(self, start: int) -> Ints:
         """The draft model's tokens of the text from a place on."""
         return self.context.tokens[start:]
+
+    def branched(self, context: Context, rows: Rows) -> AssistantState:
+        """The same for a text that may become of this one; ``rows`` are a copy of its committed ones."""
+        other = copy(self)
+        other.context, other.rows, other.parents, other.work = context, rows, NO_ROWS, NO_WORK
+        return other
 
     def catch_up(self) -> None:
         """Keep the rows of the last draft that became text; drop the others."""
@@ -131,6 +138,12 @@ class ForeignState(AssistantState):
         self._followed = len(context)
         self._began = len(follower.ids), len(context)
         self._own = Outlook(without_ids(context.sampling), 0)
+
+    def branched(self, context: Context, rows: Rows) -> AssistantState:
+        other = super().branched(context, rows)
+        assert isinstance(other, ForeignState), "it is a copy"
+        other.follower, other.habit = self.follower.copy(), replace(self.habit)
+        return other
 
     @property
     def length(self) -> int:

@@ -32,6 +32,7 @@ from paceline.drafters.sharing import stamp
 from paceline.errors import DrafterWarning, InputError
 from paceline.law import Outlook
 from paceline.targets.base import Target, Want
+from paceline.translate import NONE, TLI, Strategy
 from paceline.tree import EMPTY, DraftTree, Ints
 from paceline.vocabulary import Vocabulary
 
@@ -74,7 +75,9 @@ class Mirror(Drafter):
     name = "mirror"
     summary = "a draft model in a process of its own drafts the next window while the target checks the last one"
     source = "Mirror-SD (Bhendawade 2025)"
-    requires = "a draft model with the target's tokenizer, by name or folder, and a core or device to spare for it"
+    requires = (
+        "a draft model, best with the target's tokenizer, by name or folder, and a core or device to spare for it"
+    )
     unfit = "cores that the target needs itself: assistant drafts with all of them, in turns"
     presets = MappingProxyType({"paper": MappingProxyType({"branches": FULL, "noise": "none"})})
 
@@ -90,6 +93,7 @@ class Mirror(Drafter):
         top: int = 1,
         confidence: float = 0.0,
         noise: str = "shared",
+        translate: str | None = None,
         device: str | None = None,
     ) -> None:
         anew = gamma if anew is None else anew
@@ -103,7 +107,11 @@ class Mirror(Drafter):
         self.shape = DraftShape(top=top, length=gamma, confidence=confidence, shared=wants_noise(self.name, noise))
         self.gamma, self.kappa, self.nodes = gamma, kappa, gamma * top
         self.branches, self.anew = branches, min(anew, gamma)
-        self._exit, self._device = exit, device
+        if translate is not None and Strategy.parse(translate).name in (NONE, TLI):
+            raise InputError(f"mirror translates by lattice, context or naive, not {translate}")
+        self._exit, self._device, self._translate = exit, device, translate
+        self._foreign = ""
+        """The fingerprint of the target's tokenizer, where the draft model has another one."""
         self._named: Any = model
         self.process: DraftProcess | None = None
         self._size = 0
@@ -111,6 +119,7 @@ class Mirror(Drafter):
         self._rest = 0.0
         self._said, self._begun_again = False, 0
         self._place: Place | None = None
+        self._vocabulary: Vocabulary | None = None
         self.patience = PATIENCE
 
     # the draft model's process
@@ -124,12 +133,17 @@ class Mirror(Drafter):
         self.process = DraftProcess.at(place, stamp(place.model))
         self.needs = Want(early_exit=layer)
         self._size, facts = target.vocab_size, self.process.facts
-        same = vocabulary is None or facts["fingerprint"] in (None, vocabulary.fingerprint)
-        if not same or (vocabulary is None and facts["vocab_size"] != target.vocab_size):
-            raise InputError(
-                f"mirror drafts with a model of the target's tokenizer, and that of {place.model} differs from "
-                f"{target.name}'s; use assistant, which translates"
-            )
+        theirs = facts["fingerprint"]
+        if vocabulary is None or theirs is None:
+            if facts["vocab_size"] != target.vocab_size or self._translate is not None:
+                raise InputError(
+                    f"mirror cannot translate the drafts of {place.model} for {target.name}: one of them came without "
+                    "its tokenizer"
+                )
+        elif self._translate is not None or theirs != vocabulary.fingerprint:
+            self.process.teach(vocabulary)
+            self._foreign = vocabulary.fingerprint
+            self._vocabulary = vocabulary
 
     def dispose(self) -> None:
         self.process = None
@@ -142,6 +156,8 @@ class Mirror(Drafter):
         self._begun_again += 1
         try:
             self.process = DraftProcess.at(self._place, stamp(self._place.model))
+            if self._vocabulary is not None:
+                self.process.teach(self._vocabulary)
         except InputError as error:
             warnings.warn(f"mirror: {error}; the text goes on without drafts", DrafterWarning, stacklevel=2)
 
@@ -155,7 +171,14 @@ class Mirror(Drafter):
         outlook = Outlook(context.sampling, context.prompt_length)
         state = MirrorState(context, outlook, self.process, 0, len(context))
         if (process := state.process) is not None:
-            facts = facts_of(context, self._size, self.shape, self.name)
+            facts = facts_of(
+                context,
+                self._size,
+                self.shape,
+                self.name,
+                foreign=self._foreign,
+                translate=self._translate or "",
+            )
             state.opened = process
             self._asking(state, lambda: setattr(state, "number", process.open(facts, context.tokens)))
         self._open += 1

@@ -36,6 +36,7 @@ class Kind(IntEnum):
     CLOSE = 6
     FORWARD = 7
     WINDOW = 8
+    TOKENIZER = 9
 
 
 KINDS = frozenset(int(kind) for kind in Kind)
@@ -122,7 +123,7 @@ def _checked_tree(tokens: Ints, parents: Ints, size: int) -> None:
 
 @dataclass(frozen=True)
 class Facts:
-    """What READY and OPEN say in words and numbers, and the tokens of a prompt."""
+    """What READY, OPEN and TOKENIZER say in words and numbers, and the tokens of a prompt."""
 
     values: Mapping[str, Any]
     tokens: Sequence[int] | Ints = ()

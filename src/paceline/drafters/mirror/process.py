@@ -20,10 +20,12 @@ from typing import Any
 
 from paceline.drafters.mirror.frames import Facts, Forward, Frame, Kind, Mangled, Unpacker, Window
 from paceline.drafters.mirror.place import Place, reach, usable_cores
+from paceline.drafters.mirror.vocabularies import packed
 from paceline.drafters.sharing import Shared
 from paceline.errors import InputError
 from paceline.targets.lending import Tray
 from paceline.tree import Ints
+from paceline.vocabulary import Vocabulary
 
 READ = 1 << 16
 PATIENCE = 20.0
@@ -80,6 +82,8 @@ class _Inbox:
     windows: dict[int, tuple[int, bytes]] = field(default_factory=dict)
     """The newest window of each text, with its length, not decoded yet."""
     facts: Facts | None = None
+    answers: dict[int, str] = field(default_factory=dict)
+    """What it said to a tokenizer, by the number of the question."""
     lost: str = ""
     """Why there is no process any more, once that is so."""
     heard: float = 0.0
@@ -94,6 +98,8 @@ class _Inbox:
             case Kind.WINDOW:
                 if frame.text in self.texts:
                     self.windows[frame.text] = frame.place, frame.body
+            case Kind.TOKENIZER:
+                self.answers[frame.text] = str(Facts.of(frame.body).values.get("said"))
             case Kind.READY:
                 self.facts = Facts.of(frame.body)
             case Kind.FAILED:
@@ -131,7 +137,7 @@ class DraftProcess:
         """Its number here; 0 where it is on another machine."""
         self._sending: Tray[int] = Tray(partial(_say_closed, reached.link, inbox))
         """Held while something is said. An abandoned text is closed in a finalizer, which must not wait for that."""
-        self._numbers = count(1)
+        self._numbers, self._taught = count(1), set[str]()
         self._end = weakref.finalize(self, reached.end)
         try:
             self._send(Frame(Kind.READY, 0, 0, Facts(place.facts()).body()))
@@ -158,6 +164,21 @@ class DraftProcess:
     def lost(self) -> str:
         """Why it is gone, or "" while it is there."""
         return self._inbox.lost
+
+    def teach(self, vocabulary: Vocabulary) -> None:
+        """A target's tokenizer, once. InputError where its tokens cannot be translated."""
+        inbox, known = self._inbox, vocabulary.fingerprint
+        if known in self._taught:
+            return
+        number = next(self._numbers)
+        body = Facts({"fingerprint": known, "files": packed(vocabulary)}).body()
+        with contextlib.suppress(Lost):
+            self._send(Frame(Kind.TOKENIZER, number, 0, body))
+        with inbox.news:
+            inbox.news.wait_for(lambda: number in inbox.answers or inbox.lost, LOADING)
+            if said := inbox.lost or inbox.answers.pop(number, "it did not answer"):
+                raise InputError(f"draft model {self._place.model} cannot read the target's tokens: {said}")
+        self._taught.add(known)
 
     def open(self, facts: dict[str, Any], prompt: Ints) -> int:
         """Begin a text; its number."""

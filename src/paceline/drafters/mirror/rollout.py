@@ -7,7 +7,7 @@ to every window. When the outcome is known, its window is finished and the other
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -40,8 +40,10 @@ class Outcome:
 class Rollout:
     """One text, as the draft model's process knows it."""
 
-    def __init__(self, reading: AssistantState, model: Target, shape: DraftShape, source: str) -> None:
-        self.reading, self._model, self._shape, self._source = reading, model, shape, source
+    def __init__(
+        self, reading: AssistantState, model: Target, shape: DraftShape, source: str, end: Callable[[], None]
+    ) -> None:
+        self.reading, self._model, self._shape, self._source, self.end = reading, model, shape, source, end
         self._outcomes: list[Outcome] = []
         self._begun = False
         self._first: tuple[Ints, Ints] = np.empty(0, np.int64), np.empty(0, np.int64)
@@ -61,7 +63,7 @@ class Rollout:
         rows, tokens, parents = _needed(asked, unread)
         self._drop(self._outcomes)
         for stop, proxy in zip(asked.stops.tolist(), asked.proxies.tolist(), strict=True):
-            path = (*_path(asked, stop), proxy)
+            path = (*path_of(asked, stop), proxy)
             row = unread + len(tokens)
             tokens.append(proxy)
             parents.append(unread - 1 if stop == ROOT else rows[stop])
@@ -129,12 +131,13 @@ class Rollout:
     def _live(self) -> list[Growth]:
         return [each.growth for each in self._outcomes if not each.growth.done]
 
-    def request(self) -> Request | None:
-        """The rows to score next; None where there is nothing to do."""
-        reading = self.reading
+    def requests(self) -> list[Request]:
+        """The rows to score next, if there is anything to do."""
         live = self._live
-        if not live:
-            return None
+        return [self._request(live)] if live else []
+
+    def _request(self, live: Sequence[Growth]) -> Request:
+        reading = self.reading
         if not self._begun:
             if len(reading.unread) > IN_PASSING:
                 return self._piece()
@@ -147,8 +150,9 @@ class Rollout:
         unread = self.reading.unread[:-1]
         return Request.of_prompt(self.reading.rows, unread[: self._model.prefill_size(len(unread))])
 
-    def take(self, request: Request, scores: Scores) -> None:
-        """What the forward of `request` found."""
+    def take(self, requests: Sequence[Request], scored: Sequence[Scores]) -> None:
+        """What the forward of `requests` found."""
+        (request,), (scores,) = requests, scored
         if request.prefill:
             self._take_piece(len(request.tokens))
             return
@@ -191,7 +195,7 @@ class Rollout:
         return bool(self._live) or self._due is not None
 
 
-def _path(asked: Ahead, node: int) -> list[int]:
+def path_of(asked: Ahead, node: int) -> list[int]:
     path = []
     while node != ROOT:
         path.append(int(asked.tokens[node]))

@@ -16,22 +16,27 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
 from typing import Any
 
 import numpy as np
 
 from paceline.context import Context, Ending
+from paceline.drafters.assistant.drafter import Assistant
 from paceline.drafters.assistant.growth import DraftShape
 from paceline.drafters.assistant.model import DraftModel
 from paceline.drafters.assistant.state import AssistantState
 from paceline.drafters.mirror.frames import Ahead, Facts, Forward, Frame, Go, Kind, Unpacker
 from paceline.drafters.mirror.rollout import Rollout
+from paceline.drafters.mirror.translated import TranslatedRollout
+from paceline.drafters.mirror.vocabularies import unpacked
 from paceline.errors import InputError
 from paceline.law import Outlook, Sampling
-from paceline.targets.base import SPARE_ROWS, Request, Target
+from paceline.targets.base import SPARE_ROWS
 from paceline.targets.lending import KeptRows
+from paceline.translate import Bridge
 from paceline.tree import Ints
+from paceline.vocabulary import Vocabulary
 
 KEPT_TEXTS = 4
 READ = 1 << 16
@@ -42,16 +47,20 @@ DIE_WITH_PARENT = 1
 class Worker:
     """The draft model and its texts."""
 
-    def __init__(self, link: socket.socket, frames: queue.SimpleQueue[Frame], model: Target) -> None:
+    def __init__(self, link: socket.socket, frames: queue.SimpleQueue[Frame], model: DraftModel) -> None:
         self._link, self._frames, self._model = link, frames, model
-        self._texts: dict[int, Rollout] = {}
-        self._rows = KeptRows(model, KEPT_TEXTS)
+        self._texts: dict[int, tuple[Rollout | TranslatedRollout, int]] = {}
+        """With the number of its target's tokens."""
+        self._rows = KeptRows(model.target, KEPT_TEXTS)
+        self._vocabularies: dict[str, Vocabulary] = {}
+        self._assistants: dict[Hashable, Assistant] = {}
+        """Those that translate, by all that their drafts depend on."""
 
     def run(self) -> None:
         while True:
             self._listen()
             self._forward()
-            for number, text in self._texts.items():
+            for number, (text, _) in self._texts.items():
                 if (found := text.window()) is not None:
                     place, window = found
                     self._link.sendall(Frame(Kind.WINDOW, number, place, window.body()).packed())
@@ -59,7 +68,7 @@ class Worker:
     def _listen(self) -> None:
         """Hear all that was said; wait for something where there is nothing to do."""
         while True:
-            idle = not any(text.busy for text in self._texts.values())
+            idle = not any(text.busy for text, _ in self._texts.values())
             try:
                 frame = self._frames.get(block=idle)
             except queue.Empty:
@@ -71,46 +80,78 @@ class Worker:
             case Kind.OPEN:
                 self._texts[frame.text] = self._opened(Facts.of(frame.body))
             case Kind.CLOSE:
-                if (text := self._texts.pop(frame.text, None)) is not None:
-                    self._rows.give(text.reading.rows)
+                if (known := self._texts.pop(frame.text, None)) is not None:
+                    known[0].end()
             case Kind.AHEAD:
-                text = self._texts[frame.text]
-                text.ahead(Ahead.of(frame.body, self._size(text)))
+                text, size = self._texts[frame.text]
+                text.ahead(Ahead.of(frame.body, size))
             case Kind.GO:
-                text = self._texts[frame.text]
-                go = Go.of(frame.body, self._size(text))
+                text, size = self._texts[frame.text]
+                go = Go.of(frame.body, size)
                 text.go(go.tokens.tolist(), go.levels)
+            case Kind.TOKENIZER:
+                said = self._learnt(Facts.of(frame.body).values)
+                self._link.sendall(Frame(Kind.TOKENIZER, frame.text, 0, Facts({"said": said}).body()).packed())
             case _:
                 raise AssertionError(f"{frame.kind} is not for a draft model")
 
-    @staticmethod
-    def _size(text: Rollout) -> int:
-        return text.reading.vocab_size or 0
+    def _learnt(self, facts: Mapping[str, Any]) -> str:
+        """Get to know a target's tokenizer. Why its tokens cannot be translated, or ""."""
+        vocabulary = unpacked(facts["files"])
+        try:
+            Bridge(vocabulary, _known(self._model))
+        except InputError as error:
+            return str(error)
+        self._vocabularies[facts["fingerprint"]] = vocabulary
+        return ""
 
-    def _opened(self, given: Facts) -> Rollout:
+    def _opened(self, given: Facts) -> tuple[Rollout | TranslatedRollout, int]:
         facts, prompt = given.values, np.asarray(given.tokens)
-        context = context_of(facts, prompt)
+        context, size = context_of(facts, prompt), facts["vocab_size"]
+        if facts["foreign"]:
+            return TranslatedRollout(self._translating(facts), context, facts["source"]), size
         rows = self._rows.take(prompt[:-1], len(prompt) + context.room + SPARE_ROWS)
         rows.rewind(rows.common_prefix(prompt[:-1]))
-        reading = AssistantState(context, rows, Outlook(context.sampling, context.prompt_length), facts["vocab_size"])
+        reading = AssistantState(context, rows, Outlook(context.sampling, context.prompt_length), size)
         shape = DraftShape(top=facts["top"], confidence=facts["confidence"], shared=facts["shared"])
-        return Rollout(reading, self._model, shape, facts["source"])
+        model = self._model.target
+        return Rollout(reading, model, shape, facts["source"], lambda: self._rows.give(reading.rows)), size
+
+    def _translating(self, facts: Mapping[str, Any]) -> Assistant:
+        names = ("foreign", "translate", "top", "confidence", "shared", "gamma", "vocab_size")
+        key = tuple(facts[name] for name in names)
+        if key not in self._assistants:
+            made = Assistant(
+                model=self._model,
+                length=facts["gamma"],
+                top=facts["top"],
+                confidence=facts["confidence"],
+                noise="shared" if facts["shared"] else "none",
+                translate=facts["translate"],
+            )
+            made.fit_size(facts["vocab_size"], self._vocabularies[facts["foreign"]])
+            self._assistants[key] = made
+        return self._assistants[key]
 
     def _forward(self) -> None:
         """One level of all texts at once."""
-        asked = [(text, request) for text in self._texts.values() if (request := text.request()) is not None]
+        asked = [(text, found) for text, _ in self._texts.values() if (found := text.requests())]
         if not asked:
             return
         began = time.perf_counter()
-        requests: list[Request] = [request for _, request in asked]
-        for (text, request), scores in zip(asked, self._model.submit(requests).result(), strict=True):
-            text.take(request, scores)
+        requests = [request for _, found in asked for request in found]
+        scored = iter(self._model.target.submit(requests).result())
+        for text, found in asked:
+            text.take(found, [next(scored) for _ in found])
         spent = Forward(time.perf_counter() - began, sum(len(request.tokens) for request in requests))
         self._link.sendall(Frame(Kind.FORWARD, 0, 0, spent.body()).packed())
 
 
-def facts_of(context: Context, vocab_size: int, shape: DraftShape, source: str) -> dict[str, Any]:
-    """What another process needs to draft for a text as this one would."""
+def facts_of(
+    context: Context, vocab_size: int, shape: DraftShape, source: str, *, foreign: str = "", translate: str = ""
+) -> dict[str, Any]:
+    """What another process needs to draft for a text as this one would. ``foreign`` is the fingerprint of the target's
+    tokenizer where the draft model has another one."""
     ours, ending = context.sampling, context.ending
     names = ("temperature", "top_k", "top_p", "min_p", "repetition_penalty", "presence_penalty", "frequency_penalty")
     return {
@@ -124,6 +165,10 @@ def facts_of(context: Context, vocab_size: int, shape: DraftShape, source: str) 
         "eos": sorted(ending.eos),
         "foreseeable": context.foreseeable,
         "vocab_size": vocab_size,
+        "foreign": foreign,
+        "translate": translate or None,
+        "draft_prompt": context.draft_prompt if foreign else None,
+        "gamma": shape.length,
         "top": shape.top,
         "confidence": shape.confidence,
         "shared": shape.shared,
@@ -142,6 +187,7 @@ def context_of(facts: Mapping[str, Any], prompt: Ints) -> Context:
     ending = Ending(max_new_tokens=max(1, emitted + facts["room"]), eos=frozenset(facts["eos"]))
     context = Context(prompt, sampling, ending, sample=facts["sample"])
     context.prompt_length, context.foreseeable = facts["prompt_length"], facts["foreseeable"]
+    context.draft_prompt = facts["draft_prompt"]
     return context
 
 
@@ -157,7 +203,7 @@ def main(arguments: list[str]) -> int:
         model = _loaded(place)
         ready = Facts({"vocab_size": model.target.vocab_size, "fingerprint": _fingerprint(model)})
         link.sendall(Frame(Kind.READY, 0, 0, ready.body()).packed())
-        Worker(link, frames, model.target).run()
+        Worker(link, frames, model).run()
     except BrokenPipeError:
         return 0
     except Exception as error:
@@ -173,7 +219,6 @@ def _loaded(place: Mapping[str, Any]) -> DraftModel:
     import torch
 
     from paceline.targets.load import open_model
-    from paceline.vocabulary import Vocabulary
 
     if place["threads"]:
         torch.set_num_threads(place["threads"])
@@ -185,6 +230,11 @@ def _loaded(place: Mapping[str, Any]) -> DraftModel:
         strict=False,
     )
     return DraftModel(target, None if tokenizer is None else Vocabulary(tokenizer))
+
+
+def _known(model: DraftModel) -> Vocabulary:
+    assert model.vocabulary is not None, "a text of another tokenizer is sent to a draft model that has one"
+    return model.vocabulary
 
 
 def _fingerprint(model: DraftModel) -> str | None:

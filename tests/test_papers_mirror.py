@@ -1,0 +1,277 @@
+"""The scripts of the Mirror-SD paper say which way ours went as it was measured, on runs that were made up to go either
+way, and every script runs."""
+
+from __future__ import annotations
+
+import json
+import math
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import paceline
+import runs as made_up
+from paceline.api.model import LanguageModel
+from paceline.bench import Summary
+from paceline.bench.run.ours import parted
+from paceline.drafters import make_drafter
+from papers.common import Claim
+from papers.mirror import batch, objectives, tasks
+from papers.mirror.common import GAMMA, PUBLISHED, Two, accepted, by_text, milliseconds, parser, ratio_of, two
+
+QUICK: dict[str, Any] = {
+    "peers": (),
+    "languages": ("en",),
+    "tasks": ("qa", "mt_bench"),
+    "degenerate": False,
+    "stall": False,
+    "noise": 0.01,
+    "joules": False,
+    "prompts": 4,
+    "repeats": 1,
+}
+BOTH = Two("m", "v")
+Paces = Mapping[str, float]
+"""How many times as long entries take."""
+
+
+@pytest.fixture
+def made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Summary]:
+    """Runs of entries with these paces, and how keen the target is on each entry's tokens."""
+
+    def made(slow: Paces, keen: Paces | None = None, **how: Any) -> Summary:
+        for entry, share in (keen or {}).items():
+            monkeypatch.setitem(made_up.KEEN, entry, share)
+        folder = tmp_path / str(len(list(tmp_path.iterdir())))
+        return Summary(made_up.made_run(folder, methods=("plain", *slow), slow=slow, **QUICK | how))
+
+    return made
+
+
+def verdicts(claims: list[Claim] | tuple[Claim, ...]) -> list[bool | None]:
+    return [one.agrees for one in claims]
+
+
+# --- numbers of rounds
+
+
+def test_numbers_of_rounds_follow_from_the_records(made: Any) -> None:
+    run = made({"m": 0.5, "v": 1.0})
+    rounds = [
+        (taken, spent)
+        for record in run.records("m")
+        for taken, spent in zip(record.rounds["accepted"][1:], record.rounds["seconds_draft"][1:], strict=True)
+    ]
+    mean, spread = accepted(run, "m")
+    assert mean == pytest.approx(sum(taken for taken, _ in rounds) / len(rounds))
+    assert spread**2 == pytest.approx(sum((taken - mean) ** 2 for taken, _ in rounds) / len(rounds))
+    assert milliseconds(run, "m") == pytest.approx(1000 * sum(spent for _, spent in rounds) / len(rounds))
+    assert len(by_text(run, "m")) == len(run.records("m"))
+    found = ratio_of(run, "m", "v")
+    assert found.value == pytest.approx(0.5, rel=0.05)
+    assert found.low < found.value < found.high
+
+
+def test_there_is_no_ratio_of_what_did_not_happen(made: Any) -> None:
+    run = made({"m": 0.5})
+    assert math.isnan(ratio_of(run, "m", "v").value)
+    assert math.isnan(ratio_of(run, "m", "plain").value), "plain decoding drafts nothing"
+
+
+def test_both_ways_draft_alike() -> None:
+    given = parser("").parse_args(["--draft-device", "2-3"])
+    found = two(given, "pocket-draft+ballast:6M", 4)
+    assert found.mirror == "mirror:model='pocket-draft+ballast:6M',gamma=4,device='2-3'@fixed:4"
+    assert found.vanilla == "assistant:model='pocket-draft+ballast:6M',length=4@fixed:4"
+    published = two(parser("").parse_args(["--method", PUBLISHED]), "d", GAMMA)
+    assert published == ("mirror:paper,model='d',gamma=7@fixed:7", "assistant:model='d',length=7,noise=none@fixed:7")
+    for one in (*found, *published):
+        make_drafter(parted(one)[0])
+    with pytest.raises(ValueError, match="has a quote in its name"):
+        two(given, "it's", 1)
+
+
+# --- Figure 3a
+
+
+@pytest.mark.parametrize("agrees", [True, False])
+def test_longer_drafts_are_told_as_measured(agrees: bool, made: Any) -> None:
+    cells = {"d": {1: Two("m1", "v1"), 8: Two("m8", "v8")}}
+    keen = dict.fromkeys(("m8", "v8"), 0.8 if agrees else 0.1) | dict.fromkeys(("m1", "v1"), 0.1 if agrees else 0.8)
+    slow = {"m1": 0.9, "v1": 1.0, "m8": 0.9, "v8": 3.0} if agrees else {"m1": 2.0, "v1": 1.0, "m8": 9.0, "v8": 0.3}
+    found = objectives.report({"d": made(slow, keen)}, cells)
+    assert verdicts(found.claims) == [agrees] * 5
+    ((_, rows),) = found.tables
+    assert [row[0] for row in rows] == ["d, 1, mirror", "d, 1, vanilla", "d, 8, mirror", "d, 8, vanilla"]
+    assert [len(panel.curves) for panel in found.panels] == [2, 2]
+    assert "nan" not in found.markdown
+
+
+def test_a_rise_that_chance_could_bring_is_told(made: Any) -> None:
+    run = made({"m1": 1.0, "v1": 1.0, "m8": 1.0, "v8": 1.0}, noise=0.5)
+    assert "chance alone" in objectives.rises_less(run, "d", Two("m1", "v1"), Two("m8", "v8")).sentence
+    nothing = objectives.rises_less(run, "d", Two("m1", "v1"), Two("absent", "v8"))
+    assert nothing.agrees is None
+
+
+def test_one_length_has_a_frontier_only(made: Any) -> None:
+    found = objectives.report({"d+ballast:1M": made({"m": 0.5, "v": 1.0})}, {"d+ballast:1M": {4: BOTH}})
+    assert verdicts(found.claims) == [True]
+    assert not any("ballast changes no token" in note for note in found.notes), "there is one size only"
+
+
+def test_a_slow_mirror_reaches_some_latencies(made: Any) -> None:
+    """Its short drafts reach vanilla's long ones, which accept no more; its long ones reach none."""
+    cells = {"d": {1: Two("m1", "v1"), 8: Two("m8", "v8")}}
+    run = made({"m1": 1.5, "v1": 1.0, "m8": 5.0, "v8": 3.0}, dict.fromkeys(("m1", "v1", "m8", "v8"), 0.5))
+    claim = objectives.frontier({"d": run}, cells)
+    assert (claim.ours, claim.agrees) == ("at 1 of vanilla's 2 latencies", False)
+
+
+# --- Figure 5
+
+
+@pytest.mark.parametrize("agrees", [True, False])
+def test_batches_are_told_as_measured(agrees: bool, made: Any) -> None:
+    small = {"m": 0.5, "v": 1.0} if agrees else {"m": 2.0, "v": 1.0}
+    large = {"m": 0.9, "v": 1.2} if agrees else {"m": 0.9, "v": 0.5}
+    found = batch.report({1: made(small), 8: made(large)}, BOTH)
+    assert verdicts(found.claims) == [agrees] * 5
+    ((head, rows),) = found.tables
+    assert {len(row) for row in rows} == {len(head)}
+    assert [row[-1] for row in rows if "vanilla" in row[0]] == ["1", "1"]
+    assert [len(panel.curves) for panel in found.panels] == [2, 2]
+    assert "nan" not in found.markdown
+
+
+def test_the_worst_batch_decides(made: Any) -> None:
+    runs = {1: made({"m": 0.5, "v": 1.0}), 2: made({"m": 2.0, "v": 1.0}), 4: made({"m": 0.5, "v": 1.0})}
+    for claim in (batch.least_gain(runs, BOTH), batch.most_exposed(runs, BOTH)):
+        assert claim.agrees is False
+        assert claim.ours.startswith("at 2,")
+
+
+def test_one_batch_size_neither_falls_nor_rises(made: Any) -> None:
+    assert verdicts(batch.report({4: made({"m": 0.5, "v": 1.0})}, BOTH).claims) == [True, True]
+
+
+# --- Table 1 and Figure 3b
+
+
+@pytest.mark.parametrize("agrees", [True, False])
+def test_tasks_are_told_as_measured(agrees: bool, made: Any) -> None:
+    names = {tasks.MIRROR: "m", tasks.VANILLA: "v", "lookup:paper": "l", "auto": "a"}
+    keen = {"m": 0.8, "v": 0.3} if agrees else {"m": 0.3, "v": 0.8}
+    runs = {heat: made({"m": 0.3 if agrees else 5.0, "v": 1.0, "l": 1.0, "a": 1.0}, keen) for heat in (0.0, 1.0)}
+    found = tasks.report(runs, names, {"mt_bench/en/0": "mt_bench, writing"})
+    beside = [one for one in found.claims if "beside auto" in one.claim]
+    assert len(beside) == 2
+    assert all("paper" not in one.sentence for one in beside), "the paper has none of it"
+    assert verdicts([one for one in found.claims if one not in beside]) == [agrees] * 8
+    (_, speeds), (_, lengths) = found.tables
+    assert [row[0] for row in speeds[:3]] == ["T=0  qa", "T=0  mt_bench", "T=0  mean of tasks"]
+    assert [row[0] for row in lengths[:3]] == ["T=0  qa", "T=0  mt_bench, writing", "T=0  mt_bench"]
+    assert any("EAGLE-3, EAGLE-2, Hydra and Medusa" in note for note in found.notes)
+    assert len(found.panels) == 4
+    assert "nan" not in found.markdown
+
+
+def test_categories_part_the_rounds_of_a_task(made: Any) -> None:
+    run = made({"m": 1.0})
+    whole, parts = tasks.by_kind(run, "m", {}), tasks.by_kind(run, "m", {"qa/en/0": "first"})
+    assert [*whole] == ["qa", "mt_bench"]
+    assert parts["mt_bench"] == whole["mt_bench"]
+    first = [one for record in run.records("m") if record.prompt == "qa/en/0" for one in record.rounds["accepted"][1:]]
+    assert parts["first"].startswith(f"{sum(first) / len(first):.2f} ±")
+
+
+def test_the_paper_s_averages_follow_from_its_table() -> None:
+    """3.8x with greedy sampling, it says; of temperature 1 it gives none."""
+    assert tasks.paper_says(0.0, tasks.VANILLA) == "3.81x against 2.13x on average (Qwen3-14B)"
+    assert tasks.paper_says(1.0, "lookup:paper") == "3.49x against 1.41x on average (Qwen3-14B)"
+    assert tasks.paper_says(0.0, "auto") == tasks.paper_says(0.5, tasks.VANILLA) == ""
+
+
+# --- every script runs
+
+
+@pytest.fixture(scope="module")
+def lm() -> LanguageModel:
+    return paceline.load("pocket", dtype="float32")
+
+
+@pytest.fixture(scope="module")
+def process(lm: LanguageModel) -> Iterator[None]:
+    """The draft model's process: all scripts share it while somebody holds it."""
+    drafter: Any = make_drafter("mirror:model=pocket-draft")
+    drafter.fit(lm.target, lm.vocabulary)
+    yield
+    drafter.dispose()
+
+
+@pytest.fixture
+def run(lm: LanguageModel, tmp_path: Path, monkeypatch: Any, capsys: Any) -> Any:
+    """Runs a script on `pocket` without a data folder, and gives what it prints as data."""
+    monkeypatch.setattr(paceline, "load", lambda *_, **__: lm)
+    (tmp_path / "empty").mkdir()
+
+    def run(main: Callable[[], None], *given: str) -> dict[str, Any]:
+        usual = ["--model", "pocket", "--draft", "pocket-draft", "--limit", "1", "--max-new-tokens", "4"]
+        where = ["--langs", "en", "--data", str(tmp_path / "empty"), "--out", str(tmp_path / "out")]
+        monkeypatch.setattr(sys, "argv", ["script.py", *usual, *where, "--json", *given])
+        main()
+        found: dict[str, Any] = json.loads(capsys.readouterr().out.splitlines()[-1])
+        return found
+
+    return run
+
+
+@pytest.mark.usefixtures("process")
+@pytest.mark.parametrize(
+    ("main", "given", "raced"),
+    [
+        (objectives.main, ["--gamma", "1", "3"], ["pocket-draft"]),
+        (batch.main, ["--gamma", "2", "--batch", "1", "2"], ["batch 1", "batch 2"]),
+        (tasks.main, ["--gamma", "2", "--rivals"], ["T=0", "T=1"]),
+    ],
+    ids=["objectives", "batch", "tasks"],
+)
+def test_a_script_runs(main: Any, given: list[str], raced: list[str], run: Any, tmp_path: Path) -> None:
+    """Without Spec-Bench: stories stand in, and that is told."""
+    found = run(main, *given, "--svg", str(tmp_path / "a.svg"))
+    assert [*found["runs"]] == raced
+    assert found["claims"]
+    assert not any("could not be measured" in note or "otherwise than plain" in note for note in found["notes"])
+    assert any("beginnings of stories stand in" in note for note in found["notes"])
+    assert "<svg" in (tmp_path / "a.svg").read_text()
+    if main is tasks.main:
+        assert any(entry.startswith("redrafter:") for entry in found["runs"]["T=0"]["entries"]), "it has a head"
+
+
+def test_tasks_are_the_paper_s_where_they_are_here(run: Any, tmp_path: Path) -> None:
+    rows = [{"question_id": n, "category": kind, "turns": [f"Say {n}."]} for n, kind in enumerate(("qa", "writing"))]
+    (tmp_path / "empty" / "spec_bench_question.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    found = tasks.options().parse_args(["--data", str(tmp_path / "empty"), "--model", "pocket"])
+    lab = tasks.Lab(found)
+    assert tasks.prompts(lab)["tasks"] == [*tasks.TASKS]
+    assert [*tasks.categories(lab).values()] == ["mt_bench, writing"]
+    found.tasks = ["qa"]
+    assert tasks.prompts(lab)["tasks"] == ["qa"]
+    assert lab.out.name.startswith("mirror-"), "another paper has a script of this name"
+
+
+@pytest.mark.parametrize(
+    ("main", "given", "told"),
+    [
+        (objectives.main, ["--gamma", "2", "0"], "--gamma must be at least 1, not 0"),
+        (batch.main, ["--gamma", "0"], "--gamma must be at least 1, not 0"),
+        (batch.main, ["--batch", "0"], "--batch must be at least 1"),
+        (tasks.main, ["--head", "nowhere"], "there is no head in nowhere"),
+    ],
+)
+def test_mistakes_are_told(main: Any, given: list[str], told: str, run: Any) -> None:
+    with pytest.raises(ValueError, match=told):
+        run(main, *given)
