@@ -34,8 +34,8 @@ def asked(engine: str, spec: str, tokens: int | None = None) -> Equivalent:
 
 
 def flags(found: Equivalent) -> dict[str, str]:
-    """Of a single line, as a shell reads it."""
-    (line,) = found.lines
+    """Of the engine's own line, as a shell reads it."""
+    line = found.lines[0]
     words = shlex.split(line)
     return dict(zip(words[::2], words[1::2], strict=True))
 

@@ -10,6 +10,7 @@ shorter: of equal matches the text itself predicts better.
 
 from __future__ import annotations
 
+import time
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -67,6 +68,8 @@ class Suffix(Drafter):
             raise InputError(f"suffix keeps its memory in {memory!r} but remembers nothing; give remember=N, too")
         self._corpus = None if corpus is None else Datastore.shared(corpus)
         self._memory = Memory(remember, memory) if remember else None
+        self.pause, self._saved = 0.0, 0.0
+        """Seconds between two times that the memory is saved."""
 
     def fit(self, target: Target, vocabulary: Vocabulary | None = None) -> None:
         if self._corpus is not None:
@@ -111,7 +114,16 @@ class Suffix(Drafter):
         context = state.context
         if len(context.emitted):
             self._memory.learn(context.tokens[max(0, context.prompt_length - BEFORE) :].tolist())
+        if time.monotonic() >= self._saved + self.pause:
+            self._save(self._memory)
+
+    def dispose(self) -> None:
+        if self._memory is not None:
+            self._save(self._memory)
+
+    def _save(self, memory: Memory) -> None:
+        self._saved = time.monotonic()
         try:
-            self._memory.save()
+            memory.save()
         except ValueError as error:  # the text itself is complete
             warnings.warn(str(error), stacklevel=2)

@@ -16,6 +16,7 @@ from typing import Any
 from paceline.drafters import Drafter, make_drafter
 from paceline.drafters.spec import BUILT_IN, MODEL
 from paceline.errors import InputError
+from paceline.integrations.vllm.settings import Settings
 from paceline.targets.pocket.names import NAMES
 
 VERSIONS = {"vllm": "vLLM 0.33", "llama.cpp": "llama.cpp b11004", "transformers": "transformers 5.23"}
@@ -37,6 +38,13 @@ VLLM_SUFFIX = (
     "it drafts one chain, and ranks it without the public noise, where ours is a tree",
     "it also learns from what other requests wrote, as remember=N does here",
 )
+ONE_LINE = "it drafts one chain there, of a tree the best one"
+NO_NOISE = (
+    "vLLM's own rule accepts drafts: greedy text is plain vLLM's; sampled text has its law, and a seed another text"
+)
+CHAIN = 10
+"""Tokens of a chain where ours is a tree of many."""
+REFUSED = "requests with min_p or logit_bias are refused while it drafts"
 VLLM_UNSURE = "its drafts end at their full length, also where the model is unsure"
 SIZED = "the {} planner chose the size of every draft here; there it is {} tokens"
 PER_TOKEN = "its confidence is of one token, ours of all up to it"
@@ -139,11 +147,12 @@ def equivalents_of_run(engine: str, entries: Sequence[Mapping[str, Any]], origin
 
 def _vllm(ours: Exported) -> Answer:
     settings: dict[str, Any]
+    inside = _inside_vllm(ours)
     match ours.drafter.name:
         case "plain":
             return _none("vLLM decodes plainly where --speculative-config is left out")
         case _ if ours.drafter.parts:
-            return _none("vLLM has no equivalent: it drafts by one method at a time")
+            return inside or _none("vLLM has no equivalent: it drafts by one method at a time")
         case "lookup":
             settings = {
                 "method": "ngram",
@@ -165,10 +174,23 @@ def _vllm(ours: Exported) -> Answer:
             sampling = 'at a temperature above 0, "draft_sample_method": "probabilistic" samples drafts, too'
             notes = (*_lost(ours, VLLM_UNSURE), sampling, other)
         case _:
-            return _none(_no_method("vLLM", ours))
+            return inside or _none(_no_method("vLLM", ours))
     flags = f"--speculative-config {shlex.quote(json.dumps(settings, ensure_ascii=False))}"
-    refused = "requests with min_p or logit_bias are refused while it drafts"
-    return (flags,), settings, (*notes, refused, *_boxed(ours))
+    lines = (flags, *(("# our own inside vLLM:", *inside[0]) if inside else ()))
+    return lines, settings, (*notes, REFUSED, *_boxed(ours))
+
+
+def _inside_vllm(ours: Exported) -> Answer | None:
+    """Our own drafter as a class of vLLM's; None for methods that cannot serve there."""
+    settings = Settings(method=ours.spec)
+    try:
+        settings.drafter()
+    except InputError:
+        return None
+    tokens = ours.draft_tokens or min(ours.tokens, CHAIN)
+    data = {"speculative_config": settings.speculative(tokens), "additional_config": settings.additional()}
+    installed = "paceline is installed beside vLLM, and a file is named as the server's workers find it"
+    return (settings.flags(tokens),), data, (ONE_LINE, installed, NO_NOISE, REFUSED)
 
 
 # --- llama.cpp ---

@@ -24,4 +24,4 @@ def unpacked(files: Mapping[str, str]) -> Vocabulary:
     with tempfile.TemporaryDirectory() as folder:
         for name, data in files.items():
             (Path(folder) / Path(name).name).write_bytes(base64.b64decode(data, validate=True))
-        return Vocabulary(AutoTokenizer.from_pretrained(folder))
+        return Vocabulary(AutoTokenizer.from_pretrained(folder, trust_remote_code=False))

@@ -1,0 +1,40 @@
+"""Requests end in a thread of their own: a drafter may remember what they wrote, and save it."""
+
+from __future__ import annotations
+
+import queue
+import threading
+from collections.abc import Sequence
+from typing import Any
+
+from paceline.drafters import Drafter
+
+WAITED = 5.0
+"""Seconds for the last of them, when the program ends."""
+
+
+class Closing:
+    def __init__(self, drafter: Drafter) -> None:
+        self._drafter = drafter
+        self._states: queue.SimpleQueue[Sequence[Any] | None] = queue.SimpleQueue()
+        self._thread = threading.Thread(target=self._close, name="paceline closes", daemon=True)
+        self._thread.start()
+
+    def give(self, states: Sequence[Any]) -> None:
+        self._states.put(states)
+
+    def waits(self) -> int:
+        """How many have not ended yet."""
+        return self._states.qsize()
+
+    def _close(self) -> None:
+        while (states := self._states.get()) is not None:
+            for state in states:
+                try:
+                    self._drafter.close(state)
+                except Exception:  # nobody waits for it, and the text is written
+                    continue
+
+    def end(self) -> None:
+        self._states.put(None)
+        self._thread.join(WAITED)

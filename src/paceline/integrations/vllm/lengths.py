@@ -1,0 +1,108 @@
+"""How many drafted tokens are worth their time.
+
+A token is worth the chance that it and all before it come true. The chance that its source states is corrected by what
+that source has brought: in this request, and in all. What a row costs is measured: the time of a step by its number of
+rows. A token is drafted where it brings more than its row's time would bring elsewhere, at the pace of now.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+FADING = 0.98
+"""The weight that earlier steps keep with each new one."""
+KEPT = 0.999
+"""The weight that what was drafted keeps with each token."""
+LIKE_ALL = 8.0
+"""Expected tokens of all requests that a request's own record begins with."""
+EXPLORED = 64
+"""Every so many steps drafts have their full length, so that it is seen what longer ones bring."""
+IDLE = 8.0
+"""A gap of so many usual steps is no step: there was nothing to write."""
+
+
+@dataclass(eq=False)
+class Record:
+    """What a source has brought."""
+
+    expected: float = 2.0
+    """Tokens that came to be judged, by their stated chances."""
+    true: float = 2.0
+    """Those that came true."""
+
+    def note(self, chance: float, true: bool) -> None:
+        self.expected = KEPT * self.expected + chance
+        self.true = KEPT * self.true + true
+
+    @property
+    def ratio(self) -> float:
+        return self.true / self.expected
+
+
+@dataclass(eq=False)
+class Pace:
+    """The time of a step by its rows, a line through the recent ones, and the tokens of a second."""
+
+    _sums: list[float] = field(default_factory=lambda: [0.0] * 5)
+    _usual: float = 0.0
+    _tokens: float = 0.0
+    _seconds: float = 0.0
+
+    def note(self, rows: int, tokens: int, seconds: float) -> None:
+        if self._usual and seconds > IDLE * self._usual:
+            return
+        self._usual = seconds if not self._usual else FADING * self._usual + (1 - FADING) * seconds
+        new = (1.0, rows, rows * rows, seconds, rows * seconds)
+        self._sums = [FADING * old + each for old, each in zip(self._sums, new, strict=True)]
+        self._tokens = FADING * self._tokens + tokens
+        self._seconds = FADING * self._seconds + seconds
+
+    @property
+    def least(self) -> float:
+        """The tokens that a row must bring: 0 as long as nothing is known of its time."""
+        count, rows, squares, seconds, products = self._sums
+        spread = count * squares - rows * rows
+        if not self._seconds or spread <= 1e-6 * max(1.0, count * squares):
+            return 0.0
+        slope = (count * products - rows * seconds) / spread
+        return max(0.0, slope) * self._tokens / self._seconds
+
+
+class Lengths:
+    """The records of all sources."""
+
+    def __init__(self) -> None:
+        self._all: dict[str, Record] = {}
+        self.pace = Pace()
+        self.steps = 0
+
+    def judge(self, record: dict[str, Record], sources: Sequence[str], chances: Sequence[float], accepted: int) -> None:
+        """Of a request's draft so many tokens came true; the one behind them did not."""
+        for place in range(min(len(chances), accepted + 1)):
+            source, true = sources[place], place < accepted
+            self._all.setdefault(source, Record()).note(chances[place], true)
+            own = record.get(source)
+            if own is None:
+                own = record[source] = Record(LIKE_ALL, LIKE_ALL * self._all[source].ratio)
+            own.note(chances[place], true)
+
+    def step(self) -> float:
+        """The least that a token must bring in this step."""
+        self.steps += 1
+        return 0.0 if self.steps % EXPLORED == 0 else self.pace.least
+
+    def worth(self, record: dict[str, Record], sources: Sequence[str], chances: Sequence[float], least: float) -> int:
+        """How many of a draft's tokens bring so much."""
+        if not least:
+            return len(chances)
+        ratio, source, path = 1.0, "", 1.0
+        for place, chance in enumerate(chances):
+            if sources[place] != source:
+                source = sources[place]
+                known = record.get(source) or self._all.get(source)
+                ratio = 1.0 if known is None else known.ratio
+            path *= min(1.0, chance * ratio)
+            if path < least:
+                return place
+        return len(chances)

@@ -1,0 +1,264 @@
+"""The class that vLLM makes and asks in every step for drafts of all requests.
+
+It must never hurt the engine, which ends at any error of it: whatever goes wrong here costs drafts, and no text.
+"""
+
+from __future__ import annotations
+
+import atexit
+import logging
+import time
+from collections.abc import Sequence
+from math import exp
+from typing import TYPE_CHECKING, Any, cast
+
+import numpy as np
+
+from paceline.drafters import Ask, Budget, Seen
+from paceline.drafters.asking import fit
+from paceline.drafters.suffix import Suffix
+from paceline.errors import InputError
+from paceline.integrations.vllm.closing import Closing
+from paceline.integrations.vllm.lengths import Lengths
+from paceline.integrations.vllm.logits import Logits
+from paceline.integrations.vllm.settings import FIXED, MOST, Settings, leaves
+from paceline.integrations.vllm.texts import Following, Served, Texts, Tokens
+from paceline.tree import DraftTree
+from paceline.verify import Verdict
+from paceline.vocabulary import Vocabulary
+
+if TYPE_CHECKING:
+    from paceline.targets.base import Target
+
+LATE = 0.05
+"""The share of steps with too little time for all drafts from which on that is said."""
+OFTEN = 10
+SAVED = 60.0
+"""Seconds between two times that a memory is saved."""
+HOPELESS = 20
+"""Errors after which nothing is drafted any more."""
+A_ROW = 50e-6
+"""Seconds that each request adds to the budget."""
+TOGETHER = 16
+"""Requests that are asked for together; the clock is read between them."""
+
+log = logging.getLogger("vllm.paceline")
+
+
+class Proposer:
+    """Drafts of one of our methods, as chains."""
+
+    def __init__(self, vllm_config: Any) -> None:
+        model = vllm_config.model_config
+        self.settings = Settings.of(vllm_config.additional_config)
+        self.k = int(vllm_config.speculative_config.num_speculative_tokens)
+        if not 1 <= self.k <= MOST:
+            raise InputError(f"num_speculative_tokens is from 1 to {MOST}, not {self.k}")
+        self._size, self._longest = int(model.get_vocab_size()), int(model.max_model_len)
+        self.drafter = self.settings.drafter()
+        self._model = _Model(str(model.model), self._size)
+        fit(self.drafter, cast("Target", self._model), _vocabulary(model))
+        for part in leaves(self.drafter):
+            if isinstance(part, Suffix):
+                part.pause = SAVED
+        self._nodes = max(self.k, self.drafter.nodes)
+        self._closing = Closing(self.drafter)
+        rows = int(vllm_config.scheduler_config.max_num_seqs)
+        self._texts = Texts(rows, self._longest, self.drafter.open, self._closing.give)
+        self._logits = Logits(self.drafter.needs.top)
+        self._lengths = Lengths()
+        self._ended, self._rows, self._errors, self._lates = 0.0, 0, 0, 0
+        self._said: set[str] = set()
+        self._begin()
+        atexit.register(self._end)
+        log.info("paceline drafts by %s, up to %d tokens", self.settings.method, self.k)
+
+    def _begin(self) -> None:
+        """Draft once, since files are opened with the first draft."""
+        text = Served(np.zeros(2, np.int32), self._longest)
+        state = self.drafter.open(text)
+        self.drafter.propose([Ask(state, Budget(self._nodes, self.k))])
+
+    def load_model(self, model: Any) -> None:
+        """Called once; ``model`` is what computes logits."""
+        self._logits.listen(model)
+
+    def propose(
+        self, sampled_token_ids: Sequence[Sequence[int]], num_tokens_no_spec: Any, token_ids_cpu: Tokens, **_: Any
+    ) -> list[list[int]]:
+        """A draft for each request, maybe empty. ``sampled_token_ids`` are the newest tokens of each; one without is
+        still reading its prompt."""
+        began, count = time.perf_counter(), len(sampled_token_ids)
+        if self._errors == HOPELESS:
+            return [[] for _ in range(count)]
+        try:
+            drafts = self._drafts(sampled_token_ids, np.asarray(num_tokens_no_spec[:count]), token_ids_cpu, began)
+        except Exception as error:
+            self._failed(error)
+            drafts = [[] for _ in range(count)]
+        self._ended = time.perf_counter()
+        return drafts
+
+    def _drafts(self, sampled: Sequence[Sequence[int]], lengths: Any, tokens: Tokens, began: float) -> list[list[int]]:
+        ends = began + self.settings.budget * 1e-6 + A_ROW * len(sampled)
+        rows, followed = self._followed(sampled, lengths, tokens, ends)
+        self._learn(sampled, rows, followed, began)
+        self._texts.keep(rows, followed, tokens)
+        drafts: list[list[int]] = [[] for _ in sampled]
+        least = self._lengths.step()
+        if self.settings.lengths == FIXED:
+            least = 0.0
+        for start in range(0, len(rows), TOGETHER):
+            if time.perf_counter() > ends:
+                self._late()
+                break
+            some = followed[start : start + TOGETHER]
+            for row, each, tree in zip(rows[start : start + TOGETHER], some, self._trees(some), strict=True):
+                drafts[row] = self._draft(each, tree, least)
+        self._rows = sum(map(len, drafts)) + len(drafts) if len(rows) == len(sampled) else 0
+        return drafts
+
+    # which request is which
+
+    def _followed(
+        self, sampled: Sequence[Sequence[int]], lengths: Any, tokens: Tokens, ends: float
+    ) -> tuple[list[int], list[Following]]:
+        """The rows with new tokens, and their requests, which know these."""
+        rows, followed = list[int](), list[Following]()
+        for row, (new, known) in enumerate(zip(sampled, self._texts.step(sampled, lengths, tokens), strict=True)):
+            count, length, each = len(new), int(lengths[row]), known
+            if not count or not count < length < self._longest:
+                continue
+            if each is None:
+                each = self._texts.find(row, count, length, tokens)
+            if each is not None:
+                each.text.follow(tokens[row, length - count : length])
+            elif followed and time.perf_counter() > ends:
+                self._late()
+                continue
+            else:
+                each = self._texts.begin(row, length, tokens)
+            rows.append(row)
+            followed.append(each)
+        return rows, followed
+
+    def _learn(
+        self, sampled: Sequence[Sequence[int]], rows: Sequence[int], followed: Sequence[Following], began: float
+    ) -> None:
+        """What came of the drafts, for the drafter and for the lengths."""
+        if self._rows and self._ended:
+            emitted = sum(map(len, sampled))
+            self._lengths.pace.note(self._rows, emitted, began - self._ended)
+        scores = self._logits.of(sampled, dict(zip(rows, followed, strict=True)))
+        seen = list[Seen]()
+        for row, each in zip(rows, followed, strict=True):
+            new, draft = sampled[row], each.draft
+            accepted = 0
+            while accepted < min(len(draft), len(new)) and draft[accepted] == new[accepted]:
+                accepted += 1
+            accepted = min(accepted, len(new) - 1)
+            if draft:
+                self._lengths.judge(each.record, each.sources, each.chances, accepted)
+            verdict = Verdict(tuple(range(accepted)), tuple(new), accepted)
+            if not self._logits.wanted:
+                seen.append(Seen(each.state, verdict, None))  # type: ignore[arg-type]
+            elif (found := scores.get(row)) is not None:
+                seen.append(Seen(each.state, verdict, found))
+            each.draft = []
+        if seen:
+            if self._logits.wanted:
+                self.drafter.read(seen)
+            self.drafter.observe(seen)
+
+    # drafts
+
+    def _trees(self, followed: Sequence[Following]) -> list[DraftTree]:
+        asks = []
+        for each in followed:
+            depth = max(0, min(self.k, self._longest - len(each.text) - 1))
+            asks.append(Ask(each.state, Budget(self._nodes if depth else 0, depth)))
+        trees = self.drafter.propose(asks)
+        if len(trees) != len(asks):
+            raise ValueError(f"{self.settings.method} answered for {len(trees)} requests of {len(asks)}")
+        return trees
+
+    def _draft(self, each: Following, tree: DraftTree, least: float) -> list[int]:
+        tokens, chances, sources = best_chain(tree, self.k)
+        if tokens and not (min(tokens) >= 0 and max(tokens) < self._size):
+            wrong = next(place for place, token in enumerate(tokens) if not 0 <= token < self._size)
+            self._warn("foreign", f"{self.settings.method} drafts token {tokens[wrong]} of {self._size}")
+            tokens, chances = tokens[:wrong], chances[:wrong]
+        room = max(0, self._longest - len(each.text) - 1)
+        count = min(self._lengths.worth(each.record, sources, chances, least), room)
+        each.draft, each.chances, each.sources = tokens[:count], chances[:count], sources[:count]
+        if self.settings.padded:
+            last = each.draft[-1] if each.draft else each.text.root
+            each.draft += [last] * (min(self.k, room) - count)
+        return each.draft
+
+    # what goes wrong
+
+    def _failed(self, error: Exception) -> None:
+        self._errors += 1
+        self._warn("error", f"{type(error).__name__}: {error}")
+        self._texts.clear()
+        if self._errors == HOPELESS:
+            log.warning("paceline: nothing is drafted any more, after %d errors", HOPELESS)
+
+    def _warn(self, kind: str, what: str) -> None:
+        """Once of each kind: a server's log is no place for the same line in every step."""
+        if kind not in self._said:
+            self._said.add(kind)
+            log.warning("paceline: %s; serving goes on without that draft", what)
+
+    def _late(self) -> None:
+        """The budget is used up. In a few steps it is, where long prompts begin."""
+        self._lates += 1
+        if self._lates >= OFTEN and self._lates > LATE * self._lengths.steps:
+            self._warn("late", "drafting often takes longer than its budget")
+
+    def _end(self) -> None:
+        self._texts.clear()
+        self._closing.end()
+        self.drafter.dispose()
+
+
+class _Model:
+    """What drafters ask of a model before any text."""
+
+    def __init__(self, name: str, vocab_size: int) -> None:
+        self.name, self.vocab_size = name, vocab_size
+
+
+def _vocabulary(model: Any) -> Vocabulary | None:
+    """The served model's; None where it has none that can be read, which only some methods need."""
+    from transformers import AutoTokenizer
+
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(
+            model.tokenizer, revision=model.tokenizer_revision, trust_remote_code=model.trust_remote_code
+        )
+        return Vocabulary(tokenizer)
+    except (OSError, ValueError, ImportError):
+        return None
+
+
+def best_chain(tree: DraftTree, most: int) -> tuple[list[int], list[float], tuple[str, ...]]:
+    """The path that brings the most tokens by its scores: tokens, chances and sources."""
+    count = len(tree)
+    if not count:
+        return [], [], ()
+    parents, tokens = tree.parents.tolist(), tree.tokens.tolist()
+    chances = [exp(score) if score < 0 else 1.0 for score in tree.scores.tolist()]
+    if parents == list(range(-1, count - 1)):
+        return tokens[:most], chances[:most], tree.sources[:most]
+    worth, best = [0.0] * (count + 1), [-1] * (count + 1)  # the root stands last, at -1
+    for node in range(count - 1, -1, -1):
+        value = chances[node] * (1 + worth[node])
+        if value > worth[parents[node]]:
+            worth[parents[node]], best[parents[node]] = value, node
+    path, node = list[int](), best[-1]
+    while node >= 0 and len(path) < most:
+        path.append(node)
+        node = best[node]
+    return [tokens[node] for node in path], [chances[node] for node in path], tuple(tree.sources[node] for node in path)

@@ -1,0 +1,170 @@
+"""vLLM's requests as texts of ours.
+
+vLLM says in each step how long the text of every row is and where its tokens stand, and no more: rows change places,
+and requests leave and come back. So a text is found again by what it holds. A row that goes on in its place is seen at
+its last tokens, and at one of the others, which is another one in each step; any other row is compared whole.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from paceline.context import Context, Ending
+from paceline.law import Sampling
+from paceline.tree import Ints
+
+TAIL = 16
+"""Tokens at the end of a text by which it is recognised."""
+FORGOTTEN = 256
+"""Steps after which a request that does not come back is over."""
+GREEDY = Sampling()
+STRIDE = 0.6180339887498949
+"""Of the length of a text: from one token that is looked at to the next."""
+
+Tokens = NDArray[np.int32]
+"""All rows ``[requests, longest]``, as vLLM has them; never written."""
+
+
+class Served(Context):
+    """A text that another engine writes."""
+
+    def __init__(self, tokens: Tokens, longest: int) -> None:
+        super().__init__(tokens.astype(np.int64), GREEDY, Ending(max_new_tokens=max(1, longest - len(tokens))))
+
+    def follow(self, tokens: Tokens) -> None:
+        """It went on with these."""
+        end = self._length + len(tokens)
+        self._buffer[self._length : end] = tokens
+        self._length = end
+
+    def holds(self, tokens: Tokens) -> bool:
+        """Whether it is these."""
+        return len(tokens) == self._length and bool((self._buffer[: self._length] == tokens).all())
+
+    def at(self, place: int) -> int:
+        return int(self._buffer[place])
+
+
+@dataclass(eq=False)
+class Following:
+    """A request, as far as it is known."""
+
+    text: Served
+    state: Any
+    """The drafter's."""
+    slot: int
+    draft: list[int] = field(default_factory=list)
+    """The tokens that were drafted last."""
+    sources: tuple[str, ...] = ()
+    chances: list[float] = field(default_factory=list)
+    """Of each of them, if those before it are right."""
+    record: dict[str, Any] = field(default_factory=dict)
+    """What each source has brought for this request."""
+
+
+class Texts:
+    """All requests that are known."""
+
+    def __init__(
+        self, rows: int, longest: int, open: Callable[[Served], Any], close: Callable[[Sequence[Any]], None]
+    ) -> None:
+        """For so many rows at once. ``open`` makes a drafter's state of a text, and ``close`` ends states."""
+        slots = 2 * rows
+        self._longest, self._open, self._close = longest, open, close
+        self._known = np.zeros(slots, np.int64)
+        self._tails = np.zeros((slots, TAIL), np.int32)
+        self._seen = np.zeros(slots, np.int64)
+        self._of: list[Following | None] = [None] * slots
+        self._free = list(range(slots))
+        self._rows = np.full(rows, -1, np.int64)
+        """The slot of each row in the last step."""
+        self._step, self._look = 0, 0.0
+
+    def __len__(self) -> int:
+        return len(self._of) - len(self._free)
+
+    def step(self, sampled: Sequence[Sequence[int]], lengths: Ints, tokens: Tokens) -> list[Following | None]:
+        """The requests that go on in their places, one for each row. The others are to be asked for."""
+        count = len(sampled)
+        self._step += 1
+        self._look = (self._look + STRIDE) % 1.0
+        if len(self._rows) < count:
+            self._rows = np.concatenate([self._rows, np.full(count - len(self._rows), -1, np.int64)])
+        slots, self._rows[count:] = self._rows[:count], -1
+        new = np.fromiter(map(len, sampled), np.int64, count)
+        known = lengths - new
+        same = (slots >= 0) & (new > 0) & (self._known[slots] == known)
+        same &= (self._tails[slots] == tails(tokens, np.arange(count), known)).all(axis=1)
+        found: list[Following | None] = [None] * count
+        look = (self._look * known).astype(np.int64).tolist()
+        for row in same.nonzero()[0].tolist():
+            each = self._of[int(slots[row])]
+            if each is not None and each.text.at(look[row]) == tokens[row, look[row]]:
+                found[row] = each
+                self._seen[each.slot] = self._step
+        self._rows[:count] = -1
+        if self._step % FORGOTTEN == 0:
+            self._forget()
+        return found
+
+    def find(self, row: int, new: int, length: int, tokens: Tokens) -> Following | None:
+        """A request that is known, and has come to this row with ``new`` tokens behind what is known of it."""
+        known = length - new
+        tail = tails(tokens, np.array([row]), np.array([known]))
+        alike = (self._known == known) & (self._tails == tail).all(axis=1)
+        for slot in alike.nonzero()[0].tolist():
+            each: Following | None = self._of[slot]
+            if each is not None and self._seen[slot] < self._step and each.text.holds(tokens[row, :known]):
+                self._seen[slot] = self._step
+                return each
+        return None
+
+    def begin(self, row: int, length: int, tokens: Tokens) -> Following:
+        """A request that is not known."""
+        text = Served(tokens[row, :length], self._longest)
+        state = self._open(text)
+        if not self._free:
+            self._end(int(np.argmin(self._seen)))
+        slot = self._free.pop()
+        each = self._of[slot] = Following(text, state, slot)
+        self._seen[slot] = self._step
+        return each
+
+    def keep(self, rows: Sequence[int], followed: Sequence[Following], tokens: Tokens) -> None:
+        """These rows' texts are as long as they are now."""
+        where, slots = np.array(rows, np.int64), np.array([each.slot for each in followed], np.int64)
+        known = np.array([len(each.text) for each in followed], np.int64)
+        self._rows[where], self._known[slots] = slots, known
+        self._tails[slots] = tails(tokens, where, known)
+
+    def _forget(self) -> None:
+        for slot in (self._seen < self._step - FORGOTTEN).nonzero()[0].tolist():
+            if self._of[slot] is not None:
+                self._end(slot)
+
+    def _end(self, slot: int) -> None:
+        each = self._of[slot]
+        assert each is not None, "only what was begun ends"
+        self._of[slot], self._known[slot] = None, 0
+        self._free.append(slot)
+        self._close([each.state])
+
+    def clear(self) -> None:
+        """All requests are over."""
+        for slot, each in enumerate(self._of):
+            if each is not None:
+                self._end(slot)
+        self._rows[:] = -1
+
+
+def tails(tokens: Tokens, rows: Ints, lengths: Ints) -> Tokens:
+    """The last tokens of these rows' texts of these lengths."""
+    places = lengths[:, None] - np.arange(1, TAIL + 1)
+    np.maximum(places, 0, out=places)
+    found: Tokens = tokens[rows[:, None], places]
+    return found

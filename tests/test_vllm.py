@@ -1,0 +1,302 @@
+"""Drafts inside vLLM: requests are found again, drafts are our own, and nothing that goes wrong reaches the engine."""
+
+from __future__ import annotations
+
+import logging
+import random
+from collections.abc import Callable, Sequence
+from importlib.resources import files
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import paceline
+from paceline.drafters import Ask, Budget, Drafter, make_drafter
+from paceline.errors import InputError
+from paceline.integrations.vllm import Proposer
+from paceline.integrations.vllm.lengths import Lengths, Pace
+from paceline.integrations.vllm.proposer import HOPELESS, best_chain
+from paceline.integrations.vllm.settings import Settings
+from paceline.integrations.vllm.texts import Served
+from paceline.tree import DraftTree
+
+SIZE, LONGEST, ROWS, K = 8192, 96, 12, 6
+Row = list[int]
+ENGLISH = f"file={files('paceline.dictionary.shipped') / 'pocket-en.dict'}"
+"""One dictionary: of several, one proposes by what they have brought in a text before."""
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A tokenizer as a served model's folder has it."""
+    place = tmp_path_factory.mktemp("served")
+    lm = paceline.load("pocket", dtype="float32")
+    assert lm.vocabulary is not None
+    lm.vocabulary.tokenizer.save_pretrained(place)
+    return place
+
+
+def config(folder: Path, method: str, *, k: int = K, rows: int = ROWS, **own: Any) -> Any:
+    """What of vLLM's configuration a proposer reads."""
+    model = SimpleNamespace(
+        model=str(folder),
+        tokenizer=str(folder),
+        tokenizer_revision=None,
+        trust_remote_code=False,
+        max_model_len=LONGEST,
+        get_vocab_size=lambda: SIZE,
+    )
+    return SimpleNamespace(
+        model_config=model,
+        speculative_config=SimpleNamespace(num_speculative_tokens=k),
+        scheduler_config=SimpleNamespace(max_num_seqs=rows),
+        additional_config={"paceline": {"method": method, "lengths": "fixed", "budget": 10**7, **own}},
+    )
+
+
+class Engine:
+    """Requests that come, go on, change places, leave for a while and end, as vLLM has them; what they write is made
+    up, and takes over parts of drafts."""
+
+    def __init__(self, proposer: Proposer, seed: int = 0, rows: int = ROWS) -> None:
+        self.proposer, self.coins = proposer, random.Random(seed)
+        self.tokens = np.full((rows, LONGEST), 7, np.int32)
+        self.lengths = np.zeros(rows, np.int32)
+        self.running: list[Row] = []
+        self.waiting: list[Row] = []
+        self.drafts: dict[int, Row] = {}
+
+    def step(self) -> list[tuple[Row, Row]]:
+        """One step: the texts and the drafts of all rows that are no longer reading."""
+        coins, rows = self.coins, len(self.lengths)
+        for _ in range(coins.randrange(3)):
+            if len(self.running) < rows and (self.waiting or coins.random() < 0.7):
+                back = self.waiting and coins.random() < 0.5
+                self.running.append(self.waiting.pop() if back else self.prompt())
+        if len(self.running) > 1 and coins.random() < 0.3:
+            one, two = coins.sample(range(len(self.running)), 2)
+            self.running[one], self.running[two] = self.running[two], self.running[one]
+        sampled: list[Row] = []
+        for text in self.running:
+            draft = self.drafts.get(id(text), [])
+            new = [] if coins.random() < 0.1 else [*draft[: coins.randrange(len(draft) + 1)], self.word()]
+            text += new[: LONGEST - len(text)]
+            sampled.append(new)
+        for row, text in enumerate(self.running):
+            self.tokens[row, : len(text)], self.lengths[row] = text, len(text)
+        drafts = self.proposer.propose(sampled, self.lengths, self.tokens, slot_mappings=None)
+        assert len(drafts) == len(sampled)
+        found = [(list(t), d) for t, d, new in zip(self.running, drafts, sampled, strict=True) if new]
+        self.drafts = {id(text): draft for text, draft in zip(self.running, drafts, strict=True)}
+        self.running = [text for text in self.running if len(text) < LONGEST - K and coins.random() < 0.97]
+        if self.running and coins.random() < 0.1:
+            self.waiting.append(self.running.pop(coins.randrange(len(self.running))))
+        return found
+
+    def word(self) -> int:
+        return self.coins.randrange(300, 312)
+
+    def prompt(self) -> Row:
+        if self.running and self.coins.random() < 0.2:
+            return list(self.running[0])  # two requests may hold the same
+        return [self.word() for _ in range(self.coins.randrange(2, 30))]
+
+
+def own_draft(drafter: Drafter, text: Row, nodes: int) -> Row:
+    """What our own drafter drafts for a text that it has never seen."""
+    depth = min(K, LONGEST - len(text) - 1)
+    if depth <= 0:
+        return []
+    state = drafter.open(Served(np.array(text, np.int32), LONGEST))
+    (tree,) = drafter.propose([Ask(state, Budget(nodes, depth))])
+    return best_chain(tree, K)[0]
+
+
+@pytest.mark.parametrize("method", ["lookup", "suffix", f"hybrid:{ENGLISH}", f"dictionary:{ENGLISH}+lookup"])
+def test_drafts_are_those_of_our_own_drafter(folder: Path, method: str) -> None:
+    """Of 2,500 states each: whoever comes, goes, comes back or changes places."""
+    proposer = Proposer(config(folder, method))
+    twin = make_drafter(method)
+    twin.fit(proposer._model, proposer_vocabulary(folder))  # type: ignore[arg-type]
+    nodes, states, drafted, engine = max(K, twin.nodes), 0, 0, Engine(proposer)
+    while states < 2500:
+        for text, draft in engine.step():
+            states += 1
+            drafted += bool(draft)
+            assert draft == own_draft(twin, text, nodes), text
+    assert drafted > 300
+    assert proposer._errors == 0
+    assert len(proposer._texts) <= 2 * ROWS
+
+
+def proposer_vocabulary(folder: Path) -> Any:
+    from transformers import AutoTokenizer
+
+    from paceline.vocabulary import Vocabulary
+
+    return Vocabulary(AutoTokenizer.from_pretrained(folder, trust_remote_code=False))
+
+
+def wrong(*_: Any) -> Any:
+    raise RuntimeError("a bug")
+
+
+def tree(*tokens: int) -> Callable[[Any], list[DraftTree]]:
+    return lambda asks: [DraftTree.chain(list(tokens), source="bad") for _ in asks]
+
+
+@pytest.mark.parametrize(
+    ("broken", "said"),
+    [
+        (wrong, "RuntimeError: a bug"),
+        (lambda asks: [], "answered for 0 requests"),
+        (lambda asks: None, "TypeError"),
+        (tree(5, SIZE, 6), f"drafts token {SIZE} of {SIZE}"),
+        (tree(-3), "drafts token -3"),
+    ],
+)
+def test_a_broken_source_costs_drafts_and_one_warning(
+    folder: Path, broken: Any, said: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    proposer = Proposer(config(folder, "lookup"))
+    proposer.drafter.propose = broken  # type: ignore[method-assign]
+    engine = Engine(proposer)
+    with caplog.at_level(logging.WARNING, logger="vllm.paceline"):
+        for _ in range(2 * HOPELESS):
+            assert all(0 <= token < SIZE for _, draft in engine.step() for token in draft)
+    warned = [record.getMessage() for record in caplog.records]
+    assert sum(said in line for line in warned) == 1
+    assert len(warned) <= 2  # the other says that nothing is drafted any more
+
+
+def test_nothing_but_lists_of_whole_numbers_reaches_the_engine(folder: Path) -> None:
+    for method in ("lookup", "suffix"):
+        engine = Engine(Proposer(config(folder, method, padded=True)))
+        for _ in range(100):
+            for text, draft in engine.step():
+                assert len(draft) == max(0, min(K, LONGEST - len(text) - 1))
+                assert all(type(token) is int for token in draft)
+
+
+def test_without_time_nothing_is_drafted_in_a_step(folder: Path) -> None:
+    engine = Engine(Proposer(config(folder, "lookup", budget=1)))
+    engine.proposer.settings = Settings(method="lookup", budget=1)
+    import paceline.integrations.vllm.proposer as module
+
+    before, module.A_ROW = module.A_ROW, 0.0
+    try:
+        assert all(draft == [] for _ in range(30) for _, draft in engine.step())
+    finally:
+        module.A_ROW = before
+
+
+def test_memory_is_bounded(folder: Path) -> None:
+    proposer = Proposer(config(folder, "suffix:remember=2000", rows=4))
+    tokens, lengths, coins = np.zeros((4, LONGEST), np.int32), np.zeros(4, np.int32), random.Random(1)
+    for _ in range(2000):
+        for row in range(4):
+            tokens[row, :5], lengths[row] = [coins.randrange(SIZE) for _ in range(5)], 5
+        proposer.propose([[int(tokens[row, 4])] for row in range(4)], lengths, tokens)
+    assert len(proposer._texts) <= 8
+    assert proposer._closing.waits() < 8000
+
+
+# --- methods that learn from logits --------------------------------------------------------------------------
+
+
+class Model:
+    """The next token is seven times the last one."""
+
+    def compute_logits(self, tokens: torch.Tensor) -> torch.Tensor:
+        logits = torch.zeros(len(tokens), SIZE)
+        logits[torch.arange(len(tokens)), tokens * 7 % 97 + 400] = 20.0
+        return logits
+
+
+@pytest.mark.parametrize("method", ["recycling", "unispec", "foresight"])
+def test_methods_learn_from_the_logits_of_every_row(folder: Path, method: str) -> None:
+    proposer, model = Proposer(config(folder, method)), Model()
+    proposer.load_model(model)
+    texts = [[400 + row] for row in range(4)]
+    drafts: list[Sequence[int]] = [[] for _ in texts]
+    tokens, lengths, accepted = np.zeros((4, LONGEST), np.int32), np.zeros(4, np.int32), 0
+    for _ in range(25):
+        rows = [token for text, draft in zip(texts, drafts, strict=True) for token in (text[-1], *draft)]
+        best, start, sampled = model.compute_logits(torch.tensor(rows)).argmax(-1).tolist(), 0, list[Row]()
+        for text, draft in zip(texts, drafts, strict=True):
+            came = best[start : start + len(draft) + 1]
+            right = next((n for n, token in enumerate(draft) if token != came[n]), len(draft))
+            sampled.append(came[: right + 1])
+            accepted += right
+            start += len(draft) + 1
+            text += sampled[-1]
+        for row, text in enumerate(texts):
+            tokens[row, : len(text)], lengths[row] = text[:LONGEST], len(text)
+        drafts = proposer.propose(sampled, lengths, tokens)
+        if max(map(len, texts)) > LONGEST - 2 * K:
+            break
+    assert accepted > 20
+    assert proposer._errors == 0
+
+
+# --- how much is drafted -------------------------------------------------------------------------------------
+
+
+def test_a_source_that_brings_nothing_is_not_drafted_where_rows_cost_time() -> None:
+    lengths = Lengths()
+    for step in range(200):
+        rows = 4 + step % 9
+        lengths.pace.note(rows, 4, 0.01 + 0.002 * rows)
+    assert lengths.pace.least == pytest.approx(0.002 * 4 / (0.01 + 0.002 * 8), rel=0.1)
+    bad: dict[str, Any] = {}
+    good: dict[str, Any] = {}
+    for _ in range(60):
+        lengths.judge(bad, ["a"], [0.5], 0)
+        lengths.judge(good, ["b", "b"], [0.6, 0.6], 2)
+    least = lengths.pace.least
+    assert lengths.worth(bad, ["a"] * 4, [0.5] * 4, least) == 0
+    assert lengths.worth(good, ["b"] * 4, [0.6] * 4, least) >= 3
+    assert lengths.worth(bad, ["a"] * 4, [0.5] * 4, 0.0) == 4
+
+
+def test_idle_time_is_no_step() -> None:
+    pace = Pace()
+    for step in range(50):
+        pace.note(4 + step % 3, 4, 0.01)
+        pace.note(5, 4, 60.0)
+    assert pace._seconds < 1
+
+
+# --- what is refused -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("own", "said"),
+    [
+        ({"method": "assistant"}, "method 'assistant' does not draft inside vLLM; these do: dictionary, hybrid"),
+        ({"method": "lookup:max_ngram=0"}, "lookup needs 1 <= min_ngram"),
+        ({"method": "dictionary:file=gone.dict"}, "cannot read the dictionary gone.dict"),
+        ({"method": 3}, "paceline.method is a text, not 3"),
+        ({"tokens": 3}, "paceline has no setting 'tokens'; it takes method, lengths, padded, budget"),
+        ({"lengths": "some"}, "paceline.lengths is adaptive or fixed"),
+        ({"budget": 0}, "paceline.budget is microseconds from 1 on, not 0"),
+        ({"padded": "yes"}, "paceline.padded is true or false"),
+    ],
+)
+def test_what_cannot_be_is_one_sentence_before_the_model_loads(folder: Path, own: dict[str, Any], said: str) -> None:
+    with pytest.raises(InputError, match=said) as told:
+        Proposer(config(folder, **{"method": "lookup", **own}))
+    assert "\n" not in str(told.value)
+
+
+def test_no_tokens_and_another_vocabulary_are_one_sentence(folder: Path) -> None:
+    with pytest.raises(InputError, match="num_speculative_tokens is from 1 to 128, not 0"):
+        Proposer(config(folder, "lookup", k=0))
+    other = config(folder, "dictionary")
+    other.model_config.get_vocab_size = lambda: 100
+    with pytest.raises(InputError, match="the model's vocabulary has 100 tokens"):
+        Proposer(other)

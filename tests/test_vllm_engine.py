@@ -1,0 +1,148 @@
+"""Drafts inside a real vLLM: greedy texts of 64 requests are those of plain vLLM, whatever its settings.
+
+``PACELINE_VLLM`` names the Python of an environment that has vLLM and paceline's dependencies.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import time
+import urllib.error
+import urllib.request
+from concurrent.futures import ThreadPoolExecutor
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import paceline
+from paceline.bench.peers.weights import ordinary
+from paceline.integrations.vllm.settings import Settings
+from vllm_engine import PROMPTS, TOKENS
+
+PYTHON = os.environ.get("PACELINE_VLLM", "")
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(not PYTHON, reason="PACELINE_VLLM names no Python with vLLM"),
+]
+HERE = Path(__file__).parent
+ENVIRONMENT = {"VLLM_CPU_KVCACHE_SPACE": "1", "HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1"}
+ALONE = {"VLLM_ENABLE_V1_MULTIPROCESSING": "0"}
+METHODS = "dictionary", "hybrid", "lookup", "suffix:remember=20000", "recycling", "unispec", "foresight"
+SETTINGS: dict[str, dict[str, Any]] = {
+    "a separate core process": {"environment": {}},
+    "chunked prefill": {"engine": {"max_num_batched_tokens": 64, "max_num_seqs": 32}},
+    "preemption": {"engine": {"num_gpu_blocks_override": 14}},
+    "prefix caching": {"engine": {"enable_prefix_caching": True}},
+    "a regex": {"structured": {"regex": r"[a-z ]{10,40}\."}},
+    "a JSON schema": {"structured": {"json": {"type": "object", "properties": {"n": {"type": "integer"}}}}},
+    "two tensor parallel ranks": {"engine": {"tensor_parallel_size": 2}, "environment": {}},
+}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> str:
+    place = tmp_path_factory.mktemp("model")
+    lm = paceline.load("pocket", dtype="float32")
+    assert lm.vocabulary is not None
+    ordinary(lm.target).save_pretrained(place)
+    lm.vocabulary.tokenizer.save_pretrained(place)
+    return str(place)
+
+
+@cache
+def written(folder: str, method: str | None, name: str = "") -> dict[str, Any]:
+    how = SETTINGS.get(name, {})
+    engine = {"model": folder, "dtype": "float32", "enforce_eager": True, "max_model_len": 512, "seed": 0}
+    engine |= {"disable_log_stats": False, **how.get("engine", {})}
+    if method is not None:
+        settings = Settings(method=method)
+        engine |= {"speculative_config": settings.speculative(8), "additional_config": settings.additional()}
+    environment = ENVIRONMENT | how.get("environment", ALONE)
+    given = {"engine": engine, "environment": environment, "structured": how.get("structured")}
+    run = subprocess.run(
+        [PYTHON, str(HERE / "vllm_engine.py"), json.dumps(given)],
+        capture_output=True,
+        text=True,
+        timeout=400,
+        env=os.environ | environment | {"PYTHONPATH": str(HERE.parent / "src")},
+        check=False,
+    )
+    lines = [line for line in run.stdout.splitlines() if line.startswith("WRITTEN ")]
+    assert lines, run.stderr[-3000:]
+    found: dict[str, Any] = json.loads(lines[0].removeprefix("WRITTEN "))
+    return found
+
+
+@pytest.mark.parametrize("method", [*METHODS, "dictionary+lookup"])
+def test_greedy_texts_are_those_of_plain_vllm(folder: str, method: str) -> None:
+    found = written(folder, method)
+    assert found["texts"] == written(folder, None)["texts"]
+    assert found["counts"]["vllm:spec_decode_num_accepted_tokens"] > 0
+
+
+@pytest.mark.parametrize("name", SETTINGS)
+def test_so_they_are_with_other_settings(folder: str, name: str) -> None:
+    for method in ("hybrid", "recycling"):
+        assert written(folder, method, name)["texts"] == written(folder, None, name)["texts"]
+
+
+def test_a_wrong_setting_is_one_sentence_before_the_model_loads(folder: str) -> None:
+    for spec, said in (
+        ("dictionary:file=gone.dict", "cannot read the dictionary gone.dict"),
+        ("assistant:model=x", "method 'assistant' does not draft inside vLLM"),
+    ):
+        with pytest.raises(AssertionError, match=said):
+            written(folder, spec)
+
+
+def test_sixteen_clients_stream_from_a_server(folder: str) -> None:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    settings = Settings(method="hybrid")
+    command = [PYTHON, "-m", "vllm.entrypoints.cli.main", "serve", folder, "--host", "127.0.0.1", "--port", str(port)]
+    command += ["--dtype", "float32", "--enforce-eager", "--max-model-len", "512"]
+    command += ["--speculative-config", json.dumps(settings.speculative(8))]
+    command += ["--additional-config", json.dumps(settings.additional())]
+    environment = os.environ | ENVIRONMENT | {"PYTHONPATH": str(HERE.parent / "src")}
+    server = subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    try:
+        wait_for(f"http://127.0.0.1:{port}/health", server)
+
+        def streamed(prompt: str) -> str:
+            body = {"prompt": prompt, "max_tokens": TOKENS, "temperature": 0, "stream": True, "ignore_eos": True}
+            request = urllib.request.Request(
+                f"http://127.0.0.1:{port}/v1/completions",
+                json.dumps({"model": folder, **body}).encode(),
+                {"Content-Type": "application/json"},
+            )
+            with urllib.request.urlopen(request, timeout=120) as answer:
+                lines = [line.decode().removeprefix("data: ").strip() for line in answer if line.startswith(b"data: ")]
+            return "".join(json.loads(line)["choices"][0]["text"] for line in lines if line != "[DONE]")
+
+        with ThreadPoolExecutor(16) as clients:
+            texts = list(clients.map(streamed, PROMPTS[:32]))
+        tokenizer = paceline.load("pocket", dtype="float32").vocabulary
+        assert tokenizer is not None
+        plain = written(folder, None)["texts"][:32]
+        assert [text.strip() for text in texts] == [tokenizer.text(ids).strip() for ids in plain]
+    finally:
+        server.send_signal(signal.SIGTERM)
+        server.wait(60)
+
+
+def wait_for(url: str, server: subprocess.Popen[bytes]) -> None:
+    ends = time.monotonic() + 180
+    while time.monotonic() < ends and server.poll() is None:
+        try:
+            with urllib.request.urlopen(url, timeout=2):
+                return
+        except (urllib.error.URLError, OSError):
+            time.sleep(1)
+    raise AssertionError("the server did not start")

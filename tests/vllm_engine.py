@@ -1,0 +1,35 @@
+"""Writes texts with a real vLLM, in its own environment: the settings come as JSON, and the tokens leave as JSON."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from typing import Any
+
+BEGINNINGS = "Once upon a time there was", "The old house stood at the end of", "Pewnego razu był sobie", "Одного разу"
+PROMPTS = [f"{beginning} {number}" for number in range(16) for beginning in BEGINNINGS]
+TOKENS = 48
+
+
+def main() -> None:
+    given: dict[str, Any] = json.loads(sys.argv[1])
+    os.environ.update(given["environment"])
+    from vllm import LLM, SamplingParams
+    from vllm.sampling_params import StructuredOutputsParams
+
+    llm = LLM(**given["engine"])
+    shape = given.get("structured")
+    sampling = SamplingParams(
+        temperature=0.0,
+        max_tokens=TOKENS,
+        ignore_eos=shape is None,
+        structured_outputs=None if shape is None else StructuredOutputsParams(**shape),
+    )
+    texts = [list(one.outputs[0].token_ids) for one in llm.generate(PROMPTS, sampling, use_tqdm=False)]
+    counts = {one.name: one.value for one in llm.get_metrics() if hasattr(one, "value") and "spec_decode" in one.name}
+    print("WRITTEN", json.dumps({"texts": texts, "counts": counts}))
+
+
+if __name__ == "__main__":
+    main()
