@@ -23,6 +23,7 @@ from paceline.integrations.vllm.proposer import HOPELESS, best_chain
 from paceline.integrations.vllm.settings import Settings
 from paceline.integrations.vllm.texts import Served
 from paceline.tree import DraftTree
+from papers.dictspec import live
 
 SIZE, LONGEST, ROWS, K = 8192, 96, 12, 6
 Row = list[int]
@@ -300,3 +301,34 @@ def test_no_tokens_and_another_vocabulary_are_one_sentence(folder: Path) -> None
     other.model_config.get_vocab_size = lambda: 100
     with pytest.raises(InputError, match="the model's vocabulary has 100 tokens"):
         Proposer(other)
+
+
+# --- the table of the paper ----------------------------------------------------------------------------------
+
+
+def test_the_papers_table_says_what_the_runs_say() -> None:
+    def run(seconds: float, drafted: int, accepted: int, texts: Sequence[Sequence[int]] = ((1, 2, 3, 4),)) -> live.Run:
+        return live.Run(texts, seconds, drafted, accepted)
+
+    ways = {
+        live.PLAIN: run(4, 0, 0),
+        live.NGRAM: run(2, 4, 2),
+        live.DICTIONARY: run(4, 2, 1),
+        live.HYBRID: run(3, 3, 2),
+    }
+    _, rows = live.table({"uk": ways})
+    assert rows[1] == ("uk, prompt n-gram", "2.0", "2.00", "2", "2.00", "50.0%")
+    found = list(live.claims({"uk": ways}))
+    assert [claim.agrees for claim in found] == [True, True, True, True, True]
+    ways[live.HYBRID] = run(3, 0, 0, ((1, 2, 3, 5),))
+    assert [claim.agrees for claim in live.claims({"uk": ways})] == [True, True, False, False, False]
+
+
+def test_the_paper_needs_an_environment_with_vllm(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("PACELINE_VLLM", raising=False)
+    monkeypatch.setattr("sys.argv", ["live"])
+    with pytest.raises(ValueError, match="name the Python of an environment with vLLM"):
+        live.main()
+    monkeypatch.setattr("sys.argv", ["live", "--vllm", "x", "--dict", "uk"])
+    with pytest.raises(ValueError, match="--dict takes LANG=FILE, not 'uk'"):
+        live.main()

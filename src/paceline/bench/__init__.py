@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from paceline.bench.measure import race_methods as race_methods
     from paceline.bench.overlap import Cell as Cell
     from paceline.bench.overlap import Trial as Trial
+    from paceline.bench.peers.weights import ordinary as ordinary
     from paceline.bench.run import directory
     from paceline.bench.statistics import Estimate as Estimate
     from paceline.bench.statistics import difference as difference
@@ -48,6 +49,7 @@ _HOME = {
         "paceline.bench.early_exit": "Stop foreseen",
         "paceline.bench.measure": "Calibration calibrate_method race_methods",
         "paceline.bench.overlap": "Cell Trial",
+        "paceline.bench.peers.weights": "ordinary",
         "paceline.bench.run.directory:read": "read_run",
         "paceline.bench.statistics": "Estimate difference",
         "paceline.bench.suites": "Prompt as_lines open_suite",

@@ -133,7 +133,7 @@ class Mirror(Drafter):
         self.process = DraftProcess.at(place, stamp(place.model))
         self.needs = Want(early_exit=layer)
         self._size, facts = target.vocab_size, self.process.facts
-        theirs = facts["fingerprint"]
+        theirs, self._foreign, self._vocabulary = facts["fingerprint"], "", None
         if vocabulary is None or theirs is None:
             if facts["vocab_size"] != target.vocab_size or self._translate is not None:
                 raise InputError(

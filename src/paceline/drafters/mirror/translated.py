@@ -63,7 +63,8 @@ class TranslatedRollout:
             return
         self._ready, old = came.levels, self._text
         self._text, came.state.context = came.state, self._context
-        self._assistant.close(old)
+        if old is not self._text:
+            self._assistant.close(old)
 
     def _expect(self, path: tuple[int, ...], state: AssistantState, levels: int) -> None:
         depth = max(0, min(levels, state.context.room - 1))

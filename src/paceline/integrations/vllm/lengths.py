@@ -79,13 +79,23 @@ class Lengths:
 
     def judge(self, record: dict[str, Record], sources: Sequence[str], chances: Sequence[float], accepted: int) -> None:
         """Of a request's draft so many tokens came true; the one behind them did not."""
+        source, overall, own = "", Record(), Record()
         for place in range(min(len(chances), accepted + 1)):
-            source, true = sources[place], place < accepted
-            self._all.setdefault(source, Record()).note(chances[place], true)
-            own = record.get(source)
-            if own is None:
-                own = record[source] = Record(LIKE_ALL, LIKE_ALL * self._all[source].ratio)
-            own.note(chances[place], true)
+            if sources[place] != source:
+                source = sources[place]
+                overall, own = self._records(record, source)
+            overall.note(chances[place], place < accepted)
+            own.note(chances[place], place < accepted)
+
+    def _records(self, record: dict[str, Record], source: str) -> tuple[Record, Record]:
+        """Of a source: that of all requests, and that of one."""
+        overall = self._all.get(source)
+        if overall is None:
+            overall = self._all[source] = Record()
+        own = record.get(source)
+        if own is None:
+            own = record[source] = Record(LIKE_ALL, LIKE_ALL * overall.ratio)
+        return overall, own
 
     def step(self) -> float:
         """The least that a token must bring in this step."""

@@ -9,7 +9,6 @@ import atexit
 import logging
 import time
 from collections.abc import Sequence
-from math import exp
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
@@ -41,6 +40,9 @@ A_ROW = 50e-6
 """Seconds that each request adds to the budget."""
 TOGETHER = 16
 """Requests that are asked for together; the clock is read between them."""
+
+LINE = list(range(-1, MOST))
+"""The parents of a chain."""
 
 log = logging.getLogger("vllm.paceline")
 
@@ -249,8 +251,8 @@ def best_chain(tree: DraftTree, most: int) -> tuple[list[int], list[float], tupl
     if not count:
         return [], [], ()
     parents, tokens = tree.parents.tolist(), tree.tokens.tolist()
-    chances = [exp(score) if score < 0 else 1.0 for score in tree.scores.tolist()]
-    if parents == list(range(-1, count - 1)):
+    chances = np.exp(np.minimum(tree.scores, 0.0)).tolist()
+    if parents[-1] == count - 2 and parents == LINE[:count]:
         return tokens[:most], chances[:most], tree.sources[:most]
     worth, best = [0.0] * (count + 1), [-1] * (count + 1)  # the root stands last, at -1
     for node in range(count - 1, -1, -1):

@@ -1,0 +1,192 @@
+"""Table 5: four configurations inside vLLM: plain, its own prompt n-grams, a dictionary, and both (hybrid).
+
+    python -m papers.dictspec.live --vllm DIR/bin/python
+    python -m papers.dictspec.live --vllm DIR/bin/python --model FOLDER --dict uk=uk.dict crh-Cyrl=cyrl.dict
+
+``--vllm`` is the Python of an environment with vLLM and paceline's dependencies. Prompts are those of the suite
+``dictspec``. Texts are greedy, so all configurations write the same. A step of a text writes what it accepts and one
+token more, so steps and acceptance hold on any machine, and times only on this one.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import paceline
+from paceline.bench import open_suite, ordinary
+from papers.common import Claim, Report, parser, progress, script
+
+LANGUAGES = "uk", "crh-Cyrl", "crh-Latn"
+PLAIN, NGRAM, DICTIONARY, HYBRID = "plain", "prompt n-gram", "dictionary", "hybrid"
+SOURCE = Path(paceline.__file__).parents[1]
+ENGINE = Path(__file__).with_name("live_engine.py")
+ENVIRONMENT = {"VLLM_ENABLE_V1_MULTIPROCESSING": "0", "VLLM_NO_USAGE_STATS": "1", "HF_HUB_OFFLINE": "1"}
+PAPER = {PLAIN: "1", NGRAM: "1.07 to 2.15", DICTIONARY: "1.01 to 1.25", HYBRID: "1.18 to 1.76"}
+
+
+class Run(NamedTuple):
+    """One configuration in one language."""
+
+    texts: Sequence[Sequence[int]]
+    seconds: float
+    drafted: int
+    accepted: int
+
+    @property
+    def tokens(self) -> int:
+        return sum(map(len, self.texts))
+
+    @property
+    def steps(self) -> int:
+        return self.tokens - self.accepted
+
+    @property
+    def speed(self) -> float:
+        return self.tokens / self.seconds
+
+
+Runs = Mapping[str, Mapping[str, Run]]
+"""By language and configuration."""
+
+
+def engine_of(given: argparse.Namespace, folder: str, way: str, dictionary: str | None) -> dict[str, Any]:
+    """What vLLM is made with."""
+    engine: dict[str, Any] = {"model": folder, "dtype": given.dtype, "seed": 0, "max_num_seqs": given.batch}
+    engine |= {"max_model_len": given.context, "enforce_eager": True, "disable_log_stats": False}
+    if way == NGRAM:
+        sizes = {"prompt_lookup_min": 1, "prompt_lookup_max": 3}
+        engine["speculative_config"] = {"method": "ngram", "num_speculative_tokens": given.draft, **sizes}
+    elif way != PLAIN:
+        file = "" if dictionary is None else f":file='{Path(dictionary).absolute()}'"
+        command = ["export", "vllm", f"{way}{file}", "--num-draft-tokens", str(given.draft), "--json"]
+        engine |= settings_of(command)
+        engine["additional_config"]["paceline"]["lengths"] = "fixed"  # as the paper's, and so that steps compare
+    return engine
+
+
+def settings_of(command: Sequence[str]) -> dict[str, Any]:
+    """The settings that `paceline export` prints."""
+    done = subprocess.run([sys.executable, "-m", "paceline", *command], capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise ValueError(done.stderr.strip().removeprefix("paceline export: error: "))
+    found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])["methods"][0]["settings"]
+    return found
+
+
+def written(given: argparse.Namespace, engine: dict[str, Any], prompts: Sequence[str]) -> Run:
+    """Texts by an engine of its own."""
+    asked = {"engine": engine, "environment": ENVIRONMENT, "prompts": prompts, "tokens": given.max_new_tokens}
+    path = os.pathsep.join(filter(None, [str(SOURCE), os.environ.get("PYTHONPATH", "")]))
+    room = os.environ.get("VLLM_CPU_KVCACHE_SPACE", "1")
+    done = subprocess.run(
+        [given.vllm, "-P", str(ENGINE)],  # else its folder has a module `numbers`
+        input=json.dumps(asked),
+        capture_output=True,
+        text=True,
+        env={**os.environ, "PYTHONPATH": path, "VLLM_CPU_KVCACHE_SPACE": room},
+        check=False,
+    )
+    lines = [line for line in done.stdout.splitlines() if line.startswith("WRITTEN ")]
+    if not lines:
+        last = (done.stderr.strip().splitlines() or ["it said nothing"])[-1]
+        raise ValueError(f"vLLM wrote nothing: {last}")
+    found = json.loads(lines[0].removeprefix("WRITTEN "))
+    counts = found["counts"]
+    return Run(found["texts"], found["seconds"], counts.get("draft_tokens", 0), counts.get("accepted_tokens", 0))
+
+
+def table(runs: Runs) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
+    head = ("language, configuration", "tokens/s", "x plain", "steps", "x fewer steps", "accepted of drafted")
+    rows = list[Sequence[str]]()
+    for language, ways in runs.items():
+        plain = ways[PLAIN]
+        for way, run in ways.items():
+            share = f"{run.accepted / run.drafted:.1%}" if run.drafted else ""
+            times = f"{run.speed / plain.speed:.2f}", f"{run.steps}", f"{plain.steps / run.steps:.2f}"
+            rows.append((f"{language}, {way}", f"{run.speed:.1f}", *times, share))
+    return head, rows
+
+
+def claims(runs: Runs) -> Iterator[Claim]:
+    for way in (NGRAM, DICTIONARY, HYBRID):
+        here = [ways[PLAIN].steps / ways[way].steps for ways in runs.values() if way in ways]
+        ours = f"{min(here):.2f} to {max(here):.2f} times fewer steps"
+        yield Claim(f"{way} is faster than plain decoding", f"{PAPER[way]} times", ours, min(here) > 1)
+    both = [ways[DICTIONARY].steps / ways[HYBRID].steps for ways in runs.values()]
+    ours = f"it takes {min(both):.2f} to {max(both):.2f} times fewer steps than the dictionary alone"
+    yield Claim("hybrid is better than the dictionary alone", "in every row", ours, min(both) > 1)
+    same = [run.texts == ways[PLAIN].texts for ways in runs.values() for run in ways.values()]
+    yield Claim("all configurations write the same texts", "", f"{sum(same)} of {len(same)} runs", all(same))
+
+
+def report(runs: Runs, notes: Sequence[str]) -> Report:
+    return Report("DictSpec, Table 5: live in vLLM", [table(runs)], list(claims(runs)), notes)
+
+
+def options() -> argparse.ArgumentParser:
+    found = parser(__doc__)
+    add = found.add_argument
+    add("--vllm", metavar="PYTHON", default=os.environ.get("PACELINE_VLLM"), help="(default: $PACELINE_VLLM)")
+    add("--model", "-m", default="pocket", metavar="MODEL", help="a folder, or a bundled model (pocket)")
+    add("--dtype", default="float32", metavar="TYPE", help="as in vLLM (float32)")
+    add("--langs", nargs="+", default=LANGUAGES, metavar="LANG", help="languages of the suite (uk crh-Cyrl crh-Latn)")
+    add(
+        "--dict",
+        nargs="+",
+        default=[],
+        metavar="LANG=FILE",
+        help="a dictionary for a language (shipped ones)",
+    )
+    add("--batch", type=int, default=5, metavar="N", help="texts at once (5)")
+    add("--limit", type=int, default=5, metavar="N", help="prompts of each language (5)")
+    add("--max-new-tokens", type=int, default=2048, metavar="N", help="tokens per text (2048)")
+    add("--context", type=int, default=4096, metavar="N", help="vLLM's max_model_len (4096)")
+    add("--draft", type=int, default=8, metavar="N", help="tokens of a draft (8)")
+    add("--data", type=Path, metavar="DIR", help="the data folder (default: $PACELINE_DATA)")
+    return found
+
+
+def main() -> None:
+    given = options().parse_args()
+    if not given.vllm:
+        raise ValueError("name the Python of an environment with vLLM: --vllm DIR/bin/python")
+    pairs = [entry.partition("=") for entry in given.dict]
+    if bad := [language for language, equals, file in pairs if not (equals and file)]:
+        raise ValueError(f"--dict takes LANG=FILE, not {bad[0]!r}")
+    dictionaries = {language: file for language, _, file in pairs}
+    found = open_suite("dictspec", data=given.data, languages=list(given.langs), limit=given.limit).prompts
+    runs: dict[str, dict[str, Run]] = {}
+    with tempfile.TemporaryDirectory() as scratch:
+        folder = given.model
+        if not Path(folder).is_dir():
+            lm = paceline.load(folder, dtype=given.dtype)
+            ordinary(lm.target).save_pretrained(scratch)
+            assert lm.vocabulary is not None, "a bundled model has a tokenizer"
+            lm.vocabulary.tokenizer.save_pretrained(scratch)
+            folder = scratch
+        ways, total = (PLAIN, NGRAM, DICTIONARY, HYBRID), 4 * len(given.langs)
+        for number, language in enumerate(given.langs):
+            prompts = [prompt.turns[0] for prompt in found if prompt.language == language]
+            for place, way in enumerate(ways):
+                progress(f"{language}, {way}", 4 * number + place, total)
+                engine = engine_of(given, folder, way, dictionaries.get(language))
+                runs.setdefault(language, {})[way] = written(given, engine, prompts)
+    named = ", ".join(f"{language} {Path(file).name}" for language, file in dictionaries.items()) or "those shipped"
+    notes = [
+        f"{given.model}, {given.dtype}, greedy, {given.limit} prompts a language, {given.max_new_tokens} tokens each",
+        f"dictionaries: {named}; drafts of at most {given.draft} tokens",
+        "the paper's models are of 3 to 70 billion parameters, on GPUs",
+    ]
+    report(runs, notes).show(given)
+
+
+if __name__ == "__main__":
+    script(main)
