@@ -41,7 +41,10 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "prefix caching": {"engine": {"enable_prefix_caching": True}},
     "a regex": {"structured": {"regex": r"[a-z ]{10,40}\."}},
     "a JSON schema": {"structured": {"json": {"type": "object", "properties": {"n": {"type": "integer"}}}}},
-    "two tensor parallel ranks": {"engine": {"tensor_parallel_size": 2}, "environment": {}},
+    "two tensor parallel ranks": {
+        "engine": {"tensor_parallel_size": 2},
+        "environment": {"VLLM_CPU_OMP_THREADS_BIND": "0|1"},
+    },
 }
 
 
