@@ -26,15 +26,20 @@ from engine import SIZE, habitual
 from paceline.api.model import LanguageModel
 from paceline.api.writing import Generation
 from paceline.bench import Waiting
+from paceline.context import Context, Ending
 from paceline.drafters import Ask, Budget, make_drafter
+from paceline.drafters.assistant.growth import DraftShape
+from paceline.drafters.assistant.state import AssistantState
 from paceline.drafters.mirror import drafter as drafter_module
 from paceline.drafters.mirror import process as process_module
 from paceline.drafters.mirror.frames import Ahead, Facts, Forward, Frame, Go, Kind, Mangled, Unpacker, Window
 from paceline.drafters.mirror.place import usable_cores
 from paceline.drafters.mirror.process import DraftProcess
 from paceline.drafters.mirror.proxies import outcomes
+from paceline.drafters.mirror.rollout import Rollout
 from paceline.errors import DrafterWarning, InputError
-from paceline.law import Distribution, Outlook
+from paceline.law import Distribution, Outlook, Sampling
+from paceline.targets.base import Reach
 from paceline.targets.table import TableTarget
 from paceline.tree import ROOT, DraftTree
 
@@ -108,6 +113,51 @@ def test_translated_drafts_are_there_when_a_slow_target_has_decided(lm: Language
     assert ours.tokens == twin.tokens
     assert sum(r.levels_ahead for r in ours.rounds) > 4
     assert sum(r.drafts_anew for r in ours.rounds) < len(ours.rounds)
+
+
+def test_a_smaller_budget_keeps_the_laws_of_sampled_drafts(lm: LanguageModel) -> None:
+    totals = {"assistant:length=7": [0, 0], "mirror:gamma=7": [0, 0]}
+    for seed in range(4):
+        for method, (drafted, accepted) in totals.items():
+            found = written(lm, method, 40, rule="rejection", planner="fixed:4", temperature=1.0, seed=seed).totals
+            totals[method] = [drafted + found.drafted, accepted + found.accepted]
+    twin, ours = (accepted / drafted for drafted, accepted in totals.values())
+    assert ours > 0.6 * twin
+
+
+def test_settings_may_be_numpys(lm: LanguageModel) -> None:
+    how: dict[str, Any] = {"temperature": np.float32(0.8), "top_k": np.int64(40)}
+    found = written(lm, "mirror", 20, **how)
+    assert found.totals.drafted > 0
+    assert found.tokens == written(lm, "plain", 20, **how).tokens
+
+
+@pytest.mark.parametrize("limit", ["tokens", "room", "trees"])
+def test_outcomes_that_the_draft_model_cannot_read_are_left_out(limit: str) -> None:
+    model = TableTarget(habitual(memory=1), SIZE)
+    text = Context([1, 2, 3, 4, 5], Sampling(), Ending(max_new_tokens=50))
+    if limit == "room":
+        model.context_length = 7
+    if limit == "trees":
+        model.reach = lambda length: Reach(trees=False)  # type: ignore[method-assign]
+    rows = model.open(64)
+    reading = AssistantState(text, rows, Outlook(text.sampling, text.prompt_length), SIZE)
+    rollout = Rollout(reading, model, DraftShape(), "mirror", lambda: None)
+    tokens, parents = np.array([1, 2, 3]), np.array([-1, 0, 1])
+    proxies = np.array([SIZE + 5 if limit == "tokens" else 4, 4, 4])
+    rollout.ahead(Ahead(2, tokens, parents, np.array([2, -1, 0]), proxies))
+    (request,) = rollout.requests()
+    assert max(request.tokens.tolist()) < SIZE
+    paths = [each.tokens for each in rollout._outcomes]
+    assert paths == {"tokens": [(4,), (1, 4)], "room": [(4,), (1, 4)], "trees": [(1, 2, 3, 4)]}[limit]
+
+
+def test_a_word_in_a_long_forward_counts_as_heard() -> None:
+    inbox = process_module._Inbox()
+    inbox.take(Frame(Kind.FORWARD, 0, 0, Forward(0.0, 0).body()))
+    assert inbox.heard > 0
+    assert not inbox.forwards
+    assert not inbox.pace
 
 
 def test_texts_of_both_tokenizers_share_a_process(lm: LanguageModel) -> None:
@@ -410,6 +460,7 @@ def test_another_machine_drafts(lm: LanguageModel) -> None:
 
 PARENT = """
 import sys, time, paceline
+from paceline.context import Context, Ending
 from paceline.drafters import Ask, Budget, make_drafter
 lm = paceline.load("pocket", dtype="float32")
 drafter = make_drafter("mirror", "pocket-draft")

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from math import ceil
 from statistics import median
@@ -27,6 +28,7 @@ from paceline.drafters.mirror.frames import Ahead, Go, Kind, Window
 from paceline.drafters.mirror.proxies import Outcomes, outcomes
 from paceline.drafters.mirror.worker import facts_of
 from paceline.engine.account import Totals
+from paceline.errors import InputError
 from paceline.law import Outlook, Sampling
 from paceline.targets.base import Request, Rows, Target, Want
 from paceline.tree import DraftTree, Ints
@@ -92,6 +94,8 @@ class Bench:
     def __init__(self, target: Target, mirror: Mirror, text: Context, levels: int, branches: int) -> None:
         process, layer = mirror.process, mirror.needs.early_exit
         assert process is not None and layer is not None, "the method is fitted"
+        if mirror.translates:
+            raise InputError("the parts of a round are timed with draft models of the target's tokenizer only")
         self.target, self.process, self.layer, self.levels, self.branches = target, process, layer, levels, branches
         self.kappa, self.shape = mirror.kappa, mirror.shape
         place = len(text) - levels - 1
@@ -102,8 +106,12 @@ class Bench:
         self.number = process.open(
             facts_of(self.context, target.vocab_size, mirror.shape, mirror.name), text.tokens[:place]
         )
-        self.rows = self._read(text.tokens[: place - 1])
-        self.turn(levels)
+        try:
+            self.rows = self._read(text.tokens[: place - 1])
+            self.turn(levels)
+        except BaseException:
+            process.forget(self.number)
+            raise
 
     def close(self) -> None:
         self.process.forget(self.number)
@@ -209,8 +217,8 @@ class Bench:
 
     def _settle(self) -> None:
         """Until the draft model is at rest."""
-        while self.process.heard():
-            time.sleep(0.05)
+        self.turn()  # whose answer comes behind the forward that is under way
+        self.process.heard()
 
 
 def joined(rounds: Sequence[Parts], judged: float) -> Parts:
@@ -280,10 +288,12 @@ class Trial:
         mirror = Mirror(model=draft, gamma=levels, branches=str(branches), exit=self.exit, anew=self.anew)
         mirror.fit(target, self.lm.vocabulary)
         assistant = Assistant(model=DraftModel.load(draft, target), length=levels)
+        begun = ExitStack()
         assistant.fit(target, self.lm.vocabulary)
         try:
             text = self.text()
             bench = Bench(target, mirror, text, levels, branches)
+            begun.callback(bench.close)
             measured, judged = list[Parts](), list[float]()
             alone, wide = list[tuple[float, float]](), list[tuple[float, float]]()
             runs: dict[str, list[Totals]] = {"together": [], "turns": [], "everywhere": []}
@@ -296,8 +306,8 @@ class Trial:
                 with threads(everywhere):
                     wide.append(self.serial(bench, assistant))
                     runs["everywhere"].append(self._run(assistant, levels))
-            bench.close()
         finally:
+            begun.close()
             for each in (mirror, assistant):
                 each.dispose()
         whole = Totals.joined(runs["together"])

@@ -6,7 +6,7 @@ Nothing is raced: parts are timed and outcomes counted, and the law of `overlap`
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from statistics import fmean, median
 
@@ -121,12 +121,11 @@ def advise_overlap(trial: Trial, draft: str, advance: Advance) -> OverlapAdvice:
 @contextmanager
 def _opened(trial: Trial, draft: str, text: Context, levels: int, exit_: float, branches: int) -> Iterator[Bench]:
     mirror = Mirror(model=draft, gamma=levels, exit=exit_, branches=str(branches))
-    mirror.fit(trial.lm.target, trial.lm.vocabulary)
-    bench = Bench(trial.lm.target, mirror, text, levels, branches)
     try:
-        yield bench
+        mirror.fit(trial.lm.target, trial.lm.vocabulary)
+        with closing(Bench(trial.lm.target, mirror, text, levels, branches)) as bench:
+            yield bench
     finally:
-        bench.close()
         mirror.dispose()
 
 

@@ -25,10 +25,12 @@ class Shared(Generic[Thing]):
                 known = self._known[key] = make()
             return known
 
-    def drop(self, key: Hashable) -> None:
-        """Make the thing of this key anew when it is asked for next. Who has it keeps it."""
+    def drop(self, key: Hashable, thing: Thing) -> None:
+        """Make the thing of this key anew when it is asked for next, unless that is another one already. Who has it
+        keeps it."""
         with self._lock:
-            self._known.pop(key, None)
+            if self._known.get(key) is thing:
+                del self._known[key]
 
 
 def stamp(place: str | Path) -> Hashable:

@@ -145,6 +145,11 @@ class Mirror(Drafter):
             self._foreign = vocabulary.fingerprint
             self._vocabulary = vocabulary
 
+    @property
+    def translates(self) -> bool:
+        """Whether the draft model has another tokenizer than the target."""
+        return bool(self._foreign)
+
     def dispose(self) -> None:
         self.process = None
 
@@ -155,9 +160,10 @@ class Mirror(Drafter):
         assert self._place is not None, "the method is fitted"
         self._begun_again += 1
         try:
-            self.process = DraftProcess.at(self._place, stamp(self._place.model))
+            begun = DraftProcess.at(self._place, stamp(self._place.model))
             if self._vocabulary is not None:
-                self.process.teach(self._vocabulary)
+                begun.teach(self._vocabulary)
+            self.process = begun  # another thread's text begins behind the tokenizer
         except InputError as error:
             warnings.warn(f"mirror: {error}; the text goes on without drafts", DrafterWarning, stacklevel=2)
 
@@ -216,7 +222,7 @@ class Mirror(Drafter):
         for state, _ in asks:
             if not state.waits or state.known < len(state.context):
                 self._go(state)
-        return [self._window(state).top(budget.nodes) for state, budget in asks]
+        return [_cut(self._window(state), budget.nodes) for state, budget in asks]
 
     def _go(self, state: MirrorState) -> None:
         """Tell what followed, and ask for the window behind it."""
@@ -277,6 +283,11 @@ class Mirror(Drafter):
                     DrafterWarning,
                     stacklevel=2,
                 )
+
+
+def _cut(tree: DraftTree, nodes: int) -> DraftTree:
+    """Sampled nodes in the order in which they were drawn: chosen by their values they would have another law."""
+    return tree.head(nodes) if tree.drawn else tree.top(nodes)
 
 
 def place_of(named: Any, target: Target, device: str | None) -> Place:

@@ -198,7 +198,8 @@ class Go:
 
 @dataclass(frozen=True)
 class Forward:
-    """One forward of the draft model: its seconds, and the rows of all texts in it."""
+    """One forward of the draft model: its seconds, and the rows of all texts in it; of no rows, a word that it is still
+    at work."""
 
     seconds: float
     rows: int

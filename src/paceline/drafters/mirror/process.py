@@ -39,34 +39,59 @@ class Lost(Exception):
     """There is no such process any more."""
 
 
+@dataclass(eq=False)
+class Writer:
+    """A thread that has texts with drafts from here. Torch counts its threads for each thread by itself."""
+
+    had: int = 0
+    texts: int = 0
+
+
 class Yielded:
-    """The cores of draft models while they have texts: torch uses fewer threads then, since a thread on a core that
-    another process uses holds up all others."""
+    """The cores of draft models while they have texts: who writes these has fewer threads of torch then, since a thread
+    on a core that another process uses holds up all others."""
 
     def __init__(self) -> None:
         self._lock = threading.RLock()  # a text that is abandoned ends in a finalizer, maybe inside of `begin`
         self._busy: Counter[Place] = Counter()
-        self._had = 0
+        self._here = threading.local()
 
-    def begin(self, place: Place) -> None:
+    def begin(self, place: Place) -> Writer:
         import torch
 
         with self._lock:
-            if not self._busy:
-                self._had = torch.get_num_threads()
+            writer = self._writer()
+            if not writer.texts and not writer.had:
+                writer.had = torch.get_num_threads()
+            writer.texts += 1
             self._busy[place] += 1
-            self._share_out()
+            self._share_out(writer)
+        return writer
 
-    def end(self, place: Place) -> None:
+    def end(self, place: Place, writer: Writer) -> None:
+        """A text of ``writer`` has ended, maybe in another thread."""
         with self._lock:
+            writer.texts -= 1
             self._busy -= Counter([place])
-            self._share_out()
+            self._share_out(self._writer())
 
-    def _share_out(self) -> None:
+    def _writer(self) -> Writer:
+        if not hasattr(self._here, "writer"):
+            self._here.writer = Writer()
+        found: Writer = self._here.writer
+        return found
+
+    def _share_out(self, writer: Writer) -> None:
+        """For this thread; ``writer`` is what it has."""
         import torch
 
-        taken = {core for place in self._busy for core in place.cpus}
-        torch.set_num_threads(max(1, min(self._had, len(usable_cores()) - len(taken))))
+        if not writer.had:
+            return
+        taken = {core for place in self._busy for core in place.cpus} if writer.texts else set()
+        least = min(writer.had, len(usable_cores()) - len(taken)) if taken else writer.had
+        torch.set_num_threads(max(1, least))
+        if not writer.texts:
+            writer.had = 0
 
 
 YIELDED = Yielded()
@@ -107,6 +132,8 @@ class _Inbox:
                 self.facts, self.lost = Facts(facts), str(facts.get("said"))
             case Kind.FORWARD:
                 spent = Forward.of(frame.body)
+                if not spent.rows:
+                    return
                 self.forwards.append(spent)
                 size = spent.rows.bit_length()
                 known = self.pace.get(size, spent.seconds)
@@ -126,7 +153,7 @@ class DraftProcess:
         key = place, stamp
         found = cls._running.get(key, lambda: cls(place))
         if found.lost:
-            cls._running.drop(key)
+            cls._running.drop(key, found)
             found = cls._running.get(key, lambda: cls(place))
         return found
 
@@ -138,10 +165,14 @@ class DraftProcess:
         self._sending: Tray[int] = Tray(partial(_say_closed, reached.link, inbox))
         """Held while something is said. An abandoned text is closed in a finalizer, which must not wait for that."""
         self._numbers, self._taught = count(1), set[str]()
+        self._writers: dict[int, Writer] = {}
+        """Of each open text, the thread that has it."""
         self._end = weakref.finalize(self, reached.end)
         try:
             self._send(Frame(Kind.READY, 0, 0, Facts(place.facts()).body()))
             self.facts = self._introduced(place)
+        except Lost as error:
+            raise InputError(f"the process of draft model {place.model} did not start: {error}") from None
         except BaseException:
             self.close()
             raise
@@ -182,10 +213,15 @@ class DraftProcess:
 
     def open(self, facts: dict[str, Any], prompt: Ints) -> int:
         """Begin a text; its number."""
-        number = next(self._numbers)
-        YIELDED.begin(self._place)
+        number, body = next(self._numbers), Facts(facts, prompt).body()
+        self._writers[number] = YIELDED.begin(self._place)
         self._inbox.texts.add(number)
-        self._send(Frame(Kind.OPEN, number, len(prompt), Facts(facts, prompt).body()))
+        try:
+            self._send(Frame(Kind.OPEN, number, len(prompt), body))
+        except BaseException:
+            YIELDED.end(self._place, self._writers.pop(number))
+            self._inbox.texts.discard(number)
+            raise
         return number
 
     def tell(self, kind: Kind, text: int, place: int, body: bytes = b"") -> None:
@@ -193,7 +229,9 @@ class DraftProcess:
 
     def forget(self, text: int) -> None:
         """The end of a text; nothing is raised where the process is gone. Safe in a finalizer."""
-        YIELDED.end(self._place)
+        if (writer := self._writers.pop(text, None)) is None:
+            return
+        YIELDED.end(self._place, writer)
         self._sending.give(text)
 
     def window(self, text: int, place: int, read: Callable[[bytes], Window], patience: float) -> tuple[Window, int]:

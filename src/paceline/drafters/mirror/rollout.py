@@ -8,7 +8,7 @@ to every window. When the outcome is known, its window is finished and the other
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -60,6 +60,7 @@ class Rollout:
         """Draft for these outcomes of the draft in flight. What was under way before is left."""
         self.reading.catch_up()
         self._due, unread = None, len(self.reading.unread)
+        asked = self._readable(asked)
         rows, tokens, parents = _needed(asked, unread)
         self._drop(self._outcomes)
         for stop, proxy in zip(asked.stops.tolist(), asked.proxies.tolist(), strict=True):
@@ -69,6 +70,14 @@ class Rollout:
             parents.append(unread - 1 if stop == ROOT else rows[stop])
             self._expect(path, row, asked.levels)
         self._read_first(tokens, parents)
+
+    def _readable(self, asked: Ahead) -> Ahead:
+        """The outcomes whose tokens the draft model has; the first of them alone where it cannot read siblings."""
+        pairs = zip(asked.stops.tolist(), asked.proxies.tolist(), strict=True)
+        kept = [place for place, (stop, proxy) in enumerate(pairs) if self._can_read((*path_of(asked, stop), proxy))]
+        if not self._model.reach(len(self.context)).trees:
+            kept = kept[:1]
+        return replace(asked, stops=asked.stops[kept], proxies=asked.proxies[kept])
 
     def go(self, tokens: Sequence[int], levels: int) -> None:
         """These tokens followed: finish their window if it is under way, or begin it."""

@@ -40,6 +40,8 @@ from paceline.vocabulary import Vocabulary
 
 KEPT_TEXTS = 4
 READ = 1 << 16
+BEAT, TOO_LONG = 5.0, 300.0
+"""Seconds."""
 DIE_WITH_PARENT = 1
 """PR_SET_PDEATHSIG"""
 
@@ -52,18 +54,35 @@ class Worker:
         self._texts: dict[int, tuple[Rollout | TranslatedRollout, int]] = {}
         """With the number of its target's tokens."""
         self._rows = KeptRows(model.target, KEPT_TEXTS)
+        self._saying, self._busy_since = threading.Lock(), 0.0
         self._vocabularies: dict[str, Vocabulary] = {}
         self._assistants: dict[Hashable, Assistant] = {}
         """Those that translate, by all that their drafts depend on."""
 
     def run(self) -> None:
+        threading.Thread(target=self._beat, name="at work", daemon=True).start()
         while True:
             self._listen()
+            self._busy_since = time.monotonic()
             self._forward()
+            self._busy_since = 0.0
             for number, (text, _) in self._texts.items():
                 if (found := text.window()) is not None:
                     place, window = found
-                    self._link.sendall(Frame(Kind.WINDOW, number, place, window.body()).packed())
+                    self._say(Frame(Kind.WINDOW, number, place, window.body()))
+
+    def _say(self, frame: Frame) -> None:
+        with self._saying:
+            self._link.sendall(frame.packed())
+
+    def _beat(self) -> None:
+        """Say in a long forward that it is under way. In one that is too long, nothing: it may hang."""
+        while True:
+            time.sleep(BEAT)
+            since = self._busy_since
+            if since and BEAT < time.monotonic() - since < TOO_LONG:
+                with contextlib.suppress(OSError):
+                    self._say(Frame(Kind.FORWARD, 0, 0, Forward(0.0, 0).body()))
 
     def _listen(self) -> None:
         """Hear all that was said; wait for something where there is nothing to do."""
@@ -91,7 +110,7 @@ class Worker:
                 text.go(go.tokens.tolist(), go.levels)
             case Kind.TOKENIZER:
                 said = self._learnt(Facts.of(frame.body).values)
-                self._link.sendall(Frame(Kind.TOKENIZER, frame.text, 0, Facts({"said": said}).body()).packed())
+                self._say(Frame(Kind.TOKENIZER, frame.text, 0, Facts({"said": said}).body()))
             case _:
                 raise AssertionError(f"{frame.kind} is not for a draft model")
 
@@ -144,7 +163,7 @@ class Worker:
         for text, found in asked:
             text.take(found, [next(scored) for _ in found])
         spent = Forward(time.perf_counter() - began, sum(len(request.tokens) for request in requests))
-        self._link.sendall(Frame(Kind.FORWARD, 0, 0, spent.body()).packed())
+        self._say(Frame(Kind.FORWARD, 0, 0, spent.body()))
 
 
 def facts_of(
@@ -153,10 +172,10 @@ def facts_of(
     """What another process needs to draft for a text as this one would. ``foreign`` is the fingerprint of the target's
     tokenizer where the draft model has another one."""
     ours, ending = context.sampling, context.ending
-    names = ("temperature", "top_k", "top_p", "min_p", "repetition_penalty", "presence_penalty", "frequency_penalty")
+    names = ("temperature", "top_p", "min_p", "repetition_penalty", "presence_penalty", "frequency_penalty")
     return {
-        "sampling": {name: getattr(ours, name) for name in names},
-        "seed": ours.seed,
+        "sampling": {"top_k": int(ours.top_k), **{name: float(getattr(ours, name)) for name in names}},
+        "seed": int(ours.seed),
         "sample": context.noise.sample,
         "logit_bias": [[int(token), float(bias)] for token, bias in ours.logit_bias.items()],
         "banned": [[int(token) for token in entry] for entry in ours.banned],
