@@ -119,7 +119,7 @@ def own_draft(drafter: Drafter, text: Row, nodes: int) -> Row:
 
 @pytest.mark.parametrize("method", ["lookup", "suffix", f"hybrid:{ENGLISH}", f"dictionary:{ENGLISH}+lookup"])
 def test_drafts_are_those_of_our_own_drafter(folder: Path, method: str) -> None:
-    """Of 2,500 states each: whoever comes, goes, comes back or changes places."""
+    """Of 2,500 states each: requests come, go, come back and change places."""
     proposer = Proposer(config(folder, method))
     twin = make_drafter(method)
     twin.fit(proposer._model, proposer_vocabulary(folder))  # type: ignore[arg-type]
@@ -198,12 +198,17 @@ def test_without_time_nothing_is_drafted_in_a_step(folder: Path) -> None:
 def test_memory_is_bounded(folder: Path) -> None:
     proposer = Proposer(config(folder, "suffix:remember=2000", rows=4))
     tokens, lengths, coins = np.zeros((4, LONGEST), np.int32), np.zeros(4, np.int32), random.Random(1)
-    for _ in range(2000):
+    for _ in range(1000):
         for row in range(4):
             tokens[row, :5], lengths[row] = [coins.randrange(SIZE) for _ in range(5)], 5
         proposer.propose([[int(tokens[row, 4])] for row in range(4)], lengths, tokens)
+        tokens[:, 5], lengths[:] = tokens[:, 0], 6
+        proposer.propose([[int(tokens[row, 5])] for row in range(4)], lengths, tokens)
     assert len(proposer._texts) <= 8
-    assert proposer._closing.waits() < 8000
+    proposer._end()
+    assert proposer._closing.waits() == 0
+    memory = proposer.drafter._memory  # type: ignore[attr-defined]
+    assert 0 < len(memory) <= 2000
 
 
 # --- methods that learn from logits --------------------------------------------------------------------------
@@ -289,9 +294,9 @@ def test_idle_time_is_no_step() -> None:
     ],
 )
 def test_what_cannot_be_is_one_sentence_before_the_model_loads(folder: Path, own: dict[str, Any], said: str) -> None:
-    with pytest.raises(InputError, match=said) as told:
+    with pytest.raises(InputError, match=said) as refused:
         Proposer(config(folder, **{"method": "lookup", **own}))
-    assert "\n" not in str(told.value)
+    assert "\n" not in str(refused.value)
 
 
 def test_no_tokens_and_another_vocabulary_are_one_sentence(folder: Path) -> None:

@@ -135,9 +135,9 @@ def reach(place: Place, read: Read) -> Reached:
 
 
 def child_of(link: socket.socket, threads: int) -> subprocess.Popen[bytes]:
-    """A process that drafts for whoever speaks at the other end of ``link``, which is its own from now on.
+    """A process that drafts for the program at the other end of ``link``, which is its own from now on.
 
-    It has a group of its own, since Ctrl-C is for the text. Its outputs are not ours: whoever reads these need not wait
+    It has a group of its own, since Ctrl-C is for the text. Its outputs are not ours: a reader of these need not wait
     for it.
     """
     nowhere = subprocess.DEVNULL
@@ -198,7 +198,7 @@ def serve(host: str, say: Callable[[str], None]) -> None:
     children: list[subprocess.Popen[bytes]] = []
     with waiting:
         name, port = waiting.getsockname()[:2]
-        say(f"drafting for whoever connects to {name}:{port}, with models of this machine; Ctrl-C ends it")
+        say(f"drafting for every program that connects to {name}:{port}, with models of this machine; Ctrl-C ends it")
         try:
             while True:
                 link, _ = waiting.accept()
