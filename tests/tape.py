@@ -1,4 +1,5 @@
-"""A recording on the CPU, as strict as a CUDA graph: the operations of one call on the tensors of that call.
+"""A recording on the CPU, as strict as a CUDA graph: the operations of one call on the tensors of that call, in two
+parts where the function leaves early.
 
 A played tape runs the same kernels on the same memory and writes to the same memory. What the recorded function
 decided on the host (a length, a slot, which row is hidden) is decided for ever, and a tensor it made of host numbers
@@ -12,6 +13,8 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
+from paceline.targets.hf.fixed.capture import Leave, hear_nothing
+
 T = TypeVar("T")
 
 
@@ -19,26 +22,41 @@ class Tape(TorchDispatchMode):
     def __init__(self) -> None:
         super().__init__()
         self.calls: list[tuple[Any, Any, dict[str, Any], list[Any]]] = []
+        self.exits: list[tuple[int, torch.Tensor]] = []
+        """What is left early, and how many calls come before."""
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         result = func(*args, **(kwargs or {}))
         self.calls.append((func, args, kwargs or {}, tree_leaves(result)))
         return result
 
-    def play(self) -> None:
-        for func, args, kwargs, results in self.calls:
+    def cut(self, early: torch.Tensor) -> Callable[[], None]:
+        self.exits.append((len(self.calls), early))
+        return hear_nothing
+
+    def play(self, leave: Leave) -> None:
+        """What is left is heard at once, while the later calls have still to come."""
+        start = 0
+        for end, early in self.exits:
+            self._play(start, end)
+            leave(early)()
+            start = end
+        self._play(start, len(self.calls))
+
+    def _play(self, start: int, end: int) -> None:
+        for func, args, kwargs, results in self.calls[start:end]:
             for new, old in zip(tree_leaves(func(*args, **kwargs)), results, strict=True):
                 if isinstance(old, torch.Tensor) and new.data_ptr() != old.data_ptr():
                     old.copy_(new)
 
 
-def taped(function: Callable[[], T]) -> Callable[[], T]:
+def taped(function: Callable[[Leave], T]) -> Callable[[Leave], T]:
     """A `Recorder`."""
     with Tape() as tape:
-        result = function()
+        result = function(tape.cut)
 
-    def replay() -> T:
-        tape.play()
+    def replay(leave: Leave) -> T:
+        tape.play(leave)
         return result
 
     return replay

@@ -12,7 +12,7 @@ import weakref
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -34,7 +34,7 @@ from paceline.targets.base import Request, Rows, Want
 from paceline.targets.cache import CacheRows
 from paceline.targets.hf.fixed import kernels, replay
 from paceline.targets.hf.fixed.block import Block
-from paceline.targets.hf.fixed.capture import Uncapturable, direct, rehearse
+from paceline.targets.hf.fixed.capture import Leave, Uncapturable, direct, hear_nothing, pass_by, rehearse
 from paceline.targets.hf.fixed.inputs import Inputs
 from paceline.targets.hf.fixed.kernels import piece_of
 from paceline.targets.hf.fixed.replay import FixedPath
@@ -258,21 +258,87 @@ def test_of_a_long_text_a_window_is_all_that_is_read(name: str, mistake: int, mo
 
 
 @pytest.mark.parametrize("lean", [False, True])
-def test_wanted_states_come_along_and_early_exits_go_the_models_own_way(lean: bool) -> None:
+def test_wanted_states_come_along(lean: bool) -> None:
     target, plain = fixed(lean=lean), own_only("llama")
-    pair, tree = Pair(target, plain, tokens(CONTEXT)), random_tree(3)
+    pair = Pair(target, plain, tokens(CONTEXT))
     for want in (Want(hidden=frozenset({0, 2, 3})), Want(hidden=frozenset({1}))):
         for seed in range(2):
             ours, twin = pair.requests(seed, random_tree(seed, 12), want)
             found, expected = target.submit([ours]).result()[0], plain.submit([twin]).result()[0]
             assert all(apart(found.hidden(i), expected.hidden(i)) < CLOSE for i in want.hidden)
     assert [shape.hidden for shape in path_of(target).recorded] == [{0, 2, 3}, {1}]
-    ours, twin = pair.requests(5, tree, Want(early_exit=1))
-    early: list[Tensor] = []
-    found = target.submit([replace(ours, on_early=early.append)]).result()[0]
+
+
+@every_way
+def test_early_exits_are_heard_between_two_halves_of_a_recording(name: str, lean: bool) -> None:
+    """Of those that want them, while the outlet that later layers write to still holds them."""
+    target, plain = fixed(name, lean=lean), own_only(name)
+    path, pairs = path_of(target), [Pair(target, plain, tokens(CONTEXT - 5 * i, i)) for i in range(3)]
+    target.anatomy.scale = plain.anatomy.scale  # the probe finds it when a model is loaded
+    for seed in range(3):
+        heard, there = dict[int, Tensor](), list[Tensor]()
+
+        def on_early(number: int, logits: Tensor) -> None:
+            heard[number] = logits  # noqa: B023
+            if path._outlet is not None:
+                there.append(path._outlet.clone())  # noqa: B023
+
+        wants = [Want(early_exit=1), Want(), Want(early_exit=1)]
+        asked = [
+            p.requests(seed, random_tree(seed + i, 12), w) for i, (p, w) in enumerate(zip(pairs, wants, strict=True))
+        ]
+        found = target.submit(
+            [replace(ours, on_early=partial(on_early, i)) for i, (ours, _) in enumerate(asked)]
+        ).result()
+        for number, (_, twin) in enumerate(asked):
+            expected = plain.submit([twin]).result()[0]
+            assert apart(found[number].logits, expected.logits) < CLOSE
+            if number != 1:
+                assert apart(found[number].early, expected.early) < CLOSE
+                assert torch.equal(heard[number], found[number].early)
+        assert sorted(heard) == [0, 2]
+        slot = slab_rows(pairs[0].rows).slot
+        assert slot is not None
+        (shape,) = path.recorded
+        start = (slot - shape.first) * shape.rows
+        assert torch.equal(there[0][start : start + 13], heard[0])
+        for pair in pairs:
+            pair.keep([0, 1])
+    assert [(shape.exit, shape.rows, shape.count) for shape in path.recorded] == [(1, 16, 4)]
+
+
+@pytest.mark.filterwarnings("ignore:forwards are not recorded")
+def test_what_an_exit_says_is_heard_once_where_the_forward_is_repeated() -> None:
+    """The model changes: its recording is dropped, and the forward computed by its own path, which exits again."""
+    target, plain = fixed(), own_only("llama")
+    pair, heard = Pair(target, plain, tokens(CONTEXT)), list[Tensor]()
+    for seed in range(2):
+        ours, twin = pair.requests(seed, random_tree(seed, 12), Want(early_exit=1))
+        found = target.submit([replace(ours, on_early=heard.append)]).result()[0]
+        assert apart(found.logits, plain.submit([twin]).result()[0].logits) < CLOSE
+        assert len(heard) == seed + 1
+        if seed == 0:
+            target.model.model.layers[1].register_forward_hook(lambda *_: None)
+            pair.keep([0])
+
+
+def test_what_an_exit_says_must_be_what_was_rehearsed() -> None:
+    def late(function: Callable[[Leave], Any]) -> Callable[[Leave], Any]:
+        """Leaves with the last layer's logits, as a cut at a wrong place would."""
+
+        def replay(leave: Leave) -> Any:
+            result = function(pass_by)
+            leave(result.logits)()
+            return result
+
+        return replay
+
+    target, plain = fixed(record=late), own_only("llama")
+    pair = Pair(target, plain, tokens(CONTEXT))
+    ours, twin = pair.requests(1, random_tree(1), Want(early_exit=1))
+    with pytest.warns(UserWarning, match="a replay is not what was recorded"):
+        found = target.submit([ours]).result()[0]
     assert apart(found.early, plain.submit([twin]).result()[0].early) < CLOSE
-    assert len(early) == 1
-    assert len(path_of(target).recorded) == 2
 
 
 def test_a_prompt_among_drafts_goes_another_way_in_the_same_round() -> None:
@@ -330,9 +396,9 @@ def baked_in(monkeypatch: pytest.MonkeyPatch) -> None:
     """Places on the host: what a graph would remember of its first forward for ever."""
     update = replay.Step.compute
 
-    def compute(step: Step, *outlet: Any) -> Any:
+    def compute(step: Step, *leave: Any, **outlet: Any) -> Any:
         step.inputs.places = torch.tensor(step.inputs.places.tolist())
-        return update(step, *outlet)
+        return update(step, *leave, **outlet)
 
     monkeypatch.setattr(Step, "compute", compute)
     monkeypatch.setattr(replay, "rehearse", lambda function: function())
@@ -500,9 +566,9 @@ def test_a_mistake_of_ours_is_not_passed_over(
 
 
 def test_a_replay_that_is_not_the_call_is_never_used() -> None:
-    def forgetful(function: Callable[[], Any]) -> Callable[[], Any]:
-        result = function()
-        return lambda: result._replace(logits=torch.zeros_like(result.logits))
+    def forgetful(function: Callable[[Leave], Any]) -> Callable[[Leave], Any]:
+        result = function(pass_by)
+        return lambda _: result._replace(logits=torch.zeros_like(result.logits))
 
     target, plain = fixed(record=forgetful), target_of("llama")
     pair = Pair(target, plain, tokens(CONTEXT))
@@ -513,8 +579,8 @@ def test_a_replay_that_is_not_the_call_is_never_used() -> None:
 def test_a_shape_too_large_for_memory_goes_its_own_way_and_others_do_not() -> None:
     sizes = []
 
-    def small(function: Callable[[], Any]) -> Callable[[], Any]:
-        result = function()
+    def small(function: Callable[[Leave], Any]) -> Callable[[Leave], Any]:
+        result = function(pass_by)
         sizes.append(len(result.logits))
         if len(result.logits) > 8:
             raise torch.OutOfMemoryError("no memory for a graph")
@@ -539,11 +605,17 @@ def test_nothing_of_the_host_gets_into_a_forward(name: str, lean: bool) -> None:
     for layer in range(config.num_hidden_layers):
         like = torch.empty(1, heads, 1, width, device="meta", dtype=model.dtype)
         slab.ensure_layer(layer, like, like)
-    shape = ForwardShape(0, 1, 4, 256, frozenset({1}))
+    shape = ForwardShape(0, 1, 4, 256, frozenset({1}), 1)
     own = OwnForward(model, None, Mode.PACKED)
-    result = rehearse(Step(own, slab, shape, Lean.of(own) if lean else None).compute)
-    assert result.logits.device.type == "meta"
-    assert result.logits.shape[0] == 4
+    step, early = Step(own, slab, shape, Lean.of(own) if lean else None), list[Tensor]()
+
+    def leave(logits: Tensor) -> Callable[[], None]:
+        early.append(logits)
+        return hear_nothing
+
+    result = rehearse(partial(step.compute, leave))
+    assert result.logits.device.type == early[0].device.type == "meta"
+    assert result.logits.shape == early[0].shape == (4, model.config.vocab_size)
 
 
 NUMBERS = torch.arange(6.0)

@@ -2,6 +2,7 @@
 `test_fixed` and `test_contenders`."""
 
 import warnings
+from functools import partial
 
 import numpy as np
 import pytest
@@ -12,7 +13,7 @@ from families import FAMILIES, build
 from paceline.drafters import make_drafter
 from paceline.law import KeyedDice, Law, Noise, Sampling
 from paceline.law.contenders import contenders
-from paceline.targets.base import Request
+from paceline.targets.base import Request, Want
 from paceline.targets.hf.fixed.kernels import splits_here
 from paceline.targets.hf.fixed.replay import FixedPath
 from paceline.targets.hf.load import load_target
@@ -57,6 +58,26 @@ def test_a_replay_is_what_the_model_finds(name: str, dtype: torch.dtype) -> None
         for rows in (*ours, *theirs):
             rows.keep([0] if seed == 2 else [0, 1])
             rows.check()
+    assert fixed.refused is None
+
+
+@pytest.mark.parametrize("name", PACKED)
+def test_early_exits_are_heard_while_the_device_goes_on(name: str) -> None:
+    target, fixed = on_device(name)
+    ours, theirs = (filled(target, tokens(CONTEXT)) for _ in range(2))
+    for seed in range(3):
+        heard = list[torch.Tensor]()
+        ask = partial(Request.of_tree, root=seed, tree=random_tree(seed, 12), want=Want(early_exit=1))
+        with target.using(fixed):
+            found = target.submit([ask(ours, on_early=lambda logits: heard.append(logits.cpu()))]).result()[0]  # noqa: B023
+        with target.using(target.own):
+            expected = target.submit([ask(theirs)]).result()[0]
+        assert apart(found.early, expected.early) < NEAR[torch.float32]
+        assert apart(found.logits, expected.logits) < NEAR[torch.float32]
+        assert torch.equal(heard[0], found.early.cpu())
+        for rows in (ours, theirs):
+            rows.keep([0, 1])
+    assert any(shape.exit == 1 for shape in fixed.recorded)
     assert fixed.refused is None
 
 

@@ -10,9 +10,12 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 import warnings
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -32,16 +35,20 @@ from paceline.drafters.assistant.growth import DraftShape
 from paceline.drafters.assistant.state import AssistantState
 from paceline.drafters.mirror import drafter as drafter_module
 from paceline.drafters.mirror import process as process_module
+from paceline.drafters.mirror.drafter import MirrorState
 from paceline.drafters.mirror.frames import Ahead, Facts, Forward, Frame, Go, Kind, Mangled, Unpacker, Window
 from paceline.drafters.mirror.place import usable_cores
 from paceline.drafters.mirror.process import DraftProcess
-from paceline.drafters.mirror.proxies import outcomes
+from paceline.drafters.mirror.proxies import Outcomes, outcomes
 from paceline.drafters.mirror.rollout import Rollout
+from paceline.drafters.sharing import Shared
 from paceline.errors import DrafterWarning, InputError
 from paceline.law import Distribution, Outlook, Sampling
 from paceline.targets.base import Reach
+from paceline.targets.scores import Scores
 from paceline.targets.table import TableTarget
 from paceline.tree import ROOT, DraftTree
+from paceline.verify import Verdict
 
 PROMPT = "The old house stood at the end of"
 DRAFT, FOREIGN = "pocket-draft", "pocket-foreign"
@@ -152,6 +159,26 @@ def test_outcomes_that_the_draft_model_cannot_read_are_left_out(limit: str) -> N
     assert paths == {"tokens": [(4,), (1, 4)], "room": [(4,), (1, 4)], "trees": [(1, 2, 3, 4)]}[limit]
 
 
+def test_who_waits_for_one_process_keeps_nobody_from_another() -> None:
+    shared, silent, made = Shared[Context](), threading.Event(), list[str]()
+
+    def make(name: str) -> Context:
+        made.append(name)
+        if name == "silent":
+            assert silent.wait(20), "the other one was begun meanwhile"
+        return context_of([1])
+
+    with ThreadPoolExecutor() as pool:
+        waiting = [pool.submit(shared.get, "silent", partial(make, "silent")) for _ in range(2)]
+        while not made:
+            time.sleep(0.001)
+        other = shared.get("other", partial(make, "other"))
+        assert not any(each.done() for each in waiting)
+        silent.set()
+        assert waiting[0].result() is waiting[1].result() is not other
+    assert made == ["silent", "other"]
+
+
 def test_a_word_in_a_long_forward_counts_as_heard() -> None:
     inbox = process_module._Inbox()
     inbox.take(Frame(Kind.FORWARD, 0, 0, Forward(0.0, 0).body()))
@@ -244,6 +271,28 @@ def test_more_proxies_only_add_outcomes() -> None:
         now = set(zip(found.stops.tolist(), found.proxies.tolist(), strict=True))
         assert known <= now
         known = now
+
+
+def test_the_overlap_mass_is_the_targets_own_probability(lm: LanguageModel, monkeypatch: pytest.MonkeyPatch) -> None:
+    found, overlap = list[float](), drafter_module._overlap
+
+    def checked(state: MirrorState, verdict: Verdict, scores: Scores, foreseen: Outcomes) -> float:
+        stop = verdict.path[-1] if verdict.path else ROOT
+        chances = (scores.row(stop).double() / 0.8).softmax(-1)
+        mass = float(chances[foreseen.proxies[foreseen.stops == stop]].sum())
+        found.append(overlap(state, verdict, scores, foreseen))
+        assert found[-1] == pytest.approx(mass, abs=0.02), "negligible tokens are left out of the law"
+        return found[-1]
+
+    monkeypatch.setattr(drafter_module, "_overlap", checked)
+    written_one = written(lm, "mirror:branches=full")
+    totals = written_one.totals
+    assert totals.rounds_foreseen == len(found) > 3
+    assert totals.overlap_mass == pytest.approx(sum(found))
+    assert 0.1 < totals.overlap_mass / totals.rounds_foreseen <= 1
+    few = written(lm, "mirror:kappa=1,branches=1").totals
+    assert few.overlap_mass / few.rounds_foreseen < totals.overlap_mass / totals.rounds_foreseen
+    assert written(lm, "assistant:length=7").totals.rounds_foreseen == 0
 
 
 # --- what is said --------------------------------------------------------------------------------------------

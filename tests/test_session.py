@@ -309,6 +309,8 @@ def test_totals_are_sums_and_ratios_of_rounds() -> None:
             levels_ahead=right,
             drafts_anew=depth == 3,
             bytes_exchanged=100,
+            rounds_foreseen=drafted > 0,
+            overlap_mass=drafted / 8,
             **spent,
         )
         for drafted, depth, right, refused, emitted in rows
@@ -334,6 +336,8 @@ def test_totals_are_sums_and_ratios_of_rounds() -> None:
         "levels_ahead": 4,
         "drafts_anew": 1,
         "bytes_exchanged": 500,
+        "rounds_foreseen": 3,
+        "overlap_mass": 1.5,
         "tokens_per_second": 7 / 16,
         "tokens_in_rounds": 7,
         "tokens_per_round": 7 / 4,

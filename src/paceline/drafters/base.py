@@ -86,12 +86,16 @@ class Work(NamedTuple):
     """Windows that nothing was drafted ahead for."""
     exchanged: int = 0
     """Bytes to and from the draft model's process."""
+    foreseen: int = 0
+    """Rounds for which tokens were foreseen and drafted behind."""
+    overlap: float = 0.0
+    """The target's probability of these tokens, where the round ended; a sum over such rounds."""
 
-    def plus(self, **more: int) -> Work:
+    def plus(self, **more: float) -> Work:
         return self._replace(**{name: getattr(self, name) + count for name, count in more.items()})
 
     def joined(self, other: Work) -> Work:
-        return Work(*(a + b for a, b in zip(self, other, strict=True)))
+        return self.plus(**other._asdict())
 
 
 NO_WORK = Work()

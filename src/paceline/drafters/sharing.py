@@ -11,18 +11,32 @@ from weakref import WeakValueDictionary
 Thing = TypeVar("Thing")
 
 
+class Making:
+    """Held by the thread that makes a thing, which may take minutes."""
+
+    def __init__(self) -> None:
+        self.lock = RLock()
+
+
 class Shared(Generic[Thing]):
     """A cache of things by their keys, which keeps none alive by itself."""
 
     def __init__(self) -> None:
         self._lock = RLock()
         self._known: WeakValueDictionary[Hashable, Thing] = WeakValueDictionary()
+        self._making: WeakValueDictionary[Hashable, Making] = WeakValueDictionary()
 
     def get(self, key: Hashable, make: Callable[[], Thing]) -> Thing:
-        """The thing of this key, made if there is none. Other threads that ask wait meanwhile."""
+        """The thing of this key, made if there is none. Other threads that ask for it wait meanwhile."""
         with self._lock:
-            if (known := self._known.get(key)) is None:
-                known = self._known[key] = make()
+            making = self._making.setdefault(key, Making())
+        with making.lock:
+            with self._lock:
+                known = self._known.get(key)
+            if known is None:
+                known = make()
+                with self._lock:
+                    self._known[key] = known
             return known
 
     def drop(self, key: Hashable, thing: Thing) -> None:

@@ -65,6 +65,10 @@ class Round:
     """Drafts that began only then, since the target decided something that nothing was drafted ahead for."""
     bytes_exchanged: int = 0
     """With the process of the draft model, both ways."""
+    rounds_foreseen: int = 0
+    """1 where tokens were foreseen and drafted behind while the round was scored."""
+    overlap_mass: float = 0.0
+    """The target's probability of these tokens, at the place where the round ended."""
 
 
 @dataclass
@@ -142,6 +146,9 @@ class Totals:
     levels_ahead: int = 0
     drafts_anew: int = 0
     bytes_exchanged: int = 0
+    rounds_foreseen: int = 0
+    overlap_mass: float = 0.0
+    """A sum, as all of these: over ``rounds_foreseen`` it is a mean."""
 
     @classmethod
     def of(cls, rounds: Sequence[Round], seconds_prefill: float) -> Totals:
@@ -164,6 +171,8 @@ class Totals:
             levels_ahead=sum(r.levels_ahead for r in rounds),
             drafts_anew=sum(r.drafts_anew for r in rounds),
             bytes_exchanged=sum(r.bytes_exchanged for r in rounds),
+            rounds_foreseen=sum(r.rounds_foreseen for r in rounds),
+            overlap_mass=sum(r.overlap_mass for r in rounds),
         )
 
     @classmethod

@@ -289,6 +289,8 @@ class Session:
             levels_ahead=work.ahead,
             drafts_anew=work.anew,
             bytes_exchanged=work.exchanged,
+            rounds_foreseen=work.foreseen,
+            overlap_mass=work.overlap,
         )
 
     # the prompt

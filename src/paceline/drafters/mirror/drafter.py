@@ -25,15 +25,17 @@ from paceline.drafters.base import NO_WORK, Ask, Drafter, Seen, Work
 from paceline.drafters.mirror.frames import Ahead, Go, Kind, Window
 from paceline.drafters.mirror.place import Place, place_named
 from paceline.drafters.mirror.process import PATIENCE, DraftProcess, Lost
-from paceline.drafters.mirror.proxies import outcomes
+from paceline.drafters.mirror.proxies import Outcomes, outcomes
 from paceline.drafters.mirror.worker import facts_of
 from paceline.drafters.noise import wants_noise
 from paceline.drafters.sharing import stamp
 from paceline.errors import DrafterWarning, InputError
 from paceline.law import Outlook
 from paceline.targets.base import Target, Want
+from paceline.targets.scores import Scores
 from paceline.translate import NONE, TLI, Strategy
-from paceline.tree import EMPTY, DraftTree, Ints
+from paceline.tree import EMPTY, ROOT, DraftTree, Ints
+from paceline.verify import Verdict
 from paceline.vocabulary import Vocabulary
 
 if TYPE_CHECKING:
@@ -66,6 +68,8 @@ class MirrorState:
     """Whether a window for the text as it is was asked for."""
     began: float = 0.0
     """When the later layers of the forward under way began; 0 between forwards."""
+    foreseen: Outcomes | None = None
+    """The outcomes of that forward that are drafted behind."""
     work: Work = NO_WORK
 
 
@@ -205,13 +209,17 @@ class Mirror(Drafter):
             return
         kappa = min([self.kappa, *(most for texts, most in NARROWER if self._open >= texts)])
         found = outcomes(logits, tree, state.context, state.outlook, kappa=kappa, shared=self.shape.shared)
-        chosen = found.first(self._worth(state, len(found)))
+        chosen = state.foreseen = found.first(self._worth(state, len(found)))
         body = Ahead(self.gamma, tree.tokens, tree.parents, chosen.stops, chosen.proxies).body()
         self._tell(state, Kind.AHEAD, len(state.context), body)
         state.began = time.perf_counter()
 
     def observe(self, seen: Sequence[Seen]) -> None:
-        for state, verdict, _ in seen:
+        for state, verdict, scores in seen:
+            foreseen, state.foreseen = state.foreseen, None
+            if foreseen is not None and verdict.accepted < len(verdict.tokens):
+                mass = _overlap(state, verdict, scores, foreseen)
+                state.work = state.work.plus(foreseen=1, overlap=mass)
             if state.began:
                 spent, state.began = time.perf_counter() - state.began, 0.0
                 self._rest += NEWEST * (spent - (self._rest or spent)) if self._rest else spent
@@ -283,6 +291,16 @@ class Mirror(Drafter):
                     DrafterWarning,
                     stacklevel=2,
                 )
+
+
+def _overlap(state: MirrorState, verdict: Verdict, scores: Scores, foreseen: Outcomes) -> float:
+    """The paper's overlap mass: what the target gives to the foreseen tokens of the node where the walk stopped."""
+    stop = verdict.path[-1] if verdict.path else ROOT
+    there = foreseen.proxies[foreseen.stops == stop].tolist()
+    if not there:
+        return 0.0
+    (law,) = state.outlook.laws(scores.row(stop)[None], [state.context.tokens[:-1]])
+    return sum(float(law.probability(token)) for token in there)
 
 
 def _cut(tree: DraftTree, nodes: int) -> DraftTree:

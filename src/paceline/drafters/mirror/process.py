@@ -291,7 +291,9 @@ class DraftProcess:
 
 def _say(link: socket.socket, frame: Frame) -> None:
     link.settimeout(PATIENCE)
-    link.sendall(frame.packed())
+    said = memoryview(frame.packed())
+    for start in range(0, len(said), READ):  # the limit is for a call: a tokenizer over a slow link may take longer
+        link.sendall(said[start : start + READ])
 
 
 def _say_closed(link: socket.socket, inbox: _Inbox, text: int) -> None:

@@ -53,6 +53,8 @@ class ForwardJob:
     """The requests of one forward. Their rows are packed: ``[sum n]`` in the order of the requests."""
 
     requests: Sequence[Request]
+    _heard: set[int] = field(default_factory=set, repr=False)
+    """The numbers of requests whose early logits were passed on."""
 
     @cached_property
     def want(self) -> Want:
@@ -108,9 +110,10 @@ class ForwardJob:
         return Outputs(self.want, self.logit_rows, self.early_rows, self.hear)
 
     def hear(self, logits: torch.Tensor) -> None:
-        """Pass on the early logits, before the later layers are computed."""
+        """Pass on the early logits, before the later layers are computed; once, also where a forward is repeated."""
         for number, rows in self.early.items():
-            if (on_early := self.requests[number].on_early) is not None:
+            if (on_early := self.requests[number].on_early) is not None and number not in self._heard:
+                self._heard.add(number)
                 on_early(logits[rows])
 
 

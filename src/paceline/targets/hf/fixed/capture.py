@@ -3,6 +3,9 @@
 A recording holds kernels and addresses, and no decision of the host. So a forward that reads its own numbers (an expert
 that is called only if it was chosen), or that copies from the host, must not be recorded. `rehearse` detects that
 before a capture: a capture that fails half-way may leave the device unusable.
+
+An early exit cuts a recording in two: what the exit says is picked up between them, and heard while the device computes
+the second.
 """
 
 from __future__ import annotations
@@ -24,13 +27,28 @@ class Uncapturable(Exception):
     """The forward does something that a recording cannot repeat."""
 
 
+Leave = Callable[[torch.Tensor], Callable[[], None]]
+"""Called with the early logits of all rows, which the later layers may overwrite. It returns what is to be done once
+these layers are under way."""
+
+
+def hear_nothing() -> None:
+    """What follows an exit that nobody listens to."""
+
+
+def pass_by(_: torch.Tensor) -> Callable[[], None]:
+    """A `Leave` that does nothing."""
+    return hear_nothing
+
+
 class Recorder(Protocol):
-    """Turns a function of no arguments into one that does the same again, from the same memory into the same memory."""
+    """Turns a function into one that does the same again, from the same memory into the same memory. Each is given what
+    to call at an early exit."""
 
-    def __call__(self, function: Callable[[], T]) -> Callable[[], T]: ...
+    def __call__(self, function: Callable[[Leave], T]) -> Callable[[Leave], T]: ...
 
 
-def direct(function: Callable[[], T]) -> Callable[[], T]:
+def direct(function: Callable[[Leave], T]) -> Callable[[Leave], T]:
     """No recording: on other devices the function is called every time."""
     return function
 
@@ -42,39 +60,63 @@ class CapturesGraphs(Recorder):
     def __init__(self, device: torch.device) -> None:
         self._device = device
         self._pool: Any = None
-        self._alive: weakref.WeakSet[Callable[[], Any]] = weakref.WeakSet()
-        self._stream = torch.cuda.Stream(device)
+        self._alive: weakref.WeakSet[Callable[[Leave], Any]] = weakref.WeakSet()
+        self._stream, self._hearing = torch.cuda.Stream(device), torch.cuda.Stream(device)
         self._trusted = False
 
-    def __call__(self, function: Callable[[], T]) -> Callable[[], T]:
+    def __call__(self, function: Callable[[Leave], T]) -> Callable[[Leave], T]:
         with torch.cuda.device(self._device):
             current = torch.cuda.current_stream()
             self._stream.wait_stream(current)
             with torch.cuda.stream(self._stream), nullcontext() if self._trusted else _no_waiting():
-                function()
+                function(pass_by)
             current.wait_stream(self._stream)
             if not self._alive:  # the pool of graphs that are all gone must not be used again
                 self._pool = torch.cuda.graph_pool_handle()
-            graph = torch.cuda.CUDAGraph()
             torch.cuda.synchronize()
             torch.cuda.empty_cache()
             with torch.cuda.stream(self._stream), _no_collection():
-                graph.capture_begin(pool=self._pool, capture_error_mode="thread_local")
-                try:
-                    result = function()
-                except BaseException:
-                    with suppress(RuntimeError):  # the first error, or Ctrl-C, is the one to raise
-                        graph.capture_end()
-                    raise
-                graph.capture_end()
+                graphs, exits, result = self._captured(function)
         self._trusted = True
 
-        def replay() -> T:
-            graph.replay()
+        def replay(leave: Leave) -> T:
+            for graph, early in zip(graphs, exits, strict=False):
+                graph.replay()
+                then = leave(early)
+                self._hearing.wait_stream(torch.cuda.current_stream(self._device))
+            graphs[-1].replay()
+            if exits:
+                with torch.cuda.stream(self._hearing):  # on the other stream it would wait for the later layers
+                    then()
+                torch.cuda.current_stream(self._device).wait_stream(self._hearing)
             return result
 
         self._alive.add(replay)
         return replay
+
+    def _captured(self, function: Callable[[Leave], T]) -> tuple[list[torch.cuda.CUDAGraph], list[torch.Tensor], T]:
+        """The graphs of a function, cut where it leaves early, and what it leaves there."""
+        graphs, exits = [self._begun()], list[torch.Tensor]()
+
+        def cut(early: torch.Tensor) -> Callable[[], None]:
+            graphs[-1].capture_end()
+            exits.append(early)
+            graphs.append(self._begun())
+            return hear_nothing
+
+        try:
+            result = function(cut)
+        except BaseException:
+            with suppress(RuntimeError):  # the first error, or Ctrl-C, is the one to raise
+                graphs[-1].capture_end()
+            raise
+        graphs[-1].capture_end()
+        return graphs, exits, result
+
+    def _begun(self) -> torch.cuda.CUDAGraph:
+        graph = torch.cuda.CUDAGraph()
+        graph.capture_begin(pool=self._pool, capture_error_mode="thread_local")
+        return graph
 
 
 @contextmanager

@@ -11,7 +11,7 @@ import torch
 
 from paceline.targets.base import Request
 from paceline.targets.cache import CacheRows
-from paceline.targets.hf.fixed.capture import CapturesGraphs, Recorder, Uncapturable, direct, rehearse
+from paceline.targets.hf.fixed.capture import CapturesGraphs, Leave, Recorder, Uncapturable, direct, rehearse
 from paceline.targets.hf.fixed.shapes import ROWS, TENTATIVE, ForwardShape, rounds_well, slots_of
 from paceline.targets.hf.fixed.slab import Slab, SlabRows
 from paceline.targets.hf.fixed.step import Result, Step
@@ -43,7 +43,7 @@ class FixedPath(ForwardPath):
         self.lean: Lean | None = None
         """Computes the model instead of its own forward, where the probe found both equal."""
         self.slab = Slab(on_move=self.forget)
-        self.recorded: OrderedDict[ForwardShape, tuple[Step, Callable[[], Result]]] = OrderedDict()
+        self.recorded: OrderedDict[ForwardShape, tuple[Step, Callable[[Leave], Result]]] = OrderedDict()
         self.refused: str | None = None
         """Why nothing is recorded any more."""
         self._too_large: set[ForwardShape] = set()
@@ -79,7 +79,7 @@ class FixedPath(ForwardPath):
         return [kind for kind in kinds if kind]
 
     def takes(self, job: ForwardJob) -> bool:
-        if self.refused is not None or self._own.mode is not Mode.PACKED or job.want.early_exit is not None:
+        if self.refused is not None or self._own.mode is not Mode.PACKED:
             return False
         if not self._own.takes_positions or not self.slab.keys or len(slots_of(job)) < len(job.requests):
             return False
@@ -129,7 +129,7 @@ class FixedPath(ForwardPath):
         self.recorded.move_to_end(shape)
         step, replay = self.recorded[shape]
         step.fill(job)
-        return step.pick(replay(), job)
+        return step.found(replay, job, job.hear)
 
     def obstacle(self) -> str | None:
         """Why the model must not be recorded as it is; drops recordings if the model has changed."""
@@ -148,12 +148,11 @@ class FixedPath(ForwardPath):
         lean = self.lean if self.lean is not None and self.lean.takes(job) else None
         step = Step(self._own, self.slab, shape, lean)
         step.fill(job)
-        rehearsed = rehearse(step.compute)
-        expected = step.pick(rehearsed, job)
-        outlet = self._outlet_for(rehearsed.logits)
-        del rehearsed
-        replay = self._record(partial(step.compute, outlet))
-        found = step.pick(replay(), job)
+        expected = rehearse(partial(step.found, step.compute, job))
+        assert expected.logits is not None, "all rows are wanted"
+        outlet = self._outlet_for(shape.count * shape.rows, expected.logits)
+        replay = self._record(partial(step.compute, outlet=outlet))
+        found = step.found(replay, job, job.hear)
         if not _agree(found, expected):
             raise Uncapturable("a replay is not what was recorded")
         self.recorded[shape] = step, replay
@@ -161,13 +160,13 @@ class FixedPath(ForwardPath):
             self.recorded.popitem(last=False)
         return found
 
-    def _outlet_for(self, logits: torch.Tensor) -> torch.Tensor:
+    def _outlet_for(self, rows: int, like: torch.Tensor) -> torch.Tensor:
         """The memory in which recordings leave their logits: one for all, since each may need a gigabyte. They are
-        copied before the next forward."""
+        copied before the next ones come."""
         outlet = self._outlet
-        if outlet is None or len(outlet) < len(logits) or outlet.dtype != logits.dtype:
+        if outlet is None or len(outlet) < rows or outlet.dtype != like.dtype:
             with torch.inference_mode(False):
-                outlet = self._outlet = torch.empty_like(logits)
+                outlet = self._outlet = like.new_empty((rows, like.shape[1]))
         return outlet
 
     def forget(self) -> None:
@@ -186,7 +185,11 @@ class FixedPath(ForwardPath):
 
 def _agree(found: Found, expected: Found) -> bool:
     """Compares some rows of each: all rows of a large forward in float32 would fill the memory."""
-    assert found.logits is not None and expected.logits is not None
-    stride = max(1, len(found.logits) // COMPARED)
-    one, other = found.logits[::stride].float(), expected.logits[::stride].float()
+    pairs = [(found.logits, expected.logits), (found.taps.early, expected.taps.early)]
+    return all(_close(one, other) for one, other in pairs if one is not None and other is not None)
+
+
+def _close(one: torch.Tensor, other: torch.Tensor) -> bool:
+    stride = max(1, len(one) // COMPARED)
+    one, other = one[::stride].float(), other[::stride].float()
     return bool((one - other).square().mean().sqrt() <= REPLAY * other.std(correction=0).clamp_min(1e-30))

@@ -29,13 +29,15 @@ class ForwardShape:
     length: int
     hidden: frozenset[int] = frozenset()
     """Layers whose states are wanted."""
+    exit: int | None = None
+    """The layer of an early exit."""
 
     @classmethod
     def of(cls, job: ForwardJob, capacity: int) -> ForwardShape:
         first, count = block(slots_of(job))
         rows = power(max(len(request.tokens) for request in job.requests))
         length = min(capacity, stretch(max(request.end for request in job.requests)))
-        return cls(first, count, rows, length, job.want.hidden)
+        return cls(first, count, rows, length, job.want.hidden, job.want.early_exit)
 
 
 def slots_of(job: ForwardJob) -> list[int]:

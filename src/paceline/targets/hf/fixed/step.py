@@ -6,13 +6,16 @@ waits for the device.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
 from contextlib import ExitStack
+from functools import partial
 from typing import NamedTuple
 
 import torch
 
 from paceline.targets.base import Want
 from paceline.targets.hf.fixed.block import Block
+from paceline.targets.hf.fixed.capture import Leave, hear_nothing
 from paceline.targets.hf.fixed.inputs import Inputs
 from paceline.targets.hf.fixed.kernels import splits_here
 from paceline.targets.hf.fixed.shapes import ForwardShape, slots_of
@@ -20,7 +23,7 @@ from paceline.targets.hf.fixed.slab import Slab
 from paceline.targets.hf.interface import NAME, ForwardCache, attention_is, computing
 from paceline.targets.hf.lean import Lean, cos_sin_at
 from paceline.targets.hf.own import OwnForward
-from paceline.targets.hf.path import ForwardJob, Found, Outputs, Taps
+from paceline.targets.hf.path import ForwardJob, Found, OnExit, Outputs, Taps, ignore
 from paceline.targets.hf.taps import tapped
 
 
@@ -36,7 +39,7 @@ class Step:
 
     def __init__(self, own: OwnForward, slab: Slab, shape: ForwardShape, lean: Lean | None = None) -> None:
         self._own, self._slab, self._lean, self.shape = own, slab, lean, shape
-        self._want = Want(hidden=shape.hidden)
+        self._want = Want(hidden=shape.hidden, early_exit=shape.exit)
         self.inputs = Inputs(shape.count, shape.rows, own.model.device)
         cached = next(iter(slab.keys.values()))
         self._splits = splits_here(cached.device, cached.dtype, cached.shape[3])
@@ -46,24 +49,30 @@ class Step:
         places = [slot - self.shape.first for slot in slots_of(job)]
         self.inputs.fill(list(zip(places, job.requests, strict=True)), self._slab.capacity - 1)
 
-    def compute(self, outlet: torch.Tensor | None = None) -> Result:
-        """The forward itself; by `lean` it takes a third of the kernels. Logits are left in ``outlet``, if given."""
-        block = Block(self._slab, self.shape, self.inputs, splits=self._splits)
-        result = self._by_model(block) if self._lean is None else self._by_lean(self._lean, block)
-        return result if outlet is None else result._replace(logits=outlet[: len(result.logits)].copy_(result.logits))
+    def compute(self, leave: Leave, outlet: torch.Tensor | None = None) -> Result:
+        """The forward itself; by `lean` it takes a third of the kernels. Logits are left in ``outlet``, if given, the
+        early ones first."""
 
-    def _by_lean(self, lean: Lean, block: Block) -> Result:
+        def left(logits: torch.Tensor) -> torch.Tensor:
+            return logits if outlet is None else outlet[: len(logits)].copy_(logits)
+
+        block = Block(self._slab, self.shape, self.inputs, splits=self._splits)
+        outputs = Outputs(self._want, on_exit=lambda early: leave(left(early))())
+        result = self._by_model(block, outputs) if self._lean is None else self._by_lean(self._lean, block, outputs)
+        return result._replace(logits=left(result.logits))
+
+    def _by_lean(self, lean: Lean, block: Block, outputs: Outputs) -> Result:
         states = lean.modules.embedding(self.inputs.tokens.view(1, -1))
         cos_sin = cos_sin_at(self.inputs.positions.view(-1), lean.modules.rotary, states)
-        found = lean.computed(states, cos_sin, block, Outputs(self._want))
+        found = lean.computed(states, cos_sin, block, outputs)
         assert found.logits is not None, "all rows are wanted"
         return Result(found.logits, found.taps.hidden)
 
-    def _by_model(self, block: Block) -> Result:
+    def _by_model(self, block: Block, outputs: Outputs) -> Result:
         with ExitStack() as stack:
             stack.enter_context(attention_is(NAME, self._own.model))
             stack.enter_context(computing(forward := ForwardCache(block)))
-            taps = stack.enter_context(tapped(self._own.anatomy, Outputs(self._want)))
+            taps = stack.enter_context(tapped(self._own.anatomy, outputs))
             logits = self._own.model(
                 input_ids=self.inputs.tokens.view(1, -1),
                 position_ids=self.inputs.positions.view(1, -1),
@@ -72,13 +81,23 @@ class Step:
             ).logits[0]
         return Result(logits, taps.hidden)
 
-    def pick(self, result: Result, job: ForwardJob) -> Found:
-        """Copies of the rows of the job: the next forward overwrites the result."""
-        starts = [(slot - self.shape.first) * self.shape.rows for slot in slots_of(job)]
-        spans = [slice(start, start + len(request.tokens)) for start, request in zip(starts, job.requests, strict=True)]
+    def found(self, play: Callable[[Leave], Result], job: ForwardJob, hear: OnExit = ignore) -> Found:
+        """What a call of `compute` or of its recording finds for the rows of the job. ``hear`` is called in its middle
+        with their early logits, if any are wanted."""
+        early = list[torch.Tensor]()
 
-        def wanted(rows: torch.Tensor) -> torch.Tensor:
-            return rows[spans[0]].clone() if len(spans) == 1 else torch.cat([rows[span] for span in spans])
+        def leave(logits: torch.Tensor) -> Callable[[], None]:
+            early.append(self._pick(logits, job, job.early))
+            return partial(hear, early[0]) if hear is not ignore else hear_nothing
 
-        hidden = {layer: wanted(states) for layer, states in result.hidden.items()}
-        return Found(wanted(result.logits), Taps(hidden))
+        result, everyone = play(leave), range(len(job.requests))
+        hidden = {layer: self._pick(states, job, everyone) for layer, states in result.hidden.items()}
+        return Found(self._pick(result.logits, job, everyone), Taps(hidden, early[0] if early else None))
+
+    def _pick(self, rows: torch.Tensor, job: ForwardJob, numbers: Iterable[int]) -> torch.Tensor:
+        """Copies of the rows of these requests: what comes next overwrites the others."""
+        slots, found = slots_of(job), list[torch.Tensor]()
+        for number in numbers:
+            start = (slots[number] - self.shape.first) * self.shape.rows
+            found.append(rows[start : start + len(job.requests[number].tokens)])
+        return found[0].clone() if len(found) == 1 else torch.cat(found)
