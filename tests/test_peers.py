@@ -3,12 +3,13 @@ take part."""
 
 import gc
 import itertools
+import os
 import re
 import sys
 import time
 import types
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import numpy as np
@@ -20,14 +21,18 @@ from paceline.bench.peers import PEERS, Weights, check_peer, make_peer
 from paceline.bench.run.contestant import Job, Missing, TextContestant, Written
 from paceline.context import Ints
 from paceline.drafters.assistant import DraftModel
+from paceline.errors import InputError
 from paceline.law import Sampling
 
 NEEDED = ("transformers", "transformers-lookup", "transformers-assisted", "transformers-uag")
 LLAMA = ("llama-cpp", "llama-cpp-lookup", "llama-cpp-assisted")
 OPTIONAL = {"mlx-lm": "mlx_lm", "mlx-lm-assisted": "mlx_lm", **dict.fromkeys(LLAMA, "llama_cpp")}
 """Peer -> the package without which it is missing."""
-SAMPLING = [name for name in PEERS if name != "transformers-uag"]
-PLAIN = ("transformers", "mlx-lm", "llama-cpp")
+SAMPLING = [name for name in PEERS if name != "transformers-uag" and not name.startswith("vllm-")]
+PLAIN = ("transformers", "mlx-lm", "llama-cpp", "vllm")
+VLLM = os.environ.get("PACELINE_VLLM", "")
+UNINSTALLED = ("vllm-suffix",)
+"""Peers whose library is not in the environment that ``PACELINE_VLLM`` names."""
 EAGER = {"llama-cpp-assisted": "llama-cpp-assisted:p_min=0"}
 """Peer -> how it drafts even where its draft model is unsure."""
 DRAFT = 3
@@ -47,17 +52,33 @@ def draft(lm: paceline.LanguageModel) -> DraftModel:
     return DraftModel.load("pocket-draft", lm.target)
 
 
+def every(names: Iterable[str]) -> Any:
+    """Over peers by name. A vLLM takes half a minute to start."""
+    reason = "PACELINE_VLLM names no Python with vLLM"
+    there = [pytest.mark.slow, pytest.mark.skipif(not VLLM, reason=reason), pytest.mark.xdist_group("vllm")]
+    named = [name for name in names if name not in UNINSTALLED]
+    return pytest.mark.parametrize(
+        "name", [pytest.param(n, marks=there if n.startswith("vllm") else ()) for n in named]
+    )
+
+
 @pytest.fixture(scope="module")
-def make(lm: paceline.LanguageModel, draft: DraftModel) -> Make:
+def make(lm: paceline.LanguageModel, draft: DraftModel) -> Iterator[Make]:
     """Makes peers that share their weights; those of packages that are not installed are skipped."""
-    weights = Weights(lm.target, lm.vocabulary, draft)
+    weights, kept = Weights(lm.target, lm.vocabulary, draft), dict[str, TextContestant]()
 
     def made(spec: str, **settings: Any) -> TextContestant:
+        if spec.startswith("vllm"):
+            if spec not in kept:
+                kept[spec] = make_peer(spec, weights, **{"draft_tokens": DRAFT, **settings})
+            return kept[spec]
         if (package := OPTIONAL.get(spec.partition(":")[0])) is not None:
             pytest.importorskip(package)
         return make_peer(spec, weights, **{"draft_tokens": DRAFT, **settings})
 
-    return made
+    yield made
+    for peer in kept.values():
+        peer.close()
 
 
 @pytest.fixture(scope="module")
@@ -81,7 +102,7 @@ def written(peer: TextContestant, what: Job) -> Written:
 # --- texts --------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", PEERS)
+@every(PEERS)
 def test_a_peer_writes_plain_decodings_text_and_tells_when(
     name: str, make: Make, lm: paceline.LanguageModel, plain: dict[str, list[int]]
 ) -> None:
@@ -102,7 +123,7 @@ def test_a_peer_writes_plain_decodings_text_and_tells_when(
         assert (found.forwards == TOKENS) == (name in PLAIN) or text != PROMPTS[1], "who drafts needs fewer"
 
 
-@pytest.mark.parametrize("name", PEERS)
+@every(PEERS)
 def test_a_text_ends_where_it_should(
     name: str, make: Make, lm: paceline.LanguageModel, plain: dict[str, list[int]]
 ) -> None:
@@ -126,7 +147,7 @@ def test_a_text_ends_with_the_models_context(name: str, make: Make, lm: paceline
     assert (len(found.tokens), found.finish) == (3, "context")
 
 
-@pytest.mark.parametrize("name", SAMPLING)
+@every(SAMPLING)
 def test_a_sampled_text_comes_again_under_its_seed_and_nobody_elses_coins_move(
     name: str, make: Make, lm: paceline.LanguageModel
 ) -> None:
@@ -215,7 +236,7 @@ def test_converted_copies_do_not_stay(name: str, lm: paceline.LanguageModel) -> 
     assert not folder.exists()
 
 
-@pytest.mark.parametrize("name", PEERS)
+@every(PEERS)
 def test_a_peer_says_what_it_runs(name: str, make: Make) -> None:
     facts = make(name).facts()
     assert {"library", "version", "model", "dtype", "attention", "device", "threads"} <= set(facts)
@@ -234,7 +255,7 @@ def test_a_peer_says_what_it_runs(name: str, make: Make) -> None:
     ("spec", "said"),
     [
         ("transformer", "did you mean 'transformers'?"),
-        ("vllm", "unknown peer 'vllm'; there are transformers, "),
+        ("sglang", "unknown peer 'sglang'; there are transformers, "),
         ("transformers:draft=x", "peer 'transformers' has no option 'draft'; it takes none"),
         ("transformers-uag:drft=x", "peer 'transformers-uag' has no option 'drft'; it takes draft"),
         ("transformers-uag:draft", "cannot read 'draft' in peer"),
@@ -262,6 +283,10 @@ def test_options_are_read(make: Make) -> None:
         ("transformers-uag:draft=no/such/folder", {}, "its draft model cannot be loaded: no model at"),
         ("mlx-lm", {"sampling": Sampling(temperature=0.7, top_p=0.9)}, "another law"),
         ("llama-cpp", {"sampling": Sampling(repetition_penalty=2.0)}, "another law"),
+        ("vllm:python=x", {"sampling": Sampling(temperature=1.0, min_p=0.1)}, "another law"),
+        ("vllm-ngram:python=x", {"sampling": Sampling(temperature=1.0)}, "choose --temperature 0"),
+        ("vllm:python=no/python", {}, "^vLLM's Python no/python does not start: No such file or directory$"),
+        (f"vllm:python={sys.executable}", {}, "^vLLM ended: ModuleNotFoundError: No module named 'vllm'$"),
     ],
 )
 def test_who_would_write_by_another_law_is_missing(spec: str, settings: dict[str, Any], said: str, make: Make) -> None:
@@ -308,6 +333,48 @@ def test_a_target_that_is_no_model_of_transformers_stays_among_us() -> None:
     table = paceline.TableTarget(lambda _: [0.0] * 4, vocab_size=4)
     with pytest.raises(Missing, match="is no model of transformers"):
         make_peer("transformers", Weights(table))
+
+
+def test_vllm_is_found_by_a_variable(lm: paceline.LanguageModel, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("PACELINE_VLLM", raising=False)
+    with pytest.raises(Missing, match=r"name its Python: vllm:python=FILE, or PACELINE_VLLM=FILE$"):
+        make_peer("vllm", Weights(lm.target, lm.vocabulary))
+    monkeypatch.setenv("PACELINE_VLLM", "no/python")
+    with pytest.raises(Missing, match="no/python does not start"):
+        make_peer("vllm", Weights(lm.target, lm.vocabulary))
+    for spec, said in (
+        ("vllm-paceline:method=assistant", "method 'assistant' does not draft inside vLLM"),
+        ("vllm-ngram:tokens=0", "option 'tokens' of vllm is a whole number from 1 to 128, not '0'"),
+    ):
+        with pytest.raises(InputError, match=said):
+            make_peer(spec, Weights(lm.target, lm.vocabulary))
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not VLLM, reason="PACELINE_VLLM names no Python with vLLM")
+def test_what_vllm_publishes_of_a_text_is_in_its_record(make: Make, lm: paceline.LanguageModel) -> None:
+    plain, ngram = make("vllm"), make("vllm-ngram:ngram=3")
+    prompt = lm.encode(PROMPTS[1])
+    found = written(ngram, job(prompt))
+    assert found.drafted is not None
+    assert found.accepted == found.metrics["vllm:spec_decode_num_accepted_tokens"] > 0
+    assert found.drafted == found.metrics["vllm:spec_decode_num_draft_tokens"] >= found.accepted
+    assert 0 < found.metrics["vllm:time_to_first_token_seconds"] <= found.metrics["vllm:e2e_request_latency_seconds"]
+    alone = written(plain, job(prompt))
+    assert (alone.drafted, alone.accepted) == (None, None)
+    assert set(alone.metrics) == set(found.metrics)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not VLLM, reason="PACELINE_VLLM names no Python with vLLM")
+def test_a_vllm_that_is_killed_is_one_sentence_and_leaves_nothing(lm: paceline.LanguageModel) -> None:
+    peer: Any = make_peer("vllm", Weights(lm.target, lm.vocabulary))
+    process = peer._engine._process
+    process.kill()
+    with pytest.raises(RuntimeError, match=r"^vLLM ended: "):
+        written(peer, job(lm.encode("A")))
+    peer.close()
+    assert process.poll() is not None
 
 
 @pytest.mark.parametrize(("name", "package"), OPTIONAL.items())

@@ -115,6 +115,12 @@ class Context:
         view.flags.writeable = False
         return view
 
+    def listed(self, start: int) -> list[int]:
+        """The tokens from a place on; a negative place counts from the end."""
+        if start < 0:
+            start = max(0, self._length + start)
+        return self._buffer[start : self._length].tolist()  # type: ignore[no-any-return]
+
     @property
     def emitted(self) -> Ints:
         """The tokens behind the prompt."""
@@ -207,6 +213,9 @@ class Hypothesis(Context):
     @property
     def tokens(self) -> Ints:
         return self._scratch.view(self._buffer[: self._committed], self._ahead)
+
+    def listed(self, start: int) -> list[int]:
+        return self.tokens[start:].tolist()  # type: ignore[no-any-return]
 
     @property
     def root(self) -> int:

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, lru_cache
 from operator import index
+from types import MappingProxyType
 
 import numpy as np
 from numpy.typing import NDArray
@@ -60,8 +61,7 @@ class DraftTree:
     @property
     def depth(self) -> int:
         """The most tokens in a row that can be accepted."""
-        depths = self._depths
-        return int((depths if self.probes is None else depths[~self.probes]).max(initial=0))
+        return int(self._depths[slice(None) if self.probes is None else ~self.probes].max(initial=0))
 
     @classmethod
     def build(
@@ -94,14 +94,13 @@ class DraftTree:
         laws: Sequence[Distribution] = (),
     ) -> DraftTree:
         """One line of tokens; ``laws[i]`` is the law token ``i`` was sampled from, where it was sampled."""
-        drawn = {i - 1: law for i, law in enumerate(laws)}
-        n = len(tokens)
+        parents, unsure = line(len(tokens))
         return cls(
             tokens=_ids(tokens),
-            parents=np.arange(-1, n - 1),
-            scores=np.full(n, UNSURE) if scores is None else np.fromiter(scores, np.float64),
-            sources=(source,) * n,
-            drawn=drawn,
+            parents=parents,
+            scores=unsure if scores is None else np.fromiter(scores, np.float64),
+            sources=(source,) * len(tokens),
+            drawn={i - 1: law for i, law in enumerate(laws)} if laws else FIXED,
         )
 
     @classmethod
@@ -138,20 +137,18 @@ class DraftTree:
 
     def child(self, parent: int, token: int) -> int | None:
         """The child of ``parent`` that carries ``token``, if the draft has one."""
-        found = ((self.parents == parent) & (self.tokens == token)).nonzero()[0]
-        if self.probes is not None:
-            found = found[~self.probes[found]]
+        found = self.children(parent)
+        found = found[self.tokens[found] == token]
         return int(found[0]) if len(found) else None
 
     def along(self, tokens: Iterable[int]) -> list[int]:
         """The nodes that these tokens lead to from the root, one after the other, as far as the draft has them."""
-        found, node = list[int](), ROOT
+        found = [ROOT]
         for token in tokens:
-            if (child := self.child(node, token)) is None:
+            if (child := self.child(found[-1], token)) is None:
                 break
             found.append(child)
-            node = child
-        return found
+        return found[1:]
 
     def depths(self) -> Ints:
         """Each node's distance from the root; 1 for the root's children."""
@@ -163,7 +160,7 @@ class DraftTree:
 
     def path(self, node: int) -> list[int]:
         """The nodes from below the root down to ``node``."""
-        path = []
+        path = list[int]()
         while node != ROOT:
             path.append(node)
             node = int(self.parents[node])
@@ -221,8 +218,7 @@ class DraftTree:
 
     def trunk(self) -> DraftTree:
         """The line of first children, for a target that can only score chains."""
-        line: list[int] = []
-        node = ROOT
+        line, node = list[int](), ROOT
         while len(children := self.children(node)):
             node = int(children[0])
             line.append(node)
@@ -303,6 +299,15 @@ class DraftTree:
 
 
 EMPTY = DraftTree.build((), ())
+FIXED: Mapping[int, Distribution] = MappingProxyType({})
+
+
+@lru_cache(maxsize=1024)
+def line(length: int) -> tuple[Ints, Floats]:
+    """Parents and scores of a chain whose source has no probabilities, read-only: chains of a length share them."""
+    parents, unsure = np.arange(ROOT, length - 1), np.full(length, UNSURE)
+    parents.flags.writeable = unsure.flags.writeable = False
+    return parents, unsure
 
 
 def _ids(tokens: Sequence[int] | Ints) -> Ints:
@@ -361,9 +366,7 @@ def _both(first: str, second: str) -> str:
 def is_chain(parents: Ints) -> bool:
     """Whether the parent of every scored row is the row before it."""
     n = len(parents)
-    if n < 2 or parents[-1] != n - 2:
-        return n == 0 or int(parents[-1]) == n - 2
-    return bool((parents == np.arange(-1, n - 1)).all())
+    return n == 0 or (int(parents[-1]) == n - 2 and bool((parents == line(n)[0]).all()))
 
 
 def ancestors(parents: Ints) -> Bools:
@@ -378,17 +381,15 @@ def ancestors(parents: Ints) -> Bools:
     seen = list[int]()  # of each row a bit for every row
     for row, parent in enumerate(parents.tolist()):
         seen.append(1 << row | (0 if parent == ROOT else seen[parent]))
-    width = -(-n // 8)
-    packed = np.frombuffer(b"".join(row.to_bytes(width, "little") for row in seen), np.uint8)
-    return np.unpackbits(packed.reshape(n, width), axis=1, count=n, bitorder="little").view(np.bool_)
+    packed = np.frombuffer(b"".join(row.to_bytes(-(-n // 8), "little") for row in seen), np.uint8)
+    return np.unpackbits(packed.reshape(n, -1), axis=1, count=n, bitorder="little").view(np.bool_)
 
 
 def offsets(parents: Ints) -> Ints:
     """The distance of each scored row from the first, whose position is right after the cached prefix."""
-    n = len(parents)
     if is_chain(parents):
-        return np.arange(n)
-    depths: list[int] = []
+        return np.arange(len(parents))
+    depths = list[int]()
     for parent in parents.tolist():
         depths.append(0 if parent == ROOT else depths[parent] + 1)
     return np.array(depths, np.int64)

@@ -35,7 +35,7 @@ COLUMNS = {
     **dict.fromkeys((*CELL, "prompt", "verdict"), "str"),
     **dict.fromkeys(("unit", "turn", "repeat", "tokens", "decoded", "flips", "grams", "different"), "int64"),
     **dict.fromkeys(("seconds", "seconds_first", "seconds_decode", "speed", "joules", "peak_bytes"), "float64"),
-    **dict.fromkeys(("forwards", *SPLIT), "float64"),
+    **dict.fromkeys(("forwards", "counted_drafted", "counted_accepted", *SPLIT), "float64"),
 }
 """Columns of texts: ``grams`` counts 8-grams, ``different`` those that are not the same; ``prefill`` to ``rest`` are
 seconds. What a contestant does not report is nan."""
@@ -132,7 +132,8 @@ class Summary:
         found = found.assign(**{name: found.tokens.where(those, 0) for name, those in known.items()})
         found["flips"] = found.flips.where(known["followed"], 0)
         reporting = [number for number, record in enumerate(self.run.records) if record.rounds is not None]
-        return found.join(self.rounds.groupby("text")[OF_ROUNDS].sum().reindex(reporting, fill_value=0.0))
+        found = found.join(self.rounds.groupby("text")[OF_ROUNDS].sum().reindex(reporting, fill_value=0.0))
+        return found.assign(**{name: found[name].fillna(found[f"counted_{name}"]) for name in ("drafted", "accepted")})
 
     @cached_property
     def rounds(self) -> pd.DataFrame:
@@ -273,6 +274,7 @@ def _row(record: Record) -> dict[str, Any]:
     grams, different = ngrams(record.tokens)
     split = dict.fromkeys(SPLIT, 0.0) | record.split if record.split is not None else {}
     plain = {name: getattr(record, name) for name in COLUMNS if hasattr(record, name)}
+    plain |= {"counted_drafted": record.drafted, "counted_accepted": record.accepted}
     return {**plain, **split, "tokens": len(record.tokens), "grams": grams, "different": different}
 
 

@@ -201,6 +201,11 @@ class Drafter:
     def observe(self, seen: Sequence[Seen]) -> None:
         """Learn from a round. The context has its new tokens already."""
 
+    @property
+    def observes(self) -> bool:
+        """Whether anything is learnt from rounds: else `observe` need not be called."""
+        return type(self).observe is not Drafter.observe
+
     def work(self, state: Any) -> Work:
         """What draft models did for this text since the last call; asked once a round, for its record."""
         return NO_WORK

@@ -66,11 +66,16 @@ class Composed(Drafter):
 
     def read(self, seen: Sequence[Seen]) -> None:
         for number, part in enumerate(self.parts):
-            asked(part, "read", [entry._replace(state=entry.state[number]) for entry in seen])
+            asked(part, "read", _own(seen, number))
 
     def observe(self, seen: Sequence[Seen]) -> None:
         for number, part in enumerate(self.parts):
-            asked(part, "observe", [entry._replace(state=entry.state[number]) for entry in seen])
+            if part.observes:
+                asked(part, "observe", _own(seen, number))
+
+    @property
+    def observes(self) -> bool:
+        return any(part.observes for part in self.parts)
 
     def work(self, state: list[Any]) -> Work:
         each = [part.work(own) for part, own in zip(self.parts, state, strict=True)]
@@ -89,6 +94,11 @@ class Composed(Drafter):
         with ExitStack() as opened:  # also the others where one fails to close
             for part, own in zip(self.parts, state, strict=True):
                 opened.callback(asked, part, "close", own)
+
+
+def _own(seen: Sequence[Seen], number: int) -> list[Seen]:
+    """What was seen, with the states of one part."""
+    return [Seen(state[number], verdict, scores) for state, verdict, scores in seen]
 
 
 def _all_of(needs: Iterable[Want]) -> Want:
@@ -113,18 +123,21 @@ class Fallback(Composed):
 
     def propose(self, asks: Sequence[Ask]) -> list[DraftTree]:
         drafts = [EMPTY] * len(asks)
-        for ask in asks:
-            ask.state.proposer = None
+        for state, _ in asks:
+            state.proposer = None
+        empty = list(enumerate(asks))
         for number, part in enumerate(self.parts):
-            empty = [i for i, draft in enumerate(drafts) if len(draft) == 0]
             if not empty:
                 break
-            own = [Ask(asks[i].state[number], asks[i].budget) for i in empty]
-            proposed = answered(part, "propose", own, DraftTree)
-            for i, draft in zip(empty, proposed, strict=True):
-                drafts[i] = draft
-                if len(draft):
-                    asks[i].state.proposer = number
+            own = [Ask(state[number], budget) for _, (state, budget) in empty]
+            left = list[tuple[int, Ask]]()
+            for one, draft in zip(empty, answered(part, "propose", own, DraftTree), strict=True):
+                if draft is EMPTY or len(draft) == 0:
+                    left.append(one)
+                else:
+                    place, (state, _) = one
+                    drafts[place], state.proposer = draft, number
+            empty = left
         return drafts
 
     def enrich(self, asks: Sequence[Enrich]) -> list[DraftTree]:

@@ -10,12 +10,11 @@ ever come true is of another language, and proposes nothing until they do.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from math import exp, log
 from pathlib import Path
-from types import MappingProxyType
 from weakref import WeakKeyDictionary
 
 import numpy as np
@@ -29,9 +28,8 @@ from paceline.drafters.compose import Fallback
 from paceline.drafters.lookup import Lookup
 from paceline.drafters.sharing import Shared, stamp
 from paceline.errors import InputError
-from paceline.law import Distribution
 from paceline.targets.base import Target
-from paceline.tree import EMPTY, ROOT, DraftTree, Floats, Ints
+from paceline.tree import EMPTY, FIXED, ROOT, DraftTree, Floats, line
 from paceline.vocabulary import Vocabulary
 
 NAME = "dictionary"
@@ -102,7 +100,7 @@ class DictionaryState:
 
     def chain(self, budget: Budget) -> DraftTree:
         """The completion of the text, within a budget."""
-        ending = self.context.tokens[-LONGEST:].tolist()
+        ending = self.context.listed(-LONGEST)
         which = 0
         if self.watched:
             which, found = self._chosen(ending)
@@ -120,7 +118,7 @@ class DictionaryState:
 
     def matches(self) -> list[Match]:
         """The longest match, and those of shorter endings in the same dictionary."""
-        ending = self.context.tokens[-LONGEST:].tolist()
+        ending = self.context.listed(-LONGEST)
         if not self.watched:
             return self.dictionaries[0].matches(ending)
         which, found = self._chosen(ending)
@@ -193,6 +191,10 @@ class DictSpec(Drafter):
             return branched(state.matches(), self._branches, budget)
         return state.chain(budget)
 
+    @property
+    def observes(self) -> bool:
+        return self.cautious or len(self._dictionaries) != 1
+
     def observe(self, seen: Sequence[Seen]) -> None:
         for entry in seen:
             if entry.state.expected and entry.verdict.tokens:
@@ -220,18 +222,6 @@ def _named(files: str) -> tuple[Dictionary, ...]:
     return tuple(dict.fromkeys(map(opened, names)))
 
 
-def _ready(length: int) -> tuple[Ints, tuple[str, ...]]:
-    """Parents and sources of chains of a length."""
-    parents = np.arange(ROOT, length - 1)
-    parents.setflags(write=False)
-    return parents, (NAME,) * length
-
-
-_FIXED: Mapping[int, Distribution] = MappingProxyType({})
-"""No token of a dictionary's draft is sampled."""
-_READY = [_ready(length) for length in range(LONGEST + 1)]
-
-
 @lru_cache(maxsize=4096)
 def _scores(levels: int, length: int) -> Floats:
     """Log-probabilities of a chain. There are few different ones, since a dictionary stores probabilities coarsely."""
@@ -248,8 +238,7 @@ def chain(dictionary: Dictionary, answer: int, longest: int) -> DraftTree:
     if not count:
         return EMPTY
     tokens.setflags(write=False)
-    parents, sources = _READY[count]
-    return DraftTree(tokens, parents, _scores(answer >> 24, count), sources, _FIXED)
+    return DraftTree(tokens, line(count)[0], _scores(answer >> 24, count), (NAME,) * count, FIXED)
 
 
 def branched(matches: Sequence[Match], branches: int, budget: Budget) -> DraftTree:

@@ -1,8 +1,8 @@
 """An index of the earlier places in a text that end as the text does now.
 
-For a few sizes of n-grams, every place has a link to the last earlier place with the same n-gram of that size before
-it. The links of the newest place are the answer to a query: the largest size with a link is the longest match, and
-following the links from place to place gives all occurrences, the latest first.
+For a few sizes of n-grams it is known where each stood last. The largest size whose n-gram at the end of the text
+stood before is the longest match. Where all occurrences are asked for, every place has a link to the one before it with
+the same n-gram of that size, and following the links gives them, the latest first.
 
 A suffix automaton would know every repeated piece. But a draft needs counts and recency of what followed, which each
 new token would change along a path of states, and there are up to three states per token.
@@ -31,13 +31,17 @@ _BITS = 32
 class Endings:
     """A growing text, and its places by the n-grams that end there."""
 
-    def __init__(self, sizes: Sequence[int] = SIZES) -> None:
+    def __init__(self, sizes: Sequence[int] = SIZES, *, linked: bool = True) -> None:
+        """``linked`` where more than the latest place will be asked for."""
         assert list(sizes) == sorted(set(sizes)) and sizes[0] == 1, f"sizes ascend from 1, unlike {sizes}"
         self.sizes = tuple(sizes)
         self.text: list[int] = []
         self._masks = [(1 << _BITS * size) - 1 for size in sizes]
         self._latest: list[dict[int, int]] = [{} for _ in sizes]
-        self._links: list[list[int]] = [[] for _ in sizes]
+        """For each size, the place of each n-gram; its complement where it stood nowhere else."""
+        self._links: list[list[int]] = [[] for _ in sizes] if linked else []
+        self._newest: tuple[int, int] | None = None
+        """The place of the longest match of the whole text, and its size."""
         self._window = 0
         """The last tokens packed into one number, each as its id + 1; 0 is a border, or before the text."""
 
@@ -47,41 +51,44 @@ class Endings:
     def extend(self, tokens: Iterable[int]) -> None:
         """Append tokens."""
         text, links, masks, latest = self.text, self._links, self._masks, self._latest
-        window, full = self._window, masks[-1]
-        first, last = latest[0], len(masks) - 1
-        place = len(text)
+        window, full, key = self._window, masks[-1], 0
+        place, newest = len(text), self._newest
         for token in tokens:
             text.append(token)
-            window = (window << _BITS | token + 1) & full
             for link in links:
                 link.append(NONE)
+            newest = None
             if token == NONE:
                 window = 0
             else:
-                earlier = first.get(token, NONE)
-                first[token] = place
-                level = 0
-                while earlier != NONE:
-                    links[level][place] = earlier
-                    if level == last:
+                window, key = (window << _BITS | token + 1) & full, token
+                for level, places in enumerate(latest):
+                    if level:
+                        if not window >> _BITS * (self.sizes[level] - 1):
+                            break
+                        key = window & masks[level]
+                    earlier = places.get(key)
+                    if earlier is None:
+                        places[key] = ~place
                         break
-                    level += 1
-                    if links[level - 1][earlier] == NONE:
-                        self._enter(level, earlier)
-                    if not window >> _BITS * (self.sizes[level] - 1):
-                        break
-                    key = window & masks[level]
-                    earlier = latest[level].get(key, NONE)
-                    latest[level][key] = place
+                    places[key] = place
+                    if earlier < 0:
+                        earlier = ~earlier
+                        self._enter(level + 1, earlier)
+                    newest = earlier, self.sizes[level]
+                    if links:
+                        links[level][place] = earlier
             place += 1
-        self._window = window
+        self._window, self._newest = window, newest
 
     def _enter(self, level: int, place: int) -> None:
         """Enter a place under a larger size, now that its smaller n-gram occurs a second time."""
+        if level == len(self.sizes):
+            return
         size = self.sizes[level]
         ending = self.text[place + 1 - size : place + 1] if place + 1 >= size else []
         if ending and NONE not in ending:
-            self._latest[level][self._key(ending)] = place
+            self._latest[level][self._key(ending)] = ~place
 
     @staticmethod
     def _key(ending: Sequence[int]) -> int:
@@ -89,6 +96,10 @@ class Endings:
         for token in ending:
             key = key << _BITS | token + 1
         return key
+
+    def latest(self, least: int) -> int | None:
+        """The latest earlier place that ends as the text does, by its longest match of ``least`` tokens or more."""
+        return self._newest[0] if self._newest is not None and self._newest[1] >= least else None
 
     def before(self, limit: int) -> list[tuple[int, int]]:
         """At most ``limit`` earlier places that end as the text does, each with the size of the match: the longest
@@ -101,8 +112,8 @@ class Endings:
         for size, latest in zip(self.sizes, self._latest, strict=True):
             if size > len(ending):
                 break
-            key = ending[-1] if size == 1 else self._key(ending[-size:])
-            starts.append(latest.get(key, NONE))
+            place = latest.get(ending[-1] if size == 1 else self._key(ending[-size:]))
+            starts.append(NONE if place is None else max(place, ~place))
         found = self._walk(starts, limit)
         if found:  # an n-gram that occurs once is not entered under larger sizes
             place, size = found[0]
@@ -119,13 +130,10 @@ class Endings:
     def _walk(self, starts: list[int], limit: int) -> list[tuple[int, int]]:
         found: dict[int, int] = {}
         for level in range(len(starts) - 1, -1, -1):
-            place, size, links = starts[level], self.sizes[level], self._links[level]
-            while place != NONE:
-                if place not in found:
-                    if len(found) >= limit:
-                        return list(found.items())
-                    found[place] = size
-                place = links[place]
+            place = starts[level]
+            while place != NONE and len(found) < limit:
+                found.setdefault(place, self.sizes[level])
+                place = self._links[level][place] if self._links else NONE
         return list(found.items())
 
 
@@ -141,9 +149,9 @@ class IndexedText:
 
     def catch_up(self) -> None:
         """Index the tokens that are new."""
-        known = len(self.endings)
+        known = len(self.endings.text)
         if len(self.context) > known:
-            self.endings.extend(self.context.tokens[known:].tolist())
+            self.endings.extend(self.context.listed(known))
 
     def copied(self, start: int, count: int, ahead: Sequence[int] = ()) -> list[int]:
         """``count`` tokens from a place on. A copy that reaches the end of the text, and of the tokens ``ahead`` of it,

@@ -32,7 +32,7 @@ from paceline.drafters.base import Budget, Drafter, Seen
 from paceline.drafters.endings import Endings, IndexedText
 from paceline.errors import InputError
 from paceline.targets.base import Want
-from paceline.tree import EMPTY, UNSURE, DraftTree, Ints, merge
+from paceline.tree import EMPTY, FIXED, UNSURE, DraftTree, Ints, line, merge
 
 LONGEST = 64
 """Tokens of an n-gram at most: of two places where more stands as before, the latest is as good as any."""
@@ -78,7 +78,11 @@ class Lookup(Drafter):
             self.needs = Want(top=next)
 
     def open(self, context: Context) -> LookupState | Context:
-        return context if self.room else LookupState(context, Endings(range(1, self.sizes.stop)))
+        return context if self.room else LookupState(context, Endings(range(1, self.sizes.stop), linked=False))
+
+    @property
+    def observes(self) -> bool:
+        return self.next > 0
 
     def observe(self, seen: Sequence[Seen]) -> None:
         if not self.next:
@@ -99,14 +103,25 @@ class Lookup(Drafter):
         state.catch_up()
         if not count:
             return EMPTY
-        following = self._following(state, [], count)
-        tree = DraftTree.chain(following, source=self.name) if following else EMPTY
+        tree = self._copied(state, count)
         if not state.guesses:
             return tree
         beams = [[token, *self._following(state, [token], count - 1)] for token, _ in state.guesses]
         scores = [[score] + [UNSURE] * count for _, score in state.guesses]
         guessed = DraftTree.from_beams(beams, source=self.name + NEXT, scores=scores)
         return merge([tree, guessed]).top(budget.nodes)
+
+    def _copied(self, state: LookupState, count: int) -> DraftTree:
+        """What follows the text. Unless a copy reaches the end of the text, it is a piece of the text's own memory."""
+        if self.chain:
+            return DraftTree.chain(self._following(state, [], count), source=self.name)
+        place = state.endings.latest(self.sizes.start)
+        if place is None:
+            return EMPTY
+        piece, (parents, unsure) = state.context.tokens[place + 1 : place + 1 + count], line(count)
+        if len(piece) < count:
+            piece = np.resize(piece, count)
+        return DraftTree(piece, parents, unsure, (self.name,) * count, FIXED)
 
     def _following(self, text: LookupState, ahead: list[int], count: int) -> list[int]:
         """At most ``count`` tokens that follow the text with the tokens ``ahead`` of it."""
@@ -118,10 +133,9 @@ class Lookup(Drafter):
     def _place(self, text: LookupState, drafted: list[int]) -> int | None:
         """The latest place in the text of the longest ending of the text with its draft."""
         least, most = self.sizes.start, self.sizes.stop - 1
-        if drafted:
-            found = text.endings.like((text.endings.text[-most:] + drafted)[-most:], 1)
-        else:
-            found = text.endings.before(1)
+        if not drafted:
+            return text.endings.latest(least)
+        found = text.endings.like((text.endings.text[-most:] + drafted)[-most:], 1)
         return found[0][0] if found and found[0][1] >= least else None
 
 

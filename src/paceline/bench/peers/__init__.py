@@ -21,6 +21,10 @@ PEERS = {
     "llama-cpp": "llama.cpp by llama-cpp-python, on a GGUF file of the same weights; type=Q8_0 rounds them",
     "llama-cpp-lookup": "llama.cpp with prompt lookup; also ngram=N, tokens=N",
     "llama-cpp-assisted": "llama.cpp with a draft model of the target's tokenizer; also p_min=P, tokens=N",
+    "vllm": "vLLM in an environment of its own, whose Python PACELINE_VLLM or python=FILE names",
+    "vllm-ngram": "vLLM with its prompt n-grams; also tokens=N, and ngram=N for the longest (default: its own, 5)",
+    "vllm-suffix": "vLLM with its suffix decoding, without the texts of earlier requests; also tokens=N",
+    "vllm-paceline": "vLLM with our drafts; also method=NAME (hybrid) and tokens=N",
 }
 """Name -> one line."""
 OPTIONS = {
@@ -29,8 +33,12 @@ OPTIONS = {
     "llama-cpp": ("type",),
     "llama-cpp-lookup": ("type", "tokens", "ngram"),
     "llama-cpp-assisted": ("type", "tokens", "p_min"),
+    "vllm": ("python",),
+    "vllm-ngram": ("python", "tokens", "ngram"),
+    "vllm-suffix": ("python", "tokens"),
+    "vllm-paceline": ("python", "tokens", "method"),
 }
-HOMES = {"transformers": "transformers", "mlx": "mlx_lm", "llama": "llama_cpp"}
+HOMES = {"transformers": "transformers", "mlx": "mlx_lm", "llama": "llama_cpp", "vllm": "vllm"}
 """First word of a name -> the file that makes it."""
 
 

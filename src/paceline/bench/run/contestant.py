@@ -58,6 +58,11 @@ class Written:
     """None if the contestant does not report them."""
     forwards: int | None = None
     """Forwards of the target, if known."""
+    drafted: int | None = None
+    """Drafted tokens that were scored, and those that were accepted, of another library that counts them."""
+    accepted: int | None = None
+    metrics: dict[str, float] = field(default_factory=dict)
+    """What another library publishes of the text, by its own names."""
     sources: list[str] = field(default_factory=list)
     scores: list[float] = field(default_factory=list)
     seconds_prefill: float | None = None

@@ -81,6 +81,11 @@ class Record:
     rounds: dict[str, list[InRound]] | None = None
     """Column -> one value per round (`ROUND_COLUMNS`, and `LATER_COLUMNS` if known); None of a peer."""
     forwards: Count | None = None
+    drafted: Count | None = None
+    """Drafted tokens, and accepted ones, of a peer that counts them; of ours the rounds say it."""
+    accepted: Count | None = None
+    metrics: dict[str, Amount] = field(default_factory=dict)
+    """What a peer publishes of the text, by its own names."""
     sources: list[str] = field(default_factory=list)
     """Per token, its source; empty of a peer, "" for the model's own tokens."""
     scores: list[LogProbability] = field(default_factory=list)

@@ -22,7 +22,7 @@ from paceline.integrations.vllm.lengths import Lengths
 from paceline.integrations.vllm.logits import Logits
 from paceline.integrations.vllm.settings import FIXED, MOST, Settings, leaves
 from paceline.integrations.vllm.texts import Following, Served, Texts, Tokens
-from paceline.tree import DraftTree
+from paceline.tree import DraftTree, Floats, line
 from paceline.verify import Verdict
 from paceline.vocabulary import Vocabulary
 
@@ -38,11 +38,15 @@ HOPELESS = 20
 """Errors after which nothing is drafted any more."""
 A_ROW = 50e-6
 """Seconds that each request adds to the budget."""
-TOGETHER = 16
+TOGETHER = 64
 """Requests that are asked for together; the clock is read between them."""
 
 LINE = list(range(-1, MOST))
 """The parents of a chain."""
+PATHS = [tuple(range(accepted)) for accepted in range(MOST + 1)]
+"""The nodes of a chain of which so many were accepted."""
+CHANCES = 4096
+"""Different rows of chances that are kept."""
 
 log = logging.getLogger("vllm.paceline")
 
@@ -64,6 +68,7 @@ class Proposer:
             if isinstance(part, Suffix):
                 part.pause = SAVED
         self._nodes = max(self.k, self.drafter.nodes)
+        self._whole, self._observes = Budget(self._nodes, self.k), self.drafter.observes
         self._closing = Closing(self.drafter)
         rows = int(vllm_config.scheduler_config.max_num_seqs)
         self._texts = Texts(rows, self._longest, self.drafter.open, self._closing.give)
@@ -127,14 +132,16 @@ class Proposer:
     ) -> tuple[list[int], list[Following]]:
         """The rows with new tokens, and their requests, which know these."""
         rows, followed = list[int](), list[Following]()
-        for row, (new, known) in enumerate(zip(sampled, self._texts.step(sampled, lengths, tokens), strict=True)):
-            count, length, each = len(new), int(lengths[row]), known
+        newest = tokens[np.arange(len(lengths)), np.maximum(lengths, 1) - 1].tolist()
+        texts = zip(sampled, lengths.tolist(), newest, self._texts.step(sampled, lengths, tokens), strict=True)
+        for row, (new, length, last, known) in enumerate(texts):
+            count, each = len(new), known
             if not count or not count < length < self._longest:
                 continue
             if each is None:
                 each = self._texts.find(row, count, length, tokens)
             if each is not None:
-                each.text.follow(tokens[row, length - count : length])
+                each.text.follow([last] if count == 1 else tokens[row, length - count : length])
             elif followed and time.perf_counter() > ends:
                 self._late()
                 continue
@@ -151,41 +158,44 @@ class Proposer:
         if self._rows and self._ended:
             emitted = sum(map(len, sampled))
             self._lengths.pace.note(self._rows, emitted, began - self._ended)
-        scores = self._logits.of(sampled, dict(zip(rows, followed, strict=True)))
+        wanted = self._logits.wanted
+        scores = self._logits.of(sampled, dict(zip(rows, followed, strict=True))) if wanted else {}
         seen = list[Seen]()
         for row, each in zip(rows, followed, strict=True):
-            new, draft = sampled[row], each.draft
-            accepted = 0
-            while accepted < min(len(draft), len(new)) and draft[accepted] == new[accepted]:
-                accepted += 1
-            accepted = min(accepted, len(new) - 1)
-            if draft:
+            new, accepted = sampled[row], 0
+            if draft := each.draft:
+                most = min(len(draft), len(new) - 1)
+                while accepted < most and draft[accepted] == new[accepted]:
+                    accepted += 1
                 self._lengths.judge(each.record, each.sources, each.chances, accepted)
-            verdict = Verdict(tuple(range(accepted)), tuple(new), accepted)
-            if not self._logits.wanted:
-                seen.append(Seen(each.state, verdict, None))  # type: ignore[arg-type]
-            elif (found := scores.get(row)) is not None:
-                seen.append(Seen(each.state, verdict, found))
-            each.draft = []
+                each.draft = []
+            if self._observes and (not wanted or row in scores):
+                verdict = Verdict(PATHS[accepted], tuple(new), accepted)
+                seen.append(Seen(each.state, verdict, scores.get(row)))  # type: ignore[arg-type]
         if seen:
-            if self._logits.wanted:
+            if wanted:
                 self.drafter.read(seen)
             self.drafter.observe(seen)
 
     # drafts
 
     def _trees(self, followed: Sequence[Following]) -> list[DraftTree]:
-        asks = []
-        for each in followed:
-            depth = max(0, min(self.k, self._longest - len(each.text) - 1))
-            asks.append(Ask(each.state, Budget(self._nodes if depth else 0, depth)))
+        whole, full = self._whole, self._longest - self.k
+        asks = [Ask(each.state, whole if len(each.text) < full else self._last(each)) for each in followed]
         trees = self.drafter.propose(asks)
         if len(trees) != len(asks):
             raise ValueError(f"{self.settings.method} answered for {len(trees)} requests of {len(asks)}")
         return trees
 
+    def _last(self, each: Following) -> Budget:
+        """What fits behind a text at its limit."""
+        depth = max(0, self._longest - len(each.text) - 1)
+        return Budget(self._nodes if depth else 0, depth)
+
     def _draft(self, each: Following, tree: DraftTree, least: float) -> list[int]:
         tokens, chances, sources = best_chain(tree, self.k)
+        if not tokens and not self.settings.padded:
+            return []
         if tokens and not (min(tokens) >= 0 and max(tokens) < self._size):
             wrong = next(place for place, token in enumerate(tokens) if not 0 <= token < self._size)
             self._warn("foreign", f"{self.settings.method} drafts token {tokens[wrong]} of {self._size}")
@@ -245,14 +255,28 @@ def _vocabulary(model: Any) -> Vocabulary | None:
         return None
 
 
+_known: dict[int, tuple[Floats, list[float]]] = {}
+
+
+def _chances(scores: Floats) -> list[float]:
+    """Of log-probabilities. Rows that are shared cannot be written, and are known."""
+    if (known := _known.get(id(scores))) is not None and known[0] is scores:
+        return known[1]
+    chances: list[float] = np.exp(np.minimum(scores, 0.0)).tolist()
+    if not scores.flags.writeable:
+        if len(_known) >= CHANCES:
+            _known.clear()
+        _known[id(scores)] = scores, chances
+    return chances
+
+
 def best_chain(tree: DraftTree, most: int) -> tuple[list[int], list[float], tuple[str, ...]]:
     """The path that brings the most tokens by its scores: tokens, chances and sources."""
     count = len(tree)
     if not count:
         return [], [], ()
-    parents, tokens = tree.parents.tolist(), tree.tokens.tolist()
-    chances = np.exp(np.minimum(tree.scores, 0.0)).tolist()
-    if parents[-1] == count - 2 and parents == LINE[:count]:
+    tokens, chances = tree.tokens.tolist(), _chances(tree.scores)
+    if tree.parents is line(count)[0] or (parents := tree.parents.tolist()) == LINE[:count]:
         return tokens[:most], chances[:most], tree.sources[:most]
     worth, best = [0.0] * (count + 1), [-1] * (count + 1)  # the root stands last, at -1
     for node in range(count - 1, -1, -1):

@@ -36,10 +36,13 @@ class Served(Context):
     def __init__(self, tokens: Tokens, longest: int) -> None:
         super().__init__(tokens.astype(np.int64), GREEDY, Ending(max_new_tokens=max(1, longest - len(tokens))))
 
-    def follow(self, tokens: Tokens) -> None:
+    def follow(self, tokens: Tokens | list[int]) -> None:
         """It went on with these."""
         end = self._length + len(tokens)
-        self._buffer[self._length : end] = tokens
+        if len(tokens) == 1:
+            self._buffer[self._length] = tokens[0]
+        else:
+            self._buffer[self._length : end] = tokens
         self._length = end
 
     def holds(self, tokens: Tokens) -> bool:
@@ -101,12 +104,14 @@ class Texts:
         same = (slots >= 0) & (new > 0) & (self._known[slots] == known)
         same &= (self._tails[slots] == tails(tokens, np.arange(count), known)).all(axis=1)
         found: list[Following | None] = [None] * count
-        look = (self._look * known).astype(np.int64).tolist()
-        for row in same.nonzero()[0].tolist():
-            each = self._of[int(slots[row])]
-            if each is not None and each.text.at(look[row]) == tokens[row, look[row]]:
+        rows = same.nonzero()[0]
+        look = (self._look * known[rows]).astype(np.int64)
+        numbers = rows.tolist(), slots[rows].tolist(), look.tolist(), tokens[rows, look].tolist()
+        for row, slot, place, token in zip(*numbers, strict=True):
+            each = self._of[slot]
+            if each is not None and each.text.at(place) == token:
                 found[row] = each
-                self._seen[each.slot] = self._step
+                self._seen[slot] = self._step
         self._rows[:count] = -1
         if self._step % FORGOTTEN == 0:
             self._forget()
