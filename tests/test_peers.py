@@ -55,7 +55,7 @@ def draft(lm: paceline.LanguageModel) -> DraftModel:
 def every(names: Iterable[str]) -> Any:
     """Over peers by name. A vLLM takes half a minute to start."""
     reason = "PACELINE_VLLM names no Python with vLLM"
-    there = [pytest.mark.slow, pytest.mark.skipif(not VLLM, reason=reason), pytest.mark.xdist_group("vllm")]
+    there = [pytest.mark.slow, pytest.mark.skipif(not VLLM, reason=reason)]
     named = [name for name in names if name not in UNINSTALLED]
     return pytest.mark.parametrize(
         "name", [pytest.param(n, marks=there if n.startswith("vllm") else ()) for n in named]
