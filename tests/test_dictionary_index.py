@@ -53,7 +53,7 @@ def agrees(dictionary: Dictionary, entries: Entries, endings: Sequence[list[int]
     for ending in endings:
         wanted = expected(entries, ending)
         assert dictionary.matches(ending) == wanted, ending
-        longest = dictionary.longest(ending)
+        longest = dictionary.longest(dictionary.packed(ending))
         assert (longest is None) == (not wanted), ending
         if longest is not None:
             assert (longest[0], tuple(dictionary.proposed(longest[1]).tolist())) == wanted[0][:2], ending
@@ -97,14 +97,14 @@ def test_an_id_that_does_not_fit_hides_what_is_before_it_and_nothing_else(tmp_pa
         assert [one.tokens for one in dictionary.matches([5, beyond, 5])] == [(6,)]
         assert [one.tokens for one in dictionary.matches([beyond, 5, 5])] == [(7,), (6,)]
         assert dictionary.matches([5, 5, beyond]) == []
-        assert dictionary.longest([beyond]) is None
+        assert dictionary.longest(dictionary.packed([beyond])) is None
 
 
 def test_short_endings_and_none_at_all(tmp_path: Path) -> None:
     entries: Entries = {(1,) * size: ((size,), 0, 0) for size in range(1, LONGEST + 1)}
     write(tmp_path / "a.dict", entries)
     dictionary = Dictionary.open(tmp_path / "a.dict")
-    assert (dictionary.longest([]), dictionary.matches([])) == (None, [])
+    assert (dictionary.longest(dictionary.packed([])), dictionary.matches([])) == (None, [])
     for size in range(1, 12):
         assert [one.length for one in dictionary.matches([1] * size)] == list(range(min(size, LONGEST), 0, -1))
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import random
+import sys
 from collections.abc import Callable, Sequence
 from importlib.resources import files
 from pathlib import Path
@@ -209,6 +210,30 @@ def test_memory_is_bounded(folder: Path) -> None:
     assert proposer._closing.waits() == 0
     memory = proposer.drafter._memory  # type: ignore[attr-defined]
     assert 0 < len(memory) <= 2000
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("method", ["hybrid", "suffix:remember=20000"])
+def test_memory_stays_flat_over_100_000_requests(folder: Path, method: str) -> None:
+    """The peak of the process after a fifth of them is that after all."""
+    resource, rows = pytest.importorskip("resource"), 64
+    proposer = Proposer(config(folder, method, rows=rows))
+    tokens, lengths, coins = np.zeros((rows, LONGEST), np.int32), np.zeros(rows, np.int32), np.random.default_rng(1)
+    peaks, requests = list[int](), 0
+    while requests < 100_000:
+        tokens[:, :40], lengths[:] = coins.integers(0, SIZE, (rows, 40)), 40
+        sampled = [[int(token)] for token in tokens[:, 39]]
+        for _ in range(5):
+            drafts = proposer.propose(sampled, lengths, tokens)
+            sampled = [[*draft[:2], int(coins.integers(0, SIZE))] for draft in drafts]
+            for row, new in enumerate(sampled):
+                tokens[row, lengths[row] : lengths[row] + len(new)] = new
+                lengths[row] += len(new)
+        requests += rows
+        if requests >= 20_000 * (len(peaks) + 1):
+            peaks.append(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
+    assert proposer._errors == 0
+    assert peaks[-1] - peaks[0] < 16 << (10 if sys.platform == "linux" else 20), peaks
 
 
 # --- methods that learn from logits --------------------------------------------------------------------------

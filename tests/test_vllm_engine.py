@@ -18,10 +18,12 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 import paceline
 from paceline.bench.peers.weights import ordinary
+from paceline.drafters.indexing import build
 from paceline.integrations.vllm.settings import Settings
 from vllm_engine import PROMPTS, TOKENS
 
@@ -33,7 +35,10 @@ pytestmark = [
 HERE = Path(__file__).parent
 ENVIRONMENT = {"VLLM_CPU_KVCACHE_SPACE": "1", "HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1"}
 ALONE = {"VLLM_ENABLE_V1_MULTIPROCESSING": "0"}
-METHODS = "dictionary", "hybrid", "lookup", "suffix:remember=20000", "recycling", "unispec", "foresight"
+METHODS = (
+    *("dictionary", "hybrid", "lookup", "suffix:remember=20000", "rest", "dictionary+lookup"),
+    *("recycling", "unispec", "foresight"),
+)
 SETTINGS: dict[str, dict[str, Any]] = {
     "a separate core process": {"environment": {}},
     "chunked prefill": {"engine": {"max_num_batched_tokens": 64, "max_num_seqs": 32}},
@@ -82,17 +87,27 @@ def written(folder: str, method: str | None, name: str = "") -> dict[str, Any]:
     return found
 
 
-@pytest.mark.parametrize("method", [*METHODS, "dictionary+lookup"])
-def test_greedy_texts_are_those_of_plain_vllm(folder: str, method: str) -> None:
-    found = written(folder, method)
+@pytest.fixture(scope="module")
+def methods(folder: str) -> dict[str, str]:
+    """By name; `rest` retrieves from what plain vLLM writes."""
+    vocabulary = paceline.load("pocket", dtype="float32").vocabulary
+    assert vocabulary is not None
+    corpus = Path(folder) / "corpus.rest"
+    build(corpus, [np.array(text) for text in written(folder, None)["texts"]], vocabulary.fingerprint)
+    return {name: f"rest:corpus='{corpus}'" if name == "rest" else name for name in METHODS}
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_greedy_texts_are_those_of_plain_vllm(folder: str, methods: dict[str, str], name: str) -> None:
+    found = written(folder, methods[name])
     assert found["texts"] == written(folder, None)["texts"]
     assert found["counts"]["vllm:spec_decode_num_accepted_tokens"] > 0
 
 
-@pytest.mark.parametrize("name", SETTINGS)
-def test_so_they_are_with_other_settings(folder: str, name: str) -> None:
-    for method in ("hybrid", "recycling"):
-        assert written(folder, method, name)["texts"] == written(folder, None, name)["texts"]
+@pytest.mark.parametrize("setting", SETTINGS)
+@pytest.mark.parametrize("name", METHODS)
+def test_so_they_are_with_other_settings(folder: str, methods: dict[str, str], name: str, setting: str) -> None:
+    assert written(folder, methods[name], setting)["texts"] == written(folder, None, setting)["texts"]
 
 
 def test_a_wrong_setting_is_one_sentence_before_the_model_loads(folder: str) -> None:

@@ -21,14 +21,11 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import paceline
-from paceline.bench import open_suite, ordinary
+from paceline.bench import VLLMEngine, open_suite, ordinary
 from papers.common import Claim, Report, parser, progress, script
 
 LANGUAGES = "uk", "crh-Cyrl", "crh-Latn"
 PLAIN, NGRAM, DICTIONARY, HYBRID = "plain", "prompt n-gram", "dictionary", "hybrid"
-SOURCE = Path(paceline.__file__).parents[1]
-ENGINE = Path(__file__).with_name("live_engine.py")
-ENVIRONMENT = {"VLLM_ENABLE_V1_MULTIPROCESSING": "0", "VLLM_NO_USAGE_STATS": "1", "HF_HUB_OFFLINE": "1"}
 PAPER = {PLAIN: "1", NGRAM: "1.07 to 2.15", DICTIONARY: "1.01 to 1.25", HYBRID: "1.18 to 1.76"}
 
 
@@ -83,24 +80,14 @@ def settings_of(command: Sequence[str]) -> dict[str, Any]:
 
 def written(given: argparse.Namespace, engine: dict[str, Any], prompts: Sequence[str]) -> Run:
     """Texts by an engine of its own."""
-    asked = {"engine": engine, "environment": ENVIRONMENT, "prompts": prompts, "tokens": given.max_new_tokens}
-    path = os.pathsep.join(filter(None, [str(SOURCE), os.environ.get("PYTHONPATH", "")]))
-    room = os.environ.get("VLLM_CPU_KVCACHE_SPACE", "1")
-    done = subprocess.run(
-        [given.vllm, "-P", str(ENGINE)],  # else its folder has a module `numbers`
-        input=json.dumps(asked),
-        capture_output=True,
-        text=True,
-        env={**os.environ, "PYTHONPATH": path, "VLLM_CPU_KVCACHE_SPACE": room},
-        check=False,
-    )
-    lines = [line for line in done.stdout.splitlines() if line.startswith("WRITTEN ")]
-    if not lines:
-        last = (done.stderr.strip().splitlines() or ["it said nothing"])[-1]
-        raise ValueError(f"vLLM wrote nothing: {last}")
-    found = json.loads(lines[0].removeprefix("WRITTEN "))
-    counts = found["counts"]
-    return Run(found["texts"], found["seconds"], counts.get("draft_tokens", 0), counts.get("accepted_tokens", 0))
+    vllm = VLLMEngine(given.vllm, engine)
+    try:
+        vllm.write(prompts[:1], temperature=0.0, max_tokens=8)
+        found = vllm.write(prompts, temperature=0.0, max_tokens=given.max_new_tokens)
+    finally:
+        vllm.close()
+    _, drafted, accepted = found["counts"].values()
+    return Run(found["texts"], found["seconds"], drafted, accepted)
 
 
 def table(runs: Runs) -> tuple[Sequence[str], Sequence[Sequence[str]]]:

@@ -17,6 +17,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import torch
+
 import paceline
 from paceline.bench import Estimate, Summary, open_suite, race_methods
 from papers import common
@@ -90,6 +92,8 @@ class Lab:
             for value in values if isinstance(values, list | tuple) else [values]:
                 if value is not None and value < 1:
                     raise ValueError(f"--{name.replace('_', '-')} must be at least 1, not {value}")
+        if getattr(given, "threads", None):
+            torch.set_num_threads(given.threads)
         self.given = given
         script = f"{Path(sys.argv[0]).stem}--{given.model}".replace("/", "-").replace(":", "-")
         self.out: Path = given.out or Path("runs", "papers", script)

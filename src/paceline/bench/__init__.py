@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from paceline.bench.measure import race_methods as race_methods
     from paceline.bench.overlap import Cell as Cell
     from paceline.bench.overlap import Trial as Trial
+    from paceline.bench.peers import vllm
     from paceline.bench.peers.weights import ordinary as ordinary
     from paceline.bench.run import directory
     from paceline.bench.statistics import Estimate as Estimate
@@ -36,9 +37,11 @@ if TYPE_CHECKING:
     from paceline.dictionary.endings import Rule as Rule
     from paceline.drafters import make_drafter as make_drafter
     from paceline.files import write_whole as write_whole
+    from paceline.integrations.vllm import Proposer as Proposer
     from paceline.targets.replay import open_vocabulary as open_vocabulary
     from paceline.vocabulary import Vocabulary as Vocabulary
 
+    VLLMEngine = vllm.Engine
     count_ngrams, split_corpus, read_run = counting.count, corpus.split_by_document, directory.read
 
 _HOME = {
@@ -49,6 +52,7 @@ _HOME = {
         "paceline.bench.early_exit": "Stop foreseen",
         "paceline.bench.measure": "Calibration calibrate_method race_methods",
         "paceline.bench.overlap": "Cell Trial",
+        "paceline.bench.peers.vllm:Engine": "VLLMEngine",
         "paceline.bench.peers.weights": "ordinary",
         "paceline.bench.run.directory:read": "read_run",
         "paceline.bench.statistics": "Estimate difference",
@@ -64,6 +68,7 @@ _HOME = {
         "paceline.dictionary.endings": "Rule",
         "paceline.drafters": "make_drafter",
         "paceline.files": "write_whole",
+        "paceline.integrations.vllm": "Proposer",
         "paceline.targets.replay": "open_vocabulary",
         "paceline.vocabulary": "Vocabulary",
     }.items()

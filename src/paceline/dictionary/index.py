@@ -87,7 +87,8 @@ class Dictionary:
         start = _aligned(start + width * tokens)
         self._trie.map(view[start : start + trie])
         self._packers = [struct.Struct(f">{length}{'H' if width == 2 else 'I'}").pack for length in range(LONGEST + 1)]
-        self._width = width
+        self.width = width
+        """Bytes of a token."""
 
     @classmethod
     def open(cls, path: str | Path) -> Dictionary:
@@ -103,12 +104,12 @@ class Dictionary:
 
     def matches(self, ending: list[int]) -> list[Match]:
         """All entries that a text ends with, the longest first."""
-        return [self._match(*self._entry(key)) for key in reversed(self._prefixes(ending))]
+        return [self._match(*self._entry(key)) for key in reversed(self._trie.prefixes(self.packed(ending)))]
 
-    def longest(self, ending: list[int]) -> tuple[int, int] | None:
-        """The longest entry that a text ends with: how many tokens matched, and a number for the answer. Equal numbers
-        of one dictionary stand for the same tokens with the same probabilities."""
-        found = self._prefixes(ending)
+    def longest(self, ending: bytes) -> tuple[int, int] | None:
+        """The longest entry that a `packed` text ends with: how many tokens matched, and a number for the answer. Equal
+        numbers of one dictionary stand for the same tokens with the same probabilities."""
+        found = self._trie.prefixes(ending)
         return self._entry(found[-1]) if found else None
 
     def first(self, answer: int) -> int:
@@ -121,18 +122,18 @@ class Dictionary:
         which = answer & 0xFFFFFF
         return self._tokens[self._starts[which] : self._starts[which + 1]]
 
-    def _prefixes(self, ending: list[int]) -> list[bytes]:
+    def packed(self, ending: list[int]) -> bytes:
+        """A text's last tokens as they stand in keys; dictionaries of equal ``width`` have the same."""
         backwards = ending[: -LONGEST - 1 : -1]
         try:
-            found: list[bytes] = self._trie.prefixes(self._packers[len(backwards)](*backwards))
+            return self._packers[len(backwards)](*backwards)
         except struct.error:  # an id too high for this dictionary: no key holds it
             last = ending[-LONGEST:]
-            high = max(place for place, token in enumerate(last) if token >> 8 * self._width)
-            return self._prefixes(last[high + 1 :])
-        return found
+            high = max(place for place, token in enumerate(last) if token >> 8 * self.width)
+            return self.packed(last[high + 1 :])
 
     def _entry(self, key: bytes) -> tuple[int, int]:
-        return len(key) // self._width, self._answers[self._trie[key]]
+        return len(key) // self.width, self._answers[self._trie[key]]
 
     def _match(self, length: int, answer: int) -> Match:
         return Match(length, tuple(self.proposed(answer).tolist()), *sureness(answer >> 24))

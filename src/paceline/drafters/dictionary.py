@@ -105,7 +105,7 @@ class DictionaryState:
         if self.watched:
             which, found = self._chosen(ending)
         else:
-            found = self.dictionaries[0].longest(ending)
+            found = self.dictionaries[0].longest(self.dictionaries[0].packed(ending))
         if found is None:
             return EMPTY
         chains, key = self._chains[which], (found[1], min(budget.nodes, budget.depth))
@@ -128,9 +128,11 @@ class DictionaryState:
         """The dictionary that proposes, by its number, and its longest entry."""
         self.expected.clear()
         chosen: tuple[int, tuple[int, int] | None] = (0, None)
-        best = (0, 0.0)
+        best, width, packed = (0, 0.0), 0, b""
         for which, dictionary, record in self._asked:
-            if (found := dictionary.longest(ending)) is not None:
+            if dictionary.width != width:
+                width, packed = dictionary.width, dictionary.packed(ending)
+            if (found := dictionary.longest(packed)) is not None:
                 self.expected.append((record, dictionary.first(found[1])))
                 if record.share >= HOPELESS and (rank := (found[0], record.share)) > best:
                     chosen, best = (which, found), rank
