@@ -5,15 +5,18 @@ show (streams, memory pools, what CUDA's kernels find) is for the machine that h
 """
 
 import gc
+import itertools
 import re
 import runpy
 import shlex
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from functools import cache, partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -34,7 +37,15 @@ from paceline.targets.base import Request, Rows, Want
 from paceline.targets.cache import CacheRows
 from paceline.targets.hf.fixed import kernels, replay
 from paceline.targets.hf.fixed.block import Block
-from paceline.targets.hf.fixed.capture import Leave, Uncapturable, direct, hear_nothing, pass_by, rehearse
+from paceline.targets.hf.fixed.capture import (
+    CapturesGraphs,
+    Leave,
+    Uncapturable,
+    direct,
+    hear_nothing,
+    pass_by,
+    rehearse,
+)
 from paceline.targets.hf.fixed.inputs import Inputs
 from paceline.targets.hf.fixed.kernels import piece_of
 from paceline.targets.hf.fixed.replay import FixedPath
@@ -322,13 +333,32 @@ def test_what_an_exit_says_is_heard_once_where_the_forward_is_repeated() -> None
             pair.keep([0])
 
 
-def test_what_an_exit_says_must_be_what_was_rehearsed() -> None:
+@pytest.mark.parametrize("forgiven", [(), UNEXPECTED])
+def test_an_error_of_a_listener_is_raised_and_ends_no_recording(forgiven: tuple[type[Exception], ...]) -> None:
+    def broken(_: Tensor) -> None:
+        raise ValueError("not what I wanted to hear")
+
+    target, plain = fixed(), own_only("llama")
+    path_of(target).forgiven = forgiven
+    pair = Pair(target, plain, tokens(CONTEXT))
+    for _ in range(2):
+        for request, scored in zip(pair.requests(1, random_tree(1), Want(early_exit=1)), (target, plain), strict=True):
+            with pytest.raises(ValueError, match="not what I wanted"):
+                scored.submit([replace(request, on_early=broken)]).result()
+            request.rows.keep([0])
+    assert len(path_of(target).recorded) == 1
+    assert path_of(target).refused is None
+
+
+@pytest.mark.parametrize("leaves", [True, False])
+def test_what_an_exit_says_must_be_what_was_rehearsed(leaves: bool) -> None:
     def late(function: Callable[[Leave], Any]) -> Callable[[Leave], Any]:
         """Leaves with the last layer's logits, as a cut at a wrong place would."""
 
         def replay(leave: Leave) -> Any:
             result = function(pass_by)
-            leave(result.logits)()
+            if leaves:
+                leave(result.logits)()
             return result
 
         return replay
@@ -637,6 +667,81 @@ def test_what_a_recording_cannot_repeat_is_refused_before_it(function: Callable[
             rehearse(function)
     else:
         assert rehearse(function).equal(function())
+
+
+def test_graphs_are_cut_and_heard_in_this_order(monkeypatch: pytest.MonkeyPatch) -> None:
+    """CUDA's own parts replaced by what notes that they were called; what they do is for a machine that has them."""
+    log, count = list[str](), itertools.count()
+
+    def stream(name: str) -> Any:
+        return SimpleNamespace(name=name, wait_stream=lambda other: log.append(f"{name} waits for {other.name}"))
+
+    main, made = stream("main"), iter((stream("capture"), stream("hearing")))
+    stack = [main]
+
+    class Graph:
+        def __init__(self) -> None:
+            self.number = next(count)
+
+        def capture_begin(self, pool: int, capture_error_mode: str) -> None:
+            assert (pool, capture_error_mode) == (7, "thread_local")
+            log.append(f"begin {self.number} on {stack[-1].name}")
+
+        def capture_end(self) -> None:
+            log.append(f"end {self.number}")
+
+        def replay(self) -> None:
+            log.append(f"replay {self.number} on {stack[-1].name}")
+
+    @contextmanager
+    def on(one: Any) -> Iterator[None]:
+        stack.append(one)
+        yield
+        stack.pop()
+
+    for name, value in {
+        "Stream": lambda _: next(made),
+        "stream": on,
+        "CUDAGraph": Graph,
+        "current_stream": lambda *_: stack[-1],
+        "graph_pool_handle": lambda: 7,
+        "device": lambda _: nullcontext(),
+        **dict.fromkeys(("synchronize", "empty_cache", "set_sync_debug_mode"), lambda *_: None),
+        "get_sync_debug_mode": lambda: 0,
+    }.items():
+        monkeypatch.setattr(torch.cuda, name, value)
+
+    def forward(leave: Leave) -> int:
+        log.append("lower layers")
+        leave(torch.zeros(1))()
+        log.append("upper layers")
+        return 5
+
+    def leave(_: Tensor) -> Callable[[], None]:
+        log.append(f"pick up on {stack[-1].name}")
+        return lambda: log.append(f"hear on {stack[-1].name}")
+
+    record = CapturesGraphs(torch.device("cpu"))
+    replay = record(forward)
+    halves = ["begin 0 on capture", "lower layers", "end 0", "begin 1 on capture", "upper layers", "end 1"]
+    assert log[-6:] == halves
+    log.clear()
+    assert replay(leave) == 5
+    assert log == [
+        *("replay 0 on main", "pick up on main", "hearing waits for main"),
+        *("replay 1 on main", "hear on hearing", "main waits for hearing"),
+    ]
+    assert stack == [main]
+    log.clear()
+
+    def interrupted(leave: Leave) -> None:
+        leave(torch.zeros(1))()
+        if log[-1].startswith("begin"):
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        record(interrupted)
+    assert log[-3:] == ["end 2", "begin 3 on capture", "end 3"], "no capture is left open"
 
 
 # --- the page in the docs ---------------------------------------------------------------------------------

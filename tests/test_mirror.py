@@ -37,7 +37,7 @@ from paceline.drafters.mirror import drafter as drafter_module
 from paceline.drafters.mirror import process as process_module
 from paceline.drafters.mirror.drafter import MirrorState
 from paceline.drafters.mirror.frames import Ahead, Facts, Forward, Frame, Go, Kind, Mangled, Unpacker, Window
-from paceline.drafters.mirror.place import usable_cores
+from paceline.drafters.mirror.place import place_named, usable_cores
 from paceline.drafters.mirror.process import DraftProcess
 from paceline.drafters.mirror.proxies import Outcomes, outcomes
 from paceline.drafters.mirror.rollout import Rollout
@@ -179,6 +179,43 @@ def test_who_waits_for_one_process_keeps_nobody_from_another() -> None:
     assert made == ["silent", "other"]
 
 
+def test_a_long_word_over_a_slow_link_may_take_longer_than_the_patience(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(process_module, "PATIENCE", 0.5)
+    monkeypatch.setattr(process_module, "READ", 1 << 12)
+    ours, theirs = socket.socketpair()
+    ours.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1 << 12)
+    frame, read = Frame(Kind.TOKENIZER, 1, 0, bytes(1 << 17)), list[bytes]()
+
+    def slowly() -> None:
+        while sum(map(len, read)) < len(frame.packed()):
+            read.append(theirs.recv(1 << 14))
+            time.sleep(0.03)
+
+    with ours, theirs, ThreadPoolExecutor() as pool:
+        done = pool.submit(slowly)
+        began = time.monotonic()
+        process_module._say(ours, frame)
+        done.result()
+        assert time.monotonic() - began > 0.6
+    assert b"".join(read) == frame.packed()
+
+
+def test_a_word_that_was_interrupted_ends_the_process(lm: LanguageModel, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else the draft model would look for the rest of it in the next one."""
+
+    def interrupted(link: socket.socket, frame: Frame) -> None:
+        raise KeyboardInterrupt
+
+    process = DraftProcess(place_named(None, DRAFT, "float32", None))
+    try:
+        monkeypatch.setattr(process_module, "_say", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            process.tell(Kind.GO, 1, 1)
+        assert process.lost == "a word to it was left unfinished"
+    finally:
+        process.close()
+
+
 def test_a_word_in_a_long_forward_counts_as_heard() -> None:
     inbox = process_module._Inbox()
     inbox.take(Frame(Kind.FORWARD, 0, 0, Forward(0.0, 0).body()))
@@ -285,14 +322,38 @@ def test_the_overlap_mass_is_the_targets_own_probability(lm: LanguageModel, monk
         return found[-1]
 
     monkeypatch.setattr(drafter_module, "_overlap", checked)
-    written_one = written(lm, "mirror:branches=full")
-    totals = written_one.totals
+    totals = written(lm, "mirror:branches=full").totals
     assert totals.rounds_foreseen == len(found) > 3
     assert totals.overlap_mass == pytest.approx(sum(found))
     assert 0.1 < totals.overlap_mass / totals.rounds_foreseen <= 1
     few = written(lm, "mirror:kappa=1,branches=1").totals
+    assert few.rounds_foreseen > 3
     assert few.overlap_mass / few.rounds_foreseen < totals.overlap_mass / totals.rounds_foreseen
     assert written(lm, "assistant:length=7").totals.rounds_foreseen == 0
+
+
+def test_sampled_texts_come_to_what_was_foreseen_as_often_as_the_overlap_mass_says(
+    lm: LanguageModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Under the rejection rule no noise chooses the outcomes. A penalty makes the law that of the right text."""
+    came, overlap = list[bool](), drafter_module._overlap
+
+    def noted(state: MirrorState, verdict: Verdict, scores: Scores, foreseen: Outcomes) -> float:
+        stop = verdict.path[-1] if verdict.path else ROOT
+        came.append((stop, verdict.tokens[-1]) in zip(foreseen.stops.tolist(), foreseen.proxies.tolist(), strict=True))
+        assert len(foreseen) <= drafter_module.DRAWN
+        return overlap(state, verdict, scores, foreseen)
+
+    monkeypatch.setattr(drafter_module, "_overlap", noted)
+    mass, rounds = 0.0, 0
+    for seed in range(6):
+        how = {"rule": "rejection", "temperature": 1.0, "repetition_penalty": 1.3, "seed": seed, "planner": "fixed:2"}
+        found = written(lm, "mirror:gamma=2", 40, **how).totals
+        mass, rounds = mass + found.overlap_mass, rounds + found.rounds_foreseen
+    assert rounds == len(came) > 100
+    deviation = (rounds * 0.25) ** 0.5
+    assert abs(sum(came) - mass) < 4 * deviation
+    assert 0.1 < mass / rounds < 0.9
 
 
 # --- what is said --------------------------------------------------------------------------------------------

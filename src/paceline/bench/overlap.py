@@ -166,6 +166,8 @@ class Bench:
         left = [0.0]
 
         def early(logits: torch.Tensor) -> None:
+            if logits.is_cuda:  # a recorded forward has been launched to its end by now
+                torch.cuda.current_stream(logits.device).synchronize()
             left[0] = time.perf_counter()
             if on_early is not None:
                 on_early(logits)
@@ -176,6 +178,12 @@ class Bench:
         (scores,) = self.target.submit([request]).result()
         scores.choices()
         return left[0] - began, time.perf_counter() - began
+
+    @property
+    def _records(self) -> bool:
+        """Whether forwards are CUDA graphs. None was measured yet."""
+        path = getattr(self.target, "fixed", None)
+        return self.target.device.type == "cuda" and path is not None and path.refused is None
 
     def found(self, logits: torch.Tensor) -> Outcomes:
         chosen = outcomes(logits, self.tree, self.context, self.outlook, kappa=self.kappa, shared=self.shape.shared)
@@ -197,7 +205,9 @@ class Bench:
         lower, whole = self.forward(alone)
         found = kept[0]
         first, level, single = self.drafting(found)
-        upper = whole - lower - spent[0]
+        exit, upper = spent[0], whole - lower - spent[0]
+        if self._records:  # the later layers run while the exit is read, and only drafts wait for that
+            exit, upper, first = 0.0, whole - lower, first + spent[0]
         enough = self.levels + ceil(1.5 * upper / max(level, 1e-4))
         loaded_lower, loaded = self.forward(lambda _: self._ahead(found, enough))
         beside = [each.seconds for each in self.process.heard()][1:]
@@ -205,7 +215,7 @@ class Bench:
         self._settle()
         return Parts(
             lower=lower,
-            exit=spent[0],
+            exit=exit,
             upper=upper,
             end=end,
             first=first,

@@ -27,7 +27,8 @@ class Shared(Generic[Thing]):
         self._making: WeakValueDictionary[Hashable, Making] = WeakValueDictionary()
 
     def get(self, key: Hashable, make: Callable[[], Thing]) -> Thing:
-        """The thing of this key, made if there is none. Other threads that ask for it wait meanwhile."""
+        """The thing of this key, made if there is none. Other threads that ask for it wait meanwhile. ``make`` asks for
+        no other thing: two threads could wait for one another."""
         with self._lock:
             making = self._making.setdefault(key, Making())
         with making.lock:

@@ -68,7 +68,7 @@ class Round:
     rounds_foreseen: int = 0
     """1 where tokens were foreseen and drafted behind while the round was scored."""
     overlap_mass: float = 0.0
-    """The target's probability of these tokens, at the place where the round ended."""
+    """The target's probability of these tokens at the place where the round ended, without the noise that chooses."""
 
 
 @dataclass

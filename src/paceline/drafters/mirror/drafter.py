@@ -209,22 +209,23 @@ class Mirror(Drafter):
             return
         kappa = min([self.kappa, *(most for texts, most in NARROWER if self._open >= texts)])
         found = outcomes(logits, tree, state.context, state.outlook, kappa=kappa, shared=self.shape.shared)
-        chosen = state.foreseen = found.first(self._worth(state, len(found)))
+        chosen = found.first(self._worth(state, len(found)))
         body = Ahead(self.gamma, tree.tokens, tree.parents, chosen.stops, chosen.proxies).body()
         self._tell(state, Kind.AHEAD, len(state.context), body)
         state.began = time.perf_counter()
+        state.foreseen = chosen if len(chosen) and state.process is not None else None
 
     def observe(self, seen: Sequence[Seen]) -> None:
-        for state, verdict, scores in seen:
-            foreseen, state.foreseen = state.foreseen, None
-            if foreseen is not None and verdict.accepted < len(verdict.tokens):
-                mass = _overlap(state, verdict, scores, foreseen)
-                state.work = state.work.plus(foreseen=1, overlap=mass)
+        for state, verdict, _ in seen:
             if state.began:
                 spent, state.began = time.perf_counter() - state.began, 0.0
                 self._rest += NEWEST * (spent - (self._rest or spent)) if self._rest else spent
             if verdict.tokens and state.context.finish is None:
                 self._go(state)
+        for state, verdict, scores in seen:  # only now: the draft model is at work
+            foreseen, state.foreseen = state.foreseen, None
+            if foreseen is not None and verdict.accepted < len(verdict.tokens):
+                state.work = state.work.plus(foreseen=1, overlap=_overlap(state, verdict, scores, foreseen))
 
     def propose(self, asks: Sequence[Ask]) -> list[DraftTree]:
         for state, _ in asks:
@@ -294,7 +295,8 @@ class Mirror(Drafter):
 
 
 def _overlap(state: MirrorState, verdict: Verdict, scores: Scores, foreseen: Outcomes) -> float:
-    """The paper's overlap mass: what the target gives to the foreseen tokens of the node where the walk stopped."""
+    """The paper's overlap mass: what the target gives to the foreseen tokens of the node where the walk stopped. Its
+    law is taken without the noise, and of a greedy text as at temperature 1."""
     stop = verdict.path[-1] if verdict.path else ROOT
     there = foreseen.proxies[foreseen.stops == stop].tolist()
     if not there:

@@ -280,6 +280,9 @@ class DraftProcess:
             except OSError as error:
                 self._give_up(f"it takes no more words ({error})")
                 raise Lost(self.lost) from None
+            except BaseException:  # Ctrl-C: the rest of this frame would be looked for in the next one
+                self._give_up("a word to it was left unfinished")
+                raise
 
     def _give_up(self, why: str) -> None:
         self._inbox.lost = self._inbox.lost or why

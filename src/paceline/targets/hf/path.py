@@ -55,6 +55,7 @@ class ForwardJob:
     requests: Sequence[Request]
     _heard: set[int] = field(default_factory=set, repr=False)
     """The numbers of requests whose early logits were passed on."""
+    _errors: list[Exception] = field(default_factory=list, repr=False)
 
     @cached_property
     def want(self) -> Want:
@@ -110,11 +111,20 @@ class ForwardJob:
         return Outputs(self.want, self.logit_rows, self.early_rows, self.hear)
 
     def hear(self, logits: torch.Tensor) -> None:
-        """Pass on the early logits, before the later layers are computed; once, also where a forward is repeated."""
+        """Pass on the early logits, before the later layers are computed; once, also where a forward is repeated.
+        Errors are kept for the end of the forward, where none is taken for one of a path."""
         for number, rows in self.early.items():
             if (on_early := self.requests[number].on_early) is not None and number not in self._heard:
                 self._heard.add(number)
-                on_early(logits[rows])
+                try:
+                    on_early(logits[rows])
+                except Exception as error:
+                    self._errors.append(error)
+
+    def check_heard(self) -> None:
+        """Raise what was raised by a listener."""
+        if self._errors:
+            raise self._errors[0]
 
 
 @dataclass

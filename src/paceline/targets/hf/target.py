@@ -208,7 +208,9 @@ class HFTarget(Target):
             job = ForwardJob(requests)
             self.anatomy.check(job.want, self.name)
             path = next(path for path in self.paths if path.takes(job))
-            return path.run(job).split(job)
+            found = path.run(job)
+            job.check_heard()
+            return found.split(job)
 
     def fingerprint(self) -> str:
         """A digest of the names and shapes of all weights and of an even sample of the values of each."""

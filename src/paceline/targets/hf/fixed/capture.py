@@ -86,9 +86,11 @@ class CapturesGraphs(Recorder):
                 self._hearing.wait_stream(torch.cuda.current_stream(self._device))
             graphs[-1].replay()
             if exits:
-                with torch.cuda.stream(self._hearing):  # on the other stream it would wait for the later layers
-                    then()
-                torch.cuda.current_stream(self._device).wait_stream(self._hearing)
+                try:
+                    with torch.cuda.stream(self._hearing):  # on the other stream it would wait for the later layers
+                        then()
+                finally:
+                    torch.cuda.current_stream(self._device).wait_stream(self._hearing)
             return result
 
         self._alive.add(replay)
@@ -96,15 +98,20 @@ class CapturesGraphs(Recorder):
 
     def _captured(self, function: Callable[[Leave], T]) -> tuple[list[torch.cuda.CUDAGraph], list[torch.Tensor], T]:
         """The graphs of a function, cut where it leaves early, and what it leaves there."""
-        graphs, exits = [self._begun()], list[torch.Tensor]()
+        graphs, exits = list[torch.cuda.CUDAGraph](), list[torch.Tensor]()
+
+        def begin() -> None:
+            graphs.append(torch.cuda.CUDAGraph())
+            graphs[-1].capture_begin(pool=self._pool, capture_error_mode="thread_local")
 
         def cut(early: torch.Tensor) -> Callable[[], None]:
             graphs[-1].capture_end()
             exits.append(early)
-            graphs.append(self._begun())
+            begin()
             return hear_nothing
 
         try:
+            begin()
             result = function(cut)
         except BaseException:
             with suppress(RuntimeError):  # the first error, or Ctrl-C, is the one to raise
@@ -112,11 +119,6 @@ class CapturesGraphs(Recorder):
             raise
         graphs[-1].capture_end()
         return graphs, exits, result
-
-    def _begun(self) -> torch.cuda.CUDAGraph:
-        graph = torch.cuda.CUDAGraph()
-        graph.capture_begin(pool=self._pool, capture_error_mode="thread_local")
-        return graph
 
 
 @contextmanager
