@@ -10,6 +10,7 @@ import time
 import types
 import weakref
 from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -18,6 +19,7 @@ import torch
 
 import paceline
 from paceline.bench.peers import PEERS, Weights, check_peer, make_peer
+from paceline.bench.peers import vllm as vllm_peer
 from paceline.bench.run.contestant import Job, Missing, TextContestant, Written
 from paceline.context import Ints
 from paceline.drafters.assistant import DraftModel
@@ -365,6 +367,44 @@ def test_what_vllm_publishes_of_a_text_is_in_its_record(make: Make, lm: paceline
     assert set(alone.metrics) == set(found.metrics)
 
 
+@pytest.mark.parametrize(("says", "said"), [("sleep 60", "has said nothing for 0.3 s"), ("exit 3", "ended: ")])
+def test_a_vllm_that_says_nothing_is_ended(
+    says: str, said: str, tmp_path: Path, lm: paceline.LanguageModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A program in its place that hangs, or ends while another process still holds its pipes."""
+    python = tmp_path / "python"
+    python.write_text(f"#!/bin/sh\nsleep 60 &\necho $! > {tmp_path / 'child'}\n{says}\n")
+    python.chmod(0o755)
+    monkeypatch.setattr(vllm_peer, "PATIENCE", 0.3)
+    monkeypatch.setattr(vllm_peer, "ENDING", 0.3)
+    with pytest.raises(Missing, match=said if says == "sleep 60" else "vLLM "):
+        make_peer(f"vllm:python={python}", Weights(lm.target, lm.vocabulary))
+    gc.collect()
+    child = int((tmp_path / "child").read_text())
+    ends = time.monotonic() + 5
+    while time.monotonic() < ends and Path(f"/proc/{child}").exists() and not _is_zombie(child):
+        time.sleep(0.01)
+    assert not Path(f"/proc/{child}").exists() or _is_zombie(child)
+
+
+def _is_zombie(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
+    except OSError:
+        return True
+
+
+def test_an_environment_of_vllm_sees_this_package_and_nothing_beside_it(
+    tmp_path: Path, lm: paceline.LanguageModel
+) -> None:
+    python = tmp_path / "python"
+    python.write_text(f"#!/bin/sh\nls $PYTHONPATH > {tmp_path / 'seen'}\ntest -f $PYTHONPATH/paceline/tree.py\n")
+    python.chmod(0o755)
+    with pytest.raises(Missing, match="vLLM ended: it said nothing"):
+        make_peer(f"vllm:python={python}", Weights(lm.target, lm.vocabulary))
+    assert (tmp_path / "seen").read_text() == "paceline\n"
+
+
 @pytest.mark.slow
 @pytest.mark.skipif(not VLLM, reason="PACELINE_VLLM names no Python with vLLM")
 def test_a_vllm_that_is_killed_is_one_sentence_and_leaves_nothing(lm: paceline.LanguageModel) -> None:
@@ -374,7 +414,8 @@ def test_a_vllm_that_is_killed_is_one_sentence_and_leaves_nothing(lm: paceline.L
     with pytest.raises(RuntimeError, match=r"^vLLM ended: "):
         written(peer, job(lm.encode("A")))
     peer.close()
-    assert process.poll() is not None
+    with pytest.raises(ProcessLookupError):
+        os.killpg(process.pid, 0)
 
 
 @pytest.mark.parametrize(("name", "package"), OPTIONAL.items())

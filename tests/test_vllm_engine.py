@@ -107,7 +107,11 @@ def test_greedy_texts_are_those_of_plain_vllm(folder: str, methods: dict[str, st
 @pytest.mark.parametrize("setting", SETTINGS)
 @pytest.mark.parametrize("name", METHODS)
 def test_so_they_are_with_other_settings(folder: str, methods: dict[str, str], name: str, setting: str) -> None:
-    assert written(folder, methods[name], setting)["texts"] == written(folder, None, setting)["texts"]
+    found = written(folder, methods[name], setting)
+    assert found["texts"] == written(folder, None, setting)["texts"]
+    assert found["counts"]["vllm:spec_decode_num_accepted_tokens"] > 0
+    if setting == "preemption":
+        assert found["counts"]["vllm:num_preemptions"] > 0
 
 
 def test_a_wrong_setting_is_one_sentence_before_the_model_loads(folder: str) -> None:

@@ -53,6 +53,7 @@ def proposer(method: str, folder: str, longest: int, given: argparse.Namespace, 
         model_config=model,
         speculative_config=SimpleNamespace(num_speculative_tokens=given.draft),
         scheduler_config=SimpleNamespace(max_num_seqs=given.batch),
+        parallel_config=SimpleNamespace(rank=0, tensor_parallel_size=1, distributed_executor_backend=None),
         additional_config={"paceline": {"method": method, "lengths": given.lengths, "budget": 10**7}},
     )
     return Proposer(config)

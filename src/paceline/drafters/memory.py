@@ -24,6 +24,22 @@ KIND = b"PACEMEMO"
 NOUN = "memory"
 
 
+class Generations:
+    """Texts with a border behind each, in two halves. When the younger is full, the older is forgotten."""
+
+    def __init__(self, half: int) -> None:
+        self._half = half
+        self.older, self.younger = Endings(), Endings()
+
+    def append(self, tokens: list[int]) -> None:
+        if self._half < 2 or not tokens:
+            return
+        tokens = tokens[1 - self._half :]
+        if len(self.younger) + len(tokens) + 1 > self._half:
+            self.older, self.younger = self.younger, Endings()
+        self.younger.extend([*tokens, NONE])
+
+
 class Memory:
     """An index of texts, shared by all texts of a drafter; kept in a file where one is named."""
 
@@ -31,7 +47,7 @@ class Memory:
         self._half = limit // 2
         self._file = file
         self._lock, self._writing = Lock(), Lock()
-        self._older, self._younger = Endings(), Endings()
+        self._texts = Generations(self._half)
         self._tokens_of: tuple[str, int] | None = None
         """The tokenizer's fingerprint and the size of the model's vocabulary."""
         self._fresh: list[list[int]] = []
@@ -42,7 +58,7 @@ class Memory:
             raise InputError(f"cannot keep a memory in {file}: there is no folder {Path(file).parent}")
 
     def __len__(self) -> int:
-        return len(self._older) + len(self._younger)
+        return len(self._texts.older) + len(self._texts.younger)
 
     def fit(self, vocab_size: int, vocabulary: Vocabulary | None) -> None:
         """Remember texts of this tokenizer, and read the file. Texts of another one are forgotten."""
@@ -56,32 +72,22 @@ class Memory:
 
     def clear(self) -> None:
         with self._lock:
-            self._older, self._younger = Endings(), Endings()
-            self._fresh = []
+            self._texts, self._fresh = Generations(self._half), []
 
     def learn(self, tokens: list[int]) -> None:
         """Remember a text."""
         if not tokens:
             return
         with self._lock:
-            self._append(tokens)
+            self._texts.append(tokens)
             if self._file is not None:
                 self._fresh.append(tokens)
-
-    def _append(self, tokens: list[int]) -> None:
-        """Add a text and the border behind it to the younger generation, or to a new one if that is full."""
-        if self._half < 2 or not tokens:
-            return
-        tokens = tokens[1 - self._half :]
-        if len(self._younger) + len(tokens) + 1 > self._half:
-            self._older, self._younger = self._younger, Endings()
-        self._younger.extend([*tokens, NONE])
 
     def following(self, ending: list[int], limit: int, count: int) -> list[tuple[list[int], int]]:
         """The tokens after each place that ends like this, up to ``count``, and the size of the match."""
         found: list[tuple[list[int], int]] = []
         with self._lock:
-            for endings in (self._younger, self._older):
+            for endings in (self._texts.younger, self._texts.older):
                 for place, size in endings.like(ending, limit - len(found)):
                     tokens = endings.text[place + 1 : place + 1 + count]
                     if NONE in tokens:
@@ -95,15 +101,12 @@ class Memory:
         if self._file is None or not self._fresh:
             return
         with self._writing, naming(self._file), exclusive(Path(self._file)):
-            fresh = self._fresh
-            theirs = self._others(self._file)
-            with self._lock:
-                if theirs is not None:
-                    self._older, self._younger = Endings(), Endings()
-                    for text in (*theirs, *fresh):
-                        self._append(text)
-                saved = len(fresh)
-                stored = [token + 1 for endings in (self._older, self._younger) for token in endings.text]
+            if (theirs := self._others(self._file)) is not None:
+                self._join(theirs)
+            with self._lock:  # others wait for their drafts: what takes long stands outside
+                saved = len(self._fresh)
+                copies = [endings.text[:] for endings in (self._texts.older, self._texts.younger)]
+            stored = [token + 1 for text in copies for token in text]
             highest = max(0, max(stored, default=1) - 1)
             body = array("H" if width_of(highest) == 2 else "I", stored).tobytes()
             header = Header.of(
@@ -115,8 +118,19 @@ class Memory:
                 fingerprint="" if self._tokens_of is None else self._tokens_of[0],
             )
             write_whole(self._file, [header.packed(), body])
-            del fresh[:saved]
+            with self._lock:
+                del self._fresh[:saved]
             self._digest = header.digest
+
+    def _join(self, theirs: list[list[int]]) -> None:
+        """Put what is not in the file behind what another process wrote there."""
+        joined, known = Generations(self._half), self._fresh[:]
+        for text in (*theirs, *known):
+            joined.append(text)
+        with self._lock:
+            for text in self._fresh[len(known) :]:
+                joined.append(text)
+            self._texts = joined
 
     def _others(self, file: str) -> list[list[int]] | None:
         """The texts of the file, if another process wrote it since it was read or written here."""
@@ -134,7 +148,7 @@ class Memory:
         header, texts = _read(file)
         header.check(file, vocab_size, vocabulary)
         for text in texts:
-            self._append(text)
+            self._texts.append(text)
         self._digest = header.digest
 
 

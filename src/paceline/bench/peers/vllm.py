@@ -7,11 +7,15 @@ from __future__ import annotations
 
 import json
 import os
+import queue
 import re
+import signal
 import subprocess
 import tempfile
+import threading
 import weakref
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import IO, Any, TypeVar
@@ -21,19 +25,23 @@ import torch
 from paceline.bench.peers.weights import Terms
 from paceline.bench.race import Clock
 from paceline.bench.run.contestant import Job, Missing, TextContestant, Written, room_for
+from paceline.drafters.base import Drafter
 from paceline.drafters.lookup import Lookup
 from paceline.errors import InputError
-from paceline.integrations.vllm.settings import MOST, Settings
+from paceline.integrations.vllm.settings import MOST, Settings, leaves
 
 PYTHON = "PACELINE_VLLM"
-SOURCE = Path(__file__).parents[3]
-"""Where this package lies, for an environment that does not have it."""
+PACKAGE = Path(__file__).parents[2]
+"""This package, for an environment that does not have it."""
 ENGINE = Path(__file__).with_name("vllm_engine.py")
 CONTEXT = 4096
 """The longest context: vLLM allocates the rows of a whole one at the start."""
 DTYPES = "float32", "bfloat16", "float16"
 ENVIRONMENT = {"VLLM_ENABLE_V1_MULTIPROCESSING": "0", "VLLM_NO_USAGE_STATS": "1", "HF_HUB_OFFLINE": "1"}
 T = TypeVar("T")
+KEPT = "kept from prompt to prompt"
+PATIENCE = 1800.0
+"""Seconds for a start, or for a text."""
 ENDING = 20.0
 """Seconds that a process has for its end once nothing more is asked of it."""
 
@@ -43,12 +51,14 @@ class Engine:
 
     def __init__(self, python: str, engine: Mapping[str, Any], threads: int | None = None) -> None:
         """``engine`` is what vLLM's ``LLM`` is made with. `Missing` where it does not start."""
-        path = os.pathsep.join(filter(None, [str(SOURCE), os.environ.get("PYTHONPATH", "")]))
+        leaving = ExitStack()
+        place = Path(leaving.enter_context(tempfile.TemporaryDirectory()))
+        (place / PACKAGE.name).symlink_to(PACKAGE)  # what lies beside it is for another environment
         room = os.environ.get("VLLM_CPU_KVCACHE_SPACE", "1")
-        environment = {**os.environ, "PYTHONPATH": path, "VLLM_CPU_KVCACHE_SPACE": room}
+        environment = {**os.environ, "PYTHONPATH": str(place), "VLLM_CPU_KVCACHE_SPACE": room}
         if threads is not None:
             environment |= {"OMP_NUM_THREADS": str(threads), "VLLM_CPU_OMP_THREADS_BIND": "nobind"}
-        self._errors = tempfile.TemporaryFile()  # noqa: SIM115  (closed together with the process)
+        self._errors = leaving.enter_context(tempfile.TemporaryFile())  # noqa: SIM115  (closed with the others)
         try:
             self._process = subprocess.Popen(
                 [python, "-P", str(ENGINE)],  # its folder has modules with names of other libraries
@@ -61,9 +71,11 @@ class Engine:
                 process_group=0,
             )
         except OSError as error:
-            self._errors.close()
+            leaving.close()
             raise Missing(f"vLLM's Python {python} does not start: {error.strerror}") from None
-        self.close = weakref.finalize(self, _ended, self._process, self._errors)
+        self.close = weakref.finalize(self, _end, self._process, leaving)
+        self._answers: queue.SimpleQueue[str] = queue.SimpleQueue()
+        threading.Thread(target=_read, args=(self._process.stdout, self._answers.put), daemon=True).start()
         try:
             self.facts = self._asked({"engine": engine, "environment": ENVIRONMENT})
         except RuntimeError as error:
@@ -74,35 +86,52 @@ class Engine:
         return self._asked({"prompts": list(prompts), "sampling": sampling})
 
     def _asked(self, what: Mapping[str, Any]) -> dict[str, Any]:
-        given, said = self._process.stdin, self._process.stdout
-        assert given is not None and said is not None, "it has pipes"
+        assert self._process.stdin is not None, "it has pipes"
         try:
-            given.write(json.dumps(what) + "\n")
-            given.flush()
-            line = said.readline()
+            self._process.stdin.write(json.dumps(what) + "\n")
+            self._process.stdin.flush()
+            line = self._answers.get(timeout=PATIENCE)
         except BrokenPipeError:
             line = ""
+        except queue.Empty:
+            _kill(self._process)
+            raise RuntimeError(f"vLLM has said nothing for {PATIENCE:g} s") from None
         except BaseException:  # Ctrl-C: what it answers later would be taken for the next answer
-            self.close()
+            _kill(self._process)
             raise
         if not line:
-            self._process.wait()
+            _kill(self._process)
             raise RuntimeError(f"vLLM ended: {_last_words(self._errors)}")
         found: dict[str, Any] = json.loads(line)
         return found
 
 
-def _ended(process: subprocess.Popen[str], errors: IO[bytes]) -> None:
+def _read(said: IO[str], put: Callable[[str], None]) -> None:
+    """Lines as they come, and an empty one at the end."""
+    with said:
+        for line in said:
+            put(line)
+    put("")
+
+
+def _end(process: subprocess.Popen[str], leaving: ExitStack) -> None:
     """A function, since a method would keep the engine alive."""
-    assert process.stdin is not None and process.stdout is not None, "it has pipes"
-    try:
-        process.stdin.close()
-        process.wait(ENDING)
-    except (OSError, subprocess.TimeoutExpired, KeyboardInterrupt):
-        process.kill()
-        process.wait()
-    process.stdout.close()
-    errors.close()
+    assert process.stdin is not None, "it has pipes"
+    with leaving:
+        try:
+            process.stdin.close()
+            process.wait(ENDING)
+        except (OSError, subprocess.TimeoutExpired):
+            pass
+        finally:
+            _kill(process)
+
+
+def _kill(process: subprocess.Popen[str]) -> None:
+    """The process and what it began."""
+    with suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
 
 
 def _last_words(errors: IO[bytes]) -> str:
@@ -118,6 +147,7 @@ class VLLM(TextContestant):
 
     def __init__(self, terms: Terms, python: str, speculative: Mapping[str, Any], facts: Mapping[str, Any]) -> None:
         """``speculative`` is what its engine gets beside the model."""
+        self.remembers = facts.get("learning") == KEPT
         target = terms.weights.target
         self.name, self._context = terms.name, min(target.context_length or CONTEXT, CONTEXT)
         engine = {"model": str(terms.weights.folder), "dtype": target.dtype_name, "seed": 0, "max_num_seqs": 1}
@@ -130,6 +160,8 @@ class VLLM(TextContestant):
             "dtype": target.dtype_name,
             "attention": "vllm",
             **self._engine.facts,
+            "compiled": False,
+            "preloaded": os.environ.get("LD_PRELOAD", ""),
             "context": self._context,
             "draft_model": None,
             "draft_tokens": None,
@@ -190,9 +222,9 @@ def _speculative(name: str, terms: Terms) -> tuple[dict[str, Any], dict[str, Any
         return {"speculative_config": config}, {"draft_tokens": count}
     if name == "vllm-paceline":
         settings = Settings(method=terms.options.get("method", "hybrid"))
-        settings.drafter()
+        learns = any(type(part).reset is not Drafter.reset for part in leaves(settings.drafter()))
         both = {"speculative_config": settings.speculative(count), "additional_config": settings.additional()}
-        return both, {"draft_tokens": count, "method": settings.method}
+        return both, {"draft_tokens": count, "method": settings.method, "learning": KEPT if learns else None}
     assert name == "vllm", f"no peer {name}"
     return {}, {}
 

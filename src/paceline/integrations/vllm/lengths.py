@@ -20,6 +20,8 @@ EXPLORED = 64
 """Every so many steps drafts have their full length, so that it is seen what longer ones bring."""
 IDLE = 8.0
 """A gap of so many usual steps is no step: there was nothing to write."""
+RISEN = 16
+"""So many gaps in a row are steps: the load has risen."""
 
 
 @dataclass(eq=False)
@@ -46,13 +48,19 @@ class Pace:
 
     _sums: list[float] = field(default_factory=lambda: [0.0] * 5)
     _usual: float = 0.0
+    _gaps: int = 0
+    """In a row, until now."""
     _tokens: float = 0.0
     _seconds: float = 0.0
 
     def note(self, rows: int, tokens: int, seconds: float) -> None:
         if self._usual and seconds > IDLE * self._usual:
-            return
-        self._usual = seconds if not self._usual else FADING * self._usual + (1 - FADING) * seconds
+            self._gaps += 1
+            if self._gaps < RISEN:
+                return
+            self._usual = seconds
+        self._gaps = 0
+        self._usual = FADING * self._usual + (1 - FADING) * seconds if self._usual else seconds
         new = (1.0, rows, rows * rows, seconds, rows * seconds)
         self._sums = [FADING * old + each for old, each in zip(self._sums, new, strict=True)]
         self._tokens = FADING * self._tokens + tokens

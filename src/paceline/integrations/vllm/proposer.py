@@ -5,10 +5,10 @@ It must never hurt the engine, which ends at any error of it: whatever goes wron
 
 from __future__ import annotations
 
-import atexit
 import logging
 import time
 from collections.abc import Sequence
+from multiprocessing.util import Finalize
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
@@ -22,7 +22,7 @@ from paceline.integrations.vllm.lengths import Lengths
 from paceline.integrations.vllm.logits import Logits
 from paceline.integrations.vllm.settings import FIXED, MOST, Settings, leaves
 from paceline.integrations.vllm.texts import Following, Served, Texts, Tokens
-from paceline.tree import DraftTree, Floats, line
+from paceline.tree import EMPTY, DraftTree, Floats, line
 from paceline.verify import Verdict
 from paceline.vocabulary import Vocabulary
 
@@ -36,6 +36,10 @@ SAVED = 60.0
 """Seconds between two times that a memory is saved."""
 HOPELESS = 20
 """Errors after which nothing is drafted any more."""
+FORGIVEN = 0.001
+"""What a step without one takes from their number."""
+FEW = 4
+"""Requests whose logits are read at once; the clock is read between them."""
 A_ROW = 50e-6
 """Seconds that each request adds to the budget."""
 TOGETHER = 64
@@ -74,10 +78,11 @@ class Proposer:
         self._texts = Texts(rows, self._longest, self.drafter.open, self._closing.give)
         self._logits = Logits(self.drafter.needs.top)
         self._lengths = Lengths()
-        self._ended, self._rows, self._errors, self._lates = 0.0, 0, 0, 0
+        self._ended, self._rows, self._errors, self._lates = 0.0, 0, 0.0, 0
+        self._hopeless, self._unread = False, unread(vllm_config.parallel_config)
         self._said: set[str] = set()
         self._begin()
-        atexit.register(self._end)
+        Finalize(None, self._end, exitpriority=10)  # unlike atexit, also in a forked worker
         log.info("paceline drafts by %s, up to %d tokens", self.settings.method, self.k)
 
     def _begin(self) -> None:
@@ -96,33 +101,35 @@ class Proposer:
         """A draft for each request, maybe empty. ``sampled_token_ids`` are the newest tokens of each; one without is
         still reading its prompt."""
         began, count = time.perf_counter(), len(sampled_token_ids)
-        if self._errors == HOPELESS:
+        if self._hopeless or self._unread:
             return [[] for _ in range(count)]
         try:
             drafts = self._drafts(sampled_token_ids, np.asarray(num_tokens_no_spec[:count]), token_ids_cpu, began)
         except Exception as error:
             self._failed(error)
+            self._texts.clear()
             drafts = [[] for _ in range(count)]
         self._ended = time.perf_counter()
         return drafts
 
     def _drafts(self, sampled: Sequence[Sequence[int]], lengths: Any, tokens: Tokens, began: float) -> list[list[int]]:
-        ends = began + self.settings.budget * 1e-6 + A_ROW * len(sampled)
-        rows, followed = self._followed(sampled, lengths, tokens, ends)
-        self._learn(sampled, rows, followed, began)
+        budget = self.settings.budget * 1e-6 + A_ROW * len(sampled)
+        rows, followed = self._followed(sampled, lengths, tokens, began + budget)
+        self._learn(sampled, rows, followed, began, began + budget / 2)
         self._texts.keep(rows, followed, tokens)
         drafts: list[list[int]] = [[] for _ in sampled]
         least = self._lengths.step()
         if self.settings.lengths == FIXED:
             least = 0.0
         for start in range(0, len(rows), TOGETHER):
-            if time.perf_counter() > ends:
+            if time.perf_counter() > began + budget:
                 self._late()
                 break
             some = followed[start : start + TOGETHER]
             for row, each, tree in zip(rows[start : start + TOGETHER], some, self._trees(some), strict=True):
                 drafts[row] = self._draft(each, tree, least)
         self._rows = sum(map(len, drafts)) + len(drafts) if len(rows) == len(sampled) else 0
+        self._errors = max(0.0, self._errors - FORGIVEN)
         return drafts
 
     # which request is which
@@ -141,18 +148,34 @@ class Proposer:
             if each is None:
                 each = self._texts.find(row, count, length, tokens)
             if each is not None:
-                each.text.follow([last] if count == 1 else tokens[row, length - count : length])
+                if (missed := length - count - len(each.text)) > 0:
+                    each.draft = []
+                each.whole = not missed
+                each.text.follow([last] if count == 1 and not missed else tokens[row, len(each.text) : length])
             elif followed and time.perf_counter() > ends:
                 self._late()
                 continue
-            else:
-                each = self._texts.begin(row, length, tokens)
+            elif (each := self._begun(row, length, tokens)) is None:
+                continue
             rows.append(row)
             followed.append(each)
         return rows, followed
 
+    def _begun(self, row: int, length: int, tokens: Tokens) -> Following | None:
+        """A request that is not known; None where it is not to be drafted for."""
+        try:
+            return self._texts.begin(row, length, tokens)
+        except Exception as error:
+            self._failed(error)
+            return None
+
     def _learn(
-        self, sampled: Sequence[Sequence[int]], rows: Sequence[int], followed: Sequence[Following], began: float
+        self,
+        sampled: Sequence[Sequence[int]],
+        rows: Sequence[int],
+        followed: Sequence[Following],
+        began: float,
+        ends: float,
     ) -> None:
         """What came of the drafts, for the drafter and for the lengths."""
         if self._rows and self._ended:
@@ -160,7 +183,7 @@ class Proposer:
             self._lengths.pace.note(self._rows, emitted, began - self._ended)
         wanted = self._logits.wanted
         scores = self._logits.of(sampled, dict(zip(rows, followed, strict=True))) if wanted else {}
-        seen = list[Seen]()
+        seen = list[tuple[Following, Seen]]()
         for row, each in zip(rows, followed, strict=True):
             new, accepted = sampled[row], 0
             if draft := each.draft:
@@ -169,23 +192,58 @@ class Proposer:
                     accepted += 1
                 self._lengths.judge(each.record, each.sources, each.chances, accepted)
                 each.draft = []
-            if self._observes and (not wanted or row in scores):
+            if self._observes and each.whole and not each.off and (not wanted or row in scores):
                 verdict = Verdict(PATHS[accepted], tuple(new), accepted)
-                seen.append(Seen(each.state, verdict, scores.get(row)))  # type: ignore[arg-type]
-        if seen:
-            if wanted:
-                self.drafter.read(seen)
-            self.drafter.observe(seen)
+                seen.append((each, Seen(each.state, verdict, scores.get(row))))  # type: ignore[arg-type]
+        some = FEW if wanted else TOGETHER
+        first = self._lengths.steps % (len(seen) or 1)  # where there is not time for all, others are first each time
+        seen = seen[first:] + seen[:first]
+        for start in range(0, len(seen), some):
+            if start and time.perf_counter() > ends:
+                break
+            self._show(seen[start : start + some])
+
+    def _show(self, seen: Sequence[tuple[Following, Seen]]) -> None:
+        """What came, for the drafter. A request for which that fails is left alone from now on."""
+        try:
+            if self._logits.wanted:
+                self.drafter.read([one for _, one in seen])
+            self.drafter.observe([one for _, one in seen])
+        except Exception as error:
+            if len(seen) == 1:
+                self._leave(seen[0][0], error)
+            for one in seen if len(seen) > 1 else ():
+                self._show([one])
 
     # drafts
 
     def _trees(self, followed: Sequence[Following]) -> list[DraftTree]:
         whole, full = self._whole, self._longest - self.k
-        asks = [Ask(each.state, whole if len(each.text) < full else self._last(each)) for each in followed]
-        trees = self.drafter.propose(asks)
+        asked = [each for each in followed if not each.off]
+        asks = [Ask(each.state, whole if len(each.text) < full else self._last(each)) for each in asked]
+        try:
+            trees = self.drafter.propose(asks)
+        except Exception:
+            trees = [self._alone(*one) for one in zip(asked, asks, strict=True)]
         if len(trees) != len(asks):
             raise ValueError(f"{self.settings.method} answered for {len(trees)} requests of {len(asks)}")
-        return trees
+        if len(asked) == len(followed):
+            return trees
+        answers = iter(trees)
+        return [EMPTY if each.off else next(answers) for each in followed]
+
+    def _alone(self, each: Following, ask: Ask) -> DraftTree:
+        """Where asking for many failed: the one that it fails for is left alone from now on."""
+        try:
+            return self.drafter.propose([ask])[0]
+        except Exception as error:
+            self._leave(each, error)
+            return EMPTY
+
+    def _leave(self, each: Following, error: Exception) -> None:
+        self._failed(error)
+        each.off = True
+        self._texts.leave(each)
 
     def _last(self, each: Following) -> Budget:
         """What fits behind a text at its limit."""
@@ -213,8 +271,8 @@ class Proposer:
     def _failed(self, error: Exception) -> None:
         self._errors += 1
         self._warn("error", f"{type(error).__name__}: {error}")
-        self._texts.clear()
-        if self._errors == HOPELESS:
+        if self._errors >= HOPELESS and not self._hopeless:
+            self._hopeless = True
             log.warning("paceline: nothing is drafted any more, after %d errors", HOPELESS)
 
     def _warn(self, kind: str, what: str) -> None:
@@ -235,6 +293,16 @@ class Proposer:
         self.drafter.dispose()
 
 
+def unread(parallel: Any) -> bool:
+    """Whether nobody reads the drafts of this rank: those of the first one of a tensor parallel group count."""
+    if parallel.distributed_executor_backend == "external_launcher" and parallel.world_size > 1:
+        raise InputError(
+            "with the external launcher every rank uses its own drafts, and those depend on its clock; launch ranks by "
+            "vLLM itself"
+        )
+    return bool(parallel.rank % parallel.tensor_parallel_size)
+
+
 class _Model:
     """What drafters ask of a model before any text."""
 
@@ -251,7 +319,7 @@ def _vocabulary(model: Any) -> Vocabulary | None:
             model.tokenizer, revision=model.tokenizer_revision, trust_remote_code=model.trust_remote_code
         )
         return Vocabulary(tokenizer)
-    except (OSError, ValueError, ImportError):
+    except Exception:  # tokenizers raises no other kind
         return None
 
 

@@ -46,7 +46,11 @@ class Settings:
     @classmethod
     def of(cls, config: object) -> Settings:
         """From vLLM's ``additional_config``."""
-        given = config.get(KEY, {}) if isinstance(config, Mapping) else {}
+        if not isinstance(config, Mapping) or KEY not in config:
+            raise InputError(
+                f"--additional-config holds no {KEY!r}, which says what drafts; paceline export vllm METHOD prints it"
+            )
+        given = config[KEY]
         if not isinstance(given, Mapping):
             raise InputError(f"{KEY} in --additional-config holds settings by name, not {json.dumps(given)}")
         known = [field.name for field in fields(cls)]

@@ -1,8 +1,9 @@
 """vLLM's requests as texts of ours.
 
 vLLM says in each step how long the text of every row is and where its tokens stand, and no more: rows change places,
-and requests leave and come back. So a text is found again by what it holds. A row that goes on in its place is seen at
-its last tokens, and at one of the others, which is another one in each step; any other row is compared whole.
+and requests leave and come back; and where one is near the longest text, it does not ask for drafts at all for some
+steps. So a text is found again by what it holds. A row that goes on in its place is seen at its last known tokens, and
+at one of the others, which is another one in each step; any other row is compared whole.
 """
 
 from __future__ import annotations
@@ -45,9 +46,9 @@ class Served(Context):
             self._buffer[self._length : end] = tokens
         self._length = end
 
-    def holds(self, tokens: Tokens) -> bool:
-        """Whether it is these."""
-        return len(tokens) == self._length and bool((self._buffer[: self._length] == tokens).all())
+    def begins(self, tokens: Tokens) -> bool:
+        """Whether these go on with it."""
+        return bool((self._buffer[: self._length] == tokens[: self._length]).all())
 
     def at(self, place: int) -> int:
         return int(self._buffer[place])
@@ -68,6 +69,10 @@ class Following:
     """Of each of them, if those before it are right."""
     record: dict[str, Any] = field(default_factory=dict)
     """What each source has brought for this request."""
+    off: bool = False
+    """Whether drafting failed for it, so that it is left alone."""
+    whole: bool = True
+    """Whether all its new tokens are of this step."""
 
 
 class Texts:
@@ -100,16 +105,19 @@ class Texts:
             self._rows = np.concatenate([self._rows, np.full(count - len(self._rows), -1, np.int64)])
         slots, self._rows[count:] = self._rows[:count], -1
         new = np.fromiter(map(len, sampled), np.int64, count)
-        known = lengths - new
-        same = (slots >= 0) & (new > 0) & (self._known[slots] == known)
+        known = self._known[slots]
+        same = (slots >= 0) & (new > 0) & (known + new <= lengths)
         same &= (self._tails[slots] == tails(tokens, np.arange(count), known)).all(axis=1)
         found: list[Following | None] = [None] * count
         rows = same.nonzero()[0]
         look = (self._look * known[rows]).astype(np.int64)
-        numbers = rows.tolist(), slots[rows].tolist(), look.tolist(), tokens[rows, look].tolist()
-        for row, slot, place, token in zip(*numbers, strict=True):
+        whole = (known + new)[rows] < lengths[rows]  # it went on while no drafts were asked for
+        numbers = rows.tolist(), slots[rows].tolist(), look.tolist(), tokens[rows, look].tolist(), whole.tolist()
+        for row, slot, place, token, all_of_it in zip(*numbers, strict=True):
             each = self._of[slot]
             if each is not None and each.text.at(place) == token:
+                if all_of_it and not each.text.begins(tokens[row]):
+                    continue
                 found[row] = each
                 self._seen[slot] = self._step
         self._rows[:count] = -1
@@ -118,25 +126,33 @@ class Texts:
         return found
 
     def find(self, row: int, new: int, length: int, tokens: Tokens) -> Following | None:
-        """A request that is known, and has come to this row with ``new`` tokens behind what is known of it."""
-        known = length - new
-        tail = tails(tokens, np.array([row]), np.array([known]))
-        alike = (self._known == known) & (self._tails == tail).all(axis=1)
-        for slot in alike.nonzero()[0].tolist():
+        """A request that is known, and has come to this row with ``new`` tokens or more behind what is known of it."""
+        theirs = tails(tokens, np.full(len(self._known), row), self._known)
+        alike = (self._known > 0) & (self._known + new <= length) & (self._tails == theirs).all(axis=1)
+        slots = alike.nonzero()[0]
+        for slot in slots[np.argsort(-self._known[slots])].tolist():  # of several, the one that knows most
             each: Following | None = self._of[slot]
-            if each is not None and self._seen[slot] < self._step and each.text.holds(tokens[row, :known]):
+            if each is not None and self._seen[slot] < self._step and each.text.begins(tokens[row]):
                 self._seen[slot] = self._step
+                each.draft = []  # the engine has thrown it away
                 return each
         return None
 
     def begin(self, row: int, length: int, tokens: Tokens) -> Following:
         """A request that is not known."""
         text = Served(tokens[row, :length], self._longest)
-        state = self._open(text)
+        try:
+            state = self._open(text)
+        except Exception:
+            self.keep([row], [self._enter(text, None, off=True)], tokens)  # so that it is not tried again
+            raise
+        return self._enter(text, state)
+
+    def _enter(self, text: Served, state: Any, *, off: bool = False) -> Following:
         if not self._free:
             self._end(int(np.argmin(self._seen)))
         slot = self._free.pop()
-        each = self._of[slot] = Following(text, state, slot)
+        each = self._of[slot] = Following(text, state, slot, off=off)
         self._seen[slot] = self._step
         return each
 
@@ -157,6 +173,11 @@ class Texts:
         assert each is not None, "only what was begun ends"
         self._of[slot], self._known[slot] = None, 0
         self._free.append(slot)
+        if not each.off:
+            self._close([each.state])
+
+    def leave(self, each: Following) -> None:
+        """It is known, and not drafted for any more."""
         self._close([each.state])
 
     def clear(self) -> None:
