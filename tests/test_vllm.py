@@ -152,6 +152,32 @@ def proposer_vocabulary(folder: Path) -> Any:
     return Vocabulary(AutoTokenizer.from_pretrained(folder, trust_remote_code=False))
 
 
+def test_texts_are_known_after_steps_in_which_nobody_asked(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As vLLM does where a text is near the longest. Another text of the same end is no such text."""
+    proposer, twin = Proposer(config(folder, "lookup", rows=3)), make_drafter("lookup")
+    tokens, lengths = np.zeros((3, LONGEST), np.int32), np.full(3, 30)
+    tokens[:, :60] = np.random.default_rng(3).integers(400, 410, (3, 60))
+
+    def ask() -> list[Row]:
+        return proposer.propose([[int(tokens[row, lengths[row] - 1])] for row in range(3)], lengths, tokens)
+
+    ask()
+    begun, begin = list[int](), proposer._texts.begin
+    monkeypatch.setattr(proposer._texts, "begin", lambda row, *given: begun.append(row) or begin(row, *given))
+    lengths += 7
+    tokens[2, :5] = 499  # the request in this row ended, and the next one has its end at the same place
+    drafts = ask()
+    assert begun == [2]
+    for row in range(3):
+        assert drafts[row] == own_draft(twin, tokens[row, : lengths[row]].tolist(), max(K, twin.nodes))
+    lengths += 5
+    tokens[[0, 1]] = tokens[[1, 0]]  # and they change places meanwhile
+    drafts = ask()
+    assert begun == [2]
+    for row in range(3):
+        assert drafts[row] == own_draft(twin, tokens[row, : lengths[row]].tolist(), max(K, twin.nodes))
+
+
 def wrong(*_: Any) -> Any:
     raise RuntimeError("a bug")
 

@@ -42,7 +42,7 @@ METHODS = (
 SETTINGS: dict[str, dict[str, Any]] = {
     "a separate core process": {"environment": {}},
     "chunked prefill": {"engine": {"max_num_batched_tokens": 64, "max_num_seqs": 32}},
-    "preemption": {"engine": {"num_gpu_blocks_override": 14}},
+    "preemption": {"engine": {"num_gpu_blocks_override": 20, "block_size": 32}},
     "prefix caching": {"engine": {"enable_prefix_caching": True}},
     "a regex": {"structured": {"regex": r"[a-z ]{10,40}\."}},
     "a JSON schema": {"structured": {"json": {"type": "object", "properties": {"n": {"type": "integer"}}}}},
@@ -64,7 +64,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 
 @cache
-def written(folder: str, method: str | None, name: str = "") -> dict[str, Any]:
+def written(folder: str, method: str | None, name: str = "", kill: bool = False) -> dict[str, Any]:
     how = SETTINGS.get(name, {})
     engine = {"model": folder, "dtype": "float32", "enforce_eager": True, "max_model_len": 512, "seed": 0}
     engine |= {"disable_log_stats": False, **how.get("engine", {})}
@@ -72,7 +72,7 @@ def written(folder: str, method: str | None, name: str = "") -> dict[str, Any]:
         settings = Settings(method=method)
         engine |= {"speculative_config": settings.speculative(8), "additional_config": settings.additional()}
     environment = ENVIRONMENT | how.get("environment", ALONE)
-    given = {"engine": engine, "environment": environment, "structured": how.get("structured")}
+    given = {"engine": engine, "environment": environment, "structured": how.get("structured"), "kill": kill}
     run = subprocess.run(
         [PYTHON, str(HERE / "vllm_engine.py"), json.dumps(given)],
         capture_output=True,
@@ -109,9 +109,17 @@ def test_greedy_texts_are_those_of_plain_vllm(folder: str, methods: dict[str, st
 def test_so_they_are_with_other_settings(folder: str, methods: dict[str, str], name: str, setting: str) -> None:
     found = written(folder, methods[name], setting)
     assert found["texts"] == written(folder, None, setting)["texts"]
-    assert found["counts"]["vllm:spec_decode_num_accepted_tokens"] > 0
+    if setting != "a JSON schema":  # which no dictionary completes
+        assert found["counts"]["vllm:spec_decode_num_accepted_tokens"] > 0
     if setting == "preemption":
         assert found["counts"]["vllm:num_preemptions"] > 0
+
+
+def test_a_killed_worker_is_one_sentence_and_leaves_nothing(folder: str) -> None:
+    found = written(folder, "suffix:remember=20000", "a separate core process", kill=True)
+    assert found == {"said": found["said"], "left": []}
+    assert found["said"].startswith("EngineDeadError: ")
+    assert "\n" not in found["said"]
 
 
 def test_a_wrong_setting_is_one_sentence_before_the_model_loads(folder: str) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+import threading
 from typing import Any
 
 BEGINNINGS = "Once upon a time there was", "The old house stood at the end of", "Pewnego razu był sobie", "Одного разу"
@@ -26,9 +27,30 @@ def main() -> None:
         ignore_eos=shape is None,
         structured_outputs=None if shape is None else StructuredOutputsParams(**shape),
     )
+    if given.get("kill"):
+        print("WRITTEN", json.dumps(killed(llm, sampling)))
+        return
     texts = [list(one.outputs[0].token_ids) for one in llm.generate(PROMPTS, sampling, use_tqdm=False)]
     counts = {one.name: one.value for one in llm.get_metrics() if hasattr(one, "value")}
     print("WRITTEN", json.dumps({"texts": texts, "counts": counts}))
+
+
+def killed(llm: Any, sampling: Any) -> dict[str, Any]:
+    """What is said where the process of the engine's core ends in the middle, and which processes are left."""
+    import psutil
+
+    children = psutil.Process().children(recursive=True)
+    core = next(child for child in children if "EngineCore" in child.name() or "EngineCore" in str(child.cmdline()))
+    threading.Timer(1.0, core.kill).start()
+    said = ""
+    try:
+        while not said:
+            llm.generate(PROMPTS, sampling, use_tqdm=False)
+    except Exception as error:
+        said = f"{type(error).__name__}: {error}"
+    psutil.wait_procs(children, timeout=20)
+    left = [child.pid for child in children if child.is_running() and child.status() != psutil.STATUS_ZOMBIE]
+    return {"said": said, "left": left}
 
 
 if __name__ == "__main__":
