@@ -93,7 +93,8 @@ class Proposer:
 
     def load_model(self, model: Any) -> None:
         """Called once; ``model`` is what computes logits."""
-        self._logits.listen(model)
+        if not self._unread:
+            self._logits.listen(model)
 
     def propose(
         self, sampled_token_ids: Sequence[Sequence[int]], num_tokens_no_spec: Any, token_ids_cpu: Tokens, **_: Any
