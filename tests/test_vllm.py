@@ -419,6 +419,22 @@ def test_ranks_whose_drafts_nobody_reads_draft_nothing(folder: Path) -> None:
         Proposer(second)
 
 
+@pytest.mark.parametrize("damage", ["cut short", "other bytes", "no dictionary"])
+def test_a_damaged_dictionary_is_one_sentence(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, damage: str
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "no index is kept"))
+    whole = Path(ENGLISH.removeprefix("file=")).read_bytes()
+    half = len(whole) // 2
+    file = tmp_path / "some.dict"
+    file.write_bytes(
+        {"cut short": whole[:half], "other bytes": whole[:half] + bytes(half), "no dictionary": b"text" * 99}[damage]
+    )
+    with pytest.raises(ValueError, match=r"some\.dict") as refused:
+        Proposer(config(folder, f"dictionary:file={file}"))
+    assert "\n" not in str(refused.value)
+
+
 def test_no_tokens_and_another_vocabulary_are_one_sentence(folder: Path) -> None:
     with pytest.raises(InputError, match="num_speculative_tokens is from 1 to 128, not 0"):
         Proposer(config(folder, "lookup", k=0))
