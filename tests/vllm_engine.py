@@ -36,12 +36,13 @@ def main() -> None:
 
 
 def killed(llm: Any, sampling: Any) -> dict[str, Any]:
-    """What is said where the process of the engine's core ends in the middle, and which processes are left."""
+    """What is said where the process that drafts ends in the middle, and which processes are left. (Where that of the
+    core ends, vLLM 0.33 waits for ever, with drafts or without.)"""
     import psutil
 
-    children = psutil.Process().children(recursive=True)
-    core = next(child for child in children if "EngineCore" in child.name() or "EngineCore" in str(child.cmdline()))
-    threading.Timer(1.0, core.kill).start()
+    children = [child for child in psutil.Process().children(recursive=True) if "VLLM" in child.name()]
+    worker = next(child for child in children if "Worker" in child.name())
+    threading.Timer(1.0, worker.kill).start()
     said = ""
     try:
         while not said:
