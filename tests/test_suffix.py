@@ -13,7 +13,7 @@ from engine import PROMPT, tabled, write
 from paceline.drafters import Budget, Seen, make_drafter
 from paceline.drafters.endings import NONE, SIZES, Endings
 from paceline.drafters.lookup import Lookup
-from paceline.drafters.memory import Memory
+from paceline.drafters.memory import Generations, Memory
 from paceline.drafters.noise import SharedNoise
 from paceline.drafters.suffix import PLACES, Suffix
 from paceline.drafters.votes import LONGEST, TRUST, Vote, grow, ranked
@@ -309,3 +309,25 @@ def test_texts_of_several_threads_share_a_memory_and_its_file(tmp_path: Path) ->
     assert failed == []
     assert list(tmp_path.iterdir()) == [path]
     remembered(path, [])
+
+
+def test_what_another_process_wrote_is_read_while_drafts_are_asked_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, locked = tmp_path / "texts.memo", list[bool]()
+    one, other = (remembered(path, [])._memory for _ in range(2))
+    assert one is not None
+    assert other is not None
+    one.learn([3, 4, 5, 6, 7])
+    one.save()
+    other.learn([5, 6, 7, 8, 9])
+    append = Generations.append
+
+    def noted(texts: Generations, tokens: list[int]) -> None:
+        locked.append(other._lock.locked())
+        append(texts, tokens)
+
+    monkeypatch.setattr(Generations, "append", noted)
+    other.save()
+    assert locked == [False, False]
+    assert [tokens for tokens, _ in other.following([5, 6], 9, 1)] == [[7], [7]]

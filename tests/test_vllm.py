@@ -6,6 +6,7 @@ import gc
 import logging
 import os
 import random
+import time
 from collections.abc import Callable, Sequence
 from importlib.resources import files
 from pathlib import Path
@@ -312,6 +313,37 @@ class Model:
         logits = torch.zeros(len(tokens), SIZE)
         logits[torch.arange(len(tokens)), tokens * 7 % 97 + 400] = 20.0
         return logits
+
+
+def test_slow_learning_takes_turns_and_leaves_time_to_draft(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = 16
+    proposer, model = Proposer(config(folder, "recycling", rows=rows, budget=1)), Model()
+    monkeypatch.setattr("paceline.integrations.vllm.proposer.A_ROW", 1e-4)
+    proposer.load_model(model)
+    read, learnt = proposer.drafter.read, list[set[int]]()
+
+    def slowly(seen: Sequence[Any]) -> None:
+        learnt[-1] |= {int(one.state.context.tokens[0]) for one in seen}
+        time.sleep(0.002 * len(seen))
+        read(seen)
+
+    monkeypatch.setattr(proposer.drafter, "read", slowly)
+    tokens, lengths = np.zeros((rows, LONGEST), np.int32), np.full(rows, 2)
+    tokens[:, 0], tokens[:, 1] = np.arange(rows), 400 + 6 * np.arange(rows)
+    drafts: list[Row] = [[] for _ in range(rows)]
+    for _ in range(2 * rows):
+        learnt.append(set())
+        scored = [token for row in range(rows) for token in (int(tokens[row, lengths[row] - 1]), *drafts[row])]
+        best, start, sampled = model.compute_logits(torch.tensor(scored)).argmax(-1).tolist(), 0, list[Row]()
+        for row in range(rows):
+            new, start = [best[start]], start + 1 + len(drafts[row])
+            tokens[row, lengths[row]], lengths[row] = new[0], lengths[row] + 1
+            sampled.append(new)
+        drafts = proposer.propose(sampled, lengths, tokens)
+    assert all(len(some) <= 4 for some in learnt)
+    assert set.union(*learnt) == set(range(rows))
+    assert any(drafts)
+    assert proposer._lates == 0
 
 
 @pytest.mark.parametrize("method", ["recycling", "unispec", "foresight"])

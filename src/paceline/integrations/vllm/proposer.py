@@ -116,14 +116,17 @@ class Proposer:
     def _drafts(self, sampled: Sequence[Sequence[int]], lengths: Any, tokens: Tokens, began: float) -> list[list[int]]:
         budget = self.settings.budget * 1e-6 + A_ROW * len(sampled)
         rows, followed = self._followed(sampled, lengths, tokens, began + budget)
+        learning = time.perf_counter()
         self._learn(sampled, rows, followed, began, began + budget / 2)
+        learning = time.perf_counter() - learning
         self._texts.keep(rows, followed, tokens)
         drafts: list[list[int]] = [[] for _ in sampled]
         least = self._lengths.step()
         if self.settings.lengths == FIXED:
             least = 0.0
+        ends = began + budget + max(0.0, learning - budget / 2)  # also where learning took it all
         for start in range(0, len(rows), TOGETHER):
-            if time.perf_counter() > began + budget:
+            if time.perf_counter() > ends:
                 self._late()
                 break
             some = followed[start : start + TOGETHER]
