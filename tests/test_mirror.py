@@ -236,9 +236,9 @@ def test_texts_of_both_tokenizers_share_a_process(lm: LanguageModel) -> None:
 
 
 def test_drafts_that_begin_anew_may_be_shorter(lm: LanguageModel) -> None:
-    ours = written(lm, "mirror:anew=2")
+    ours = written(lm, "mirror:anew=2,branches=full")
     assert ours.tokens == written(lm, "plain").tokens
-    rounds = [each for each in ours.rounds if each.drafted and each.position < len(PROMPT) + 20]
+    rounds = [each for each in ours.rounds if each.drafted and each.position < 40]  # none is cut by the end of the text
     assert {each.drafted for each in rounds if each.drafts_anew} == {2}
     assert {each.drafted for each in rounds if not each.drafts_anew} == {7}
 
