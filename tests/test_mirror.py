@@ -159,7 +159,7 @@ def test_outcomes_that_the_draft_model_cannot_read_are_left_out(limit: str) -> N
     assert paths == {"tokens": [(4,), (1, 4)], "room": [(4,), (1, 4)], "trees": [(1, 2, 3, 4)]}[limit]
 
 
-def test_who_waits_for_one_process_keeps_nobody_from_another() -> None:
+def test_waiting_for_one_process_delays_no_other() -> None:
     shared, silent, made = Shared[Context](), threading.Event(), list[str]()
 
     def make(name: str) -> Context:

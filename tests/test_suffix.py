@@ -11,6 +11,7 @@ import pytest
 from drafting import context_of, drafted, flipped, paths_of
 from engine import PROMPT, tabled, write
 from paceline.drafters import Budget, Seen, make_drafter
+from paceline.drafters.compose import Union
 from paceline.drafters.endings import NONE, SIZES, Endings
 from paceline.drafters.lookup import Lookup
 from paceline.drafters.memory import Generations, Memory
@@ -331,3 +332,16 @@ def test_what_another_process_wrote_is_read_while_drafts_are_asked_for(
     other.save()
     assert locked == [False, False]
     assert [tokens for tokens, _ in other.following([5, 6], 9, 1)] == [[7], [7]]
+
+
+def test_a_part_that_learns_in_a_class_of_its_own_is_shown_what_came() -> None:
+    class Learning(Lookup):
+        def observe(self, seen: Sequence[Seen]) -> None:
+            shown.append(len(seen))
+
+    shown = list[int]()
+    drafter = make_drafter("suffix")
+    write(tabled(), PROMPT, Union([Learning(), drafter]), max_new_tokens=5)
+    assert sum(shown) > 2
+    assert Learning().observes
+    assert not Lookup().observes

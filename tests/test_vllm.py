@@ -153,7 +153,7 @@ def proposer_vocabulary(folder: Path) -> Any:
     return Vocabulary(AutoTokenizer.from_pretrained(folder, trust_remote_code=False))
 
 
-def test_texts_are_known_after_steps_in_which_nobody_asked(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_texts_are_known_after_steps_without_a_call(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """As vLLM does where a text is near the longest. Another text of the same end is no such text."""
     proposer, twin = Proposer(config(folder, "lookup", rows=3)), make_drafter("lookup")
     tokens, lengths = np.zeros((3, LONGEST), np.int32), np.full(3, 30)
@@ -440,7 +440,7 @@ def test_settings_at_another_place_are_refused(folder: Path, additional: Any) ->
         Proposer(given)
 
 
-def test_ranks_whose_drafts_nobody_reads_draft_nothing(folder: Path) -> None:
+def test_ranks_whose_drafts_are_ignored_draft_nothing(folder: Path) -> None:
     second = config(folder, "lookup")
     second.parallel_config.rank, second.parallel_config.tensor_parallel_size = 1, 2
     proposer = Proposer(second)

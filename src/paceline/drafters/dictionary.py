@@ -195,7 +195,7 @@ class DictSpec(Drafter):
 
     @property
     def observes(self) -> bool:
-        return self.cautious or len(self._dictionaries) != 1
+        return self.cautious or len(self._dictionaries) != 1 or type(self).observe is not DictSpec.observe
 
     def observe(self, seen: Sequence[Seen]) -> None:
         for entry in seen:

@@ -82,7 +82,7 @@ class Lookup(Drafter):
 
     @property
     def observes(self) -> bool:
-        return self.next > 0
+        return self.next > 0 or type(self).observe is not Lookup.observe
 
     def observe(self, seen: Sequence[Seen]) -> None:
         if not self.next:

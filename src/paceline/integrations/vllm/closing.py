@@ -32,7 +32,7 @@ class Closing:
             for state in states:
                 try:
                     self._drafter.close(state)
-                except Exception:  # nobody waits for it, and the text is written
+                except Exception:  # the text is written, and no caller waits
                     continue
 
     def end(self) -> None:

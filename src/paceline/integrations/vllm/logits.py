@@ -43,7 +43,7 @@ class Logits:
         compute = model.compute_logits
 
         def heard(*given: Any, **more: Any) -> Any:
-            self._newest = None  # they may be large, and nobody has asked for them
+            self._newest = None  # of a step without a proposal; they may be large
             self._newest = compute(*given, **more)
             return self._newest
 

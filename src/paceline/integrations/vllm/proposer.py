@@ -298,7 +298,7 @@ class Proposer:
 
 
 def unread(parallel: Any) -> bool:
-    """Whether nobody reads the drafts of this rank: those of the first one of a tensor parallel group count."""
+    """Whether vLLM ignores the drafts of this rank: those of the first one of a tensor parallel group count."""
     if parallel.distributed_executor_backend == "external_launcher" and parallel.world_size > 1:
         raise InputError(
             "with the external launcher every rank uses its own drafts, and those depend on its clock; launch ranks by "

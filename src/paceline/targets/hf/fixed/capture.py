@@ -33,7 +33,7 @@ these layers are under way."""
 
 
 def hear_nothing() -> None:
-    """What follows an exit that nobody listens to."""
+    """What follows an exit without a listener."""
 
 
 def pass_by(_: torch.Tensor) -> Callable[[], None]:
