@@ -242,22 +242,24 @@ class _Library(_Other):
     def __init__(self, target: HFTarget) -> None:
         packed = any(isinstance(module, PackedLinear) for module in target.model.modules())
         self._model: Any = copy.deepcopy(target.model) if packed else target.model  # copies come unpacked
+        self._own = target.own
 
     def read(self, request: Request) -> Callable[[], torch.Tensor]:
         from transformers import DynamicCache
 
         cache, device = DynamicCache(), self._model.device
+        with_cache = self._own.with_cache(cache)
         text = torch.from_numpy(request.rows.tokens[: request.rows.committed].copy())[None].to(device)
         root = torch.from_numpy(request.tokens[:1].copy())[None].to(device)
 
         def step() -> torch.Tensor:
             with torch.no_grad():
-                logits: torch.Tensor = self._model(root, past_key_values=cache, use_cache=True).logits[0, -1]
+                logits: torch.Tensor = self._model(root, use_cache=True, **with_cache).logits[0, -1]
             cache.crop(-1)
             return logits
 
         with torch.no_grad():
-            self._model(text, past_key_values=cache, use_cache=True, logits_to_keep=1)
+            self._model(text, use_cache=True, **with_cache, logits_to_keep=1)
         return step
 
 

@@ -19,9 +19,10 @@ import transformers
 from transformers import GenerationConfig, GenerationMixin, PreTrainedModel
 
 from paceline.errors import InputError
+from paceline.targets.hf.own import CACHE_NAMES
 from paceline.targets.hf.target import refuse_recurrent
 
-HANDLED = frozenset({"attention_mask", "position_ids", "past_key_values"})
+HANDLED = frozenset({"attention_mask", "position_ids", *CACHE_NAMES})
 HARMLESS = frozenset({"use_cache", "logits_to_keep", "return_dict"})
 """They say how transformers would compute, not what."""
 NOT_TEXT = ("mm_encoder", "pixel", "image", "video", "audio", "input_features", "vision")
@@ -103,7 +104,8 @@ def refuse(model: Any, config: GenerationConfig, model_kwargs: dict[str, Any]) -
             raise InputError(f"{name}={value!r} {complaint}")
     if config.cache_implementation == "quantized":
         raise InputError("cache_implementation='quantized' changes the text; leave it out, rows are kept as they are")
-    _refuse_cache(model_kwargs.get("past_key_values"))
+    for name in CACHE_NAMES:
+        _refuse_cache(name, model_kwargs.get(name))
     _refuse_unknown(model_kwargs, mixed=model.config.get_text_config() is not model.config)
 
 
@@ -120,11 +122,11 @@ def refuse_companions(assistant_model: Any, synced_gpus: Any) -> None:
         )
 
 
-def _refuse_cache(cache: Any) -> None:
+def _refuse_cache(name: str, cache: Any) -> None:
     if cache is None:
         return
     if getattr(cache, "_is_user_defined", False) or cache.get_seq_length() > 0:
-        raise InputError("past_key_values cannot be read or filled, for rows are kept apart; leave it out")
+        raise InputError(f"{name} cannot be read or filled, for rows are kept apart; leave it out")
 
 
 def _refuse_unknown(model_kwargs: dict[str, Any], *, mixed: bool) -> None:

@@ -26,9 +26,20 @@ from paceline.targets.hf.taps import Anatomy, tapped
 from paceline.tree import Ints
 
 if TYPE_CHECKING:
-    from transformers import PreTrainedModel
+    from transformers import Cache, PreTrainedModel
 
     from paceline.targets.hf.interface import ForwardCache
+
+
+CACHE_NAMES = "cache", "past_key_values"
+"""Argument of a model's forward that takes the cache of keys and values: since transformers 5.24, and before. A model
+whose code comes with it may have the old name in either."""
+
+
+def cache_name(model: PreTrainedModel) -> str | None:
+    """Which of these a model's forward has."""
+    accepted = inspect.signature(model.forward).parameters
+    return next((name for name in CACHE_NAMES if name in accepted), None)
 
 
 class Mode(StrEnum):
@@ -73,10 +84,16 @@ class OwnForward(ForwardPath):
         self.claimed = 0
         """Rows that the cache says it has beyond those it has; set by the probe."""
         self.takes_positions = "position_ids" in accepted
-        self.takes_cache = "past_key_values" in accepted
+        self.cache_name = cache_name(model)
+        """The argument of its forward that takes the cache; None without one."""
 
     def takes(self, job: ForwardJob) -> bool:
         return True
+
+    def with_cache(self, cache: Cache) -> dict[str, Cache]:
+        """The argument that gives the model this cache."""
+        assert self.cache_name is not None, "the probe refuses models that take no cache"
+        return {self.cache_name: cache}
 
     def run(self, job: ForwardJob) -> Found:
         with ExitStack() as stack:
@@ -126,7 +143,7 @@ class OwnForward(ForwardPath):
         kinds = sorted(set(self.layer_types))
         inputs: dict[str, Any] = {
             "attention_mask": causal if len(kinds) == 1 else dict.fromkeys(kinds, causal),
-            "past_key_values": ForwardCache(None, claimed=self.moved),
+            **self.with_cache(ForwardCache(None, claimed=self.moved)),
         }
         if self.takes_positions:
             inputs["position_ids"] = torch.arange(self.moved, self.moved + n, device=ids.device)[None]
@@ -166,8 +183,8 @@ class OwnForward(ForwardPath):
         tokens = torch.from_numpy(joined([request.tokens for request in job.requests]))
         inputs: dict[str, Any] = {
             "input_ids": tokens[None].to(device),
-            "past_key_values": forward,
             "use_cache": True,
+            **self.with_cache(forward),
         }
         if self.takes_positions:
             positions = torch.from_numpy(joined([request.positions for request in job.requests]))

@@ -99,7 +99,7 @@ def _try_fixed(target: HFTarget) -> None:
 
 
 def _find_mode(target: HFTarget) -> None:
-    if not target.own.takes_cache:
+    if target.own.cache_name is None:
         raise UnsupportedModel(
             f"{target.name} takes no cache of keys and values, so a draft cannot be scored behind a text; "
             "choose another model"

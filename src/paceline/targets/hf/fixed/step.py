@@ -76,8 +76,8 @@ class Step:
             logits = self._own.model(
                 input_ids=self.inputs.tokens.view(1, -1),
                 position_ids=self.inputs.positions.view(1, -1),
-                past_key_values=forward,
                 use_cache=True,
+                **self._own.with_cache(forward),
             ).logits[0]
         return Result(logits, taps.hidden)
 
