@@ -140,7 +140,7 @@ FAMILIES: dict[str, Family] = {
         interface=False,
         alibi=True,
     ),
-    "gptj": Family(model_type="gptj", config=GPT | {"rotary_dim": 8}, interface=False),
+    "gptj": Family(model_type="gptj", config=GPT | {"rotary_dim": 8}),
     "qwen3_moe": Family(
         model_type="qwen3_moe",
         config=LLAMA

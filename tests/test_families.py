@@ -232,10 +232,10 @@ def test_a_mistake_shows(name: str, mistake: str, monkeypatch: pytest.MonkeyPatc
 @every_family
 def test_a_row_kept_in_the_wrong_place_shows(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The last row of a path replaced by the one before it; their order alone would change nothing."""
-    honest = CacheRows._gather
+    target, honest = target_of(name), CacheRows._gather  # opened first: the probe would refuse such rows
 
     def misplaced(rows: CacheRows, path: Ints) -> None:
         honest(rows, np.append(path[:-1], max(0, path[-1] - 1)))
 
     monkeypatch.setattr(CacheRows, "_gather", misplaced)
-    assert gap_after_keeping(target_of(name)) > SEEN
+    assert gap_after_keeping(target) > SEEN
