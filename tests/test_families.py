@@ -4,7 +4,9 @@ Models that build their position bias from the key's index (`alibi`) are scored 
 their position; the others in trees. Each law is shown to see the mistakes it is there for.
 """
 
+import warnings
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -20,6 +22,7 @@ from paceline.targets.cache import CacheRows
 from paceline.targets.hf import attention
 from paceline.targets.hf.attention import View
 from paceline.targets.hf.interface import NAME, attend
+from paceline.targets.hf.load import load_target
 from paceline.targets.hf.own import Mode
 from paceline.targets.hf.target import HFTarget
 from paceline.tree import ROOT, DraftTree, Ints
@@ -60,6 +63,18 @@ def test_drafts_reach_a_family_in_the_best_way_it_allows(name: str) -> None:
     assert target.mode is expected_mode(name)
     assert target.limits.trees is not FAMILIES[name].alibi
     assert target.limits.depth is None
+
+
+@every_family
+def test_a_family_is_the_same_from_its_folder(name: str, tmp_path: Path) -> None:
+    target = target_of(name)
+    target.model.save_pretrained(tmp_path, max_shard_size="50KB")
+    assert len(list(tmp_path.glob("*.safetensors"))) > 1
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)
+        opened = load_target(tmp_path)
+    assert (opened.mode, opened.limits, opened.eos) == (target.mode, target.limits, target.eos)
+    assert opened.fingerprint() == target.fingerprint()
 
 
 @every_family

@@ -1,18 +1,24 @@
 """Tiny random models of transformers' own classes: what they write is transformers' text, or they are refused with the
-true reason; and the sweep sees what is wrong."""
+true reason; and the sweep, which opens them from folders, sees what is wrong."""
 
 import re
 import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
+from transformers import PreTrainedModel
 
 import paceline
 from paceline.check import families
 from paceline.check.families import Support, examine
 from paceline.check.tiny import build, configuration
 from paceline.cli import main
+from paceline.errors import InputError
 from paceline.targets.hf import probe
 from paceline.targets.hf.load import load_target
 
@@ -25,6 +31,7 @@ FOUND = [
     ("granitemoehybrid", "attention", Support.EXACT, "packed"),
     ("deepseek_v3", "small", Support.EXACT, "masked"),
     ("gemma3", "switches", Support.EXACT, "packed"),  # a vision model on text
+    ("gemma4", "small", Support.EXACT, "masked"),  # heads of other widths in its full layers
     ("jamba", "small", Support.REFUSED, "linear_attention, which cannot be rolled back"),
     ("glm_moe_dsa", "small", Support.REFUSED, "indexed_attention, which are not supported yet"),
     ("openai-gpt", "small", Support.REFUSED, "takes no cache of keys and values"),
@@ -90,6 +97,49 @@ def test_wrong_and_crash_are_failures(monkeypatch: pytest.MonkeyPatch, capsys: p
     assert main(["check", "--families", "opt"]) == 1
     assert "ZeroDivisionError" in capsys.readouterr().out
     assert main(["check", "--families", "nothing"]) == 2
+
+
+def refuse_whole_folders(patch: pytest.MonkeyPatch) -> None:
+    def refusing(folder: Path) -> None:
+        raise InputError(f"{folder} is not as it should be")
+
+    patch.setattr(families, "load_target", refusing)
+
+
+def save_nothing(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(PreTrainedModel, "save_pretrained", lambda *given, **named: 1 / 0)
+
+
+def save_a_part(patch: pytest.MonkeyPatch) -> None:
+    honest = PreTrainedModel.save_pretrained
+
+    def saved(model: PreTrainedModel, folder: Path, **options: Any) -> None:
+        del options["max_shard_size"]
+        honest(model, folder, **options)
+        tensors = load_file(folder / "model.safetensors")
+        del tensors["model.norm.weight"]
+        save_file(tensors, folder / "model.safetensors", {"format": "pt"})
+
+    patch.setattr(PreTrainedModel, "save_pretrained", saved)
+
+
+@pytest.mark.parametrize(
+    ("happen", "verdict", "reason"),
+    [
+        (refuse_whole_folders, Support.CRASH, "^llama is not as it should be$"),
+        (save_nothing, Support.UNAVAILABLE, "^transformers does not save it: ZeroDivisionError"),
+        (save_a_part, Support.UNAVAILABLE, "^transformers does not open what it saves: without model.norm.weight$"),
+    ],
+)
+def test_the_folder_decides(
+    happen: Callable[[pytest.MonkeyPatch], None], verdict: Support, reason: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A folder that is refused here and opens there is a failure, and one that transformers spoils is not."""
+    happen(monkeypatch)
+    found = examine("llama", "small")
+    assert found is not None
+    assert found.verdict is verdict, found
+    assert re.search(reason, found.reason), found
 
 
 def test_generate_goes_no_further_than_a_model_can_be_trusted() -> None:

@@ -162,6 +162,23 @@ def test_a_name_is_told_at_once_where_no_hub_answers(
         assert "'no/such'" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    "address",
+    ["https://huggingface.co/some/model", "hf.co/some/model", "http://www.HuggingFace.co/some/model/tree/main/"],
+)
+def test_the_address_of_a_model_is_its_name(
+    address: str, ask: Ask, nowhere: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ask(nowhere)
+    for given in (address, f"{constants.ENDPOINT}/some/model"):
+        with pytest.raises(ValueError, match="no model at 'some/model'"):
+            load_target(given)
+    (tmp_path / address).mkdir(parents=True)
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ValueError, match="it has none"):
+        load_target(address)
+
+
 TWICE = """
 import sys, time
 from paceline.targets.hf.load import load_target, load_tokenizer

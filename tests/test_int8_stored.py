@@ -360,12 +360,112 @@ def test_zeros_that_are_0_change_nothing(folder: Path, own: Path) -> None:
     assert opened(own).fingerprint() == opened(folder).fingerprint()
 
 
-def test_scales_that_are_no_numbers_are_damage(own: Path) -> None:
+@pytest.mark.parametrize(("scale", "sentence"), [(float("nan"), "no positive numbers"), (0, "0 beside integers")])
+def test_scales_that_mean_nothing_are_damage(scale: float, sentence: str, own: Path) -> None:
     tensors = load_file(own / "model.safetensors")
-    tensors[f"{LAYER}.weight_scale"] = tensors[f"{LAYER}.weight_scale"] * float("nan")
+    tensors[f"{LAYER}.weight_scale"][3] = scale
     save_file(tensors, own / "model.safetensors", {"format": "pt"})
-    with pytest.raises(DamagedFile, match=re.escape(LAYER)):
+    with pytest.raises(DamagedFile, match=rf"{re.escape(LAYER)} are {sentence}"):
         opened(own)
+    tensors[f"{LAYER}.weight"][3] = 0
+    save_file(tensors, own / "model.safetensors", {"format": "pt"})
+    if scale == 0:
+        check_held(opened(own), tensors)
+
+
+def undescribed(place: Path) -> None:
+    described(place, None)
+
+
+def rewritten(change: Callable[[Tensors], Tensors]) -> Callable[[Path], None]:
+    """The tensors changed, and nothing said of them."""
+
+    def apply(place: Path) -> None:
+        undescribed(place)
+        save_file(change(load_file(place / "model.safetensors")), place / "model.safetensors", {"format": "pt"})
+
+    return apply
+
+
+def as_pickle(place: Path) -> None:
+    undescribed(place)
+    torch.save(load_file(place / "model.safetensors"), place / "pytorch_model.bin")
+    (place / "model.safetensors").unlink()
+
+
+def in_pieces(place: Path) -> None:
+    undescribed(place)
+    (place / "model.safetensors").rename(place / "all.safetensors")
+    index = {"metadata": {}, "weight_map": dict.fromkeys(load_file(place / "all.safetensors"), "all.safetensors")}
+    (place / "model.safetensors.index.json").write_text(json.dumps(index))
+
+
+def with_code(place: Path) -> None:
+    """Weights of a class that is built only when they are read."""
+    code = "from transformers import LlamaConfig, LlamaForCausalLM\n\nclass Own(LlamaForCausalLM):\n    pass\n"
+    (place / "own.py").write_text(code)
+    fields = json.loads((place / "config.json").read_text()) | {"auto_map": {"AutoModelForCausalLM": "own.Own"}}
+    (place / "config.json").write_text(json.dumps(fields))
+    undescribed(place)
+
+
+def said(method: Any) -> Callable[[Path], None]:
+    return lambda place: described(place, method)
+
+
+def narrow(tensors: Tensors) -> Tensors:
+    floats = torch.float8_e4m3fn
+    return {key: part.float().to(floats) if part.dtype is torch.int8 else part for key, part in tensors.items()}
+
+
+def unnamed(tensors: Tensors) -> Tensors:
+    """Without the first part of every name, which transformers adds."""
+    return {key.removeprefix("model."): part for key, part in tensors.items()}
+
+
+def one_bias(tensors: Tensors) -> Tensors:
+    return {key: part.to(torch.int32) if key == "model.norm.weight" else part.float() for key, part in tensors.items()}
+
+
+I8, F8 = "numbers of type i8 for weights", "numbers of type f8_e4m3 for weights"
+GARBAGE: dict[str, tuple[Callable[[Path], None], str]] = {
+    "no configuration": (undescribed, I8),
+    "an empty one": (said({}), I8),
+    "without the scales": (rewritten(lambda all_: {k: all_[k] for k in all_ if not k.endswith("_scale")}), I8),
+    "a short name": (rewritten(unnamed), I8),
+    "another integer": (rewritten(one_bias), "numbers of type i32 for weights"),
+    "narrow floats": (rewritten(narrow), F8),
+    "a pickle": (as_pickle, "numbers of type int8 for weights"),
+    "in pieces": (in_pieces, I8),
+    "code of its own": (with_code, I8),
+    "no method": (said({"bits": 8}), "transformers does not know (quant_method None)"),
+    "an unknown method": (said({"quant_method": "w8a8"}), "transformers does not know (quant_method w8a8)"),
+    "bitsandbytes without bits": (said({"quant_method": "bitsandbytes"}), "(quant_method bitsandbytes)"),
+}
+
+
+@pytest.mark.parametrize("what", GARBAGE)
+def test_integers_that_would_be_read_as_the_weights_are_refused(
+    what: str, own: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("transformers.dynamic_module_utils.HF_MODULES_CACHE", str(own.parent / "modules"))
+    change, sentence = GARBAGE[what]
+    change(own)
+    for options in ({}, {"quantize": "int8"}):
+        with pytest.raises(InputError, match=re.escape(sentence)) as caught:
+            opened(own, trust_remote_code=what == "code of its own", **options)
+        assert "use the original model, with --quantize int8" in str(caught.value)
+        assert "\n" not in str(caught.value)
+
+
+def test_masks_in_integers_and_narrow_floats_without_scales_change_nothing(tmp_path: Path) -> None:
+    build("llama").save_pretrained(tmp_path)
+    tensors = load_file(tmp_path / "model.safetensors")
+    tensors["model.layers.0.self_attn.bias"] = torch.ones(1, 1, 8, 8, dtype=torch.uint8)
+    tensors["model.norm.weight"] = tensors["model.norm.weight"].to(torch.float8_e4m3fn)
+    save_file(tensors, tmp_path / "model.safetensors", {"format": "pt"})
+    with pytest.warns(UserWarning, match=r"has no place for 1 of the tensors in its weights \(model.layers.0.self"):
+        paceline.load(tmp_path, tokenizer=None)
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,10 @@ from safetensors.torch import load_file, save_file
 
 import families
 import paceline
+from paceline.bench.forwards import bytes_of_token
 from paceline.bench.peers.mlx_lm import MlxLm
+from paceline.check.tiny import build as tiny_model
+from paceline.check.tiny import configuration
 from paceline.cli import main
 from paceline.targets.hf.load import load_target
 from paceline.targets.trust import trusts_all
@@ -54,6 +57,7 @@ FIELDS: dict[str, dict[str, list[Any]]] = {
         "tie_word_embeddings": ["maybe"],
         "dtype": ["float7", 5],
         "layer_types": [["nonsense"], 5],
+        "per_layer_config": [{"0": {"intermediate_size": 32}}, {"0": {"num_hidden_layers": 1}}, 5],
         "id2label": [5],
         "n_layer": [HUGE],
         "text_config": [5, {"num_hidden_layers": HUGE}],
@@ -184,6 +188,42 @@ def test_a_template_that_does_not_parse(damage: Damage, model: Path, capsys: pyt
     damage(model)
     error = refused(capsys, "chat", "--model", model, "--json")
     assert error.startswith(f"the chat template of {model} (chat_template.jinja, or chat_template in tokenizer_config")
+
+
+# --- layers that differ ---------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def uneven(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A Gemma 4, whose full layers have other heads than the rest: the configuration names no size for all."""
+    config = configuration("gemma4_text", "small")
+    assert config is not None
+    tiny_model(config).save_pretrained(folder := tmp_path_factory.mktemp("model") / "uneven")
+    assert {"head_dim": 512} in json.loads((folder / CONFIG).read_text())["per_layer_config"].values()
+    return folder
+
+
+def test_a_model_whose_layers_differ_opens(uneven: Path) -> None:
+    target = load_target(uneven)
+    heads = [layer.self_attn for layer in target.model.model.layers]
+    keys = [len(one.k_proj.weight) for one in heads if hasattr(one, "k_proj")]
+    assert sorted(set(keys)) == [2 * 16, 2 * 512]
+    assert bytes_of_token(target, 8) - bytes_of_token(target, 0) == 8 * 4 * sum(2 * width for width in keys)
+
+
+UNEVEN: dict[str, tuple[dict[str, Any], str]] = {
+    "no width": ({"head_dim": 0}, "head_dim is 0, and must be at least 1"),
+    "windows": ({"head_dim": 512, "sliding_window": 4}, "has layers that differ in sliding_window, which is not"),
+}
+
+
+@pytest.mark.parametrize("what", UNEVEN)
+def test_layers_that_differ_in_what_cannot_be_are_refused(what: str, uneven: Path, tmp_path: Path) -> None:
+    layer, sentence = UNEVEN[what]
+    model = Path(shutil.copytree(uneven, tmp_path / "model"))
+    change(CONFIG, per_layer_config={"3": layer})(model)
+    with pytest.raises(paceline.InputError, match=sentence):
+        load_target(model)
 
 
 # --- every tensor of the model comes from the checkpoint ------------------------------------------------------

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
-from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
+from transformers import AutoConfig, AutoModelForCausalLM, LlamaForCausalLM, PreTrainedModel
 
 from engine import write
 from families import FAMILIES, RECURRENT, VOCAB, build, recurrent
@@ -16,7 +16,7 @@ from paceline.drafters.lookup import Lookup
 from paceline.targets import hub
 from paceline.targets.base import Reach, Request
 from paceline.targets.cache import CacheRows
-from paceline.targets.hf import probe
+from paceline.targets.hf import probe, versions
 from paceline.targets.hf.attention import AttentionOptions, MaskScratch, PackedKVCache, Segment
 from paceline.targets.hf.interface import ForwardCache
 from paceline.targets.hf.load import load_target, load_tokenizer
@@ -227,6 +227,39 @@ def test_attention_that_asks_for_more_than_we_know_is_not_packed(
         forward.attend(*given)
 
 
+# --- refused by the version of transformers -----------------------------------------------------------------
+
+
+def renamed(model: Any, input_ids: Tensor, kept: Any = None) -> None:
+    """A forward that gives its cache another name."""
+
+
+def failing(model: Any, input_ids: Tensor, past_key_values: Any = None, cache: Any = None, **_: Any) -> None:
+    raise TypeError
+
+
+@pytest.mark.parametrize(("forward", "why"), [(renamed, "takes no cache"), (failing, "its own forward fails")])
+@pytest.mark.parametrize("is_theirs", [True, False])
+def test_a_family_that_fails_in_a_newer_transformers_names_its_version(
+    forward: Any, why: str, is_theirs: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What helps is another version, and not another model, unless the model's code is its own."""
+
+    class Own(LlamaForCausalLM):
+        pass
+
+    model = (LlamaForCausalLM if is_theirs else Own)(build("llama").config)
+    monkeypatch.setattr(type(model), "forward", forward)
+    assert why in (sentence := refusal(model))
+    assert sentence.endswith("; choose another model")
+    major, minor = versions.NEWEST
+    monkeypatch.setattr(versions, "INSTALLED", f"{major}.{minor + 1}.0")
+    assert why in (sentence := refusal(model))
+    version = f"transformers {major}.{minor + 1}.0 is newer than {major}.{minor}, the newest that this release of "
+    advice = f"{version}paceline was tested with: pip install 'transformers<{major}.{minor + 1}'"
+    assert sentence.endswith(f"; {advice}" if is_theirs else "; choose another model")
+
+
 # --- refused without a probe --------------------------------------------------------------------------------
 
 
@@ -242,6 +275,11 @@ def test_a_recurrent_model_is_refused_loaded_or_not(name: str, tmp_path: Path, m
 def test_a_state_that_no_layer_type_speaks_of_is_refused_from_the_configuration(tmp_path: Path) -> None:
     AutoConfig.for_model("rwkv", hidden_size=32, num_hidden_layers=2).save_pretrained(tmp_path)
     assert re.fullmatch(r"rwkv keeps a recurrent state, .*", refusal(str(tmp_path)))
+
+
+def test_a_model_of_several_stacks_is_refused_from_the_configuration(tmp_path: Path) -> None:
+    AutoConfig.for_model("blt").save_pretrained(tmp_path)
+    assert "blt is not a stack of layers, for its configuration has no num_hidden_layers" in refusal(tmp_path)
 
 
 def saved(tmp_path: Path, name: str = "llama", **overrides: Any) -> Path:
@@ -278,7 +316,10 @@ def test_folders_that_hold_no_model(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text("{not json")
     assert f"{tmp_path / 'config.json'} is damaged: it is not JSON" in refusal(tmp_path)
     (tmp_path / "config.json").write_text(json.dumps({"model_type": "vit"}))
-    assert "vit model, which transformers knows no causal LM for" in refusal(tmp_path)
+    known = f"transformers {versions.INSTALLED} knows no"
+    assert f"vit model, which {known} causal LM for" in refusal(tmp_path)
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": "of-tomorrow"}))
+    assert f"{known} model_type 'of-tomorrow'; a newer version may" in refusal(tmp_path)
     (tmp_path / "config.json").write_text(json.dumps({"model_type": "llama"}))
     assert f"the weights of {tmp_path} cannot be loaded" in refusal(tmp_path)
     assert "give the folder that holds config.json and weights, not a file" in refusal(tmp_path / "config.json")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from dataclasses import replace
 from fractions import Fraction
@@ -20,9 +21,10 @@ from engine import PROMPT, SIZE, habitual, tabled, write
 from enumeration import Coins, World, outcome_of, output_law, played
 from paceline.api.chat import Conversation
 from paceline.api.model import LanguageModel
+from paceline.cli import main
 from paceline.drafters import Ask, Budget, make_drafter
 from paceline.drafters.noise import SharedNoise
-from paceline.drafters.redrafter import ReDrafter, fitting, search
+from paceline.drafters.redrafter import ReDrafter, checkpoint, fitting, search
 from paceline.drafters.redrafter.checkpoint import PUBLIC, TENSORRT, read_head, write_head
 from paceline.drafters.redrafter.head import HeadShape, RecurrentHead, widened
 from paceline.drafters.redrafter.settings import Adjusting, Warping
@@ -409,8 +411,6 @@ def test_files_hold_a_head(tmp_path: Path, names: str) -> None:
 def test_a_head_of_the_public_code_says_nothing_of_its_target(tmp_path: Path) -> None:
     write_head(tmp_path, RecurrentHead(SMALL))
     config = tmp_path / "config.json"
-    import json
-
     content = json.loads(config.read_text())
     del content["paceline"]
     config.write_text(json.dumps(content))
@@ -451,6 +451,38 @@ def test_a_spoiled_head_is_one_sentence(tmp_path: Path, said: str) -> None:
     spoiled(tmp_path, SPOILED[said])
     with pytest.raises(InputError, match=said):
         read_head(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("field", "said"),
+    [
+        ("num_draft_layers", "says 1099511627776 layers, and model.safetensors has"),
+        ("hidden_size", "says width 1099511627776, and no tensor in model.safetensors is so large"),
+        ("exit_dim", "says exit 1099511627776, and no tensor"),
+        ("vocab_size", "says known 1099511627776, and no tensor"),
+        ("rank", "says rank 1099511627776, and no tensor"),
+    ],
+)
+def test_sizes_that_the_file_does_not_have_are_not_built(
+    tmp_path: Path, field: str, said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_head(tmp_path, RecurrentHead(SMALL))
+    config = tmp_path / "config.json"
+    content = json.loads(config.read_text())
+    (content["paceline"] if field == "rank" else content)[field] = 2**40
+    config.write_text(json.dumps(content))
+    monkeypatch.setattr(checkpoint, "RecurrentHead", None)
+    with pytest.raises(InputError, match=said):
+        read_head(tmp_path)
+
+
+def test_a_file_is_no_head(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write_head(tmp_path, RecurrentHead(SMALL))
+    file = str(tmp_path / "model.safetensors")
+    for command in (["train", "info", file], ["generate", "Once", "--method", f"redrafter:head={file}"]):
+        assert main(command) == 2
+        said = capsys.readouterr().err
+        assert said.endswith(f"error: {file} is a file; give the folder that 'paceline train redrafter' wrote\n")
 
 
 def test_other_files_are_one_sentence(tmp_path: Path) -> None:

@@ -103,6 +103,16 @@ paceline generate Once --model poket
 paceline generate Once --model pocket+ballast:huge
 paceline generate Once --model missing/model
 paceline generate Once --model notes.txt
+paceline generate Once --model model.gguf
+paceline generate Once --model org/name-GGUF
+paceline generate Once --model name-GGUF:Q4_K_M
+paceline generate Once --model https://huggingface.co/missing/model
+paceline generate Once --model hf.co/missing/model
+paceline generate Once --model https://huggingface.co/datasets/missing/data
+paceline generate Once --model https://models.example/missing/model
+paceline generate Once --draft-model org/name-GGUF:Q4_K_M --method assistant
+paceline generate Once --draft-model hf.co/missing/model --method assistant
+paceline generate Once --method assistant:model=https://huggingface.co/missing/model
 paceline generate Once --draft-model pocket-foreign --method assistant:translate=words
 paceline generate Once --draft-model pocket-foreign --method assistant:translate=context:-1
 paceline generate Once --html missing/page.html

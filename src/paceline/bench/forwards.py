@@ -27,6 +27,7 @@ from paceline.bench.peers.weights import Weights
 from paceline.bench.race import Clock, Contestant, Race
 from paceline.errors import InputError
 from paceline.targets.base import Request, Rows
+from paceline.targets.cache import CacheRows
 from paceline.targets.hf.lean import Lean
 from paceline.targets.hf.packed import PackedLinear
 from paceline.targets.hf.path import ForwardPath
@@ -104,14 +105,16 @@ def bandwidth(device: torch.device) -> float:
 
 def bytes_of_token(target: HFTarget, context: int) -> int:
     """The bytes that plain decoding reads for a token: the weights, one row of the embeddings, and the cached rows."""
-    config: Any = target.model.config
+    config: Any = target.model.config.get_text_config()
     weights = sum(weight.nbytes for weight in target.model.parameters())
     weights += sum(one.nbytes for one in target.model.modules() if isinstance(one, PackedLinear) and not one.tied)
     if not config.tie_word_embeddings:
         weights -= target.model.get_input_embeddings().weight.nbytes
-    width = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
-    row = 2 * config.num_hidden_layers * config.num_key_value_heads * width * target.dtype.itemsize
-    return int(weights + row * context)
+    rows = _read(target, 1, 1, np.random.default_rng(0))
+    assert isinstance(rows, CacheRows), "a model of transformers opens no other rows"
+    cached = sum(part.nbytes for layer in rows.layers.values() for part in layer.span(0, 1))
+    rows.close()
+    return int(weights + cached * context)
 
 
 def forwards(

@@ -1,24 +1,29 @@
 """Every causal LM of the installed transformers, tiny and random: does it write here what it writes there?
 
-Transformers' own greedy text, one prompt at a time, is the reference. It is compared with plain decoding, with drafts
-that know the text and give every true token false siblings, with all prompts in one batch, and with `custom_generate`.
+Each is saved to a folder by transformers and opened from it, here and there. Transformers' own greedy text, one prompt
+at a time, is the reference. It is compared with plain decoding, with drafts that know the text and give every true
+token false siblings, with all prompts in one batch, and with `custom_generate`.
 """
 
 from __future__ import annotations
 
+import copy
 import traceback
 import warnings
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import cached_property
 from logging import CRITICAL
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from transformers import MODEL_FOR_CAUSAL_LM_MAPPING, PreTrainedConfig
+from transformers import AutoModelForCausalLM, PreTrainedConfig
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
-from transformers.utils.logging import get_verbosity, set_verbosity
+from transformers.utils import logging
 
 from paceline.check.adversaries import OracleDrafter
 from paceline.check.tiny import VARIANTS, VOCABULARY, build, configuration
@@ -27,12 +32,14 @@ from paceline.drafters import Plain
 from paceline.engine.batch import Batch
 from paceline.engine.loop import Session
 from paceline.engine.serial import run
-from paceline.errors import InputError
+from paceline.errors import InputError, UnsupportedModel
+from paceline.files import workplace
 from paceline.integrations.transformers import custom_generate
 from paceline.law import Sampling
 from paceline.planning.fixed import Fixed
+from paceline.targets.hf.folder import CONFIG, listed
 from paceline.targets.hf.load import load_target
-from paceline.targets.hf.target import HFTarget, refuse_recurrent
+from paceline.targets.hf.target import HFTarget
 
 PROMPTS = (3, 13, 21)
 """Lengths: before the positions where a tiny model starts to compute differently, between them, and past some."""
@@ -41,6 +48,8 @@ NODES = 10
 SEEDS = 4
 VARIED = 5
 """A text of fewer different tokens would hide mistakes; another seed is tried."""
+SHARD = "100KB"
+"""The most bytes of a file of weights, so that a model is saved in several."""
 TIE = 1e-4
 """Two best tokens closer than this share of the logits' deviation may change places between kernels."""
 
@@ -60,7 +69,8 @@ class Support(StrEnum):
     keeps its cache in another way."""
     REFUSED = "refused"
     UNAVAILABLE = "not tried"
-    """No tiny model of it could be built, or transformers fails to write with it."""
+    """No tiny model of it could be built, or transformers fails to save it, to open what it saved, or to write with
+    it."""
     WRONG = "wrong"
     CRASH = "crash"
 
@@ -83,16 +93,26 @@ def sweep(types: Sequence[str] = (), progress: Callable[[str, int, int], None] =
     if unknown := sorted(set(types) - set(MODEL_FOR_CAUSAL_LM_MAPPING_NAMES)):
         raise InputError(f"transformers has no causal language model of type {unknown[0]!r}")
     names = list(types or MODEL_FOR_CAUSAL_LM_MAPPING_NAMES)
-    verbosity = get_verbosity()
-    set_verbosity(CRITICAL)
-    try:
+    with _silent():
         for number, name in enumerate(names):
             for variant in VARIANTS:
                 progress(f"{name} {variant}", number, len(names))
                 if (found := examine(name, variant)) is not None:
                     yield found
+
+
+@contextmanager
+def _silent() -> Iterator[None]:
+    """Without transformers' log and progress bars."""
+    verbosity, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
+    logging.set_verbosity(CRITICAL)
+    logging.disable_progress_bar()
+    try:
+        yield
     finally:
-        set_verbosity(verbosity)
+        logging.set_verbosity(verbosity)
+        if bars:
+            logging.enable_progress_bar()
 
 
 def examine(model_type: str, variant: str) -> Examined | None:
@@ -109,22 +129,44 @@ def examine(model_type: str, variant: str) -> Examined | None:
 
 
 def _verdict(config: PreTrainedConfig) -> tuple[Support, str]:
-    model_class: Any = MODEL_FOR_CAUSAL_LM_MAPPING[type(config)]
-    if_value_error, if_other = Support.REFUSED, Support.CRASH
+    with workplace() as place:
+        try:
+            return _compared(config, place)
+        except _EndedError as ended:
+            return ended.verdict, ended.reason
+        except Exception as error:  # whatever a model may raise
+            return Support.CRASH, _said(error)
+
+
+class _EndedError(Exception):
+    """There are no texts to compare."""
+
+    def __init__(self, verdict: Support, reason: str) -> None:
+        super().__init__(reason)
+        self.verdict, self.reason = verdict, reason
+
+
+@contextmanager
+def _not_tried(what: str = "") -> Iterator[None]:
+    """A step of transformers alone; no verdict on Paceline follows from its failure."""
     try:
-        refuse_recurrent(config, model_class)
-        if_value_error = if_other = Support.UNAVAILABLE
-        seed, references = _references(config)
-        model = build(config, seed)
-        if_value_error, if_other = Support.REFUSED, Support.CRASH
-        target = load_target(model)
-        if_value_error = Support.CRASH
-        fitting = [each for each in references if each.prompt < (target.context_length or np.inf)]
-        texts = dict(_texts(target, fitting))
+        yield
     except Exception as error:  # whatever a model may raise
-        return if_value_error if isinstance(error, ValueError) else if_other, _said(error)
+        raise _EndedError(Support.UNAVAILABLE, what + _said(error)) from error
+
+
+def _compared(config: PreTrainedConfig, place: Path) -> tuple[Support, str]:
+    _refuse(config, place / CONFIG)
+    for seed in range(SEEDS):
+        saved = Saved(config, seed, place / str(seed))
+        target = _opened(saved)
+        references = [saved.written(length) for length in PROMPTS]
+        if all(len(np.unique(each.tokens[each.prompt :])) >= VARIED for each in references):
+            break
+    fitting = [each for each in references if each.prompt < (target.context_length or np.inf)]
+    texts = dict(_texts(target, saved, fitting))
     if differing := [way for way, written in texts.items() if not _equal(written, fitting)]:
-        own = [_without_cache(config, seed, each) for each in fitting]
+        own = [saved.rewritten(each) for each in fitting]
         agreed = all(_equal(written, own) for written in texts.values())
         return Support.DISAGREES if agreed else Support.WRONG, ", ".join(differing)
     how = f"{target.mode}{'' if target.limits.trees else ', chains'}"
@@ -133,6 +175,29 @@ def _verdict(config: PreTrainedConfig) -> tuple[Support, str]:
     if target.limits.alone:
         return Support.ALONE, how
     return (Support.EXACT if target.limits.trees else Support.CHAINS), how
+
+
+def _refuse(config: PreTrainedConfig, folder: Path) -> None:
+    """What is refused for its configuration needs no weights."""
+    with _not_tried("transformers does not save it: "):
+        config.save_pretrained(folder)
+    try:
+        load_target(folder)
+    except UnsupportedModel as error:
+        raise _EndedError(Support.REFUSED, _said(error)) from error
+    except InputError:  # which says that there are none
+        pass
+
+
+def _opened(saved: Saved) -> HFTarget:
+    """As Paceline opens the folder. It may refuse the model, but must open every folder that transformers opens."""
+    try:
+        return load_target(saved.folder)
+    except UnsupportedModel as error:
+        raise _EndedError(Support.REFUSED, saved.told(error)) from error
+    except Exception as error:  # whatever a model may raise
+        _ = saved.model
+        raise _EndedError(Support.CRASH, saved.told(error)) from error
 
 
 @dataclass(frozen=True)
@@ -144,23 +209,57 @@ class Reference:
     logits: torch.Tensor
 
 
-def _references(config: PreTrainedConfig) -> tuple[int, list[Reference]]:
-    """A seed and transformers' greedy texts under it; a seed whose texts do not repeat, if there is one."""
-    for seed in range(SEEDS):
-        references = [_generated(config, seed, length) for length in PROMPTS]
-        if all(len(np.unique(each.tokens[each.prompt :])) >= VARIED for each in references):
-            break
-    return seed, references
+class Saved:
+    """A tiny model in a folder, and what transformers writes with it."""
 
+    def __init__(self, config: PreTrainedConfig, seed: int, folder: Path) -> None:
+        self.folder = folder
+        self._type = config.model_type
+        with _not_tried():
+            model = build(config, seed)
+        with _not_tried("transformers does not save it: "):
+            model.save_pretrained(folder, max_shard_size=SHARD)
 
-def _generated(config: PreTrainedConfig, seed: int, length: int) -> Reference:
-    """A reference by a new model, since a rotary embedding may remember the longest text that it has seen."""
-    prompt = np.random.default_rng(length).integers(2, VOCABULARY, length)
-    found = _generate(build(config, seed), prompt, NEW_TOKENS, return_dict_in_generate=True, output_logits=True)
-    logits = torch.cat(found.logits)
-    if not logits.isfinite().any(dim=-1).all() or logits.isnan().any():
-        raise InputError("the tiny model's logits are not numbers")
-    return Reference(found.sequences[0].numpy(), length, logits)
+    @cached_property
+    def model(self) -> Any:
+        """As transformers opens it."""
+        with _not_tried("transformers does not open what it saves: "):
+            loaded: Any = AutoModelForCausalLM.from_pretrained(
+                self.folder, output_loading_info=True, trust_remote_code=False
+            )
+            model, found = loaded
+            if lost := sorted(found["missing_keys"]):
+                raise InputError(f"without {listed(lost)}")
+        return model
+
+    def fresh(self) -> Any:
+        """A copy of it, since a rotary embedding may remember the longest text that it has seen."""
+        return copy.deepcopy(self.model)
+
+    def told(self, error: Exception) -> str:
+        """An error with the type in place of the folder."""
+        return _said(error).replace(str(self.folder), self._type)
+
+    def written(self, length: int) -> Reference:
+        """The greedy text after a prompt of that length."""
+        prompt = np.random.default_rng(length).integers(2, VOCABULARY, length)
+        with _not_tried():
+            found = _generate(self.fresh(), prompt, NEW_TOKENS, return_dict_in_generate=True, output_logits=True)
+            logits = torch.cat(found.logits)
+            if not logits.isfinite().any(dim=-1).all() or logits.isnan().any():
+                raise InputError("the tiny model's logits are not numbers")
+        return Reference(found.sequences[0].numpy(), length, logits)
+
+    def rewritten(self, reference: Reference) -> Reference:
+        """The greedy text by the model's forward over all of it, again for each token."""
+        tokens, rows = reference.tokens[: reference.prompt], []
+        for _ in range(NEW_TOKENS):
+            ids = torch.from_numpy(tokens)[None]
+            with torch.no_grad():
+                found = self.fresh()(input_ids=ids, attention_mask=torch.ones_like(ids), use_cache=False)
+            rows.append(found.logits[0, -1:])
+            tokens = np.append(tokens, int(rows[-1].argmax()))
+        return Reference(tokens, reference.prompt, torch.cat(rows))
 
 
 def _generate(model: Any, prompt: Ints, count: int, **options: Any) -> Any:
@@ -168,19 +267,7 @@ def _generate(model: Any, prompt: Ints, count: int, **options: Any) -> Any:
     return model.generate(ids, attention_mask=torch.ones_like(ids), max_new_tokens=count, do_sample=False, **options)
 
 
-def _without_cache(config: PreTrainedConfig, seed: int, reference: Reference) -> Reference:
-    """The greedy text by the model's forward over all of it, again for each token."""
-    tokens, rows = reference.tokens[: reference.prompt], []
-    for _ in range(NEW_TOKENS):
-        ids = torch.from_numpy(tokens)[None]
-        model: Any = build(config, seed)
-        with torch.no_grad():
-            rows.append(model(input_ids=ids, attention_mask=torch.ones_like(ids), use_cache=False).logits[0, -1:])
-        tokens = np.append(tokens, int(rows[-1].argmax()))
-    return Reference(tokens, reference.prompt, torch.cat(rows))
-
-
-def _texts(target: HFTarget, references: Sequence[Reference]) -> Iterator[tuple[str, list[Ints]]]:
+def _texts(target: HFTarget, saved: Saved, references: Sequence[Reference]) -> Iterator[tuple[str, list[Ints]]]:
     """Every way of writing, with its texts."""
     for way, tree in (("plain", None), ("chains", False), ("trees", True)):
         sessions = [_session(target, each, tree) for each in references]
@@ -194,7 +281,8 @@ def _texts(target: HFTarget, references: Sequence[Reference]) -> Iterator[tuple[
             while len(batch):
                 batch.step()
         yield f"{way} in a batch", [session.context.tokens for session in sessions]
-    yield "inside generate", [_inside_generate(target, each) for each in references]
+    model = saved.fresh()
+    yield "inside generate", [_inside_generate(model, target.trusted, each) for each in references]
 
 
 def _session(target: HFTarget, reference: Reference, tree: bool | None) -> Session:
@@ -205,11 +293,11 @@ def _session(target: HFTarget, reference: Reference, tree: bool | None) -> Sessi
     return Session(context, target, target.open(), drafter, Fixed(0 if tree is None else NODES), checked=True)
 
 
-def _inside_generate(target: HFTarget, reference: Reference) -> Ints:
-    room = NEW_TOKENS if target.trusted is None else target.trusted - reference.prompt
+def _inside_generate(model: Any, trusted: int | None, reference: Reference) -> Ints:
+    room = NEW_TOKENS if trusted is None else trusted - reference.prompt
     ours = custom_generate(OracleDrafter(reference.tokens, VOCABULARY, tree=True), planner=f"fixed:{NODES}")
     prompt = reference.tokens[: reference.prompt]
-    tokens: Ints = _generate(target.model, prompt, min(NEW_TOKENS, room), custom_generate=ours)[0].numpy()
+    tokens: Ints = _generate(model, prompt, min(NEW_TOKENS, room), custom_generate=ours)[0].numpy()
     return tokens
 
 

@@ -1,6 +1,17 @@
-"""The hub from which models are downloaded."""
+"""The hub from which models are downloaded, and names of its models."""
 
 from __future__ import annotations
+
+import re
+from urllib.parse import urlsplit
+
+from paceline.errors import InputError
+
+HOSTS = ("huggingface.co", "www.huggingface.co", "hf.co")
+OTHERS = ("datasets", "spaces", "collections", "papers", "docs", "blog")
+"""What the hub has besides models, as addresses begin."""
+GGUF = re.compile(r"[-_.]gguf(:[^/]*)?$|:i?q\d[^/]*$", re.IGNORECASE)
+"""How names of models for llama.cpp end."""
 
 
 def answers() -> bool:
@@ -15,3 +26,22 @@ def answers() -> bool:
     except Exception:  # the library's HTTP client, and so its errors, differ between versions
         return False
     return True
+
+
+def repository(given: str) -> str:
+    """The name of a model, of which the address may be given: ``ORG/NAME`` for ``https://huggingface.co/ORG/NAME``."""
+    from huggingface_hub import constants
+
+    has_scheme = "://" in given
+    try:
+        address = urlsplit(given if has_scheme else f"https://{given}")
+    except ValueError:
+        return given
+    if address.netloc.lower() not in (*HOSTS, urlsplit(constants.ENDPOINT).netloc):
+        if has_scheme:
+            raise InputError(f"no model at {given!r}: give a folder, or ORG/NAME for a model of the hub")
+        return given
+    parts = [part for part in address.path.split("/") if part]
+    if not parts or parts[0] in OTHERS or parts[2:] not in ([], ["tree", "main"]):
+        raise InputError(f"no model at {given!r}: the address of a model is https://huggingface.co/ORG/NAME")
+    return "/".join(parts[:2])

@@ -64,8 +64,9 @@ class _Own:
 def read_head(folder: Path) -> tuple[RecurrentHead, HeadConfig]:
     """A head and its configuration, in float32, or in the type in which it is stored."""
     where = f"the head in {folder}"
+    if folder.is_file():
+        raise InputError(f"{folder} is a file; give the folder that 'paceline train redrafter' wrote")
     config = _config(folder, where)
-    head = RecurrentHead(config.shape)
     file = folder / WEIGHTS
     if not file.exists():
         pickle = next((name for name in PICKLES if (folder / name).exists()), None)
@@ -79,6 +80,9 @@ def read_head(folder: Path) -> tuple[RecurrentHead, HeadConfig]:
         tensors = load(read_file(file, MOST))
     except Exception as error:
         raise DamagedFile(f"{file} is damaged: {str(error).splitlines()[0]}; {MEND}") from None
+    _check_sizes(config.shape, tensors, where)
+    with torch.device("meta"):
+        head = RecurrentHead(config.shape)
     found = _floats(_renamed(tensors, config.shape))
     _check_tensors(head, found, where)
     head.load_state_dict(found, assign=True)
@@ -134,6 +138,8 @@ def _config(folder: Path, where: str) -> HeadConfig:
         content = parse(read_file(folder / CONFIG, 1 << 20))
     except FileNotFoundError:
         raise InputError(f"there is no head in {folder}: it has no {CONFIG}; give a folder that has") from None
+    except OSError as error:
+        raise InputError(f"{where} cannot be read: {CONFIG}: {error.strerror}") from None
     except ValueError as error:
         raise DamagedFile(f"{where} is damaged: {CONFIG}: {error}; {MEND}") from None
     _check_version(content, where)
@@ -248,6 +254,17 @@ def _floats(tensors: Tensors) -> dict[str, torch.Tensor]:
         if name in plain and plain[name].ndim == 2 and scale.shape == plain[name].shape[:1]:
             plain[name] = plain[name].float() * scale.float()[:, None]
     return plain
+
+
+def _check_sizes(shape: HeadShape, tensors: Tensors, where: str) -> None:
+    """Refuse sizes beyond those of the file before a head is built of them."""
+    largest = max((size for weight in tensors.values() for size in weight.shape), default=0)
+    if shape.blocks > len(tensors):
+        counts = f"says {shape.blocks} layers, and {WEIGHTS} has {len(tensors)} tensors"
+        raise InputError(f"{CONFIG} of {where} {counts}; {MEND}")
+    for name in ("width", "exit", "rank", "known"):
+        if (size := getattr(shape, name)) > largest:
+            raise InputError(f"{CONFIG} of {where} says {name} {size}, and no tensor in {WEIGHTS} is so large; {MEND}")
 
 
 def _check_tensors(head: RecurrentHead, found: Tensors, where: str) -> None:

@@ -18,11 +18,12 @@ from typing import Any
 import torch
 from safetensors import safe_open
 from tokenizers import Tokenizer
-from transformers import CONFIG_MAPPING, AutoModelForCausalLM, AutoTokenizer, GenerationConfig
+from transformers import CONFIG_MAPPING, AutoModelForCausalLM, AutoTokenizer, GenerationConfig, PreTrainedModel
 
 from paceline.errors import DamagedFile, InputError
 from paceline.files import workplace
 from paceline.files.reading import DESCRIPTION, parse, read_file
+from paceline.targets.hf.versions import INSTALLED, refused
 
 CONFIG, GENERATION, INDEX = "config.json", "generation_config.json", "*.safetensors.index.json"
 TOKENIZER, TOKENIZER_CONFIG, TEMPLATE = "tokenizer.json", "tokenizer_config.json", "chat_template.jinja"
@@ -44,8 +45,13 @@ a list of the layers' types takes all memory."""
 PARAMETERS_PER_BYTE = 8
 """The densest packing of weights, one bit each."""
 WEIGHTS = ("*.safetensors", "pytorch_model*.bin")
+SINGLE = "model.safetensors"
+NARROW = ("f4", "f6", "f8", "float4", "float8")
+"""Types of floats that are stored with scales, as files name them."""
 TOKENIZERS = ("tokenizer*", "vocab*", "*.model", "*.tiktoken", "merges.txt")
 """Files of a tokenizer. Without any, transformers makes an empty tokenizer from the model's type."""
+ORIGINAL = "use the original model, with --quantize int8 for 8-bit integers"
+"""What works instead of a checkpoint that is quantised in another way."""
 NAMED, LONG = 3, 200
 """The most tensors that a sentence names, and the most characters of another library's message."""
 
@@ -87,20 +93,34 @@ def _check_layers(path: Path, fields: dict[str, Any], part: str = "") -> None:
         _check_layers(path, text, "text_config.")
 
 
-def check_sizes(where: str, config: Any) -> None:
+def _layer_configs(config: Any) -> list[Any]:
+    """A configuration for each layer where layers differ, or the one of all. Where they differ in a field, the whole
+    configuration raises an error instead of naming a value."""
+    return list(config.per_layer_config) if getattr(config, "is_heterogeneous", False) else [config]
+
+
+def sizes_of(config: Any) -> dict[str, list[int]]:
+    """The sizes of a language model, by the names that they have in the file; several where layers differ."""
+    text = config.get_text_config()
+    layers = _layer_configs(text)
+    found = {name: [getattr(layer, name, None) for layer in layers] for name in SIZES}
+    sizes = {name: [size for size in each if isinstance(size, int)] for name, each in found.items()}
+    return {text.attribute_map.get(name, name): list(dict.fromkeys(each)) for name, each in sizes.items()}
+
+
+def check_sizes(where: str, sizes: dict[str, list[int]]) -> None:
     """Refuse sizes that no model has. ``where`` names the file."""
-    for name in SIZES:
-        size = getattr(config, name, None)
-        own = config.attribute_map.get(name, name)
-        if isinstance(size, int) and size < 1:
-            raise InputError(f"{where}: {own} is {size}, and must be at least 1")
+    for name, each in sizes.items():
+        if each and min(each) < 1:
+            raise InputError(f"{where}: {name} is {min(each)}, and must be at least 1")
 
 
-def check_plan(folder: Path, config: Any) -> None:
-    """Refuse a configuration from which no model can be built, or whose model is far too large for the weights in the
-    folder: transformers would allocate it before it compares a tensor."""
+def plan(folder: Path, config: Any) -> PreTrainedModel:
+    """The model without its weights. Refuses a configuration from which none can be built, or whose model is far too
+    large for the weights in the folder: transformers would allocate it before it compares a tensor."""
     try:
-        parameters = _planned(config)
+        planned = _planned(config)
+        parameters = sum(parameter.numel() for parameter in planned.parameters())
     except MemoryError:
         raise
     except Exception as error:  # every model class fails in a way of its own
@@ -110,19 +130,22 @@ def check_plan(folder: Path, config: Any) -> None:
     if held and not (folder / "adapter_config.json").exists() and parameters > held * PARAMETERS_PER_BYTE:
         if damage := _damaged_weights(folder):
             raise InputError(damage)
-        text = config.get_text_config()
-        sizes = ", ".join(f"{name} {size}" for name in SIZES if isinstance(size := getattr(text, name, None), int))
+        sizes = ", ".join(f"{name} {' and '.join(map(str, each))}" for name, each in sizes_of(config).items() if each)
         raise InputError(
             f"{folder / CONFIG} asks for {parameters} parameters ({sizes}), and the weights beside it are only {held} "
             "bytes; get the files that belong together"
         )
+    return planned
 
 
-def _planned(config: Any) -> int:
-    """The number of parameters of this configuration's model; none are allocated."""
+def _planned(config: Any) -> PreTrainedModel:
+    """This configuration's model; nothing is allocated."""
     with torch.device("meta"):
-        model = AutoModelForCausalLM.from_config(copy.deepcopy(config), trust_remote_code=False)  # which writes into it
-    return sum(parameter.numel() for parameter in model.parameters())
+        model: PreTrainedModel = AutoModelForCausalLM.from_config(
+            copy.deepcopy(config),  # it is written into
+            trust_remote_code=False,
+        )
+    return model
 
 
 def config_fault(folder: Path, error: Exception, use: Callable[[Any], object]) -> str:
@@ -138,7 +161,9 @@ def config_fault(folder: Path, error: Exception, use: Callable[[Any], object]) -
 
     if isinstance(kind, str) and kind in CONFIG_MAPPING and (field := _to_blame(fields, small)):
         return f"{path}: {field} cannot be {_short(fields[field])} ({in_one_line(error)})"
-    return f"{path} describes no model that transformers can build ({in_one_line(error)})"
+    if isinstance(kind, str) and kind not in CONFIG_MAPPING:
+        return f"{path}: transformers {INSTALLED} knows no model_type {kind!r}; a newer version may"
+    return refused(f"{path} describes no model that transformers {INSTALLED} can build ({in_one_line(error)})")
 
 
 def _to_blame(fields: dict[str, Any], use: Callable[[dict[str, Any]], object]) -> str | None:
@@ -159,7 +184,7 @@ def weights_fault(folder: Path, error: Exception) -> str:
     path = folder / GENERATION
     if path.exists() and (field := _to_blame(fields := read_object(path), GenerationConfig.from_dict)):
         return f"{path}: {field} cannot be {_short(fields[field])} ({in_one_line(error)})"
-    return f"the weights of {folder} cannot be loaded: {in_one_line(error)}"
+    return refused(f"the weights of {folder} cannot be loaded: {in_one_line(error)}")
 
 
 def _damaged_weights(folder: Path) -> str | None:
@@ -168,18 +193,61 @@ def _damaged_weights(folder: Path) -> str | None:
             _check_index(path)
         except ValueError as damage:
             return str(damage)
-    for path in sorted(folder.glob("*.safetensors")):
+    for path in (path for kind in WEIGHTS for path in sorted(folder.glob(kind))):
         try:
-            with path.open("rb"), safe_open(path, framework="pt"):  # Python's own error gives the reason
-                pass
-        except Exception as damage:
-            return f"{path} cannot be read as weights: {in_one_line(damage)}"
-    for path in sorted(folder.glob("pytorch_model*.bin")):
-        try:
-            torch.load(path, map_location="meta", weights_only=True)
-        except Exception:  # torch's own message recommends to run what is in the file
-            return f"{path} is damaged, or holds Python objects, which could run code and are not loaded"
+            _types(path)
+        except ValueError as damage:
+            return str(damage)
     return None
+
+
+def _types(path: Path) -> dict[str, str]:
+    """The types of the numbers in a file of weights, by tensor. No number is read."""
+    if path.suffix == ".safetensors":
+        try:
+            with path.open("rb"), safe_open(path, framework="pt") as file:  # Python's own error gives the reason
+                return {key: file.get_slice(key).get_dtype() for key in file.keys()}  # noqa: SIM118
+        except Exception as damage:
+            raise DamagedFile(f"{path} cannot be read as weights: {in_one_line(damage)}") from None
+    try:
+        found = torch.load(path, map_location="meta", weights_only=True)
+        return {key: str(tensor.dtype).removeprefix("torch.") for key, tensor in found.items()}
+    except Exception:  # torch's own message recommends to run what is in the file
+        raise DamagedFile(
+            f"{path} is damaged, or holds Python objects, which could run code and are not loaded"
+        ) from None
+
+
+def weight_files(folder: Path) -> list[Path]:
+    """The files of weights that transformers reads."""
+    for name in (SINGLE, "pytorch_model.bin"):
+        if (single := folder / name).is_file():
+            return [single]
+        if (index := folder / f"{name}.index.json").is_file():
+            _check_index(index)
+            return [folder / file for file in sorted(set(read_object(index)["weight_map"].values()))]
+    return []
+
+
+def check_floats(name: str, folder: Path, model: PreTrainedModel) -> None:
+    """Refuse integers, and narrow floats with scales, for weights that the model holds as floats: transformers would
+    read them as they are."""
+    types = {key: kind.lower() for path in weight_files(folder) for key, kind in _types(path).items()}
+    lead = f"{model.base_model_prefix}."
+    floats = {key.removeprefix(lead) for key, weight in model.named_parameters() if weight.is_floating_point()}
+    scaled = {key.partition("_scale")[0] for key in types if "_scale" in key}
+    wrong = [
+        key
+        for key, kind in sorted(types.items())
+        if (kind.startswith(("i", "u")) and (key.endswith("weight") or key.removeprefix(lead) in floats))
+        or (kind.startswith(NARROW) and key in scaled)
+    ]
+    if wrong:
+        raise InputError(
+            f"{name} stores numbers of type {types[wrong[0]]} for weights that the model computes with in floats "
+            f"({listed(wrong)}), and no quantization_config in its config.json says what they stand for; get the "
+            f"config.json that belongs to them, or {ORIGINAL}"
+        )
 
 
 def _check_index(path: Path) -> None:

@@ -21,16 +21,17 @@ from paceline.errors import InputError
 from paceline.targets import hub, trust
 from paceline.targets.hf import folder
 from paceline.targets.hf.folder import in_one_line
-from paceline.targets.hf.int8.stored import Stored, layout_of
+from paceline.targets.hf.int8.stored import Stored, is_described, layout_of
 from paceline.targets.hf.int8.target import check_place, obstacle, quantized
 from paceline.targets.hf.probe import prepare
 from paceline.targets.hf.speed import to_float32, widened
 from paceline.targets.hf.target import HFTarget, refuse_recurrent
+from paceline.targets.hf.versions import INSTALLED, refused
 from paceline.targets.place import is_quantized, named_device, named_dtype
 
 NO_GGUF = (
-    "transformers would widen its weights to floats, so it is not opened; give the folder of the original model, with "
-    "--quantize int8 for 8-bit integers"
+    "transformers would widen its weights to floats, so it is not opened; give the folder or the name of the original "
+    "model, whose weights are *.safetensors, with --quantize int8 for 8-bit integers"
 )
 """Where a model is stored for llama.cpp."""
 
@@ -81,13 +82,19 @@ def load_target(
     )
     if layout is not None and not strict:
         kind = torch.float32  # a narrower type would round what is scaled
+    planned = None
     if not (trusted and _brings_model(config)):
         refuse_recurrent(config, _model_class(name, config))
         if Path(name).is_dir():
-            folder.check_plan(Path(name), config)
+            planned = folder.plan(Path(name), config)
+    in_floats = layout is None and not is_described(config)
+    if in_floats and planned is not None:
+        folder.check_floats(name, Path(name), planned)
     placed = {"device_map": device_map} if device_map is not None else {}
     renaming = {"key_mapping": layout.renaming} if layout is not None else {}
     loaded, extra = _weights(name, config, kind, trusted, options | placed | renaming)
+    if in_floats and planned is None:
+        folder.check_floats(name, _folder(name, options), loaded)
     stored = None
     if layout is not None:
         stored = Stored(name, _folder(name, options), layout)
@@ -120,14 +127,14 @@ def _name(model: str | Path) -> str:
         raise InputError(f"no model at {str(model)!r}: there is no such user here") from None
     if path.is_dir():
         return str(path)
-    if path.suffix.lower() == ".gguf" and path.exists():
-        raise InputError(f"{model} is a GGUF file: {NO_GGUF}")
+    if hub.GGUF.search(str(model)):
+        raise InputError(f"{model} names a GGUF file: {NO_GGUF}")
     if path.exists():
         raise InputError(f"no model at {str(model)!r}: give the folder that holds config.json and weights, not a file")
-    local = isinstance(model, Path) or model.startswith(("/", ".", "~")) or model.count("/") > 1
-    if local:
+    name = str(model) if isinstance(model, Path) else hub.repository(model)
+    if isinstance(model, Path) or name.startswith(("/", ".", "~")) or name.count("/") > 1:
         raise InputError(f"no model at {str(model)!r}: there is no such folder")
-    return str(model)
+    return name
 
 
 def _hub_options(name: str) -> dict[str, Any]:
@@ -147,16 +154,16 @@ def _config(name: str, trusted: bool, options: dict[str, Any]) -> Any:
             raise InputError(f"{name} is not a folder with a readable transformers config.json: it has none")
     try:
         config = AutoConfig.from_pretrained(name, trust_remote_code=trusted, **options)
-        sizes = _sized(config)
+        sizes = folder.sizes_of(config)
     except MemoryError:
         raise
     except Exception as error:  # transformers reports damaged files with errors of every kind
         if trust.is_unanswered(error):
             raise trust.refusal(name) from None
         if local:
-            raise InputError(folder.config_fault(place, error, _sized)) from error
+            raise InputError(folder.config_fault(place, error, folder.sizes_of)) from error
         if not isinstance(error, OSError):
-            raise InputError(f"the config.json of {name} cannot be used: {in_one_line(error)}") from error
+            raise InputError(refused(f"the config.json of {name} cannot be used: {in_one_line(error)}")) from error
         if options["local_files_only"]:
             raise InputError(
                 f"no model at {name!r}: there is no such folder, nothing of that name was downloaded before, "
@@ -165,13 +172,6 @@ def _config(name: str, trusted: bool, options: dict[str, Any]) -> Any:
         raise InputError(f"no model at {name!r}: neither a local folder nor a model name that can be reached") from None
     folder.check_sizes(str(place / folder.CONFIG) if local else f"the config.json of {name}", sizes)
     return config
-
-
-def _sized(config: Any) -> Any:
-    """The part of a configuration that says how large the language model is."""
-    text = config.get_text_config()
-    _ = text.attribute_map  # or it is no configuration
-    return text
 
 
 def _brings_model(config: Any) -> bool:
@@ -183,7 +183,9 @@ def _model_class(name: str, config: Any) -> Any:
     if type(config) not in MODEL_FOR_CAUSAL_LM_MAPPING:
         if _brings_model(config):
             raise trust.refusal(name)
-        raise InputError(f"{name} is a {config.model_type} model, which transformers knows no causal LM for")
+        raise InputError(
+            f"{name} is a {config.model_type} model, which transformers {INSTALLED} knows no causal LM for"
+        )
     found: Any = MODEL_FOR_CAUSAL_LM_MAPPING[type(config)]
     return found[0] if isinstance(found, tuple) else found
 
@@ -207,9 +209,9 @@ def _weights(
     except (MemoryError, torch.OutOfMemoryError):
         raise
     except Exception as error:  # every file format fails in a way of its own
-        local = Path(name).is_dir()
-        why = folder.weights_fault(Path(name), error) if local else f"{name} cannot be loaded: {in_one_line(error)}"
-        raise InputError(why) from error
+        if Path(name).is_dir():
+            raise InputError(folder.weights_fault(Path(name), error)) from error
+        raise InputError(refused(f"{name} cannot be loaded: {in_one_line(error)}")) from error
     return loaded[0], folder.check_found(name, loaded[1])
 
 

@@ -27,6 +27,7 @@ from paceline.targets.hf.own import Mode, Unsupported
 from paceline.targets.hf.path import UNEXPECTED, ForwardPath
 from paceline.targets.hf.probe_points import NEAR, ProbePoint, probe_points, sizes
 from paceline.targets.hf.target import HFTarget
+from paceline.targets.hf.versions import refused
 from paceline.tree import EMPTY, DraftTree, Ints
 
 TOLERANCE = {torch.float64: 1e-4, torch.float32: 1e-3, torch.bfloat16: 0.2, torch.float16: 0.05}
@@ -100,9 +101,10 @@ def _try_fixed(target: HFTarget) -> None:
 
 def _find_mode(target: HFTarget) -> None:
     if target.own.cache_name is None:
-        raise UnsupportedModel(
-            f"{target.name} takes no cache of keys and values, so a draft cannot be scored behind a text; "
-            "choose another model"
+        raise _refusal(
+            target,
+            "takes no cache of keys and values under a name that is known here, so a draft cannot be scored behind a "
+            "text",
         )
     lengths = target.context_length, target.trusted
     modes: dict[str, list[str]] = {}
@@ -123,9 +125,11 @@ def _find_mode(target: HFTarget) -> None:
             return
         modes.setdefault(reason, []).append(mode)
     reasons = "; ".join(f"{' and '.join(dict.fromkeys(names))}: {reason}" for reason, names in modes.items())
-    raise UnsupportedModel(
-        f"{target.name} cannot be drafted for without changing its text ({reasons}); choose another model"
-    ) from failure
+    raise _refusal(target, f"cannot be drafted for without changing its text ({reasons})") from failure
+
+
+def _refusal(target: HFTarget, why: str) -> UnsupportedModel:
+    return UnsupportedModel(refused(f"{target.name} {why}", "choose another model", type(target.model)))
 
 
 def _failure(error: Exception) -> str:

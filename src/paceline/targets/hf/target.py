@@ -32,6 +32,11 @@ if TYPE_CHECKING:
 
 KNOWN_LAYERS = {"attention", "full_attention", "sliding_attention", "chunked_attention", "moe", "mlp"}
 RECURRENT_LAYERS = {"linear_attention", "conv", "hybrid", "hybrid_sliding", "mamba", "recurrent"}
+SHARED = {
+    *("vocab_size", "layer_types", "sliding_window", "attention_chunk_size", "keep_window_size", "rope_parameters"),
+    *("max_position_embeddings", "original_max_position_embeddings", "final_logit_softcapping", "eos_token_id"),
+}
+"""Fields of a configuration that are read once for all layers."""
 
 
 class HFTarget(Target):
@@ -240,11 +245,21 @@ def trusted_length(config: Any) -> int | None:
 
 
 def refuse_recurrent(config: Any, model_class: type | None = None) -> None:
-    """Refuse models whose state cannot be rolled back after a refused draft, and unknown kinds of attention."""
+    """Refuse models whose state cannot be rolled back after a refused draft, unknown kinds of attention, and layers
+    that differ in what is read once for all."""
     config = config.get_text_config()
+    advice = "choose a model with full or sliding-window attention in every layer"
+    if differing := sorted(SHARED & (getattr(config, "per_layer_attributes", None) or set())):
+        raise UnsupportedModel(
+            f"{config.model_type} has layers that differ in {', '.join(differing)}, which is not supported yet; "
+            "choose a model whose layers have the same"
+        )
+    if not isinstance(getattr(config, "num_hidden_layers", None), int):
+        raise UnsupportedModel(
+            f"{config.model_type} is not a stack of layers, for its configuration has no num_hidden_layers; {advice}"
+        )
     kinds = set(getattr(config, "layer_types", None) or ())
     kept = sorted(kinds & RECURRENT_LAYERS)
-    advice = "choose a model with full or sliding-window attention in every layer"
     if kept or (not kinds and getattr(model_class, "_is_stateful", False)):
         what = f"layers of type {', '.join(kept)}" if kept else "a recurrent state"
         raise UnsupportedModel(

@@ -19,17 +19,14 @@ from typing import Any
 import torch
 from safetensors import safe_open
 from torch import nn
+from transformers.quantizers.auto import AUTO_QUANTIZATION_CONFIG_MAPPING as METHODS
 
 from paceline.errors import DamagedFile, UnsupportedModel
 from paceline.targets.hf import folder
-from paceline.targets.hf.folder import in_one_line
+from paceline.targets.hf.folder import ORIGINAL, SINGLE, in_one_line, weight_files
 from paceline.targets.hf.int8.linear import Integers
 
-SINGLE = "model.safetensors"
-ELSEWHERE = (
-    "use the original model, with --quantize int8 for 8-bit integers, or load this one with transformers and give it "
-    "to paceline.load"
-)
+ELSEWHERE = f"{ORIGINAL}, or load this one with transformers and give it to paceline.load"
 INERT = {
     *("config_groups", "quant_method", "format", "quantization_status", "global_compression_ratio", "ignore"),
     *("sparsity_config", "version", "run_compressed", "dequantize", "use_optimized_inference"),
@@ -78,17 +75,32 @@ LAYOUTS = {
 }
 
 
+FIELDS = ("quantization_config", "compression_config")
+
+
+def is_described(config: Any) -> bool:
+    """Whether a configuration says how the weights are quantised."""
+    return any(getattr(config, field, None) for field in FIELDS)
+
+
 def layout_of(name: str, config: Any, check_place: Callable[[], None]) -> Layout | None:
     """The layout of a checkpoint in integers, for which ``check_place`` is called; None for every other one.
 
     Its configuration is left without what it says of the integers, so that transformers builds a model of floats. What
     is not computed here, or not in this place, is left to transformers where the format's own package is installed, and
-    else refused.
+    else refused. So is a method that transformers does not know: it would read the integers as the weights.
     """
-    field = next((f for f in ("quantization_config", "compression_config") if getattr(config, f, None)), "")
+    field = next((field for field in FIELDS if getattr(config, field, None)), "")
     fields: Any = getattr(config, field, None)
-    layout = LAYOUTS.get(str(fields.get("quant_method"))) if isinstance(fields, dict) else None
+    if not isinstance(fields, dict):
+        return None
+    method = str(fields.get("quant_method"))
+    layout = LAYOUTS.get(method)
     if layout is None:
+        if not any(fields.get(f"load_in_{bits}bit") for bits in (4, 8)) and method not in METHODS:
+            raise UnsupportedModel(
+                f"{name} is quantised in a way that transformers does not know (quant_method {method}); {ORIGINAL}"
+            )
         return None
     try:
         layout.check(name, fields)
@@ -176,7 +188,10 @@ class Stored:
         self._files: dict[str, Any] = {}
         """By tensor."""
         self._said: dict[str, str] = {}
-        for path in _files(name, folder):
+        paths = [path for path in weight_files(folder) if path.suffix == ".safetensors"]
+        if not paths:
+            raise _refusal(name, f"without {SINGLE}")
+        for path in paths:
             try:
                 opened: Any = safe_open(path, framework="pt")
             except Exception as error:  # safetensors raises errors of its own
@@ -209,6 +224,8 @@ class Stored:
         scales = scales.float().reshape(-1).expand(shape[0]).contiguous()
         if not bool((scales.isfinite() & (scales >= 0)).all()):
             raise DamagedFile(f"{self._name} is damaged: the scales of {layer} are no positive numbers")
+        if bool((values[scales == 0] != 0).any()):
+            raise DamagedFile(f"{self._name} is damaged: scales of {layer} are 0 beside integers that are not")
         return values, scales
 
     def left(self, extra: list[str]) -> list[str]:
@@ -270,13 +287,3 @@ def _is_plain(said: str) -> bool:
     except (ValueError, LookupError, TypeError):
         return False
     return kinds == ("Int8Tensor", "PerRow", "SYMMETRIC") and not inputs.get("reduce_range")
-
-
-def _files(name: str, place: Path) -> list[Path]:
-    """The files with a checkpoint's weights, those that transformers reads."""
-    if (single := place / SINGLE).is_file():
-        return [single]
-    index = place / f"{SINGLE}.index.json"
-    if not index.is_file():
-        raise _refusal(name, f"without {SINGLE}")
-    return [place / file for file in sorted(set(folder.read_object(index)["weight_map"].values()))]

@@ -1,0 +1,22 @@
+"""The versions of transformers that this release knows, for sentences about models that cannot be opened."""
+
+from __future__ import annotations
+
+import transformers
+
+INSTALLED = transformers.__version__
+NEWEST = (5, 24)
+"""The newest minor version of transformers that this release was tested with."""
+
+
+def refused(sentence: str, advice: str = "", model_class: type | None = None) -> str:
+    """A sentence that refuses a model, with what helps: an older transformers, if the installed one is newer than those
+    that were tested and the class may be its own, or else the ``advice``."""
+    theirs = model_class is None or model_class.__module__.startswith("transformers.models.")
+    if theirs and tuple(map(int, INSTALLED.split(".")[:2])) > NEWEST:
+        major, minor = NEWEST
+        advice = (
+            f"transformers {INSTALLED} is newer than {major}.{minor}, the newest that this release of paceline was "
+            f"tested with: pip install 'transformers<{major}.{minor + 1}'"
+        )
+    return f"{sentence}; {advice}" if advice else sentence
