@@ -104,9 +104,11 @@ def test_counts_have_percentiles() -> None:
     after = list(range(101))
     (_, rows) = packing.left({4: ([100] * 101, after), 1: ([5, 5], [5, 5])})
     assert rows == [("4", "100.0", "50.0", "1", "99", "50%", "101"), ("1", "5.0", "5.0", "5", "5", "0%", "2")]
-    (claim,) = packing.claims({4: ([100] * 101, after), 1: ([5, 5], [5, 5])}, {}, {})
-    assert claim.ours == "50% to 50%", "a single beam shares nothing"
+    counts = {2: ([100], [90]), 5: ([100] * 101, after), 70: ([100], [45])}
+    (claim,) = packing.claims(counts, {}, {})
+    assert claim.ours == "50% to 55% with 5, 70", "the paper has no narrower beams"
     assert claim.agrees
+    assert packing.claims({2: counts[2]}, {}, {}) == []
 
 
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
@@ -409,14 +411,14 @@ def test_labels_runs_and_goes_on_with_the_same_heads_only(run: Any, heads: Path)
 
 
 def test_the_list_counts_its_lines() -> None:
-    """Of every paper: complete, partial and open items."""
+    """Of every paper: complete, computed, partial and open items."""
     readme = (Path(tasks.__file__).parents[1] / "README.md").read_text(encoding="utf8")
-    rows = re.findall(r"^\| `(\w+)` \| [^|]+ \| (\d+) \| (\d+) \| (\d+) \| (\d+) \|$", readme, re.MULTILINE)
-    sums = re.search(r"^\| \| all \| (\d+) \| (\d+) \| (\d+) \| (\d+) \|$", readme, re.MULTILINE)
+    rows = re.findall(r"^\| `(\w+)` \| [^|]+" + r"\| (\d+) " * 5 + r"\|$", readme, re.MULTILINE)
+    sums = re.search(r"^\| \| all " + r"\| (\d+) " * 5 + r"\|$", readme, re.MULTILINE)
     assert sums is not None
-    assert [int(one) for one in sums.groups()] == [sum(int(row[n]) for row in rows) for n in range(1, 5)]
+    assert [int(one) for one in sums.groups()] == [sum(int(row[n]) for row in rows) for n in range(1, 6)]
     for name, *told in rows:
         section = readme.partition(f"\n## {name}\n")[2].partition("\n## ")[0]
-        states = re.findall(r"^\| (?:Table|Figure) \d+ \|.*\| (complete|partial|open)[^|]*\|$", section, re.MULTILINE)
-        count = Counter(states)
-        assert [int(one) for one in told] == [len(states), *(count[s] for s in ("complete", "partial", "open"))], name
+        kinds = "complete", "computed", "partial", "open"
+        states = re.findall(rf"^\| (?:Table|Figure) \d+ \|.*\| ({'|'.join(kinds)})[^|]*\|$", section, re.MULTILINE)
+        assert [int(one) for one in told] == [len(states), *map(Counter(states).__getitem__, kinds)], name

@@ -25,7 +25,7 @@ from paceline.cli import main
 from paceline.drafters import Ask, Budget, make_drafter
 from paceline.drafters.noise import SharedNoise
 from paceline.drafters.redrafter import ReDrafter, checkpoint, fitting, search
-from paceline.drafters.redrafter.checkpoint import PUBLIC, TENSORRT, read_head, write_head
+from paceline.drafters.redrafter.checkpoint import PUBLIC, TENSORRT, read_head, record_noise, write_head
 from paceline.drafters.redrafter.head import HeadShape, RecurrentHead, widened
 from paceline.drafters.redrafter.settings import Adjusting, Warping
 from paceline.engine.batch import Batch
@@ -83,7 +83,7 @@ def knowing(monkeypatch: pytest.MonkeyPatch) -> Any:
     """Makes drafters whose head knows the table of `tabled`."""
 
     def make(head: RecurrentHead | None = None, target: TableTarget | None = None, **options: Any) -> ReDrafter:
-        monkeypatch.setattr(fitting, "head_for", lambda named, target: head or Knowing(habitual()))
+        monkeypatch.setattr(fitting, "head_for", lambda named, target: fitting.FittedHead(head or Knowing(habitual())))
         drafter = ReDrafter(**options)
         drafter.fit(target or tabled())
         return drafter
@@ -241,7 +241,7 @@ def law_with_head(monkeypatch: pytest.MonkeyPatch, rule: Rule, **options: Any) -
     size = world.target.vocab_size
     torch.manual_seed(1)
     head = RecurrentHead(HeadShape(width=size, vocab_size=size, exit=4)).double().requires_grad_(False)
-    monkeypatch.setattr(fitting, "head_for", lambda named, target: head)
+    monkeypatch.setattr(fitting, "head_for", lambda named, target: fitting.FittedHead(head))
 
     def play(coins: Coins) -> Any:
         monkeypatch.setattr(search, "drawn_luck", drawn_by(coins))
@@ -416,6 +416,42 @@ def test_a_head_of_the_public_code_says_nothing_of_its_target(tmp_path: Path) ->
     config.write_text(json.dumps(content))
     _, found = read_head(tmp_path)
     assert (found.shape, found.target) == (SMALL, "")
+
+
+NOISY = {"shared": 1.5, "none": 1.25}
+
+
+@pytest.mark.parametrize(
+    ("measured", "spec", "wanted"),
+    [
+        (None, "redrafter:head={}", "shared"),
+        (NOISY, "redrafter:head={}", "shared"),
+        ({**NOISY, "none": 1.75}, "redrafter:head={}", "none"),
+        ({**NOISY, "none": 1.75}, "redrafter:head={},noise=shared", "shared"),
+        ({**NOISY, "none": 1.75}, "auto:head={}", "none"),
+        ({**NOISY, "none": 1.75}, "auto:head={},noise=shared", "shared"),
+        (NOISY, "auto:head={},noise=none", "none"),
+    ],
+)
+def test_drafts_are_ranked_as_was_better_for_the_head_unless_the_method_says_it(
+    lm: LanguageModel, tmp_path: Path, measured: dict[str, float] | None, spec: str, wanted: str
+) -> None:
+    write_head(tmp_path, RecurrentHead(HeadShape(width=256, vocab_size=8192, exit=16)))
+    if measured is not None:
+        record_noise(tmp_path, measured)
+        assert read_head(tmp_path)[1].trained["tokens_per_round"] == measured
+    drafter = make_drafter(spec.format(tmp_path))
+    drafter.fit(lm.target, lm.vocabulary)
+    head = drafter if isinstance(drafter, ReDrafter) else drafter.parts[-1]
+    assert isinstance(head, ReDrafter)
+    assert head._noise == (wanted == "shared")
+
+
+def test_a_head_of_an_unknown_ranking_is_one_sentence(tmp_path: Path) -> None:
+    write_head(tmp_path, RecurrentHead(SMALL))
+    record_noise(tmp_path, {"loud": 2.0})
+    with pytest.raises(DamagedFile, match=r"noise is 'loud', and a head has shared or none; train it again"):
+        read_head(tmp_path)
 
 
 def test_integers_and_part_vocabularies_are_kept(tmp_path: Path) -> None:

@@ -27,6 +27,7 @@ from paceline.drafters.redrafter.head import HeadShape, RecurrentHead
 from paceline.errors import InputError
 from paceline.targets.base import Request, Target, Want
 from paceline.targets.table import TableTarget
+from paceline.train.redrafter import watch
 from paceline.train.redrafter.data import Passage, Stream, read_passages, stream_of
 from paceline.train.redrafter.labels import NOTHING, Labels, LabelSettings, Teacher
 from paceline.train.redrafter.lessons import FreshLessons, StoredLessons
@@ -34,6 +35,7 @@ from paceline.train.redrafter.loop import HeadTraining, Schedule
 from paceline.train.redrafter.loss import Lesson, expected_tokens
 from paceline.train.redrafter.run import Recipe, Workshop
 from paceline.train.redrafter.store import LabelStore
+from paceline.train.redrafter.watch import watched
 
 TEXT = "The old house stood at the end of the lane, and nobody had lived in it for years. "
 
@@ -243,10 +245,10 @@ def test_labels_that_are_there_are_not_made_again(tmp_path: Path) -> None:
     store.fill(teacher, lambda done, parts: calls.append((done, parts)))
     assert store.file(1).stat().st_mtime_ns == kept
     assert calls == [(1, 3), (2, 3), (3, 3)]
-    assert len(store.read().tokens) == 150 * 20
+    assert len(store.read(teacher).tokens) == 150 * 20
     again = LabelStore(tmp_path / "again", 150)
     again.fill(teacher, lambda *_: None)
-    assert torch.equal(again.read().tokens, store.read().tokens)
+    assert torch.equal(again.read(teacher).tokens, store.read(teacher).tokens)
 
 
 def test_fresh_labels_are_those_of_whole_windows_each_once_in_a_pass() -> None:
@@ -323,6 +325,32 @@ def test_a_head_with_a_part_of_the_vocabulary_drafts(lm: LanguageModel, tmp_path
     assert text.tokens == lm.generate(TEXT, method="plain", **how).tokens
     assert set(text.totals.__dict__)
     assert text.totals.drafted
+
+
+def test_a_head_is_measured_with_the_noise_and_without_and_keeps_the_better(
+    lm: LanguageModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(watch, "PROMPTS", 2)
+    found = watched(workshop(lm, tmp_path, exit=16), ["- a text"]).measured
+    assert found.keys() == {"shared", "none"}
+    assert min(found.values()) >= 1
+    _, config = read_head(tmp_path)
+    assert config.noise == max(found, key=lambda noise: found[noise])
+    assert config.trained["tokens_per_round"] == found
+    shared, none = found.values()
+    said = f"{shared:.2f} tokens a round of `redrafter` with `noise=shared`, {none:.2f} with `noise=none`"
+    assert said in (tmp_path / "CARD.md").read_text()
+    drafts = []
+    for option in ("", f",noise={config.noise}"):
+        how: dict[str, Any] = {"max_new_tokens": 24, "temperature": 0.8}
+        text = lm.generate(TEXT, method=f"redrafter:head={tmp_path}{option}", **how)
+        drafts.append([each.drafted for each in text.rounds])
+    assert drafts[0] == drafts[1]
+
+
+def test_without_held_out_text_a_head_is_not_measured(lm: LanguageModel, tmp_path: Path) -> None:
+    assert watched(workshop(lm, tmp_path, exit=16, held_out=0.0), ["- a text"]).measured == {}
+    assert read_head(tmp_path)[1].noise is None
 
 
 def test_an_output_of_the_models_width_begins_as_its_own_head(lm: LanguageModel, tmp_path: Path) -> None:
@@ -449,7 +477,9 @@ def test_a_loss_that_is_no_number_ends_the_training(tmp_path: Path) -> None:
         tmp_path / "t.pt",
         autocast=None,
     )
-    with pytest.raises(InputError, match="the loss is nan at step 0; lower the rate"):
+    with pytest.raises(
+        InputError, match="the loss is nan at step 0; nothing is learnt yet: take fewer blocks, or make the"
+    ):
         training.train(lambda one: None)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections import Counter
 from functools import cache
 from itertools import accumulate, permutations
 
@@ -10,7 +11,7 @@ import pytest
 
 from paceline.errors import InputError
 from paceline.targets.pocket.bundle import BundledTokenizer
-from paceline.translate import Draft, Follower, Habit, Lattice, Spellings, Translation, canonical
+from paceline.translate import Bridge, Draft, Follower, Habit, Lattice, Spellings, Translation, canonical
 from paceline.vocabulary import Vocabulary
 from tokenizer_kinds import FOR_TEXT, OPAQUE, REAL, REAL_NAMES, STREAMABLE, vocabulary_of
 
@@ -84,6 +85,31 @@ def test_made_tokenizers_spell_their_texts(name: str) -> None:
     made = spellings(name)
     for token in range(vocabulary(name).size):
         assert made.spell(made.encode(made.of[token])) == made.of[token]
+
+
+@needs_data
+@pytest.mark.parametrize("name", [*FOR_TEXT, *REAL_NAMES, *BUNDLED])
+def test_of_tokens_that_spell_the_same_the_tokenizer_writes_the_one_that_bytes_lead_to(name: str) -> None:
+    """SentencePiece has a token for every byte beside the pieces: ``<0x79>`` beside ``y``."""
+    made = spellings(name)
+    for spelled, count in Counter(filter(None, made.of)).items():
+        assert count == 1 or made.encode(spelled) == [made.id_of(spelled)], spelled
+
+
+@needs_data
+@pytest.mark.parametrize(
+    ("target", "drafter"),
+    [BUNDLED, BUNDLED[::-1], ("bielik-v2", "bielik-v3-APT4"), ("mistral-v3", "gpt2"), ("gpt2", "mistral-v3")],
+)
+def test_a_text_of_shared_tokens_is_drafted_token_by_token(target: str, drafter: str) -> None:
+    """An oracle that drafts the text's own next token by ``tli`` is wrong only where the drafter cannot spell it."""
+    bridge = Bridge(vocabulary(target), vocabulary(drafter))
+    drafted, known = dict(zip(*bridge.shared, strict=True)), set(bridge.drafter.of)
+    for language in (*LANGUAGES, *ODD):
+        for token in bridge.target.encode(sample(language)):
+            spelled = bridge.target.of[token]
+            assert (token in drafted) == (spelled in known)
+            assert spelled not in known or bridge.drafter.of[drafted[token]] == spelled
 
 
 def test_special_tokens_spell_nothing_and_no_bytes_lead_to_one() -> None:

@@ -53,6 +53,7 @@ MOST = {
     **dict.fromkeys(("ahead", "blocks"), 1024),
     **dict.fromkeys(("window", "exit", "rank", "kept", "batch_size"), 10_000_000),
     "positions": 1 << 40,
+    "epochs": 10_000,
     **dict.fromkeys(("limit", "rounds", "logprobs", "texts"), 1_000_000),
     **dict.fromkeys(("max_new_tokens", "length", "context", "characters"), 10_000_000),
     **dict.fromkeys(("top_k", "min_count", "ngrams"), 1 << 31),

@@ -140,6 +140,10 @@ def _recipe(options: argparse.Namespace) -> Recipe:
 
     if not 0 <= options.held_out < 0.5:
         raise InputError(f"--held-out is a share from 0 to below 0.5, not {options.held_out}")
+    if not options.epochs > 0:
+        raise InputError(f"--epochs must be above 0, not {options.epochs}")
+    if not 0 < options.rate < 1:
+        raise InputError(f"--rate must be above 0 and below 1, not {options.rate}")
     labels = LabelSettings(
         kind=options.labels,
         ahead=options.ahead,
@@ -170,8 +174,9 @@ def _told(outcome: Outcome, options: argparse.Namespace) -> str:
     if (held := outcome.held_out) is not None:
         right = " ".join(f"{share:.0%}" for share in held.right)
         lines.append(f"held out: loss {held.loss:.3f}, right {right}, {held.expected:.2f} tokens a round expected")
-    if outcome.measured is not None:
-        lines.append(f"measured: {outcome.measured:.2f} tokens a round")
+    if outcome.measured:
+        each = (f"{tokens:.2f} with noise={noise}" for noise, tokens in outcome.measured.items())
+        lines.append(f"measured: tokens a round {', '.join(each)}; the better is the head's default")
     lines.append(
         f'To use it: paceline generate "The old house" --model {options.model} --method redrafter:head={options.out}'
     )
@@ -196,6 +201,7 @@ def _described(found: dict[str, Any]) -> str:
     shape, trained = found["shape"], found["trained"]
     rows = [("parameters", f"{found['parameters']:,}"), *((name, str(value)) for name, value in shape.items())]
     rows.append(("for", f"{found['target_name'] or 'not said'} {found['target']}".strip()))
+    rows.append(("noise", found["noise"] or "not measured"))
     rows += [(name.replace("_", " "), str(value)) for name, value in trained.items()]
     return table(("", ""), rows, left=(0, 1))
 

@@ -17,6 +17,7 @@ from paceline.drafters.base import Ask, Budget, Drafter, Enrich
 from paceline.drafters.compose import Union, joined
 from paceline.drafters.dictionary import DictSpec, shipped_for
 from paceline.drafters.foresight import Foresight
+from paceline.drafters.noise import SHARED
 from paceline.drafters.redrafter import ReDrafter
 from paceline.drafters.suffix import Suffix
 from paceline.tree import DraftTree
@@ -54,15 +55,16 @@ class Auto(Union):
         self,
         *,
         model: Model | None = None,
-        noise: str = "shared",
+        noise: str | None = None,
         prefill: bool = False,
         dictionary: str = SHIPPED,
         head: str | None = None,
     ) -> None:
-        self.cheap: tuple[Drafter, ...] = (Suffix(noise=noise), Foresight(noise=noise, prefill=prefill))
+        usual = noise or SHARED
+        self.cheap: tuple[Drafter, ...] = (Suffix(noise=usual), Foresight(noise=usual, prefill=prefill))
         if dictionary != NONE:
             self.cheap += (ShippedDictionaries(file=None if dictionary == SHIPPED else dictionary),)
-        self.expensive: tuple[Drafter, ...] = () if model is None else (Assistant(model=model, noise=noise),)
+        self.expensive: tuple[Drafter, ...] = () if model is None else (Assistant(model=model, noise=usual),)
         if head is not None:
             self.expensive += (ReDrafter(head=head, noise=noise),)
         super().__init__((*self.cheap, *self.expensive))

@@ -27,6 +27,9 @@ from paceline.tree import Floats, Ints
 
 COLDEST = 0.02
 """Lower temperatures count as this one: greedy in effect, and no number overflows."""
+SHARED = "shared"
+NOISES = (SHARED, "none")
+"""Values of the option ``noise``."""
 BEST = 8
 """The target's sample is sought among so many of its best tokens after a row."""
 TINIEST = float(np.finfo(np.float64).tiny)
@@ -38,9 +41,9 @@ Ids = NDArray[np.signedinteger[Any]]
 
 def wants_noise(method: str, option: str) -> bool:
     """The option ``noise`` of a method: whether it ranks candidates by the shared noise."""
-    if option not in ("shared", "none"):
-        raise InputError(f"{method} takes noise=shared or noise=none, not {option!r}")
-    return option == "shared"
+    if option not in NOISES:
+        raise InputError(f"{method} takes noise={' or noise='.join(NOISES)}, not {option!r}")
+    return option == SHARED
 
 
 def hides_noise(context: Context) -> bool:

@@ -94,12 +94,13 @@ def claimed(path: Path) -> Iterator[None]:
     with ExitStack() as leaving:
         for folder in reversed([folder for folder in (place, *place.parents) if not folder.exists()]):
             leaving.callback(_remove_empty, folder)
-        try:
-            _claim(place, leaving)
-        except Timeout:
-            raise InputError(
-                f"{path} is being written by another process; wait for it, or give another --out"
-            ) from None
+        with naming(path):
+            try:
+                _claim(place, leaving)
+            except Timeout:
+                raise InputError(
+                    f"{path} is being written by another process; wait for it, or give another --out"
+                ) from None
         remove_left(place)
         yield
 

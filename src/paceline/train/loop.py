@@ -16,12 +16,13 @@ from torch import nn
 from transformers import PreTrainedModel
 
 from paceline.errors import InputError
-from paceline.files import partial
 from paceline.train.corpus import windows
 from paceline.train.plans import Schedule
+from paceline.train.states import read_state, save_state, usable
 
 Report = Callable[[int, int, float, float], None]
 """Called after a step: step, steps in all, loss, tokens per second."""
+ANEW = "delete it to train this model from the beginning, or give another folder"
 TOGETHER = 2048
 """Tokens in one forward: the logits are the largest thing in memory."""
 
@@ -55,7 +56,8 @@ class TrainingRun:
         self.step = 0
         self._order: tuple[tuple[int, int, int], NDArray[np.uint16]] | None = None
         if checkpoint.exists():
-            self._restore(torch.load(checkpoint, weights_only=True))
+            with usable(checkpoint, ANEW):
+                self._restore(read_state(checkpoint))
 
     def train(self, report: Report) -> None:
         """To the end. Stopped at any moment, a new run goes on from the last checkpoint."""
@@ -121,8 +123,7 @@ class TrainingRun:
             "model": self.model.state_dict(),
             "optimizers": [optimizer.state_dict() for optimizer, _ in self._optimizers],
         }
-        with partial(self._checkpoint) as fresh:
-            torch.save(state, fresh)
+        save_state(self._checkpoint, state)
 
     def _restore(self, state: dict[str, Any]) -> None:
         self.step = state["step"]

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import copy
+import io
 import json
 import os
 import shutil
@@ -25,18 +26,19 @@ import torch
 from numpy.typing import NDArray
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-from safetensors.torch import save_file
+from safetensors.torch import save
 from transformers import AutoTokenizer, LlamaConfig, LlamaForCausalLM, PreTrainedModel, PreTrainedTokenizerBase
 
 from paceline.errors import InputError
-from paceline.files import partial, terminable, workplace
+from paceline.files import terminable, workplace, write_whole
 from paceline.targets.pocket import bundle
 from paceline.targets.pocket.bundle import CONFIG, WEIGHTS, seal
 from paceline.train import corpus, tokenizers
 from paceline.train.card import CARD, write_models_card
 from paceline.train.corpus import CorpusText
-from paceline.train.loop import Report, TrainingRun
+from paceline.train.loop import ANEW, Report, TrainingRun
 from paceline.train.plans import PLANS, POSITIONS, ModelPlan
+from paceline.train.states import read_state, resumable, usable
 
 TOKENIZERS = {"byte-level": (tokenizers.byte_level, 8192), "unigram": (tokenizers.unigram, 6144)}
 CHARACTERS = 4_000_000
@@ -69,9 +71,11 @@ class Workshop:
         file = self.work / f"{kind}.npy"
         if not file.exists():
             passages = [p for text in self.texts for p in text.training * text.source.repeats]
-            with partial(file) as fresh:
-                np.save(fresh, encode(self.tokenizer(kind), passages))
-        tokens: NDArray[np.uint16] = np.load(file)
+            packed = io.BytesIO()
+            np.save(packed, encode(self.tokenizer(kind), passages))
+            write_whole(file, [packed.getbuffer()])
+        with usable(file, "delete it and give the same command again, which makes it again"):
+            tokens: NDArray[np.uint16] = np.load(file)
         return tokens
 
     def make(self, plan: ModelPlan, report: Report) -> LlamaForCausalLM:
@@ -87,12 +91,13 @@ class Workshop:
         plan = next(plan for plan in PLANS if plan.name == name)
         model = blank(plan, self.tokenizer(plan.tokenizer))
         file = self.checkpoint(name)
-        state: dict[str, Any] = torch.load(file, weights_only=True) if file.exists() else {"step": 0}
-        if state["step"] < plan.schedule.steps:
-            raise InputError(
-                f"{name} stands at step {state['step']} of {plan.schedule.steps}; train it to the end first"
-            )
-        model.load_state_dict(state["model"])
+        with usable(file, ANEW):
+            state: dict[str, Any] = read_state(file) if file.exists() else {"step": 0}
+            if state["step"] < plan.schedule.steps:
+                raise InputError(
+                    f"{name} stands at step {state['step']} of {plan.schedule.steps}; train it to the end first"
+                )
+            model.load_state_dict(state["model"])
         model.train(False)
         return model
 
@@ -141,8 +146,7 @@ def export(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, folder: P
         for name, weight in model.state_dict().items()
         if name != "lm_head.weight"
     }
-    save_file(weights, folder / WEIGHTS, metadata={"format": "pt"})
-    (folder / WEIGHTS).chmod(0o644)
+    write_whole(folder / WEIGHTS, [save(weights, metadata={"format": "pt"})])
     config = copy.deepcopy(model.config)
     config.architectures, config.dtype = [type(model).__name__], torch.bfloat16
     config.to_json_file(folder / CONFIG)
@@ -203,7 +207,7 @@ def main() -> None:
     parser.add_argument("--install", action="store_true", help="write weights and card to where the package reads them")
     options = parser.parse_args()
     try:
-        with terminable():
+        with terminable(), resumable():
             workshop = Workshop(corpus.read(options.text), options.work, compiled=not options.eager)
             for plan in PLANS:
                 with _progress(plan.name) as report:

@@ -92,15 +92,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
         labels=replace(RECIPE.labels, kind=options.labels or RECIPE.labels.kind),
         positions=options.positions or RECIPE.positions,
     )
+    if options.positions is not None and options.positions < 1:
+        parser.error(f"--positions must be at least 1, not {options.positions}")
     if options.install and (recipe != RECIPE or options.language):
         parser.error("--install is for the head of the package; leave --labels, --positions and --language out")
-    with terminable():
-        texts = read(options.text)
-        passages = passages_of(texts, options.language)
-        workshop = Workshop(load(MODEL, dtype=fast_type()), passages, recipe, options.work)
-        watched(workshop, origin(texts))
-        if options.install:
-            install(options.work, HEADS / MODEL)
+    try:
+        with terminable():
+            texts = read(options.text)
+            passages = passages_of(texts, options.language)
+            workshop = Workshop(load(MODEL, dtype=fast_type()), passages, recipe, options.work)
+            watched(workshop, origin(texts))
+            if options.install:
+                install(options.work, HEADS / MODEL)
+    except (ValueError, OSError) as error:
+        parser.exit(2, f"error: {error}\n")
     return 0
 
 

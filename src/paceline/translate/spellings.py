@@ -39,14 +39,28 @@ class Spellings:
         ]
         """What every id spells; nothing for special and unused ones."""
         self._encoder = _Encoder(vocabulary)
-        self._ids: dict[bytes, int] = {}
+        alike: dict[bytes, list[int]] = {}
         for token, spelled in enumerate(self.of):
             if spelled:
-                self._ids.setdefault(spelled, token)
-        self.longest = max(map(len, self._ids), default=0)
+                alike.setdefault(spelled, []).append(token)
+        self.longest = max(map(len, alike), default=0)
+        pieces = vocabulary.table.all
+        self._ids = {
+            spelled: min(tokens, key=lambda token: (isinstance(pieces[token], bytes), token))
+            for spelled, tokens in alike.items()
+        }
+        for spelled in [spelled for spelled, tokens in alike.items() if len(tokens) > 1]:
+            self._ids[spelled] = self._written(vocabulary, spelled, alike[spelled])
+
+    def _written(self, vocabulary: Vocabulary, spelled: bytes, tokens: Sequence[int]) -> int:
+        """Of several tokens for the same bytes, the one that the tokenizer writes, at the end of a text or alone; if it
+        writes none of them, a piece before a byte token such as ``<0x79>``."""
+        whole = vocabulary.encode(spelled.decode(errors="replace"), add_special=False).tolist()
+        own = self.encode(spelled)
+        return next((ids[-1] for ids in (whole, own) if ids and ids[-1] in tokens), self._ids[spelled])
 
     def id_of(self, spelled: bytes) -> int | None:
-        """The token of these bytes, of several the lowest."""
+        """The token of these bytes; of several, the one that the tokenizer writes."""
         return self._ids.get(spelled)
 
     def spell(self, ids: Sequence[int]) -> bytes:

@@ -1,8 +1,8 @@
 """Heads in files: ``config.json`` and ``model.safetensors``.
 
 Read and written are the names of the public ReDrafter code and those of TensorRT-LLM. What only this project has (a
-smaller vocabulary, thin output matrices, 8-bit integers, the first state, whose head it is) stands in the configuration
-under ``paceline``, and other programs may ignore it where it says what they would do anyway.
+smaller vocabulary, thin output matrices, 8-bit integers, the first state, whose head it is, how its drafts are ranked)
+stands in the configuration under ``paceline``, and other programs may ignore it where it says what they do anyway.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from typing import Any
 import torch
 from safetensors.torch import load, save
 
+from paceline.drafters.noise import NOISES
 from paceline.drafters.redrafter.head import HeadShape, RecurrentHead
 from paceline.errors import DamagedFile, InputError
 from paceline.files import write_whole
@@ -29,7 +30,7 @@ MEND = "train it again, or copy it again"
 PUBLIC, TENSORRT = "public", "tensorrt-llm"
 KIND, TENSORRT_KIND = "recurrent_drafting_drafter", "ReDrafterForCausalLM"
 PICKLES = ("model.pt", "pytorch_model.bin")
-MOST = 1 << 33
+MOST, MOST_CONFIG = 1 << 33, 1 << 20
 SCALE = ".scale"
 INT8_MOST = 127
 
@@ -44,6 +45,8 @@ class HeadConfig:
     target: str = ""
     """The fingerprint of the model that it was trained for; empty where nothing is said."""
     target_name: str = ""
+    noise: str | None = None
+    """How its drafts are ranked unless a method says it; None where that was not measured."""
     trained: Mapping[str, Any] = field(default_factory=dict)
     """How it was trained, for people."""
 
@@ -58,7 +61,12 @@ class _Own:
     kept: int = 0
     target: str = ""
     target_name: str = ""
+    noise: str | None = None
     trained: dict[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if self.noise not in (None, *NOISES):
+            raise ValueError(f"noise is {self.noise!r}, and a head has {' or '.join(NOISES)}")
 
 
 def read_head(folder: Path) -> tuple[RecurrentHead, HeadConfig]:
@@ -123,7 +131,20 @@ def write_head(
     folder.mkdir(parents=True, exist_ok=True)
     contiguous = {name: weight.contiguous().cpu() for name, weight in tensors.items()}
     write_whole(folder / WEIGHTS, [save(contiguous, metadata={"format": "pt"})])
-    write_whole(folder / CONFIG, json.dumps({**config, "paceline": asdict(own)}, indent=1) + "\n")
+    write_whole(folder / CONFIG, _written({**config, "paceline": asdict(own)}))
+
+
+def record_noise(folder: Path, tokens_per_round: Mapping[str, float]) -> None:
+    """Write the tokens a round by ``noise`` into the configuration of a head, and the better ``noise`` as its own."""
+    content = parse(read_file(folder / CONFIG, MOST_CONFIG))
+    own = content["paceline"]
+    own["noise"] = max(tokens_per_round, key=lambda noise: tokens_per_round[noise])
+    own["trained"]["tokens_per_round"] = dict(tokens_per_round)
+    write_whole(folder / CONFIG, _written(content))
+
+
+def _written(config: Mapping[str, Any]) -> str:
+    return json.dumps(config, indent=1) + "\n"
 
 
 def _type_of(weight: torch.Tensor, dtype: torch.dtype | None) -> torch.dtype:
@@ -135,7 +156,7 @@ def _type_of(weight: torch.Tensor, dtype: torch.dtype | None) -> torch.dtype:
 
 def _config(folder: Path, where: str) -> HeadConfig:
     try:
-        content = parse(read_file(folder / CONFIG, 1 << 20))
+        content = parse(read_file(folder / CONFIG, MOST_CONFIG))
     except FileNotFoundError:
         raise InputError(f"there is no head in {folder}: it has no {CONFIG}; give a folder that has") from None
     except OSError as error:
@@ -158,7 +179,8 @@ def _config(folder: Path, where: str) -> HeadConfig:
             rank=own.rank,
             kept=own.kept,
         )
-    return HeadConfig(shape=shape, target=own.target, target_name=own.target_name, trained=own.trained)
+    about = {name: getattr(own, name) for name in ("target", "target_name", "noise", "trained")}
+    return HeadConfig(shape=shape, **about)
 
 
 def _check_version(content: Any, where: str) -> None:

@@ -2,7 +2,8 @@
 
 Of ReDrafter differs: candidates are ranked by probability / shared noise, so drafts guess samples; all that the search
 chose becomes the draft, not only what the last beams hold; and the text is exact at every temperature. ``noise=none``
-and ``keep=beams`` are the paper's ways.
+and ``keep=beams`` are the paper's ways. Unless ``noise`` is given, the head's configuration says it: after a short
+training the likeliest tokens alone may be the better guess.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from paceline.context import Context
 from paceline.drafters.base import Ask, Drafter, Seen
-from paceline.drafters.noise import SharedNoise, hides_noise, wants_noise
+from paceline.drafters.noise import SHARED, SharedNoise, hides_noise, wants_noise
 from paceline.errors import InputError
 from paceline.targets.base import NOTHING, Target, Want
 from paceline.targets.pocket.names import MARK, NAMES
@@ -73,7 +74,7 @@ class ReDrafter(Drafter):
         head: str | Path = SHIPPED,
         width: int = 4,
         length: int = 4,
-        noise: str = "shared",
+        noise: str | None = None,
         keep: str = "all",
     ) -> None:
         for option, value in (("width", width), ("length", length)):
@@ -83,7 +84,8 @@ class ReDrafter(Drafter):
             raise InputError(f"redrafter takes keep={' or keep='.join(KEEP)}, not {keep!r}")
         self.width, self.length, self.keep = width, length, keep
         self.nodes = width * length
-        self._noise = wants_noise(self.name, noise)
+        self._asked = noise
+        self._noise = wants_noise(self.name, noise or SHARED)
         self._named = head
         self._head: RecurrentHead | None = None
         self._target: Target | None = None
@@ -91,7 +93,9 @@ class ReDrafter(Drafter):
     def fit(self, target: Target, vocabulary: Vocabulary | None = None) -> None:
         from paceline.drafters.redrafter.fitting import head_for
 
-        self._head, self._target = head_for(self._named, target), target
+        found = head_for(self._named, target)
+        self._head, self._target = found.head, target
+        self._noise = wants_noise(self.name, self._asked or found.noise or SHARED)
         self.needs = Want(hidden=frozenset({target.layers}))
 
     def dispose(self) -> None:

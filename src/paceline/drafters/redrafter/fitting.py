@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
@@ -18,12 +19,22 @@ from paceline.targets.pocket.names import MARK
 
 ALIKE = torch.zeros(1, dtype=torch.int64)
 
-_read: Shared[RecurrentHead] = Shared()
+
+@dataclass(frozen=True, eq=False)
+class FittedHead:
+    """A head in the type and on the device of its target."""
+
+    head: RecurrentHead
+    noise: str | None = None
+    """How its drafts are best ranked, if that was measured."""
 
 
-def head_for(named: str | Path, target: Target) -> RecurrentHead:
-    """The head for a target, in its type and on its device; read once in a process. On a model with ballast it is as
-    much wider as the model, and computes the same."""
+_read: Shared[FittedHead] = Shared()
+
+
+def head_for(named: str | Path, target: Target) -> FittedHead:
+    """The head for a target, read once in a process. On a model with ballast it is as much wider as the model, and
+    computes the same."""
     width = int(target.embed(ALIKE.to(target.device)).shape[-1])
     folder = shipped_head(target.name) if named == SHIPPED else Path(named)
     if folder is None:
@@ -34,7 +45,7 @@ def head_for(named: str | Path, target: Target) -> RecurrentHead:
     kind = torch.float32 if target.dtype_name == "int8" else target.dtype
     key = stamp(folder), str(kind), str(target.device), width
 
-    def made() -> RecurrentHead:
+    def made() -> FittedHead:
         head, config = read_head(folder)
         check_fit(head, config, target, width, folder)
         ratio = width // head.shape.width
@@ -42,7 +53,7 @@ def head_for(named: str | Path, target: Target) -> RecurrentHead:
         head = head.to(device=target.device, dtype=kind).requires_grad_(False)
         if packing_pays(head):
             pack(head)
-        return head
+        return FittedHead(head, config.noise)
 
     return _read.get(key, made)
 

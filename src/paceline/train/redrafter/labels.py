@@ -20,6 +20,8 @@ from paceline.train.redrafter.data import Stream
 KINDS = ("truth", "greedy", "sampled", "soft")
 NOTHING = -100
 """The label of a place that nothing is learnt of."""
+COLDEST, HOTTEST = 0.01, 100.0
+MOST_SEED = (1 << 32) - 1
 TOP = 32
 """Tokens of a law that are kept."""
 
@@ -42,6 +44,10 @@ class LabelSettings:
             raise InputError("a head learns at least 1 token ahead, in windows of at least 2")
         if self.temperature <= 0 and self.kind in ("sampled", "soft"):
             raise InputError(f"labels {self.kind!r} need a temperature above 0, not {self.temperature}")
+        if self.temperature and not COLDEST <= self.temperature <= HOTTEST:
+            raise InputError(f"labels take a temperature from {COLDEST} to {HOTTEST}, not {self.temperature}")
+        if not 0 <= self.seed <= MOST_SEED:
+            raise InputError(f"labels take a seed from 0 to {MOST_SEED}, not {self.seed}")
 
     @property
     def laws(self) -> bool:
@@ -69,12 +75,17 @@ class Teacher:
         self.ends = torch.tensor(sorted(target.eos) or [NOTHING])
         longest = settings.window if target.context_length is None else target.context_length - settings.ahead - 1
         self.size = min(settings.window, longest)
+        if self.size < 2:
+            raise InputError(
+                f"a context of {target.context_length} tokens holds no window with {settings.ahead} more tokens; learn "
+                "fewer ahead"
+            )
         if len(self) < 1:
             raise InputError(f"the text has {len(stream)} tokens, fewer than one window; give more text")
 
     def __len__(self) -> int:
         """The number of windows."""
-        return (len(self.stream) - self.settings.ahead - 1) // self.size
+        return max(0, len(self.stream) - self.settings.ahead - 1) // self.size
 
     def shuffled(self) -> np.ndarray:
         """The numbers of all windows in an order of the seed's, so that the first ones are from all over the text."""

@@ -16,14 +16,16 @@ from torch import nn
 
 from paceline.drafters.redrafter.head import RecurrentHead
 from paceline.errors import InputError
-from paceline.files import partial
 from paceline.train.redrafter.labels import Labels
 from paceline.train.redrafter.lessons import Lessons, rank, world
 from paceline.train.redrafter.loss import Lesson, expected_tokens
 from paceline.train.redrafter.store import batch_of
+from paceline.train.states import read_state, save_state, usable
 
 PIECE = 512
 """Positions in one forward: the logits of all steps are the largest thing in memory."""
+MOST_EPOCHS = 10_000
+ANEW = "delete it to train from the beginning with the labels that are kept, or give another folder"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,8 +45,10 @@ class Schedule:
         for name in ("positions", "batch", "save_every"):
             if getattr(self, name) < 1:
                 raise InputError(f"{name} of a training is at least 1, not {getattr(self, name)}")
-        if not (self.epochs > 0 and 0 < self.rate < 1):
-            raise InputError("a training needs epochs above 0 and a rate between 0 and 1")
+        if not 0 < self.epochs <= MOST_EPOCHS:
+            raise InputError(f"epochs of a training are above 0 and at most {MOST_EPOCHS}, not {self.epochs}")
+        if not 0 < self.rate < 1:
+            raise InputError(f"the rate of a training is above 0 and below 1, not {self.rate}")
 
     @property
     def steps(self) -> int:
@@ -97,7 +101,8 @@ class HeadTraining:
         )
         self.step = 0
         if checkpoint.exists():
-            self._restore(torch.load(checkpoint, weights_only=True, map_location=self._device))
+            with usable(checkpoint, ANEW):
+                self._restore(read_state(checkpoint, map_location=self._device))
 
     def train(self, report: Callable[[Report], None]) -> None:
         """To the end. Stopped at any moment, a new run goes on from the last checkpoint."""
@@ -127,7 +132,10 @@ class HeadTraining:
         self._share(total)
         loss = float(total[0])
         if not math.isfinite(loss):
-            raise InputError(f"the loss is {loss} at step {self.step}; lower the rate")
+            mend = (
+                "lower the rate" if self.step else "nothing is learnt yet: take fewer blocks, or make the labels again"
+            )
+            raise InputError(f"the loss is {loss} at step {self.step}; {mend}")
         nn.utils.clip_grad_norm_(self.head.parameters(), 1.0)
         self._optimizer.step()
         right, counted = total[1:-1].view(2, -1)
@@ -151,8 +159,7 @@ class HeadTraining:
         if rank():
             return
         state = {"step": self.step, "head": self.head.state_dict(), "optimizer": self._optimizer.state_dict()}
-        with partial(self._checkpoint) as fresh:
-            torch.save({**state, "same": self._same}, fresh)
+        save_state(self._checkpoint, {**state, "same": self._same})
 
     def _restore(self, state: dict[str, Any]) -> None:
         if state["same"] != self._same:

@@ -19,7 +19,8 @@ from paceline.api.model import LanguageModel
 from paceline.drafters.redrafter.checkpoint import write_head
 from paceline.drafters.redrafter.head import HeadShape, RecurrentHead
 from paceline.errors import InputError
-from paceline.files import check_folder, claimed
+from paceline.files import check_folder, claimed, naming, write_whole
+from paceline.targets.place import free_memory
 from paceline.train.redrafter.data import Passage, Stream, divided, stream_of
 from paceline.train.redrafter.labels import Labels, LabelSettings, Teacher, joined
 from paceline.train.redrafter.lessons import FreshLessons, Lessons, StoredLessons, rank
@@ -30,6 +31,8 @@ LOG, CHECKPOINT, LABELS = "log.jsonl", "training.pt", "labels"
 HELD_OUT = 32
 """Held-out windows that a head is judged by."""
 SPREAD = 0.02
+TRAINED_BYTES = 16
+"""Of a parameter: its weight, its gradient, and the optimizer's two moments."""
 Elsewhere = Callable[[LabelStore, Sequence[Passage], str, Advance], None]
 """Fills a store with labels of these passages by the model of that fingerprint."""
 
@@ -120,6 +123,7 @@ class Workshop:
 
     def blank(self) -> RecurrentHead:
         """The head before training."""
+        self._check_memory()
         torch.manual_seed(self.recipe.seed)
         head = RecurrentHead(self.shape)
         with torch.no_grad():
@@ -132,6 +136,17 @@ class Workshop:
             head.token_ids = torch.from_numpy(self.known())
         self._begin_with_the_models_own(head)
         return head.to(self.target.device)
+
+    def _check_memory(self) -> None:
+        """Refuse a head that is too large before it is made: a system may end the process instead of refusing."""
+        with torch.device("meta"):
+            needed = TRAINED_BYTES * RecurrentHead(self.shape).parameters_in_all
+        free = free_memory(self.target.device)
+        if free is not None and needed > free:
+            raise InputError(
+                f"training a head of this shape takes {needed / 1e9:,.1f} GB, and {free / 1e9:,.1f} GB are free; make "
+                "it smaller (--exit, --blocks, --rank, --kept)"
+            )
 
     def _begin_with_the_models_own(self, head: RecurrentHead) -> None:
         """An output of the model's width begins as the model's own head: what states mean is known then."""
@@ -187,7 +202,7 @@ class Workshop:
             else:
                 self.store.fill(self.teacher, advance)
         barrier()
-        return StoredLessons(self.store.read(), recipe.batch, recipe.seed)
+        return StoredLessons(self.store.read(self.teacher), recipe.batch, recipe.seed)
 
     def _check_log(self) -> None:
         """Labels of other settings must not be trained on."""
@@ -195,16 +210,17 @@ class Workshop:
         log = self.out / LOG
         if rank():
             return
-        begun = log.read_text().partition("\n")[0] if log.exists() else ""
+        begun = log.read_text(errors="replace").partition("\n")[0] if log.exists() else ""
         if begun and begun != first:
             raise InputError(f"{self.out} holds a training with other settings or texts; choose another folder")
         if not begun:
-            log.write_text(first + "\n")
+            write_whole(log, first + "\n")
 
     def _logged(self, report: Callable[[Report], None]) -> Callable[[Report], None]:
         def logged(found: Report) -> None:
             if not rank():
-                with (self.out / LOG).open("a") as log:
+                file = self.out / LOG
+                with naming(file), file.open("a") as log:
                     log.write(json.dumps(found._asdict()) + "\n")
                 report(found)
 

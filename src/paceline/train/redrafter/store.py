@@ -8,12 +8,13 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from paceline.files import partial
-from paceline.train.redrafter.labels import Labels, Teacher, joined
+from paceline.files import naming
+from paceline.train.redrafter.labels import NOTHING, Labels, Teacher, joined
+from paceline.train.states import read_state, save_state, usable
 
 PART = 64
 """Windows in a part."""
-COLUMNS = ("states", "tokens", "law_ids", "law_logs")
+AGAIN = "delete it and give the same command again, which makes its labels again and keeps the others"
 Stored = dict[str, torch.Tensor]
 Advance = Callable[[int, int], None]
 """Called with the number of parts that are there, and of all."""
@@ -46,9 +47,10 @@ class LabelStore:
         return stored
 
     def write(self, part: int, stored: Stored) -> None:
-        self.folder.mkdir(parents=True, exist_ok=True)
-        with partial(self.file(part)) as fresh:
-            torch.save(stored, fresh)
+        file = self.file(part)
+        with naming(file):
+            self.folder.mkdir(parents=True, exist_ok=True)
+        save_state(file, stored)
 
     def fill(self, teacher: Teacher, advance: Advance) -> None:
         missing = self.missing
@@ -57,19 +59,40 @@ class LabelStore:
             self.write(part, self.labelled(teacher, part))
         advance(self.parts, self.parts)
 
-    def read(self) -> Labels:
+    def read(self, teacher: Teacher) -> Labels:
         """All parts; tokens and states stay in the types in which they are stored until a batch is made of them."""
-        found = [torch.load(self.file(part), weights_only=True, mmap=True) for part in range(self.parts)]
-        columns = [[each[name] for each in found] for name in COLUMNS if name in found[0]]
-        return Labels(*(torch.cat(column) for column in columns))
+        found = list[Labels]()
+        for file in map(self.file, range(self.parts)):
+            with usable(file, AGAIN):
+                labels = Labels(**read_state(file, mmap=True))
+                check(labels, teacher)
+            found.append(labels)
+        return joined(found)
+
+
+def check(labels: Labels, teacher: Teacher) -> None:
+    """ValueError unless a teacher could have made these."""
+    count, ahead = len(labels.states), teacher.settings.ahead
+    tokens = labels.tokens
+    inside = not tokens.numel() or (tokens.min() >= NOTHING and tokens.max() < teacher.target.vocab_size)
+    laws = [part for part in (labels.law_ids, labels.law_logs) if part is not None]
+    if labels.states.shape != (count, width_of(teacher)) or tokens.shape != (count, ahead + 1) or not inside:
+        raise ValueError("its states or tokens are of another model")
+    if len(laws) != 2 * teacher.settings.laws or any(part.shape[:2] != (count, ahead) for part in laws):
+        raise ValueError("its laws are of other settings")
 
 
 def bytes_of(windows: int, teacher: Teacher) -> int:
     """How many bytes the labels of so many windows take, at most."""
     settings = teacher.settings
-    width = int(teacher.target.embed(torch.zeros(1, dtype=torch.int64, device=teacher.target.device)).shape[-1])
-    row = 2 * width + 4 * (settings.ahead + 1) + (6 * settings.ahead * 32 if settings.laws else 0)
+    row = 2 * width_of(teacher) + 4 * (settings.ahead + 1) + (6 * settings.ahead * 32 if settings.laws else 0)
     return windows * teacher.size * row
+
+
+def width_of(teacher: Teacher) -> int:
+    """Of the target's states."""
+    target = teacher.target
+    return int(target.embed(torch.zeros(1, dtype=torch.int64, device=target.device)).shape[-1])
 
 
 def batch_of(labels: Labels, chosen: np.ndarray, dtype: torch.dtype, device: torch.device) -> Labels:

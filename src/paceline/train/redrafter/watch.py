@@ -12,11 +12,13 @@ import numpy as np
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from paceline.drafters.redrafter.checkpoint import WEIGHTS, read_head
+from paceline.drafters.noise import NOISES
+from paceline.drafters.redrafter.checkpoint import WEIGHTS, read_head, record_noise
 from paceline.train import card
 from paceline.train.redrafter.lessons import rank
 from paceline.train.redrafter.loop import Report
 from paceline.train.redrafter.run import Workshop, joined_processes
+from paceline.train.states import resumable
 
 EVERY = 50
 """Steps between two lines where there is no terminal."""
@@ -30,28 +32,31 @@ class Outcome(NamedTuple):
     bytes: int
     positions: int
     held_out: Report | None
-    measured: float | None
-    """Tokens a round of the method itself, one line of drafts, on the beginnings of held-out texts."""
+    measured: dict[str, float]
+    """By ``noise``, tokens a round of the method by default on the beginnings of held-out texts, at the temperature of
+    the labels; empty if nothing is held out."""
 
 
 def watched(workshop: Workshop, origin: Sequence[str]) -> Outcome:
     """Train, say how it goes on standard error, and leave a card beside the head. ``origin`` are lines that say what it
     was trained on."""
-    with joined_processes():
+    with joined_processes(), resumable():
         if not rank():
             _say(_size(workshop))
         with _bar() as (label, report):
             workshop.train(label, report)
         if rank():
-            return Outcome(0, 0, None, None)
-    head, config = read_head(workshop.out)
-    outcome = Outcome(
-        (workshop.out / WEIGHTS).stat().st_size,
-        int(config.trained["positions"]),
-        workshop.judge(head.float()),
-        measured(workshop),
-    )
-    _write_card(workshop, outcome, origin)
+            return Outcome(0, 0, None, {})
+        head, config = read_head(workshop.out)
+        outcome = Outcome(
+            (workshop.out / WEIGHTS).stat().st_size,
+            int(config.trained["positions"]),
+            workshop.judge(head.float()),
+            measured(workshop),
+        )
+        if outcome.measured:
+            record_noise(workshop.out, outcome.measured)
+        _write_card(workshop, outcome, origin)
     return outcome
 
 
@@ -61,22 +66,23 @@ def _size(workshop: Workshop) -> str:
     return f"{count:,} positions to label and learn; their labels take {where}"
 
 
-def measured(workshop: Workshop) -> float | None:
-    """Tokens a round with the head that was written, at the temperature of the labels."""
+def measured(workshop: Workshop) -> dict[str, float]:
+    """Tokens a round with the head that was written, by ``noise``."""
     prompts = _beginnings(workshop)
-    if not prompts:
-        return None
-    recipe, lm = workshop.recipe, workshop.lm
-    temperature = 0.0 if recipe.labels.kind == "greedy" else recipe.labels.temperature
-    texts = lm.generate_batch(
+    found = {noise: _tokens_per_round(workshop, prompts, noise) for noise in NOISES if prompts}
+    return {noise: tokens for noise, tokens in found.items() if tokens}
+
+
+def _tokens_per_round(workshop: Workshop, prompts: list[list[int]], noise: str) -> float:
+    """Of rounds with a draft; 0 where there was none."""
+    texts = workshop.lm.generate_batch(
         prompts,
-        method=f"redrafter:head='{workshop.out}',width=1,length={recipe.labels.ahead}",
-        planner=f"fixed:{recipe.labels.ahead}",
-        temperature=temperature,
+        method=f"redrafter:head='{workshop.out}',noise={noise}",
+        temperature=workshop.recipe.labels.temperature,
         max_new_tokens=WRITTEN,
     )
     rounds = [each for (text,) in texts for each in text.rounds if each.drafted]
-    return sum(each.emitted for each in rounds) / max(1, len(rounds)) if rounds else None
+    return sum(each.emitted for each in rounds) / max(1, len(rounds))
 
 
 def _beginnings(workshop: Workshop) -> list[list[int]]:

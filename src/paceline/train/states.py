@@ -1,0 +1,53 @@
+"""Saved states of a training: written whole or not at all, and checked when they are read."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+from zipfile import ZipFile
+
+import torch
+
+from paceline.errors import DamagedFile, InputError, UnwritableFile
+from paceline.files import partial
+
+GO_ON = "make room there or give another folder; what was saved before is kept, and the same command goes on from it"
+
+
+@contextmanager
+def resumable() -> Iterator[None]:
+    """Make write errors say what is kept and how to go on."""
+    try:
+        yield
+    except UnwritableFile as error:
+        raise UnwritableFile(error.errno, f"{error.strerror}; {GO_ON}", error.filename) from None
+
+
+def save_state(file: Path, state: dict[str, Any]) -> None:
+    """Replace a file. If it cannot be written, the old one stays."""
+    with partial(file) as fresh, fresh.open("wb") as stream:
+        try:
+            torch.save(state, stream)
+        except RuntimeError as error:  # torch closes its archive after a failed write, which fails with this error
+            raise (error.__context__ if isinstance(error.__context__, OSError) else error) from None
+
+
+def read_state(file: Path, **how: Any) -> Any:
+    """A saved state, with its checksums compared."""
+    with ZipFile(file) as packed:
+        if (broken := packed.testzip()) is not None:
+            raise ValueError(f"{broken} has another checksum")
+    return torch.load(file, weights_only=True, **how)
+
+
+@contextmanager
+def usable(file: Path, mend: str) -> Iterator[None]:
+    """Whatever fails while a saved file is read and taken over is the fault of that file; ``mend`` says what to do."""
+    try:
+        yield
+    except (InputError, FileNotFoundError, PermissionError, MemoryError, torch.OutOfMemoryError):
+        raise
+    except Exception:  # zip, pickle and torch raise a dozen kinds
+        raise DamagedFile(f"{file} is damaged or of another program; {mend}") from None
