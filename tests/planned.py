@@ -32,10 +32,18 @@ class World:
     emitted: int = 0
     sent: list[int] = field(default_factory=list)
     drafts: int = 0
+    planned: list[int] = field(default_factory=list)
+    """How many texts were asked for a draft in each round."""
+    seconds_deep: float = 0.0
+    """What every level of a draft takes."""
     expensive: Source | None = None
     """The drafter's expensive part, if it has one."""
     seconds_level: float = 0.0
     """What one of its levels takes."""
+    seconds_reading: float = 0.0
+    """What it takes to read for the drafter what it learns from a round."""
+    shown: list[bool] = field(default_factory=list)
+    """Whether the drafter was shown each round."""
     levels: list[int] = field(default_factory=list)
     """How many levels it had in each round that was planned."""
 
@@ -61,6 +69,7 @@ class World:
         asking = [i for i, budget in enumerate(budgets) if not budget.empty]
         drafts = [Draft(contexts[i], self.source(self, contexts[i], budgets[i]), budgets[i]) for i in asking]
         drafting = self.seconds_draft if asking else 0.0
+        drafting += self.seconds_deep * max((draft.tree.depth for draft in drafts), default=0)
         if asking and self.expensive is not None:
             drafts, more = self._enriched(planner, drafts)
             drafting += more
@@ -68,7 +77,9 @@ class World:
         proposed, sent = [EMPTY] * len(contexts), [EMPTY] * len(contexts)
         for i, draft, cut in zip(asking, drafts, cuts, strict=True):
             proposed[i], sent[i] = draft.tree, cut.tree
-        spent = self.seconds(sum(1 + len(tree) for tree in sent))
+        shown = any(budget.shown for budget in budgets)
+        reading = self.seconds_reading if shown else 0.0
+        spent = self.seconds(sum(1 + len(tree) for tree in sent)) + reading
         outcomes = []
         for context, offered, tree in zip(contexts, proposed, sent, strict=True):
             tokens = self._written(context, tree)
@@ -79,6 +90,8 @@ class World:
                 tokens=tokens,
                 seconds_draft=drafting,
                 seconds=spent,
+                seconds_top=reading,
+                shown=shown,
             )
             outcomes.append(outcome)
             self.emitted += len(tokens)
@@ -87,6 +100,8 @@ class World:
         self.clock += spent + drafting
         self.drafts += len(asking)
         self.sent.append(sum(map(len, sent)))
+        self.shown.append(shown)
+        self.planned.append(len(asking))
 
     def _enriched(self, planner: Planner, drafts: Sequence[Draft]) -> tuple[list[Draft], float]:
         """The drafts with the expensive part where the planner wants it, and the seconds of its levels."""

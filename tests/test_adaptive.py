@@ -13,11 +13,13 @@ from paceline.context import Context, Ending
 from paceline.drafters import Budget, Drafter
 from paceline.law import Distribution, Sampling
 from paceline.planning.adaptive import Adaptive
+from paceline.planning.backoff import BEARABLE, TRIED
 from paceline.planning.base import Draft, Outcome, Planner, Room
 from paceline.planning.chances import Reliability, Trust
 from paceline.planning.costs import TRUSTED, Costs
+from paceline.planning.effort import Effort
 from paceline.planning.fixed import Fixed
-from paceline.planning.knowledge import PROBING
+from paceline.planning.knowledge import LEARNING, PROBING, SELDOM
 from paceline.planning.timing import Timing
 from paceline.tree import EMPTY, ROOT, DraftTree, Floats, merge
 from planned import VOCABULARY, Seconds, Source, World, chain, fan
@@ -135,6 +137,56 @@ def test_a_drafter_that_does_not_pay_sleeps_within_the_probe_budget() -> None:
     world = World(HOSTILE, lambda rows: plain * rows, drafting).ride(planner(), rounds)
     assert sum(world.sent) < 20
     assert world.drafts * drafting / (rounds * plain) == pytest.approx(PROBING, rel=0.3)
+
+
+@pytest.mark.parametrize("drafting", [0.25, 0.6, 1.5])
+@pytest.mark.parametrize("rounds", [64, 128, 2000])
+def test_drafts_that_cost_more_than_they_bring_are_off_after_a_few_and_lose_no_more_than_is_stated(
+    drafting: float, rounds: int
+) -> None:
+    """Until the first verdict a drafter loses `BEARABLE` and the drafts in which that becomes known; then its share."""
+    plain = 0.002
+    world = World(HOSTILE, lambda rows: plain * rows, drafting * plain).ride(planner(), rounds)
+    first = next(number for number, sent in enumerate(world.planned) if sent)
+    assert sum(world.planned[: first + 2 * TRIED]) < TRIED
+    lost = world.clock / plain - world.emitted - sum(world.sent)
+    first_verdict, second = BEARABLE + 2 * drafting, 2 * (BEARABLE + drafting) * min(1.0, rounds * PROBING)
+    assert lost < first_verdict + second + 2 * PROBING * rounds
+
+
+def test_a_later_text_knows_what_a_draft_takes_and_begins_without_one() -> None:
+    """Drafts of another drafter of the method, whose knowledge of texts is not shared, but whose time is."""
+    effort, plain = Effort(), 0.002
+    for number, expected in ((0, True), (1, False)):
+        made = Adaptive(Sized(), measured(lambda rows: plain * (1 + 0.05 * rows)), effort)
+        world = World(SOURCES["weak"], lambda rows: plain * (1 + 0.05 * rows), 1.2 * plain, seed=number)
+        world.ride(made, 100)
+        assert any(world.planned[:30]) is expected
+        assert sum(world.planned) <= 4
+
+
+@pytest.mark.parametrize(("reading", "least", "most"), [(1e-6, 0.9, 1.0), (2e-3, 0.0, 0.1), (2e-4, 0.02, 0.3)])
+def test_a_drafter_that_is_left_out_is_shown_what_it_can_learn_from_in_its_share_of_time(
+    reading: float, least: float, most: float
+) -> None:
+    plain, rounds = 0.002, 2000
+    world = World(HOSTILE, lambda rows: plain * rows, plain, seconds_reading=reading).ride(planner(), rounds)
+    resting = [shown for shown, planned in zip(world.shown, world.planned, strict=True) if not planned]
+    assert least <= np.mean(resting) <= most
+    assert sum(resting) * reading < 2 * LEARNING * rounds * plain
+    for number in np.flatnonzero(world.planned)[1:].tolist():
+        assert world.shown[number - 1], "it is shown the round before its draft"
+
+
+def test_without_a_draft_a_round_costs_the_planner_next_to_nothing() -> None:
+    """Most rounds of a drafter that is left out are neither timed nor learnt from."""
+    made = planner(measured(lambda rows: 0.002 * rows))
+    World(HOSTILE, lambda rows: 0.002 * rows, 0.002, seconds_reading=1.0).ride(made, 50)
+    known = made._knowledge
+    known.backoff.left = 80
+    before = known.costs._now
+    World(HOSTILE, lambda rows: 0.002 * rows, seed=1).ride(made, 80)
+    assert known.costs._now - before <= 80 // SELDOM + 1
 
 
 def test_what_was_not_sent_is_learnt_from_all_the_same() -> None:
@@ -331,6 +383,27 @@ def test_a_round_that_was_not_planned_says_nothing_of_drafting() -> None:
     assert times == [1, 1]
 
 
+def test_a_draft_model_by_itself_drafts_as_many_levels_as_pay_and_one_at_first() -> None:
+    class Model(Drafter):
+        nodes, costly_levels = 8, 8
+
+    plain, deepest = 0.030, list[int]()
+
+    def level(world: World, context: Context, budget: Budget) -> DraftTree:
+        deepest.append(budget.depth)
+        return chain([0.7] * 8)(world, context, budget)
+
+    for takes, expected in ((0.0005, 5), (0.012, 2), (0.040, 1)):
+        deepest.clear()
+        world = World(level, lambda rows: plain * (1 + 0.02 * (rows - 1)))
+        world.seconds_deep = takes
+        made = Adaptive(Model(), measured(world.seconds))
+        world.ride(made, 300)
+        assert deepest[0] == 1
+        assert abs(np.median(deepest[len(deepest) // 2 :]) - expected) <= 1
+        assert (len(deepest) < 20) is (takes > plain)
+
+
 # sources that take time
 
 
@@ -399,6 +472,14 @@ def test_under_the_rejection_rule_no_clock_and_no_other_text_decides() -> None:
         return World(SOURCES["good"], seconds).ride(made, 50, foreseeable=False).sent
 
     assert sent(CURVES["flat"], 0) == sent(lambda rows: 0.01 * rows**2, 0) == sent(CURVES["steps"], 40)
+
+
+def test_under_the_rejection_rule_a_draft_that_promises_less_than_it_counts_as_is_left_out() -> None:
+    world = World(chain([1e-12] * 4, [0.02] * 4), CURVES["flat"]).ride(planner(), 400, foreseeable=False)
+    assert 0 < world.drafts < 100
+    assert all(world.shown)
+    world = World(SOURCES["good"], CURVES["flat"]).ride(planner(), 100, foreseeable=False)
+    assert world.drafts == 100
 
 
 def test_nodes_that_were_sampled_are_cut_by_place_and_their_law_stays() -> None:

@@ -12,6 +12,7 @@ from paceline.cli import main, parser
 from paceline.cli.arguments import Several
 from paceline.cli.hints import about_flag, flags_of, hinted, unknown_flag
 from paceline.cli.reference import commands
+from paceline.drafters import make_drafter
 
 
 def every() -> dict[str, argparse.ArgumentParser]:
@@ -181,9 +182,10 @@ def test_defaults_that_help_speaks_of_are_the_librarys() -> None:
     assert f"(default: {settings.max_new_tokens})" in told["max_new_tokens"]
     assert f"(default: {settings.rule})" in told["rule"]
     assert settings.planner is None
-    assert settings.drafter.planner == "adaptive"
-    assert "adaptive for auto" in told["planner"]
-    assert "(default: as suits the method)" in told["num_draft_tokens"]
+    assert settings.drafter.planner == make_drafter("lookup").planner == "adaptive"
+    assert make_drafter("unispec:paper").planner == "fixed"
+    assert "(default: adaptive; fixed for NAME:paper)" in told["planner"]
+    assert "(default: as many as are worth their time)" in told["num_draft_tokens"]
     assert f"(default: {sampling.temperature:g})" in told["temperature"]
     assert f"(default: {sampling.seed})" in told["seed"]
     assert settings.spec == Settings(draft_model="x").spec

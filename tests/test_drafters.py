@@ -18,12 +18,17 @@ import paceline
 from drafting import context_of
 from engine import PROMPT, SIZE, Erratic, habitual, tabled, write
 from paceline.api.model import LanguageModel
+from paceline.bench.run.ours import planner_of
 from paceline.context import Context
 from paceline.drafters import Ask, Budget, Drafter, Plain, Seen, available, make_drafter
 from paceline.drafters.compose import Fallback, Union
 from paceline.drafters.lookup import Lookup
 from paceline.drafters.plugin import GROUP
+from paceline.drafters.spec import BUILT_IN
 from paceline.errors import DrafterError
+from paceline.planning.adaptive import Adaptive
+from paceline.planning.fixed import Fixed
+from paceline.planning.specs import make_planner
 from paceline.targets.base import NOTHING, Request, Want
 from paceline.targets.scores import Scores
 from paceline.targets.table import TableTarget
@@ -351,7 +356,7 @@ def pocket() -> LanguageModel:
 def test_the_tutorials_drafters_write_plains_text(example: str, pocket: LanguageModel) -> None:
     story = "Once upon a time there was a little girl named Lily. Lily had a red ball. One day Lily and her red ball"
     for temperature in (0.0, 0.6):
-        settings: dict[str, Any] = {"temperature": temperature, "seed": 1, "max_new_tokens": 40}
+        settings: dict[str, Any] = {"temperature": temperature, "seed": 1, "max_new_tokens": 40, "planner": "fixed"}
         found = pocket.generate(story, method=example, **settings)
         assert found.tokens == pocket.generate(story, method="plain", **settings).tokens
         assert found.totals.accepted > (10 if temperature == 0 else 0)
@@ -393,6 +398,28 @@ def test_the_tutorials_package_installs_and_brings_its_method(tmp_path: Path) ->
     assert done.stdout == "3\n"
 
 
+def test_every_method_is_adaptive_unless_its_authors_size_or_a_measurement_is_asked_for() -> None:
+    """`bench run` measures a method's own size where no planner is named; ``default`` is what users have."""
+    assert {name for name, method in BUILT_IN.items() if method.planner != "adaptive"} == {"plain"}
+    for spec, users, measured in (
+        ("plain", "fixed", "fixed"),
+        ("auto", "adaptive", "adaptive"),
+        ("unispec", "adaptive", "fixed"),
+        ("unispec:k=8", "adaptive", "fixed"),
+        ("unispec:paper", "fixed", "fixed"),
+        ("unispec:paper,k=8", "fixed", "fixed"),
+        ("lookup+unispec", "adaptive", "fixed"),
+        ("lookup:paper,recycling:paper", "fixed", "fixed"),
+        ("lookup:paper+unispec", "adaptive", "fixed"),
+    ):
+        drafter = make_drafter(spec)
+        assert drafter.planner == users
+        assert type(make_planner(None, drafter)) is {"fixed": Fixed, "adaptive": Adaptive}[users]
+        assert planner_of(None, drafter) == measured
+        assert planner_of("default", drafter) == users
+        assert planner_of("fixed:3", drafter) == "fixed:3"
+
+
 def test_a_draft_is_as_large_as_suits_its_method_unless_somebody_says() -> None:
     """Copying is free, a draft model's level is not; alternatives count as nodes, not as levels."""
     small = tabled()
@@ -409,7 +436,7 @@ def test_a_draft_is_as_large_as_suits_its_method_unless_somebody_says() -> None:
     }
     assert make_drafter("lookup+assistant", small).nodes == 14
     lm = LanguageModel(tabled())
-    drafted = [r.drafted for r in lm.generate(PROMPT, method="assistant", draft_model=small, max_new_tokens=30).rounds]
-    assert max(drafted) == 4
+    own = lm.generate(PROMPT, method="assistant", draft_model=small, max_new_tokens=30, planner="fixed")
+    assert max(r.drafted for r in own.rounds) == 4
     more = lm.generate(PROMPT, draft_model=small, max_new_tokens=30, planner="fixed:7")
     assert max(r.drafted for r in more.rounds) == 7

@@ -13,8 +13,8 @@ from paceline.drafters.base import Budget
 from paceline.engine.account import Round
 from paceline.engine.explain import MISSED, NO_DRAFT, SHORTEST, phases
 from paceline.engine.loop import Emission
-from paceline.planning.adaptive import BACKED_OFF
 from paceline.planning.base import Planner, Room, Why
+from paceline.planning.knowledge import BACKED_OFF
 from paceline.tree import DraftTree
 
 

@@ -8,8 +8,8 @@ import pytest
 
 from drafting import context_of, round_of
 from engine import PROMPT, tabled, write
-from paceline.drafters import Ask, Budget, Seen
-from paceline.drafters.foresight import LEAST, SELDOM, SHARES, Anywhere, Foresight, ForesightState
+from paceline.drafters import Ask, Budget
+from paceline.drafters.foresight import LEAST, SHARES, Anywhere, Foresight, ForesightState
 from paceline.targets.table import TableTarget
 from paceline.tree import ROOT
 
@@ -24,7 +24,7 @@ def fitted(**options: Any) -> Foresight:
 
 def say(drafter: Foresight, text: ForesightState, law: dict[int, float], token: int) -> None:
     """The root's row says this, and the token was written."""
-    root, text.asked = text.context.root, True
+    root = text.context.root
     text.context.commit(token)
     drafter.observe([round_of(text, root, [law], last=token, size=VOCABULARY)])
 
@@ -122,7 +122,7 @@ def stored(text: ForesightState, random: np.random.Generator, *, sharp: float) -
         weights = np.sort(random.exponential(size=count) ** sharp)[::-1]
         text.store.tokens[token, :count] = random.permutation(len(text.store))[:count]
         text.store.chances[token, :count] = weights / (weights.sum() + random.random())
-    text.ids, text.chances = text.store.tokens[0].copy(), text.store.chances[0].copy()
+    text.ids, text.chances, text.length = text.store.tokens[0].copy(), text.store.chances[0].copy(), len(text.context)
     text.anywhere.add(text.store.tokens[1:9], text.store.chances[1:9])
 
 
@@ -218,67 +218,6 @@ def test_private_stores_keep_shares_and_likely_tokens_to_themselves() -> None:
     assert fresh.anywhere.shares.tolist() == list(SHARES)
     assert fresh.anywhere.ids.size == 0
     assert len(drafter.propose_one(fresh, Budget(9, 9))) == 0
-
-
-def test_while_no_draft_is_wanted_most_rounds_are_not_read() -> None:
-    """Reading rows is what a drafter costs that nobody asks; it goes on to learn, but seldom."""
-    drafter = fitted()
-    text = drafter.open(context_of([1], temperature=1.0))
-    read = 0
-    for _ in range(4 * SELDOM):
-        text.context.commit(2)
-        seen = round_of(text, 1, [{2: 0.9}], last=2, size=VOCABULARY)
-        drafter.read([seen])
-        drafter.observe([seen])
-        read += was_read(seen)
-    assert read == 1 + (4 * SELDOM - 1) // SELDOM
-    drafter.propose_one(text, Budget(4, 4))
-    text.context.commit(2)
-    seen = round_of(text, 1, [{2: 0.9}], last=2, size=VOCABULARY)
-    drafter.read([seen])
-    drafter.observe([seen])
-    assert was_read(seen)
-
-
-def was_read(seen: Seen) -> bool:
-    return seen.scores._top is not None
-
-
-def test_of_texts_written_together_one_is_read_at_a_time_and_each_in_turn() -> None:
-    drafter = fitted()
-    texts = [drafter.open(context_of([1], temperature=1.0)) for _ in range(3)]
-    read = []
-    for _ in range(1 + 3 * SELDOM):
-        for text in texts:
-            text.context.commit(2)
-        seen = [round_of(text, 1, [{2: 0.9}], last=2, size=VOCABULARY) for text in texts]
-        drafter.read(seen)
-        drafter.observe(seen)
-        read.append([number for number, one in enumerate(seen) if was_read(one)])
-    assert read[0] == [0, 1, 2]  # they were new
-    assert sorted(number for numbers in read[1:] for number in numbers) == [0, 1, 2]
-
-
-def test_what_a_private_text_learns_is_its_own_affair() -> None:
-    """The same rounds teach it the same, whoever else writes and wrote before."""
-
-    def read(drafter: Foresight, others: int) -> list[bool]:
-        text, *rest = (drafter.open(context_of([1], temperature=1.0)) for _ in range(1 + others))
-        found = []
-        for _ in range(3 * SELDOM):
-            for one in (text, *rest):
-                one.context.commit(2)
-            seen = [round_of(one, 1, [{2: 0.9}], last=2, size=VOCABULARY) for one in (text, *rest)]
-            drafter.read(seen)
-            drafter.observe(seen)
-            found.append(was_read(seen[0]))
-        return found
-
-    drafter = fitted(store="private")
-    alone = read(drafter, 0)
-    assert sum(alone) == 1 + (3 * SELDOM - 1) // SELDOM
-    assert read(drafter, 0) == alone
-    assert read(drafter, 3) == alone
 
 
 @pytest.mark.parametrize("temperature", [0.0, 0.7])

@@ -17,6 +17,8 @@ from paceline.context import Context
 from paceline.drafters import Budget, Drafter, Plain, Seen, make_drafter
 from paceline.drafters.compose import Fallback, Union
 from paceline.engine.batch import Batch
+from paceline.engine.serial import run
+from paceline.planning.base import Outcome, Planner, Room
 from paceline.targets.base import Request, Target, Want
 from paceline.tree import DraftTree, Ints
 from scoring import target_of, tokens
@@ -137,3 +139,68 @@ def test_early_logits_reach_the_drafter_that_asked(composed: bool, at_once: int 
     assert not deaf.told
     for session, wish in zip(sessions, wishes, strict=True):
         assert session.context.tokens.tolist() == wish.alone(target, Plain()).context.tokens.tolist()
+
+
+class Skipping(Drafter):
+    """Counts the tokens that it is shown, and asks for all there is."""
+
+    name = "skipping"
+    needs = Want(top=3, hidden=frozenset({LAYER}), early_exit=LAYER)
+
+    def __init__(self, skips: bool) -> None:
+        self.skips, self.observed, self.early, self.lengths = skips, 0, 0, list[int]()
+
+    def propose_one(self, state: Context, budget: Budget) -> DraftTree:
+        self.lengths.append(len(state))
+        return DraftTree.chain([state.root], source=self.name)
+
+    def on_early(self, state: Context, tree: DraftTree, logits: Tensor) -> None:
+        self.early += 1
+
+    def observe(self, seen: Sequence[Seen]) -> None:
+        self.observed += sum(len(verdict.tokens) > 0 for _, verdict, _ in seen)
+
+
+class Resting(Planner):
+    """Asks for a draft in every fourth round, and has the drafter shown only the round before it and that one."""
+
+    def __init__(self) -> None:
+        self.rounds = 0
+        self.shown: list[bool] = []
+
+    def plan(self, rooms: Sequence[Room]) -> list[Budget]:
+        self.rounds += 1
+        turn = self.rounds % 4
+        return [Budget(1, 1) if turn == 0 else Budget(0, 0, "it rests", shown=turn == 3)] * len(rooms)
+
+    def review(self, outcomes: Sequence[Outcome]) -> None:
+        self.shown += [outcome.shown for outcome in outcomes]
+
+
+@pytest.mark.parametrize("composed", [False, True], ids=["alone", "in a union"])
+@pytest.mark.parametrize("skips", [True, False])
+def test_a_round_that_is_not_shown_asks_the_model_for_nothing(skips: bool, composed: bool) -> None:
+    """Only of a drafter that says that it may miss rounds. The text is the same."""
+    target, drafter, planner = target_of("llama"), Skipping(skips), Resting()
+    wants = list[Want]()
+    submit = target.submit
+
+    def watched(requests: Sequence[Request]) -> Any:
+        wants.extend(request.want for request in requests)
+        return submit(requests)
+
+    wish = Wish(tokens(5, 1).tolist())
+    session = wish.session(target, Union([make_drafter("lookup"), drafter]) if composed else drafter)
+    session.planner = planner
+    target.submit = watched  # type: ignore[method-assign]
+    try:
+        list(run(session))
+    finally:
+        target.submit = submit  # type: ignore[method-assign]
+    rounds = sum(not one.prefill for one in session.rounds)
+    expected = [turn % 4 in (0, 3) or not skips for turn in range(1, planner.rounds + 1)]
+    assert planner.shown[: planner.rounds] == expected
+    assert [want == Want() for want in wants[-rounds:]][: planner.rounds] == [not shown for shown in expected]
+    assert drafter.early == sum(want.early_exit == LAYER for want in wants[-rounds:])
+    assert drafter.observed == 1 + sum(planner.shown)
+    assert session.context.tokens.tolist() == wish.alone(target, Plain()).context.tokens.tolist()

@@ -719,15 +719,15 @@ class Telling(Fixed):
 
 
 def test_entries_name_their_planners(tmp_path: Path) -> None:
-    methods = ("plain", "lookup", "lookup@fixed:2", "lookup:max_ngram=1@fixed:1")
+    methods = ("plain", "lookup", "lookup@fixed:2", "lookup:max_ngram=1@fixed:1", "lookup@default")
     run = finished(refereed(tmp_path / "run", methods=methods))
     assert run.entries == list(methods)
-    assert [entry["planner"] for entry in run.about.entries] == ["fixed:4", "fixed:4", "fixed:2", "fixed:1"]
-    assert [entry["method"] for entry in run.about.entries][1:] == ["lookup", "lookup", "lookup:max_ngram=1"]
+    assert [entry["planner"] for entry in run.about.entries] == ["fixed:4", "fixed:4", "fixed:2", "fixed:1", "adaptive"]
+    assert [entry["method"] for entry in run.about.entries][1:] == ["lookup", "lookup", "lookup:max_ngram=1", "lookup"]
     deepest = {
         name: max(max(r.rounds["drafted"]) for r in run.records if r.entry == name and r.rounds) for name in methods
     }
-    assert deepest == dict(zip(methods, (0, 4, 2, 1), strict=True))
+    assert deepest == dict(zip(methods, (0, 4, 2, 1, deepest["lookup@default"]), strict=True))
     assert {r.verdict for r in run.records} == {TextVerdict.REFERENCE, TextVerdict.EQUAL}
 
 

@@ -191,7 +191,7 @@ def test_the_draft_is_what_the_loop_chooses(seed: int, confidence: str, next_tok
     if cache:
         padded = cache + [(0, 0.0)] * (k - len(cache))
         state.others = np.array([token for token, _ in padded])
-        state.chances = np.array([chance for _, chance in padded])
+        state.chances, state.length = np.array([chance for _, chance in padded]), len(state.context)
     budget = Budget(int(random.integers(1, 40)), int(random.integers(1, 8)))
     tree = drafter.propose_one(state, budget)
     tree.check(size)
@@ -204,8 +204,8 @@ def test_the_next_next_token_is_named_and_one_candidate_of_both_is_one_node() ->
     context = context_of([7])
     state = drafter.open(context)
     drafter.observe([round_of(state, 9, [{3: 0.2, 4: 0.8}])])
-    drafter.observe([round_of(state, 7, [{9: 0.5, 4: 0.3, 5: 0.2}])])
     context.commit(9)
+    drafter.observe([round_of(state, 7, [{9: 0.5, 4: 0.3, 5: 0.2}])])
     tree = drafter.propose_one(state, Budget(9, 1))
     nodes = zip(tree.tokens.tolist(), tree.sources, np.exp(tree.scores).round(3).tolist(), strict=True)
     said = {token: (source, chance) for token, source, chance in nodes}

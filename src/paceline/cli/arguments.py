@@ -149,14 +149,14 @@ class Parser(argparse.ArgumentParser):
         self.add_draft_model(bundled=False)
         text = "where it drafts with --method mirror: cores as 2-3, a device as cuda:1, or HOST:PORT (default: a core)"
         self.argument("--draft-device", "PLACE", text)
-        text = "draft tokens per round: --planner fixed:K (default: as suits the method)"
+        text = "draft tokens per round: --planner fixed:K (default: as many as are worth their time)"
         self.argument("--num-draft-tokens --num-speculative-tokens", "K", text, int, dest="num_draft_tokens")
         self.argument(
             "--planner",
             "P",
             "how large drafts are: fixed:K, fixed for the method's own size, calibrated for the size that 'paceline "
-            "calibrate' found, or adaptive for what is worth its time in every round (default: adaptive for auto, "
-            "otherwise fixed)",
+            "calibrate' found, or adaptive for what is worth its time in every round, which may be nothing (default: "
+            "adaptive; fixed for NAME:paper)",
         )
         self.argument("--rule", "RULE", "how drafts are accepted: coupled or rejection (default: coupled)")
         self.argument("--max-new-tokens -n", "N", "stop after N tokens (default: 128)", int)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from paceline.cli.arguments import Parser, Subparsers
 from paceline.cli.failures import sentence
-from paceline.cli.options import DRAFT, MODEL, describe, draft_model, inputs_of, load_model, prompts_of
+from paceline.cli.options import MODEL, describe, draft_model, inputs_of, load_model, prompts_of
 from paceline.cli.output import cautions, counted, print_json, progress, say, show, table, wants_color
 from paceline.files import check_output, write_whole
 
@@ -64,7 +64,7 @@ def add(commands: Subparsers) -> None:
     parser.several("--method", "SPEC", text, dest="methods")
     parser.add_prompts()
     parser.add_length(48)
-    parser.add_draft_length(DRAFT, of=" of methods that have no planner of their own")
+    parser.add_draft_length(None, "as many as are worth their time", of=" of methods that have a size")
     parser.argument("--temperature", "T", "0 is greedy (default: 0.8)", float, default=0.8)
     parser.add_seed()
     weight = parser.add_mutually_exclusive_group()
@@ -186,9 +186,9 @@ def _methods(options: argparse.Namespace) -> dict[str, dict[str, Any]]:
     common: dict[str, Any] = {name: getattr(options, name) for name in ("max_new_tokens", "temperature", "seed")}
     split_settings(common)
     drafters = {method: make_drafter(method, drafts, must_use=False) for method in dict.fromkeys(("plain", *asked))}
-    size = f"fixed:{options.num_draft_tokens}"
+    size = None if options.num_draft_tokens is None else f"fixed:{options.num_draft_tokens}"
     return {
-        method: common | {"method": drafter, "planner": size if drafter.planner == "fixed" else drafter.planner}
+        method: common | {"method": drafter, "planner": size if drafter.sized else None}
         for method, drafter in drafters.items()
     }
 

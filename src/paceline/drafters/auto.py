@@ -49,7 +49,7 @@ class Auto(Union):
         "model (model=NAME or --draft-model NAME), and a trained head (head=shipped or head=FOLDER)"
     )
     unfit = "comparisons with papers: it is several methods, so name one of them"
-    planner = "adaptive"
+    sized = False
 
     def __init__(
         self,

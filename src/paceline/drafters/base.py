@@ -12,7 +12,7 @@ A draft can never be wrong, only useless: the target decides every token.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
@@ -35,6 +35,9 @@ class Budget:
     depth: int
     reason: str = ""
     """Why it is empty, where that is worth saying."""
+    shown: bool = True
+    """Whether a drafter that `skips` is shown the round. While a planner has stopped drafting most rounds are not, so
+    that they cost what plain decoding costs."""
 
     def __post_init__(self) -> None:
         assert min(self.nodes, self.depth) >= 0, f"a budget is not negative: {self}"
@@ -42,6 +45,10 @@ class Budget:
     @property
     def empty(self) -> bool:
         return self.nodes == 0 or self.depth == 0
+
+    def within(self, depth: int) -> Budget:
+        """The same for drafts that are no deeper than this."""
+        return self if self.depth <= depth else replace(self, depth=depth)
 
 
 class Ask(NamedTuple):
@@ -118,7 +125,8 @@ class Drafter:
     unfit: ClassVar[str] = ""
     """What not to use it for, in a few words for ``paceline methods``."""
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = MappingProxyType({})
-    """Options by a name that stands for them in a spec: ``paper`` for the method as its authors have it."""
+    """Options by a name that stands for them in a spec: ``paper`` for the method as its authors have it. Its drafts
+    then have its own size."""
     nodes: int = 10
     """The default size of a draft: as many nodes as are worth their cost on most machines."""
     spec: str = ""
@@ -129,8 +137,10 @@ class Drafter:
     """The drafters that it is composed of."""
     leaves: int = 1
     """The number of drafters in it that are not composed; a draft holds the budget's nodes times this, at most."""
-    planner: str = "fixed"
+    planner: str = "adaptive"
     """The default planner of its drafts, as a spec."""
+    sized: bool = True
+    """Whether measurements draft its own size by default, as papers do, and not what its planner chooses."""
     needs: Want = NOTHING
     """What `observe` needs beyond tokens of the rows of a draft, its root's among them; read after `fit`. Hidden states
     come of the prompt's rows, too, but for those that are cached."""
@@ -138,13 +148,17 @@ class Drafter:
     """Its needs of every row of a prompt. With any, no cached row of an earlier text can be reused."""
     nested: bool = True
     """Whether a small draft is the best part of a large one, so that rounds with large drafts tell of small ones."""
+    skips: bool = False
+    """Whether rounds may go by unseen in which nothing is drafted. What it knows of the text's last token it then knows
+    together with the text's length."""
     keeps: bool = False
     """Whether measurements let it keep from prompt to prompt what it learns. In a composition nothing is kept."""
     enriches: bool = False
     """Whether it has an expensive part: `propose` leaves it out, and `enrich` is called where the planner finds that,
     beside the draft that is there, it is worth its time."""
     costly_levels: int = 0
-    """The levels of that part, where each takes time of its own, so that fewer may be asked for."""
+    """The levels of that part, where each takes time of its own, so that fewer may be asked for; of a drafter without
+    such a part, its own levels."""
 
     def __repr__(self) -> str:
         parts = f" of {', '.join(map(repr, self.parts))}" if self.parts and not self.spec else ""
@@ -199,7 +213,8 @@ class Drafter:
                 each.scores.read_top()
 
     def observe(self, seen: Sequence[Seen]) -> None:
-        """Learn from a round. The context has its new tokens already."""
+        """Learn from a round. The context has its new tokens already; of one that `skips`, also those of rounds that it
+        was not shown."""
 
     @property
     def observes(self) -> bool:
@@ -232,6 +247,7 @@ class Plain(Drafter):
     name = "plain"
     summary = "no draft: one token per forward"
     source = "autoregressive decoding"
+    planner = "fixed"
 
     def propose_one(self, state: Context, budget: Budget) -> DraftTree:
         return DraftTree.chain([])

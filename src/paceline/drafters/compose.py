@@ -26,7 +26,11 @@ class Composed(Drafter):
         self.parts = tuple(parts)
         self.nodes = self._nodes([part.nodes for part in self.parts])
         self.enriches = any(part.enriches for part in self.parts)
-        self.costly_levels = max(part.costly_levels for part in self.parts)
+        costly = [part.costly_levels for part in self.parts if part.enriches or not self.enriches]
+        self.costly_levels = max(costly) if self.enriches else min(costly)
+        if all(part.planner == "fixed" for part in self.parts):
+            self.planner = "fixed"
+        self.skips = all(part.skips or not part.observes for part in self.parts)
         self.nested = all(part.nested for part in self.parts)
         self.leaves = sum(part.leaves for part in self.parts)
 

@@ -153,6 +153,7 @@ class DictSpec(Drafter):
     source = "DictSpec (Syvokon 2026)"
     requires = "a dictionary for the model's tokenizer: one that comes with paceline, or file=NAME.dict"
     unfit = "a language without a dictionary, or one whose words are one token each"
+    skips = True
     nodes = LONGEST
     cautious = False
     """Whether a single dictionary, too, stops drafting where its entries do not come true."""

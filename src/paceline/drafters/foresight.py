@@ -17,7 +17,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import count
 
 import numpy as np
 
@@ -49,8 +48,6 @@ BELOW = 1 - 2.0**-20
 """A node is worth less than its parent, if only by this, so that the worthiest nodes are connected."""
 IMPOSSIBLE = float(np.finfo(np.float64).tiny)
 """Candidates up to this are left out: a number so small cannot be worth less than its parent."""
-SELDOM = 4
-"""While no drafts are asked for, one round in this many is learnt from; of texts written together, by one of them."""
 
 NO_IDS: Ids = np.empty(0, np.int64)
 NO_CHANCES: Chances = np.empty(0)
@@ -67,8 +64,6 @@ class Anywhere:
         self._weight = 1.0
         """The newest row's weight. It grows with each row, so older ones fade without a pass over the vocabulary."""
         self.shares = np.array(SHARES)
-        self.unasked = count()
-        """Rounds in which a text wanted no draft."""
         self.ids: Ids = NO_IDS
         self.chances: Chances = NO_CHANCES
 
@@ -107,10 +102,8 @@ class ForesightState(StoreState):
     ids: Ids | None = None
     chances: Chances | None = None
     """The candidates of the row that chose the root, and their probabilities."""
-    asked: bool = True
-    """Whether a draft was wanted in this round."""
-    spared: bool = False
-    """Whether the rows of this round are left unread."""
+    length: int = 0
+    """The length of the text of which that is the root."""
 
 
 class Foresight(StoreDrafter):
@@ -157,19 +150,10 @@ class Foresight(StoreDrafter):
 
     # what is learnt
 
-    def read(self, seen: Sequence[Seen]) -> None:
-        spared = _spared(seen)
-        for number, one in enumerate(seen):
-            one.state.spared = number in spared
-        super().read([one for one in seen if not one.state.spared])
-
     def observe(self, seen: Sequence[Seen]) -> None:
         for one in seen:
             text: ForesightState = one.state
             with text.store.lock:
-                if text.spared:
-                    text.ids = text.chances = None
-                    continue
                 if one.verdict.tokens:
                     self._weigh(text, one.verdict.tokens)
                 found = self._learn(one, text.store)
@@ -177,13 +161,12 @@ class Foresight(StoreDrafter):
                     continue
                 top, chances = found
                 kept = [0, *(node + 1 for node in one.verdict.path)]
-                text.ids, text.chances = top.ids[kept[-1]], chances[kept[-1]]
+                text.ids, text.chances, text.length = top.ids[kept[-1]], chances[kept[-1]], len(text.context)
                 text.anywhere.add(top.ids[kept], chances[kept])
 
     def _weigh(self, text: ForesightState, tokens: tuple[int, ...]) -> None:
         """Move the shares towards the estimates that found the next token probable."""
-        before = text.context.tokens[: -len(tokens)]
-        estimates = self._estimates(text, int(before[-1]))
+        estimates = self._estimates(text, len(text.context) - len(tokens))
         shares = text.anywhere.shares
         # without noise `anywhere` is not used, and texts with noise may share it
         asked = shares[:-1] if text.noise is None else shares
@@ -194,12 +177,12 @@ class Foresight(StoreDrafter):
             np.fmax(asked, LEAST, out=asked)
             asked *= whole / asked.sum()
 
-    def _estimates(self, text: ForesightState, root: int) -> tuple[tuple[Ids, Chances], ...]:
-        """After, beside and anywhere; empty ones where nothing is known."""
-        store, most = text.store, NARROW if text.noise is None else None
+    def _estimates(self, text: ForesightState, length: int) -> tuple[tuple[Ids, Chances], ...]:
+        """After, beside and anywhere, when the text was so long; empty ones where nothing is known."""
+        store, most, root = text.store, NARROW if text.noise is None else None, int(text.context.tokens[length - 1])
         after = (store.tokens[root, :most], store.chances[root, :most]) if root < len(store) else (NO_IDS, NO_CHANCES)
         beside = (NO_IDS, NO_CHANCES)
-        if text.ids is not None and text.chances is not None:
+        if text.ids is not None and text.chances is not None and text.length == length:
             beside = text.ids[:most], text.chances[:most]
         anywhere = (NO_IDS, NO_CHANCES) if text.noise is None else (text.anywhere.ids, text.anywhere.chances)
         return after, beside, anywhere
@@ -239,7 +222,7 @@ class Foresight(StoreDrafter):
         ids, said = list[Ids](), list[Chances]()
         shares, sizes, whose = list[float](), list[int](), list[int]()
         for number, text in enumerate(texts):
-            estimates = zip(self._estimates(text, text.context.root), text.anywhere.shares.tolist(), strict=True)
+            estimates = zip(self._estimates(text, len(text.context)), text.anywhere.shares.tolist(), strict=True)
             known = [(*estimate, share) for estimate, share in estimates if len(estimate[1]) and estimate[1][0] > 0]
             total = sum(share for _, _, share in known)
             for tokens, chances, share in known:
@@ -314,28 +297,9 @@ def _alike(asks: Sequence[Ask]) -> list[list[int]]:
     groups: dict[tuple[SuccessorStore, float | None], list[int]] = {}
     for number, (text, budget) in enumerate(asks):
         if not budget.empty:
-            text.asked = True
             sharpness = None if text.noise is None else text.noise.sharpness
             groups.setdefault((text.store, sharpness), []).append(number)
     return list(groups.values())
-
-
-def _spared(seen: Sequence[Seen]) -> set[int]:
-    """The numbers of texts whose rows are not read: no draft was asked for, so most of what the rows teach would go
-    unused. Of texts that learn together one is read at a time, in turn."""
-    idle: dict[Anywhere, list[int]] = {}
-    for number, one in enumerate(seen):
-        text: ForesightState = one.state
-        if not one.verdict.tokens:  # a piece of the prompt
-            continue
-        if not text.asked:
-            idle.setdefault(text.anywhere, []).append(number)
-        text.asked = False
-    for anywhere, numbers in idle.items():
-        turn, rest = divmod(next(anywhere.unasked), SELDOM)
-        if rest == SELDOM - 1:
-            del numbers[turn % len(numbers)]
-    return {number for numbers in idle.values() for number in numbers}
 
 
 def _chance(ids: Ids, chances: Chances, token: int) -> float:

@@ -169,6 +169,7 @@ class Lookahead(Drafter):
     summary = "n-grams that the model guesses ahead of the text, in a Jacobi window scored beside the draft"
     source = "lookahead decoding (Fu et al. 2024)"
     needs = Want(top=BEST)
+    skips = True
     unfit = "machines on which rows are expensive: the window has about window x (level - 1) in every round"
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = MappingProxyType(
         {"paper": {"window": 15, "guesses": 15, "counted": True, "pool_from_prompt": False, "noise": "none"}}

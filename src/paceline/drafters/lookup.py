@@ -45,6 +45,8 @@ class LookupState(IndexedText):
     """One text, and the guesses of its next token: ids and log-probabilities."""
 
     guesses: list[tuple[int, float]] = field(default_factory=list)
+    length: int = 0
+    """The length of the text that they are for."""
 
 
 class Lookup(Drafter):
@@ -54,6 +56,7 @@ class Lookup(Drafter):
     summary = "copy what followed the last occurrence of the longest matching n-gram"
     source = "prompt lookup decoding (Saxena 2023); chain: ANPD (Ou et al. 2024); next: LogitSpec (Liu et al. 2025)"
     unfit = "text that repeats neither its prompt nor itself"
+    skips = True
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = MappingProxyType({"paper": {"room": 10}})
 
     def __init__(
@@ -93,6 +96,7 @@ class Lookup(Drafter):
                 row = verdict.path[-1] + 1 if verdict.path else 0
                 top = scores.top(self.next)
                 chances = np.minimum(top.logits[row] - top.log_z[row], 0.0)
+                text.length = len(text.context)
                 text.guesses = list(zip(top.ids[row].tolist(), chances.tolist(), strict=True))
 
     def propose_one(self, state: LookupState | Context, budget: Budget) -> DraftTree:
@@ -104,7 +108,7 @@ class Lookup(Drafter):
         if not count:
             return EMPTY
         tree = self._copied(state, count)
-        if not state.guesses:
+        if not state.guesses or state.length < len(state.context):
             return tree
         beams = [[token, *self._following(state, [token], count - 1)] for token, _ in state.guesses]
         scores = [[score] + [UNSURE] * count for _, score in state.guesses]

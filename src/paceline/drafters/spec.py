@@ -55,7 +55,7 @@ PLACE = "device"
 
 _NAME = re.compile(r"[A-Za-z][\w.-]*")
 _QUOTES = "\"'"
-_PLANNED = re.compile(r"(.*)@(fixed:\d+|adaptive|calibrated)\s*", re.DOTALL)
+_PLANNED = re.compile(r"(.*)@(fixed:\d+|adaptive|calibrated|default)\s*", re.DOTALL)
 """A method with a planner behind it."""
 
 
@@ -140,6 +140,8 @@ def _single(text: str, spec: str, given: dict[str, Any], taken: list[str]) -> Dr
     options = _options(name, factory, rest, given)
     taken += given.keys() & options.keys()
     made = factory(**options)
+    if rest and "=" not in _parted(rest, ",")[0]:  # as its authors have it, size included
+        made.planner = "fixed"
     defaults = {key: parameter.default for key, parameter in (_parameters(factory) or {}).items()}
     made.spec_options = MappingProxyType({**defaults, **options})
     return made

@@ -109,6 +109,7 @@ class Spectra(Drafter):
     summary = "n-grams of the model's best tokens, looked up forward from the last token and by the longest context"
     source = "SPECTRA (Le et al. 2025)"
     needs = Want(top=BEST)
+    skips = True
     unfit = "short texts, because its stores begin empty; machines on which rows are expensive: its window has 27"
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = MappingProxyType(
         {"paper": {"guesses": 8, "counted": True, "noise": "none"}}

@@ -136,6 +136,8 @@ class StoreDrafter(Drafter):
     A store that is ``kept`` is shared, too, and measurements do not empty it between prompts. Under hidden coins every
     text has its own (`hides_noise`)."""
 
+    skips = True
+
     def __init__(self, *, width: int, noise: str, store: str, prefill: bool) -> None:
         if store not in ("shared", "private", "kept"):
             raise InputError(f"{self.name} takes store=shared, store=private or store=kept, not {store!r}")

@@ -56,6 +56,7 @@ class Suffix(Drafter):
     summary = "a tree of what followed earlier places that end like the text, by match length, count and recency"
     source = "SuffixDecoding (Oliaro et al. 2024), SAM decoding (Hu et al. 2024)"
     unfit = "text that repeats neither its prompt nor itself"
+    skips = True
     nodes = 16
 
     def __init__(

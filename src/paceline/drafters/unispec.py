@@ -52,6 +52,8 @@ class UniSpecState(StoreState):
 
     others: Ids | None = None
     chances: Chances | None = None
+    length: int = 0
+    """The length of the text of which that is the last token."""
 
 
 class UniSpec(StoreDrafter):
@@ -108,6 +110,7 @@ class UniSpec(StoreDrafter):
                 path = one.verdict.path
                 last = path[-1] + 1 if path else 0
                 text.others, text.chances = _wide(found[0].ids[last], self.k), _wide(found[1][last], self.k)
+                text.length = len(text.context)
 
     def propose_one(self, state: UniSpecState, budget: Budget) -> DraftTree:
         if budget.empty:
@@ -132,7 +135,8 @@ class UniSpec(StoreDrafter):
         else:
             rows.append(np.zeros(store.width, np.int32))
             laws.append(np.zeros(store.width, np.float32))
-        if self.next != "none" and text.others is not None and text.chances is not None:
+        known = text.others is not None and text.chances is not None and text.length == len(text.context)
+        if self.next != "none" and known:
             rows.append(text.others)
             laws.append(text.chances)
         ids = [row.tolist() for row in rows]

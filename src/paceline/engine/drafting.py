@@ -76,6 +76,11 @@ class Drafting:
         return work
 
     @property
+    def observes(self) -> bool:
+        """Whether the drafter learns from rounds."""
+        return self.on and self.drafter.observes
+
+    @property
     def needs(self) -> Want:
         """The drafter's needs of the rows of a draft."""
         return self.drafter.needs if self.on else NOTHING

@@ -125,7 +125,7 @@ class Session:
                 draft = yield from self._draft((yield from self._plan()))
             except DrafterError as error:
                 self._drafting.stop(error)
-        scores = yield from self._score(draft.cut.tree)
+        scores = yield from self._score(draft)
         position = len(self.context)
         verdict = yield from self._judge(draft.cut.tree, scores)
         self._keep([0, *(node + 1 for node in verdict.path)])
@@ -140,7 +140,7 @@ class Session:
         if depth <= 0:
             return NO_BUDGET
         budget: Budget = yield from self._call("plan", self.planner, Room(self.context, depth))
-        return replace(budget, depth=min(budget.depth, depth))
+        return budget.within(depth)
 
     def _depth(self) -> int:
         """How deep a draft may go: limited by the sequence's room, by what the target can score, and by its context.
@@ -159,7 +159,8 @@ class Session:
         if type(self.drafter) is Plain:
             return PLAIN
         if budget.empty:
-            return replace(NO_DRAFT, unasked=budget.reason or "the budget was empty")
+            shown = budget.shown or not self.drafter.skips
+            return Drafted(EMPTY, NO_CUT, budget.reason or "the budget was empty", shown)
         tree = self._admit((yield from self._call("propose", self.drafter, Ask(self._drafting.state, budget))), budget)
         draft = Draft(self.context, tree, budget)
         if self.drafter.enriches:
@@ -184,10 +185,11 @@ class Session:
 
     # score
 
-    def _score(self, tree: DraftTree) -> Generator[Call, Reply, Scores]:
+    def _score(self, draft: Drafted) -> Generator[Call, Reply, Scores]:
         """One forward over the root and the draft."""
-        drafting = self._drafting
-        request = Request.of_tree(self.rows, self.context.root, tree, drafting.needs, drafting.on_early(tree))
+        drafting, tree = self._drafting, draft.cut.tree
+        how = (drafting.needs, drafting.on_early(tree)) if draft.shown else ()
+        request = Request.of_tree(self.rows, self.context.root, tree, *how)
         scores: Scores = yield from self._call("score", self.target, request)
         drafting.after_forward()
         return scores
@@ -237,7 +239,8 @@ class Session:
     def _learn(self, draft: Drafted, scores: Scores, verdict: Verdict) -> Flow:
         """Show the drafter and the planner what became of the round."""
         assert self.rows.committed == len(self.context) - 1, "every token but the root has its row"
-        yield from self._observe(scores, verdict)
+        if draft.shown:
+            yield from self._observe(scores, verdict)
         if not self._drafting.on:
             return
         spent = self._ledger.spent
@@ -249,6 +252,7 @@ class Session:
             seconds_draft=spent.draft,
             seconds=spent.score + spent.read + spent.judge,
             seconds_top=spent.top,
+            shown=draft.shown,
         )
         try:
             yield from self._call("review", self.planner, outcome)
@@ -256,7 +260,7 @@ class Session:
             self._drafting.stop(error)
 
     def _observe(self, scores: Scores, verdict: Verdict) -> Flow:
-        if not self._drafting.on:
+        if not self._drafting.observes:
             return
         seen = Seen(self._drafting.state, verdict, scores)
         try:
@@ -361,12 +365,15 @@ class Drafted:
     cut: Cut
     unasked: str = ""
     """Why the drafter was not asked, if it was not."""
+    shown: bool = True
+    """Whether the drafter is shown the round."""
 
 
 NO_BUDGET = Budget(0, 0, NO_ROOM)
-NO_DRAFT = Drafted(EMPTY, Cut(EMPTY))
-PLAIN = Drafted(EMPTY, Cut(EMPTY), "the method is plain")
-FAILED = Drafted(EMPTY, Cut(EMPTY), "the drafter had failed")
+NO_CUT = Cut(EMPTY)
+NO_DRAFT = Drafted(EMPTY, NO_CUT)
+PLAIN = Drafted(EMPTY, NO_CUT, "the method is plain", shown=False)
+FAILED = Drafted(EMPTY, NO_CUT, "the drafter had failed")
 
 
 def _read(count: int) -> Verdict:

@@ -25,8 +25,9 @@ from paceline.context import Context
 from paceline.drafters.base import Budget, Drafter
 from paceline.planning.base import Cut, Draft, Outcome, Planner, Room
 from paceline.planning.choice import ChosenNodes, Weighed
-from paceline.planning.costs import Costs, key_of
-from paceline.planning.knowledge import Knowledge, RoundState, gains_of, review
+from paceline.planning.costs import Costs
+from paceline.planning.effort import Effort
+from paceline.planning.knowledge import Knowledge, gains_of, review
 from paceline.planning.probed import probed
 from paceline.planning.stored import find
 from paceline.targets.base import Target, Want
@@ -41,9 +42,11 @@ UNLIMITED = 1 << 30
 class Adaptive(Planner):
     """Plans the drafts of one drafter for one target. ``costs`` may be shared with others."""
 
-    def __init__(self, drafter: Drafter, costs: Costs) -> None:
+    def __init__(self, drafter: Drafter, costs: Costs, effort: Effort | None = None) -> None:
         self._most, self._costly_levels = drafter.nodes, drafter.costly_levels
-        self._knowledge = Knowledge(costs, live=True)
+        self._whole = drafter.costly_levels > 0 and not drafter.enriches
+        """Whether the expensive part is all of the drafter."""
+        self._knowledge = Knowledge(costs, True, effort or Effort())
         self._own: WeakKeyDictionary[Context, Knowledge] = WeakKeyDictionary()
         self._lock = RLock()
 
@@ -58,26 +61,18 @@ class Adaptive(Planner):
         with self._lock:
             known = [self._known(room.context) for room in rooms]
             length = sum(len(room.context) for room in rooms) // len(rooms)
-            reasons = {each: self._left_out(each, known.count(each), length) for each in set(known)}
-            return [
-                Budget(0, 0, reasons[each]) if reasons[each] else Budget(self._size(each), room.depth)
-                for each, room in zip(known, rooms, strict=True)
-            ]
+            most = {each: self._budget(each, known.count(each), length) for each in set(known)}
+            return [most[each].within(room.depth) for each, room in zip(known, rooms, strict=True)]
 
-    @staticmethod
-    def _left_out(known: Knowledge, batch: int, length: int) -> str:
-        """Begin a round. Why nothing is drafted in it, if so."""
-        known.round = RoundState(batch=batch)
-        if known.backoff.active:
-            known.backoff.passed()
-            return BACKED_OFF
-        if not known.ready(length):
-            known.waited[key_of(batch, length)] += 1
-            return UNTIMED
-        return ""
-
-    def _size(self, known: Knowledge) -> int:
-        return min(self._most, int(1.5 * known.reach) + WIDER)
+    def _budget(self, known: Knowledge, batch: int, length: int) -> Budget:
+        """Begin a round of texts that share what is known: how large the draft of each may be."""
+        if (rest := known.begin(batch, length)) is not None:
+            return rest
+        depth = UNLIMITED
+        if self._whole and known.live:
+            known.round.texts = batch
+            depth = known.round.levels = min(self._costly_levels, self._levels(known, batch, length))
+        return Budget(min(self._most, int(1.5 * known.reach) + WIDER), depth)
 
     def worth(self, drafts: Sequence[Draft]) -> list[int]:
         with self._lock:
@@ -128,6 +123,9 @@ class Adaptive(Planner):
                 weighed, choice, now.why = bare, without, without.why
         if known.live and any(draft.cheap is not None for draft in drafts):
             self._note_expensive(known, drafts, weighed, choice, length)
+        elif now.levels:
+            gains = gains_of(weighed, choice, known.trust.share, choice.why.price)
+            known.levels.brought(gains[: now.levels] / now.texts)
         cuts = []
         for one, nodes in zip(weighed, choice.nodes, strict=True):
             tree = one.part(nodes)
@@ -170,8 +168,6 @@ class Adaptive(Planner):
                 review(each, [o for o, other in zip(outcomes, known, strict=True) if other is each])
 
 
-BACKED_OFF = "drafting had not been worth its own time"
-UNTIMED = "a round without a draft was timed first"
 _COSTS: WeakKeyDictionary[Target, dict[Want, Costs]] = WeakKeyDictionary()
 """The costs of every target's rounds by what is read in them, for all methods and texts."""
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-LONGEST = 128
+LONGEST = 512
 """Rounds that a source is left out at most: what was expensive once need not stay so."""
 STALL = 3.0
 """A new time counts as at most this many times the average before it: longer ones are stalls."""

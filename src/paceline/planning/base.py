@@ -81,6 +81,8 @@ class Outcome:
     """All of the round but the drafting."""
     seconds_top: float = 0.0
     """The part of `seconds` spent on reading the most probable tokens for the drafter."""
+    shown: bool = True
+    """Whether the drafter was shown the round."""
 
 
 class Planner:

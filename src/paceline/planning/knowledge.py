@@ -16,17 +16,27 @@ from weakref import WeakKeyDictionary
 import numpy as np
 
 from paceline.context import Context
+from paceline.drafters.base import Budget
 from paceline.planning.backoff import BEARABLE, BackOff, Running, Steady
 from paceline.planning.base import Draft, Outcome, Why
 from paceline.planning.chances import Reliability, Trust
 from paceline.planning.choice import ChosenNodes, RoundCosts, Weighed, along_paths, choose
 from paceline.planning.costs import TRUSTED, Costs, key_of
+from paceline.planning.effort import Effort
 from paceline.planning.levels import DEEPEST, MEASURED, Levels
 from paceline.planning.timing import Timing
 from paceline.tree import ROOT, DraftTree, Floats
 
-PROBING = 0.01
+PROBING = 0.005
 """The share of time that may go into drafts, or into sources, which have not been worth their time."""
+LEARNING = 0.005
+"""The share of time that may go into showing such a drafter rounds in which it drafts nothing."""
+SHORTEST = 1e-6
+"""Seconds that drafting takes at least: an average of 0 would never rise."""
+DRAFTING = 0.05
+"""Tokens that the time of a draft counts as where no clock may decide."""
+HOPED = 0.5
+"""Tokens that a draft is expected to bring before the first one was made."""
 SAVED, OWED = 2.0, 10.0
 """Plain rounds that can at most be saved up for probe nodes, and that they can owe: the probe nodes of many sequences
 at once are row counts that were never tried, and may take far longer than predicted."""
@@ -34,6 +44,14 @@ UNEXPECTED = 0.5
 """How much longer than expected a round can take, in plain rounds, and still be charged to its draft."""
 STRONG = (0.3, 1.0)
 """Values of a cheap draft, in tokens, between which it is judged apart whether the expensive part is worth its time."""
+
+
+SELDOM = 8
+"""Of rounds without drafts one in so many is timed."""
+
+BACKED_OFF = "drafting had not been worth its own time"
+SHOWN, RESTING = (Budget(0, 0, BACKED_OFF, shown) for shown in (True, False))
+UNTIMED = Budget(0, 0, "a round without a draft was timed first")
 
 
 class UndecidedDraft(NamedTuple):
@@ -50,6 +68,10 @@ class RoundState:
 
     batch: int = 1
     """How many sequences are in it."""
+    rests: bool = False
+    """Whether nothing is drafted in it."""
+    reviewed: bool = True
+    """Whether anything is learnt from it. Of rounds without drafts few are, since they should cost nothing."""
     value: float = 0.0
     """The value of its drafts, in tokens, the time of probe nodes apart."""
     offered: float = 0.0
@@ -71,6 +93,7 @@ class Knowledge:
 
     costs: Costs
     live: bool
+    effort: Effort = field(default_factory=Effort)
     reliability: Reliability = field(default_factory=Reliability)
     running: dict[int, Running] = field(default_factory=dict)
     """Batch size -> the recent rate."""
@@ -79,10 +102,10 @@ class Knowledge:
     """The drafter's, by batch size: drafts that pay for one text may not for eight."""
     expensive: tuple[BackOff, ...] = field(default_factory=lambda: tuple(BackOff() for _ in range(len(STRONG) + 1)))
     """The expensive part's, by the class of the cheap draft beside it."""
-    cheap_times: dict[int, Steady] = field(default_factory=dict)
-    """Seconds of drafting without the expensive part, by batch size."""
-    levels: Levels = field(default_factory=Levels)
+    levels: Levels = field(init=False)
     """The levels of the expensive part."""
+    owed: float = 0.0
+    """Plain rounds that the drafter may take to learn from rounds in which it drafts nothing."""
     reach: float = 8.0
     """The most nodes that were recently worth sending."""
     saved: float = BEARABLE
@@ -92,19 +115,74 @@ class Knowledge:
     waited: Counter[tuple[int, int]] = field(default_factory=Counter)
     """Batch size and class of length -> rounds that went without drafts so that they are timed."""
 
+    def __post_init__(self) -> None:
+        self.levels = Levels(self.effort.levels)
+
     @property
     def backoff(self) -> BackOff:
         """The drafter's at this batch size. What was left out at a smaller one has no better chance at a larger one."""
         size = self.round.batch.bit_length()
         if size not in self.backoffs:
             smaller = [known for known in self.backoffs if known < size]
-            self.backoffs[size] = replace(self.backoffs[max(smaller)]) if smaller else BackOff()
+            self.backoffs[size] = replace(self.backoffs[max(smaller)]) if smaller else self._begun(size)
         return self.backoffs[size]
+
+    def _begun(self, size: int) -> BackOff:
+        """Begin with trying, unless a draft is known to take more time than it can be expected to bring."""
+        begun, effort, batch = BackOff(), self.effort, self.round.batch
+        drafting = effort.cheap[size] if effort.cheap[size].times else effort.levels[size]
+        if drafting.times >= MEASURED and (plain := effort.plain[size].seconds):
+            taken = batch * drafting.seconds / plain
+            if taken > batch * (HOPED + BEARABLE):
+                begun.judge(batch * HOPED - taken, PROBING * batch)
+        return begun
 
     @property
     def cheap_time(self) -> Steady:
         """Seconds of drafting without the expensive part, at this batch size."""
-        return self.cheap_times.setdefault(self.round.batch.bit_length(), Steady())
+        return self.effort.cheap[self.round.batch.bit_length()]
+
+    def begin(self, batch: int, length: int) -> Budget | None:
+        """Begin a round. The empty budget of its drafts, if nothing is drafted in it."""
+        now = self.round
+        if not now.rests or now.batch != batch:
+            now = self.round = RoundState(batch)
+        backoff = self.backoff
+        now.rests, now.reviewed = backoff.active, True
+        if now.rests:
+            backoff.passed()
+            if not backoff.active or self._learns():
+                return SHOWN
+            now.reviewed = backoff.left % SELDOM == 0
+            return RESTING
+        if self.ready(length):
+            return None
+        self.waited[key_of(batch, length)] += 1
+        now.rests = True
+        return UNTIMED
+
+    def _learns(self) -> bool:
+        """Whether the drafter is shown this round. What it takes to learn is spread over rounds."""
+        self.owed += LEARNING
+        size = self.round.batch.bit_length()
+        taken, plain = self.effort.showing[size].seconds, self.effort.plain[size].seconds
+        if self.owed * plain < taken:
+            return False
+        self.owed = 0.0
+        return True
+
+    def without_idle(self, drafting: float, seconds: float, *, shown: bool) -> float:
+        """Drafting took so long in a round, and the rest of it ``seconds``: what it took beyond that of a round which
+        the drafter has no part in. Of rounds without drafts both are noted."""
+        effort, size = self.effort, self.round.batch.bit_length()
+        if self.round.rests:
+            effort.plain[size].add(seconds)
+            if not shown:
+                effort.idle[size].add(drafting)
+        drafting = max(SHORTEST, drafting - effort.idle[size].seconds)
+        if self.round.rests and shown:
+            effort.showing[size].add(drafting)
+        return drafting
 
     def rate(self, seconds_plain: float) -> float:
         """Tokens per second that time is valued at: never less than without drafts."""
@@ -176,6 +254,8 @@ class Knowledge:
 
 def review(known: Knowledge, outcomes: Sequence[Outcome]) -> None:
     """Learn from the sequences of a round that share what is known."""
+    if not known.round.reviewed:
+        return
     for outcome in outcomes:
         known.learn(outcome)
     now = known.round
@@ -187,17 +267,22 @@ def review(known: Knowledge, outcomes: Sequence[Outcome]) -> None:
         if now.why is not None:
             running.add(tokens, now.why.seconds)
             known.save(now.why.seconds)
+            known.backoff.judge(now.value - DRAFTING, PROBING)
             now.why = None
         return
     seconds = max(outcome.seconds for outcome in outcomes)
     drafting = max(outcome.seconds_draft for outcome in outcomes)
+    running.add(tokens, seconds + drafting)
     rows = sum(1 + len(outcome.sent) for outcome in outcomes)
+    if rows == len(outcomes):  # a plain round reads nothing for a drafter
+        reading = max(outcome.seconds_top for outcome in outcomes)
+        seconds, drafting = seconds - reading, drafting + reading
+    drafting = known.without_idle(drafting, seconds, shown=any(outcome.shown for outcome in outcomes))
     length = sum(len(outcome.context) for outcome in outcomes) // len(outcomes)
     known.costs.note(Timing(rows=rows, seconds=seconds, length=length, sequences=len(outcomes)))
-    running.add(tokens, seconds + drafting)
     known.save(seconds)
     if now.why is not None:
-        sent = any(len(outcome.sent) for outcome in outcomes)
+        sent = rows > len(outcomes)
         _judge(known, now.why, drafting, now.why.seconds - seconds if sent and not now.probed else 0.0)
     now.why = None  # the last round of a text may come without a plan
 
@@ -213,7 +298,7 @@ def _judge(known: Knowledge, why: Why, drafting: float, spared: float) -> None:
     now = known.round
     patience = PROBING * why.rate * why.seconds_plain
     cheap, levels = known.cheap_time, known.levels
-    if now.enriched:
+    if now.levels:
         levels.took(max(0.0, drafting - cheap.seconds), now.levels, now.texts)
         more = now.levels * levels.seconds(now.texts)
         measured = levels.measured(now.texts)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import numpy as np
 
 from paceline.planning.backoff import Steady
+from paceline.planning.effort import Times, times
 from paceline.tree import Floats
 
 DEEPEST = 16
@@ -25,12 +26,12 @@ GUESSED = 0.1
 class Levels:
     """The gains of levels from all texts, in tokens, and the seconds of one by the number of texts that it is for."""
 
-    def __init__(self) -> None:
+    def __init__(self, seconds: Times | None = None) -> None:
         self._gained = np.zeros(DEEPEST)
         """Recent gains of each level, added up."""
         self._above = np.zeros(DEEPEST)
         """Those of the level above it in the same rounds; above the first, the number of rounds."""
-        self._seconds: dict[int, Steady] = {}
+        self._seconds = times() if seconds is None else seconds
 
     def best(self, texts: int, rate: float, most: int) -> int:
         """As many levels as bring more than they take, one at least and ``most`` at most; one where it is not known yet
@@ -73,4 +74,4 @@ class Levels:
         return gains
 
     def _time(self, texts: int) -> Steady:
-        return self._seconds.setdefault(texts.bit_length(), Steady())
+        return self._seconds[texts.bit_length()]

@@ -22,7 +22,7 @@ from paceline.engine.serial import run
 from paceline.errors import InputError
 from paceline.law import KeyedDice
 from paceline.planning.base import Planner
-from paceline.planning.specs import make_planner
+from paceline.planning.specs import DEFAULT, make_planner
 from paceline.targets.base import Target
 from paceline.verify import Rule
 from paceline.vocabulary import Vocabulary
@@ -35,7 +35,7 @@ class Drafting:
     vocabulary: Vocabulary | None = None
     draft_model: DraftModel | None = None
     planner: str | None = None
-    """The planner of methods that name none themselves; None for each method's own."""
+    """The planner of methods that name none themselves; None for each method's own size."""
     rule: Rule = Rule.COUPLED
     warm: bool = False
     """Drafters keep what they learnt from prompt to prompt."""
@@ -56,7 +56,7 @@ class Ours(TextContestant):
         self.spec, own = parted(name)
         self.target = target
         self._how = how
-        self._planned = own or how.planner
+        self._named = own or how.planner
         self._drafter: Drafter | None = None
         self.forget()
         self.remembers = how.warm or self.drafter.keeps
@@ -75,13 +75,18 @@ class Ours(TextContestant):
         self._planner = self._how.planned(self.name, make_planner(self._planned, self.drafter, self.target))
 
     @property
+    def _planned(self) -> str:
+        """The spec of the planner."""
+        return planner_of(self._named, self.drafter)
+
+    @property
     def drafter(self) -> Drafter:
         assert self._drafter is not None, "made at the beginning"
         return self._drafter
 
     def facts(self) -> dict[str, Any]:
         models = self.drafter.models
-        planner = self._planned or self.drafter.planner
+        planner = self._planned
         return {
             "library": "paceline",
             "method": self.spec,
@@ -217,6 +222,14 @@ def parted(name: str) -> tuple[str, str | None]:
     if not spec or not planner:
         raise InputError(f"cannot read method {name!r}: write SPEC@PLANNER, as in lookup@fixed:8")
     return spec, planner
+
+
+def planner_of(named: str | None, drafter: Drafter) -> str:
+    """The planner that a method is measured with: the ``named`` one, ``default`` for the one that users get, or else
+    drafts of its own size."""
+    if named == DEFAULT or (named is None and not drafter.sized):
+        return drafter.planner
+    return named or "fixed"
 
 
 def written(session: Session, deliveries: list[tuple[int, float]]) -> Written:

@@ -25,7 +25,7 @@ from paceline.bench.run.directory import begin, check_place
 from paceline.bench.run.emulation import replay, stopped
 from paceline.bench.run.judge import Judge
 from paceline.bench.run.keeping import pieces_of
-from paceline.bench.run.ours import Drafting, Ours, parted
+from paceline.bench.run.ours import Drafting, Ours, parted, planner_of
 from paceline.bench.run.protocol import Conditions, Referee
 from paceline.bench.run.record import About
 from paceline.bench.suites import Workload, encode, open_suite
@@ -83,7 +83,8 @@ class RunOptions:
             check_peer(peer)
         for method in self.methods:
             spec, planner = parted(method)
-            make_planner(planner or self.planner_spec, make_drafter(spec, self.draft_model, must_use=False))
+            drafter = make_drafter(spec, self.draft_model, must_use=False)
+            make_planner(planner_of(planner or self.planner_spec, drafter), drafter)
         if self.replays and self.qps is not None:
             raise InputError("a replay takes no time, so no prompts can arrive during it; leave out --qps")
 

@@ -88,7 +88,10 @@ def _add_what(parser: Parser) -> None:
 
 def _add_how(parser: Parser) -> None:
     parser.add_draft_length(None, "as suits each method")
-    text = "how large drafts are, for methods without @PLANNER (default: each method's own; see 'generate')"
+    text = (
+        "how large drafts are, for methods without @PLANNER: fixed:K, adaptive, calibrated, or default for what "
+        "'generate' does (default: fixed at each method's own size, and adaptive for auto)"
+    )
     parser.argument("--planner", "P", text)
     parser.argument("--rule", "RULE", "coupled or rejection (default: coupled)", default="coupled")
     parser.add_length(None, f"{TOKENS}; all of a text to replay")

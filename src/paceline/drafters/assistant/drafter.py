@@ -50,6 +50,7 @@ class Assistant(Drafter):
     summary = "a small model drafts a chain, a tree or beams, with the same tokenizer or any other"
     source = "speculative decoding (Leviathan 2022, Chen 2023); public noise after Daliri 2024"
 
+    skips = True
     unfit = "a draft model that takes more than a small part of the target's time, or predicts other words"
     requires = "a draft model, best with the target's tokenizer: model=NAME or --draft-model NAME"
 
@@ -74,6 +75,7 @@ class Assistant(Drafter):
             beams=beams, top=top, length=length, confidence=confidence, shared=wants_noise(self.name, noise)
         )
         self.nodes = (length or LEVELS) * max(beams, top)
+        self.costly_levels = self.shape.depth(self.nodes)
         self._strategy = None if translate is None else Strategy.parse(translate)
         self._named: Any = model
         self._dtype = dtype

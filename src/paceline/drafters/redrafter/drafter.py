@@ -63,6 +63,7 @@ class ReDrafter(Drafter):
     summary = "a small trained head on the model's last state drafts beams, which share their beginnings"
     source = "ReDrafter (recurrent drafter with dynamic tree attention); public noise after Daliri 2024"
     requires = "a head trained for the model: head=FOLDER, or the one that comes with paceline for bundled models"
+    skips = True
     unfit = "a model for which no head was trained, and text unlike that of the training"
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = MappingProxyType(
         {"paper": {"noise": "none", "keep": "beams", "width": 50, "length": 4}}
@@ -83,7 +84,7 @@ class ReDrafter(Drafter):
         if keep not in KEEP:
             raise InputError(f"redrafter takes keep={' or keep='.join(KEEP)}, not {keep!r}")
         self.width, self.length, self.keep = width, length, keep
-        self.nodes = width * length
+        self.nodes, self.costly_levels = width * length, length
         self._asked = noise
         self._noise = wants_noise(self.name, noise or SHARED)
         self._named = head

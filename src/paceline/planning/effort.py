@@ -1,0 +1,49 @@
+"""Seconds of a method's drafting on one target, beside those of plain decoding.
+
+They depend on the machine and not on the text, so all drafters of a method share them while the program runs: a later
+text knows from its first round on what a draft takes.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass, field
+from weakref import WeakKeyDictionary
+
+from paceline.drafters.base import Drafter
+from paceline.planning.backoff import Steady
+from paceline.targets.base import Target
+
+Times = defaultdict[int, Steady]
+"""Seconds by the number of binary digits of the batch size."""
+
+
+def times() -> Times:
+    return defaultdict(Steady)
+
+
+@dataclass(eq=False)
+class Effort:
+    """Seconds by batch size."""
+
+    cheap: Times = field(default_factory=times)
+    """Drafting without the expensive part."""
+    levels: Times = field(default_factory=times)
+    """A level of the expensive part, by the number of texts that it is for."""
+    showing: Times = field(default_factory=times)
+    """Showing the drafter a round in which it drafts nothing, and its learning from it."""
+    idle: Times = field(default_factory=times)
+    """The part of drafting in rounds without it: the loop's own."""
+    plain: Times = field(default_factory=times)
+    """The rest of such a round."""
+
+
+_KNOWN: WeakKeyDictionary[Target, dict[tuple[str, ...], Effort]] = WeakKeyDictionary()
+
+
+def effort_of(target: Target, drafter: Drafter) -> Effort:
+    """What is known of this method on this target; of a drafter that no spec made, nothing yet."""
+    if not drafter.spec:
+        return Effort()
+    key = drafter.spec, *(model.name for model in drafter.models)
+    return _KNOWN.setdefault(target, {}).setdefault(key, Effort())
