@@ -15,7 +15,7 @@ PROMPT = "The king went to the river. The king went to the forest. The king went
 
 def main() -> None:
     lm = paceline.load("pocket", dtype="float64")
-    writing = lm.write(PROMPT, method="suffix", planner="fixed:4", max_new_tokens=64)
+    writing = lm.write(PROMPT, method="suffix", planner="fixed:4", temperature=0, max_new_tokens=64)
     session = writing.begin(lm.kept)
     flow, lines, rounds = Timed(session.flow()), list[str](), 0
     call = flow.send(None)

@@ -29,6 +29,18 @@ def own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
         yield
 
 
+@pytest.fixture(autouse=True, scope="session")
+def same_seeds() -> Iterator[None]:
+    """What samples without a seed gets the same one in every test, so that no test depends on chance."""
+    import paceline.api.model
+    import paceline.api.settings
+
+    with pytest.MonkeyPatch.context() as patch:
+        for module in (paceline.api.settings, paceline.api.model):
+            patch.setattr(module, "new_seed", lambda: 0)
+        yield
+
+
 @pytest.fixture(scope="session")
 def model(tmp_path_factory: pytest.TempPathFactory) -> str:
     """The folder of a tiny Llama with random weights, for commands."""

@@ -260,7 +260,7 @@ def transformers(_: Path) -> Texts:
         "assistant penalty": ({"draft_model": DRAFT} | single, sampled | {"repetition_penalty": 1.2}),
         "assistant rejection": ({"draft_model": DRAFT, "rule": "rejection"} | single, sampled),
         "suffix, two each": ({"method": "suffix"}, sampled | {"num_return_sequences": 2}),
-        "unispec warped": ({"method": "unispec"}, {"do_sample": True, "top_k": 10, "top_p": 0.8}),
+        "unispec warped": ({"method": "unispec"}, {"do_sample": True, "temperature": 1.0, "top_k": 10, "top_p": 0.8}),
     }
     found: Texts = {}
     for name, (ours, asked) in calls.items():
@@ -287,7 +287,7 @@ GROUPS = (*ALONE, *TOGETHER)
 
 @cache
 def model(name: str, dtype: str) -> paceline.LanguageModel:
-    return paceline.load(name, dtype=dtype)
+    return paceline.load(name, dtype=dtype, generation_config=False)
 
 
 def write(group: str, folder: Path) -> Texts:

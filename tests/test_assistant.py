@@ -317,7 +317,7 @@ def test_reading_the_prompt_is_not_decoding() -> None:
 
 def test_a_method_may_ask_for_a_draft_model_of_another_type() -> None:
     """By name it is loaded once for all methods, but for those that want it otherwise."""
-    lm = paceline.load("pocket", dtype="float32")
+    lm = paceline.load("pocket", dtype="float32", generation_config=False)
     how: dict[str, Any] = {"draft_model": "pocket-draft", "max_new_tokens": 8, "temperature": 0.8}
     specs = ("assistant", "assistant:top=2", "assistant:dtype=bfloat16")
     texts = [lm.generate("Once", method=spec, **how) for spec in specs]

@@ -81,7 +81,7 @@ def test_a_ratio_is_of_speeds_and_a_slow_machine_slows_all() -> None:
 
 @pytest.fixture(scope="module")
 def lm() -> paceline.LanguageModel:
-    return paceline.load("pocket", dtype="float32")
+    return paceline.load("pocket", dtype="float32", generation_config=False)
 
 
 @pytest.fixture(scope="module")

@@ -2,6 +2,7 @@
 
 import copy
 import io
+import itertools
 import json
 import os
 import pty
@@ -296,6 +297,32 @@ def test_a_piped_chat_answers_line_by_line(model: str, typed: Any, capsys: pytes
     assert f"{replies[1]['prompt_tokens']} prompt tokens, {replies[1]['cached_tokens']} of them from the cache" in error
     assert "no command /nothing" in error
     assert "conversation: 2 replies, 48 tokens" in error
+
+
+def test_a_chat_names_its_new_seed_and_what_is_the_models(
+    templated: Path, typed: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Every conversation has its own, so that the same words get another reply, and any can be had again."""
+    drawn = itertools.count(7)
+    monkeypatch.setattr("paceline.api.settings.new_seed", lambda: next(drawn))
+    flags = ["chat", "--model", str(templated), "-n", "8", "--json", "--temperature", "0.9"]
+    typed("Hello\n/reset\nHello\n")
+    code, out, error = say(flags, capsys)
+    first, second = map(json.loads, out.splitlines())
+    assert (code, first["tokens"] != second["tokens"]) == (0, True)
+    for reply in (first, second):
+        assert f"{templated}, seed {reply['seed']}\n" in error
+        typed("Hello\n")
+        _, out, error = say([*flags, "--seed", str(reply["seed"])], capsys)
+        assert (json.loads(out)["tokens"], "seed" in error) == (reply["tokens"], False)
+        error = f"{templated}, seed {second['seed']}\n"
+    assert first["seed"] != second["seed"]
+    assert "rounds" not in first
+    typed("Hello\n")
+    assert "rounds" in json.loads(say([*flags, "--rounds"], capsys)[1])
+    typed("Hello\n")
+    code, out, error = say(["chat", "--model", "pocket-draft", "-n", "2"], capsys)
+    assert error.startswith("pocket-draft, the model's temperature 0.8, seed ")
 
 
 def test_text_and_pictures_are_the_same_chat(model: str, typed: Any, capsys: pytest.CaptureFixture[str]) -> None:

@@ -6,10 +6,12 @@ import re
 import shlex
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import families
+import paceline
 from paceline.cli import main
 from paceline.cli.output import print_json
 from paceline.cli.reference import reference
@@ -19,6 +21,7 @@ ROOT = Path(__file__).parent.parent
 
 def say(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> tuple[int, str, str]:
     """Exit code, standard output and standard error of one command."""
+    capsys.readouterr()  # what the test printed before
     try:
         code = main(arguments)
     except SystemExit as stop:
@@ -207,7 +210,7 @@ def test_a_prompt_longer_than_the_context(tmp_path: Path, capsys: pytest.Capture
 def test_shown_tokens_are_the_text_with_its_sources(model: str, capsys: pytest.CaptureFixture[str]) -> None:
     common = ["generate", "the rider, the rider", "--model", model, "--max-new-tokens", "40", "--temperature", "0.5"]
     common += ["--method", "lookup"]  # whose rounds are the same every time, whatever the clock says
-    found = json.loads(say([*common, "--json"], capsys)[1].splitlines()[-1])
+    found = json.loads(say([*common, "--json", "--rounds"], capsys)[1].splitlines()[-1])
     shown = say([*common, "--show", "tokens"], capsys)[1]
     assert shown.startswith("the rider, the rider")
     told = {kind: int(count) for kind, count in re.findall(r"[×+·](corrected|bonus|plain) (\d+)", shown)}
@@ -263,7 +266,7 @@ def test_a_page_is_written_whole_or_not_at_all(
 
 
 def test_a_draft_model_brings_its_method(model: str, capsys: pytest.CaptureFixture[str]) -> None:
-    common = ["generate", "Hello", "--model", model, "--temperature", "1", "--json", "--ignore-eos"]
+    common = ["generate", "Hello", "--model", model, "--temperature", "1", "--json", "--rounds", "--ignore-eos"]
     plain = json.loads(say([*common, "--method", "plain"], capsys)[1].splitlines()[-1])
     found = json.loads(say([*common, "-md", model], capsys)[1].splitlines()[-1])
     assert found["tokens"] == plain["tokens"]
@@ -276,9 +279,12 @@ def test_a_draft_model_brings_its_method(model: str, capsys: pytest.CaptureFixtu
 
 def test_json_holds_the_run(model: str, capsys: pytest.CaptureFixture[str]) -> None:
     arguments = ["generate", "Hello", "--model", model, "--ignore-eos", "--max-new-tokens", "40", "--logprobs", "2"]
-    code, out, _ = say([*arguments, "--json", "--num-draft-tokens", "6"], capsys)
+    code, out, _ = say([*arguments, "--json", "--rounds", "--num-draft-tokens", "6"], capsys)
     found = json.loads(out.splitlines()[-1])
     assert code == 0
+    short = json.loads(say([*arguments, "--json", "--num-draft-tokens", "6"], capsys)[1].splitlines()[-1])
+    assert found.keys() - short.keys() == {"rounds", "sources"}, "what grows by the round is for those who ask"
+    assert (short["tokens"], short["seed"]) == (found["tokens"], found["seed"])
     assert len(found["tokens"]) == len(found["sources"]) == len(found["logprobs"]) == found["totals"]["tokens"] == 40
     assert all(len(entry["top"]) == 2 for entry in found["logprobs"])
     assert sum(r["emitted"] for r in found["rounds"]) == 40
@@ -294,7 +300,7 @@ def test_json_has_no_infinities(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_json_says_what_wrote_it(model: str, capsys: pytest.CaptureFixture[str]) -> None:
     flags = ["--seed", "5", "--temperature", "0.7", "--stop", "###", "--num-draft-tokens", "3", "--dtype", "float64"]
-    out = say(["generate", "Hello", "--model", model, *flags, "--json"], capsys)[1]
+    out = say(["generate", "Hello", "--model", model, *flags, "--json", "--rounds"], capsys)[1]
     found = json.loads(out.splitlines()[-1])
     assert (found["model"], found["dtype"], found["device"]) == (model, "float64", "cpu")
     assert found["threads"] >= 1
@@ -303,10 +309,11 @@ def test_json_says_what_wrote_it(model: str, capsys: pytest.CaptureFixture[str])
     assert [len(r["sources"]) for r in found["rounds"]] == [r["emitted"] for r in found["rounds"]]
     assert [source for r in found["rounds"] for source in r["sources"]] == found["sources"]
     assert all("" not in r["sources"][:-1] for r in found["rounds"])
-    lookup = json.loads(say(["generate", "Hello", "--model", model, *flags, "--method", "lookup", "--json"], capsys)[1])
+    flags += ["--json", "--rounds"]
+    lookup = json.loads(say(["generate", "Hello", "--model", model, *flags, "--method", "lookup"], capsys)[1])
     assert lookup["tokens"] == found["tokens"]
     assert all(r["sources"][:-1] == ["lookup"] * (r["emitted"] - 1) for r in lookup["rounds"])
-    several = json.loads(say(["generate", "Hello", "--model", model, *flags, "--samples", "2", "--json"], capsys)[1])
+    several = json.loads(say(["generate", "Hello", "--model", model, *flags, "--samples", "2"], capsys)[1])
     assert several["fingerprint"] == found["fingerprint"]
     first, second = (sample["tokens"] for sample in several["samples"])
     assert first == found["tokens"] != second
@@ -360,7 +367,8 @@ def test_the_reference_is_what_help_says() -> None:
     assert written == reference(), "write it again: python -m paceline.cli.reference > docs/cli.md"
 
 
-ONCE = ["generate", "Once upon a time", "--model", "pocket-draft", "-n", "24", "--method", "lookup", "--seed", "5"]
+ONCE = ["generate", "Once upon a time", "--model", "pocket-draft", "-n", "24", "--method", "lookup"]
+ONCE += ["--temperature", "0"]
 
 
 def test_the_last_line_counts_tokens_rounds_and_what_each_brought(
@@ -368,7 +376,7 @@ def test_the_last_line_counts_tokens_rounds_and_what_each_brought(
 ) -> None:
     """It stands on standard error, so a pipe gets the text alone; the forward over the prompt is no round."""
     page = tmp_path / "a.html"
-    code, out, error = say([*ONCE, "--json", "--html", str(page)], capsys)
+    code, out, error = say([*ONCE, "--json", "--rounds", "--html", str(page)], capsys)
     found = json.loads(out.splitlines()[-1])
     rounds = [one for one in found["rounds"] if not one["prefill"]]
     each = sum(one["emitted"] for one in rounds) / len(rounds)
@@ -394,3 +402,92 @@ def test_verbose_tells_who_wrote_and_the_planners_choices(capsys: pytest.Capture
     assert said[3:-1] == found["explain"] != []
     assert "explain" not in json.loads(say([*ONCE, "--json"], capsys)[1])
     assert "not allowed with" in say([*ONCE, "--verbose", "--quiet"], capsys)[2]
+
+
+# --- what was not asked for ---------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def instructed(tmp_path: Path) -> str:
+    """The folder of a tiny model with settings of generation and a chat template."""
+    families.save("llama", tmp_path)
+    settings = tmp_path / "generation_config.json"
+    own = {"do_sample": True, "temperature": 0.6, "top_p": 0.9, "top_k": 0, "suppress_tokens": [3, 4]}
+    settings.write_text(json.dumps(json.loads(settings.read_text()) | own))
+    thinking = "{% if enable_thinking is defined and not enable_thinking %}<no thoughts>{% endif %}"
+    template = "{% for m in messages %}<|endoftext|>{{ m.role }}: {{ m.content }}{% endfor %}" + thinking
+    (tmp_path / "chat_template.jinja").write_text(template)
+    return str(tmp_path)
+
+
+def test_settings_of_the_model_and_a_new_seed_are_named(instructed: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """With them the text can be written again."""
+    common = ["generate", "Hello", "--model", instructed, "--chat", "--ignore-eos"]
+    short = [*common, "-n", "5"]
+    own = "the model's temperature 0.6, top p 0.9, banned 2 entries"
+    assert say(short, capsys)[2].endswith(f" tokens/s; {own}; seed 0\n")
+    assert say([*short, "--seed", "3"], capsys)[2].endswith(f" tokens/s; {own}\n")
+    assert say([*short, "--temperature", "0"], capsys)[2].endswith(" tokens/s; the model's banned 2 entries\n")
+    given = [*short, "--temperature", "0.6", "--top-p", "0.9"]
+    assert say(given, capsys)[2].endswith(" tokens/s; the model's banned 2 entries; seed 0\n")
+    assert say(given, capsys)[1] == say(short, capsys)[1]
+    found = json.loads(say([*short, "--json"], capsys)[1])
+    assert (found["seed"], found["temperature"], found["top_k"]) == (0, 0.6, 0)
+    assert found["from_model"] == {"temperature": 0.6, "top_p": 0.9, "banned": [[3], [4]]}
+    assert json.loads(say([*short, "--json", "--temperature", "0"], capsys)[1])["from_model"] == {"banned": [[3], [4]]}
+
+
+def test_a_text_that_is_cut_without_a_limit_asked_for_says_so(model: str, capsys: pytest.CaptureFixture[str]) -> None:
+    common = ["generate", "Hello", "--model", model, "--ignore-eos"]
+    assert say(common, capsys)[2].endswith("; cut at 128 tokens, -n N allows more\n")
+    assert "cut at" not in say([*common, "-n", "128"], capsys)[2]
+    for flags in (["-n", "-1"], ["--chat"]):
+        assert say([*common, *flags], capsys)[2].endswith("; the model's context is full\n"), flags
+    assert "max_new_tokens must be at least 1, not -2" in say([*common, "-n", "-2"], capsys)[2]
+
+
+def test_a_model_for_chats_gets_a_note(instructed: str, capsys: pytest.CaptureFixture[str]) -> None:
+    common = ["generate", "--model", instructed, "-n", "2", "Hello"]
+    code, out, error = say([*common, "--json"], capsys)
+    told = f"paceline: note: {instructed} has a chat template, and this prompt is continued as it stands; "
+    assert (code, out.count("\n"), error.count(told)) == (0, 1, 1)
+    assert json.loads(out)["prompt_tokens"] > 0
+    for silent in ([*common, "--chat"], [*common, "--quiet"], [*common[:-1], "<|endoftext|>user: Hello"]):
+        assert "chat template" not in say(silent, capsys)[2], silent
+
+
+def test_variables_reach_the_chat_template(instructed: str, capsys: pytest.CaptureFixture[str]) -> None:
+    lm = paceline.load(instructed)
+    off = {"enable_thinking": False}
+    flag = ["--chat-template-kwargs", json.dumps(off)]
+    common = ["generate", "Hello", "--model", instructed, "-n", "4", "--seed", "1"]
+    plain, told = (json.loads(say([*common, "--chat", "--json", *flags], capsys)[1]) for flags in ([], flag))
+    assert told["prompt_tokens"] - plain["prompt_tokens"] == len(lm.vocabulary.encode("<no thoughts>", False))
+    how: dict[str, Any] = {"chat_template_kwargs": off, "max_new_tokens": 4, "seed": 1}
+    assert lm.chat("Hello", **how).tokens == lm.conversation(**how).say("Hello").tokens == told["tokens"]
+    assert "--chat-template-kwargs needs --chat" in say([*common, *flag], capsys)[2]
+    for wrong in ("{", "5", "[1]", '{"a": NaN', "[" * 100_000):
+        code, _, error = say([*common, "--chat", "--chat-template-kwargs", wrong], capsys)
+        assert (code, error.count("\n"), len(error) < 300) == (2, 1, True)
+        assert 'is a JSON object such as {"enable_thinking": false}' in error
+    with pytest.raises(ValueError, match="cannot set add_generation_prompt, which follows from the messages"):
+        lm.chat("Hello", chat_template_kwargs={"add_generation_prompt": False})
+    with pytest.raises(ValueError, match="for a chat template, and this model has none; leave them out"):
+        paceline.load("pocket-draft").chat("Hello", chat_template_kwargs=off)
+
+
+def test_a_gpu_that_is_not_used_gets_one_note(
+    model: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    short = ["generate", "Hello", "-n", "2", "--model"]
+    assert "GPU" not in say([*short, model], capsys)[2]
+    monkeypatch.setattr("torch.cuda.is_available", lambda: True)
+    code, out, error = say([*short, model, "--json"], capsys)
+    told = f"paceline: note: {model} runs on the CPU, and this machine has a GPU; add --device cuda to use it"
+    assert (code, error.count(told), out.count("\n")) == (0, 1, 1)
+    for silent in ([model, "--device", "cpu"], [model, "--quantize", "int8"], ["pocket-draft"]):
+        code, _, error = say([*short, *silent], capsys)
+        assert (code, "GPU" in error) == (0, False), silent
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    monkeypatch.setattr("torch.backends.mps.is_available", lambda: True)
+    assert "add --device mps to use it" in say([*short, model], capsys)[2]

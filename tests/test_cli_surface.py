@@ -179,14 +179,14 @@ def test_defaults_that_help_speaks_of_are_the_librarys() -> None:
     """Those flags pass on only what was given, so their help could drift."""
     told = {action.dest: action.help or "" for action in every()["generate"]._actions}
     settings, sampling = Settings(), Sampling()
-    assert f"(default: {settings.max_new_tokens})" in told["max_new_tokens"]
+    assert f"or {settings.max_new_tokens};" in told["max_new_tokens"]
     assert f"(default: {settings.rule})" in told["rule"]
     assert settings.planner is None
     assert settings.drafter.planner == make_drafter("lookup").planner == "adaptive"
     assert make_drafter("unispec:paper").planner == "fixed"
     assert "(default: adaptive; fixed for NAME:paper)" in told["planner"]
     assert "(default: as many as are worth their time)" in told["num_draft_tokens"]
-    assert f"(default: {sampling.temperature:g})" in told["temperature"]
-    assert f"(default: {sampling.seed})" in told["seed"]
+    assert f"(default: the model's own, or {sampling.temperature:g})" in told["temperature"]
+    assert "(default: a new one, which is printed)" in told["seed"]
     assert settings.spec == Settings(draft_model="x").spec
     assert f"(default: {settings.spec})" in told["method"]

@@ -3,9 +3,11 @@
 import io
 import json
 import os
+import pty
 import subprocess
 import sys
 import traceback
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -14,7 +16,7 @@ from rich.text import Text
 
 import families
 import paceline
-from paceline.cli import main
+from paceline.cli import main, output
 from paceline.cli.options import utf8
 from paceline.cli.output import print_json, progress, show
 from paceline.files import check_output, write_whole
@@ -99,6 +101,70 @@ def test_closed_streams_are_told_or_are_empty(model: str) -> None:
         assert done.returncode == code, command
         assert said in done.stderr
         assert b"Traceback" not in done.stderr + done.stdout
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def test_a_note_begins_on_a_line_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Text has no newline at its end while it arrives."""
+    monkeypatch.setattr(sys, "stdout", screen := Terminal())
+    monkeypatch.setattr(sys, "stderr", screen)
+    for text in ("Once", "upon\n", "a"):
+        output.write(text)
+        output.say("note", file=sys.stderr)
+    show(Text("time"), color=False, end="")
+    output.say("note", file=sys.stderr)
+    output.say("bye")
+    output.say("note", file=sys.stderr)
+    assert screen.getvalue() == "Once\nnote\nupon\nnote\na\nnote\ntime\nnote\nbye\nnote\n"
+
+
+def at_terminal(arguments: str) -> str:
+    """What a command shows at a pseudo terminal."""
+    ours, theirs = pty.openpty()
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "TERM": "xterm"}
+    command = ["sh", "-c", f"{sys.executable} -m paceline {arguments}"]
+    done = subprocess.Popen(command, env=environment, stdin=theirs, stdout=theirs, stderr=theirs, close_fds=True)
+    os.close(theirs)
+    shown = b""
+    with suppress(OSError):  # the other end was closed
+        while piece := os.read(ours, 4096):
+            shown += piece
+    os.close(ours)
+    assert done.wait() == 0, shown
+    return shown.decode(errors="replace").replace("\r\n", "\n")
+
+
+WARNS = """
+import warnings
+import torch, transformers
+from paceline import DraftTree, Drafter
+
+class Noisy(Drafter):
+    summary = source = requires = unfit = "-"
+    def propose_one(self, state, budget):
+        if len(state.tokens) == 9:
+            transformers.logging.get_logger("transformers.x").warning("a hint for programmers")
+            transformers.logging.get_logger("transformers.x").error("an error of theirs")
+            warnings.warn("deprecated", FutureWarning)
+            warnings.warn("a note of the plug-in")
+        return DraftTree.chain([])
+"""
+
+
+def test_a_terminal_shows_what_is_meant_for_users(model: str, tmp_path: Path) -> None:
+    """No bars and hints of other libraries, but their errors; notes do not stand in the text."""
+    (tmp_path / "noisy.py").write_text(WARNS)
+    shown = at_terminal(f"generate Hello --model {model} --method {tmp_path}/noisy.py:Noisy -n 9 --ignore-eos")
+    assert "it/s" not in shown
+    assert "Loading weights" not in shown
+    assert "programmers" not in shown
+    assert "deprecated" not in shown
+    assert "an error of theirs" in shown
+    assert "\npaceline: note: a note of the plug-in\n" in shown
 
 
 def test_an_encoding_that_lacks_a_character_gets_its_escape(model: str) -> None:
@@ -200,7 +266,7 @@ def test_a_bug_of_ours_keeps_its_traceback(model: str, monkeypatch: pytest.Monke
 
 
 def test_an_ngram_longer_than_any_text_costs_nothing(model: str, capsys: pytest.CaptureFixture[str]) -> None:
-    common = ["generate", "the rider, the rider", "--model", model, *SHORT, "--json", "--method"]
+    common = ["generate", "the rider, the rider", "--model", model, *SHORT, "--json", "--rounds", "--method"]
     found = json.loads(say([*common, f"lookup:max_ngram={10**12}"], capsys)[1])
     same = json.loads(say([*common, "lookup:max_ngram=40"], capsys)[1])
     assert found["sources"] == same["sources"]
@@ -225,10 +291,6 @@ def test_colors_on_request_are_all_sent(
 
 
 def test_a_bar_without_anything_to_count_is_not_a_full_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    class Terminal(io.StringIO):
-        def isatty(self) -> bool:
-            return True
-
     monkeypatch.setenv("TERM", "xterm")
     monkeypatch.setattr(sys, "stderr", terminal := Terminal())
     with progress("beginning") as advance:

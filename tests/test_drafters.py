@@ -350,7 +350,7 @@ def test_the_tutorials_drafter_proposes_what_followed_last() -> None:
 
 @pytest.fixture(scope="module")
 def pocket() -> LanguageModel:
-    return paceline.load("pocket", dtype="float32")
+    return paceline.load("pocket", dtype="float32", generation_config=False)
 
 
 def test_the_tutorials_drafters_write_plains_text(example: str, pocket: LanguageModel) -> None:

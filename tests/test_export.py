@@ -140,7 +140,7 @@ def test_what_does_not_carry_over_is_said(engine: str) -> None:
 
 @pytest.fixture(scope="module")
 def lm() -> paceline.LanguageModel:
-    return paceline.load("pocket", dtype="float32")
+    return paceline.load("pocket", dtype="float32", generation_config=False)
 
 
 @pytest.fixture(scope="module")

@@ -43,7 +43,7 @@ TEXTS = ["The old house stood", "Na końcu długiej drogi stał", "Старий 
 
 @pytest.fixture(scope="module")
 def lm() -> LanguageModel:
-    return paceline.load("pocket", dtype="float32")
+    return paceline.load("pocket", dtype="float32", generation_config=False)
 
 
 # --- the text ----------------------------------------------------------------------------------------------
@@ -261,7 +261,7 @@ def test_a_law_over_the_wrong_tokens_would_be_seen(monkeypatch: pytest.MonkeyPat
 
 @cache
 def pair() -> tuple[LanguageModel, DraftModel]:
-    lm = paceline.load("pocket", dtype="float32")
+    lm = paceline.load("pocket", dtype="float32", generation_config=False)
     return lm, DraftModel.load("pocket-foreign", lm.target)
 
 

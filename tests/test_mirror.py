@@ -57,7 +57,7 @@ TREE = DraftTree.build([3, 4, 5], [ROOT, 0, 1], source="mirror", scores=[-0.1, -
 
 @pytest.fixture(scope="module")
 def lm() -> LanguageModel:
-    return paceline.load("pocket", dtype="float32")
+    return paceline.load("pocket", dtype="float32", generation_config=False)
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -572,7 +572,7 @@ PARENT = """
 import sys, time, paceline
 from paceline.context import Context, Ending
 from paceline.drafters import Ask, Budget, make_drafter
-lm = paceline.load("pocket", dtype="float32")
+lm = paceline.load("pocket", dtype="float32", generation_config=False)
 drafter = make_drafter("mirror", "pocket-draft")
 drafter.fit(lm.target, lm.vocabulary)
 print(drafter.process.pid, flush=True)

@@ -62,7 +62,7 @@ def test_a_law_that_is_at_odds_with_itself_would_be_seen() -> None:
 
 @pytest.fixture(scope="module")
 def lm() -> paceline.LanguageModel:
-    return paceline.load("pocket", dtype="float32")
+    return paceline.load("pocket", dtype="float32", generation_config=False)
 
 
 def test_a_device_that_is_made_up_takes_its_time_and_writes_the_same(lm: paceline.LanguageModel) -> None:

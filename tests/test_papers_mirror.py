@@ -200,7 +200,7 @@ def test_the_paper_s_averages_follow_from_its_table() -> None:
 
 @pytest.fixture(scope="module")
 def lm() -> LanguageModel:
-    return paceline.load("pocket", dtype="float32")
+    return paceline.load("pocket", dtype="float32", generation_config=False)
 
 
 @pytest.fixture(scope="module")

@@ -277,7 +277,7 @@ def test_a_head_without_a_label_is_told(given: str) -> None:
 
 @pytest.fixture(scope="module")
 def lm() -> LanguageModel:
-    return paceline.load("pocket", dtype="float32")
+    return paceline.load("pocket", dtype="float32", generation_config=False)
 
 
 @pytest.fixture(scope="module")

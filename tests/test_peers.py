@@ -46,7 +46,7 @@ Make = Callable[..., TextContestant]
 
 @pytest.fixture(scope="module")
 def lm() -> paceline.LanguageModel:
-    return paceline.load("pocket", dtype="float32")
+    return paceline.load("pocket", dtype="float32", generation_config=False)
 
 
 @pytest.fixture(scope="module")

@@ -226,7 +226,7 @@ def test_a_bundled_model_without_transformers_is_transformers_llama(dtype: torch
 
 def test_a_bundled_model_follows_its_owner() -> None:
     """What an owner does to transformers' model takes effect, and so does a hook on all modules."""
-    lm = paceline.load("pocket-draft", dtype="float32")
+    lm = paceline.load("pocket-draft", dtype="float32", generation_config=False)
     before = lm.generate("It was", max_new_tokens=8).tokens
     seen: list[str] = []
     with register_module_forward_hook(lambda module, *_: seen.append(type(module).__name__)):

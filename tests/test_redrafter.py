@@ -93,7 +93,7 @@ def knowing(monkeypatch: pytest.MonkeyPatch) -> Any:
 
 @pytest.fixture(scope="module")
 def lm() -> LanguageModel:
-    return paceline.load("pocket", dtype="float32")
+    return paceline.load("pocket", dtype="float32", generation_config=False)
 
 
 @pytest.fixture(scope="module")
@@ -565,7 +565,7 @@ def test_options_that_make_no_sense_are_one_sentence(spec: str, said: str) -> No
 
 def test_a_second_turn_reads_only_what_is_new_and_is_drafted_soon() -> None:
     """The state that a draft needs comes with the first forward of the turn; nothing is read again for it."""
-    lm = paceline.load("pocket", dtype="float32")
+    lm = paceline.load("pocket", dtype="float32", generation_config=False)
     talks = {}
     for method in ("plain", "redrafter:width=4,length=4"):
         lm.forget()

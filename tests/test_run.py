@@ -213,7 +213,7 @@ def test_a_pass_over_the_prompts_knows_nothing_of_the_one_before_and_a_run_that_
 
 
 def test_a_draft_model_that_a_method_names_is_loaded_once_and_told() -> None:
-    lm = paceline.load("pocket", dtype="float32")
+    lm = paceline.load("pocket", dtype="float32", generation_config=False)
     for spec in ("assistant:model=pocket-draft", "lookup,lookup:max_ngram=1+assistant:model=pocket-draft,top=2"):
         who = Ours(spec, lm.target, Drafting(vocabulary=lm.vocabulary))
         before = models_of(who)

@@ -88,7 +88,7 @@ MISTAKES = {
     "max_new_tokens=10.0": "type",
     "stop=3": "type",
     "temperature='hot'": "type",
-    "seed=None": "type",
+    "seed=0.5": "type",
     "criteria=3": "type",
     "method=3": "type",
 }
@@ -143,7 +143,8 @@ def test_what_editors_complete_is_what_there_is() -> None:
     names = {**vars(law), "torch": torch, "PreTrainedModel": PreTrainedModel}
     own, sampling = (get_type_hints(kind, localns=names) for kind in (Settings, Sampling))
     known = {f.name for kind in (Settings, Sampling) for f in fields(kind)}
-    assert get_type_hints(Options, localns=names) == {name: (own | sampling)[name] for name in known}
+    expected = {name: (own | sampling)[name] for name in known} | {"seed": int | None}
+    assert get_type_hints(Options, localns=names) == expected
     assert not set(ELSEWHERE) & known
 
 
@@ -155,7 +156,15 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"temperature": "hot"}, "temperature is a number, not 'hot'"),
     ({"temperature": "0.8"}, "temperature is a number, not '0.8'; write 0.8"),
     ({"temperature": None}, "temperature is a number, not None; leave it out for the default"),
-    ({"seed": None}, "seed is a whole number, not None; leave it out for the default"),
+    ({"seed": 0.5}, "seed is a whole number, not 0.5"),
+    ({"temperature": 10**400}, "temperature has too many digits: use a number of at most 1.8e308"),
+    ({"max_new_tokens": -1}, "max_new_tokens must be at least 1, not -1; for no limit but the context write None"),
+    ({"chat_template_kwargs": 3}, "chat_template_kwargs is a dict of names and values, not 3"),
+    ({"chat_template_kwargs": {3: 4}}, "chat_template_kwargs is a dict of names and values, not a dict"),
+    (
+        {"chat_template_kwargs": {"a": 4}},
+        "chat_template_kwargs are for the messages of a chat",
+    ),
     ({"seed": "7"}, "seed is a whole number, not '7'; write 7"),
     ({"max_new_tokens": 10.0}, "max_new_tokens is a whole number, not 10.0; write 10"),
     ({"max_new_tokens": 10.5}, "max_new_tokens is a whole number, not 10.5"),

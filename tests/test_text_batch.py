@@ -34,7 +34,7 @@ def speaking() -> LanguageModel:
 
 @cache
 def pocket() -> LanguageModel:
-    return paceline.load("pocket", dtype="float32")
+    return paceline.load("pocket", dtype="float32", generation_config=False)
 
 
 @cache
@@ -170,7 +170,7 @@ class Buffers:
 @pytest.mark.parametrize(("kind", "schedules"), [("tiny", 8), ("pocket", 3)])
 def test_no_schedule_of_texts_leaves_anything(kind: str, schedules: int, monkeypatch: pytest.MonkeyPatch) -> None:
     lm: LanguageModel = {"tiny": tiny, "pocket": pocket}[kind]()
-    draft = paceline.load("pocket-draft", dtype="float32") if kind == "pocket" else None
+    draft = paceline.load("pocket-draft", dtype="float32", generation_config=False) if kind == "pocket" else None
     alone: dict[Any, list[int]] = {}
     lm.forget()
     buffers = Buffers(lm.target, monkeypatch)

@@ -42,7 +42,7 @@ TEXT = "The old house stood at the end of the lane, and nobody had lived in it f
 
 @pytest.fixture(scope="module")
 def lm() -> LanguageModel:
-    return paceline.load("pocket", dtype="float32")
+    return paceline.load("pocket", dtype="float32", generation_config=False)
 
 
 def tokens_of(count: int, size: int = SIZE) -> np.ndarray:

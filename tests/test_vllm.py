@@ -38,7 +38,7 @@ ENGLISH = f"file={files('paceline.dictionary.shipped') / 'pocket-en.dict'}"
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A tokenizer as a served model's folder has it."""
     place = tmp_path_factory.mktemp("served")
-    lm = paceline.load("pocket", dtype="float32")
+    lm = paceline.load("pocket", dtype="float32", generation_config=False)
     assert lm.vocabulary is not None
     lm.vocabulary.tokenizer.save_pretrained(place)
     return place

@@ -56,7 +56,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> str:
     place = tmp_path_factory.mktemp("model")
-    lm = paceline.load("pocket", dtype="float32")
+    lm = paceline.load("pocket", dtype="float32", generation_config=False)
     assert lm.vocabulary is not None
     ordinary(lm.target).save_pretrained(place)
     lm.vocabulary.tokenizer.save_pretrained(place)

@@ -55,6 +55,11 @@ paceline generate Once --n-gpu-layers 20
 paceline generate Once --num-return-sequences 2
 paceline generate Once --num-beams 4
 paceline generate Once --do-sample
+paceline generate Once --generation-config vllm
+paceline generate Once --enable-thinking
+paceline generate Once --chat --chat-template-kwargs enable_thinking=false
+paceline generate Once --chat --chat-template-kwargs '{"enable_thinking":false}'
+paceline generate Once --rounds
 paceline generate Once --stream
 paceline generate Once --grammar g.gbnf
 paceline generate Once --load-in-4bit
@@ -160,6 +165,7 @@ lm.generate("Once", temperature="hot")
 lm.generate("Once", temperature=None)
 lm.generate("Once", do_sample=True)
 lm.generate("Once", seed=0.5)
+lm.generate("Once", chat_template_kwargs={"enable_thinking": False})
 lm.generate("Once", top_k=-1)
 lm.generate("Once", eos="</s>")
 lm.generate("Once", logprobs=-1)

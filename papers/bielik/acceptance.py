@@ -47,7 +47,7 @@ Cells = Mapping[Key, Sequence[Text]]
 
 def measured(given: argparse.Namespace, model: str) -> tuple[Cells, list[str]]:
     """The texts of every condition, and notes."""
-    lm = paceline.load(model, dtype=given.dtype, device=given.device)
+    lm = paceline.load(model, dtype=given.dtype, device=given.device, generation_config=False)
     found, notes = datasets(given)
     cells, failed = dict[Key, list[Text]](), dict[tuple[str, str], str]()
     conditions = [(d, s, k) for d in given.draft_model for s in given.strategies for k in given.k]

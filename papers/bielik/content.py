@@ -84,7 +84,7 @@ def _continued(kind: str, number: int, text: str) -> Prompt:
 
 
 def measured(given: argparse.Namespace) -> tuple[Cells, list[str]]:
-    lm = paceline.load(given.model[0], dtype=given.dtype, device=given.device)
+    lm = paceline.load(given.model[0], dtype=given.dtype, device=given.device, generation_config=False)
     found, notes = kinds(given)
     cells = dict[tuple[str, str, str], Sequence[Text]]()
     conditions = [(d, s) for d in given.draft_model for s in given.strategies]

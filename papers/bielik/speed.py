@@ -126,7 +126,7 @@ def claims(run: Summary, entries: Mapping[Condition, str]) -> Iterator[Claim]:
 
 
 def raced(given: argparse.Namespace, model: str, entries: Mapping[Condition, str], prompts: Path) -> Summary:
-    lm = paceline.load(model, dtype=given.dtype, device=given.device)
+    lm = paceline.load(model, dtype=given.dtype, device=given.device, generation_config=False)
     out = given.out / model.replace("/", "-").replace(":", "-")
     how = {name: getattr(given, name) for name in ("max_new_tokens", "temperature", "seed", "repeat")}
     return race_methods(lm, [*entries.values()], out=out, suite=f"prompts:{prompts}", progress=common.progress, **how)

@@ -108,6 +108,7 @@ class Lab:
             given = self.given
             dtype = given.dtype or (BALLAST_DTYPE if "+ballast" in given.model else None)
             how = {"dtype": dtype, "device": given.device, "trust_remote_code": given.trust_remote_code}
+            how["generation_config"] = False
             self._lm = paceline.load(given.model, **how)
         return self._lm
 

@@ -30,6 +30,9 @@ Criterion = Callable[[Ints], bool]
 DraftPrompt: TypeAlias = str | Sequence[Mapping[str, Any]]
 """A prompt for a draft model: a text as its own tokenizer takes it, or the messages of a chat for its own template."""
 
+AHEAD = 4096
+"""New tokens for which memory is taken beforehand, at most."""
+
 
 class Finish(StrEnum):
     """Why a sequence ended, in the words of the OpenAI API where it has them."""
@@ -139,6 +142,12 @@ class Context:
     def room(self) -> int:
         """How many more tokens may be emitted before a length ends the sequence."""
         return self.ending.room(self._length, self.prompt_length)
+
+    @property
+    def reserve(self) -> int:
+        """For how many tokens memory is taken beforehand. A text without a limit mostly ends long before its context,
+        so a longer one takes more as it grows."""
+        return self._length + min(self.room, AHEAD)
 
     def gumbel(self, ahead: int, ids: Ints) -> NDArray[np.float64]:
         """The public noise of the position ``ahead`` places after the next token, for the given token ids."""

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple, Self, Unpack
 
 from paceline.api.piece import Piece
 from paceline.api.prompts import Prompt
-from paceline.api.settings import Options, split_settings
+from paceline.api.settings import Options
 from paceline.api.writing import Writing
 from paceline.engine.batch import AT_ONCE, Batch, Turn
 from paceline.engine.loop import Session
@@ -61,7 +61,7 @@ class TextBatch:
         ``sample`` number."""
         if self._closed:
             raise InputError("this batch is closed; open another one")
-        writing = Writing(self._lm, prompt, sample, *split_settings(settings))
+        writing = Writing(self._lm, prompt, sample, *self._lm.settings_for(prompt, settings))
         writing.batched = True
         self._waiting.append(writing)
         return writing

@@ -39,10 +39,11 @@ class Conversation:
         self._lm = lm
         self._vocabulary = lm.vocabulary
         self._system = system
-        split_settings(settings)  # a misspelt one is refused here
+        how, _ = split_settings(settings)  # a misspelt one is refused here
         self._settings = settings
         self.reset()
-        self.templated = render(lm.vocabulary, [*self.messages, {"role": "user", "content": "Hello"}]).templated
+        first = [*self.messages, {"role": "user", "content": "Hello"}]
+        self.templated = render(lm.vocabulary, first, how.chat_template_kwargs).templated
         """Whether the model has a chat template."""
 
     def __repr__(self) -> str:
@@ -68,7 +69,7 @@ class Conversation:
         if not isinstance(text, str):
             raise InputError(f"a turn of a conversation is a text, not a {type(text).__name__}")
         messages = [*self.messages, {"role": "user", "content": text}]
-        how = split_settings({**self._settings, **settings})
+        how = self._lm.settings_for(messages, {**self._settings, **settings})
         writing = Writing(self._lm, messages, 0, *how, transcripts=self._transcripts)
         return self._reply(messages, writing)
 

@@ -22,11 +22,12 @@ from paceline.api.chat import Conversation
 from paceline.api.drafters import Drafters, Lease
 from paceline.api.piece import Piece
 from paceline.api.prompts import ONE_MESSAGE, Message, Prompt, is_chat, prompts_of, read
-from paceline.api.settings import ELSEWHERE, Options, Settings, split_settings
+from paceline.api.settings import ELSEWHERE, Options, Settings, new_seed, split_settings
 from paceline.api.writing import Generation, Writing
 from paceline.drafters import Drafter
 from paceline.engine.batch import AT_ONCE
 from paceline.errors import InputError, called
+from paceline.law import Sampling
 from paceline.law.settings import require_whole
 from paceline.planning.base import Planner
 from paceline.targets.base import Target
@@ -50,9 +51,14 @@ class LanguageModel:
     adapters call `forget`, since kept rows are the old weights'. Fork a process before the first model is loaded: a
     process that is forked later lacks the threads that compute, and refuses to write."""
 
-    def __init__(self, target: Target, vocabulary: Vocabulary | None = None) -> None:
+    def __init__(
+        self, target: Target, vocabulary: Vocabulary | None = None, defaults: Mapping[str, Any] | None = None
+    ) -> None:
         self.target = target
         self.vocabulary = vocabulary
+        self.defaults = dict(defaults or {})
+        """Settings of every text for which others are not given; `load` fills it from the model's
+        ``generation_config.json``."""
         self.kept = KeptRows(target)
         self.transcripts = None if vocabulary is None else Transcripts(vocabulary)
         """The last chats, in the tokens that they were written in."""
@@ -63,7 +69,8 @@ class LanguageModel:
         return f"<language model {', '.join([*facts, *([] if self.vocabulary else ['no tokenizer'])])}>"
 
     def generate(self, prompt: Prompt, **settings: Unpack[Options]) -> Generation:
-        """One text. Settings are the fields of `Settings` and of `paceline.Sampling`.
+        """One text. Settings are the fields of `Settings` and of `paceline.Sampling`; those that are not given are the
+        model's own, `defaults`.
 
         A prompt is a text, token ids in any usual form, the messages of a chat, or what a tokenizer returns.
         """
@@ -75,7 +82,7 @@ class LanguageModel:
         Processors and criteria that keep state see all of them, one after the other.
         """
         _check_samples(n)
-        how = split_settings(settings)
+        how = self.settings_for(prompt, settings)
         if n > 1 and how[1].greedy:
             warnings.warn(SAME, UserWarning, stacklevel=2)
         return [self._finish(Writing(self, prompt, number, *how)) for number in range(n)]
@@ -110,10 +117,8 @@ class LanguageModel:
             raise InputError(f"progress is a function of two numbers, not {progress!r}")
         finished = 0
         with self.batch(at_once=at_once) as batch:
-            writings = [
-                [batch.add(prompt, sample=number, **_joined(settings, mine)) for number in range(n)]
-                for prompt, mine in zip(prompts, own, strict=True)
-            ]
+            asked = zip(prompts, (_joined(settings, mine) for mine in own), strict=True)
+            writings = [[batch.add(prompt, sample=number, **how) for number in range(n)] for prompt, how in asked]
             if n > 1 and writings and all(samples[0].context.sampling.greedy for samples in writings):
                 warnings.warn(SAME, UserWarning, stacklevel=2)
             for writing, _, ended in batch:
@@ -151,13 +156,19 @@ class LanguageModel:
     def astream(self, prompt: Prompt, **settings: Unpack[Options]) -> AsyncGenerator[Piece, None]:
         """Like `stream`, for ``async for``: the event loop goes on while the model computes. Closing the generator, or
         cancelling the task that reads it, ends the generation."""
-        how = split_settings(settings)
+        how = self.settings_for(prompt, settings)
         return read_pieces(lambda: Writing(self, prompt, 0, *how))
 
     def write(self, prompt: Prompt, **settings: Unpack[Options]) -> Writing:
         """Like `stream`, with the `Generation` afterwards: read its `pieces`, then its `result`. Any thread may
         `Writing.cancel` it."""
-        return Writing(self, prompt, 0, *split_settings(settings))
+        return Writing(self, prompt, 0, *self.settings_for(prompt, settings))
+
+    def settings_for(self, prompt: Prompt, given: Mapping[str, Any]) -> tuple[Settings, Sampling]:
+        """All settings of a text: those given, then the model's own, then ours. A reply in a chat may be as long as the
+        context allows, and what samples without a seed gets a new one."""
+        unlimited = {"max_new_tokens": None} if is_chat(prompt) else {}
+        return split_settings(given, {**self.defaults, **unlimited})
 
     def lease(self, settings: Settings) -> Lease:
         """The drafter that settings ask for, to be held while a text is written."""
@@ -188,8 +199,9 @@ class LanguageModel:
 
 
 def _joined(settings: Options, mine: Options) -> Options:
-    """The settings of one prompt, which go before those of all."""
-    return {**settings, **mine}
+    """The settings of one prompt, which go before those of all. Its samples share a seed."""
+    joined: Options = {**settings, **mine}
+    return joined if joined.get("seed") is not None else {**joined, "seed": new_seed()}
 
 
 def _check_samples(n: int) -> None:
@@ -211,7 +223,10 @@ LOADING = {
     "assistant_model": "give draft_model to generate",
 }
 """Arguments that other libraries load a model with, and what to do here."""
-ARGUMENTS = ("tokenizer", "dtype", "quantize", "device", "device_map", "fixed_shapes", "probe", "trust_remote_code")
+ARGUMENTS = (
+    *("tokenizer", "dtype", "quantize", "device", "device_map", "fixed_shapes", "probe", "generation_config"),
+    "trust_remote_code",
+)
 
 
 def _where(name: str) -> str:
@@ -237,6 +252,7 @@ def load(
     device_map: str | dict[str, Any] | None = None,
     fixed_shapes: bool | None = None,
     probe: bool = True,
+    generation_config: bool = True,
     trust_remote_code: bool = False,
     **misplaced: Never,
 ) -> LanguageModel:
@@ -257,6 +273,9 @@ def load(
     Before the first text of a model on a CPU a few forwards are timed, in at most 2 seconds and once for a machine, so
     that planners know what rows cost. ``probe=False`` leaves that out.
 
+    The settings in the model's ``generation_config.json`` (temperature, penalties, ...) are the defaults of its texts,
+    as in transformers: `LanguageModel.defaults`. ``generation_config=False`` leaves all but the end-of-text tokens out.
+
     ``trust_remote_code`` runs the Python code that this model or its tokenizer brings along, which can do anything on
     this machine. A draft model with code of its own is loaded by itself and given as ``draft_model``.
     """
@@ -276,4 +295,10 @@ def load(
         with_tokenizer=tokenizer is None,
     )
     tokenizer = own if tokenizer is None else tokenizer
-    return LanguageModel(target, Vocabulary(tokenizer) if tokenizer is not None else None)
+    vocabulary = Vocabulary(tokenizer) if tokenizer is not None else None
+    if not generation_config:
+        return LanguageModel(target, vocabulary)
+    if left_out := target.generation.left_out:
+        said = f"{target.name}: these settings of its generation_config.json are left out: {', '.join(left_out)}"
+        warnings.warn(said, UserWarning, stacklevel=2)
+    return LanguageModel(target, vocabulary, target.generation.defaults)

@@ -37,8 +37,13 @@ class Reading(NamedTuple):
     """The messages of a chat."""
 
 
-def read(prompt: object, target: Target, transcripts: Transcripts | None) -> Reading:
-    """The token ids of a prompt. ``transcripts`` remembers the chats of the model; None without a tokenizer."""
+def read(
+    prompt: object, target: Target, transcripts: Transcripts | None, variables: Mapping[str, Any] | None = None
+) -> Reading:
+    """The token ids of a prompt. ``transcripts`` remembers the chats of the model; None without a tokenizer.
+    ``variables`` are for its chat template."""
+    if variables and not is_chat(prompt):
+        raise InputError("chat_template_kwargs are for the messages of a chat, and this prompt is none; leave them out")
     if isinstance(prompt, str):
         return Reading(_fitting(_speaking(transcripts, target, prompt).vocabulary.encode_prompt(prompt), target))
     if isinstance(prompt, Mapping) and "input_ids" in prompt:
@@ -46,7 +51,7 @@ def read(prompt: object, target: Target, transcripts: Transcripts | None) -> Rea
     if is_chat(prompt):
         transcripts = _speaking(transcripts, target, "")
         messages = messages_of(prompt)
-        chat = render(transcripts.vocabulary, messages)
+        chat = render(transcripts.vocabulary, messages, variables)
         _speaking(transcripts, target, chat.text)
         tokens = _fitting(transcripts.encode(chat), target)
         if (limit := target.context_length) is not None and len(tokens) >= limit:

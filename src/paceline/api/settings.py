@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import difflib
+import secrets
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypedDict
@@ -34,7 +35,7 @@ ELSEWHERE = {
     "assistant_model": "draft_model",
     "max_tokens": "max_new_tokens",
     "max_length": "max_new_tokens",
-    "do_sample": "a temperature above 0",
+    "do_sample": "temperature=0 for False, a temperature above 0 for True",
     "eos_token_id": "eos",
     "logits_processor": "processors",
     "stopping_criteria": "criteria",
@@ -73,7 +74,8 @@ class Settings:
     """``fixed:n`` for drafts of n tokens; without a number, of the size that suits the method. None for the
     method's own planner."""
     rule: str = Rule.COUPLED
-    max_new_tokens: int = 128
+    max_new_tokens: int | None = 128
+    """None for no limit but the model's context; the replies of chats have none unless one is given."""
     stop: str | Sequence[str] | None = ()
     eos: int | Sequence[int] | None = None
     """End-of-text tokens instead of the model's own."""
@@ -81,6 +83,8 @@ class Settings:
     criteria: Sequence[Criterion] = ()
     logprobs: int | None = None
     """None for none; 0 for the emitted tokens'; k for k alternatives besides."""
+    chat_template_kwargs: Mapping[str, Any] | None = None
+    """Variables for the chat template of the model, such as ``{"enable_thinking": False}``."""
     strict: bool = False
     """Whether a drafter that fails ends the text with a `DrafterError`. By default it gives a `DrafterWarning`, and the
     text goes on without drafts; it is the same text."""
@@ -91,12 +95,14 @@ class Settings:
             raise InputError(f"unknown rule {self.rule!r}; choose {' or '.join(Rule)}")
         if self.logprobs is not None and self.logprobs < 0:
             raise InputError(f"logprobs is how many alternatives to report, 0 or more, not {self.logprobs}")
-        if self.max_new_tokens < 1:
-            raise InputError(f"max_new_tokens must be at least 1, not {self.max_new_tokens}")
+        if self.max_new_tokens is not None and self.max_new_tokens < 1:
+            none = "; for no limit but the context write None (--max-new-tokens -1)"
+            raise InputError(f"max_new_tokens must be at least 1, not {self.max_new_tokens}{none}")
 
     def _check_types(self) -> None:
         """Refuse values that Python would accept here and that would fail later, or mean something else."""
-        require_whole("max_new_tokens", self.max_new_tokens)
+        if self.max_new_tokens is not None:
+            require_whole("max_new_tokens", self.max_new_tokens)
         if self.logprobs is not None:
             require_whole("logprobs", self.logprobs)
         if isinstance(self.method, type) and issubclass(self.method, Drafter):
@@ -111,6 +117,9 @@ class Settings:
             given = self.draft_prompt
             if not isinstance(given, (list, tuple)) or not all(isinstance(one, Mapping) for one in given):
                 raise InputError(f"draft_prompt is a text or a list of messages, not {_short(given)}")
+        named: Any = {} if self.chat_template_kwargs is None else self.chat_template_kwargs
+        if not isinstance(named, Mapping) or not all(isinstance(name, str) for name in named):
+            raise InputError(f"chat_template_kwargs is a dict of names and values, not {_short(named)}")
         require_callables("criteria", "criterion", self.criteria, ("the array of all token ids so far",))
         if not isinstance(self.ignore_eos, bool):
             raise InputError(f"ignore_eos is True or False, not {self.ignore_eos!r}")
@@ -192,12 +201,13 @@ class Options(TypedDict, total=False):
     draft_prompt: DraftPrompt | None
     planner: str | Planner | None
     rule: str
-    max_new_tokens: int
+    max_new_tokens: int | None
     stop: str | Sequence[str] | None
     eos: int | Sequence[int] | None
     ignore_eos: bool
     criteria: Sequence[Criterion]
     logprobs: int | None
+    chat_template_kwargs: Mapping[str, Any] | None
     strict: bool
     temperature: float
     top_k: int
@@ -209,13 +219,21 @@ class Options(TypedDict, total=False):
     logit_bias: Mapping[int, float]
     banned: Sequence[Sequence[int]]
     processors: Sequence[Processor]
-    seed: int
+    seed: int | None
+    """None for a new one, which the result holds."""
 
 
-def split_settings(given: Mapping[str, Any]) -> tuple[Settings, Sampling]:
-    """Keyword arguments of a call, sorted into the two kinds; a misspelt one is refused, not dropped."""
+def new_seed() -> int:
+    """A seed for a text that was asked for without one, short enough to be typed again."""
+    return secrets.randbits(32)
+
+
+def split_settings(given: Mapping[str, Any], usual: Mapping[str, Any] | None = None) -> tuple[Settings, Sampling]:
+    """Keyword arguments of a call, sorted into the two kinds; a misspelt one is refused, not dropped. ``usual`` holds
+    the values of what was not given. What samples without a seed gets a new one."""
     own = {f.name for f in fields(Settings)}
     sampling = {f.name for f in fields(Sampling)}
+    given = {**(usual or {}), **given}
     for name in given:
         if name not in own | sampling:
             if name in ELSEWHERE:
@@ -223,7 +241,9 @@ def split_settings(given: Mapping[str, Any]) -> tuple[Settings, Sampling]:
             close = difflib.get_close_matches(name, own | sampling, n=1)
             hint = f"did you mean {close[0]!r}?" if close else f"known are {', '.join(sorted(own | sampling))}"
             raise InputError(f"unknown setting {name!r}; {hint}")
-    return (
-        Settings(**{name: value for name, value in given.items() if name in own}),
-        Sampling(**{name: value for name, value in given.items() if name in sampling}),
+    law = Sampling(
+        **{name: value for name, value in given.items() if name in sampling and (name, value) != ("seed", None)}
     )
+    if given.get("seed") is None and not law.greedy:
+        law = replace(law, seed=new_seed())
+    return Settings(**{name: value for name, value in given.items() if name in own}), law

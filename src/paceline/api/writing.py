@@ -35,6 +35,8 @@ SHOWN = 40
 """Characters of a text in its `repr`."""
 FIRST = 8
 """Token ids there, where there is no text."""
+ENDLESS = 4096
+"""New tokens of a text without a limit, by a model whose context has none either."""
 
 
 @dataclass(frozen=True, repr=False)
@@ -54,6 +56,13 @@ class Generation:
     emissions: list[Emission]
     rounds: list[Round]
     totals: Totals
+    sampling: Sampling
+    """The settings of sampling that it was written with, its seed among them."""
+
+    @property
+    def seed(self) -> int:
+        """With the same settings it writes the same text again."""
+        return self.sampling.seed
 
     def __str__(self) -> str:
         return self.text
@@ -86,22 +95,29 @@ class Generation:
         """What the planner chose and why, a sentence per phase of the text."""
         return [phase.sentence() for phase in phases(self.rounds, self.emissions)]
 
-    def as_dict(self) -> dict[str, Any]:
-        """Plain data, as ``--json`` prints it."""
+    def as_dict(self, *, rounds: bool = False) -> dict[str, Any]:
+        """Plain data, as ``--json`` prints it; with ``rounds`` also every round, and the source of every token."""
+        found = {
+            "text": self.text,
+            "tokens": self.tokens,
+            "finish": self.finish,
+            "prompt_tokens": self.prompt_tokens,
+            "cached_tokens": self.cached_tokens,
+            "seed": self.seed,
+            "totals": self.totals.as_dict(),
+        }
+        if logprobs := [piece.logprobs.as_dict() for piece in self.pieces if piece.logprobs is not None]:
+            found["logprobs"] = logprobs
+        return found | (self._by_round() if rounds else {})
+
+    def _by_round(self) -> dict[str, Any]:
         sources: list[list[str]] = [[] for _ in self.rounds]
         for emission in self.emissions:
             if emission.round < len(sources):  # not of a round in which the text was cancelled
                 sources[emission.round].append(emission.source)
         return {
-            "text": self.text,
-            "tokens": self.tokens,
             "sources": [emission.source for emission in self.emissions],
-            "finish": self.finish,
-            "prompt_tokens": self.prompt_tokens,
-            "cached_tokens": self.cached_tokens,
-            "logprobs": [piece.logprobs.as_dict() for piece in self.pieces if piece.logprobs is not None],
             "rounds": [asdict(r) | {"sources": sources[number]} for number, r in enumerate(self.rounds)],
-            "totals": self.totals.as_dict(),
         }
 
 
@@ -126,11 +142,11 @@ class Writing:
         note_use()
         self._lm = lm
         self._transcripts = transcripts or lm.transcripts
-        self._read = read(prompt, lm.target, self._transcripts)
+        self._read = read(prompt, lm.target, self._transcripts, settings.chat_template_kwargs)
         self._prompt = self._read.tokens
         self._stops = (*self._read.stops, *settings.stops)
         ending = Ending(
-            max_new_tokens=settings.max_new_tokens,
+            max_new_tokens=settings.max_new_tokens or lm.target.context_length or ENDLESS,
             eos=settings.ends(lm.target),
             strings=_stop_strings(lm, self._stops),
             criteria=tuple(settings.criteria),
@@ -187,7 +203,7 @@ class Writing:
         """The session that writes the text. Its rows are taken here and given back by `end`."""
         if self._lent is not None or self.session is not None:
             raise InputError("this text is being written, or has been; a text is written once")
-        rows = kept.take(self._prompt[:-1], len(self.context) + self.context.room + SPARE_ROWS)
+        rows = kept.take(self._prompt[:-1], self.context.reserve + SPARE_ROWS)
         self._lent = kept, rows
         self.session = Session(
             context=self.context,
@@ -290,6 +306,7 @@ class Writing:
             emissions=[] if session is None else session.emissions,
             rounds=rounds,
             totals=Totals.of(rounds, 0.0 if session is None else session.seconds_prefill),
+            sampling=self.context.sampling,
         )
 
 

@@ -19,6 +19,8 @@ import numpy as np
 import torch
 
 from paceline.api.model import LanguageModel
+from paceline.api.settings import Options
+from paceline.api.writing import Generation
 from paceline.bench.machine import threads
 from paceline.context import Context, Ending
 from paceline.drafters.assistant import Assistant, DraftModel
@@ -340,16 +342,20 @@ class Trial:
     def text(self) -> Context:
         """A text of the target's own to time the parts on."""
         prompt, vocabulary = self.prompts[0], self.lm.vocabulary
-        found = self.lm.generate(prompt, method="plain", temperature=self.temperature, max_new_tokens=self.tokens)
+        found = self._plain(prompt, self.tokens)
         if isinstance(prompt, str):
             assert vocabulary is not None, "the prompts are words"
             prompt = vocabulary.encode_prompt(prompt).tolist()
         ids = [*prompt, *found.tokens]
         return Context(ids, Sampling(temperature=self.temperature, seed=self.seed), Ending(max_new_tokens=4096))
 
+    def _plain(self, prompt: Any, tokens: int) -> Generation:
+        how = Options(method="plain", temperature=self.temperature, seed=self.seed, max_new_tokens=tokens)
+        return self.lm.generate(prompt, **how)
+
     def judged(self) -> float:
         """From logits to a choice: what a round of plain decoding takes behind the forward."""
-        found = self.lm.generate(self.prompts[0], method="plain", temperature=self.temperature, max_new_tokens=8)
+        found = self._plain(self.prompts[0], 8)
         return median(each.seconds_read + each.seconds_judge for each in found.rounds[1:])
 
     def serial(self, bench: Bench, assistant: Assistant) -> tuple[float, float]:

@@ -12,6 +12,7 @@ from statistics import fmean, median
 
 import torch
 
+from paceline.api.settings import Options
 from paceline.bench.early_exit import Stop, foreseen
 from paceline.bench.machine import threads
 from paceline.bench.overlap import Bench, Parts, Trial, joined
@@ -147,7 +148,8 @@ def _turns(trial: Trial, draft: str, text: Context, levels: int, emitted: float)
 
 
 def _plain(trial: Trial) -> float:
-    found = trial.lm.generate(trial.prompts[0], method="plain", temperature=trial.temperature, max_new_tokens=16)
+    how = Options(method="plain", temperature=trial.temperature, seed=trial.seed, max_new_tokens=16)
+    found = trial.lm.generate(trial.prompts[0], **how)
     return median(one.seconds_score + one.seconds_read + one.seconds_judge for one in found.rounds[1:])
 
 

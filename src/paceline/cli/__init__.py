@@ -26,10 +26,9 @@ from paceline.cli import (
 from paceline.cli.arguments import Parser
 from paceline.cli.failures import OURS, sentence
 from paceline.cli.options import check_most
-from paceline.cli.output import say, status, wipe
+from paceline.cli.output import note, say, status, wipe
 from paceline.errors import DefectError
 from paceline.files import Terminated, terminable
-from paceline.files.visible import one_line
 from paceline.targets.trust import trusting
 
 COMMANDS = (
@@ -62,8 +61,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if models := getattr(options, "models", None) or getattr(options, "model", None):
             status(f"loading {models[0] if isinstance(models, list) else models} ...")
         consent = trusting(getattr(options, "trust_remote_code", False))
-        with terminable(), warnings.catch_warnings(), consent, streams.clean_logs():
-            warnings.showwarning = _note
+        with terminable(), consent, streams.quiet_libraries():
+            warnings.showwarning = lambda message, *_, **__: note(str(message))
             code = int(options.run(options))
         wipe()
         sys.stdout.flush()
@@ -83,7 +82,3 @@ def main(arguments: Sequence[str] | None = None) -> int:
             raise
         say(f"{called}: error: {said}", file=sys.stderr)
         return 1 if isinstance(error, DefectError) else 2
-
-
-def _note(message: Warning | str, *_: object, **__: object) -> None:
-    say(f"paceline: note: {one_line(str(message))}", file=sys.stderr)

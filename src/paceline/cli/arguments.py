@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
 from paceline.cli.hints import about_command, about_flag, as_argument, flags_of, unknown_flag
-from paceline.cli.options import BUNDLED_TEMPERATURE, DRAFT_MODEL, MODEL, SAMPLING, utf8
+from paceline.cli.options import BUNDLED_TEMPERATURE, DRAFT_MODEL, MODEL, SAMPLING, json_object, utf8
 from paceline.files.visible import one_line
 
 Subparsers = Any
@@ -143,8 +143,9 @@ class Parser(argparse.ArgumentParser):
 
     # texts
 
-    def add_writing(self) -> None:
-        """How to write: drafting, sampling, and where to end. `writing_settings` reads the options."""
+    def add_writing(self, length: str) -> None:
+        """How to write: drafting, sampling, and where to end. `writing_settings` reads the options. ``length`` says how
+        long a text is by default."""
         self.argument("--method", "SPEC", "how to draft; 'paceline methods' lists them (default: auto)")
         self.add_draft_model(bundled=False)
         text = "where it drafts with --method mirror: cores as 2-3, a device as cuda:1, or HOST:PORT (default: a core)"
@@ -159,11 +160,14 @@ class Parser(argparse.ArgumentParser):
             "adaptive; fixed for NAME:paper)",
         )
         self.argument("--rule", "RULE", "how drafts are accepted: coupled or rejection (default: coupled)")
-        self.argument("--max-new-tokens -n", "N", "stop after N tokens (default: 128)", int)
+        text = f"stop after N tokens; -1 for no limit but the context (default: {length})"
+        self.argument("--max-new-tokens -n", "N", text, int)
         for name, kind, text in SAMPLING:
             self.argument(f"--{name.replace('_', '-')}", name.split("_")[-1][0].upper(), text, kind)
         self.argument("--stop", "STR", "stop before this string; may be repeated", utf8, action="append")
         self.add_ignore_eos()
+        text = "variables for the chat template, such as '{\"enable_thinking\": false}'"
+        self.argument("--chat-template-kwargs", "JSON", text, json_object)
 
     def add_ignore_eos(self) -> None:
         self.flag("--ignore-eos", "continue past the end-of-text token")
@@ -205,5 +209,9 @@ class Parser(argparse.ArgumentParser):
         text = "colours in the terminal; auto also heeds NO_COLOR (default: auto)"
         self.add_argument("--color", choices=("auto", "always", "never"), default="auto", help=text)
 
-    def add_json(self) -> None:
-        self.flag("--json", "print one JSON object as the last line of stdout")
+    def add_json(self, text: str = "print one JSON object as the last line of stdout") -> None:
+        self.flag("--json", text)
+
+    def add_rounds(self) -> None:
+        """More of the JSON of a text."""
+        self.flag("--rounds", "in the JSON also a record of every round, and the source of every token")

@@ -7,22 +7,20 @@ import signal
 import sys
 from collections.abc import Iterator
 from contextlib import nullcontext, suppress
-from dataclasses import dataclass
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 from paceline.cli.arguments import Parser, Subparsers
-from paceline.cli.options import PROMPT, decode, load_model, provenance, utf8, writing_settings
+from paceline.cli.options import PROMPT, decode, load_model, provenance, remarks, utf8, writing_settings
 from paceline.cli.output import draw, print_json, say, show, wants_color, writing
 from paceline.errors import InputError
 
 if TYPE_CHECKING:
-    from paceline.api.chat import Conversation
     from paceline.api.model import LanguageModel
     from paceline.api.writing import Generation
 
 COMMANDS = {
-    "/reset": "start a new conversation",
+    "/reset": "start a new conversation, with another seed unless --seed names one",
     "/stats": "what the last reply and the conversation took",
     "/help": "this list",
     "/quit": "leave, as the end of the input does",
@@ -38,28 +36,25 @@ def add(commands: Subparsers) -> None:
         description=(
             "Talk with a model, a line at a time, from the terminal or through a pipe. A model with a chat template is "
             "prompted through it; any other is given a transcript of the form 'User: ... Assistant: ...' to continue. "
+            "The defaults of sampling are those of the model's generation_config.json. "
             "At a terminal Ctrl-C stops a reply and Ctrl-D ends the chat. "
             f"Commands: {'; '.join(f'{name}: {what}' for name, what in COMMANDS.items())}."
         ),
     )
     parser.argument("--system", "TEXT", "the system message, before the first turn", utf8)
     parser.add_model()
-    parser.add_writing()
+    parser.add_writing("no limit")
     parser.add_pictures()
-    parser.flag("--json", "print one JSON object per reply, a line each, and no text")
+    parser.add_json("print one JSON object per reply, a line each, and no text")
+    parser.add_rounds()
 
 
 def run(options: argparse.Namespace) -> int:
-    from paceline.api.chat import Conversation
-
-    settings, how, sampling = writing_settings(options)
-    lm = load_model(options)
-    brake = Brake()
-    conversation = Conversation(lm, system=options.system, criteria=(brake,), **settings)
-    if sys.stdin.isatty():
-        _note(f"{lm.target.name}; /help lists the commands, Ctrl-D ends the chat")
-    made_by = provenance(lm, how, sampling) if options.json else {}
-    Chat(lm, conversation, brake, options, made_by, sys.stdin.isatty()).run(_lines())
+    settings = writing_settings(options)
+    if options.rounds and not options.json:
+        raise InputError("--rounds are printed with --json only; add --json")
+    lm = load_model(options, generation_config=True)
+    Chat(lm, settings, options, sys.stdin.isatty()).run(_lines())
     return 0
 
 
@@ -90,17 +85,30 @@ class Brake:
         self.pressed = True
 
 
-@dataclass
 class Chat:
     """Lines in, replies out. At a terminal an interruption or a mistake ends a reply; in a pipe, the chat."""
 
-    lm: LanguageModel
-    conversation: Conversation
-    brake: Brake
-    options: argparse.Namespace
-    made_by: dict[str, Any]
-    """What JSON says of the model and its settings."""
-    at_terminal: bool
+    def __init__(
+        self, lm: LanguageModel, settings: dict[str, Any], options: argparse.Namespace, at_terminal: bool
+    ) -> None:
+        self.lm = lm
+        self.brake = Brake()
+        self.options = options
+        self.at_terminal = at_terminal
+        self._settings = settings
+        self._begin("; /help lists the commands, Ctrl-D ends the chat" if at_terminal else "")
+
+    def _begin(self, hint: str = "") -> None:
+        """Begin a conversation, and say with which seed if it has a new one."""
+        from paceline.api.chat import Conversation
+
+        how, sampling = self.lm.settings_for([{"role": "user", "content": ""}], self._settings)
+        settings = {**self._settings, "seed": sampling.seed}
+        self.conversation = Conversation(self.lm, system=self.options.system, criteria=(self.brake,), **settings)
+        self._made_by = provenance(self.lm, how, sampling, self._settings)
+        said = remarks(self._made_by, self._settings)
+        if said or hint:
+            _note(f"{', '.join([self.lm.target.name, *said])}{hint}")
 
     def run(self, lines: Iterator[str]) -> None:
         for line in lines:
@@ -115,7 +123,7 @@ class Chat:
     def _obey(self, command: str) -> None:
         match command:
             case "/reset":
-                self.conversation.reset()
+                self._begin()
             case "/stats":
                 _note("\n".join(self._stats()))
             case "/help":
@@ -141,7 +149,7 @@ class Chat:
             return
         written = self.conversation.replies[-1]
         if self.options.json:
-            print_json({"user": said, **written.as_dict(), **self.made_by})
+            print_json({"user": said, **written.as_dict(rounds=self.options.rounds), **self._made_by})
             sys.stdout.flush()
         if remark := self._remark(written):
             _note(remark)

@@ -74,7 +74,7 @@ def add(commands: Subparsers) -> None:
     parser.argument("--html", "FILE", "also write a page", Path)
     parser.add_color()
     parser.add_json()
-    parser.set_defaults(dtype=DTYPE, quantize=None, device=None)
+    parser.set_defaults(dtype=DTYPE, quantize=None, device="cpu")
 
 
 def run(options: argparse.Namespace) -> int:

@@ -5,17 +5,28 @@ from __future__ import annotations
 import argparse
 import sys
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from paceline.cli.arguments import Parser, Subparsers
-from paceline.cli.options import describe, inputs_of, load_model, provenance, read_prompt, utf8, writing_settings
-from paceline.cli.output import counted, draw, print_json, say, show, wants_color
+from paceline.cli.options import (
+    describe,
+    inputs_of,
+    load_model,
+    provenance,
+    read_prompt,
+    remarks,
+    utf8,
+    writing_settings,
+)
+from paceline.cli.output import counted, draw, note, print_json, say, show, wants_color
 from paceline.cli.output import writing as written
 from paceline.errors import InputError
 from paceline.files import check_output, write_whole
 
 if TYPE_CHECKING:
+    from paceline.api.model import LanguageModel
     from paceline.api.pictures import TokenPicture
     from paceline.api.writing import Generation, Writing
 
@@ -35,7 +46,8 @@ def add(commands: Subparsers) -> None:
             "Continue a prompt. Under the coupled rule, the default, no method changes the text. The last line, "
             "on standard error, counts tokens, rounds (forwards of the model after the prompt, with the tokens of "
             "each) and tokens per second (of these rounds, without the prompt and its first token); it also says why "
-            "a text ended, if that was a --stop string or the end of the model's context."
+            "a text ended, if that was a --stop string, the end of the model's context or the default length, and "
+            "names the settings of the model's own generation_config.json, and the seed if none was given."
         ),
     )
     parser.argument("prompt", "PROMPT", "the prompt; - reads standard input", utf8, nargs="?")
@@ -43,7 +55,7 @@ def add(commands: Subparsers) -> None:
     parser.flag("--chat", "the prompt is what a user says: it goes through the model's chat template")
     parser.argument("--system", "TEXT", "the system message, before the prompt; needs --chat", utf8)
     parser.add_model()
-    parser.add_writing()
+    parser.add_writing("the model's own, or 128; with --chat no limit")
     parser.argument("--logprobs", "K", "log-probabilities, with K alternatives; needs --json", int)
     text = 'write N texts from the prompt; of several, JSON is {"samples": [...]} with an object for each'
     parser.argument("--samples", "N", text, int, default=1)
@@ -57,19 +69,26 @@ def add(commands: Subparsers) -> None:
     much.add_argument("--verbose", "-v", action="store_true", help=text)
     parser.argument("--html", "FILE", "write a page that shows where each token came from", Path)
     parser.add_json()
+    parser.add_rounds()
 
 
 def run(options: argparse.Namespace) -> int:
     check_output(options.html, inputs_of(options))
     prompt = read_prompt(options.prompt, options.prompt_file)
-    settings, how, sampling = writing_settings(options)
-    if options.logprobs is not None and not options.json:
-        raise InputError("--logprobs are printed with --json only; add --json")
+    settings = writing_settings(options)
+    _check_json(options)
     asked = _asked(prompt, options)
     started = time.monotonic()
-    lm = load_model(options)
+    lm = load_model(options, generation_config=True)
+    seconds = time.monotonic() - started
+    how, sampling = lm.settings_for(asked, settings)
+    made_by = provenance(lm, how, sampling, settings)
+    unasked = remarks(made_by, settings)
+    settings["seed"] = sampling.seed
     if options.verbose:
-        _note(_what_writes(provenance(lm, how, sampling), time.monotonic() - started))
+        _note(_what_writes(made_by, seconds))
+    if not options.chat and not options.quiet:
+        _note_template(lm, prompt)
     if options.samples == 1 and not options.json:
         texts = [_stream(lm.write(asked, **settings), prompt, options)]
     else:
@@ -82,21 +101,43 @@ def run(options: argparse.Namespace) -> int:
     if options.verbose:
         _note("\n".join([_timings(texts), *(line for text in texts for line in text.explain())]))
     if options.json:
-        explained = [text.explain() for text in texts] if options.verbose else []
-        explanation = {"explain": explained[0] if len(explained) == 1 else explained} if explained else {}
-        found = [text.as_dict() for text in texts]
-        print_json((found[0] if len(found) == 1 else {"samples": found}) | explanation | provenance(lm, how, sampling))
+        print_json(_as_json(texts, options) | made_by)
         sys.stdout.flush()
     if not options.quiet:
-        _note(_last_line(texts, options.html))
+        _note("; ".join([_last_line(texts, settings, options.html), *unasked]))
     return 0
+
+
+def _check_json(options: argparse.Namespace) -> None:
+    """Refuse what is printed with --json only."""
+    for flag, asked in (("--logprobs", options.logprobs is not None), ("--rounds", options.rounds)):
+        if asked and not options.json:
+            raise InputError(f"{flag} are printed with --json only; add --json")
+
+
+def _as_json(texts: list[Generation], options: argparse.Namespace) -> dict[str, Any]:
+    """One text, or several samples; in detail also the explanation of each."""
+    found = [text.as_dict(rounds=options.rounds) for text in texts]
+    if options.verbose:
+        found = [each | {"explain": text.explain()} for each, text in zip(found, texts, strict=True)]
+    return found[0] if len(found) == 1 else {"samples": found}
+
+
+def _note_template(lm: LanguageModel, prompt: str) -> None:
+    """For models that are made for chats: a prompt alone is not what they were trained on. A prompt that holds special
+    tokens went through the template already."""
+    if lm.vocabulary is None or not lm.vocabulary.has_template or lm.vocabulary.names_special(prompt):
+        return
+    said = f"{lm.target.name} has a chat template, and this prompt is continued as it stands; --chat sends it through"
+    note(said)
 
 
 def _asked(prompt: str, options: argparse.Namespace) -> str | list[dict[str, str]]:
     """The prompt itself, or the messages of a chat."""
     if not options.chat:
-        if options.system is not None:
-            raise InputError("--system needs --chat")
+        for flag in ("system", "chat_template_kwargs"):
+            if getattr(options, flag) is not None:
+                raise InputError(f"--{flag.replace('_', '-')} needs --chat")
         return prompt
     system = [] if options.system is None else [{"role": "system", "content": options.system}]
     return [*system, {"role": "user", "content": prompt}]
@@ -134,7 +175,7 @@ def _note(text: str) -> None:
     say(text, file=sys.stderr, flush=True)
 
 
-def _what_writes(made_by: dict[str, Any], seconds: float) -> str:
+def _what_writes(made_by: Mapping[str, Any], seconds: float) -> str:
     """The model, and how drafts are made, sized and accepted."""
     draft = f" with {made_by['draft_model']}" if made_by["draft_model"] else ""
     return (
@@ -155,12 +196,14 @@ def _timings(texts: list[Generation]) -> str:
     return "seconds: " + ", ".join(f"{said} {seconds:.2f}" for said, seconds in spent.items())
 
 
-def _last_line(texts: list[Generation], page: Path | None) -> str:
+def _last_line(texts: list[Generation], given: Mapping[str, Any], page: Path | None) -> str:
     """Tokens, rounds and speed of all texts together, and what ended those that are shorter than was asked for."""
     from paceline.api.pictures.tokens import last_line
 
     totals = type(texts[0].totals).joined(text.totals for text in texts)
-    ends = dict.fromkeys(ENDS[text.finish] for text in texts if text.finish in ENDS)
+    longest = max(len(text.tokens) for text in texts)
+    said = ENDS | ({} if "max_new_tokens" in given else {"length": f"cut at {longest} tokens, -n N allows more"})
+    ends = dict.fromkeys(said[text.finish] for text in texts if text.finish in said)
     return "; ".join([last_line(totals), *ends, *([f"page: {page}"] if page else [])])
 
 

@@ -74,9 +74,14 @@ SAY = {
     "download the file, and give the folder of a transformers model as --model": "--model-url -mu --download-dir "
     "--gguf-file --hf-token -hft --token",
     "the tokenizer is read from the model's folder: put it there": "--tokenizer --tokenizer-mode",
+    "the model's own generation_config.json is followed; flags such as --temperature 0 go before it": (
+        "--generation-config --override-generation-config --generation-config-path"
+    ),
+    "write --chat-template-kwargs '{\"enable_thinking\": false}'": "--enable-thinking --disable-thinking --no-thinking "
+    "--think --reasoning-budget --reasoning --chat-template-args",
     "there is no beam search; --samples N draws several texts": "--num-beams --beam-width --use-beam-search "
     "--length-penalty --num-beam-groups --early-stopping",
-    "a --temperature above 0 samples, and 0, the default, does not": "--do-sample --no-sample --greedy --sampling",
+    "a --temperature above 0 samples, and 0 does not": "--do-sample --no-sample --greedy --sampling",
     "the model runs on one device: --device cuda": "--n-gpu-layers -ngl --gpu-layers --main-gpu -mg --split-mode -sm "
     "--tensor-split -ts --n-gpu-layers-draft -ngld",
     "the command line takes one device; in Python paceline.load(..., device_map='auto') takes several": (

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import argparse
-import logging
+import json
 import os
 import re
 import sys
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from paceline.cli.output import say
+from paceline.cli.output import note, say
 from paceline.errors import InputError
 from paceline.files.reading import bounded, read_pipe
 
@@ -25,6 +26,10 @@ BUNDLED_TEMPERATURE = 0.8
 """The bundled models fall into loops when they are greedy, which flatters methods that look things up."""
 DRAFT = 4
 """Draft tokens per round: in float32 on a CPU every further row of a forward costs, and few are accepted so far out."""
+LONG = 60
+"""The most characters of a wrong argument in a message."""
+NO_LIMIT = -1
+"""Of ``--max-new-tokens``: as long as the model's context allows."""
 PROMPT = 1 << 26
 """Bytes of a prompt: more than any model's context holds."""
 PROMPTS = {
@@ -33,14 +38,14 @@ PROMPTS = {
     "Ukrainian": "Старий чоловік сів біля вогню і почав розповідати про те, як",
 }
 SAMPLING = (
-    ("temperature", float, "0 for the most probable token (default: 0)"),
+    ("temperature", float, "0 for the most probable token (default: the model's own, or 0)"),
     ("top_k", int, "keep the K most probable tokens"),
     ("top_p", float, "keep the most probable tokens that hold this share of the mass"),
     ("min_p", float, "keep tokens at least this probable, relative to the best"),
     ("repetition_penalty", float, "divide positive logits of tokens that occurred by this, multiply negative ones"),
     ("presence_penalty", float, "subtract this from the logits of tokens that were emitted"),
     ("frequency_penalty", float, "subtract this for every time a token was emitted"),
-    ("seed", int, "same seed, same text, with every method of the coupled rule (default: 0)"),
+    ("seed", int, "same seed, same text, with every method of the coupled rule (default: a new one, which is printed)"),
 )
 """Name, type and help of the sampling settings."""
 
@@ -95,21 +100,34 @@ def temperature_of(options: argparse.Namespace) -> float:
 # --- models and settings ---
 
 
-def load_model(options: argparse.Namespace) -> LanguageModel:
-    """The model of `add_model`'s options. Other libraries' progress bars and retries are for terminals, if at all."""
+def load_model(options: argparse.Namespace, *, generation_config: bool = False) -> LanguageModel:
+    """The model of `add_model`'s options, for what is measured without its own settings of generation."""
     from paceline.api.model import load
-    from paceline.targets.pocket.names import is_bundled
 
-    logging.getLogger("huggingface_hub").setLevel(logging.ERROR)
-    if not (sys.stderr.isatty() or is_bundled(options.model)):
-        from transformers.utils import logging as transformers_logging
-
-        transformers_logging.disable_progress_bar()
-    probe = not getattr(options, "no_probe", False)
-    lm = load(options.model, dtype=options.dtype, quantize=options.quantize, device=options.device, probe=probe)
-    if note := getattr(lm.target, "note", None):
-        say(f"{options.model} is {note}", file=sys.stderr)
+    lm = load(
+        options.model,
+        dtype=options.dtype,
+        quantize=options.quantize,
+        device=options.device,
+        probe=not getattr(options, "no_probe", False),
+        generation_config=generation_config,
+    )
+    if said := getattr(lm.target, "note", None):
+        say(f"{options.model} is {said}", file=sys.stderr)
+    if options.device is None:
+        _note_unused_gpu(options, lm)
     return lm
+
+
+def _note_unused_gpu(options: argparse.Namespace, lm: LanguageModel) -> None:
+    """Once, where a model of a size that matters runs on the CPU beside a GPU."""
+    from paceline.targets.place import fastest
+    from paceline.targets.pocket.names import NAMES
+
+    if options.model in NAMES or options.quantize is not None or lm.target.exact or (gpu := fastest()) == "cpu":
+        return
+    where = f"add --device {gpu} to use it, or --device cpu to leave this note out"
+    note(f"{options.model} runs on the CPU, and this machine has a GPU; {where}")
 
 
 def draft_model(options: argparse.Namespace) -> str | None:
@@ -120,9 +138,9 @@ def draft_model(options: argparse.Namespace) -> str | None:
     return given or (DRAFT_MODEL if options.model.partition("+")[0] == MODEL else None)
 
 
-def writing_settings(options: argparse.Namespace) -> tuple[dict[str, Any], Settings, Sampling]:
-    """The settings that `add_writing`'s options give, as a dict without those left out, and as `Settings` and
-    `Sampling` with their defaults. A misspelt method or planner is refused here, before a model is loaded."""
+def writing_settings(options: argparse.Namespace) -> dict[str, Any]:
+    """The settings that `add_writing`'s options give, without those left out. What is misspelt or impossible is refused
+    here, before a model is loaded."""
     from paceline.api.settings import split_settings
 
     names = [
@@ -133,9 +151,12 @@ def writing_settings(options: argparse.Namespace) -> tuple[dict[str, Any], Setti
         "rule",
         "max_new_tokens",
         "logprobs",
+        "chat_template_kwargs",
         *(name for name, _, _ in SAMPLING),
     ]
     settings = {name: value for name in names if (value := getattr(options, name, None)) is not None}
+    if options.max_new_tokens == NO_LIMIT:
+        settings["max_new_tokens"] = None
     if options.num_draft_tokens is not None:
         if options.planner is not None:
             raise InputError("--num-draft-tokens K is short for --planner fixed:K; give one of the two")
@@ -144,9 +165,9 @@ def writing_settings(options: argparse.Namespace) -> tuple[dict[str, Any], Setti
         settings["stop"] = tuple(options.stop)
     if options.ignore_eos:
         settings["ignore_eos"] = True
-    how, sampling = split_settings(settings)
+    how, _ = split_settings(settings)
     how.planner_for(how.drafter)
-    return settings, how, sampling
+    return settings
 
 
 def describe(lm: LanguageModel) -> dict[str, Any]:
@@ -156,8 +177,9 @@ def describe(lm: LanguageModel) -> dict[str, Any]:
     return described(lm.target)
 
 
-def provenance(lm: LanguageModel, how: Settings, sampling: Sampling) -> dict[str, Any]:
-    """The model of a text and all its settings, given ones and defaults, under the names of their flags."""
+def provenance(lm: LanguageModel, how: Settings, sampling: Sampling, given: Collection[str]) -> dict[str, Any]:
+    """The model of a text and all its settings under the names of their flags: those ``given``, those of the model, and
+    ours."""
     return {
         **describe(lm),
         "method": how.spec,
@@ -167,7 +189,40 @@ def provenance(lm: LanguageModel, how: Settings, sampling: Sampling) -> dict[str
         },
         "stop": how.stops,
         **{name: getattr(sampling, name) for name, _, _ in SAMPLING},
+        "from_model": from_model(lm, how, sampling, given),
     }
+
+
+def from_model(lm: LanguageModel, how: Settings, sampling: Sampling, given: Collection[str]) -> dict[str, Any]:
+    """The settings that act on a text and are its model's own."""
+    from paceline.law import Sampling
+
+    of_text, off = {**vars(how), **vars(sampling)}, vars(Sampling())
+    idle = {"top_k", "top_p", "min_p"} if sampling.greedy else set[str]()
+    own = {name: value for name, value in lm.defaults.items() if name not in {*given, *idle}}
+    return {name: value for name, value in own.items() if of_text[name] == value != off.get(name)}
+
+
+def remarks(made_by: Mapping[str, Any], given: Collection[str]) -> list[str]:
+    """The settings of a text that were not asked for: the model's own, and a new seed."""
+    own = {
+        name.replace("_", " "): f"{len(value)} entries" if isinstance(value, tuple) else value
+        for name, value in made_by["from_model"].items()
+    }
+    said = [f"the model's {', '.join(f'{name} {value}' for name, value in own.items())}"] if own else []
+    return said if "seed" in given or not made_by["temperature"] else [*said, f"seed {made_by['seed']}"]
+
+
+def json_object(text: str) -> dict[str, Any]:
+    """An argument that is a JSON object."""
+    try:
+        found = json.loads(utf8(text))
+    except (ValueError, RecursionError):
+        found = None
+    if not isinstance(found, dict):
+        short = text if len(text) <= LONG else f"{text[:LONG]}..."
+        raise argparse.ArgumentTypeError(f'it is a JSON object such as {{"enable_thinking": false}}, not {short}')
+    return found
 
 
 # --- texts ---

@@ -47,6 +47,10 @@ def status(doing: str) -> None:
         print(_status, end="", file=sys.stderr, flush=True)
 
 
+_open_line = False
+"""Whether the terminal's line, on standard output, has text that a note must not join."""
+
+
 def wipe() -> None:
     """Take the status away; all that prints does so first."""
     global _status
@@ -55,10 +59,36 @@ def wipe() -> None:
         _status = ""
 
 
+def _printed(text: str) -> None:
+    """Remember where the terminal's line is after a text on standard output."""
+    global _open_line
+    if text and sys.stdout.isatty():
+        _open_line = not text.endswith("\n")
+
+
+def _line_end() -> str:
+    """What ends the line of a text before something else is said on the same terminal."""
+    global _open_line
+    if not _open_line or not sys.stderr.isatty():
+        return ""
+    _open_line = False
+    return "\n"
+
+
 def say(*said: object, sep: str = " ", end: str = "\n", file: TextIO | None = None, flush: bool = False) -> None:
     """Print, without control characters that a terminal would obey: names and texts may come from anybody's file."""
     wipe()
-    print(*(visible(str(one)) for one in said), sep=sep, end=end, file=file, flush=flush)
+    before = ""
+    if file is sys.stderr:
+        before = _line_end()
+    else:
+        _printed(end)
+    print(before + sep.join(visible(str(one)) for one in said), end=end, file=file, flush=flush)
+
+
+def note(text: str) -> None:
+    """Say what a user should know beside the work, on standard error."""
+    say(f"paceline: note: {one_line(text)}", file=sys.stderr)
 
 
 def write(text: str) -> None:
@@ -66,6 +96,7 @@ def write(text: str) -> None:
     wipe()
     sys.stdout.write(visible(text) if sys.stdout.isatty() else text)
     sys.stdout.flush()
+    _printed(text)
 
 
 @contextmanager
@@ -194,6 +225,7 @@ def _show(text: Text, color: bool, end: str) -> None:
     )
     console.print(text, end=end, soft_wrap=True)
     sys.stdout.flush()
+    _printed(text.plain + end)
 
 
 def draw(pieces: Iterable[Piece], color: bool, prompt: str = "") -> Painter:

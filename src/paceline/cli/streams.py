@@ -6,11 +6,17 @@ import io
 import logging
 import os
 import sys
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 from paceline.errors import InputError
 from paceline.files.visible import visible
+from paceline.targets import hub
+
+LIBRARIES = "torch|transformers|huggingface_hub|tokenizers|safetensors|accelerate|peft|compressed_tensors|torchao"
+ASKED = "TRANSFORMERS_VERBOSITY"
+"""An environment variable by which a user asks for the messages of transformers."""
 
 
 def prepare() -> None:
@@ -28,14 +34,23 @@ def prepare() -> None:
 
 
 @contextmanager
-def clean_logs() -> Iterator[None]:
-    """Other libraries log names that they read in a model's files."""
-    before = logging.getLogRecordFactory()
+def quiet_libraries() -> Iterator[None]:
+    """Keep what other libraries print for programmers off the terminal: progress bars, warnings, deprecations. Their
+    errors pass. They may log names that they read in a model's files."""
+    before, level = logging.getLogRecordFactory(), logging.root.manager.disable
     logging.setLogRecordFactory(_Visible)
-    try:
-        yield
-    finally:
-        logging.setLogRecordFactory(before)
+    if ASKED not in os.environ:
+        logging.disable(logging.WARNING)
+    with warnings.catch_warnings(), hub.without_bars():
+        for category in (DeprecationWarning, FutureWarning):
+            warnings.simplefilter("ignore", category)
+        warnings.filterwarnings("ignore", module=rf"({LIBRARIES})(\.|$)")
+        warnings.filterwarnings("ignore", message=r"(?s).*Triggered internally at")  # of torch's C++
+        try:
+            yield
+        finally:
+            logging.disable(level)
+            logging.setLogRecordFactory(before)
 
 
 class _Visible(logging.LogRecord):

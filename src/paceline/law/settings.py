@@ -113,8 +113,12 @@ def require_whole(name: str, value: object) -> None:
 
 def require_number(name: str, value: object) -> None:
     """Refuse a setting that is no number; True and False are none."""
-    number = isinstance(value, Real) and not isinstance(value, bool)
-    _require(number, f"{name} is a number, not {value!r}{_mend(value, float)}")
+    if not isinstance(value, Real) or isinstance(value, bool):
+        raise InputError(f"{name} is a number, not {value!r}{_mend(value, float)}")
+    try:
+        float(value)
+    except OverflowError:
+        raise InputError(f"{name} has too many digits: use a number of at most 1.8e308") from None
 
 
 def is_listed(value: object) -> bool:

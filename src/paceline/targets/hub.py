@@ -1,8 +1,11 @@
-"""The hub from which models are downloaded, and names of its models."""
+"""The hub from which models are downloaded, names of its models, and the progress bars of its libraries."""
 
 from __future__ import annotations
 
 import re
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from urllib.parse import urlsplit
 
 from paceline.errors import InputError
@@ -12,6 +15,40 @@ OTHERS = ("datasets", "spaces", "collections", "papers", "docs", "blog")
 """What the hub has besides models, as addresses begin."""
 GGUF = re.compile(r"[-_.]gguf(:[^/]*)?$|:i?q\d[^/]*$", re.IGNORECASE)
 """How names of models for llama.cpp end."""
+
+_shown = True
+
+
+@contextmanager
+def without_bars() -> Iterator[None]:
+    """Show no progress bars while models are loaded inside, in all threads; downloads keep theirs at a terminal."""
+    global _shown
+    before, _shown = _shown, False
+    try:
+        yield
+    finally:
+        _shown = before
+
+
+@contextmanager
+def loading() -> Iterator[None]:
+    """While transformers loads weights: hides its progress bars if they are not to be shown."""
+    from huggingface_hub.utils.tqdm import are_progress_bars_disabled, disable_progress_bars, enable_progress_bars
+    from transformers.utils import logging as theirs
+
+    if _shown or not theirs.is_progress_bar_enabled():
+        yield
+        return
+    hidden = are_progress_bars_disabled()
+    theirs.disable_progress_bar()  # which disables those of downloads as well
+    if not hidden and sys.stderr.isatty():
+        enable_progress_bars()
+    try:
+        yield
+    finally:
+        theirs.enable_progress_bar()
+        if hidden:
+            disable_progress_bars()
 
 
 def answers() -> bool:

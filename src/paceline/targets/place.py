@@ -46,7 +46,7 @@ def is_quantized(given: str | None) -> bool:
 def named_device(given: str | int | torch.device | None) -> torch.device:
     """A device by its name or as torch has it. ``auto`` is a GPU where there is one, and None the CPU."""
     known = "choose cpu, auto, or cuda where there is one"
-    name = _fastest() if given == "auto" else "cpu" if given is None else given
+    name = fastest() if given == "auto" else "cpu" if given is None else given
     try:
         device = torch.device(name)
         torch.empty(0, device=device)
@@ -57,7 +57,8 @@ def named_device(given: str | int | torch.device | None) -> torch.device:
     return device
 
 
-def _fastest() -> str:
+def fastest() -> str:
+    """The kind of device that is fastest here."""
     if torch.cuda.is_available():
         return "cuda"
     return "mps" if torch.backends.mps.is_available() else "cpu"

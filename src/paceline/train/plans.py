@@ -7,6 +7,8 @@ from typing import Any
 
 POSITIONS = 4096
 """Longest text the models accept; they were trained on windows of 512 and 2,048 tokens."""
+WRITES = {"do_sample": True, "temperature": 0.8, "top_k": 0}
+"""The settings of generation that the models bring along: greedy, models of this size fall into loops."""
 SMALL = {"hidden_size": 128, "intermediate_size": 344, "num_hidden_layers": 3, "num_attention_heads": 2}
 
 

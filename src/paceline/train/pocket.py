@@ -32,12 +32,12 @@ from transformers import AutoTokenizer, LlamaConfig, LlamaForCausalLM, PreTraine
 from paceline.errors import InputError
 from paceline.files import terminable, workplace, write_whole
 from paceline.targets.pocket import bundle
-from paceline.targets.pocket.bundle import CONFIG, WEIGHTS, seal
+from paceline.targets.pocket.bundle import CONFIG, GENERATION, WEIGHTS, seal
 from paceline.train import corpus, tokenizers
 from paceline.train.card import CARD, write_models_card
 from paceline.train.corpus import CorpusText
 from paceline.train.loop import ANEW, Report, TrainingRun
-from paceline.train.plans import PLANS, POSITIONS, ModelPlan
+from paceline.train.plans import PLANS, POSITIONS, WRITES, ModelPlan
 from paceline.train.states import read_state, resumable, usable
 
 TOKENIZERS = {"byte-level": (tokenizers.byte_level, 8192), "unigram": (tokenizers.unigram, 6144)}
@@ -150,6 +150,7 @@ def export(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, folder: P
     config = copy.deepcopy(model.config)
     config.architectures, config.dtype = [type(model).__name__], torch.bfloat16
     config.to_json_file(folder / CONFIG)
+    write_whole(folder / GENERATION, json.dumps({**WRITES, "eos_token_id": config.eos_token_id}, indent=2) + "\n")
     tokenizer.save_pretrained(folder)
     table = folder / "tokenizer.json"
     table.write_text(json.dumps(json.loads(table.read_bytes()), ensure_ascii=False, separators=(",", ":")), "utf8")

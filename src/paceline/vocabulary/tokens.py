@@ -5,8 +5,9 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -32,6 +33,9 @@ FRONT = 4
 LONE_SURROGATE = re.compile("[\\ud800-\\udfff]")
 PROBES = 192
 """Ids of a vocabulary that test its tables."""
+
+
+NO_VARIABLES: Mapping[str, Any] = MappingProxyType({})
 
 
 class Vocabulary:
@@ -153,15 +157,27 @@ class Vocabulary:
         self.encode("", add_special=False)  # switches off truncation and padding, as it does for every text
         return [encoding.ids for encoding in self._backend.encode_batch_fast(list(texts), add_special_tokens=False)]
 
-    def conversation(self, messages: list[dict[str, Any]]) -> str | None:
+    def names_special(self, text: str) -> bool:
+        """Whether a text holds the name of a special token, as one does that went through a chat template."""
+        return any(name and name in text for name in map(self._strings.__getitem__, self.specials))
+
+    @property
+    def has_template(self) -> bool:
+        """Whether the tokenizer has a chat template."""
+        return bool(getattr(self._tokenizer, "chat_template", None))
+
+    def conversation(self, messages: list[dict[str, Any]], variables: Mapping[str, Any] = NO_VARIABLES) -> str | None:
         """A conversation in the tokenizer's chat template, up to where the model goes on: where the next reply begins,
-        or where the last message ends if that is the assistant's. None without a template."""
-        if not getattr(self._tokenizer, "chat_template", None):
+        or where the last message ends if that is the assistant's. The template sees the variables. None without a
+        template."""
+        if not self.has_template:
             return None
         begun = messages[-1]["role"] == "assistant"
         how = {"tokenize": False, "add_generation_prompt": not begun, "continue_final_message": begun}
+        if ours := sorted(how.keys() & variables.keys()):
+            raise InputError(f"chat_template_kwargs cannot set {ours[0]}, which follows from the messages")
         try:
-            return str(self._tokenizer.apply_chat_template(messages, **how))
+            return str(self._tokenizer.apply_chat_template(messages, **how, **variables))
         except Exception as error:  # a template is a program, and may raise anything
             raise InputError(
                 f"the chat template of {self._name} (chat_template.jinja, or chat_template in tokenizer_config.json) "

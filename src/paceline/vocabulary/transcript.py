@@ -15,7 +15,7 @@ continues that message.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -43,11 +43,15 @@ class Rendered(NamedTuple):
     """Whether the tokenizer's template rendered it, special tokens included; then encoding must not add any."""
 
 
-def render(vocabulary: Vocabulary, messages: Sequence[dict[str, Any]]) -> Rendered:
-    """A conversation in the tokenizer's chat template, or as a plain transcript."""
-    templated = vocabulary.conversation(list(messages))
+def render(
+    vocabulary: Vocabulary, messages: Sequence[dict[str, Any]], variables: Mapping[str, Any] | None = None
+) -> Rendered:
+    """A conversation in the tokenizer's chat template, which sees these variables, or as a plain transcript."""
+    templated = vocabulary.conversation(list(messages), variables or {})
     if templated is not None:
         return Rendered(templated, True)
+    if variables:
+        raise InputError("chat_template_kwargs are for a chat template, and this model has none; leave them out")
     turns = "".join(map(_turn, messages))
     return Rendered(turns[:-1] if messages[-1]["role"] == "assistant" else f"{turns}{ASSISTANT}:", False)
 

@@ -127,7 +127,7 @@ class Assistant(Drafter):
         with self._tray.held():
             rows, self._spare = self._spare, None
             if rows is None:
-                rows = self.model.open(self._capacity(len(context) + context.room))
+                rows = self.model.open(self._capacity(context.reserve))
             try:
                 reading = self._reading(context, rows)
                 prompt = reading.since(0)[:-1]
@@ -157,7 +157,7 @@ class Assistant(Drafter):
     def branch(self, reading: AssistantState, context: Context) -> AssistantState:
         """A text that may become of this one, with rows of its own. It is closed like any other."""
         with self._tray.held():
-            rows = self.model.open(self._capacity(len(context) + context.room))
+            rows = self.model.open(self._capacity(context.reserve))
             rows.adopt(reading.rows, reading.rows.committed)
             branch = reading.branched(context, rows)
             self._readings.append(branch)

@@ -129,7 +129,7 @@ class Worker:
         context, size = context_of(facts, prompt), facts["vocab_size"]
         if facts["foreign"]:
             return TranslatedRollout(self._translating(facts), context, facts["source"]), size
-        rows = self._rows.take(prompt[:-1], len(prompt) + context.room + SPARE_ROWS)
+        rows = self._rows.take(prompt[:-1], context.reserve + SPARE_ROWS)
         rows.rewind(rows.common_prefix(prompt[:-1]))
         reading = AssistantState(context, rows, Outlook(context.sampling, context.prompt_length), size)
         shape = DraftShape(top=facts["top"], confidence=facts["confidence"], shared=facts["shared"])

@@ -196,7 +196,7 @@ def _weights(
     """The model with its weights, every tensor of which came from the checkpoint, and the checkpoint's other
     tensors."""
     try:
-        with folder.quiet():
+        with folder.quiet(), hub.loading():
             loaded: Any = AutoModelForCausalLM.from_pretrained(
                 name,
                 config=config,

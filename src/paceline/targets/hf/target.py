@@ -12,10 +12,11 @@ from typing import TYPE_CHECKING, Any
 import torch
 import torch.nn.functional as F
 
-from paceline.errors import InputError, UnsupportedModel
+from paceline.errors import UnsupportedModel
 from paceline.targets.base import Done, Pending, Reach, Request, Target
 from paceline.targets.cache import CacheRows, persistent_tensors
 from paceline.targets.forked import note_use
+from paceline.targets.hf.generation import settings_of
 from paceline.targets.hf.own import Mode, OwnForward
 from paceline.targets.hf.packed import identities, pack, packed_if_large, parameter_count
 from paceline.targets.hf.path import ForwardJob, ForwardPath
@@ -66,7 +67,9 @@ class HFTarget(Target):
         """The length up to which our rows are the model's, where that is shorter than the model's own limit."""
         if (length := trusted_length(config)) is not None:
             self.trust(length)
-        self.eos = _eos(model)
+        self.generation = settings_of(model, self.vocab_size)
+        """The settings that the model brings along."""
+        self.eos = self.generation.eos
         self.limits = Reach()
         self.note: str | None = None
         """What a user should know of how it was loaded."""
@@ -269,17 +272,3 @@ def refuse_recurrent(config: Any, model_class: type | None = None) -> None:
         raise UnsupportedModel(
             f"{config.model_type} has layers of type {', '.join(strange)}, which are not supported yet; {advice}"
         )
-
-
-def _eos(model: PreTrainedModel) -> frozenset[int]:
-    generation = getattr(model, "generation_config", None)
-    eos, where = getattr(generation, "eos_token_id", None), "generation_config.json"
-    if eos is None:
-        eos, where = getattr(model.config.get_text_config(), "eos_token_id", None), "config.json"
-    if eos is None:
-        return frozenset()
-    tokens = eos if isinstance(eos, (list, tuple, set)) else [eos]
-    if strange := [token for token in tokens if not isinstance(token, int)]:
-        name = model.name_or_path or type(model).__name__
-        raise InputError(f"{name}: eos_token_id in {where} is {strange[0]!r}, not a token id")
-    return frozenset(tokens)

@@ -1,4 +1,4 @@
-"""A bundled model's files in the package: configuration, weights, tokenizer, and checksums of all three.
+"""A bundled model's files in the package: configuration, settings of generation, weights, tokenizer, and checksums.
 
 Files are read whole and compared with their checksums first, so that damage is one sentence and never odd text. No file
 stays mapped, because an upgrade may replace it under a running process.
@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -26,8 +27,15 @@ if TYPE_CHECKING:
     from transformers import LlamaForCausalLM, PreTrainedTokenizerFast
 
 MODELS = Path(__file__).parent / "models"
-CONFIG, WEIGHTS, CHECKSUMS = "config.json", "model.safetensors", "checksums.json"
+CONFIG, GENERATION, WEIGHTS, CHECKSUMS = (
+    "config.json",
+    "generation_config.json",
+    "model.safetensors",
+    "checksums.json",
+)
 TOKENIZER = ("tokenizer.json", "tokenizer_config.json")
+SEALED = (CONFIG, GENERATION, WEIGHTS, *TOKENIZER)
+"""The files that have a checksum."""
 
 
 @dataclass(frozen=True)
@@ -36,16 +44,19 @@ class Bundle:
 
     name: str
     config: Config
+    generation: SimpleNamespace
+    """How it writes unless asked otherwise."""
     weights: dict[str, torch.Tensor]
     digest: str
     """Of the weights file; part of the identity of ballast."""
 
 
 def read_bundle(name: str) -> Bundle:
-    """Configuration and weights of a bundled model."""
+    """Configuration, settings of generation and weights of a bundled model."""
     folder, sums = MODELS / name, _checksums(name)
     config = Config(**json.loads(_verified(folder / CONFIG, sums)))
-    return Bundle(name, config, load(_verified(folder / WEIGHTS, sums)), sums[WEIGHTS])
+    generation = SimpleNamespace(**json.loads(_verified(folder / GENERATION, sums)))
+    return Bundle(name, config, generation, load(_verified(folder / WEIGHTS, sums)), sums[WEIGHTS])
 
 
 def read_tokenizer(name: str) -> PreTrainedTokenizerFast:
@@ -100,7 +111,7 @@ def assembled(config: Config, weights: dict[str, torch.Tensor]) -> LlamaForCausa
 
 def seal(folder: Path) -> None:
     """Write down the checksums of a finished model's files."""
-    sums = {file: hashlib.sha256((folder / file).read_bytes()).hexdigest() for file in (CONFIG, WEIGHTS, *TOKENIZER)}
+    sums = {file: hashlib.sha256((folder / file).read_bytes()).hexdigest() for file in SEALED}
     write_whole(folder / CHECKSUMS, json.dumps(sums, indent=1) + "\n")
 
 
@@ -108,7 +119,7 @@ def _checksums(name: str) -> dict[str, str]:
     file = MODELS / name / CHECKSUMS
     try:
         sums = json.loads(_bytes(file))
-        return {each: str(sums[each]) for each in (CONFIG, WEIGHTS, *TOKENIZER)}
+        return {each: str(sums[each]) for each in SEALED}
     except (ValueError, KeyError, TypeError) as error:
         raise (error if isinstance(error, Damaged) else Damaged(file, "is garbled")) from None
 

@@ -105,11 +105,12 @@ class BundledModel(Computed):
 
 
 class BundledForCausalLM(Computed):
-    """The head has a bias if ``lm_head.bias`` is among the weights."""
+    """The head has a bias if ``lm_head.bias`` is among the weights. ``generation`` holds the values of a model's
+    ``generation_config.json``."""
 
-    def __init__(self, config: Config, weights: Weights) -> None:
+    def __init__(self, config: Config, weights: Weights, generation: SimpleNamespace | None = None) -> None:
         super().__init__()
-        self.config = config
+        self.config, self.generation_config = config, generation
         self.model = BundledModel(config, weights)
         self.lm_head: Any = ordinary(self.model.embed_tokens.weight, weights.get("lm_head.bias"))
         self.lm_head.weight = self.model.embed_tokens.weight
@@ -134,12 +135,14 @@ class BundledForCausalLM(Computed):
 
 def as_transformers(bundled: BundledForCausalLM) -> LlamaForCausalLM:
     """The same model as transformers has it, around the same layers and weights."""
-    from transformers import LlamaConfig, LlamaForCausalLM
+    from transformers import GenerationConfig, LlamaConfig, LlamaForCausalLM
 
     with torch.device("meta"):
         model: Any = LlamaForCausalLM(LlamaConfig.from_dict(vars(bundled.config)))
     model.model.rotary_emb = type(model.model.rotary_emb)(model.config).to(bundled.device)
     model.config.dtype = bundled.dtype
+    if bundled.generation_config is not None:
+        model.generation_config = GenerationConfig(**vars(bundled.generation_config))
     for name, module in bundled.named_modules():
         if isinstance(module, BundledRMSNorm):
             model.get_submodule(name).weight = module.weight

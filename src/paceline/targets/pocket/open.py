@@ -38,7 +38,7 @@ def open_bundled(
         return _with_ballast(name, dtype, device, quantize, fixed_shapes)
     bundle = read_bundle(name)
     weights = {part: weight.to(device=device, dtype=dtype) for part, weight in bundle.weights.items()}
-    return _target(BundledForCausalLM(bundle.config, weights), name, quantize, fixed_shapes)
+    return _target(BundledForCausalLM(bundle.config, weights, bundle.generation), name, quantize, fixed_shapes)
 
 
 def _target(model: BundledForCausalLM, name: str, quantize: bool, fixed_shapes: bool | None) -> HFTarget:
@@ -85,7 +85,7 @@ def _built(bundle: Bundle, shape: ModelShape, dtype: torch.dtype, device: torch.
         weights = kept(bundle, shape, dtype, lambda: widened(bundle, shape, dtype, device))
     else:
         weights = widened(bundle, shape, dtype, device)
-    return BundledForCausalLM(widened_config(bundle.config, shape), weights)
+    return BundledForCausalLM(widened_config(bundle.config, shape), weights, bundle.generation)
 
 
 def _must_fit(name: str, needed: int, device: torch.device) -> None:

@@ -78,7 +78,9 @@ def _tokens_per_round(workshop: Workshop, prompts: list[list[int]], noise: str) 
     texts = workshop.lm.generate_batch(
         prompts,
         method=f"redrafter:head='{workshop.out}',noise={noise}",
+        planner="fixed",
         temperature=workshop.recipe.labels.temperature,
+        seed=0,
         max_new_tokens=WRITTEN,
     )
     rounds = [each for (text,) in texts for each in text.rounds if each.drafted]
